@@ -23,7 +23,7 @@ from inferometer.errors import InferometerError
 from inferometer.fit.loads.conclusions import Address
 from inferometer.fit.loads.estimation import Subject, fit_server
 from inferometer.fit.loads.load_tests import LoadTest
-from inferometer.fit.loads.server import ToldByServer
+from inferometer.fit.loads.server import ReportedSettings
 from inferometer.fit.loads.server_fit import ServerFit
 from inferometer.perfmodel.steptime_arrays import arrays_of
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_step_time
@@ -292,7 +292,7 @@ def one_server(seed, is_known):
         model=truth.model if is_known else None,
         hardware=truth.device if is_known else None,
         engine=ENGINE,
-        told=ToldByServer(),
+        reported=ReportedSettings(),
     )
     fit = fit_server([test for test, _ in tests], subject)
     took_s = time.process_time() - began_s

@@ -166,8 +166,8 @@ def asked_about(name, data, cache, only):
             except SpecError as error:
                 print("  not asked:", key, question, error)
                 continue
-            told = np.array(fit.foretold[:3]) - np.array(truth(asked_loads))
-            inside = np.where(np.isnan(told), np.nan, np.abs(told) <= np.array(fit.foretold[3:]))
+            told = np.array(fit.predicted[:3]) - np.array(truth(asked_loads))
+            inside = np.where(np.isnan(told), np.nan, np.abs(told) <= np.array(fit.predicted[3:]))
             bound = np.array(roofline(asked_loads)) - np.array(truth(asked_loads))
             side = "reported" if half(key[2:]) else "learned"
             labels = [one.published.label for one in asked_loads]

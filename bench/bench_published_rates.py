@@ -18,7 +18,7 @@ import numpy as np
 from results_log import log_row
 
 from inferometer.fit.loads.requests import moved_to
-from inferometer.fit.map import Unknowns, solve
+from inferometer.fit.map import Prior, posterior_of
 from inferometer.fit.sweeps.kernels import model_from_kernels
 from inferometer.perfmodel.steptime_arrays import arrays_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS
@@ -90,10 +90,10 @@ def main():
     prior = model_from_kernels(find_model("llama-3.1-8b"), engine, tables, hardware="h100_sxm")
     names = tuple(name for name in prior.free if name in PARAMETERS)
     vector, deviation = prior.physical().vector(), np.sqrt(np.diag(prior.covariance))
-    unknowns = Unknowns(
+    unknowns = Prior(
         names=(*names, "front_end_s"),
-        centre=np.array([*(vector[PARAMETERS.index(name)] for name in names), math.log(3e-3)]),
-        deviation=np.array([*(deviation[prior.free.index(name)] for name in names), 1.0]),
+        mean=np.array([*(vector[PARAMETERS.index(name)] for name in names), math.log(3e-3)]),
+        sd=np.array([*(deviation[prior.free.index(name)] for name in names), 1.0]),
     )
 
     def misfit(x):
@@ -105,9 +105,9 @@ def main():
             ]
         )
 
-    solution = solve(misfit, unknowns, np.arange(len(EXPECTED) * len(TRAINED)) // 4)
+    solution = posterior_of(misfit, unknowns, np.arange(len(EXPECTED) * len(TRAINED)) // 4)
     model, front_end_s = moved_to(prior, names, solution.x[:-1]), math.exp(solution.x[-1])
-    print(f"{solution.n_calls} times three stages; front end {front_end_s * 1e3:.1f} ms")
+    print(f"{solution.n_simulations} times three stages; front end {front_end_s * 1e3:.1f} ms")
     for i, row in enumerate(stages):
         found = summary_ms(requests[i], model, front_end_s)
         errors = found / measured[i] - 1

@@ -35,7 +35,7 @@ def misses(model, asked):
         miss = np.log(
             [seen.tpot_s[0] / one.published.tpot_s, seen.ttft_s[0] / one.published.ttft_s]
         )
-        shapes = [step_time.usual_step(one, phase) for phase in PHASES]
+        shapes = [step_time.typical_step(one, phase) for phase in PHASES]
         found.append((miss, model.log_half_widths(shapes, model.work(shapes))))
     return np.array(found)
 

@@ -32,7 +32,7 @@ from inferometer.api.published_rows import are_published
 from inferometer.api.request_view import request_view
 from inferometer.decide.artefacts.folder import plan_text, read_plan as read_fleet
 from inferometer.errors import SpecError
-from inferometer.fit.loads.reported import told_by_server
+from inferometer.fit.loads.reported import reported_by_server
 from inferometer.fit.loads.server_fit import is_server_fit, load_server_fit
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.steptime import load_step_time_model
@@ -205,7 +205,7 @@ def sweep(path: Path) -> None:
 
 
 def server_log(path: Path) -> None:
-    told_by_server([], path.read_text(errors="replace"))
+    reported_by_server([], path.read_text(errors="replace"))
 
 
 def knobs(path: Path) -> None:

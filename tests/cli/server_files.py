@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from inferometer.fit.loads.load_tests import FirstPace
-from inferometer.fit.loads.server import STEP_NAMES, KnobFit, step_belief
+from inferometer.fit.loads.load_tests import StepPace
+from inferometer.fit.loads.server import STEP_NAMES, KnobFit, step_prior
 from inferometer.fit.loads.server_fit import SeenLoad, ServerFit, plain_base
 from inferometer.perfmodel.steptime import FittedParameter
 from inferometer.spec.types import EngineSpec
@@ -22,8 +22,8 @@ FRONT_END_S = VALUES[-1]
 
 
 def server_fit() -> ServerFit:
-    pace = FirstPace(base_s=0.01, sequence_s=0.0, context_token_s=0.0, prompt_token_s=0.0)
-    base = step_belief(pace, np.ones(3), None, EngineSpec(), None).base
+    pace = StepPace(base_s=0.01, sequence_s=0.0, context_token_s=0.0, prompt_token_s=0.0)
+    base = step_prior(pace, np.ones(3), None, EngineSpec(), None).base
     estimates = [
         Estimate(
             value=v,

@@ -12,7 +12,7 @@ from server_files import server_fit
 from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, subject_of
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
-from inferometer.perfmodel.steptime_limits import PhaseDoubt
+from inferometer.perfmodel.steptime_limits import PhaseUncertainty
 from inferometer.records.reading import read_run
 from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec
@@ -44,7 +44,9 @@ def gpu_fit(engine: str | None = "vllm"):
     return replace(
         model,
         parameters=tuple(replace(one, told_by="data") for one in model.parameters),
-        doubts=tuple(PhaseDoubt(phase=phase, spread_ratio=0.02) for phase in ("prefill", "decode")),
+        doubts=tuple(
+            PhaseUncertainty(phase=phase, spread_ratio=0.02) for phase in ("prefill", "decode")
+        ),
         trained_on=replace(model.trained_on, n_observations=20),
         subject=subject_of(spec, l40s, device=None, name=engine, version="0.32.0"),
     )

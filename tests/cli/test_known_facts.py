@@ -4,7 +4,7 @@ import pytest
 
 from inferometer.api.known_facts import known_facts, with_known
 from inferometer.errors import SpecError
-from inferometer.fit.loads.server import ToldByServer
+from inferometer.fit.loads.server import ReportedSettings
 
 
 def test_names_are_those_of_vllm():
@@ -22,7 +22,7 @@ def test_names_are_those_of_vllm():
         "enable_prefix_caching": False,
         "async_scheduling": True,
     }
-    assert known_facts(None) == ToldByServer()
+    assert known_facts(None) == ReportedSettings()
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_is_refused(text, message):
 
 
 def test_what_the_server_reported_is_not_contradicted():
-    reported = ToldByServer(limits={"n_kv_blocks": 180}, block_tokens=128, max_model_len=1024)
+    reported = ReportedSettings(limits={"n_kv_blocks": 180}, block_tokens=128, max_model_len=1024)
     both = with_known(reported, known_facts("num_gpu_blocks=181,max_num_seqs=4"))
     assert both.limits == {"n_kv_blocks": 180, "max_num_seqs": 4}
     assert (both.block_tokens, both.max_model_len) == (128, 1024)

@@ -15,7 +15,7 @@ from inferometer.cli.main import app
 from inferometer.errors import InferometerError, SpecError
 from inferometer.perfmodel.steptime import load_step_time_model
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
-from inferometer.perfmodel.steptime_limits import BoxRange, PhaseDoubt
+from inferometer.perfmodel.steptime_limits import BoxRange, PhaseUncertainty
 from inferometer.records.reading import read_run
 from inferometer.records.whole_run import write_run
 from inferometer.spec import catalog
@@ -53,7 +53,7 @@ def fit(tmp_path):
         catalog.find_model("llama-3.1-8b"), engine, catalog.find_hardware("l40s")
     )
     doubts = tuple(
-        PhaseDoubt(phase=phase, spread_ratio=0.01, interval_ratio=2.0)
+        PhaseUncertainty(phase=phase, spread_ratio=0.01, interval_ratio=2.0)
         for phase in ("prefill", "decode")
     )
     replace(model, doubts=doubts, trained_on=replace(model.trained_on, n_observations=20)).save(

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inferometer.fit.loads.load_tests import FirstPace
-from inferometer.fit.loads.server import STEP_NAMES, step_belief, steps_at
+from inferometer.fit.loads.load_tests import StepPace
+from inferometer.fit.loads.server import STEP_NAMES, step_prior, steps_at
 from inferometer.records.load_types import ChunkTable
 from inferometer.records.types import ABSENT, Run, RunManifest
 from inferometer.simulate.demand import demand
@@ -13,8 +13,8 @@ from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.types import EngineSpec
 
-PACE = FirstPace(base_s=0.02, sequence_s=2e-4, context_token_s=1e-6, prompt_token_s=1e-4)
-PLAIN = step_belief(PACE, np.full(10, 0.1), None, EngineSpec(), None).base
+PACE = StepPace(base_s=0.02, sequence_s=2e-4, context_token_s=1e-6, prompt_token_s=1e-4)
+PLAIN = step_prior(PACE, np.full(10, 0.1), None, EngineSpec(), None).base
 TRUE_X = np.log([4e-3, 2.4e-2, 1.1e-4, 8e-7, 1.5e-8, 2e-4, 2.0])
 FRONT_END_S = 6e-3
 SEATS, BLOCKS = 12, 420

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inferometer.fit.published.priors import UNKNOWNS, device_belief
+from inferometer.fit.published.priors import UNKNOWNS, device_prior
 from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec
 
@@ -14,7 +14,7 @@ FP4 = EngineSpec(dtype="bfloat16", quantization="float4", tensor_parallel_size=8
 def believed(name, model, engine, device):
     return float(
         np.exp(
-            device_belief(find_model(model), engine, find_hardware(device)).centre[
+            device_prior(find_model(model), engine, find_hardware(device)).mean[
                 UNKNOWNS.index(name)
             ]
         )

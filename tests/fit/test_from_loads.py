@@ -8,8 +8,8 @@ from inferometer.errors import ModelError
 from inferometer.fit.loads.conclusions import Address
 from inferometer.fit.loads.estimation import Subject, fit_server
 from inferometer.fit.loads.intervals import N_DRAWS
-from inferometer.fit.loads.load_tests import LoadTest, crowd, first_pace, look
-from inferometer.fit.loads.server import ToldByServer
+from inferometer.fit.loads.load_tests import LoadTest, peak_load, served_load, step_pace
+from inferometer.fit.loads.server import ReportedSettings
 from inferometer.fit.loads.server_fit import is_server_fit, load_server_fit
 from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.types import decode_shape, prefill_shape
@@ -20,7 +20,7 @@ from inferometer.spec.types import EngineSpec
 pytestmark = pytest.mark.slow  # test_server_verdict.py fits one server in the fast suite
 
 ADDRESS = Address(url="http://127.0.0.1:8000", served_model="m")
-SUBJECT = Subject(address=ADDRESS, engine=EngineSpec(engine="vllm"), told=ToldByServer())
+SUBJECT = Subject(address=ADDRESS, engine=EngineSpec(engine="vllm"), reported=ReportedSettings())
 RATES = ((0.8, 90), (3.0, 160), (9.0, 260))
 
 
@@ -40,11 +40,11 @@ def fit(seated):
 
 
 def test_what_load_tests_show_by_themselves(seated):
-    looks = [look(LoadTest(run=seated.load_test(*load))) for load in RATES]
-    assert crowd(looks).n_streaming == SEATS
+    looks = [served_load(LoadTest(run=seated.load_test(*load))) for load in RATES]
+    assert peak_load(looks).n_streaming == SEATS
     steps = seated.served(*RATES[-1]).steps
-    assert crowd(looks).n_inside >= SEATS + int(steps.n_waiting_requests.max())
-    pace, batch = first_pace(looks), SEATS
+    assert peak_load(looks).n_inside >= SEATS + int(steps.n_waiting_requests.max())
+    pace, batch = step_pace(looks), SEATS
     company = pace.base_s + batch * pace.sequence_s + batch * 250 * pace.context_token_s
     assert company == pytest.approx(
         shape_duration_s(seated.steps, decode_shape(batch_size=batch, context_tokens=250)), rel=0.15
@@ -140,12 +140,12 @@ def test_a_full_cache_is_found_and_seats_stay_open():
 
 
 def test_what_the_server_names_is_taken(seated):
-    told = ToldByServer(
+    told = ReportedSettings(
         limits={"max_num_seqs": SEATS, "n_kv_blocks": 4999},
         switches={"async_scheduling": True},
         block_tokens=16,
     )
-    fit = fitted(seated, Subject(address=ADDRESS, engine=EngineSpec(engine="vllm"), told=told))
+    fit = fitted(seated, Subject(address=ADDRESS, engine=EngineSpec(engine="vllm"), reported=told))
     named = [knob for knob in fit.knobs if knob.told_by == "server"]
     assert {knob.name: knob.value for knob in named} == {
         "max_num_seqs": SEATS,

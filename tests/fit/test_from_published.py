@@ -10,7 +10,7 @@ from inferometer.errors import ModelError, SpecError
 from inferometer.fit.published.closed_loop import ClosedLoad
 from inferometer.fit.published.loads import PublishedLoad, published_loads
 from inferometer.fit.published.posterior import fit_published, simulated
-from inferometer.fit.published.priors import UNKNOWNS, device_belief
+from inferometer.fit.published.priors import UNKNOWNS, device_prior
 from inferometer.fit.published.step_time import published_step_time
 from inferometer.perfmodel.steptime_terms import NO_STAIRCASE, PARAMETERS, term_columns
 from inferometer.perfmodel.types import decode_shape
@@ -59,7 +59,7 @@ def test_prompts_that_no_step_of_the_engine_holds_are_refused():
 
 def measured(load, away):
     """The load as a device would be seen to serve it whose parameters lie ``away`` from what is believed."""
-    centre = device_belief(MODEL, load.engine, load.hardware).centre + away
+    centre = device_prior(MODEL, load.engine, load.hardware).mean + away
     steps = simulated(load)
     step_s = term_columns(centre[: len(PARAMETERS)], NO_STAIRCASE, steps.work).total_s
     front_end_s = np.exp(centre[-2:]) @ [1.0, load.load.prompt_tokens]
@@ -69,14 +69,14 @@ def measured(load, away):
 
 
 def away_from(seed):
-    deviation = device_belief(MODEL, ENGINE, find_hardware("h100_sxm")).deviation
+    deviation = device_prior(MODEL, ENGINE, find_hardware("h100_sxm")).sd
     return 0.7 * deviation * np.random.default_rng(seed).standard_normal(len(UNKNOWNS))
 
 
 def errors(fit, loads):
-    told = np.stack([fit.foretold.log_tpot, fit.foretold.log_ttft], axis=1)
+    told = np.stack([fit.predicted.log_tpot, fit.predicted.log_ttft], axis=1)
     true = np.log([(one.published.tpot_s, one.published.ttft_s) for one in loads])
-    half = np.stack([fit.foretold.half_tpot, fit.foretold.half_ttft], axis=1)
+    half = np.stack([fit.predicted.half_tpot, fit.predicted.half_ttft], axis=1)
     return np.abs(told - true), half
 
 
@@ -106,7 +106,7 @@ def test_another_device_is_told_by_its_datasheet_and_by_what_devices_share():
     assert (misses <= half).all()
     own = fit_published([*seen, *held[:2]], held[2:])
     assert own.devices == ("h100_sxm", "h200_sxm")
-    assert own.foretold.half_tpot[0] < half[2, 0]
+    assert own.predicted.half_tpot[0] < half[2, 0]
 
 
 def test_devices_that_do_not_tell_one_another_promise_less_of_a_further_one():
@@ -120,7 +120,7 @@ def test_devices_that_do_not_tell_one_another_promise_less_of_a_further_one():
             for name, away in loads
             for concurrency in (1, 8, 32)
         ]
-        return float(fit_published(seen, asked_of).foretold.half_tpot[0])
+        return float(fit_published(seen, asked_of).predicted.half_tpot[0])
 
     apart = away_from(4)
     assert half_tpot((apart, -apart, 2 * apart)) > 1.2 * half_tpot((apart, apart, apart))

@@ -9,9 +9,9 @@ from real_loads import BLOCKS, DATA, rtx4090
 from inferometer.errors import ModelError
 from inferometer.fit.loads.conclusions import Address
 from inferometer.fit.loads.estimation import Subject, fit_server, judged_server
-from inferometer.fit.loads.load_tests import LoadTest, crowd, look
-from inferometer.fit.loads.reported import told_by_server
-from inferometer.fit.loads.server import ToldByServer, terms_of
+from inferometer.fit.loads.load_tests import LoadTest, peak_load, served_load
+from inferometer.fit.loads.reported import reported_by_server
+from inferometer.fit.loads.server import ReportedSettings, search_space
 from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.types import decode_shape
 from inferometer.records.imports.llmservingsim import read_llmservingsim
@@ -30,7 +30,11 @@ def subject(hardware="rtx_4090", told=None):
         (None, None) if hardware is None else (find_hardware(hardware), find_model("llama-3.1-8b"))
     )
     return Subject(
-        address=ADDRESS, model=model, hardware=device, engine=VLLM, told=told or ToldByServer()
+        address=ADDRESS,
+        model=model,
+        hardware=device,
+        engine=VLLM,
+        reported=told or ReportedSettings(),
     )
 
 
@@ -84,7 +88,7 @@ def test_with_what_its_configuration_names_and_the_trace_the_residual_is_small()
     run = rtx4090()
     plan = replay.draw_workload(reading.resolve_workload(str(WORKLOAD))).plan
     judged = judged_server(
-        [LoadTest(run=run, plan=plan)], subject(told=told_by_server([run], None))
+        [LoadTest(run=run, plan=plan)], subject(reported=reported_by_server([run], None))
     )
     assert judged.refusal is None
     assert (judged.fit.tpot_residual_fraction < 0.03, judged.fit.ttft_residual_fraction < 0.1) == (
@@ -108,23 +112,23 @@ def test_a_server_limited_by_max_num_seqs_is_found():
 
 def test_memory_bounds_what_no_load_reached():
     """Far more tokens inside than a 24 GB card can hold: neither the search nor the interval goes beyond its memory."""
-    most = crowd([look(LoadTest(run=rtx4090()))])
-    terms = terms_of(most, ToldByServer(), 4630)
+    most = peak_load([served_load(LoadTest(run=rtx4090()))])
+    terms = search_space(most, ReportedSettings(), 4630)
     assert most.n_inside_tokens > 5 * 4630 * 16
     assert terms.ranges["n_kv_blocks"].high == 4630
-    assert terms_of(most, ToldByServer()).ranges["n_kv_blocks"].high > 20_000
+    assert search_space(most, ReportedSettings()).ranges["n_kv_blocks"].high > 20_000
     with pytest.raises(ModelError, match="held 298 KV blocks of 16 tokens at once") as refused:
-        terms_of(most, ToldByServer(), 200)
+        search_space(most, ReportedSettings(), 200)
     assert "--hardware" in str(refused.value)
 
 
 def test_prompts_that_may_share_blocks_set_no_lower_end():
     """8 % of the prompts' blocks are shared here: what they would hold by themselves is no lower bound."""
-    most = crowd([look(LoadTest(run=rtx4090()))])
+    most = peak_load([served_load(LoadTest(run=rtx4090()))])
     longest = math.ceil(most.longest_tokens / 16)
-    assert terms_of(most, ToldByServer()).ranges["n_kv_blocks"].low == longest
+    assert search_space(most, ReportedSettings()).ranges["n_kv_blocks"].low == longest
     held = (
-        terms_of(most, ToldByServer(switches={"enable_prefix_caching": False}))
+        search_space(most, ReportedSettings(switches={"enable_prefix_caching": False}))
         .ranges["n_kv_blocks"]
         .low
     )
@@ -132,7 +136,7 @@ def test_prompts_that_may_share_blocks_set_no_lower_end():
 
 
 def test_what_the_configuration_names_is_taken():
-    told = told_by_server([rtx4090()], None)
+    told = reported_by_server([rtx4090()], None)
     assert told.limits == {
         "max_num_seqs": 256,
         "max_num_batched_tokens": 2048,
@@ -151,7 +155,8 @@ def test_a_known_limit_below_what_was_seen_is_refused():
         ModelError, match="max_num_seqs = 8 cannot be: the load tests show 49 or more"
     ):
         fit_server(
-            [LoadTest(run=rtx4090())], subject(told=ToldByServer(limits={"max_num_seqs": 8}))
+            [LoadTest(run=rtx4090())],
+            subject(reported=ReportedSettings(limits={"max_num_seqs": 8})),
         )
 
 
@@ -159,7 +164,7 @@ def test_a_known_limit_below_what_was_seen_is_refused():
 def test_replicas_are_not_fitted_as_one_server():
     run = read_llmservingsim(DATA / "rtxpro6000_qwen3-30b-a3b_dp2ep2").run
     with pytest.raises(ModelError, match="2 data-parallel replicas"):
-        told_by_server([run], None)
+        reported_by_server([run], None)
 
 
 def test_the_native_log_is_aligned_as_its_table_is():

@@ -5,7 +5,7 @@ import pytest
 from black_boxes import manifest
 
 from inferometer.errors import ModelError
-from inferometer.fit.loads.reported import told_by_server
+from inferometer.fit.loads.reported import reported_by_server
 from inferometer.records.load_types import ServerSampleTable
 from inferometer.records.types import RequestTable, Run
 
@@ -18,7 +18,7 @@ INFO [kv_cache_utils.py:2327] CPU KV cache size: 1,048,576 tokens, Maximum concu
 
 
 def test_a_log_names_limits_and_switches():
-    told = told_by_server([], LOG)
+    told = reported_by_server([], LOG)
     assert told.limits == {"max_num_seqs": 8, "max_num_batched_tokens": 4096, "n_kv_blocks": 65535}
     assert told.switches == {"enable_prefix_caching": True, "enable_chunked_prefill": True}
 
@@ -26,12 +26,12 @@ def test_a_log_names_limits_and_switches():
 @pytest.mark.parametrize("number", ["9" * 5000, "9" * 40])
 def test_a_log_with_numbers_of_no_server_is_refused(number):
     with pytest.raises(ModelError, match="a number of"):
-        told_by_server([], LOG.replace("1,048,576", number))
+        reported_by_server([], LOG.replace("1,048,576", number))
     status = (
         f"Running: {number} reqs, Waiting: 1 reqs, GPU KV cache usage: 1.2.3%, Running: 3 reqs,"
         " Waiting: 0 reqs"
     )
-    assert told_by_server([], status).limits == {}
+    assert reported_by_server([], status).limits == {}
 
 
 def test_metrics_name_the_cache():
@@ -43,9 +43,9 @@ def test_metrics_name_the_cache():
         value=np.ones(4),
     )
     run = Run(manifest=manifest("bare"), sweep=None, steps=None, ceilings=None, server=samples)
-    told = told_by_server([run], None)
+    told = reported_by_server([run], None)
     assert (told.limits, told.block_tokens) == ({"n_kv_blocks": 699}, 32)
-    both = told_by_server([run], LOG)
+    both = reported_by_server([run], LOG)
     assert (both.limits["n_kv_blocks"], both.block_tokens) == (1_048_576 // 32 - 1, 32)
 
 
@@ -80,7 +80,7 @@ RUNNING = (16, 16, 15, 15, 13, 15, 16, 15, 15, 14, 16, 15, 14, 16)
 
 def seats(running, waiting, kv_usage, tokens=27):
     n = len(running)
-    return told_by_server(
+    return reported_by_server(
         [scraped(running, [waiting] * n, [kv_usage] * n, tokens)], None
     ).limits.get("max_num_seqs")
 
@@ -113,7 +113,7 @@ def test_status_lines_of_a_log_tell_seats_too():
     run = Run(
         manifest=manifest("bare"), sweep=None, steps=None, ceilings=None, requests=answers(27)
     )
-    assert told_by_server([run], "\n".join(lines)).limits == {"max_num_seqs": 16}
+    assert reported_by_server([run], "\n".join(lines)).limits == {"max_num_seqs": 16}
 
 
 @pytest.mark.parametrize(("queries", "is_on"), [((0, 900), True), ((0, 0), False)])
@@ -127,13 +127,13 @@ def test_lookups_tell_whether_prefixes_are_cached(queries, is_on):
         value=np.array([queries[0], 0.0, queries[1], 7.0]),
     )
     run = Run(manifest=manifest("bare"), sweep=None, steps=None, ceilings=None, server=samples)
-    assert told_by_server([run], None).switches == {"enable_prefix_caching": is_on}
+    assert reported_by_server([run], None).switches == {"enable_prefix_caching": is_on}
 
 
 def test_a_log_names_the_longest_request():
-    assert told_by_server([], LOG).max_model_len == 1024
+    assert reported_by_server([], LOG).max_model_len == 1024
     assert (
-        told_by_server(
+        reported_by_server(
             [],
             "with config: model='tiny', dtype=torch.float32, max_seq_len=4096, download_dir=None",
         ).max_model_len

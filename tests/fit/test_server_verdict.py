@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from black_boxes import Box, config
 
-from inferometer.fit.loads.conclusions import Address, Room, refusal_of
+from inferometer.fit.loads.conclusions import Address, ProbeScope, refusal_of
 from inferometer.fit.loads.estimation import Subject, judged_server
-from inferometer.fit.loads.load_tests import Crowd, LoadTest
-from inferometer.fit.loads.server import ToldByServer
+from inferometer.fit.loads.load_tests import LoadTest, PeakLoad
+from inferometer.fit.loads.server import ReportedSettings
 from inferometer.spec.types import EngineSpec
 
-TOLD = ToldByServer(
+REPORTED = ReportedSettings(
     limits={"max_num_seqs": 64, "max_num_batched_tokens": 2048},
     switches={
         "enable_prefix_caching": False,
@@ -21,11 +21,13 @@ TOLD = ToldByServer(
     },
 )
 SUBJECT = Subject(
-    address=Address("http://127.0.0.1:8000", "m"), engine=EngineSpec(engine="vllm"), told=TOLD
+    address=Address("http://127.0.0.1:8000", "m"),
+    engine=EngineSpec(engine="vllm"),
+    reported=REPORTED,
 )
 
 
-MOST = Crowd(8, 4, 100, 400, 300, 100, 60, has_known_prefixes=False)
+MOST = PeakLoad(8, 4, 100, 400, 300, 100, 60, has_known_prefixes=False)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +80,7 @@ def test_a_server_that_does_not_do_as_vllm_is_refused():
     ],
 )
 def test_both_the_residual_and_its_excess_over_chance_count(scatter, tpot, ttft, is_refused, plain):
-    room = Room(
+    room = ProbeScope(
         address=SUBJECT.address,
         most=MOST,
         longest_tokens=100,

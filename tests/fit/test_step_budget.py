@@ -6,16 +6,22 @@ import numpy as np
 import pytest
 from black_boxes import CpuBox, config
 
-from inferometer.fit.loads.conclusions import Address, Room, limit_probe, quiet_probe, switch_probe
+from inferometer.fit.loads.conclusions import (
+    Address,
+    ProbeScope,
+    limit_probe,
+    quiet_probe,
+    switch_probe,
+)
 from inferometer.fit.loads.estimation import Subject, fit_server
-from inferometer.fit.loads.load_tests import LoadTest, crowd, look
-from inferometer.fit.loads.server import LIMITS, SWITCHES, ToldByServer
+from inferometer.fit.loads.load_tests import LoadTest, peak_load, served_load
+from inferometer.fit.loads.server import LIMITS, SWITCHES, ReportedSettings
 from inferometer.spec.types import EngineSpec
 from inferometer.spec.workload.reading import resolve_workload
 
 ADDRESS = Address("http://127.0.0.1:8000", "m", ("--endpoint", "completions"))
 SUBJECT = Subject(
-    address=ADDRESS, engine=EngineSpec(engine="vllm"), told=ToldByServer(max_model_len=1024)
+    address=ADDRESS, engine=EngineSpec(engine="vllm"), reported=ReportedSettings(max_model_len=1024)
 )
 LONGEST = 600
 
@@ -50,7 +56,7 @@ def test_a_budget_that_cuts_none_is_above_the_longest_prompt_at_least():
 
 def test_gaps_show_how_prompts_are_cut():
     """The mean gap that an instant lies in is longer where whole prompts delay a token, though TPOT is hardly longer."""
-    cut, whole = ([look(test) for test in loads(budget)] for budget in (64, 2048))
+    cut, whole = ([served_load(test) for test in loads(budget)] for budget in (64, 2048))
     gaps = [
         float(np.nanmedian(np.concatenate([one.gap_s for one in looks]))) for looks in (cut, whole)
     ]
@@ -63,7 +69,7 @@ def test_gaps_of_chunks_of_several_tokens_are_not_known():
     doubled = run.chunks._replace(
         n_tokens=np.where(run.chunks.request_index == 5, 2, run.chunks.n_tokens)
     )
-    seen = look(
+    seen = served_load(
         LoadTest(
             run=type(run)(
                 manifest=run.manifest,
@@ -77,7 +83,7 @@ def test_gaps_of_chunks_of_several_tokens_are_not_known():
     )
     by_index = dict(zip(seen.requests.request_index.tolist(), seen.gap_s.tolist(), strict=True))
     assert np.isnan(by_index[5])
-    plain = look(test)
+    plain = served_load(test)
     single = plain.gap_s[np.isfinite(plain.gap_s)]
     assert len(single) > 60
     assert np.all(
@@ -87,8 +93,8 @@ def test_gaps_of_chunks_of_several_tokens_are_not_known():
 
 @pytest.mark.parametrize("longest", [40, 1023, 30_000])
 def test_probes_can_be_served_and_last_about_a_minute(longest):
-    most = crowd([look(test) for test in loads(2048)])
-    room = Room(
+    most = peak_load([served_load(test) for test in loads(2048)])
+    room = ProbeScope(
         address=ADDRESS,
         most=most,
         longest_tokens=longest,

@@ -9,11 +9,11 @@ import pytest
 from inferometer.errors import OutOfRangeError
 from inferometer.fit.published.loads import published_loads
 from inferometer.fit.published.posterior import simulated
-from inferometer.fit.published.priors import UNKNOWNS, device_belief
-from inferometer.fit.published.step_time import PHASES, published_step_time, usual_step
+from inferometer.fit.published.priors import UNKNOWNS, device_prior
+from inferometer.fit.published.step_time import PHASES, published_step_time, typical_step
 from inferometer.fit.published.transfer import transferred
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
-from inferometer.perfmodel.steptime_limits import PhaseDoubt
+from inferometer.perfmodel.steptime_limits import PhaseUncertainty
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.imports.inferencex import read_inferencex
@@ -33,12 +33,12 @@ def measured(off_ratio=1.0):
     """A fit of Llama 3.1 8B on an H100 whose rates are ``off_ratio`` times what is believed of it, and well known."""
     model, believed = (
         find_model("llama-3.1-8b"),
-        device_belief(find_model("llama-3.1-8b"), ENGINE, H100),
+        device_prior(find_model("llama-3.1-8b"), ENGINE, H100),
     )
     fit = datasheet_step_time(model, ENGINE, H100)
     parameters = []
     for parameter in fit.parameters:
-        centre = believed.centre[UNKNOWNS.index(parameter.name)]
+        centre = believed.mean[UNKNOWNS.index(parameter.name)]
         is_rate = parameter.name.endswith("_per_s")
         value = (
             centre
@@ -54,7 +54,9 @@ def measured(off_ratio=1.0):
         )
     free = tuple(PARAMETERS)
     covariance = tuple(tuple(row) for row in (0.01**2 * np.eye(len(free))).tolist())
-    doubts = tuple(PhaseDoubt(phase=phase, spread_ratio=0.01) for phase in ("prefill", "decode"))
+    doubts = tuple(
+        PhaseUncertainty(phase=phase, spread_ratio=0.01) for phase in ("prefill", "decode")
+    )
     known = {
         "parameters": tuple(parameters),
         "free": free,
@@ -90,7 +92,7 @@ def test_on_the_same_device_nothing_changes_but_what_devices_say_to_one_another(
 def test_what_a_device_lacks_of_the_belief_others_of_its_vendor_lack_nearly_as_much():
     fit = measured(0.5)
     believed = {
-        name: float(np.exp(device_belief(fit.model, ENGINE, H200).centre[UNKNOWNS.index(name)]))
+        name: float(np.exp(device_prior(fit.model, ENGINE, H200).mean[UNKNOWNS.index(name)]))
         for name in PARAMETERS
     }
     near, far = (transferred(fit, H100, device, n_tensor=1) for device in (H200, MI300X))
@@ -98,7 +100,7 @@ def test_what_a_device_lacks_of_the_belief_others_of_its_vendor_lack_nearly_as_m
         believed["matmul_flop_per_s"] * 0.5**0.96, rel=1e-6
     )
     centre = float(
-        np.exp(device_belief(fit.model, ENGINE, MI300X).centre[UNKNOWNS.index("matmul_flop_per_s")])
+        np.exp(device_prior(fit.model, ENGINE, MI300X).mean[UNKNOWNS.index("matmul_flop_per_s")])
     )
     assert value(far, "matmul_flop_per_s") == pytest.approx(centre * 0.5**0.48, rel=1e-6)
     assert half_width(near, SHAPES[1]) < half_width(far, SHAPES[1])
@@ -135,7 +137,7 @@ def test_published_loads_of_other_devices_lie_within_what_a_transfer_claims():
         misses.append(
             np.log([seen.tpot_s[0] / one.published.tpot_s, seen.ttft_s[0] / one.published.ttft_s])
         )
-        shapes = [usual_step(one, phase) for phase in PHASES]
+        shapes = [typical_step(one, phase) for phase in PHASES]
         halves.append(carried.log_half_widths(shapes, carried.work(shapes)))
     off, claimed = np.abs(misses), np.array(halves)
     assert len(off) > 60

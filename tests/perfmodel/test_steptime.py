@@ -28,7 +28,7 @@ from inferometer.perfmodel.steptime_arrays import (
     step_duration_s,
 )
 from inferometer.perfmodel.steptime_levels import fitted_levels
-from inferometer.perfmodel.steptime_limits import PhaseDoubt, box_of, outside
+from inferometer.perfmodel.steptime_limits import PhaseUncertainty, box_of, outside
 from inferometer.perfmodel.steptime_terms import PARAMETERS, StepParameters
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.spec.catalog import find_model
@@ -109,8 +109,8 @@ def model_of(
             for i in range(len(free))
         ),
         doubts=(
-            PhaseDoubt(phase="prefill", spread_ratio=0.02, interval_ratio=1.7),
-            PhaseDoubt(phase="decode", spread_ratio=0.01, interval_ratio=1.7),
+            PhaseUncertainty(phase="prefill", spread_ratio=0.02, interval_ratio=1.7),
+            PhaseUncertainty(phase="decode", spread_ratio=0.01, interval_ratio=1.7),
         ),
         box=box_of(SHAPES),
         trained_on=TrainedOn(

@@ -7,7 +7,7 @@ from typing import Annotated, Final, NamedTuple
 from inferometer import suggestions
 from inferometer.api.question import Option
 from inferometer.errors import SpecError
-from inferometer.fit.loads.server import LIMITS, SWITCHES, Limit, Switch, ToldByServer
+from inferometer.fit.loads.server import LIMITS, SWITCHES, Limit, ReportedSettings, Switch
 
 _WHERE: Final = "--known"
 _COUNTS: Final = (
@@ -82,7 +82,7 @@ class _Conflict(NamedTuple):
     reported: object
 
 
-def known_facts(text: str | None) -> ToldByServer:
+def known_facts(text: str | None) -> ReportedSettings:
     """The facts of ``NAME=VALUE,…``, under vLLM's names.
 
     Raises
@@ -118,7 +118,7 @@ def known_facts(text: str | None) -> ToldByServer:
     limits: dict[Limit, int] = {name: counts[name] for name in LIMITS if name in counts}
     if "num_gpu_blocks" in counts:
         limits["n_kv_blocks"] = counts["num_gpu_blocks"] - 1  # vLLM never hands out block 0
-    return ToldByServer(
+    return ReportedSettings(
         limits=limits,
         switches=switches,
         block_tokens=counts.get("block_size"),
@@ -126,7 +126,7 @@ def known_facts(text: str | None) -> ToldByServer:
     )
 
 
-def with_known(reported: ToldByServer, known: ToldByServer) -> ToldByServer:
+def with_known(reported: ReportedSettings, known: ReportedSettings) -> ReportedSettings:
     """What the server reported, and what is known besides.
 
     Raises
@@ -156,7 +156,7 @@ def with_known(reported: ToldByServer, known: ToldByServer) -> ToldByServer:
             ),
             try_=f"--known without {name}",
         )
-    return ToldByServer(
+    return ReportedSettings(
         limits={**reported.limits, **known.limits},
         switches={**reported.switches, **known.switches},
         block_tokens=known.block_tokens or reported.block_tokens,

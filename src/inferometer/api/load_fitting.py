@@ -55,7 +55,7 @@ def fit_load_tests(
         hardware=hardware,
         engine=reported.server_engine(facts, stated),
         facts=facts,
-        told=with_known(reported.told_by_server(runs, log), known_facts(known.known)),
+        reported=with_known(reported.reported_by_server(runs, log), known_facts(known.known)),
     )
     return estimation.judged_server(
         [load_tests.LoadTest(run=run, plan=_plan(run, known.workload)) for run in runs], subject

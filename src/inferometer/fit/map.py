@@ -1,300 +1,361 @@
-"""Which unknowns make a simulation say what was seen, and how sure is that?
+"""Maximum a posteriori: from residuals and a prior to an estimate, its covariance and draws.
 
-The search takes damped Gauss-Newton steps along differences over some per cent and keeps what fits
-better. A simulation jumps where a request just misses a step: good enough to go downhill, but such
-slopes tell far too much certainty. For the doubt slopes are read off an ensemble: draws around the
-answer, a linear regression on them; what the line leaves is noise of each misfit, and the noise
-that it puts into the slopes is taken out of what they tell. Student weights stand against outliers,
-normal beliefs against what the misfits do not tell. Letters of shapes: N misfits, K unknowns.
+The likelihood is Student's t, against outliers; the prior is normal. There are two kinds of
+problems, which differ in how the maximum is found:
+
+- *smooth* (a closed form): ``smooth_map`` reweights scipy's least squares;
+- *simulated*: the residuals jump where a request just misses a step. ``maximise`` goes downhill
+  along differences over some per cent. Such slopes are as much noise as slope and claim far too
+  much certainty, so ``posterior_of`` and ``refined`` regress the residuals on an ensemble of draws
+  instead, and take the noise of those slopes out of the information.
+
+Letters of shapes: N residuals, K unknowns.
 """
 
 import math
 from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
+from scipy.optimize import OptimizeResult, least_squares
 
 from inferometer.records.columns import F64, I64
 
-Misfit: TypeAlias = Callable[[F64], F64]
-"""From K unknowns to N misfits in standard deviations."""
+Residuals: TypeAlias = Callable[[F64], F64]
+"""From K unknowns to N residuals in standard deviations."""
 
-_STUDENT_FREEDOM: Final = 4.0
+WeightedResiduals: TypeAlias = Callable[[F64, F64], F64]
+"""The same, or its Jacobian, with a weight for each residual; rows of the prior follow."""
+
+STUDENT_FREEDOM: Final = 4.0
+AT_BOUND: Final = 1e-3
+"""A logarithm this close to its upper bound counts as at it."""
+_N_REWEIGHTINGS: Final = 2
+_TOLERANCE: Final = 1e-5
+
 _MOVES: Final = (0.02, 0.1, 0.2)
-"""Of the search: least and largest move for a difference, and how much of an unknown's doubt it
-is."""
+"""Least and largest move for a difference, and its share of the prior's standard deviation."""
 _LARGEST_STEP: Final = 0.7
 _MAX_ROUNDS: Final = 20
 _MAX_TRIES: Final = 6
 _ENOUGH: Final = 2e-3
-"""Gain of a round, relative to the cost, below which the search ends."""
+"""The search ends when a round lowers the loss by less than this share."""
 
-_N_DOUBTS: Final = 3
-"""Rounds of draws, each as wide as the last one's answer."""
+_N_ENSEMBLES: Final = 3
+"""Ensembles of draws, each as wide as the last posterior."""
 _DRAWS_PER_UNKNOWN: Final = 8
 _FIRST_SPREAD: Final = 0.7
 _LEAST_SPREAD: Final = 0.2
-"""Of the draws, in what was believed at first: narrower ones see jumps only."""
+"""Least spread of the draws, in the prior's: narrower ones see only the jumps."""
 _WIDER: Final = 8.0
-"""Draws are so many times as wide as what misfits of variance 1 would leave open: narrower ones
-see the scatter only."""
+"""Spread of the draws, in that of the posterior of residuals of variance 1: narrower ones see only
+the scatter."""
 _STRAIGHT: Final = 0.1
-"""Logarithms move the misfits along straight lines so far, at the least: where nothing is told,
-no draw goes further."""
+"""The residuals are straight lines over this range of a logarithm, at the least; no draw goes
+further where the data say nothing."""
 _LARGEST_MOVE: Final = 1.0
-"""Of a step along a line through draws, in their spreads."""
+"""Largest step along a line through draws, in their spreads."""
 _WALK: Final = 1.2
-"""Of a step of a walk among what may be, in its spread: half of the best for normal beliefs,
-which these are not."""
+"""Step of the random walk, in the posterior's spread: half of what is best for a normal posterior,
+which this is not."""
 _N_WALKED: Final = 2000
 _SEED: Final = 20261121
 
 
-class Unknowns(NamedTuple):
-    """K unknowns and what was believed of them: all as logarithms, or on scales of order one."""
+class Prior(NamedTuple):
+    """Normal prior of K unknowns, which are logarithms or on scales of order one."""
 
     names: tuple[str, ...]
-    centre: F64
-    deviation: F64
-    floor: F64 | None = None
-    """What none can be below, such as the times at a device's peaks; None: nothing is known."""
+    mean: F64
+    sd: F64
+    lower: F64 | None = None
+    """Lower bounds, such as the times at a device's peaks; None: no bound."""
 
-    def possible(self, x: F64) -> F64:
-        """The nearest unknowns (..., K) that are not below the floor."""
-        return x if self.floor is None else np.maximum(x, self.floor)
+    def clipped(self, x: F64) -> F64:
+        """The nearest unknowns (..., K) that are not below the lower bounds."""
+        return x if self.lower is None else np.maximum(x, self.lower)
 
 
-class Solution(NamedTuple):
-    """The best unknowns, their covariance (K, K), the misfits there (N), and how often the simulation was asked."""
+class Optimum(NamedTuple):
+    """Where a search ended, the residuals there (N), and how many simulations it took."""
+
+    x: F64
+    residuals: F64
+    n_simulations: int
+
+
+class Posterior(NamedTuple):
+    """Estimate (K), covariance (K, K), residuals (N), and how many simulations it took."""
 
     x: F64
     covariance: F64
-    misfit: F64
-    n_calls: int
+    residuals: F64
+    n_simulations: int
 
 
-class Found(NamedTuple):
-    """Where a search ended: the place, the misfits there (N), and how often the simulation was asked."""
-
-    x: F64
-    misfit: F64
-    n_calls: int
-
-
-class _Line(NamedTuple):
-    """Misfits around a point.
-
-    At it (N), their slopes by spreads of the draws (N, K), and the variance of what is left (N).
-    """
+class _Ensemble(NamedTuple):
+    """Linear regression of the residuals on draws around a point."""
 
     level: F64
+    """(N) Residuals at the point."""
     slopes: F64
+    """(N, K) By spreads of the draws."""
     noise: F64
+    """(N) Variance of what the lines leave."""
     slope_covariance: F64
-    """(K, K) Of each misfit's slopes, for noise of variance 1."""
+    """(K, K) Of each residual's slopes, for noise of variance 1."""
 
 
-class _Told(NamedTuple):
-    """Of the cost without beliefs, in spreads of the draws: gradient (K), curvature and information (K, K)."""
+class _Information(NamedTuple):
+    """Of the likelihood, in spreads of the draws: gradient (K), curvature, information (K, K)."""
 
     gradient: F64
     raw_curvature: F64
-    """With the noise of the slopes in it: what a step divides by, lest it goes far where nothing
-    is told."""
+    """With the slopes' noise still in it: steps divide by this one, so that they stay short where
+    the data say nothing."""
     curvature: F64
     information: F64
 
 
-def solve(misfit: Misfit, unknowns: Unknowns, groups: I64, start: F64 | None = None) -> Solution:
-    """The unknowns that fit best; ``groups`` (N) says which misfits go together when doubt is counted."""
-    x, seen, n_calls = search(misfit, unknowns, start)
-    rng = np.random.default_rng(_SEED)
-    n_pairs = _DRAWS_PER_UNKNOWN * x.size // 2
-    floor = np.diag((_LEAST_SPREAD * unknowns.deviation) ** 2)
-    covariance: F64 = np.diag(unknowns.deviation**2)
-    spread: F64 = np.diag(np.minimum(unknowns.deviation, _FIRST_SPREAD))
-    for _ in range(_N_DOUBTS):
-        line = _line(misfit, x, spread, rng.standard_normal((n_pairs, x.size)))
-        covariance = np.asarray(
-            spread @ _doubt(line, spread, unknowns, groups) @ spread.T, dtype=np.float64
-        )
-        spread = np.asarray(np.linalg.cholesky(covariance + floor), dtype=np.float64)
-    return Solution(
-        x=x, covariance=covariance, misfit=seen, n_calls=n_calls + 2 * n_pairs * _N_DOUBTS
+def student_loss(residuals: F64) -> F64:
+    """Negative log likelihood of each residual under Student's t, less that of a residual of 0."""
+    return np.asarray(
+        0.5 * (STUDENT_FREEDOM + 1) * np.log1p(residuals**2 / STUDENT_FREEDOM), dtype=np.float64
     )
 
 
-def search(misfit: Misfit, unknowns: Unknowns, start: F64 | None = None) -> Found:
-    """Downhill from ``start``, or from what was believed."""
-    x, damping, n_calls = (
-        unknowns.possible(unknowns.centre if start is None else start).copy(),
-        1e-2,
-        1,
+def student_weights(residuals: F64) -> F64:
+    """Weight of each squared residual in reweighted least squares (Lange, Little, Taylor 1989)."""
+    return np.asarray((STUDENT_FREEDOM + 1) / (STUDENT_FREEDOM + residuals**2), dtype=np.float64)
+
+
+def smooth_map(
+    residuals: WeightedResiduals, jacobian: WeightedResiduals, start: F64, n_data: int, upper: F64
+) -> OptimizeResult:
+    """MAP estimate of a smooth problem by iteratively reweighted least squares (scipy).
+
+    The first ``n_data`` residuals are the data's, the others the prior's, which keep their weight.
+    """
+    weights = np.ones(n_data)
+    found = _least_squares(residuals, jacobian, start, weights, upper)
+    for _ in range(_N_REWEIGHTINGS):
+        plain = residuals(found.x, np.ones(n_data))[:n_data]
+        weights = np.minimum(np.sqrt(student_weights(plain)), 1.0)
+        found = _least_squares(residuals, jacobian, found.x, weights, upper)
+    return found
+
+
+def _least_squares(
+    residuals: WeightedResiduals, jacobian: WeightedResiduals, start: F64, weights: F64, upper: F64
+) -> OptimizeResult:
+    """Levenberg-Marquardt; where that exceeds a bound, the trust region reflective method.
+
+    Source: Branch, Coleman and Li 1999, as scipy has it.
+    """
+    derivative = cast("str", jacobian)  # scipy's jac takes a callable, which its signature denies
+    found = least_squares(
+        residuals,
+        start,
+        derivative,
+        args=(weights,),
+        method="lm",
+        xtol=_TOLERANCE,
+        ftol=_TOLERANCE,
     )
-    seen = misfit(x)
-    cost = _cost(seen, x, unknowns)
+    if (found.x <= upper).all():
+        return found
+    inside = np.minimum(found.x, upper - AT_BOUND)
+    return least_squares(
+        residuals,
+        inside,
+        derivative,
+        args=(weights,),
+        bounds=(-np.inf, upper),
+        xtol=_TOLERANCE,
+        ftol=_TOLERANCE,
+    )
+
+
+def maximise(residuals: Residuals, prior: Prior, start: F64 | None = None) -> Optimum:
+    """MAP estimate of a simulated problem: damped Gauss-Newton from ``start`` or the prior's mean.
+
+    Scipy's least squares are not used here: they trust the slopes, and end at the first jump.
+    """
+    x = prior.clipped(prior.mean if start is None else start).copy()
+    seen = residuals(x)
+    n_simulations, damping = 1, 1e-2
+    loss = _loss(seen, x, prior)
     for _ in range(_MAX_ROUNDS):
-        slopes = differences(misfit, x, unknowns)
-        n_calls += 2 * x.size
-        gradient, curvature = downhill(seen, slopes, x, unknowns)
-        before = cost
+        slopes = central_differences(residuals, x, prior)
+        n_simulations += 2 * x.size
+        gradient, curvature = gradient_and_curvature(seen, slopes, x, prior)
+        before = loss
         for _ in range(_MAX_TRIES):
             step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), -gradient)
-            moved = unknowns.possible(x + np.clip(step, -_LARGEST_STEP, _LARGEST_STEP))
-            tried = misfit(moved)
-            n_calls += 1
-            if _cost(tried, moved, unknowns) < cost:
+            moved = prior.clipped(x + np.clip(step, -_LARGEST_STEP, _LARGEST_STEP))
+            tried = residuals(moved)
+            n_simulations += 1
+            if _loss(tried, moved, prior) < loss:
                 x, seen, damping = moved, tried, max(damping / 5, 1e-4)
-                cost = _cost(seen, x, unknowns)
+                loss = _loss(seen, x, prior)
                 break
             damping *= 5
-        if before - cost < _ENOUGH * max(before, 1.0):
+        if before - loss < _ENOUGH * max(before, 1.0):
             break
-    return Found(x, seen, n_calls)
+    return Optimum(x, seen, n_simulations)
 
 
-def downhill(seen: F64, slopes: F64, x: F64, unknowns: Unknowns) -> tuple[F64, F64]:
-    """Gradient and curvature of the cost, where the misfits are ``seen`` and have these slopes."""
-    weight = (_STUDENT_FREEDOM + 1) / (_STUDENT_FREEDOM + seen**2)
-    gradient = slopes.T @ (weight * seen) + (x - unknowns.centre) / unknowns.deviation**2
-    curvature = (slopes * weight[:, None]).T @ slopes + np.diag(1 / unknowns.deviation**2)
-    return gradient, curvature
-
-
-def costs(misfit: F64) -> F64:
-    """Of each misfit: its surprise under a Student distribution, less that of none."""
-    return np.asarray(
-        0.5 * (_STUDENT_FREEDOM + 1) * np.log1p(misfit**2 / _STUDENT_FREEDOM), dtype=np.float64
-    )
-
-
-def differences(misfit: Misfit, x: F64, unknowns: Unknowns) -> F64:
-    """(N, K) Slopes of the misfits around a place, by central differences wide enough to see beyond single jumps."""
+def central_differences(residuals: Residuals, x: F64, prior: Prior) -> F64:
+    """(N, K) Slopes of the residuals, by differences wide enough to see beyond single jumps."""
     least, largest, share = _MOVES
-    sizes = np.clip(share * unknowns.deviation, least, largest)
-    moves = np.diag(sizes)
+    sizes = np.clip(share * prior.sd, least, largest)
     return np.stack(
         [
-            (misfit(x + move) - misfit(x - move)) / (2 * size)
-            for move, size in zip(moves, sizes, strict=True)
+            (residuals(x + move) - residuals(x - move)) / (2 * size)
+            for move, size in zip(np.diag(sizes), sizes, strict=True)
         ],
         axis=1,
     )
 
 
-def refine(misfit: Misfit, unknowns: Unknowns, groups: I64, found: Found) -> Solution:
-    """The same answer where much more is told than was believed.
+def gradient_and_curvature(seen: F64, slopes: F64, x: F64, prior: Prior) -> tuple[F64, F64]:
+    """Of the negative log posterior, at residuals ``seen`` with these slopes (Gauss-Newton)."""
+    weight = student_weights(seen)
+    gradient = slopes.T @ (weight * seen) + (x - prior.mean) / prior.sd**2
+    curvature = (slopes * weight[:, None]).T @ slopes + np.diag(1 / prior.sd**2)
+    return gradient, curvature
 
-    Draws as narrow as what is told, and steps along their slopes.
 
-    A simulation scatters at the least change: slopes between two points are as much noise as slope.
-    A line through many draws is not, so its minimum is nearer the truth than what a search can
-    find.
+def _loss(residuals: F64, x: F64, prior: Prior) -> float:
+    from_prior = (x - prior.mean) / prior.sd
+    return float(np.sum(student_loss(residuals)) + 0.5 * from_prior @ from_prior)
+
+
+def posterior_of(
+    residuals: Residuals, prior: Prior, groups: I64, start: F64 | None = None
+) -> Posterior:
+    """Estimate and covariance of a simulated problem.
+
+    ``groups`` (N) names residuals that are correlated: the sandwich counts each group once.
     """
-    x, seen, rng = found.x, found.misfit, np.random.default_rng(_SEED)
-    believed = np.diag(1 / unknowns.deviation**2)
-    _, curvature = downhill(found.misfit, differences(misfit, x, unknowns), x, unknowns)
-    curvature = np.asarray(curvature - believed, dtype=np.float64)
-    covariance: F64 = np.diag(unknowns.deviation**2)
-    n_pairs = _DRAWS_PER_UNKNOWN * x.size // 2
-    for _ in range(_N_DOUBTS):
-        spread = np.linalg.cholesky(
-            np.linalg.inv(
-                curvature / _WIDER**2
-                + np.diag(1 / np.minimum(_FIRST_SPREAD * unknowns.deviation, _STRAIGHT) ** 2)
-            )
-        )
-        line = _line(
-            misfit, x, np.asarray(spread, dtype=np.float64), rng.standard_normal((n_pairs, x.size))
-        )._replace(level=seen)
-        told, back = _told(line, groups), np.linalg.inv(spread)
-        pull = told.gradient + spread.T @ believed @ (x - unknowns.centre)
-        step = -np.linalg.solve(told.raw_curvature + spread.T @ believed @ spread, pull)
-        tried = unknowns.possible(x + spread @ np.clip(step, -_LARGEST_MOVE, _LARGEST_MOVE))
-        tried_seen = misfit(tried)
-        if _cost(tried_seen, tried, unknowns) < _cost(seen, x, unknowns):
-            x, seen = tried, tried_seen
-        curvature = np.asarray(back.T @ told.curvature @ back, dtype=np.float64)
-        covariance = np.asarray(
-            np.linalg.inv(back.T @ told.information @ back + believed), dtype=np.float64
-        )
-    n_calls = found.n_calls + 2 * x.size + 2 * n_pairs * _N_DOUBTS + 1
-    return Solution(x=x, covariance=covariance, misfit=seen, n_calls=n_calls)
-
-
-def draw(solution: Solution, unknowns: Unknowns, n_draws: int) -> F64:
-    """(n_draws, K) Unknowns that may as well be the ones, by what is told, along straight lines in the numbers themselves, and believed.
-
-    A number that is too small to be told has no slope in its logarithm; ten times as large it would
-    have shown. Random walks of Metropolis.
-    """
+    x, seen, n_simulations = maximise(residuals, prior, start)
     rng = np.random.default_rng(_SEED)
-    believed = 1 / unknowns.deviation**2
-    told = np.linalg.inv(solution.covariance) - np.diag(believed)
-    pull = believed * (solution.x - unknowns.centre)
+    n_pairs = _DRAWS_PER_UNKNOWN * x.size // 2
+    floor = np.diag((_LEAST_SPREAD * prior.sd) ** 2)
+    covariance: F64 = np.diag(prior.sd**2)
+    spread: F64 = np.diag(np.minimum(prior.sd, _FIRST_SPREAD))
+    for _ in range(_N_ENSEMBLES):
+        ensemble = _ensemble(residuals, x, spread, rng.standard_normal((n_pairs, x.size)))
+        precision = spread.T @ np.diag(1 / prior.sd**2) @ spread
+        scaled = np.linalg.inv(_information(ensemble, groups).information + precision)
+        covariance = np.asarray(spread @ scaled @ spread.T, dtype=np.float64)
+        spread = np.asarray(np.linalg.cholesky(covariance + floor), dtype=np.float64)
+    n_simulations += 2 * n_pairs * _N_ENSEMBLES
+    return Posterior(x, covariance, seen, n_simulations)
 
-    def surprise(x: F64) -> F64:
-        moved = np.exp(x - solution.x) - 1
-        strayed = np.einsum("ni,ij,nj->n", moved, told, moved) + np.sum(
-            believed * (x - unknowns.centre) ** 2, axis=1
+
+def refined(residuals: Residuals, prior: Prior, groups: I64, found: Optimum) -> Posterior:
+    """Posterior near an optimum where the data say much more than the prior.
+
+    A simulation scatters at the least change, so a slope between two points is as much noise as
+    slope. A line through many draws is not: the minimum along it is nearer to the truth than a
+    search can get, and the draws are as narrow as the posterior.
+    """
+    x, seen, rng = found.x, found.residuals, np.random.default_rng(_SEED)
+    precision = np.diag(1 / prior.sd**2)
+    slopes = central_differences(residuals, x, prior)
+    curvature = np.asarray(
+        gradient_and_curvature(seen, slopes, x, prior)[1] - precision, dtype=np.float64
+    )
+    covariance: F64 = np.diag(prior.sd**2)
+    n_pairs = _DRAWS_PER_UNKNOWN * x.size // 2
+    for _ in range(_N_ENSEMBLES):
+        widest = np.diag(1 / np.minimum(_FIRST_SPREAD * prior.sd, _STRAIGHT) ** 2)
+        spread = np.asarray(
+            np.linalg.cholesky(np.linalg.inv(curvature / _WIDER**2 + widest)), dtype=np.float64
         )
-        return np.asarray(0.5 * strayed - moved @ pull, dtype=np.float64)
-
-    stride = _WALK / math.sqrt(len(solution.x)) * np.linalg.cholesky(solution.covariance).T
-    x = np.tile(solution.x, (n_draws, 1))
-    now = surprise(x)
-    for _ in range(_N_WALKED):
-        tried = x + rng.standard_normal(x.shape) @ stride
-        then = surprise(tried)
-        goes = (np.log(rng.random(n_draws)) < now - then) & np.all(
-            tried == unknowns.possible(tried), axis=1
+        draws = rng.standard_normal((n_pairs, x.size))
+        ensemble = _ensemble(residuals, x, spread, draws)._replace(level=seen)
+        data, back = _information(ensemble, groups), np.linalg.inv(spread)
+        pull = data.gradient + spread.T @ precision @ (x - prior.mean)
+        step = -np.linalg.solve(data.raw_curvature + spread.T @ precision @ spread, pull)
+        tried = prior.clipped(x + spread @ np.clip(step, -_LARGEST_MOVE, _LARGEST_MOVE))
+        tried_seen = residuals(tried)
+        if _loss(tried_seen, tried, prior) < _loss(seen, x, prior):
+            x, seen = tried, tried_seen
+        curvature = np.asarray(back.T @ data.curvature @ back, dtype=np.float64)
+        covariance = np.asarray(
+            np.linalg.inv(back.T @ data.information @ back + precision), dtype=np.float64
         )
-        x, now = np.where(goes[:, None], tried, x), np.where(goes, then, now)
-    return x
+    n_simulations = found.n_simulations + 2 * x.size + 2 * n_pairs * _N_ENSEMBLES + 1
+    return Posterior(x, covariance, seen, n_simulations)
 
 
-def _cost(misfit: F64, x: F64, unknowns: Unknowns) -> float:
-    strayed = (x - unknowns.centre) / unknowns.deviation
-    return float(np.sum(costs(misfit)) + 0.5 * strayed @ strayed)
-
-
-def _line(misfit: Misfit, x: F64, spread: F64, half: F64) -> _Line:
-    """Draws come in pairs on either side, so that curvature does not pass for a slope."""
+def _ensemble(residuals: Residuals, x: F64, spread: F64, half: F64) -> _Ensemble:
+    """Regress on draws in pairs to either side, so that curvature does not pass for a slope."""
     draws = np.concatenate([half, -half])
-    seen = np.stack([misfit(x + spread @ draw) for draw in draws])
+    seen = np.stack([residuals(x + spread @ draw) for draw in draws])
     design = np.column_stack([np.ones(len(draws)), draws])
     inverse: F64 = np.asarray(np.linalg.inv(design.T @ design), dtype=np.float64)
-    told = inverse @ design.T @ seen
-    left = seen - design @ told
+    coefficients = inverse @ design.T @ seen
+    left = seen - design @ coefficients
     noise = np.sum(left**2, axis=0) / (len(draws) - design.shape[1])
-    return _Line(level=told[0], slopes=told[1:].T, noise=noise, slope_covariance=inverse[1:, 1:])
+    return _Ensemble(
+        level=coefficients[0],
+        slopes=coefficients[1:].T,
+        noise=noise,
+        slope_covariance=inverse[1:, 1:],
+    )
 
 
-def _doubt(line: _Line, spread: F64, unknowns: Unknowns, groups: I64) -> F64:
-    """The covariance of what is known after all, in spreads of the draws.
+def _information(ensemble: _Ensemble, groups: I64) -> _Information:
+    """What the data say, in spreads of the draws: a sandwich over groups (Liang and Zeger 1986).
 
-    What misfits do not tell stays as it was believed.
+    Noise in the slopes looks like information, so its expectation is taken out of the curvature.
     """
-    believed = spread.T @ np.diag(1 / unknowns.deviation**2) @ spread
-    return np.asarray(np.linalg.inv(_told(line, groups).information + believed), dtype=np.float64)
-
-
-def _told(line: _Line, groups: I64) -> _Told:
-    """What the misfits tell, in spreads of the draws.
-
-    Noise in slopes looks like information: its expectation is taken out of the curvature. What a
-    group's misfits say together counts as one voice: a sandwich around the curvature.
-    """
-    precision = 1 / (1 + line.noise)
-    weight = precision * (_STUDENT_FREEDOM + 1) / (_STUDENT_FREEDOM + line.level**2 * precision)
-    raw: F64 = np.asarray((line.slopes * weight[:, None]).T @ line.slopes, dtype=np.float64)
-    curvature = raw - float(weight @ line.noise) * line.slope_covariance
-    values, vectors = np.linalg.eigh(curvature)
-    told = np.asarray(vectors @ np.diag(np.maximum(values, 0.0)) @ vectors.T, dtype=np.float64)
-    scores = line.slopes * (weight * line.level)[:, None]
+    precision = 1 / (1 + ensemble.noise)
+    weight = precision * (STUDENT_FREEDOM + 1) / (STUDENT_FREEDOM + ensemble.level**2 * precision)
+    slopes = ensemble.slopes
+    raw: F64 = np.asarray((slopes * weight[:, None]).T @ slopes, dtype=np.float64)
+    values, vectors = np.linalg.eigh(
+        raw - float(weight @ ensemble.noise) * ensemble.slope_covariance
+    )
+    curvature = np.asarray(vectors @ np.diag(np.maximum(values, 0.0)) @ vectors.T, dtype=np.float64)
+    scores = slopes * (weight * ensemble.level)[:, None]
     totals = np.stack([scores[groups == name].sum(axis=0) for name in np.unique(groups)])
     off = totals - totals.mean(axis=0)
-    information = np.asarray(told @ np.linalg.pinv(told + off.T @ off) @ told, dtype=np.float64)
-    return _Told(
-        gradient=totals.sum(axis=0), raw_curvature=raw, curvature=told, information=information
+    information = np.asarray(
+        curvature @ np.linalg.pinv(curvature + off.T @ off) @ curvature, dtype=np.float64
     )
+    return _Information(totals.sum(axis=0), raw, curvature, information)
+
+
+def draws_of(posterior: Posterior, prior: Prior, n_draws: int) -> F64:
+    """(n_draws, K) Draws from the posterior, by random-walk Metropolis (Metropolis et al. 1953).
+
+    The likelihood is taken as normal in the numbers themselves, not in their logarithms: a number
+    too small to matter has no slope in its logarithm, though ten times as large it would show.
+    """
+    rng = np.random.default_rng(_SEED)
+    precision = 1 / prior.sd**2
+    information = np.linalg.inv(posterior.covariance) - np.diag(precision)
+    pull = precision * (posterior.x - prior.mean)
+
+    def negative_log_density(x: F64) -> F64:
+        moved = np.exp(x - posterior.x) - 1
+        squares = np.einsum("ni,ij,nj->n", moved, information, moved) + np.sum(
+            precision * (x - prior.mean) ** 2, axis=1
+        )
+        return np.asarray(0.5 * squares - moved @ pull, dtype=np.float64)
+
+    stride = _WALK / math.sqrt(len(posterior.x)) * np.linalg.cholesky(posterior.covariance).T
+    x = np.tile(posterior.x, (n_draws, 1))
+    now = negative_log_density(x)
+    for _ in range(_N_WALKED):
+        tried = x + rng.standard_normal(x.shape) @ stride
+        then = negative_log_density(tried)
+        is_accepted = (np.log(rng.random(n_draws)) < now - then) & np.all(
+            tried == prior.clipped(tried), axis=1
+        )
+        x, now = np.where(is_accepted[:, None], tried, x), np.where(is_accepted, then, now)
+    return x

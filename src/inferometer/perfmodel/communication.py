@@ -1,7 +1,7 @@
-"""How many bytes does a device send in a step because the model is spread over several, and how long does that take?
+"""Bytes that a device sends in a step because the model is spread over several, and their time.
 
-Bytes are those that one device sends, with the best known algorithms; times add a latency for each
-message.
+Bytes are those that one device sends, with the best known algorithms; times add a latency for
+each message.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from inferometer.spec.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelPlan:
-    """Over how many devices is the model spread, and how? The group has tensor · pipeline devices.
+    """How the model is spread over devices: the group has tensor · pipeline devices.
 
-    ``has_expert_parallelism``: experts live whole on one device of the tensor group (vLLM's
-    --enable-expert-parallel), tokens travel to them. ``has_sequence_parallelism``: norms work on a
-    share of the tokens (arXiv 2205.05198), so that an all-reduce becomes a reduce-scatter and an
-    all-gather.
+    ``has_expert_parallelism``: each expert lives whole on one device of the tensor group (vLLM's
+    --enable-expert-parallel), and tokens travel to it. ``has_sequence_parallelism``: norms work
+    on a share of the tokens (arXiv 2205.05198), so that an all-reduce becomes a reduce-scatter
+    and an all-gather.
     """
 
     n_tensor: int = 1
@@ -39,16 +39,13 @@ class ParallelPlan:
         return self.n_tensor * self.n_pipeline
 
     def stage_fraction(self, n_layers: int) -> float:
-        """Which share of the layers has the largest stage?
-
-        vLLM gives what is left over to some, one layer each.
-        """
+        """Share of the layers in the largest stage; as in vLLM, some stages take one layer more."""
         return -(-n_layers // self.n_pipeline) / n_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What does one device send?"""
+    """Bytes and messages that one device sends."""
 
     sent_bytes: float
     n_messages: int
@@ -61,7 +58,7 @@ class Traffic:
         )
 
     def duration_s(self, *, link_bytes_per_s: float, message_latency_s: float = 0.0) -> float:
-        """How long does it take over a link of this bandwidth (one direction), with a fixed latency for each message?"""
+        """Duration over a link of this bandwidth (one direction) and latency per message."""
         return self.sent_bytes / link_bytes_per_s + self.n_messages * message_latency_s
 
 
@@ -76,11 +73,12 @@ def plan_of(engine: EngineSpec) -> ParallelPlan:
 def step_traffic(
     model: ModelSpec, dtype: DType, plan: ParallelPlan, *, n_rows: int, n_logit_positions: int
 ) -> Traffic:
-    """What does one device send in a step of ``n_rows`` new tokens?
+    """What one device sends in a step of ``n_rows`` new tokens.
 
     Tensor parallel (arXiv 1909.08053): two all-reduces of the hidden states in each layer, one
-    after the split embedding, and a gather of the logits. Expert parallel: the all-reduce after an
-    expert layer becomes two all-to-alls. Pipeline parallel: the hidden states go to the next stage.
+    after the split embedding, and a gather of the logits. Expert parallel: the all-reduce after
+    an expert layer becomes two all-to-alls. Pipeline parallel: the hidden states go to the next
+    stage.
     """
     hidden_bytes = n_rows * model.hidden_size * DTYPE_BITS[dtype] / 8
     traffic = NO_TRAFFIC

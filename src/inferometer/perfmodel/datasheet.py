@@ -1,8 +1,8 @@
-"""What do the datasheets say: how fast, how large, how dear, between which bounds, before anything was measured?
+"""Predictions from datasheets alone: speed, size and cost, before anything is measured.
 
-Nothing here is fitted to the machine at hand. The low end of each time is physical: peaks reached
-in full, everything overlapped. The likely value and the high end take efficiencies published for
-other machines (``scenario.LIKELY``, ``WORST``).
+Nothing here is fitted to the machine at hand. The low end of each time is physical: peaks
+reached in full, everything overlapped. The likely value and the high end use efficiencies
+published for other machines (``scenario.LIKELY``, ``WORST``).
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ CONFIDENCE_FRACTION: Final = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How large is it? Bytes are those of one device, but for the KV cache's."""
+    """Memory in bytes of one device, but for the KV cache's of all devices."""
 
     n_parameters: int
     n_active_parameters: int
@@ -67,7 +67,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseAnswer:
-    """What does one step of a phase do on one device, and what bounds it at the peaks?"""
+    """Work of one step of a phase on one device, and its bound at the peaks."""
 
     work: StepWork
     bound: StepBound
@@ -75,7 +75,7 @@ class PhaseAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """How fast is it? Rates are those of the whole instance."""
+    """Latencies and rates of the whole instance."""
 
     ttft_s: Estimate
     tpot_s: Estimate
@@ -83,9 +83,9 @@ class Speeds:
     decode_tokens_per_s: Estimate
     """While all sequences decode."""
     output_tokens_per_s: Estimate
-    """Output tokens / the whole duration of the batch, its prefill included."""
+    """Output tokens over the whole duration of the batch, its prefill included."""
     total_tokens_per_s: Estimate
-    """Prompt and output tokens / the whole duration of the batch."""
+    """Prompt and output tokens over the whole duration of the batch."""
     mbu_fraction: Estimate
     """Of decode, against the datasheet's bandwidth."""
     mfu_fraction: Estimate
@@ -94,7 +94,7 @@ class Speeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What do a million output tokens cost, all devices of the instance paid and at their rated power? None: nobody knows."""
+    """Cost of a million output tokens, with all devices paid and at rated power; None: unknown."""
 
     price: PriceSpec | None
     usd_per_million_tokens: Estimate | None
@@ -111,12 +111,11 @@ class DatasheetPrediction:
     prefill: PhaseAnswer
     decode: PhaseAnswer
     critical_batch_size: int
-    """From this batch on decode's matrices are bound by compute."""
+    """Batch size from which decode's matrices are bound by compute."""
     speeds: Speeds
     costs: Costs
     cautions: tuple[str, ...]
-    """What makes the answer less good: it does not fit, a number without a source, a lossy
-    format."""
+    """Reasons for doubt: it does not fit, a number has no source, a format loses accuracy."""
 
 
 def predict_datasheet(
@@ -128,9 +127,7 @@ def predict_datasheet(
     prompt_tokens: int,
     output_tokens: int,
 ) -> DatasheetPrediction:
-    """What do the datasheets say about this static batch?
-
-    Anything more particular is asked with ``predict_scenario``.
+    """Prediction for this static batch; ``predict_scenario`` takes everything more particular.
 
     Raises
     ------
@@ -164,7 +161,7 @@ def predict_scenario(
     price: PriceSpec | None = None,
     utilization_fraction: float = DEFAULT_UTILIZATION.value,
 ) -> DatasheetPrediction:
-    """What do the datasheets say about this scenario? ``price`` None takes the catalogue's first.
+    """Prediction for this scenario; ``price`` None takes the catalogue's first.
 
     Raises
     ------
@@ -192,7 +189,7 @@ def predict_scenario(
 def memory_question(
     scenario: Scenario, *, utilization_fraction: float = DEFAULT_UTILIZATION.value
 ) -> MemoryQuestion:
-    """What must the memory of each device hold in this scenario?"""
+    """What the memory of each device must hold in this scenario."""
     return MemoryQuestion(
         model=scenario.model,
         engine=scenario.engine,

@@ -1,6 +1,6 @@
-"""What was fitted: which model in which format, on which device and how many of them, by which engine?
+"""What was fitted: model, format, device, number of devices, and engine.
 
-Every fit carries it, and every question that names a fit is compared with it here, so that no fit
+Every fit carries it. Every question that names a fit is compared with it here, so that no fit
 answers for another device, model, format, number of devices or engine.
 """
 
@@ -13,7 +13,7 @@ from inferometer.spec import catalog
 from inferometer.spec.types import DType, EngineSpec, HardwareSpec, ModelSpec
 
 _WITH_SCHEDULER: Final = frozenset({"vllm", "sglang", "trtllm"})
-"""Engines whose own scheduler is simulated; the others run batches that somebody else forms."""
+"""Engines whose own scheduler is simulated; the others run batches that a client forms."""
 _WORDS: Final = {
     "model": "model",
     "hardware": "device",
@@ -21,15 +21,15 @@ _WORDS: Final = {
     "tp": "number of devices",
 }
 TRANSFERABLE: Final = frozenset({"hardware", "tp"})
-"""What ``fit.transfer`` knows how to change."""
+"""What ``fit.published.transfer`` can change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSubject:
-    """What was fitted. None: nobody stated it."""
+    """What was fitted; None: not stated."""
 
     hardware_id: str | None
-    """Of the catalogue; None too where the catalogue does not have the device."""
+    """Of the catalogue; None also where the catalogue does not have the device."""
     device: str | None
     """Its name, as the catalogue or the machine gives it."""
     engine: str | None
@@ -46,11 +46,11 @@ class FitSubject:
     transferred_from: str | None = None
     """The measured device, where step times were carried over to another one."""
     reservation: str | None = None
-    """Why it is less than measured steps, where nobody measured any."""
+    """Why it is less than measured steps, where no steps were measured."""
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Which of device, engine, number format and number of devices nobody stated."""
+        """Which of device, engine, number format and number of devices are not stated."""
         facts = {
             "device": self.device,
             "engine": self.engine,
@@ -66,7 +66,7 @@ class FitSubject:
 
     @property
     def text(self) -> str:
-        """``vllm 0.32.0, bfloat16, 2 x NVIDIA H100 SXM5 80GB``; what nobody stated is named so."""
+        """``vllm 0.32.0, bfloat16, 2 x NVIDIA H100 SXM5 80GB``; what is not stated is named."""
         version = "" if self.engine_version is None else f" {self.engine_version}"
         formats = [self.dtype or "format not stated"] + (
             [f"{self.quantization} weights"] if self.quantization else []
@@ -91,9 +91,9 @@ class FitSubject:
         )
 
     def reservations(self, policy: str | None = None) -> tuple[str, ...]:
-        """Why an answer is less than one of measured step times.
+        """Why an answer is less than one from measured step times.
 
-        Carried over, not stated of what, or of another engine than the rules'.
+        They were carried over, their subject is not stated, or the engine's rules are another's.
         """
         found = [] if self.reservation is None else [self.reservation]
         if self.transferred_from is not None:
@@ -132,20 +132,19 @@ NOTHING_STATED: Final = FitSubject(
 
 
 class FitQuestion(NamedTuple):
-    """Of what an answer is wanted. None: as the fit says."""
+    """What an answer is wanted for; None: as in the fit."""
 
     model: ModelSpec | None
     hardware: HardwareSpec | None
     flags: Mapping[str, object]
-    """dtype, kv_dtype, quantization and tp, where they were given; a tuple where any of several
-    values will do."""
+    """dtype, kv_dtype, quantization and tp, where they were given; a tuple of acceptable values."""
     policy: str | None = None
-    """Whose scheduler, where one was named."""
+    """Whose scheduler, if given."""
     policy_flag: str = "--policy"
 
 
 class Difference(NamedTuple):
-    """What differs between the question and the fit."""
+    """A difference between the question and the fit."""
 
     name: str
     flag: str
@@ -161,7 +160,7 @@ def subject_of(
     name: str | None,
     version: str | None,
 ) -> FitSubject:
-    """The subject of runs whose engine settings are known; ``name`` is that of the engine, None where nobody stated it."""
+    """The subject of runs with known engine settings; ``name`` is the engine's."""
     is_known = hardware is not None and hardware in catalog.load_hardware()
     facts = replace(
         NOTHING_STATED,
@@ -175,9 +174,9 @@ def subject_of(
 
 
 def known_device(name: str | None, engine: EngineSpec) -> HardwareSpec | None:
-    """The catalogue's device that a machine calls so.
+    """The catalogue's device with this name.
 
-    Processors state a family and no model: of theirs only the very name is known.
+    Processors report a family and no model, so for them only the exact name counts.
     """
     named = next(
         (one for one in catalog.load_hardware() if name in {one.hardware_id, one.name}), None
@@ -193,7 +192,7 @@ def known_device(name: str | None, engine: EngineSpec) -> HardwareSpec | None:
 def differences(
     subject: FitSubject, fitted_model: ModelSpec | None, question: FitQuestion
 ) -> tuple[Difference, ...]:
-    """Everything that is asked otherwise than it was fitted; what the fit does not state cannot differ."""
+    """All differences between question and fit; what the fit does not state cannot differ."""
     found = list[Difference]()
     model, hardware = question.model, question.hardware
     if model is not None and fitted_model is not None and _shape(model) != _shape(fitted_model):
@@ -230,15 +229,15 @@ def differences(
 
 
 class Refusal(NamedTuple):
-    """What an error says beside the difference."""
+    """What an error reports beside the difference."""
 
     where: str
     is_transfer: bool
-    """A transfer was asked for."""
+    """A transfer was requested."""
     is_transferable: bool
     """One would have been possible."""
     measure: str
-    """The commands that measure what is asked about."""
+    """The commands that would measure it."""
 
 
 def refuse(differing: Difference, refusal: Refusal) -> None:
@@ -286,7 +285,7 @@ def refuse(differing: Difference, refusal: Refusal) -> None:
 
 
 def _is_device(subject: FitSubject, hardware: HardwareSpec) -> bool:
-    """May this be the fitted device? Where nobody stated that one, the question decides."""
+    """Could this be the fitted device? If the fit does not state one, yes."""
     if subject.hardware_id is not None:
         return subject.hardware_id == hardware.hardware_id
     return (

@@ -1,11 +1,11 @@
-"""How many bytes does the KV cache take, per token and per sequence, and how many (query, key) pairs does attention visit?"""
+"""Bytes of the KV cache per token and per sequence, and (query, key) pairs of attention."""
 
 from inferometer.perfmodel.types import BatchShape
 from inferometer.spec.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 
 
 def kv_elements_per_token_layer(model: ModelSpec) -> int:
-    """How many numbers does a layer keep for a token.
+    """Numbers that a layer stores for a token.
 
     K and V of each KV head, or MLA's latent row and shared rotary key.
 
@@ -19,7 +19,7 @@ def kv_elements_per_token_layer(model: ModelSpec) -> int:
 
 
 def kv_bytes_per_token(model: ModelSpec, dtype: DType) -> int:
-    """How many bytes does one more token take in the cache, while no layer's window is full, all devices together?
+    """Bytes of one more token in the cache, all devices together, while no layer's window is full.
 
     2 · n_layers · n_kv_heads · head_dim · bytes per element; for MLA n_layers · (latent rank +
     rotary dim) · bytes.
@@ -34,7 +34,7 @@ def kv_bytes_per_token(model: ModelSpec, dtype: DType) -> int:
 
 
 def kv_bytes(model: ModelSpec, dtype: DType, *, context_tokens: int) -> int:
-    """How many bytes does a sequence of ``context_tokens`` take in the cache?
+    """Bytes of a sequence of ``context_tokens`` in the cache.
 
     Sliding-window layers stop growing at the window.
 
@@ -53,7 +53,7 @@ def kv_bytes(model: ModelSpec, dtype: DType, *, context_tokens: int) -> int:
 
 
 def kept_token_layers(model: ModelSpec, context_tokens: int) -> int:
-    """How many (token, layer) rows does a sequence of ``context_tokens`` keep?"""
+    """(token, layer) rows that a sequence of ``context_tokens`` stores."""
     n_full, window_tokens = n_full_attention_layers(model), model.attention.sliding_window_tokens
     n_sliding = model.n_layers - n_full
     return n_full * context_tokens + n_sliding * min(
@@ -62,7 +62,7 @@ def kept_token_layers(model: ModelSpec, context_tokens: int) -> int:
 
 
 def n_full_attention_layers(model: ModelSpec) -> int:
-    """How many layers attend to the whole context?
+    """Number of layers that attend to the whole context.
 
     Example
     -------
@@ -79,20 +79,14 @@ def n_full_attention_layers(model: ModelSpec) -> int:
 
 
 def n_kv_shards(model: ModelSpec, engine: EngineSpec) -> int:
-    """Over how many devices of a tensor-parallel group is the cache split?
-
-    At most n_kv_heads; MLA's latent is on each.
-    """
+    """Devices over which the cache is split: at most n_kv_heads; MLA's latent is on each."""
     return (
         1 if model.mla is not None else min(engine.tensor_parallel_size, model.attention.n_kv_heads)
     )
 
 
 def decode_pairs(model: ModelSpec, shape: BatchShape) -> float:
-    """How many (query, key, layer) triples do the decoding requests visit?
-
-    Windows are applied to the mean context.
-    """
+    """(query, key, layer) triples of the decoding requests; windows apply to the mean context."""
     if shape.n_decode_requests == 0:
         return 0.0
     mean_tokens = shape.decode_context_tokens / shape.n_decode_requests
@@ -104,10 +98,10 @@ def decode_pairs(model: ModelSpec, shape: BatchShape) -> float:
 
 
 def prefill_pairs(model: ModelSpec, shape: BatchShape) -> float:
-    """How many (query, key, layer) triples do the prefilling requests visit, causally?
+    """(query, key, layer) triples of the prefilling requests, causal.
 
-    Full layers: the shape's context product. Sliding layers: sum over the q new tokens of min(c +
-    j, window), of the mean request (exact where all requests of the step are alike).
+    Full layers: the shape's context product. Sliding layers: sum over the q new tokens of min(c
+    + j, window), of the mean request (exact where all requests of the step are alike).
     """
     if shape.n_prefill_requests == 0 or shape.prefill_tokens == 0:
         return 0.0
@@ -126,7 +120,10 @@ def prefill_pairs(model: ModelSpec, shape: BatchShape) -> float:
 
 
 def mean_cached_tokens(shape: BatchShape) -> float:
-    """How many tokens did the mean prefilling request have in the cache before the step: c from q·(c + (q + 1)/2)?"""
+    """Cached tokens of the mean prefilling request before the step.
+
+    The c of q·(c + (q + 1)/2).
+    """
     if shape.prefill_tokens == 0:
         return 0.0
     new_tokens = shape.prefill_tokens / shape.n_prefill_requests
@@ -136,11 +133,11 @@ def mean_cached_tokens(shape: BatchShape) -> float:
 
 
 def kv_read_token_layers(model: ModelSpec, shape: BatchShape) -> float:
-    """How many (token, layer) rows of the cache does the step read, each once per request that needs it?
+    """(token, layer) rows of the cache that the step reads, each once per request that needs it.
 
-    A decoding request reads all that it attends to. A prefilling request reads, at best, its cached
-    and its new rows once (a kernel that tiles queries reads them again for each tile; that is not a
-    bound).
+    A decoding request reads all that it attends to. A prefilling request reads, at best, its
+    cached and its new rows once (a kernel that tiles queries reads them again for each tile;
+    that is not a bound).
     """
     rows = decode_pairs(model, shape)
     if shape.n_prefill_requests == 0:

@@ -1,4 +1,4 @@
-"""What does a device's memory hold, how large a batch fits, and what do the logits of a whole prompt cost?"""
+"""Memory of a device: what it holds, the batch that fits, and the logits of a whole prompt."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ USUAL_BEFORE: Final = Constant(
         kind="repository", where="vllm-project/vllm v0.11.0: CacheConfig.gpu_memory_utilization"
     ),
 )
-"""Of published runs, which are older."""
+"""vLLM's default share of the memory in older versions, which published runs used."""
 _MOST_SEQUENCES: Final = 1 << 24
 
 
@@ -62,11 +62,7 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryQuestion:
-    """What is to be held.
-
-    ``batch_size`` sequences that grow to ``context_tokens``, at most ``max_step_tokens`` computed
-    at once.
-    """
+    """What is to be held: ``batch_size`` sequences that grow to ``context_tokens``."""
 
     model: ModelSpec
     engine: EngineSpec
@@ -80,7 +76,7 @@ class MemoryQuestion:
     """Tokens in a block of a paged cache; contexts are rounded up to it."""
     utilization_fraction: float = DEFAULT_UTILIZATION.value
     n_expert_shards: int = 1
-    """Over how many replicas that step together are the experts spread?"""
+    """Number of replicas that step together and share the experts."""
     is_sparse: bool = False
     """Whether the matrices of the layers are 2:4 sparse."""
     has_all_logits: bool = False
@@ -103,18 +99,18 @@ class MemoryQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitsTrap:
-    """How many bytes do logits take if a prefill asks for the last position, and for all of them?"""
+    """Bytes of logits if a prefill computes the last position, and all positions."""
 
     last_bytes: int
     all_bytes: int
 
 
 def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
-    """What does each device hold for this batch?
+    """What each device holds for this batch.
 
     With pipeline parallelism the largest stage counts, with its share of weights and cache.
-    Activations are those of the widest layer (its inputs, outputs and the residual stream), which
-    the next layer reuses: an estimate, engines round up.
+    Activations are those of the widest layer (its inputs, outputs and the residual stream),
+    which the next layer reuses: an estimate, engines round up.
     """
     model, engine = question.model, question.engine
     stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)
@@ -148,7 +144,7 @@ def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
 
 
 def largest_batch_size(question: MemoryQuestion) -> int:
-    """How many such sequences fit at once? 0 where not even one does.
+    """The most such sequences that fit at once; 0 where not even one does.
 
     Example
     -------
@@ -168,7 +164,7 @@ def largest_batch_size(question: MemoryQuestion) -> int:
 
 
 def n_kv_blocks_that_fit(question: MemoryQuestion, *, max_num_seqs: int) -> int:
-    """How many blocks of ``block_tokens`` fit beside the weights and the largest step, as an engine finds that fills its memory?
+    """Blocks of ``block_tokens`` that fit beside the weights and the largest step.
 
     An estimate: what an engine profiles differs by whole percents, so take the number from a
     server's log where there is one.
@@ -195,7 +191,7 @@ def n_kv_blocks_that_fit(question: MemoryQuestion, *, max_num_seqs: int) -> int:
 def fewest_tensor_parallel(
     question: MemoryQuestion, holds: Callable[[MemoryQuestion], bool]
 ) -> int | None:
-    """The smallest tensor-parallel size at which the devices of a replica hold this; None where none up to 64 does.
+    """The smallest tensor-parallel size at which this fits; None where none up to 64 does.
 
     Example
     -------
@@ -216,7 +212,7 @@ def fewest_tensor_parallel(
 
 
 def how_it_fits(n_tensor: int | None) -> str:
-    """What to try, of what ``fewest_tensor_parallel`` found."""
+    """What to try, given the answer of ``fewest_tensor_parallel``."""
     if n_tensor is None:
         return (
             "fewer bits (--quantization int4), a device with more memory, or a smaller model: no"
@@ -228,7 +224,7 @@ def how_it_fits(n_tensor: int | None) -> str:
 def logits_trap(
     model: ModelSpec, engine: EngineSpec, *, batch_size: int, prompt_tokens: int
 ) -> LogitsTrap:
-    """What would logits of every position of the prompts cost, against those of the last?"""
+    """Memory of the logits of every position of the prompts, against those of the last."""
     return LogitsTrap(
         last_bytes=logits_bytes(model, engine.dtype, batch_size=batch_size, n_positions=1),
         all_bytes=logits_bytes(

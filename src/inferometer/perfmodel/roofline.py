@@ -1,4 +1,4 @@
-"""How fast could a step be at best on this device, how slow if nothing overlapped, and what bounds it?"""
+"""Roofline bounds of a step on a device, utilisation, and the cost of a token."""
 
 from dataclasses import dataclass
 from math import ceil, sqrt
@@ -13,7 +13,7 @@ from inferometer.stats.estimate import Estimate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """What one device can do at most, and the number format that it computes in."""
+    """Peak rates of one device, and the number format that it computes in."""
 
     flop_per_s: float
     memory_bytes_per_s: float
@@ -22,7 +22,7 @@ class Peaks:
     compute_dtype: DType
 
     def scaled(self, *, compute_fraction: float, memory_fraction: float) -> "Peaks":
-        """The peaks of a device that reaches these shares of them; links share the fate of the memory."""
+        """Peaks of a device that reaches these shares of them; links scale with the memory."""
         return Peaks(
             flop_per_s=self.flop_per_s * compute_fraction,
             memory_bytes_per_s=self.memory_bytes_per_s * memory_fraction,
@@ -35,17 +35,16 @@ class Peaks:
 
 
 def compute_dtype(engine: EngineSpec) -> DType:
-    """In which format does the engine multiply?
+    """Number format of the engine's products.
 
-    float8 and int8 weights meet activations of the same format (W8A8).
-
-    4-bit weights are widened and multiplied in ``engine.dtype`` (weight-only quantisation).
+    float8 and int8 weights meet activations of the same format (W8A8). 4-bit weights are widened
+    and multiplied in ``engine.dtype`` (weight-only quantisation).
     """
     return engine.quantization if engine.quantization in {"float8", "int8"} else engine.dtype
 
 
 def peaks_of(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
-    """The datasheet peaks of a device for what the engine does on it.
+    """Datasheet peaks of a device, for this engine's number formats.
 
     Where the device has no link between devices, PCIe carries the traffic. An NVIDIA device that
     does not compute in float8 widens float8 weights as it does 4-bit ones (vLLM's FP8 Marlin
@@ -77,7 +76,7 @@ def peaks_of(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
 
 
 def step_bound(work: StepWork, peaks: Peaks) -> StepBound:
-    """Which times follow from the work and the peaks: compute, memory, link; the longest of them bounds the step.
+    """Times of the work at the peaks: compute, memory, link. The longest of them bounds the step.
 
     Raises
     ------
@@ -119,21 +118,21 @@ def step_bound(work: StepWork, peaks: Peaks) -> StepBound:
 
 
 def intensity_flop_per_byte(work: StepWork) -> float:
-    """How many FLOP does the step do for each byte that it moves: where it stands under the roofline?"""
+    """FLOP of the step for each byte that it moves: its place under the roofline."""
     return work.total_flop / work.memory_bytes
 
 
 def ridge_flop_per_byte(peaks: Peaks) -> float:
-    """At which intensity do the two roofs meet?"""
+    """Intensity at which the two roofs meet."""
     return peaks.flop_per_s / peaks.memory_bytes_per_s
 
 
 def critical_batch_size(model: ModelSpec, engine: EngineSpec, peaks: Peaks) -> int:
-    """From which batch on do the matrices of a decode step take longer to multiply than to read?
+    """Batch size from which a decode step's matrices take longer to multiply than to read.
 
     Two FLOP for each weight and row against its stored bytes: n = (bytes per weight / 2) · peak
-    FLOP/s / bandwidth; a mixture of experts needs its share of idle experts more rows. KV cache and
-    attention are left out.
+    FLOP/s / bandwidth; a mixture of experts needs its share of idle experts more rows. KV cache
+    and attention are left out.
 
     Example
     -------
@@ -147,16 +146,15 @@ def critical_batch_size(model: ModelSpec, engine: EngineSpec, peaks: Peaks) -> i
     return ceil(stored_weight_bits(engine) / 8 / 2 * ridge_flop_per_byte(peaks) * weights / active)
 
 
-# How much of what the machine can do does a step use, and what does a token cost?
-# MBU and MFU as in requirements: bytes (FLOP) of the step / its time / the peak. The peak is a
-# datasheet's, or what was measured on the machine right around the step; the two are never mixed.
+# Utilisation: MBU and MFU are bytes and FLOP of the step over its time and the peak. The peak is a
+# datasheet's, or measured on the machine right around the step; the two are never mixed.
 
 
 _S_PER_HOUR: Final = 3600.0
 
 
 def mbu_fraction(step_s: Estimate, work: StepWork, ceiling_bytes_per_s: Estimate) -> Estimate:
-    """Which share of the memory bandwidth does a step use: (weight bytes + KV bytes read) / time / bandwidth?
+    """Model bandwidth utilisation: (weight bytes + KV bytes read) / time / bandwidth.
 
     Source
     ------ Model bandwidth utilisation as defined by Databricks, "LLM Inference Performance
@@ -167,7 +165,7 @@ def mbu_fraction(step_s: Estimate, work: StepWork, ceiling_bytes_per_s: Estimate
 
 
 def mfu_fraction(step_s: Estimate, work: StepWork, ceiling_flop_per_s: Estimate) -> Estimate:
-    """Which share of the peak FLOP/s (dense, of the number format computed in) does a step use?
+    """Model FLOP utilisation: FLOP / time / dense peak of the number format computed in.
 
     Source
     ------ Chowdhery et al., "PaLM" (arXiv 2204.02311), appendix B, applied to inference: FLOP of
@@ -177,14 +175,14 @@ def mfu_fraction(step_s: Estimate, work: StepWork, ceiling_flop_per_s: Estimate)
 
 
 def exact(value: float, *, method: str = "datasheet") -> Estimate:
-    """A constant as an estimate: no interval, because nobody measured it here."""
+    """A constant as an estimate without an interval, because it was not measured here."""
     return Estimate(
         value=value, low=None, high=None, confidence_fraction=0.95, n_samples=1, method=method
     )
 
 
 def usd_per_million_tokens(tokens_per_s: Estimate, *, usd_per_hour: float) -> Estimate:
-    """What do a million tokens cost: ($/h / 3600) · 10^6 / (tok/s)?
+    """Cost of a million tokens: ($/h / 3600) · 10^6 / (tok/s).
 
     Example
     -------
@@ -195,12 +193,12 @@ def usd_per_million_tokens(tokens_per_s: Estimate, *, usd_per_hour: float) -> Es
 
 
 def joule_per_million_tokens(tokens_per_s: Estimate, *, power_watt: float) -> Estimate:
-    """What energy do a million tokens take: watts · 10^6 / (tok/s)?"""
+    """Energy of a million tokens: watts · 10^6 / (tok/s)."""
     return tokens_per_s.inverted(power_watt * 1e6)
 
 
 def _utilisation(step_s: Estimate, amount: float, ceiling_per_s: Estimate) -> Estimate:
-    """Amount / time / ceiling; relative half-widths of time and ceiling add in quadrature (they are measured apart)."""
+    """Amount / time / ceiling; relative half widths add in quadrature (measured independently)."""
     value = amount / step_s.value / ceiling_per_s.value
     widths = [_relative_half_width(step_s), _relative_half_width(ceiling_per_s) or 0.0]
     relative = (

@@ -1,4 +1,4 @@
-"""What is asked of the datasheets, and how long do its two phases take at a given share of the peaks?"""
+"""Static batches as questions to datasheets, and the time of their phases at an efficiency."""
 
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
@@ -11,17 +11,16 @@ from inferometer.perfmodel.weights import step_weight_bytes
 from inferometer.perfmodel.work import step_work
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec, Source
 
-# What does speculative decoding gain: how many tokens does a step yield, and what does it compute
-# for them?
+# Speculative decoding: tokens that a step yields, and what it computes for them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
     """A draft proposes ``n_draft_tokens``, the model verifies them in one step.
 
-    ``acceptance_fraction`` is the chance that a proposed token is accepted if those before it were.
-    ``draft_cost_ratio`` is the time of a draft's step against a plain decode step of the model (0
-    for n-gram look-up).
+    ``acceptance_fraction`` is the probability that a proposed token is accepted if those before
+    it were. ``draft_cost_ratio`` is the time of a draft's step relative to a plain decode step
+    of the model (0 for n-gram look-up).
     """
 
     n_draft_tokens: int
@@ -43,7 +42,7 @@ class Speculation:
 
 
 def expected_tokens(speculation: Speculation) -> float:
-    """How many tokens does a step yield on average: (1 - a^(k + 1)) / (1 - a), the model's own token included?
+    """Mean tokens of a step, the model's own token included: (1 - a^(k + 1)) / (1 - a).
 
     Source
     ------ Leviathan, Kalman and Matias, Fast Inference from Transformers via Speculative Decoding
@@ -61,9 +60,10 @@ def expected_tokens(speculation: Speculation) -> float:
 
 
 def walltime_ratio(speculation: Speculation) -> float:
-    """How many times faster is decoding if verifying k + 1 tokens takes no longer than one.
+    """Speed-up of decoding if verifying k + 1 tokens takes no longer than one.
 
-    Expected tokens / (k·c + 1)?
+    Expected tokens / (k·c + 1). It holds while the step is bound by memory;
+    ``verification_shape`` gives what is computed.
 
     Source
     ------ arXiv 2211.17192, theorem 3.8. It holds while the step is bound by memory;
@@ -94,7 +94,7 @@ def verification_shape(
 
 
 Overlap: TypeAlias = Literal["everything", "compute and memory", "nothing"]
-"""What happens at the same time. An all-reduce waits for its data and the next matrix for it, so
+"""What happens at the same time. An all-reduce waits for its data, and the next matrix for it, so
 links rarely hide."""
 
 
@@ -171,7 +171,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """Which shares of the peaks does a machine reach, how long does a message between devices take, and what overlaps?"""
+    """Shares of the peaks that a machine reaches, latency of a message, and what overlaps."""
 
     compute_fraction: float
     memory_fraction: float
@@ -227,7 +227,7 @@ WORST: Final = Efficiency(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """How long does the first token take, and each further one?"""
+    """Time to the first token, and of each further one."""
 
     ttft_s: float
     tpot_s: float
@@ -269,10 +269,10 @@ def plain_decode_of(
 
 
 def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
-    """How long do both phases take at these shares of the peaks?
+    """Duration of both phases at these shares of the peaks.
 
-    A micro-batch of a pipeline takes as long as its way through all stages; the others follow right
-    behind it, so the time between a sequence's tokens is that way too.
+    A micro-batch of a pipeline takes as long as its way through all stages; the others follow
+    right behind it, so the time between a sequence's tokens is that way too.
     """
     peaks = scaled_peaks(peaks_of(scenario.hardware, scenario.engine), efficiency)
 
@@ -300,7 +300,7 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
 
 
 def scaled_peaks(peaks: Peaks, efficiency: Efficiency) -> Peaks:
-    """The peaks that this efficiency leaves."""
+    """The peaks at this efficiency."""
     scaled = peaks.scaled(
         compute_fraction=efficiency.compute_fraction, memory_fraction=efficiency.memory_fraction
     )
@@ -326,7 +326,7 @@ def _work(scenario: Scenario, shape: BatchShape, efficiency: Efficiency) -> Step
     )
 
 
-# What does 2:4 structured sparsity save: of four neighbouring weights two are kept?
+# 2:4 structured sparsity keeps two of four neighbouring weights.
 
 
 def sparse_work(
@@ -334,11 +334,10 @@ def sparse_work(
 ) -> StepWork:
     """The same step with the matrices of the layers sparse.
 
-    Fewer bytes, and FLOP at ``rate_ratio`` times the dense rate.
-
-    Head, attention and cache stay as they are. The saved bytes shorten a step that waits for its
-    weights, so they help most at small batches; a step that waits for its FLOP gains only
-    ``rate_ratio``: 2 on paper, much less in published kernels.
+    Fewer bytes, and FLOP at ``rate_ratio`` times the dense rate. Head, attention and cache stay
+    as they are. The saved bytes shorten a step that waits for its weights, so they help most at
+    small batches; a step that waits for its FLOP gains only ``rate_ratio``: 2 on paper, much
+    less in published kernels.
     """
     dense, sparse = (
         step_weight_bytes(model, engine, n_rows=n_rows, n_logit_positions=0, is_sparse=is_sparse)

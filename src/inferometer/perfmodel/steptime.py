@@ -1,8 +1,8 @@
-"""How long will a step take, what is that made of, what limits it, and how far may the answer be trusted?
+"""Fitted step-time model: duration of a step, its parts, its limit, and the uncertainty.
 
-``StepTimeModel`` is the closed form of ``steptime_terms`` with fitted parameters, their covariance,
-the box of shapes in which it was checked, and how wrong it was on configurations that it had not
-seen. It is made by ``inferometer.fit``. Letters of shapes: N steps, K free parameters.
+``StepTimeModel`` is the closed form of ``steptime_terms`` with fitted parameters, their
+covariance, the box of shapes in which it was checked, and its error on held-out configurations.
+It is made by ``inferometer.fit``. Letters of shapes: N steps, K free parameters.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from inferometer import suggestions
 from inferometer.errors import ModelError
 from inferometer.perfmodel.fit_subject import FitSubject
 from inferometer.perfmodel.steptime_limits import (
-    Belief,
     BoxRange,
-    PhaseDoubt,
+    ParameterPosterior,
     PhaseName,
-    belief_of,
+    PhaseUncertainty,
     interval_factors,
     limits,
     log_half_widths,
     outside,
+    posterior_of,
 )
 from inferometer.perfmodel.steptime_terms import (
     StepParameters,
@@ -43,15 +43,13 @@ SCHEMA_VERSION: Final = 1
 CONFIDENCE_FRACTION: Final = 0.9
 
 ToldBy: TypeAlias = Literal["data", "data and prior", "prior", "fixed", "bound"]
-"""*bound*: the data want a higher rate than the device's peak, which it is then."""
+"""What decided a parameter. *bound*: the data put the rate above the device's peak, where it was
+stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedParameter:
-    """One physical parameter (its name ends in its unit), its interval, and what told it.
-
-    The data, what was assumed, or both.
-    """
+    """One physical parameter (its name ends in its unit), its interval, and what decided it."""
 
     name: str
     estimate: Estimate
@@ -60,7 +58,7 @@ class FittedParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedOn:
-    """What was a model fitted to?"""
+    """What a model was fitted to."""
 
     run_ids: tuple[str, ...]
     hardware: str | None
@@ -72,7 +70,7 @@ class TrainedOn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutError:
-    """How wrong was the model on configurations that it had not seen?
+    """Error on configurations that the model was not fitted to.
 
     Errors are absolute, relative to what was measured.
     """
@@ -85,8 +83,7 @@ class HeldOutError:
     coverage_fraction: float
     """Share of held-out points inside the interval that was claimed for them."""
     n_noisy: int = 0
-    """Points left out of this account because repetitions did not agree on what was measured (a
-    disturbed machine)."""
+    """Points left out because repetitions disagreed (a disturbed machine)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,34 +103,34 @@ class StepTimeModel:
     staircase."""
     covariance: tuple[tuple[float, ...], ...]
     """Of the free parameters, as logarithms (the sag and the knots as they are)."""
-    doubts: tuple[PhaseDoubt, ...]
+    doubts: tuple[PhaseUncertainty, ...]
     box: tuple[BoxRange, ...]
     trained_on: TrainedOn
     held_out: tuple[HeldOutError, ...]
     computes_all_logits: bool = False
-    """The engine computes the logits of every prompt token, not of the last only: what a shape
-    says of its logits is overruled. ``replace(model, computes_all_logits=False)`` tells what
-    asking for the last position only would bring."""
+    """The engine computes the logits of every prompt token, not of the last only; this overrides
+    the shape. ``replace(model, computes_all_logits=False)`` predicts an engine that computes the
+    last only."""
     front_end_s: Estimate | None = None
-    """What a request spends before the scheduler sees it and after its token left, where the
-    measurements were clients'."""
+    """Time of a request before the scheduler and after its tokens left it, where clients
+    measured."""
     subject: FitSubject | None = None
     """What was fitted; None in files of versions that did not store it."""
     schema_version: int = SCHEMA_VERSION
 
     def predict(self, shape: BatchShape) -> StepPrediction:
-        """How long will this step take, what is that made of, and may the answer be trusted?
+        """Duration of this step with its 90 % interval, its parts and its limit.
 
-        The interval is one of 90 %; outside the box it widens with the distance, and
-        ``outside_why`` says what is outside.
+        Outside the box the interval widens with the distance, and ``outside_why`` names what is
+        outside.
         """
         return self.predict_all([shape])[0]
 
     def predict_all(self, shapes: Sequence[BatchShape]) -> tuple[StepPrediction, ...]:
-        """The predictions of many steps, at little more than the cost of one."""
-        work, belief = self.work(shapes), self.belief()
+        """Predictions of many steps, at little more than the cost of one."""
+        work, posterior = self.work(shapes), self.posterior()
         terms = self.terms(work)
-        limited_by = limits(belief, work)
+        limited_by = limits(posterior, work)
         factors = interval_factors(self.doubts, self.box, shapes, self.log_variance(work)).tolist()
         reasons = [outside(self.box, shape).reasons for shape in shapes]
         return tuple(
@@ -155,24 +152,24 @@ class StepTimeModel:
 
     def terms(self, work: WorkColumns) -> TermColumns:
         """Seconds by cause, of all steps at once."""
-        belief = self.belief()
-        return term_columns(belief.vector, belief.staircase, work)
+        posterior = self.posterior()
+        return term_columns(posterior.vector, posterior.staircase, work)
 
     def limits(self, work: WorkColumns) -> tuple[Limit, ...]:
-        """What limits each step, where the data support an answer."""
-        return limits(self.belief(), work)
+        """The limit of each step, where the data support an answer."""
+        return limits(self.posterior(), work)
 
     def log_half_widths(self, shapes: Sequence[BatchShape], work: WorkColumns) -> F64:
         """Half the width of the 90 % interval of the logarithm of each step's time."""
         return log_half_widths(self.doubts, self.box, shapes, self.log_variance(work))
 
     def log_variance(self, work: WorkColumns) -> F64:
-        """Variance of log time from what is not known about the parameters."""
-        return self.belief().log_time_variance(work)
+        """Variance of log time from the uncertainty of the parameters."""
+        return self.posterior().log_time_variance(work)
 
-    def belief(self) -> Belief:
+    def posterior(self) -> ParameterPosterior:
         """The parameters as vectors, with their covariance."""
-        return belief_of(
+        return posterior_of(
             self.physical(),
             self.staircase_rows,
             self.staircase_log_ratio,
@@ -215,11 +212,8 @@ def _terms_at(terms: TermColumns, index: int) -> tuple[Term, ...]:
     )
 
 
-# How is a step-time model read from its file? ``StepTimeModel.save`` writes it.
-
-
 FIT_NAME: Final = "step_time.json"
-"""What a fit is called in the folder of its run."""
+"""File name of a fit in the folder of its run."""
 
 
 def load_step_time_model(path: Path) -> StepTimeModel:

@@ -1,10 +1,8 @@
-"""What does a simulator need to know of a step-time model.
+"""A step-time model as a simulator takes it: plain numbers, and a closed form that compiles.
 
-A few plain numbers, and a closed form that a compiler takes?
-
-``step_duration_s`` and the functions that it calls (``CLOSED_FORM_PARTS``) use floats, a NamedTuple
-of arrays and ``math`` only, so that ``numba.njit`` compiles them as they stand; the answer is that
-of ``StepTimeModel.predict`` (a test holds them together).
+``step_duration_s`` and the functions that it calls (``CLOSED_FORM_PARTS``) use floats, a
+NamedTuple of arrays and ``math`` only, so that ``numba.njit`` compiles them as they stand; the
+answer is that of ``StepTimeModel.predict`` (a test holds them together).
 """
 
 import math
@@ -63,11 +61,8 @@ class StepTimeArrays(NamedTuple):
 
 
 def arrays_of(model: StepTimeModel) -> StepTimeArrays:
-    """The numbers behind a model.
-
-    A test with any dense, MoE, sliding or tensor-parallel model shows that none is missing.
-    """
-    physical, belief = model.physical(), model.belief()
+    """The numbers of a model. A test with dense, MoE, sliding and split models checks them all."""
+    physical, posterior = model.physical(), model.posterior()
     as_asked = replace(model, computes_all_logits=False)
     rows = (
         np.unique(np.round(np.geomspace(1, _MAX_ROWS, 161)))
@@ -103,10 +98,10 @@ def arrays_of(model: StepTimeModel) -> StepTimeArrays:
         window_tokens=math.inf if sliding is None else float(sliding),
         full_share_ratio=n_full_attention_layers(model.model) / model.model.n_layers,
         staircase_log_rows=(
-            belief.staircase.log_rows if belief.staircase.log_rows.size else np.zeros(1)
+            posterior.staircase.log_rows if posterior.staircase.log_rows.size else np.zeros(1)
         ),
         staircase_log_ratio=(
-            belief.staircase.log_ratio if belief.staircase.log_ratio.size else np.zeros(1)
+            posterior.staircase.log_ratio if posterior.staircase.log_ratio.size else np.zeros(1)
         ),
         computes_all_logits=model.computes_all_logits,
         mixed_kv_ratio=physical.mixed_kv_ratio,
@@ -114,7 +109,7 @@ def arrays_of(model: StepTimeModel) -> StepTimeArrays:
 
 
 def slowed(arrays: StepTimeArrays, factor_ratio: float) -> StepTimeArrays:
-    """The step times of a machine on which every step takes so many times as long."""
+    """The step times of a machine on which every step takes ``factor_ratio`` times as long."""
     return arrays._replace(
         **{
             name: getattr(arrays, name) * factor_ratio
@@ -133,7 +128,7 @@ def step_duration_s(
     decode_context_tokens: int,
     n_logit_positions: int,
 ) -> float:
-    """How long does a step with these sufficient statistics take?"""
+    """Duration of a step with these sufficient statistics."""
     return group_step_duration_s(
         arrays,
         n_prefill_requests,
@@ -156,7 +151,7 @@ def group_step_duration_s(  # noqa: PLR0913, PLR0917 -- compiled code takes plai
     n_logit_positions: int,
     n_group_rows: int,
 ) -> float:
-    """The same where ``n_group_rows`` of this replica and of others go through the experts that they share."""
+    """The same with ``n_group_rows`` rows of all replicas through the experts that they share."""
     n_rows, n_group_rows = max(prefill_tokens + n_decode_requests, 1), max(n_group_rows, 1)
     read_s = _interpolated(arrays.read_log_rows, arrays.read_s, math.log(n_group_rows))
     layers_s = _product_s(
@@ -259,5 +254,5 @@ CLOSED_FORM_PARTS: Final = (
 
 
 def shape_duration_s(arrays: StepTimeArrays, shape: BatchShape) -> float:
-    """How long does a step of this shape take?"""
+    """Duration of a step of this shape."""
     return step_duration_s(arrays, *astuple(shape))

@@ -1,7 +1,4 @@
-"""How long do steps take most likely, and how far may that be off.
-
-At both ends of what a fit or a datasheet leaves open?
-"""
+"""Step times as expected and at both ends of their interval, from a fit or from a datasheet."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal
@@ -28,7 +25,7 @@ _TYPICAL_TOKENS: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """Step times as they most likely are, and both ends of their interval."""
+    """Expected step times, and both ends of their interval."""
 
     basis: Literal["fitted", "datasheet"]
     origin: str
@@ -37,12 +34,12 @@ class StepTimes:
     fast: StepTimeArrays
     slow: StepTimeArrays
     box: tuple[BoxRange, ...] = ()
-    """In which a fit was checked; empty for a datasheet."""
+    """Box in which a fit was checked; empty for a datasheet."""
     n_stages: int = 1
-    """Of the pipeline through which they are."""
+    """Stages of the pipeline."""
     front_end_s: float | None = None
-    """What a request spends outside of the engine; None of a datasheet and a sweep, which do not
-    see it."""
+    """Time of a request outside of the engine; None of datasheets and sweeps, which do not see
+    it."""
     subject: FitSubject | None = None
     """What was fitted; None of a datasheet."""
 
@@ -50,7 +47,7 @@ class StepTimes:
 def datasheet_levels(
     model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, *, n_sharing: int = 1
 ) -> StepTimes:
-    """Step times of the datasheet: at the peaks, at likely shares of them, and at the lowest published ones.
+    """Step times of the datasheet: at the peaks, at likely shares of them, at the lowest published.
 
     ``n_sharing`` replicas share their experts, and take each step together.
 
@@ -85,9 +82,9 @@ def datasheet_levels(
 
 
 def fitted_levels(fit: StepTimeModel) -> StepTimes:
-    """Step times of a fit, all faster or all slower by what it doubts of single steps.
+    """Step times of a fit, all faster or all slower by the uncertainty of a single step.
 
-    Doubt about many steps is not more than that.
+    The uncertainty of many steps is not larger.
 
     Raises
     ------
@@ -102,7 +99,7 @@ def fitted_levels(fit: StepTimeModel) -> StepTimes:
             try_="--hardware, for a datasheet's",
         )
     likely = arrays_of(fit)
-    doubt_ratio = _doubt_ratio(fit)
+    doubt_ratio = _uncertainty_ratio(fit)
     subject = fit.subject or NOTHING_STATED
     hardware = fit.trained_on.hardware or "a device that is not named"
     carried = (
@@ -126,8 +123,8 @@ def fitted_levels(fit: StepTimeModel) -> StepTimes:
     )
 
 
-def _doubt_ratio(fit: StepTimeModel) -> float:
-    """The most that is doubted of small, middling and large steps, as far as the fit was checked on such: beyond, cautions speak."""
+def _uncertainty_ratio(fit: StepTimeModel) -> float:
+    """The largest uncertainty of small, medium and large steps inside the fit's box."""
     context_tokens = nearest(fit.box, "context tokens per decoding request", _TYPICAL_TOKENS)
     batches = {nearest(fit.box, "decoding requests", batch) for batch in _TYPICAL_BATCHES}
     shapes = [
@@ -139,10 +136,9 @@ def _doubt_ratio(fit: StepTimeModel) -> float:
     return max((estimate.high or estimate.value) / estimate.value for estimate in said)
 
 
-# What step times follow from a datasheet alone, in the form that simulations take?
-# A fitted model is better wherever there is one: datasheets know no host time, no front end and
-# no kernel's shape. Simulate with ``BEST``, ``LIKELY`` and ``WORST`` to see how far the answer
-# may be off.
+# Step times from a datasheet alone. A fitted model is better wherever there is one: datasheets know
+# no host time, no front end and no kernel's shape. Simulate with ``BEST``, ``LIKELY`` and ``WORST``
+# to see how far the answer may be off.
 
 
 _NOTHING_S: Final = 1e-12
@@ -155,7 +151,7 @@ sum)."""
 def datasheet_step_time(
     model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, efficiency: Efficiency = LIKELY
 ) -> StepTimeModel:
-    """The step-time model of a device that reaches these shares of its peaks, and launches kernels in no time.
+    """Step-time model of a device at these shares of its peaks, without launch time.
 
     Raises
     ------
@@ -218,19 +214,17 @@ def _assumed(value: float) -> Estimate:
     )
 
 
-# How long does a step take in which replicas of the attention layers wait for one another, and
-# share the experts?
-# vLLM's data parallelism with expert parallelism: each of D replicas schedules requests of its
-# own and holds 1/D of the experts; in every layer the tokens of all replicas go to the experts
-# and back, so all take each step together, as long as the busiest does
-# (``DPEngineCoreProc.run_busy_loop`` of vLLM 0.32.0). Attention, dense matrices and logits are a
-# replica's own: their time depends on its own requests. The experts' depends on the rows of all:
-# ``steptime_arrays.group_step_duration_s`` takes both. That tokens choose all experts alike is
-# assumed; a device whose experts are chosen more often takes longer.
+# Data parallelism with expert parallelism, as vLLM has it: each of D replicas schedules its own
+# requests and holds 1/D of the experts. In every layer the tokens of all replicas go to the experts
+# and back, so all replicas take each step together, as long as the busiest does
+# (``DPEngineCoreProc.run_busy_loop`` of vLLM 0.32.0). Attention, dense matrices and logits depend on
+# a replica's own requests, the experts on the rows of all: ``steptime_arrays.group_step_duration_s``
+# takes both. Tokens are assumed to choose all experts equally often; a device whose experts are
+# chosen more often takes longer.
 
 
 def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
-    """Step times of a replica of the group, for its own statistics and the rows of all; of one replica alone, its own.
+    """Step times of a replica of the group, given its own statistics and the rows of all.
 
     Two exchanges in each layer of experts: every replica's rows are gathered by all, and results
     are summed and scattered.
@@ -279,7 +273,10 @@ def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
 
 
 def _read_bytes(part: Linear, model: StepTimeModel, n_rows: float) -> float:
-    """Bytes of a matrix that so many rows read, of its copies only those that some row is routed to."""
+    """Bytes of a matrix that these rows read.
+
+    Of experts, only those that some row is routed to.
+    """
     touched = (
         expected_experts(part.n_copies, part.n_active_copies, round(n_rows))
         if part.n_copies > 1
@@ -288,10 +285,9 @@ def _read_bytes(part: Linear, model: StepTimeModel, n_rows: float) -> float:
     return linear_bits(part, model.engine) / 8 * part.n_weights * touched / part.n_copies
 
 
-# How long does a step take that goes through the stages of a pipeline, one after the other?
-# As long as in one group of devices, and what goes from each stage to the next. The stage with
-# the most layers sets the pace of all: layers that do not divide evenly are reckoned as if every
-# stage had as many as that one.
+# Pipeline parallelism: a step takes as long as in one group of devices, plus the transfer from each
+# stage to the next. The stage with the most layers sets the pace, so layers that do not divide evenly
+# count as if every stage had as many as that one.
 
 
 _REACHED: Final[dict[str, Efficiency]] = {"fast": BEST, "likely": LIKELY, "slow": WORST}
@@ -301,9 +297,9 @@ _REACHED: Final[dict[str, Efficiency]] = {"fast": BEST, "likely": LIKELY, "slow"
 def through_stages(
     times: StepTimes, model: ModelSpec, hardware: HardwareSpec | None, n_stages: int
 ) -> StepTimes:
-    """These step times on so many stages, all of them together.
+    """These step times on ``n_stages`` stages, all of them together.
 
-    What goes between stages takes the way to the network, which is no faster than the host link.
+    Transfers between stages go over the network, which is no faster than the host link.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What limits a step, and how does doubt about parameters reach an answer?
+"""Limit of a step, and how the parameters' uncertainty reaches a prediction (delta method).
 
 Letters of shapes: N steps, K free parameters.
 """
@@ -22,7 +22,7 @@ from inferometer.perfmodel.types import BatchShape, Limit
 from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90
 
-# In which box of shapes was a step-time model checked, and how far outside is a step?
+# The box of shapes in which a model was checked.
 
 
 Quantity: TypeAlias = Literal[
@@ -34,7 +34,7 @@ Quantity: TypeAlias = Literal[
 ]
 
 _SLACK_RATIO: Final = 1.02
-"""Contexts grow while a sweep decodes: two percent beyond the box is inside."""
+"""Contexts grow while a sweep decodes: two percent beyond the box counts as inside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class BoxRange:
 
 
 class Distance(NamedTuple):
-    """How far outside the box: the sum of log ratios to the nearest edges, and which quantity lies outside which range."""
+    """Distance from the box: sum of log ratios to the nearest edges, and what lies outside."""
 
     log_distance: float
     reasons: tuple[str, ...]
@@ -66,9 +66,9 @@ def box_of(shapes: Sequence[BatchShape]) -> tuple[BoxRange, ...]:
 
 
 def outside(box: Sequence[BoxRange], shape: BatchShape) -> Distance:
-    """How far outside the box is this step, and why?
+    """Distance of this step from the box, and why.
 
-    Steps that mix phases were never seen by a sweep: that is said too.
+    Steps that mix phases are outside, because no sweep measures them.
     """
     ranges = {entry.quantity: entry for entry in box}
     log_distance, reasons = 0.0, list[str]()
@@ -87,7 +87,7 @@ def outside(box: Sequence[BoxRange], shape: BatchShape) -> Distance:
 
 
 def nearest(box: Sequence[BoxRange], quantity: Quantity, value: int) -> int:
-    """The value, or what is nearest to it of what the fit was checked on."""
+    """The nearest value inside the box."""
     return next(
         (min(max(value, known.low), known.high) for known in box if known.quantity == quantity),
         value,
@@ -123,27 +123,27 @@ _DEVICE_CAUSES: Final[tuple[Limit, ...]] = (
 _STEP: Final = 1e-4
 _TINY: Final = float(np.finfo(float).tiny)
 _WIDENING_RATIO: Final = 0.15
-"""More standard deviation of log time for each factor of e outside the box. An assumption: what
-lies there was not measured."""
+"""Added standard deviation of log time for each factor of e outside the box. An assumption: nothing
+was measured there."""
 
 _Z_DECIDED: Final = 1.645  # one-sided 95 %
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseDoubt:
-    """What remains to be doubted in one phase when all parameters are known."""
+class PhaseUncertainty:
+    """Uncertainty of one phase beyond that of the parameters."""
 
     phase: PhaseName
     spread_ratio: float
     """Standard deviation of log time around the model."""
     interval_ratio: float = Z_90
-    """Half-width of the 90 % interval in standard deviations of the prediction, from held-out
-    errors where they suffice."""
+    """Half width of the 90 % interval in standard deviations, from held-out errors where they
+    suffice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Belief:
-    """What is believed about the parameters: the best values and the covariance of the free ones."""
+class ParameterPosterior:
+    """MAP parameters, and the covariance of the free ones."""
 
     vector: F64
     staircase: Staircase
@@ -153,7 +153,7 @@ class Belief:
     covariance: F64
 
     def variance(self, answer: Answer) -> F64:
-        """Variance of the answers, to first order."""
+        """Variance of the answers, to first order (delta method)."""
         gradient = self._gradient(answer)
         return np.asarray(
             np.einsum("kn,kl,ln->n", gradient, self.covariance, gradient), dtype=np.float64
@@ -166,7 +166,7 @@ class Belief:
         )
 
     def _gradient(self, answer: Answer) -> F64:
-        """(K, N) derivatives with respect to the free parameters, by central differences, all in two calls."""
+        """(K, N) Derivatives by the free parameters: central differences, all in two calls."""
         ends = [answer(*self._moved(step)) for step in (_STEP, -_STEP)]
         return np.asarray((ends[0] - ends[1]) / (2 * _STEP), dtype=np.float64)
 
@@ -175,29 +175,35 @@ class Belief:
         return moved(self.vector, self.staircase, self.free, step)
 
 
-def belief_of(
+def posterior_of(
     physical: StepParameters,
     staircase_rows: Sequence[int],
     staircase_log_ratio: Sequence[float],
     free: tuple[str, ...],
     covariance: Sequence[Sequence[float]],
-) -> Belief:
-    """What plain numbers say, as vectors."""
+) -> ParameterPosterior:
+    """The stored numbers as vectors."""
     staircase = Staircase(
         log_rows=np.log(np.array(staircase_rows, dtype=np.float64)),
         log_ratio=np.array(staircase_log_ratio),
     )
     square = np.array(covariance, dtype=np.float64).reshape(len(free), len(free))
-    return Belief(vector=physical.vector(), staircase=staircase, free=free, covariance=square)
+    return ParameterPosterior(
+        vector=physical.vector(), staircase=staircase, free=free, covariance=square
+    )
 
 
 def log_half_widths(
-    doubts: Sequence[PhaseDoubt],
+    doubts: Sequence[PhaseUncertainty],
     box: Sequence[BoxRange],
     shapes: Sequence[BatchShape],
     log_variance: F64,
 ) -> F64:
-    """Half the width of the 90 % interval of log time, from the parameters' doubt, the model's own, and the distance from the box."""
+    """Half widths of the 90 % intervals of log time.
+
+    They combine the parameters' uncertainty, the model's own error and the distance from the
+    box.
+    """
     by_phase = {entry.phase: entry for entry in doubts}
     widest = max(doubts, key=lambda entry: entry.spread_ratio * entry.interval_ratio)
     mine = [
@@ -211,7 +217,7 @@ def log_half_widths(
 
 
 def interval_factors(
-    doubts: Sequence[PhaseDoubt],
+    doubts: Sequence[PhaseUncertainty],
     box: Sequence[BoxRange],
     shapes: Sequence[BatchShape],
     log_variance: F64,
@@ -223,7 +229,7 @@ def interval_factors(
 def moved(
     vector: F64, staircase: Staircase, free: tuple[str, ...], step: float
 ) -> tuple[F64, Staircase]:
-    """K copies of the parameters, as ``term_columns`` takes them, each with another of the free parameters moved by ``step``."""
+    """K copies of the parameters, each with another free parameter moved by ``step``."""
     moves = step * np.eye(len(free))
     indices = [PARAMETERS.index(name) for name in free if name in PARAMETERS]
     vectors = np.tile(vector[:, None], (1, len(free)))
@@ -232,15 +238,15 @@ def moved(
     return vectors[:, :, None], staircase._replace(log_ratio=log_ratio)
 
 
-def limits(belief: Belief, work: WorkColumns) -> tuple[Limit, ...]:
-    """What limits each step: the largest cause, where it exceeds the second with 95 % confidence, else undecided.
+def limits(posterior: ParameterPosterior, work: WorkColumns) -> tuple[Limit, ...]:
+    """The largest cause of each step, where it exceeds the second with 95 % confidence.
 
-    Where host and device overlap, the host is the limit of a step in which it takes longer than the
-    device with all its causes.
+    Else undecided. Where host and device overlap, the host is the limit of a step in which it
+    takes longer than the device with all its causes.
     """
-    is_overlapped = belief.vector[PARAMETERS.index("overlap_ratio")] > 0
+    is_overlapped = posterior.vector[PARAMETERS.index("overlap_ratio")] > 0
     names = _DEVICE_CAUSES if is_overlapped else (*_DEVICE_CAUSES, "launch overhead")
-    order = np.argsort(_log_seconds(names, belief.vector, belief.staircase, work), axis=0)
+    order = np.argsort(_log_seconds(names, posterior.vector, posterior.staircase, work), axis=0)
     first, second, columns = order[-1], order[-2], np.arange(order.shape[1])
 
     def lead(vector: F64, staircase: Staircase) -> F64:
@@ -255,25 +261,25 @@ def limits(belief: Belief, work: WorkColumns) -> tuple[Limit, ...]:
             np.log(host_s(vector, work)) - np.log(terms.total_s - terms.launch), dtype=np.float64
         )
 
-    is_decided = _is_positive(belief, lead) > 0
+    is_decided = _is_positive(posterior, lead) > 0
     named: list[Limit] = [
         names[index] if decided else "undecided"
         for index, decided in zip(first, is_decided, strict=True)
     ]
     if not is_overlapped:
         return tuple(named)
-    balance = _is_positive(belief, host_lead)
+    balance = _is_positive(posterior, host_lead)
     return tuple(
         "launch overhead" if side > 0 else name if side < 0 else "undecided"
         for side, name in zip(balance, named, strict=True)
     )
 
 
-def _is_positive(belief: Belief, answer: Answer) -> F64:
+def _is_positive(posterior: ParameterPosterior, answer: Answer) -> F64:
     """1 where the answer is positive with 95 % confidence, -1 where negative, 0 where neither."""
-    value = answer(belief.vector, belief.staircase)
+    value = answer(posterior.vector, posterior.staircase)
     return np.asarray(
-        np.sign(value) * (np.abs(value) > _Z_DECIDED * np.sqrt(belief.variance(answer))),
+        np.sign(value) * (np.abs(value) > _Z_DECIDED * np.sqrt(posterior.variance(answer))),
         dtype=np.float64,
     )
 

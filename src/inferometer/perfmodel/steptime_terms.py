@@ -78,13 +78,13 @@ class WorkColumns(NamedTuple):
 
 
 class Staircase(NamedTuple):
-    """GEMM time at R row counts relative to the smooth form: log ratios, linear between in the logarithm of the rows."""
+    """GEMM time relative to the smooth form at R row counts: log ratios, linear in log rows."""
 
     log_rows: F64
     log_ratio: F64
 
     def at(self, n_rows: F64) -> F64:
-        """The log ratio at these row counts; beyond the outermost knots, theirs.
+        """The log ratio at these row counts; constant beyond the outermost knots.
 
         A last axis of R knots may have axes before it.
         """
@@ -167,9 +167,9 @@ def parameters_of(vector: F64) -> StepParameters:
 def work_columns(
     model: ModelSpec, engine: EngineSpec, shapes: Sequence[BatchShape], *, kv_traffic_ratio: float
 ) -> WorkColumns:
-    """What must these steps compute and move?
+    """Work of these steps.
 
-    ``kv_traffic_ratio`` is how many bytes the engine's attention moves for each byte of KV cache
+    ``kv_traffic_ratio`` is the number of bytes that attention moves for each byte of KV cache
     that a decoding request holds.
     """
     rows = [_work_of(model, engine, shape, kv_traffic_ratio) for shape in shapes]
@@ -179,7 +179,7 @@ def work_columns(
 
 
 def term_columns(vector: F64, staircase: Staircase, work: WorkColumns) -> TermColumns:
-    """Where does the time of these steps go? The closed form of the module's docstring.
+    """Seconds of these steps by cause: the closed form of the module's docstring.
 
     ``vector`` is one set of parameters, or K of them as (parameters, K, 1) with
     ``staircase.log_ratio`` as (K, R): the columns then are (K, N).
@@ -231,7 +231,7 @@ def term_columns(vector: F64, staircase: Staircase, work: WorkColumns) -> TermCo
 
 
 def host_s(vector: F64, work: WorkColumns) -> F64:
-    """How long does the host need to launch each step?"""
+    """Host time to launch each step."""
     launch, prefill = np.exp(vector[_INDEX["launch_s"]]), np.exp(vector[_INDEX["prefill_ratio"]])
     return np.asarray(
         np.where(work.n_prefill_requests > 0, launch * prefill, launch), dtype=np.float64
@@ -249,7 +249,7 @@ def _overlapped(host: F64, device: F64, overlap: F64) -> F64:
 def _gemm(
     read: F64, multiply: F64, n_rows: F64, blend: F64, sag: F64, staircase: Staircase
 ) -> tuple[F64, F64]:
-    """Seconds of reading and of multiplying that a matrix product shows, in proportion to what each would take alone."""
+    """Seconds of reading and of multiplying in a matrix product, shared in proportion."""
     multiply = multiply * (np.maximum(n_rows, 1.0) / REFERENCE_ROWS) ** sag
     largest = np.maximum(np.maximum(read, multiply), np.finfo(float).tiny)
     read_part, multiply_part = (read / largest) ** blend, (multiply / largest) ** blend

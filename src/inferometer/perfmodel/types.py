@@ -1,4 +1,4 @@
-"""What is a step, as far as its time goes: what it contains, the work that is, and what bounds it."""
+"""A step: what it contains (shape), its work, and its bounds."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -14,7 +14,7 @@ Limit: TypeAlias = Literal[
     "communication",
     "undecided",
 ]
-"""What a step can be limited by, in the words of every report."""
+"""What can limit a step, in the words of every report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class BatchShape:
 
 
 def prefill_shape(*, batch_size: int, prompt_tokens: int, cached_tokens: int = 0) -> BatchShape:
-    """The step that prefills ``batch_size`` prompts of ``prompt_tokens`` each, ``cached_tokens`` of them cached."""
+    """Step that prefills ``batch_size`` equal prompts, ``cached_tokens`` of each cached."""
     new_tokens = prompt_tokens - cached_tokens
     product_tokens2 = new_tokens * cached_tokens + new_tokens * (new_tokens + 1) // 2
     return BatchShape(
@@ -56,7 +56,7 @@ def prefill_shape(*, batch_size: int, prompt_tokens: int, cached_tokens: int = 0
 
 
 def decode_shape(*, batch_size: int, context_tokens: int) -> BatchShape:
-    """The step that yields one token for each of ``batch_size`` sequences of ``context_tokens`` (new token included)."""
+    """Step of one token for each of ``batch_size`` equal sequences (new token included)."""
     return BatchShape(
         n_prefill_requests=0,
         n_decode_requests=batch_size,
@@ -69,7 +69,7 @@ def decode_shape(*, batch_size: int, context_tokens: int) -> BatchShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """What must a step compute and move, on one device?"""
+    """What a step computes and moves on one device."""
 
     matmul_flop: float
     attention_flop: float
@@ -95,10 +95,7 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBound:
-    """How fast could a step be at best, and how slow if nothing overlapped?
-
-    ``lower_s`` = max, ``upper_s`` = sum.
-    """
+    """Bounds of a step's time: everything overlaps (max), or nothing does (sum)."""
 
     compute_s: float
     memory_s: float
@@ -128,7 +125,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPrediction:
-    """How long will a step take, what is that made of, and may the answer be trusted?"""
+    """Duration of a step, its parts, its limit, and whether it is inside the checked box."""
 
     duration_s: Estimate
     terms: tuple[Term, ...]
@@ -136,4 +133,4 @@ class StepPrediction:
     limited_by: Limit
     is_inside_box: bool
     outside_why: str | None
-    """Which quantity lies outside which range, where ``is_inside_box`` is false."""
+    """Which quantity lies outside which range, if ``is_inside_box`` is false."""

@@ -1,18 +1,27 @@
-"""How many weights does a model have, how many bytes are they on one device, and which does a step read?
+"""Weights of a model: how many, bytes on one device, and bytes that a step reads.
 
-A model is a list of ``Linear`` maps and some small vectors. Parameters, bytes, FLOP and activations
-all follow from that list.
+A model is a list of ``Linear`` maps and some small vectors. Parameters, bytes, FLOP and
+activations all follow from that list.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
-from inferometer.spec.types import DTYPE_BITS, DType, EngineSpec, ModelSpec, Source
+from inferometer.spec.types import (
+    DTYPE_BITS,
+    DType,
+    EngineSpec,
+    MlaSpec,
+    ModelSpec,
+    MoeSpec,
+    Source,
+)
 
 Split: TypeAlias = Literal["all", "kv_heads", "none"]
-"""Over which devices of a tensor-parallel group is a matrix split: all, as many as there are KV
-heads, or none (a copy on each)."""
+"""How a matrix is split over a tensor-parallel group: over all devices, over as many as there are
+KV heads, or not (a copy on each)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +147,7 @@ def linears(model: ModelSpec) -> tuple[Linear, ...]:
 
 
 def n_parameters(model: ModelSpec) -> int:
-    """How many parameters does the model have, a tied matrix counted once?
+    """Number of parameters, a tied matrix counted once.
 
     Example
     -------
@@ -157,7 +166,7 @@ def n_parameters(model: ModelSpec) -> int:
 
 
 def n_active_parameters(model: ModelSpec) -> int:
-    """How many weights does one decoded token multiply?
+    """Number of weights that one decoded token multiplies.
 
     Routed experts count as used; the embedding look-up does not count.
 
@@ -176,13 +185,11 @@ def n_active_parameters(model: ModelSpec) -> int:
 
 
 def stored_weight_bits(engine: EngineSpec, *, is_sparse: bool = False) -> float:
-    """How many bits does the engine store for a weight of the layers, scales included?
+    """Bits that the engine stores for a weight of the layers, scales included.
 
-    int4 in groups of 128 takes 4.16.
-
-    2:4 sparse weights store two of four neighbouring values, and two bits for each stored value
-    that give its position: half of the value bits and one bit more for each weight. Scales are
-    those of the dense matrix.
+    int4 in groups of 128 takes 4.16. 2:4 sparse weights store two of four neighbouring values,
+    and two bits for each stored value that give its position: half of the value bits and one bit
+    more for each weight. Scales are those of the dense matrix.
 
     Source
     ------
@@ -205,13 +212,13 @@ def stored_weight_bits(engine: EngineSpec, *, is_sparse: bool = False) -> float:
 def weight_bytes(
     model: ModelSpec, engine: EngineSpec, *, n_expert_shards: int = 1, is_sparse: bool = False
 ) -> int:
-    """How many bytes of weights does one device hold, of the experts one of ``n_expert_shards`` parts (the largest)?
+    """Bytes of weights on one device, with the largest of ``n_expert_shards`` parts of the experts.
 
-    Under tensor parallelism matrices are split over the devices; K and V projections over at most
-    ``n_kv_heads`` of them; norms, biases, routers and MLA's down-projections are copied. vLLM
-    splits the embedding, transformers copies it. Quantised: only the matrices of the layers;
-    embedding, head, norms and routers stay in ``engine.dtype``, as in published int4 and float8
-    checkpoints.
+    Under tensor parallelism matrices are split over the devices; K and V projections over at
+    most ``n_kv_heads`` of them; norms, biases, routers and MLA's down-projections are copied.
+    vLLM splits the embedding, transformers copies it. Quantised: only the matrices of the
+    layers; embedding, head, norms and routers stay in ``engine.dtype``, as in published int4 and
+    float8 checkpoints.
 
     Raises
     ------
@@ -244,7 +251,7 @@ def step_weight_bytes(
     n_logit_positions: int,
     is_sparse: bool = False,
 ) -> float:
-    """How many bytes of weights does one device read in a step of ``n_rows`` new tokens?
+    """Bytes of weights that one device reads in a step of ``n_rows`` new tokens.
 
     Each matrix once, of the experts only those that some row is routed to, the head where logits
     are wanted; of the embedding only the rows looked up, which count as activations.
@@ -268,12 +275,10 @@ def step_weight_bytes(
 
 
 def expected_experts(n_experts: int, n_experts_per_token: int, n_tokens: int) -> float:
-    """How many distinct experts do ``n_tokens`` tokens need, if routing is uniform and independent.
+    """Expected number of distinct experts of ``n_tokens`` tokens, if routing is independent.
 
-    E·(1 - (1 - k/E)^n).
-
-    A token leaves a given expert out with probability 1 - k/E. Real routing is correlated, so fewer
-    are touched: this is an upper figure in expectation.
+    E·(1 - (1 - k/E)^n): a token leaves a given expert out with probability 1 - k/E. Real routing
+    is correlated, so fewer are touched: this is an upper figure in expectation.
 
     Source
     ------
@@ -290,10 +295,7 @@ def expected_experts(n_experts: int, n_experts_per_token: int, n_tokens: int) ->
 
 
 def linear_bits(part: Linear, engine: EngineSpec, *, is_sparse: bool = False) -> float:
-    """How many bits does the engine store for a weight of this matrix?
-
-    What quantisation leaves alone, pruning does too.
-    """
+    """Bits stored for a weight of this matrix; what is not quantised is not pruned either."""
     return (
         stored_weight_bits(engine, is_sparse=is_sparse)
         if part.is_quantised
@@ -302,7 +304,7 @@ def linear_bits(part: Linear, engine: EngineSpec, *, is_sparse: bool = False) ->
 
 
 def n_shards(part: Linear, model: ModelSpec, n_devices: int) -> int:
-    """Over how many of ``n_devices`` devices is this matrix split?"""
+    """Number of the ``n_devices`` devices over which this matrix is split."""
     if part.split == "none":
         return 1
     return min(n_devices, model.attention.n_kv_heads) if part.split == "kv_heads" else n_devices
@@ -334,125 +336,86 @@ def head_elements(model: ModelSpec) -> int:
 
 
 def _attention(model: ModelSpec) -> list[Linear]:
-    heads, hidden, n_layers, mla = model.attention, model.hidden_size, model.n_layers, model.mla
-    if mla is None:
-        queries, keys_values = heads.n_heads * heads.head_dim, 2 * heads.n_kv_heads * heads.head_dim
-        return [
-            Linear(
-                name="query",
-                n_in=hidden,
-                n_out=queries,
-                n_layers=n_layers,
-                has_bias=heads.has_qkv_bias,
-            ),
-            Linear(
-                name="key_value",
-                n_in=hidden,
-                n_out=keys_values,
-                n_layers=n_layers,
-                split="kv_heads",
-                has_bias=heads.has_qkv_bias,
-            ),
-            Linear(
-                name="attention_out",
-                n_in=queries,
-                n_out=hidden,
-                n_layers=n_layers,
-                has_bias=heads.has_out_bias,
-            ),
-        ]
-    queries = heads.n_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
-    expanded = heads.n_heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-    query = [Linear(name="query", n_in=hidden, n_out=queries, n_layers=n_layers)]
-    if mla.q_lora_rank is not None:
-        query = [
-            Linear(
-                name="query_down",
-                n_in=hidden,
-                n_out=mla.q_lora_rank,
-                n_layers=n_layers,
-                split="none",
-            ),
-            Linear(name="query_up", n_in=mla.q_lora_rank, n_out=queries, n_layers=n_layers),
-        ]
-    latent = mla.kv_lora_rank + mla.qk_rope_head_dim
+    heads, hidden, n_layers = model.attention, model.hidden_size, model.n_layers
+    if model.mla is not None:
+        return _latent_attention(model, model.mla)
+    n_queries, n_keys_values = heads.n_heads * heads.head_dim, 2 * heads.n_kv_heads * heads.head_dim
+    query = Linear(
+        name="query", n_in=hidden, n_out=n_queries, n_layers=n_layers, has_bias=heads.has_qkv_bias
+    )
     return [
-        *query,
-        Linear(name="key_value_down", n_in=hidden, n_out=latent, n_layers=n_layers, split="none"),
-        Linear(name="key_value_up", n_in=mla.kv_lora_rank, n_out=expanded, n_layers=n_layers),
+        query,
+        replace(query, name="key_value", n_out=n_keys_values, split="kv_heads"),
         Linear(
             name="attention_out",
-            n_in=heads.n_heads * mla.v_head_dim,
+            n_in=n_queries,
             n_out=hidden,
             n_layers=n_layers,
+            has_bias=heads.has_out_bias,
         ),
     ]
 
 
-def _feed_forward(model: ModelSpec) -> list[Linear]:
-    hidden, moe, mlp = model.hidden_size, model.moe, model.mlp
-    n_dense = model.n_layers if moe is None else moe.n_dense_layers
-    widening = 2 if mlp.is_gated else 1
-    parts: list[Linear] = []
-    if n_dense:
-        inner = mlp.intermediate_size
-        parts += [
-            Linear(
-                name="mlp_up",
-                n_in=hidden,
-                n_out=widening * inner,
-                n_layers=n_dense,
-                has_bias=mlp.has_bias,
-            ),
-            Linear(
-                name="mlp_down", n_in=inner, n_out=hidden, n_layers=n_dense, has_bias=mlp.has_bias
-            ),
+def _latent_attention(model: ModelSpec, mla: MlaSpec) -> list[Linear]:
+    """Multi-head latent attention. Source: DeepSeek-V2, arXiv:2405.04434, section 2.1."""
+    n_heads = model.attention.n_heads
+    n_queries = n_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    n_expanded = n_heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    n_latent = mla.kv_lora_rank + mla.qk_rope_head_dim
+    part = partial(Linear, n_layers=model.n_layers)
+    query = [part(name="query", n_in=model.hidden_size, n_out=n_queries)]
+    if (rank := mla.q_lora_rank) is not None:
+        query = [
+            part(name="query_down", n_in=model.hidden_size, n_out=rank, split="none"),
+            part(name="query_up", n_in=rank, n_out=n_queries),
         ]
-    if moe is None or n_dense == model.n_layers:
-        return parts
-    n_sparse, inner, shared = (
-        model.n_layers - n_dense,
-        moe.intermediate_size,
-        moe.n_shared_experts * moe.intermediate_size,
-    )
-    expert = Linear(
-        name="experts_up",
-        n_in=hidden,
-        n_out=widening * inner,
-        n_layers=n_sparse,
+    return [
+        *query,
+        part(name="key_value_down", n_in=model.hidden_size, n_out=n_latent, split="none"),
+        part(name="key_value_up", n_in=mla.kv_lora_rank, n_out=n_expanded),
+        part(name="attention_out", n_in=n_heads * mla.v_head_dim, n_out=model.hidden_size),
+    ]
+
+
+def _feed_forward(model: ModelSpec) -> list[Linear]:
+    n_dense = model.n_layers if model.moe is None else model.moe.n_dense_layers
+    parts = _dense_layers(model, n_dense) if n_dense else []
+    if model.moe is not None and n_dense < model.n_layers:
+        parts += _expert_layers(model, model.moe, model.n_layers - n_dense)
+    return parts
+
+
+def _dense_layers(model: ModelSpec, n_layers: int) -> list[Linear]:
+    inner, n_up = model.mlp.intermediate_size, 2 if model.mlp.is_gated else 1
+    part = partial(Linear, n_layers=n_layers, has_bias=model.mlp.has_bias)
+    return [
+        part(name="mlp_up", n_in=model.hidden_size, n_out=n_up * inner),
+        part(name="mlp_down", n_in=inner, n_out=model.hidden_size),
+    ]
+
+
+def _expert_layers(model: ModelSpec, moe: MoeSpec, n_layers: int) -> list[Linear]:
+    hidden, n_up = model.hidden_size, 2 if model.mlp.is_gated else 1
+    part = partial(Linear, n_layers=n_layers)
+    gate = partial(part, n_in=hidden, split="none", is_quantised=False)
+    expert = partial(
+        part,
         n_copies=moe.n_experts,
         n_active_copies=moe.n_experts_per_token,
         has_bias=moe.has_bias,
     )
-    router = Linear(
-        name="router",
-        n_in=hidden,
-        n_out=moe.n_experts,
-        n_layers=n_sparse,
-        split="none",
-        is_quantised=False,
-    )
-    parts += [
-        replace(router, has_bias=moe.has_bias or moe.has_router_bias),
-        expert,
-        replace(expert, name="experts_down", n_in=inner, n_out=hidden),
+    parts = [
+        gate(name="router", n_out=moe.n_experts, has_bias=moe.has_bias or moe.has_router_bias),
+        expert(name="experts_up", n_in=hidden, n_out=n_up * moe.intermediate_size),
+        expert(name="experts_down", n_in=moe.intermediate_size, n_out=hidden),
     ]
-    if shared:
+    if shared := moe.n_shared_experts * moe.intermediate_size:
         parts += [
-            Linear(name="shared_up", n_in=hidden, n_out=widening * shared, n_layers=n_sparse),
-            Linear(name="shared_down", n_in=shared, n_out=hidden, n_layers=n_sparse),
+            part(name="shared_up", n_in=hidden, n_out=n_up * shared),
+            part(name="shared_down", n_in=shared, n_out=hidden),
         ]
     if moe.has_shared_expert_gate:
-        parts.append(
-            Linear(
-                name="shared_gate",
-                n_in=hidden,
-                n_out=1,
-                n_layers=n_sparse,
-                split="none",
-                is_quantised=False,
-            )
-        )
+        parts.append(gate(name="shared_gate", n_out=1))
     return parts
 
 

@@ -1,10 +1,8 @@
-"""What would change if.
+"""Gain of a change: precision, sparsity, KV heads, devices, speculation, prefix cache, graphs.
 
-Another precision, sparsity, fewer KV heads, more devices, speculation, a warm prefix cache, graphs?
-
-Each change makes another scenario; both are answered by the datasheets and compared. A ratio of two
-such answers is better known than either, because their common efficiencies cancel: the interval of
-a gain is that over all levels of efficiency.
+Each change makes another scenario; both are predicted from datasheets and compared. A ratio of
+two such predictions is better known than either, because their common efficiencies cancel: the
+interval of a gain is that over all levels of efficiency.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,10 +31,10 @@ METHOD: Final = "datasheet: the same change at three levels of efficiency"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing done differently, and what it asks for."""
+    """One change of a scenario, and what it needs."""
 
     name: str
-    """The flags of ``inferometer predict`` that ask for it, where it has some."""
+    """The flags of ``inferometer predict`` for it, if any."""
     scenario: Scenario
     needs: str | None = None
     """What must be true or done first, such as other weights."""
@@ -60,7 +58,7 @@ class WhatIf:
 
 
 def what_if(before: Scenario, change: Change) -> WhatIf:
-    """What does this change gain over the scenario ``before``?
+    """Gain of this change over the scenario ``before``.
 
     Raises
     ------
@@ -98,7 +96,7 @@ def what_if(before: Scenario, change: Change) -> WhatIf:
 def newly_fits_on(
     before: Scenario, after: Scenario, devices: Sequence[HardwareSpec]
 ) -> tuple[HardwareSpec, ...]:
-    """On which of these devices, as many of them, does the changed scenario fit and the one before not?"""
+    """Devices on which the changed scenario fits and the old one does not."""
 
     def fits(scenario: Scenario, device: HardwareSpec) -> bool:
         return memory_budget(
@@ -196,7 +194,7 @@ def with_prefix_hits(scenario: Scenario, hit_fraction: float) -> Change:
 
 
 def with_graphs(scenario: Scenario, *, launch_overhead_s: float) -> Change:
-    """Steps captured in graphs, so that this much launch overhead is left of the scenario's (both from a fitted model)."""
+    """Steps captured in graphs, with this launch overhead left (measured by a fitted model)."""
     return Change(name="graphs", scenario=replace(scenario, launch_overhead_s=launch_overhead_s))
 
 

@@ -1,8 +1,8 @@
-"""What must a step compute and move: FLOP, bytes of weights, KV cache and activations, bytes over links?
+"""Work of a step: FLOP, bytes of weights, KV cache and activations, and bytes over links.
 
 A multiplication and an addition are two FLOP. Counted are matrix products and attention; norms,
-activation functions, softmax and sampling are left out (below 1 % of the FLOP of any model of the
-catalogue).
+activation functions, softmax and sampling are left out (below 1 % of the FLOP of any model of
+the catalogue).
 """
 
 from inferometer.perfmodel.communication import ParallelPlan, plan_of, step_traffic
@@ -27,7 +27,7 @@ from inferometer.spec.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 def step_work(
     model: ModelSpec, engine: EngineSpec, shape: BatchShape, *, plan: ParallelPlan | None = None
 ) -> StepWork:
-    """What must one device of the tensor-parallel group compute, move and send in this step?
+    """Work of one device of the tensor-parallel group in this step.
 
     With pipeline parallelism the stages follow one another: the work of a step is that of one
     device after the other, so it does not shrink; only the hand-over is added.
@@ -67,10 +67,7 @@ def step_work(
 
 
 def matmul_flop_per_row(model: ModelSpec, n_devices: int = 1) -> float:
-    """How many FLOP do the matrices of the layers take for one new token on one device.
-
-    2 per weight that the token uses?
-    """
+    """FLOP of the layers' matrices for one new token on one device: 2 per weight that it uses."""
     return sum(
         2.0
         * part.n_in
@@ -83,11 +80,11 @@ def matmul_flop_per_row(model: ModelSpec, n_devices: int = 1) -> float:
 
 
 def attention_flop(model: ModelSpec, shape: BatchShape) -> float:
-    """How many FLOP do scores and their weighted sums take, causal, on all devices together?
+    """FLOP of scores and their weighted sums, causal, on all devices together.
 
-    For each (query, key) pair and layer 2·n_heads·(head dim of keys + head dim of values). MLA in
-    prefill expands the latent (heads of 128 + 64 and 128 in DeepSeek-V3); in decode it works on the
-    latent itself, every head 512 + 64 and 512 wide (arXiv 2405.04434, weight absorption).
+    For each (query, key) pair and layer 2·n_heads·(head dim of keys + head dim of values). MLA
+    in prefill expands the latent (heads of 128 + 64 and 128 in DeepSeek-V3); in decode it works
+    on the latent itself, every head 512 + 64 and 512 wide (arXiv 2405.04434, weight absorption).
     """
     heads, mla = model.attention, model.mla
     if mla is None:
@@ -103,10 +100,10 @@ def attention_flop(model: ModelSpec, shape: BatchShape) -> float:
 
 
 def activation_bytes(model: ModelSpec, engine: EngineSpec, shape: BatchShape) -> float:
-    """How many bytes of activations does one device load and store, if each matrix loads its input and stores its output once?
+    """Bytes of activations on one device: each matrix loads its input and stores its output once.
 
-    Counting loads and stores of each operator is the method of arXiv 2402.16363 (LLM-Viewer). Fused
-    kernels move less, unfused norms and activation functions more. Logits are stored once.
+    Counting loads and stores of each operator is the method of arXiv 2402.16363 (LLM-Viewer).
+    Fused kernels move less, unfused norms and activation functions more. Logits are stored once.
     """
     n_devices = checked_tensor_parallel(model, engine)
     per_row = sum(
@@ -120,7 +117,7 @@ def activation_bytes(model: ModelSpec, engine: EngineSpec, shape: BatchShape) ->
 
 
 def logits_bytes(model: ModelSpec, dtype: DType, *, batch_size: int, n_positions: int) -> int:
-    """How many bytes do the logits of ``n_positions`` positions of each of ``batch_size`` sequences take?
+    """Bytes of the logits of ``n_positions`` positions of each of ``batch_size`` sequences.
 
     Example
     -------

@@ -1,16 +1,15 @@
-"""How sure is a number of one run, whose samples follow one another and are alike when they are near?
+"""Intervals of one run's numbers, whose samples are autocorrelated.
 
-Requests that meet the same queue are late together, so n of them say less than n independent ones.
-How much less is measured: the share of samples below the quantile is taken in consecutive batches,
-and its variance between batches against what independent samples would give (*inflation*) tells how
-many independent samples the run is worth. Those carry the binomial interval of ``quantiles``.
-Batches of three lengths are tried and the largest inflation is believed, since batches that are too
-short to forget one another hide it. A run worth too few samples has no interval, however many
-requests it has.
+Requests that meet the same queue are late together, so n of them carry less information than n
+independent ones. The share of samples below the quantile is taken in consecutive batches; its
+variance between batches over that of independent samples (*inflation*) gives the effective
+sample size. Samples of that number carry the binomial interval of ``quantiles``. Of batches of
+three lengths the largest inflation counts, since batches that are too short hide correlation. A
+run with a small effective sample size has no interval, however many requests it has.
 
-Source: batch means, Law and Kelton, Simulation Modeling and Analysis (3rd ed.), sections 9.5.2 and
-9.5.3; of the indicator for quantiles, Heidelberger and Lewis, Quantile Estimation in Dependent
-Sequences, Operations Research 32 (1984).
+Source: batch means, Law and Kelton, Simulation Modeling and Analysis (3rd ed.), sections 9.5.2
+and 9.5.3; of the indicator for quantiles, Heidelberger and Lewis, Quantile Estimation in
+Dependent Sequences, Operations Research 32 (1984).
 """
 
 import math
@@ -25,22 +24,19 @@ from inferometer.stats.estimate import Estimate
 from inferometer.stats.quantiles import DEFAULT_CONFIDENCE_FRACTION, interval_ranks, min_samples
 
 N_BATCHES: Final = (40, 20, 10)
-"""Batches of these many are tried; with fewer than ten the variance between them is itself a
-guess."""
+"""Numbers of batches that are tried; with fewer than ten the variance between them is itself
+uncertain."""
 MIN_SAMPLES: Final = 40
-"""With fewer nobody can see how far they depend on one another."""
+"""With fewer, their dependence cannot be estimated."""
 MIN_INDEPENDENT_SAMPLES: Final = 10
-"""A run that is worth fewer is too short to know what it is worth."""
+"""A run with a smaller effective sample size is too short to know that size."""
 MIN_SAMPLES_OF_A_BATCH: Final = 4
 
 _Floats = NDArray[np.float64]
 
 
 class IntervalPlan(NamedTuple):
-    """Which of the sorted samples, from 0, bound a quantile, and how that was found?
-
-    None and None where n is too small.
-    """
+    """Order statistics (from 0) that bound a quantile, and the method; None if n is too small."""
 
     low_rank: int | None
     high_rank: int | None
@@ -55,13 +51,11 @@ def run_quantile_estimate(
     upper: ArrayLike | None = None,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Estimate | None:
-    """What is this quantile of what the run draws its samples from?
+    """A quantile of one run's samples, in the order in which they were taken.
 
-    In the order in which they were taken; None without samples.
-
-    ``upper`` says how large each sample may be at most where ``samples`` are lower bounds (infinite
-    for one that was never seen to end): the value is that of the lower bounds, the interval's upper
-    end that of the upper ones.
+    None without samples. ``upper`` bounds each sample from above where ``samples`` are lower
+    bounds (infinite for one that was never seen to end): the value is that of the lower bounds,
+    the interval's upper end that of the upper ones.
 
     Example
     -------
@@ -95,7 +89,7 @@ def run_quantile_estimate(
 
 
 def quantile_rank(n_samples: int, quantile_fraction: float) -> int:
-    """Which of the sorted samples, from 0, is this quantile: the least below or at which that share of them lies?
+    """Rank (from 0) of this quantile: the least sample below or at which that share of them lies.
 
     Example
     -------
@@ -112,7 +106,7 @@ def interval_plan(
     *,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> IntervalPlan:
-    """Which of ``n_samples`` sorted samples bound a quantile, when they are worth so many independent ones?"""
+    """Order statistics of ``n_samples`` that bound a quantile, at this effective sample size."""
     needed = max(
         MIN_INDEPENDENT_SAMPLES,
         min_samples(quantile_fraction, confidence_fraction=confidence_fraction),
@@ -148,7 +142,7 @@ def run_mean_estimate(
     name: str,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Estimate:
-    """How sure is the mean of a run, given the means of its consecutive batches?
+    """The mean of a run, from the means of its consecutive batches.
 
     ``value`` is the mean of the whole run.
 
@@ -182,7 +176,7 @@ def mean_of_batches(
     name: str,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Estimate:
-    """The same from the means of N_BATCHES consecutive batches, an array for each number of batches."""
+    """The same from the means of batches, an array for each number of batches."""
     halves: list[float] = []
     for of_batches in means:
         array = np.asarray(of_batches, dtype=np.float64)
@@ -203,10 +197,7 @@ def mean_of_batches(
 def run_share_estimate(
     is_good: ArrayLike, *, name: str, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
 ) -> Estimate | None:
-    """What share of the run's samples is good?
-
-    Wilson's interval of as many samples as the run is worth; None without samples.
-    """
+    """A share of a run's samples: Wilson's interval at the effective sample size."""
     good = np.asarray(is_good, dtype=np.bool_)
     if good.size == 0:
         return None
@@ -241,9 +232,7 @@ def run_share_estimate(
 
 
 def independent_samples(is_below: NDArray[np.bool_]) -> int:
-    """How many independent samples say as much about a share as this sequence does?
-
-    At least 1, at most all of them.
+    """Effective sample size of a share in this sequence: at least 1, at most all of them.
 
     Example
     -------

@@ -1,9 +1,9 @@
-"""Is one set of repeats faster than another, the same, or can nobody tell?
+"""Is one set of repeats faster than another, the same, or undecided?
 
 The ratio of two sets is the Hodges-Lehmann shift of their logarithms: the median of all pairwise
 ratios. Its interval inverts the Mann-Whitney test, so it assumes nothing of the distribution's
-shape, only that both have the same. Source: Hollander, Wolfe and Chicken, Nonparametric Statistical
-Methods (3rd ed.), sections 4.2 and 4.3.
+shape, only that both have the same. Source: Hollander, Wolfe and Chicken, Nonparametric
+Statistical Methods (3rd ed.), sections 4.2 and 4.3.
 """
 
 import math
@@ -31,15 +31,15 @@ within 0.1 % there."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How do the new repeats compare with the old?"""
+    """Ratio of the new repeats to the old, and the verdict."""
 
     ratio: Estimate
     """New / old."""
     margin_ratio: float
-    """Differences up to this share do not matter to who asked."""
+    """Differences up to this share do not matter to the user."""
     verdict: ComparisonVerdict
-    """*equivalent*: the whole interval lies within the margin. *lower*, *higher*: it lies off 1,
-    and not within the margin."""
+    """*equivalent*: the whole interval lies within the margin. *lower*, *higher*: it excludes 1,
+    and does not lie within the margin."""
 
 
 def compare(
@@ -71,11 +71,11 @@ def compare_pairs(
     margin_ratio: float = 0.02,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Comparison | None:
-    """The same where the i-th new repeat was made next to the i-th old one: what both of a pair share cancels.
+    """The same for pairs of repeats made next to each other: what both share cancels.
 
-    The ratio is the median of the pairs' ratios with the interval of the sign test, which assumes
-    nothing of their distribution: no interval below 6 pairs at 95 %. A pair of which one is absent
-    (NaN) is none.
+    The ratio is the median of the pairs' ratios with the interval of the sign test, which
+    assumes nothing of their distribution: no interval below 6 pairs at 95 %. A pair of which one
+    is absent (NaN) does not count.
 
     Example
     -------
@@ -98,10 +98,7 @@ def compare_pairs(
 def ratio_estimate(
     new: ArrayLike, old: ArrayLike, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
 ) -> Estimate | None:
-    """By which factor do the new repeats differ from the old?
-
-    No interval where there are too few (below 4 and 4 at 95 %).
-    """
+    """Ratio of the new repeats to the old; no interval for too few (below 4 and 4 at 95 %)."""
     new_present, old_present = present_samples(new), present_samples(old)
     if new_present.size == 0 or old_present.size == 0:
         return None
@@ -148,7 +145,7 @@ def _verdict(ratio: Estimate, margin_ratio: float) -> ComparisonVerdict:
 
 
 def _low_rank(n_new: int, n_old: int, *, confidence_fraction: float) -> int | None:
-    """Which of the sorted pairwise differences bounds the shift from below.
+    """Rank of the sorted pairwise difference that bounds the shift from below.
 
     The largest rank r with P(U <= r - 1) <= tail.
     """
@@ -164,7 +161,7 @@ def _low_rank(n_new: int, n_old: int, *, confidence_fraction: float) -> int | No
 
 @cache
 def _mann_whitney_counts(n_few: int, n_many: int) -> tuple[int, ...]:
-    """In how many of the orders of n_few + n_many samples is U = 0, 1, …?
+    """Number of orders of n_few + n_many samples with U = 0, 1, …
 
     Coefficients of the Gaussian binomial.
     """
@@ -179,16 +176,12 @@ def _mann_whitney_counts(n_few: int, n_many: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
-# Did the thing being measured change while it was measured?
-# The last third of the samples against the first.
-
-
 _N_PARTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """How did the samples change from their first to their last third?"""
+    """Change of the samples from their first to their last third."""
 
     ratio: Estimate
     """Last third / first third."""
@@ -198,7 +191,7 @@ class Drift:
 
 
 def drift(samples: ArrayLike, *, margin_ratio: float = 0.02) -> Drift | None:
-    """Did positive samples, in the order in which they were taken, drift? None below three samples.
+    """Drift of positive samples, in the order in which they were taken; None below three samples.
 
     Example
     -------
@@ -214,10 +207,7 @@ def drift(samples: ArrayLike, *, margin_ratio: float = 0.02) -> Drift | None:
 
 
 def lag_1_correlation_ratio(samples: ArrayLike) -> float | None:
-    """How much does a sample tell of the next (-1 to 1)? Intervals assume 0.
-
-    None below 8 samples or where nothing varies.
-    """
+    """Correlation of neighbours (intervals assume 0); None below 8 samples or without variance."""
     present = present_samples(samples)
     centred = present - present.mean() if present.size else present
     scale = float((centred**2).sum())

@@ -1,4 +1,4 @@
-"""How sure are we of one number, and is it on the good side of a limit?"""
+"""A number with its uncertainty, and whether it is on the good side of a limit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Z_90: Final = 1.645
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A number with its doubt. The unit is in the name of whatever holds it.
+    """A number with its interval; the unit is in the name of whatever holds it.
 
     ``low`` and ``high`` bound an interval of ``confidence_fraction``; both are None where
     ``n_samples`` cannot carry an interval, and ``method`` then says why. Never built from zero
@@ -52,7 +52,7 @@ class Estimate:
         )
 
     def inverted(self, numerator: float = 1.0) -> "Estimate":
-        """The estimate of ``numerator / x`` for a positive x, such as tokens per second from seconds per token."""
+        """The estimate of ``numerator / x`` for a positive x, such as tokens/s from s/token."""
         if self.value <= 0 or (self.low is not None and self.low <= 0):
             raise ValueError(f"cannot invert {self.value} [{self.low}, {self.high}]: not positive")
         return Estimate(
@@ -85,7 +85,7 @@ def judge(estimate: Estimate | None, limit: float, *, smaller_is_better: bool = 
 
 
 def envelope(estimates: Sequence[Estimate], *, method: str) -> Estimate:
-    """One estimate for several ways of looking at the same data.
+    """One estimate of several ways to look at the same data.
 
     The first one's value, the widest interval, or none if one has none.
 

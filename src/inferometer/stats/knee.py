@@ -1,10 +1,11 @@
-"""From which batch (or rate) on does another doubling buy less than 1.5x the throughput?
+"""The knee: the batch size (or rate) from which another doubling gains less than 1.5x throughput.
 
-The time per round, x / throughput(x), is fitted by two straight segments that meet: flat and then
-rising where a roofline bends, one straight line where costs add up; both shapes are exact. (Two
-segments through throughput itself, in logarithms, put the knee of additive costs 50-70 % too high,
-because that curve has no straight part.) The gain of a doubling, throughput(2x) / throughput(x) = 2
-· time(x) / time(2x), is read off the fit; the interval is a bootstrap over repeats.
+The time per round, x / throughput(x), is fitted by two straight segments that meet: flat and
+then rising where a roofline bends, one straight line where costs add up; both shapes are exact.
+(Two segments through throughput itself, in logarithms, put the knee of additive costs 50-70 %
+too high, because that curve has no straight part.) The gain of a doubling, throughput(2x) /
+throughput(x) = 2 · time(x) / time(2x), is read off the fit; the interval is a bootstrap over
+repeats.
 """
 
 from collections.abc import Sequence
@@ -23,14 +24,14 @@ from inferometer.stats.quantiles import (
 )
 
 KNEE_GAIN_RATIO: Final = 1.5
-"""A doubling that buys less than this is beyond the knee."""
+"""A doubling that gains less than this is beyond the knee."""
 
 KneeStatus: TypeAlias = Literal["found", "before", "beyond", "undecided"]
 _Floats: TypeAlias = NDArray[np.float64]
 
 _MIN_POINTS: Final = 3
 _MIN_POINTS_OF_TWO_SEGMENTS: Final = 5
-"""Two segments have four parameters: through four points they always pass, and prove nothing."""
+"""Two segments have four parameters: they pass through any four points, and prove nothing."""
 _MIN_REPEATS: Final = 5
 _MAX_MISFIT_RATIO: Final = 0.05
 _N_HINGES: Final = 160
@@ -39,14 +40,15 @@ _N_STEPS: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knee:
-    """Where is the knee?
+    """The knee of throughput.
 
-    *before*: already the first doubling buys less; *beyond*: the last measured one still buys more.
+    *before*: already the first doubling gains less; *beyond*: the last measured one still gains
+    more.
     """
 
     status: KneeStatus
     at: Estimate | None
-    """In the unit of x; None unless the fit crosses within what was measured."""
+    """In the unit of x; None unless the fit crosses within the measured range."""
     why: str
 
 
@@ -58,9 +60,9 @@ def find_knee(
     gain_ratio: float = KNEE_GAIN_RATIO,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Knee:
-    """Where is the knee of throughput over x (P values), given the repeats at each x?
+    """The knee of throughput over x (P values), given the repeats at each x.
 
-    Undecided wherever the data do not carry it.
+    Undecided where the data do not support an answer.
     """
     groups = [_positive(samples) for samples in throughputs]
     seen = sorted(
@@ -102,10 +104,7 @@ def _positive(samples: ArrayLike) -> _Floats:
 def _judge(
     value: float, resampled: _Floats, positions: _Floats, n_repeats: int, confidence_fraction: float
 ) -> Knee:
-    """What do the resampled knees say?
-
-    -inf is before the first point, +inf beyond the last doubling.
-    """
+    """Verdict of the resampled knees; -inf is before the first point, +inf beyond the last."""
     tail = (1 - confidence_fraction) / 2
     low, high = (
         float(np.quantile(resampled, fraction, method="inverted_cdf"))
@@ -186,7 +185,7 @@ def _knees(
 
 
 def _fit(positions: _Floats, times: _Floats, scale: _Floats) -> tuple[_Floats, _Floats, _Floats]:
-    """Coefficients (B, 3), hinge (B) and worst relative misfit (B) of the best two segments, errors taken relative to ``scale``."""
+    """Coefficients (B, 3), hinge (B) and worst relative misfit (B) of the best two segments."""
     n_rows = len(times)
     best = np.full(n_rows, np.inf)
     coefficients, hinges, misfits = (

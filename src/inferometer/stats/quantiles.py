@@ -1,10 +1,8 @@
-"""Between which numbers does a quantile lie, whatever the distribution?
+"""Distribution-free intervals of quantiles, from order statistics of independent samples.
 
-From order statistics, which assume nothing but independence.
-
-Source: David and Nagaraja, Order Statistics (3rd ed.), section 7.1: the number of samples below the
-q-quantile is binomial(n, q), so X(l) <= x_q <= X(u) holds with probability >= P(l <= B <= u - 1),
-for continuous x exactly.
+Source: David and Nagaraja, Order Statistics (3rd ed.), section 7.1: the number of samples below
+the q-quantile is binomial(n, q), so X(l) <= x_q <= X(u) holds with probability >= P(l <= B <= u
+- 1), for continuous x exactly.
 """
 
 import math
@@ -26,7 +24,7 @@ deviation."""
 
 
 class Ranks(NamedTuple):
-    """Which order statistics (from 1) bound a quantile?"""
+    """Order statistics (from 1) that bound a quantile."""
 
     low: int
     high: int
@@ -35,9 +33,7 @@ class Ranks(NamedTuple):
 def median_estimate(
     samples: ArrayLike, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
 ) -> Estimate | None:
-    """What is the median over repeats, and how sure is it?
-
-    None without samples; no interval below 6 samples at 95 %.
+    """The median over repeats; None without samples; no interval below 6 samples at 95 %.
 
     Example
     -------
@@ -54,12 +50,10 @@ def quantile_estimate(
     *,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Estimate | None:
-    """What is this quantile of what the samples were drawn from?
+    """A quantile of the distribution of independent samples.
 
-    NaN is no sample; None without samples.
-
-    Where the samples are too few to bound the quantile on both sides the estimate has no interval,
-    and says so.
+    NaN is no sample; None without samples. Where the samples are too few to bound the quantile
+    on both sides the estimate has no interval, and says so.
     """
     present = present_samples(samples)
     if present.size == 0:
@@ -102,7 +96,7 @@ def interval_ranks(
     *,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Ranks | None:
-    """Which order statistics bound the quantile, at most (1 - confidence) / 2 beyond each?
+    """Order statistics that bound the quantile, at most (1 - confidence) / 2 beyond each.
 
     None where the samples are too few.
 
@@ -129,7 +123,7 @@ def interval_ranks(
 def min_samples(
     quantile_fraction: float, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
 ) -> int:
-    """How many samples does a two-sided interval of this quantile need?
+    """Number of samples that a two-sided interval of this quantile needs.
 
     Example
     -------
@@ -142,10 +136,7 @@ def min_samples(
 
 
 def relative_spread_ratio(samples: ArrayLike) -> float | None:
-    """How far do the samples scatter around their median, as a share of it?
-
-    Robust: 1.4826 · MAD / median. None below 3 samples.
-    """
+    """Robust relative standard deviation: 1.4826 · MAD / median; None below 3 samples."""
     present = present_samples(samples)
     middle = float(np.median(present)) if present.size else 0.0
     if present.size < 3 or middle == 0:
@@ -164,9 +155,8 @@ def _check_fraction(name: str, fraction: float) -> None:
         raise ValueError(f"{name} = {fraction} is not between 0 and 1")
 
 
-# How sure is a number that has no closed interval? By resampling, always seeded.
-# Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993): percentile interval,
-# chapter 13; BCa, chapter 14.
+# Bootstrap intervals, always seeded. Source: Efron and Tibshirani, An Introduction to the Bootstrap
+# (1993): percentile interval, chapter 13; BCa, chapter 14.
 
 
 N_RESAMPLES: Final = 2000
@@ -187,12 +177,10 @@ def bootstrap_estimate(
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
     n_resamples: int = N_RESAMPLES,
 ) -> Estimate | None:
-    """What is ``statistic`` of what the samples were drawn from (BCa interval)?
+    """A statistic of the distribution of the samples, with a BCa interval.
 
-    For smooth statistics, such as means and ratios.
-
-    For medians and other quantiles take ``quantiles``: the bootstrap does not do well on them with
-    few samples.
+    For smooth statistics, such as means and ratios. For medians and other quantiles take
+    ``quantile_estimate``: the bootstrap does not do well on them with few samples.
     """
     present = present_samples(samples)
     n = present.size
@@ -251,7 +239,7 @@ def _bca_fractions(
     *,
     confidence_fraction: float,
 ) -> tuple[float, float]:
-    """Which quantiles of the resamples bound the statistic, corrected for bias and skew (Efron and Tibshirani, eq. 14.10)."""
+    """Quantiles of the resamples that bound the statistic (Efron and Tibshirani, eq. 14.10)."""
     tail = (1 - confidence_fraction) / 2
     share_below = (
         np.count_nonzero(resampled < value) + 0.5 * np.count_nonzero(resampled == value)

@@ -1,17 +1,17 @@
-"""Where does a run's warm-up end, and does what follows stay the same?
+"""The end of a run's warm-up, and whether the run is steady after it.
 
-Warm-up: the truncation that makes the standard error of what is left least (MSER-5), believed only
-where what it cuts off differs from the rest by more than chance and by a share that matters.
-Logarithms are compared, so that one slow request is no warm-up. Trend: Kendall's test on means of
-consecutive batches, which are made longer until they have forgotten one another; what they still
-remember widens what chance can do. Samples without a change look like one in
-``FALSE_ALARM_FRACTION`` of runs, all looks together.
+Warm-up: the truncation that minimises the standard error of the rest (MSER-5), accepted only
+where what it cuts off differs from the rest significantly and by a share that matters.
+Logarithms are compared, so that one slow request is no warm-up. Trend: Kendall's test on means
+of consecutive batches, which are made longer until they are independent; what correlation is
+left widens the null distribution. In ``FALSE_ALARM_FRACTION`` of unchanging runs one of all the
+tests raises an alarm.
 
-Source: White, An Effective Truncation Heuristic for Bias Reduction in Simulation Output, Simulation
-69 (1997); MSER-5 after White, Cobb and Spratt, A Comparison of Five Steady-State Truncation
-Heuristics for Simulation, Winter Simulation Conference (2000). Trend of samples that remember:
-Hamed and Rao, A Modified Mann-Kendall Trend Test for Autocorrelated Data, Journal of Hydrology 204
-(1998).
+Source: White, An Effective Truncation Heuristic for Bias Reduction in Simulation Output,
+Simulation 69 (1997); MSER-5 after White, Cobb and Spratt, A Comparison of Five Steady-State
+Truncation Heuristics for Simulation, Winter Simulation Conference (2000). Trend of
+autocorrelated samples: Hamed and Rao, A Modified Mann-Kendall Trend Test for Autocorrelated
+Data, Journal of Hydrology 204 (1998).
 """
 
 import math
@@ -28,19 +28,18 @@ _Floats = NDArray[np.float64]
 
 MSER_BATCH: Final = 5
 MIN_SAMPLES: Final = 40
-"""With fewer nobody can tell warm-up or drift from chance."""
+"""With fewer, warm-up or drift cannot be told from chance."""
 _MOST_CUT_FRACTION: Final = 0.5
 """A least error beyond the middle says that no steady state was reached (White 1997)."""
 FALSE_ALARM_FRACTION: Final = 0.03
-"""In so many runs in which nothing changes, one of all the looks at it may say that something
-does (Bonferroni)."""
+"""Share of unchanging runs in which one of all the tests may raise an alarm (Bonferroni)."""
 _TREND_CHANCE_FRACTION: Final = FALSE_ALARM_FRACTION / 3
 """A third for the trend of TTFT and a third for that of TPOT, whose few batches have little
 power ..."""
 _CUT_CHANCE_FRACTION: Final = FALSE_ALARM_FRACTION / 3 / 4
 """... and a third for warm-up and drain in both."""
 MATTERS_RATIO: Final = 1.1
-"""Differences below a tenth are left alone."""
+"""Differences below a tenth are ignored."""
 _N_TREND_BATCHES: Final = 20
 _MIN_TREND_BATCHES: Final = 8
 _MAX_BATCH_CORRELATION_RATIO: Final = 0.4
@@ -49,18 +48,18 @@ _MAX_BATCH_CORRELATION_RATIO: Final = 0.4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """Did positive samples rise or fall, in the order in which they were taken?"""
+    """Trend of positive samples, in the order in which they were taken."""
 
     ratio: float
     """Geometric mean of the last third / of the first."""
     chance_fraction: float
-    """How often samples without a trend would look so."""
+    """p-value: how often samples without a trend look like this."""
     is_drifting: bool
-    """By more than chance, and by more than ``MATTERS_RATIO``."""
+    """Significant, and by more than ``MATTERS_RATIO``."""
 
 
 def warm_up(samples: ArrayLike) -> int:
-    """How many positive samples at the start are unlike the rest?
+    """Number of positive samples at the start that are unlike the rest.
 
     0 where none are, or where there are too few to tell.
 
@@ -82,7 +81,7 @@ def warm_up(samples: ArrayLike) -> int:
 
 
 def mser(samples: ArrayLike) -> int:
-    """How many samples at the start does MSER-5 cut off? A multiple of 5, at most half of them."""
+    """Samples that MSER-5 cuts off at the start: a multiple of 5, at most half of them."""
     array = np.asarray(samples, dtype=np.float64)
     n_batches = array.size // MSER_BATCH
     if n_batches < 2:
@@ -96,14 +95,14 @@ def mser(samples: ArrayLike) -> int:
 
 
 def _n_tried(n_batches: int) -> int:
-    """Among how many cuts is the best one chosen?"""
+    """Number of cuts among which the best one is chosen."""
     return max(1, math.floor(n_batches * _MOST_CUT_FRACTION) + 1)
 
 
 def trend(samples: ArrayLike) -> Trend | None:
-    """Did positive samples drift?
+    """Trend of positive samples.
 
-    None where there are too few to tell, or where they remember one another for too long.
+    None where there are too few, or where their autocorrelation is too long.
 
     Example
     -------
@@ -124,19 +123,20 @@ def trend(samples: ArrayLike) -> Trend | None:
 
 
 class _Batches(NamedTuple):
-    """Means of as many consecutive batches as have forgotten one another."""
+    """Means of as many consecutive batches as are independent."""
 
     means: _Floats
     n_each: int
     correlation_ratio: float
-    """Of neighbours, but for what a straight line explains; 0 where they are the fewest, whose
-    memory cannot be told from a drift."""
+    """Of neighbours, without a straight line; 0 for the fewest batches, whose memory cannot be told
+    from a drift."""
 
 
 def _independent_batches(logs: _Floats) -> _Batches:
-    """Of samples that never forget, the fewest batches.
+    """The largest number of batches that are independent.
 
-    They drift, or the run is too short to tell a drift from a long memory.
+    If none is, the fewest batches: the samples drift, or the run is too short to tell a drift
+    from a long memory.
     """
     n_batches = min(_N_TREND_BATCHES, logs.size // MSER_BATCH)
     while n_batches - 4 >= _MIN_TREND_BATCHES:
@@ -149,7 +149,7 @@ def _independent_batches(logs: _Floats) -> _Batches:
 
 
 def _correlation_ratio(means: _Floats) -> float:
-    """How alike are neighbours, without a straight line through all?"""
+    """Correlation of neighbours, without a straight line through all."""
     place = np.arange(means.size) - (means.size - 1) / 2
     rest = means - means.mean() - place * float(place @ means) / float(place @ place)
     scale = float(rest @ rest)
@@ -157,10 +157,7 @@ def _correlation_ratio(means: _Floats) -> float:
 
 
 def _chance_of_trend(batches: _Batches) -> float:
-    """How often do as many samples without a trend rise or fall together as these do?
-
-    Kendall (1938), by the normal law, good from 8 on.
-    """
+    """p-value of Kendall's test (1938), by the normal approximation, good from 8 on."""
     means, n = batches.means, batches.means.size
     concordant = float(np.sign(means[None, :] - means[:, None])[np.triu_indices(n, 1)].sum())
     memory_ratio = (1 + batches.correlation_ratio) / (1 - batches.correlation_ratio)
@@ -169,13 +166,11 @@ def _chance_of_trend(batches: _Batches) -> float:
 
 
 def _differ(first: _Floats, rest: _Floats, *, n_tried: int) -> bool:
-    """Do the means of two stretches differ by more than chance, and by as much as matters?
+    """Do the means of two stretches differ significantly, and by as much as matters?
 
-    The rest tells how far samples go together.
-
-    The cut between them is the best of ``n_tried``, and each was a try of chance (Bonferroni):
-    neighbouring cuts say almost the same, but the best of them leaves the calmest rest, which makes
-    chance look small.
+    The rest shows how far samples are correlated. The cut between them is the best of
+    ``n_tried``, each a chance for a false alarm (Bonferroni): neighbouring cuts are almost the
+    same, but the best of them leaves the calmest rest, which makes chance look small.
     """
     gap = abs(float(first.mean() - rest.mean()))
     is_long = independent_samples(rest <= float(np.median(rest))) >= MIN_INDEPENDENT_SAMPLES

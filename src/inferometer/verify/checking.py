@@ -1,9 +1,9 @@
-"""Was it so? Each claim beside what was measured, both with their intervals.
+"""Compare sealed predictions with measurements.
 
-A claim *held* where the measured value lies inside its interval, and the measurement has one too.
-It was *wrong* where the measured interval does not even touch it. In between, or where too little
-was measured for an interval, it is *undecided*. What an INVALID measurement says proves nothing:
-its question stays open.
+A claim *held* where the measured value lies inside its interval, and the measurement has an
+interval too. It was *wrong* where the measured interval does not even touch the claimed one. In
+between, or where too little was measured for an interval, it is *undecided*. An INVALID
+measurement proves nothing: its question stays open.
 """
 
 import math
@@ -22,31 +22,32 @@ ClaimVerdict: TypeAlias = Literal["held", "wrong", "undecided"]
 CheckVerdict: TypeAlias = Literal["held", "wrong", "undecided", "INVALID", "open"]
 
 REPLAYED: Final = "the very requests, replayed"
-"""How a question is known that this command itself measured."""
+"""Origin of a measurement that this command itself made."""
 _WORST_FIRST: Final[tuple[CheckVerdict, ...]] = ("INVALID", "wrong", "open", "undecided", "held")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One question that was asked of the real thing."""
+    """One question that was measured."""
 
     at: str
     run_id: str
     measured_utc: str
     """When it began."""
     asked_as: str
-    """How it is known that the same was asked."""
+    """How it is known that the question is the same."""
     validity: ValidityVerdict | None
-    """None: nobody judged it (sweeps, other tools)."""
+    """None: not judged (sweeps, other tools)."""
     why: str | None
     """Why it is not VALID."""
     evidence: tuple[FileSum, ...] = ()
-    """The files of the run, and their sums; none in entries of versions that did not store them."""
+    """The files of the run and their SHA-256; empty in entries of versions that did not store
+    them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What was measured, and what it says."""
+    """A measured question, and its metrics."""
 
     measured: Measured
     values: Mapping[Metric, Estimate]
@@ -56,7 +57,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a claim."""
+    """A claim beside its measurement."""
 
     at: str
     metric: Metric
@@ -70,7 +71,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseOutcome:
-    """What became of a promise, and of what was said of it."""
+    """An SLO claim beside its measurement."""
 
     at: str
     measured: Verdict
@@ -79,7 +80,7 @@ class PromiseOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A measurement that is about to begin: a run that is killed, because it went badly or not, leaves this line."""
+    """A measurement that is about to begin: a run that is killed leaves this line."""
 
     seal_sha256: str
     at: str
@@ -89,7 +90,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What came of measuring some questions of a seal, or all."""
+    """Outcomes of measuring some questions of a seal, or all."""
 
     seal_sha256: str
     measured: tuple[Measured, ...]
@@ -101,7 +102,7 @@ class Check:
 def checked(
     seal: Seal, seal_sha256: str, sealed_utc: str, measurements: Sequence[Measurement]
 ) -> Check:
-    """Compare what was sealed with what was measured.
+    """Compare a seal with measurements.
 
     ``sealed_utc`` is when the ledger took the seal in.
 
@@ -132,7 +133,7 @@ def checked(
 
 
 def outcome_of(claim: Claim, measured: Estimate) -> Outcome:
-    """What became of this claim?
+    """Compare this claim with its measurement.
 
     Example
     -------
@@ -181,7 +182,10 @@ def _promise_outcome(claim: PromiseClaim, seen: Verdict) -> PromiseOutcome:
 
 
 def _storable(estimate: Estimate) -> Estimate:
-    """JSON has no infinity: where the slowest were not done there is no upper end, and so no interval."""
+    """JSON has no infinity.
+
+    If the slowest requests did not end, there is no upper end, and so no interval.
+    """
     if estimate.high is None or math.isfinite(estimate.high):
         return estimate
     return replace(

@@ -1,9 +1,9 @@
-"""Which numbers does a simulation, or a step-time model, commit itself to, and how far may they be off?
+"""Claims: numbers that a simulation or a step-time model predicts, with their intervals.
 
-Latencies and rates of a load are those of its simulated run; their interval reaches over the runs
-of the same requests at the fast and the slow end of what step times may be, or on all servers that
-were drawn of those that may be the one. A step's interval is the fit's own, or reaches over the
-shares of its peaks that a device may reach.
+Latencies and rates of a load are those of its simulated run. Their interval covers the runs of
+the same requests at the fast and the slow end of the step times, or on all servers drawn from
+the posterior. A step's interval is the fit's own, or covers the shares of its peaks that a
+device may reach.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ times, numbers come out as far off."""
 
 
 class Commitment(NamedTuple):
-    """What is claimed, and what that rests on."""
+    """What is claimed, and what it is based on."""
 
     belief: Belief
     claims: tuple[Claim, ...]
@@ -53,7 +53,7 @@ _PERCENTILES: Final[Mapping[Metric, _Percentile]] = {
 
 
 def values_of_requests(summary: RequestSummary) -> dict[Metric, Estimate]:
-    """What a run of requests says of each metric that it can say something about."""
+    """Value of each metric in a run of requests, where it has one."""
     said: dict[Metric, Estimate] = {}
     for metric, (latency, fraction) in _PERCENTILES.items():
         found = summary.latency(latency).percentile(fraction)
@@ -67,7 +67,7 @@ def values_of_requests(summary: RequestSummary) -> dict[Metric, Estimate]:
 
 
 def values_of_point(summary: PointSummary) -> dict[Metric, Estimate]:
-    """The same of a point of a sweep."""
+    """The same for a point of a sweep."""
     said: dict[Metric, Estimate] = {}
     if summary.prefill_s is not None:
         said["prefill_s"] = summary.prefill_s
@@ -79,9 +79,10 @@ def values_of_point(summary: PointSummary) -> dict[Metric, Estimate]:
 def load_claims(
     at: str, likely: RequestSummary, ends: Sequence[RequestSummary]
 ) -> tuple[Claim, ...]:
-    """What is claimed of a load.
+    """Claims of a load.
 
-    The likely run's numbers, and as far as the same requests go on all others that may be.
+    The expected run's numbers, with an interval that covers the same requests in all other
+    possible runs.
     """
     others = [values_of_requests(summary) for summary in ends]
     return tuple(
@@ -100,7 +101,7 @@ def load_claims(
 
 
 def spanned(value: float, ends: Sequence[float], *, n_samples: int = 1) -> Estimate:
-    """A claim of this value, as far as these ends go.
+    """A claim of this value, with an interval that covers these ends.
 
     Example
     -------
@@ -120,13 +121,10 @@ def spanned(value: float, ends: Sequence[float], *, n_samples: int = 1) -> Estim
     )
 
 
-# What does a measured run say of a question that was sealed?
-
-
 def load_measurement(
     seal: Seal, at: str, run: Run, asked_as: str, evidence: tuple[FileSum, ...]
 ) -> Measurement:
-    """What a run of requests says of the load ``at``.
+    """Measured metrics of a run of requests at the load ``at``.
 
     Raises
     ------
@@ -149,7 +147,7 @@ def load_measurement(
 def point_measurements(
     run: Run, asked: dict[str, SweepPoint], evidence: tuple[FileSum, ...]
 ) -> tuple[Measurement, ...]:
-    """What a sweep says of those of its points that were asked about, by name.
+    """Measured metrics of the requested points of a sweep, by name.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""By which files is a measured run known, so that the ledger can say later whether they are the same?"""
+"""Identity of a measured run: the SHA-256 of its files, so that the ledger can show changes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class FileSum:
 
 
 def evidence_of(path: Path) -> tuple[FileSum, ...]:
-    """The manifest, the sums of the tables and the raw logs of a run's folder; of a file the file itself.
+    """Files of a run with their SHA-256: manifest, tables and raw logs, or the one file.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def evidence_of(path: Path) -> tuple[FileSum, ...]:
 
 
 def refuse_changed(path: Path, stored: Sequence[FileSum], *, run_id: str) -> None:
-    """Are the files of this run those that the ledger has?
+    """Refuse a run whose files are not those in the ledger.
 
     Raises
     ------
@@ -68,6 +68,6 @@ def refuse_changed(path: Path, stored: Sequence[FileSum], *, run_id: str) -> Non
 
 
 def shared_raw_log(evidence: Iterable[FileSum], known: Iterable[FileSum]) -> bool:
-    """Does one of these raw logs stand in the other list?"""
+    """Is one of these raw logs in the other list?"""
     sums = {one.sha256 for one in known if one.is_raw_log}
     return any(one.is_raw_log and one.sha256 in sums for one in evidence)

@@ -1,12 +1,10 @@
-"""What was ever sealed, and what became of it.
+"""The ledger: an append-only file of seals and their outcomes, each line chained to the last.
 
-A file to which lines are only added, each of which holds to the one before?
-
-A line is one entry in canonical JSON. It carries the SHA-256 of the line before it and of itself: a
-line that is changed, taken out or put in breaks the chain where it stands. An entry is put in whole
-or not at all, by one writer at a time. Whoever owns the file can write the whole chain anew, or cut
-its end: an *anchor*, the number and sum of the last line, kept where the owner cannot change it,
-shows that.
+A line is one entry in canonical JSON. It carries the SHA-256 of the line before it and of
+itself: a line that is changed, removed or inserted breaks the chain at that place. An entry is
+written in whole or not at all, by one writer at a time. The owner of the file can rewrite the
+whole chain, or cut its end. An *anchor*, the number and sum of the last line, stored where the
+owner cannot change it, shows that.
 """
 
 import fcntl
@@ -35,12 +33,12 @@ _DOOR: Final = Door(
 _CLOCKS_DIFFER_S: Final = 300.0
 _SHA256: Final = re.compile("[0-9a-f]{64}")
 FIRST: Final = "0" * 64
-"""What the first line holds to."""
+"""Predecessor of the first line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line: predictions that were sealed, an attempt to measure some, or what came of one.
+    """One line: a seal, an attempt to measure, or an outcome.
 
     Fields that came later have a default: lines without them stay as they were written.
     """
@@ -56,7 +54,7 @@ class Entry:
 
     @property
     def seal_sha256(self) -> str:
-        """Which predictions is this about?"""
+        """The seal that this entry is about."""
         if self.seal is not None:
             return sha256_of(self.seal)
         about = self.check or self.attempt
@@ -90,9 +88,9 @@ def read_ledger(path: Path) -> tuple[Entry, ...]:
 def append(
     path: Path, *, at_utc: str, add: Callable[[Sequence[Entry]], Content | None]
 ) -> Entry | None:
-    """Add what ``add`` makes of the entries that are there, unless that is None.
+    """Append the entry that ``add`` makes of the present ones, unless it is None.
 
-    Nobody else can add meanwhile.
+    A lock excludes other writers meanwhile.
 
     Raises
     ------
@@ -131,7 +129,7 @@ def sealed_entry(entries: Sequence[Entry], seal_sha256: str) -> Entry | None:
 
 
 def checks_of(entries: Sequence[Entry], seal_sha256: str) -> tuple[Check, ...]:
-    """What became of them, in order."""
+    """Outcomes of these predictions, in order."""
     return tuple(
         entry.check
         for entry in entries
@@ -149,12 +147,15 @@ def attempts_of(entries: Sequence[Entry], seal_sha256: str) -> tuple[Attempt, ..
 
 
 def anchor_of(entries: Sequence[Entry]) -> str:
-    """The number of lines and the sum of the last: what to keep where the ledger's owner cannot change it."""
+    """Number of lines and sum of the last line.
+
+    To be stored where the ledger's owner cannot change it.
+    """
     return f"{len(entries)}:{entries[-1].sha256 if entries else FIRST}"
 
 
 def refuse_future(entries: Sequence[Entry], *, now_utc: str, where: str) -> None:
-    """Is a line dated after now, or before the line above it?
+    """Refuse a line that is dated after now, or before the line above it.
 
     Raises
     ------
@@ -179,7 +180,7 @@ def refuse_future(entries: Sequence[Entry], *, now_utc: str, where: str) -> None
 
 
 def refuse_without(entries: Sequence[Entry], anchor: str, *, where: str) -> None:
-    """Does the chain still hold what this anchor was taken of?
+    """Refuse a chain that no longer contains this anchor.
 
     Raises
     ------
@@ -217,7 +218,7 @@ def refuse_without(entries: Sequence[Entry], anchor: str, *, where: str) -> None
 
 @contextmanager
 def _alone(folder: Path) -> Generator[None]:
-    """Hold the folder, waiting for whoever holds it; the kernel lets go when the process dies."""
+    """Lock the folder, waiting for the lock's owner; the kernel releases it when a process dies."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
@@ -255,7 +256,7 @@ def _refuse_future_content(content: Content, now_utc: str) -> None:
 
 
 def _is_after(one_utc: str, other_utc: str) -> bool:
-    """Later by more than two clocks that are well kept differ."""
+    """Later by more than two well-set clocks differ."""
     return (
         datetime.fromisoformat(one_utc) - datetime.fromisoformat(other_utc)
     ).total_seconds() > _CLOCKS_DIFFER_S

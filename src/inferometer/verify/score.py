@@ -1,7 +1,6 @@
-"""How often were we right? Of every prediction in a ledger: held, wrong, undecided, or still open.
+"""Score of a ledger: every prediction held, wrong, undecided or still open.
 
-A claim counts once, by the first valid measurement of it. Open claims are shown and are in no
-share.
+A claim counts once, by its first valid measurement. Open claims are shown and are in no share.
 """
 
 from collections import Counter
@@ -32,7 +31,7 @@ from inferometer.verify.seals import Basis, Claim, Metric, PromiseClaim, Seal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimState:
-    """A claim, and what became of it by now."""
+    """A claim, and its outcome so far."""
 
     claim: Claim
     outcome: Outcome | None
@@ -40,7 +39,7 @@ class ClaimState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseState:
-    """What was said of a promise, and what became of that."""
+    """An SLO claim, and its outcome so far."""
 
     claim: PromiseClaim
     outcome: PromiseOutcome | None
@@ -48,7 +47,7 @@ class PromiseState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """A seal, and where it stands."""
+    """A seal, and its state."""
 
     seal: Seal
     seal_sha256: str
@@ -57,7 +56,8 @@ class Experiment:
     claims: tuple[ClaimState, ...]
     promises: tuple[PromiseState, ...]
     measured: tuple[Measured, ...]
-    """Every run that asked one of its questions, in the order of the ledger; INVALID ones too."""
+    """Every run that measured one of its questions, in the order of the ledger; INVALID ones
+    too."""
     open_questions: tuple[str, ...]
     """Never measured, or only by INVALID runs."""
     attempts: tuple[Attempt, ...] = ()
@@ -74,7 +74,7 @@ class Experiment:
 
     @property
     def verdicts(self) -> tuple[ClaimVerdict, ...]:
-        """Of everything that was claimed and measured, promises too."""
+        """Of every measured claim, SLO claims too."""
         found = list[ClaimVerdict]()
         for outcome in (
             *(one.outcome for one in self.claims),
@@ -94,13 +94,13 @@ class Experiment:
         )
 
     def runs_of(self, at: str) -> tuple[Measured, ...]:
-        """The runs that asked this question."""
+        """The runs that measured this question."""
         return tuple(one for one in self.measured if one.at == at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricScore:
-    """How right were all predictions of one metric that rest on the same kind of step times?"""
+    """Score of all predictions of one metric with the same kind of step times."""
 
     metric: Metric | None
     """None: of all metrics."""
@@ -112,7 +112,7 @@ class MetricScore:
     n_undecided: int
     inside_fraction: float
     median_error_fraction: float
-    """Of the sizes of the errors."""
+    """Of absolute errors."""
     p90_error_fraction: float
 
 
@@ -130,7 +130,7 @@ class Score:
 
 
 def score_of(entries: Sequence[Entry]) -> Score:
-    """Where does every prediction stand?"""
+    """State of every prediction."""
     experiments = tuple(
         experiment_of(entries, entry) for entry in entries if entry.seal is not None
     )
@@ -163,7 +163,7 @@ def score_of(entries: Sequence[Entry]) -> Score:
 
 
 def experiment_of(entries: Sequence[Entry], sealed: Entry) -> Experiment:
-    """Where do the predictions of this entry stand?"""
+    """State of the predictions of this entry."""
     seal = sealed.seal
     if seal is None:
         raise ValueError(f"entry {sealed.number} seals nothing")

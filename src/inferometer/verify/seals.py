@@ -1,7 +1,7 @@
-"""What was predicted, of which questions, by what, and when: a prediction that nobody can change unnoticed?
+"""Seals: predictions with their questions and basis, which nobody can change unnoticed.
 
-A seal is put into canonical JSON (keys sorted, no blanks, shortest numbers), whose SHA-256 is its
-name. All times are UTC.
+A seal is written as canonical JSON (keys sorted, no blanks, shortest numbers), whose SHA-256 is
+its name. All times are UTC.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ Metric: TypeAlias = Literal[
     "prefill_s",
     "decode_step_s",
 ]
-"""What can be predicted; the unit is in the name."""
+"""A predicted metric; its unit is in the name."""
 
 SEAL_VERSION: Final = 1
 
@@ -41,9 +41,9 @@ class Question:
     """One load of a server, or one point of a sweep."""
 
     at: str
-    """What it is called: ``2 requests/s``, ``4 users``, ``prompt 64, batch 1``."""
+    """Its name: ``2 requests/s``, ``4 users``, ``prompt 64, batch 1``."""
     asks: str
-    """What exactly is asked, in words."""
+    """The exact question, in words."""
     sha256: str
     """Of all its requests, or of the point."""
 
@@ -62,7 +62,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseClaim:
-    """Will the promise be kept at this load? *undecided* claims nothing."""
+    """Is the SLO met at this load? *undecided* claims nothing."""
 
     at: str
     objective: str
@@ -71,7 +71,7 @@ class PromiseClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeVersion:
-    """Which code predicted?"""
+    """The code that predicted."""
 
     version: str
     git_commit: str | None
@@ -80,13 +80,13 @@ class CodeVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """What do the predictions rest on?"""
+    """The basis of the predictions."""
 
     basis: Basis
     subject: str
-    """Which model on what."""
+    """Model and device."""
     rests_on: str
-    """Where its step times, KV cache and rules are from, in words."""
+    """Origin of its step times, KV cache and rules, in words."""
     sha256: str
     """Of the fit's file; where step times are those of a datasheet, of the model and the device
     as the catalogue had them."""
@@ -109,7 +109,7 @@ class Seal:
 
 
 def canonical(value: object) -> bytes:
-    """The one way in which these facts are written.
+    """Canonical JSON of these facts.
 
     Example
     -------
@@ -125,11 +125,10 @@ def sha256_of(value: object) -> str:
 
 
 def plan_sha256(plan: VerifyPlan) -> str:
-    """Of a plan as it was understood.
+    """SHA-256 of a plan as parsed.
 
-    Comments and the order of its keys do not matter, nor in which folder its files lie.
-
-    What is in the fit's file and in the workload's has sums of its own.
+    Comments, the order of its keys and the folder of its files do not matter. The fit's file and
+    the workload's have sums of their own.
     """
     replace = msgspec.structs.replace
     server = replace(plan.server, fit=_name_of(plan.server.fit), model=Path(plan.server.model).name)
@@ -143,7 +142,7 @@ def plan_sha256(plan: VerifyPlan) -> str:
 
 
 def requests_sha256(requests: RequestPlan) -> str:
-    """Of every request: its instant, its lengths, whom it follows, with whom it shares a prefix."""
+    """SHA-256 of every request: instant, lengths, predecessor and shared prefix."""
     digest = hashlib.sha256()
     for name in requests._fields:
         column: I32 | I64 = getattr(requests, name)
@@ -154,9 +153,6 @@ def requests_sha256(requests: RequestPlan) -> str:
 
 def _name_of(path: str | None) -> str | None:
     return None if path is None else Path(path).name
-
-
-# What was sealed in this folder, and is it what was sealed?
 
 
 _DOOR: Final = Door(
@@ -171,14 +167,14 @@ SEAL_NAME: Final = "seal.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedFile:
-    """What ``seal.json`` holds."""
+    """Content of ``seal.json``."""
 
     sha256: str
     seal: Seal
 
 
 def write_seal(folder: Path, seal: Seal) -> None:
-    """Put the seal into the folder, all or nothing.
+    """Write the seal into the folder, all or nothing.
 
     Raises
     ------

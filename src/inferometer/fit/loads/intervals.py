@@ -1,10 +1,9 @@
-"""Between which values does each limit of a server lie, and what does each switch?
+"""Intervals of a server's limits, verdicts on its switches, and draws of whole servers.
 
-Profile likelihood, group by group.
-
-At each value the step times may give way a little, along slopes that are known by then. A value is
-out where the groups of neighbouring requests say so one after the other, not where one of them
-does. Letters of shapes: N misfits, K unknowns.
+Profile likelihood (Venzon and Moolgavkar 1988), group by group: at each value of a limit the step
+times are re-optimised a little, along slopes that are known from the search. A value is excluded
+where the groups of neighbouring requests disagree with it consistently, not where one of them does.
+Letters of shapes: N residuals, K unknowns, G groups.
 """
 
 import math
@@ -15,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from inferometer.fit.loads.search import Explained, Place
+from inferometer.fit.loads.search import Candidate, Explanation
 from inferometer.fit.loads.server import (
     FRONT_END,
     LIMITS,
@@ -26,34 +25,35 @@ from inferometer.fit.loads.server import (
     Switch,
 )
 from inferometer.fit.loads.server_fit import ServerDraw
-from inferometer.fit.map import costs, differences, downhill, draw
+from inferometer.fit.map import central_differences, draws_of, gradient_and_curvature, student_loss
 from inferometer.records.columns import F64
 
 _Z_OUT: Final = 1.645
 _LEAST_COST: Final = 1.35
 """Half of the 90 % quantile of chi squared with one degree of freedom."""
 _SCATTER_FRACTION: Final = 0.15
-"""Of the best cost: at the least change of a step's time it scatters by a tenth, and a search
+"""Of the lowest loss: it scatters by a tenth at the least change of a step's time, and a search
 ends near the best, not at it."""
 _BESIDE_FRACTION: Final = 0.015
 _HOPELESS_RATIO: Final = 3.0
-"""What is so much worse is out, whatever other limits do."""
+"""A value this much worse is excluded whatever the other limits are."""
 _SURE_RATIO: Final = 2.0
-"""A switch is decided where its other position is so much worse: on a real server what the
-closed form gets wrong may favour either by more than chance does."""
+"""A switch is decided if its other position is this much worse: on a real server the closed form's
+errors may favour either position by more than chance does."""
 _N_YIELDS: Final = 2
 _LARGEST_YIELD: Final = 0.1
 _SHARES: Final = (1.0, 0.5, 0.25, 0.0)
-"""Of a draw's move: what the load tests do not allow is tried nearer to the best."""
+"""Shares of a draw's move that are tried: what the load tests exclude is tried nearer to the
+best."""
 _NEAR_RATIO: Final = 1.01
-"""An end of an interval is found this closely."""
+"""Relative precision of the end of an interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitInterval:
-    """What the load tests say of a limit: it is in [low, high].
+    """A limit is in [low, high], by the load tests.
 
-    Where it was never reached, ``high`` is what memory allows, or None.
+    Where it was never reached, ``high`` is what the device's memory allows, or None.
     """
 
     name: Limit
@@ -62,60 +62,67 @@ class LimitInterval:
     high: int | None
     is_reached: bool
     is_bounded_below: bool
-    """Something smaller would have shown."""
+    """A smaller limit would have shown."""
     is_likely_inside: bool
-    """None at all explains the load tests too, but the best value does so better."""
+    """No limit at all explains the load tests too, but the best value does so better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchVerdict:
-    """What the load tests say of a switch; undecided where both positions explain them alike."""
+    """The position of a switch; undecided where both positions explain the load tests."""
 
     name: Switch
     best: bool
     is_decided: bool
 
 
-class _Yielded(NamedTuple):
-    """Unknowns that have given way, and what is left there."""
+class _Reoptimised(NamedTuple):
+    """Step times re-optimised for other knobs, and the residuals there."""
 
     x: F64
-    misfit: F64
+    residuals: F64
 
 
 class Profiles:
-    """Asks what else might be, of load tests that are explained."""
+    """Profile likelihoods of the limits and switches around the best server."""
 
-    def __init__(self, explained: Explained) -> None:
-        box, x = explained.box, explained.solution.x
-        self._box, self._knobs, self._x, self._turned = box, explained.knobs, x, explained.turned
-        self._slopes = differences(box.misfit(explained.knobs), x, box.unknowns)
-        self._groups = np.unique(box.groups(), return_inverse=True)[1]
-        self._best = self._cost_of_groups(self._yielded(explained.knobs).misfit)
+    def __init__(self, explanation: Explanation) -> None:
+        problem, x = explanation.problem, explanation.posterior.x
+        self._problem, self._knobs, self._x, self._switched = (
+            problem,
+            explanation.knobs,
+            x,
+            explanation.switched,
+        )
+        self._slopes = central_differences(problem.residuals(explanation.knobs), x, problem.prior)
+        self._groups = np.unique(problem.groups(), return_inverse=True)[1]
+        self._best = self._loss_by_group(self._reoptimised(explanation.knobs).residuals)
 
     def interval(self, name: Limit) -> LimitInterval:
-        """Between which values does the limit lie?"""
-        whole, best = self._box.terms.ranges[name], int(getattr(self._knobs, name))
-        bests = [int(getattr(place.knobs, name)) for place in self._places]
+        """The 90 % interval of a limit."""
+        whole, best = self._problem.space.ranges[name], int(getattr(self._knobs, name))
+        bests = [int(getattr(candidate.knobs, name)) for candidate in self._candidates]
 
-        def may_be(value: int) -> bool:
-            return any(self._allows(place, name, value) for place in self._places)
+        def is_possible(value: int) -> bool:
+            return any(self._is_possible(candidate, name, value) for candidate in self._candidates)
 
-        is_open = whole.low < whole.high and may_be(whole.high)
+        is_open = whole.low < whole.high and is_possible(whole.high)
         is_likely_inside = (
             whole.low < best < whole.high
-            and self._more(self._knobs.with_limit(name, whole.high)) > _LEAST_COST
+            and self._extra_loss(self._knobs.with_limit(name, whole.high)) > _LEAST_COST
         )
-        is_low_in = whole.low == best or may_be(whole.low)
+        is_low_in = whole.low == best or is_possible(whole.low)
         return LimitInterval(
             name=name,
             best=best,
-            low=whole.low if is_low_in else _edge(may_be, whole.low, min(bests)),
+            low=whole.low if is_low_in else _edge(is_possible, whole.low, min(bests)),
             high=(
-                self._possible(name)
+                self._largest_possible(name)
                 if is_open
                 else (
-                    whole.high if whole.low == whole.high else _edge(may_be, whole.high, max(bests))
+                    whole.high
+                    if whole.low == whole.high
+                    else _edge(is_possible, whole.high, max(bests))
                 )
             ),
             is_reached=not is_open,
@@ -123,139 +130,138 @@ class Profiles:
             is_likely_inside=is_likely_inside,
         )
 
-    def _possible(self, name: Limit) -> int | None:
-        """The most that the limit can be, whatever the load tests say."""
-        return self._box.terms.most_blocks if name == "n_kv_blocks" else None
+    def _largest_possible(self, name: Limit) -> int | None:
+        """The most that the device's memory allows."""
+        return self._problem.space.most_blocks if name == "n_kv_blocks" else None
 
     def verdict(self, name: Switch) -> SwitchVerdict:
-        """Might it as well be in the other position?"""
+        """Is the switch's position decided?"""
         return SwitchVerdict(
             name=name,
             best=bool(getattr(self._knobs, name)),
-            is_decided=self._as_good(self._turned[name], _SURE_RATIO) is None,
+            is_decided=self._equally_good(self._switched[name], _SURE_RATIO) is None,
         )
 
     @cached_property
-    def _places(self) -> tuple[Place, ...]:
-        """What fits best.
+    def _candidates(self) -> tuple[Candidate, ...]:
+        """The best server, and those with an undecided switch flipped: a limit may differ there."""
+        others = (self._equally_good(candidate) for candidate in self._switched.values())
+        return (
+            Candidate(self._knobs, self._x),
+            *(candidate for candidate in others if candidate is not None),
+        )
 
-        And the best that is left with each switch that is open in its other position: a limit may
-        be elsewhere there.
-        """
-        others = (self._as_good(place) for place in self._turned.values())
-        return (Place(self._knobs, self._x), *(place for place in others if place is not None))
-
-    def _as_good(self, place: Place, most_ratio: float = 1.0) -> Place | None:
-        """The place, or its knobs at the step times that fit best, where that explains the load tests as well."""
-        starts = (place, Place(place.knobs, self._x))
+    def _equally_good(self, candidate: Candidate, most_ratio: float = 1.0) -> Candidate | None:
+        """The server with these knobs if it explains the load tests as well, else None."""
+        starts = (candidate, Candidate(candidate.knobs, self._x))
         return next(
             (
                 one
                 for one in starts
-                if self._excess_ratio(self._yielded(one.knobs, one.x).misfit) <= most_ratio
+                if self._excess_ratio(self._reoptimised(one.knobs, one.x).residuals) <= most_ratio
             ),
             None,
         )
 
-    def _allows(self, place: Place, name: Limit, value: int) -> bool:
-        """Might the limit be this, the others and the switches as they are there, or the others nearly?"""
+    def _is_possible(self, candidate: Candidate, name: Limit, value: int) -> bool:
+        """Is this value of a limit possible, the other limits being as they are or nearly so?"""
         if (
             name == "max_num_batched_tokens"
-            and not place.knobs.enable_chunked_prefill
-            and value < self._box.terms.max_model_len
+            and not candidate.knobs.enable_chunked_prefill
+            and value < self._problem.space.max_model_len
         ):
             return False  # vLLM does not start: whole prompts would not fit into a step
-        knobs = place.knobs.with_limit(name, value)
-        plain_ratio = self._excess_ratio(self._yielded(knobs, place.x).misfit)
+        knobs = candidate.knobs.with_limit(name, value)
+        plain_ratio = self._excess_ratio(self._reoptimised(knobs, candidate.x).residuals)
         beside = (
-            self._is_as_good(self._yielded(moved, place.x).misfit)
-            for moved in self._beside(knobs, name)
+            self._is_equally_good(self._reoptimised(moved, candidate.x).residuals)
+            for moved in self._with_neighbours(knobs, name)
         )
         return plain_ratio <= 1 or (plain_ratio < _HOPELESS_RATIO and any(beside))
 
     def unknowns_at(self, knobs: ServerKnobs, off: F64, weights: F64) -> F64 | None:
-        """Unknowns that may be, ``off`` what fits best with these knobs, as far as the load tests allow; None: it cannot be these knobs.
+        """Step times of a draw with these knobs: the best ones moved by ``off``, if possible.
 
-        ``weights`` are those of the groups (G, 1 in the mean) while the unknowns give way: other
-        load tests would have said other things.
+        The move is shortened as far as the load tests demand; None if they exclude the knobs.
+        ``weights`` (G) of mean 1 reweight the groups (Bayesian bootstrap, Rubin 1981): another
+        load test would have given other residuals.
         """
         switched = (
-            place for place in self._turned.values() if _switches(place.knobs) == _switches(knobs)
+            candidate
+            for candidate in self._switched.values()
+            if _switches(candidate.knobs) == _switches(knobs)
         )
-        x = next(switched, Place(self._knobs, self._x)).x
+        x = next(switched, Candidate(self._knobs, self._x)).x
         for share in _SHARES:
-            found = self._yielded(knobs, x + share * off, np.sqrt(weights)[self._groups])
-            if self._is_as_good(self._box.misfit(knobs)(found.x)):
+            found = self._reoptimised(knobs, x + share * off, np.sqrt(weights)[self._groups])
+            if self._is_equally_good(self._problem.residuals(knobs)(found.x)):
                 return found.x
         return None
 
     @property
     def n_groups(self) -> int:
-        """Of the misfits."""
+        """Number of groups of residuals."""
         return int(self._groups.max()) + 1
 
-    def _beside(self, knobs: ServerKnobs, name: Limit) -> Iterator[ServerKnobs]:
+    def _with_neighbours(self, knobs: ServerKnobs, name: Limit) -> Iterator[ServerKnobs]:
         """One of the other limits a little lower or higher: limits stand in for one another."""
         for other in LIMITS:
-            now, whole = int(getattr(knobs, other)), self._box.terms.ranges[other]
+            now, whole = int(getattr(knobs, other)), self._problem.space.ranges[other]
             step = max(round(_BESIDE_FRACTION * now), 1)
             for moved in (whole.within(now - step), whole.within(now + step)):
                 if other != name and moved != now:
                     yield knobs.with_limit(other, moved)
 
-    def _more(self, knobs: ServerKnobs) -> float:
-        return float((self._cost_of_groups(self._yielded(knobs).misfit) - self._best).sum())
+    def _extra_loss(self, knobs: ServerKnobs) -> float:
+        return float((self._loss_by_group(self._reoptimised(knobs).residuals) - self._best).sum())
 
-    def _is_as_good(self, misfit: F64) -> bool:
-        return self._excess_ratio(misfit) <= 1
+    def _is_equally_good(self, residuals: F64) -> bool:
+        return self._excess_ratio(residuals) <= 1
 
-    def _excess_ratio(self, misfit: F64) -> float:
-        """How much worse than the best, to what scatters.
+    def _excess_ratio(self, residuals: F64) -> float:
+        """Excess loss over the best, relative to what is significant.
 
-        Misfits beyond what was expected are the model's fault, not chance. What it gets wrong may
-        favour a wrong limit, so a limit is out only where it is worse by as much more.
+        Residuals larger than expected are the model's fault, not chance. A wrong model may favour a
+        wrong limit, so the threshold grows with the scatter.
         """
-        more = self._cost_of_groups(misfit) - self._best
+        more = self._loss_by_group(residuals) - self._best
         scattered = max(_LEAST_COST, _SCATTER_FRACTION * float(self._best.sum())) * max(
-            self._box.scatter_ratio, 1.0
+            self._problem.scatter_ratio, 1.0
         )
         return float(more.sum()) / max(scattered, _Z_OUT * float(more.std()) * math.sqrt(len(more)))
 
-    def _yielded(
+    def _reoptimised(
         self, knobs: ServerKnobs, start: F64 | None = None, root_weights: F64 | float = 1.0
-    ) -> _Yielded:
-        """What is left with these knobs, the step times having given way as far as that helps."""
-        misfit, unknowns, slopes = (
-            self._box.misfit(knobs),
-            self._box.unknowns,
+    ) -> _Reoptimised:
+        """Residuals with these knobs after two Gauss-Newton steps of the step times."""
+        residuals, prior, slopes = (
+            self._problem.residuals(knobs),
+            self._problem.prior,
             self._slopes * np.reshape(root_weights, (-1, 1)),
         )
         x = self._x if start is None else start
-        seen = misfit(x) * root_weights
+        seen = residuals(x) * root_weights
         for _ in range(_N_YIELDS):
-            gradient, curvature = downhill(seen, slopes, x, unknowns)
-            moved = unknowns.possible(
+            gradient, curvature = gradient_and_curvature(seen, slopes, x, prior)
+            moved = prior.clipped(
                 x - np.clip(np.linalg.solve(curvature, gradient), -_LARGEST_YIELD, _LARGEST_YIELD)
             )
-            tried = misfit(moved) * root_weights
-            if costs(tried).sum() >= costs(seen).sum():
+            tried = residuals(moved) * root_weights
+            if student_loss(tried).sum() >= student_loss(seen).sum():
                 break
             x, seen = moved, tried
-        return _Yielded(x, seen)
+        return _Reoptimised(x, seen)
 
-    def _cost_of_groups(self, misfit: F64) -> F64:
-        return np.asarray(np.bincount(self._groups, costs(misfit)), dtype=np.float64)
+    def _loss_by_group(self, residuals: F64) -> F64:
+        return np.asarray(np.bincount(self._groups, student_loss(residuals)), dtype=np.float64)
 
 
 def _switches(knobs: ServerKnobs) -> tuple[bool, ...]:
     return tuple(getattr(knobs, name) for name in SWITCHES)
 
 
-def _edge(may_be: Callable[[int], bool], outside: int, inside: int) -> int:
-    """The last value that may be, on the way to one that may not.
-
-    Bisected, and taken a little too far rather than too near.
-    """
+def _edge(is_possible: Callable[[int], bool], outside: int, inside: int) -> int:
+    """The last possible value on the way to an impossible one: bisected, and rounded outwards."""
     while abs(outside - inside) > 1 and max(outside, inside) > _NEAR_RATIO * min(outside, inside):
         between = (
             round(math.sqrt(outside * inside))
@@ -264,46 +270,39 @@ def _edge(may_be: Callable[[int], bool], outside: int, inside: int) -> int:
         )
         if between in {outside, inside}:
             break
-        if may_be(between):
+        if is_possible(between):
             inside = between
         else:
             outside = between
     return inside if abs(outside - inside) <= 1 else outside
 
 
-# Which servers may as well have answered these load tests: limits, switches, step times and front
-# end drawn together?
-# Limits come from their intervals, and stay where the load tests, all limits at once, leave them;
-# step times give way to them and scatter as far as their own doubt goes. A limit without an upper
-# end is drawn far beyond what is assumed of it.
-
-
 N_DRAWS: Final = 19
-"""The true server is as likely as any of them: it lies below or above all of them one time in
+"""The true server is as likely as any draw, so it lies below or above all of them one time in
 ten."""
 _MOST_TRIES: Final = 4 * N_DRAWS
 _OPEN_RATIO: Final = 4
-"""A limit of which no upper end is known is drawn up to so much more than a simulation takes."""
+"""A limit without an upper end is drawn up to this many times what a simulation assumes."""
 _BESIDE_STEPS: Final = ("blend_ratio", FRONT_END)
 _SEED: Final = 20261122
 
 
 def draw_servers(
-    profiles: Profiles, explained: Explained, knobs: Sequence[KnobFit]
+    profiles: Profiles, explanation: Explanation, knobs: Sequence[KnobFit]
 ) -> tuple[ServerDraw, ...]:
-    """Servers that are equally likely.
+    """Equally likely servers: limits, switches, step times and front-end delay drawn together.
 
-    Where hardly any limits go together with the load tests, those that do come again.
-
-    None where no other server does: 19 times the likely one would be an interval of no width, and
-    both ends of its step times say more. All steps of a draw are slower or faster by as much as is
-    left between the load tests and their simulation.
+    Limits are drawn from their intervals and rejected where, all together, they contradict the load
+    tests; step times are re-optimised for them and scatter by their posterior. All steps of a draw
+    are also slower or faster by the error that the simulation leaves. If few combinations of limits
+    are possible, those repeat. If no other server is possible the result is empty: 19 times the
+    best server would be an interval of no width, and the two ends of its step times say more.
     """
-    solution, unknowns = explained.solution, explained.box.unknowns
-    inexactness_ratio = explained.box.residual(explained.place).tpot_ratio
-    is_of_steps = np.array([name not in _BESIDE_STEPS for name in unknowns.names])
+    posterior, prior = explanation.posterior, explanation.problem.prior
+    inexactness_ratio = explanation.problem.residual(explanation.candidate).tpot_ratio
+    is_of_steps = np.array([name not in _BESIDE_STEPS for name in prior.names])
     rng = np.random.default_rng(_SEED)
-    moves = draw(solution, unknowns, _MOST_TRIES) - solution.x
+    moves = draws_of(posterior, prior, _MOST_TRIES) - posterior.x
     kept = list[ServerDraw]()
     for off in moves:
         values: dict[str, Any] = {knob.name: _drawn(knob, rng) for knob in knobs}
@@ -313,7 +312,7 @@ def draw_servers(
             kept.append(
                 _told(
                     drawn,
-                    unknowns.possible(x + inexactness_ratio * rng.standard_normal() * is_of_steps),
+                    prior.clipped(x + inexactness_ratio * rng.standard_normal() * is_of_steps),
                     knobs,
                 )
             )

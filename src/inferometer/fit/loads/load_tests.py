@@ -1,8 +1,8 @@
-"""What do load tests of a server show by themselves, before anything is simulated?
+"""Load tests as data: peak loads, groups of similar requests, and a first regression of the pace.
 
-How many requests were inside, how many answers were under way, how many tokens were held: what the
-server's limits cannot be below. And a first look at its step times: an answer's pace beside what
-was under way meanwhile. Letters of shapes: N requests, R runs.
+Nothing is simulated here. How many requests were in flight, how many answers streamed and how many
+tokens were held bound the server's limits from below; the pace of answers beside what else was in
+flight gives a first estimate of its step times. Letters of shapes: N requests, R runs.
 """
 
 from collections.abc import Sequence
@@ -27,36 +27,36 @@ _N_GROUPS: Final = 10
 _N_LENGTHS: Final = 3
 _LEAST_GAPS: Final = 4
 _LEAST_SHARE: Final = 0.05
-"""Of the pace that explains nothing else, for a base that the first look cannot see."""
+"""Least share of the pace for the base, which the first regression may not see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadTest:
-    """A run of requests, and the workload's plan where it is known: which prompts begin alike."""
+    """A run of requests, and its workload's plan if known: which prompts share prefixes."""
 
     run: Run
     plan: RequestPlan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadLook:
-    """The requests of one load test that the server had to serve, in order of sending."""
+class ServedLoad:
+    """The requests of a load test that reached the server, in order of sending."""
 
     run_id: str
     requests: RequestTable
     output_tokens: I32
-    """That each was to get."""
+    """Requested output tokens of each."""
     plan: RequestPlan | None
     seen: Latencies
-    is_told: Bools
-    """Whose end was seen: their latencies are looked at."""
+    is_used: Bools
+    """Requests that ended: their latencies enter the fit, the others only load the server."""
     gap_s: F64 | None = None
-    """(N) Of each answer, the mean gap between tokens that an instant of it lies in: longer than
-    TPOT by what steps differ, which shows how prompts were cut into steps. NaN where chunks do
-    not carry one token each; None: no chunk was recorded."""
+    """(N) Mean gap between tokens at a random instant of the answer. It exceeds TPOT by what steps
+    differ, which shows how prompts were cut into steps. NaN where chunks do not carry one token
+    each; None: no chunk was recorded."""
 
     def demand(self, front_end_s: float, block_size: int, *, has_contents: bool) -> Demand:
-        """The requests as they come to the scheduler."""
+        """The requests as they reach the scheduler."""
         table, delay_ns = self.requests, round(front_end_s * 1e9)
         leaves = table.status == RequestStatus.ABORTED
         asked = demand(
@@ -71,11 +71,11 @@ class LoadLook:
 
     @property
     def has_shared_prefixes(self) -> bool:
-        """Do some prompts begin alike, as far as is known?"""
+        """Do some prompts share a prefix, as far as is known?"""
         return bool(self.shared_tokens().any())
 
     def shared_tokens(self) -> I64:
-        """Of each prompt: how many tokens others begin with too, as far as is known."""
+        """Tokens of each prompt that other prompts begin with, too, as far as is known."""
         if self.plan is None:
             return np.zeros(len(self.requests.request_index), np.int64)
         return self.plan.prefix_tokens[self.requests.request_index].astype(np.int64)
@@ -87,33 +87,33 @@ class LoadLook:
         n_full = (self.requests.prompt_tokens.astype(np.int64) + self.output_tokens) // block_size
         counts = np.minimum(n_full, contents.start[rows + 1] - contents.start[rows])
         start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        places = np.repeat(contents.start[rows] - start[:-1], counts) + np.arange(start[-1])
-        return SharedBlocks(start=start, ids=contents.ids[places].astype(np.int64))
+        candidates = np.repeat(contents.start[rows] - start[:-1], counts) + np.arange(start[-1])
+        return SharedBlocks(start=start, ids=contents.ids[candidates].astype(np.int64))
 
 
-class Crowd(NamedTuple):
-    """The most that was seen at once, over all runs."""
+class PeakLoad(NamedTuple):
+    """The most that was in flight at once, over all runs."""
 
     n_inside: int
-    """Requests sent and not ended: seats beyond that make no difference."""
+    """Requests sent and not ended: a larger max_num_seqs makes no difference."""
     n_streaming: int
-    """Answers under way: there are at least so many seats."""
+    """Answers streaming: max_num_seqs is at least this."""
     n_held_tokens: int
-    """Of prompts whose answers were under way, without what they may have shared: the KV cache
-    holds at least so many."""
+    """Of prompts whose answers streamed, without what they may have shared: the KV cache holds at
+    least these."""
     n_inside_tokens: int
-    """Of prompts and whole answers of all inside: KV cache beyond that makes no difference."""
+    """Of prompts and whole answers of all in flight: a larger KV cache makes no difference."""
     n_prompt_tokens: int
-    """Of all prompts inside: a larger step budget makes no difference."""
+    """Of all prompts in flight: a larger step budget makes no difference."""
     longest_tokens: int
     """Prompt and answer of one request."""
     longest_prompt_tokens: int
     has_known_prefixes: bool
-    """It is known which prompts begin alike."""
+    """Is it known which prompts share prefixes?"""
 
 
-class FirstPace(NamedTuple):
-    """Seconds of a step by what it holds, as the answers' pace beside their company says; None where that says nothing."""
+class StepPace(NamedTuple):
+    """Seconds of a step by what it holds, from the pace of answers; None where not visible."""
 
     base_s: float
     sequence_s: float | None
@@ -121,7 +121,7 @@ class FirstPace(NamedTuple):
     prompt_token_s: float | None
 
 
-def look(test: LoadTest) -> LoadLook:
+def served_load(test: LoadTest) -> ServedLoad:
     """The requests of a load test that reached the server.
 
     Raises
@@ -137,10 +137,10 @@ def look(test: LoadTest) -> LoadLook:
     )
     rows = inside[np.argsort(run.requests.sent_ns[inside], kind="stable")]
     table = RequestTable._make(column[rows] for column in run.requests)
-    is_told = np.isin(table.status, _ENDED) & (table.first_token_ns != ABSENT)
-    if is_told.sum() < _MIN_REQUESTS:
+    is_used = np.isin(table.status, _ENDED) & (table.first_token_ns != ABSENT)
+    if is_used.sum() < _MIN_REQUESTS:
         raise ModelError(
-            f"{is_told.sum()} requests ended well",
+            f"{is_used.sum()} requests ended well",
             where=run.manifest.run_id,
             allowed=f"{_MIN_REQUESTS} or more",
         )
@@ -151,13 +151,13 @@ def look(test: LoadTest) -> LoadLook:
     )
     output = np.where(np.isin(table.status, _ENDED), table.output_tokens, asked)
     plan = test.plan if test.plan is not None and is_plan_of(test.plan, table) else None
-    return LoadLook(
+    return ServedLoad(
         run_id=run.manifest.run_id,
         requests=table,
         output_tokens=np.maximum(output, 1).astype(np.int32),
         plan=plan,
         seen=latencies(table, table),
-        is_told=is_told,
+        is_used=is_used,
         gap_s=None if run.chunks is None else _gaps(table, run.chunks),
     )
 
@@ -186,36 +186,36 @@ def _gaps(table: RequestTable, chunks: ChunkTable) -> F64:
     return gap_s
 
 
-def cells_of(one: LoadLook) -> I64:
-    """Of the requests that are looked at: which are alike, neighbours in time with prompts of like length?"""
-    neighbours = np.arange(int(one.is_told.sum())) * _N_GROUPS // int(one.is_told.sum())
-    by_length = np.lexsort((one.requests.prompt_tokens[one.is_told], neighbours))
+def cells_of(one: ServedLoad) -> I64:
+    """Cell of each used request: neighbours in time with prompts of similar length."""
+    neighbours = np.arange(int(one.is_used.sum())) * _N_GROUPS // int(one.is_used.sum())
+    by_length = np.lexsort((one.requests.prompt_tokens[one.is_used], neighbours))
     rank = np.empty_like(neighbours)
     rank[by_length] = np.arange(len(rank))
     first, size = np.searchsorted(neighbours, neighbours), np.bincount(neighbours)[neighbours]
     return np.asarray(neighbours * _N_LENGTHS + (rank - first) * _N_LENGTHS // size, dtype=np.int64)
 
 
-def groups_of(one: LoadLook) -> I64:
-    """Of the cells: which are neighbours in time, whose misfits go together?"""
+def groups_of(one: ServedLoad) -> I64:
+    """Group of each cell: neighbours in time, whose residuals are correlated."""
     return np.arange(int(cells_of(one).max()) + 1) // _N_LENGTHS
 
 
-def crowd(looks: Sequence[LoadLook]) -> Crowd:
-    """The most of all runs."""
-    rows = [_crowd(one) for one in looks]
-    most = Crowd(*(max(column) for column in zip(*rows, strict=True)))
+def peak_load(loads: Sequence[ServedLoad]) -> PeakLoad:
+    """The peaks over all runs."""
+    rows = [_crowd(one) for one in loads]
+    most = PeakLoad(*(max(column) for column in zip(*rows, strict=True)))
     return most._replace(has_known_prefixes=all(one.has_known_prefixes for one in rows))
 
 
-def _crowd(one: LoadLook) -> Crowd:
+def _crowd(one: ServedLoad) -> PeakLoad:
     table, output = one.requests, one.output_tokens.astype(np.int64)
     prompt = table.prompt_tokens.astype(np.int64)
     end_ns = np.where(table.finished_ns == ABSENT, np.iinfo(np.int64).max, table.finished_ns)
-    streams = one.is_told & (one.output_tokens > 1)
+    streams = one.is_used & (one.output_tokens > 1)
     ones, shared = np.ones(len(prompt), np.int64), one.shared_tokens()
     first_ns, last_ns = table.first_token_ns[streams], end_ns[streams]
-    return Crowd(
+    return PeakLoad(
         n_inside=_most(table.sent_ns, end_ns, ones),
         n_streaming=_most(first_ns, last_ns, ones[streams]),
         n_held_tokens=_most(first_ns, last_ns, (prompt - shared)[streams]),
@@ -228,21 +228,18 @@ def _crowd(one: LoadLook) -> Crowd:
 
 
 def _most(start_ns: I64, end_ns: I64, weight: I64) -> int:
-    """The largest sum of the weights of what is under way at once.
+    """Largest sum of the weights of what is in flight at once.
 
-    What ends at an instant has gone before another begins.
+    What ends at an instant has left before another begins.
     """
     instants = np.concatenate([start_ns, end_ns])
     order = np.lexsort((np.repeat([1, 0], len(start_ns)), instants))
     return int(np.cumsum(np.concatenate([weight, -weight])[order]).max(initial=0))
 
 
-def first_pace(looks: Sequence[LoadLook]) -> FirstPace:
-    """Regress each answer's time per token on its mean company.
-
-    Answers, context tokens, and prompts that were computed meanwhile.
-    """
-    rows = [_company(one) for one in looks]
+def step_pace(loads: Sequence[ServedLoad]) -> StepPace:
+    """Non-negative regression of each answer's time per token on what else was in flight."""
+    rows = [_company(one) for one in loads]
     company = np.concatenate([columns for columns, _ in rows])
     tpot_s = np.concatenate([pace for _, pace in rows])
     if len(tpot_s) < _MIN_REQUESTS:
@@ -254,15 +251,15 @@ def first_pace(looks: Sequence[LoadLook]) -> FirstPace:
     scale = np.maximum(company.max(axis=0), 1e-9)
     found = nnls(company / scale / tpot_s[:, None], np.ones(len(tpot_s)))[0] / scale
     base_s = max(float(found[0]), _LEAST_SHARE * float(tpot_s.min()))
-    return FirstPace(base_s, *(float(seconds) or None for seconds in found[1:]))
+    return StepPace(base_s, *(float(seconds) or None for seconds in found[1:]))
 
 
-def _company(one: LoadLook) -> tuple[F64, F64]:
-    """Of each answer (rows).
+def _company(one: ServedLoad) -> tuple[F64, F64]:
+    """Regressors of each answer (rows), and its time per token.
 
-    1, mean answers under way, mean context tokens, prompt tokens per step; and its time per token.
+    1, mean answers streaming, mean context tokens, and prompt tokens per step.
     """
-    rows = np.flatnonzero(one.is_told & (one.output_tokens > 2) & (one.seen.tpot_s > 0))
+    rows = np.flatnonzero(one.is_used & (one.output_tokens > 2) & (one.seen.tpot_s > 0))
     table = one.requests
     first_s, last_s = table.first_token_ns[rows] / 1e9, table.finished_ns[rows] / 1e9
     took_s, n_steps = last_s - first_s, one.output_tokens[rows] - 1.0
@@ -282,7 +279,7 @@ def _company(one: LoadLook) -> tuple[F64, F64]:
 
 
 def _under_way(first_s: F64, last_s: F64, weight: F64) -> F64:
-    """Integral, over each answer's time, of the weights of all answers that are under way."""
+    """Integral, over each answer's time, of the weights of all answers that stream."""
     instants = np.concatenate([first_s, last_s])
     order = np.argsort(instants, kind="stable")
     level = np.cumsum(np.concatenate([weight, -weight])[order])

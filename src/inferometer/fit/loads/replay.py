@@ -1,4 +1,4 @@
-"""What becomes of requests that are sent again as they were, to an engine with these step times?
+"""Simulate measured requests again, as they were sent, and compare the latencies.
 
 Letters of shapes: N requests.
 """
@@ -21,25 +21,25 @@ from inferometer.simulate.run import simulate_fleet
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
 Pricing: TypeAlias = Callable[[StepTimeModel], StepTimeArrays]
-"""How a model's step times become a simulator's: ``arrays_of``, or ``lockstep_arrays`` where
+"""Turns a model's step times into a simulator's: ``arrays_of``, or ``lockstep_arrays`` where
 replicas step together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What is simulated: an engine's scheduler, the prefix blocks that prompts share, and how a step is priced."""
+    """An engine's scheduler, the prefix blocks that prompts share, and how a step is priced."""
 
     config: SchedulerConfig
     shared: SharedBlocks | None = None
     pricing: Pricing = arrays_of
     n_replicas: int = 1
-    """Several take each step together, behind this router."""
+    """Several replicas take each step together, behind this router."""
     router: Router = "least-loaded"
 
     def simulated(
         self, requests: RequestTable, model: StepTimeModel, front_end_s: float
     ) -> Simulation:
-        """What becomes of requests that are sent when these were; the rows come in their order."""
+        """Simulate requests sent at the same times; the rows keep their order."""
         arrival_ns = requests.sent_ns + round(front_end_s * 1e9)
         asked = demand(arrival_ns, requests.prompt_tokens, requests.output_tokens)
         if self.config.enable_prefix_caching:
@@ -62,7 +62,7 @@ class Latencies(NamedTuple):
 
 
 def latencies(asked: RequestTable, found: RequestTable) -> Latencies:
-    """Latencies of ``found`` from when the requests of ``asked``, the same in the same order, were sent."""
+    """Latencies of ``found``, from when the same requests in ``asked`` were sent."""
     n_found = len(found.sent_ns)
     sent_ns = asked.sent_ns[:n_found]
     first_s = np.where(found.first_token_ns >= 0, (found.first_token_ns - sent_ns) / 1e9, np.nan)
@@ -76,10 +76,6 @@ def latencies(asked: RequestTable, found: RequestTable) -> Latencies:
             for column in (first_s, (last_s - first_s) / n_gaps, last_s)
         )
     )
-
-
-# How far are a simulation's latencies from those that were measured, statistic by statistic?
-# Letters of shapes: N requests.
 
 
 STATISTICS: Final = ("mean", "p50", "p90", "p99")
@@ -102,7 +98,7 @@ class Agreement(NamedTuple):
 def agreements(
     measured: Latencies, simulated: Latencies, keep: Bools | None = None
 ) -> tuple[Agreement, ...]:
-    """Mean and percentiles of TTFT, TPOT and E2E of the requests that ``keep`` (N) names and that both have."""
+    """Mean and percentiles of TTFT, TPOT and E2E, of the requests in ``keep`` (N)."""
     found: list[Agreement] = []
     for name in Latencies._fields:
         seen, made = getattr(measured, name), getattr(simulated, name)
@@ -123,10 +119,10 @@ def statistic_of(values: F64, statistic: str) -> float:
 
 
 def noticed_ns(steps: StepTable, arrival_ns: I64) -> I64:
-    """(N) When did the scheduler take in each request: at once while nothing was computed, else at the end of the step?
+    """(N) When the scheduler took in each request: at once if idle, else at the end of a step.
 
     vLLM's log calls it queued. With batches in flight the engine looks for arrivals once a step,
-    when the oldest is done.
+    when the oldest batch is done.
     """
     start_ns, end_ns = steps.start_ns, steps.start_ns + steps.duration_ns
     step = np.minimum(np.searchsorted(end_ns, arrival_ns), len(end_ns) - 1)

@@ -1,9 +1,8 @@
-"""What does a server itself name of its limits.
+"""Limits, switches and engine that a server itself reports: in metrics, in its log, in a record.
 
-In metrics scraped beside load tests, in its log's first lines, in its status lines?
-
-Seats are in nobody's metrics. But while requests wait and memory is left, all seats are taken but
-for those of answers that just ended: the most that ran, seen often enough, are the seats.
+No metric reports max_num_seqs. But while requests wait and memory is left, the server runs as many
+as it may, but for answers that just ended. So the largest number that ran, if it was seen often
+enough, is max_num_seqs.
 """
 
 import math
@@ -15,7 +14,7 @@ from typing import Final, NamedTuple, get_args
 import numpy as np
 
 from inferometer.errors import ModelError, RecordError
-from inferometer.fit.loads.server import BLOCK_TOKENS, SWITCHES, Limit, Switch, ToldByServer
+from inferometer.fit.loads.server import BLOCK_TOKENS, SWITCHES, Limit, ReportedSettings, Switch
 from inferometer.perfmodel.fit_subject import FitSubject
 from inferometer.records.columns import F64
 from inferometer.records.server_series import gauge_series, server_record
@@ -47,27 +46,27 @@ _STATUS: Final = (
 entrypoints (arguments that are no defaults), v1/metrics/loggers.py (every ten seconds)."""
 
 _LEAST_FULL_FRACTION: Final = 0.25
-"""Of looks while requests waited: where prompts wait to fit into a step, the most that ran is
-seen seldom."""
+"""Of looks while requests waited: where prompts wait for a step's budget, the peak is seen
+seldom."""
 _LATE_STEPS: Final = 2
-"""A seat stands empty in the step that ended its answer, and in the one that was scheduled
-meanwhile (asynchronous scheduling)."""
+"""A slot is empty in the step that ended its answer, and with asynchronous scheduling in the
+next."""
 _MISSED_FRACTION: Final = 0.01
-"""How likely no look may be to have found all seats taken."""
+"""Probability that no look found all slots taken, at most."""
 _ROOM_FRACTION: Final = 0.9
-"""A cache that is fuller may be what requests wait for."""
+"""Requests may wait for a KV cache that is fuller than this."""
 
 
 class _Statuses(NamedTuple):
-    """At each look: requests that run and wait, and the share of the KV cache that is used."""
+    """At each look: running and waiting requests, and the used share of the KV cache."""
 
     running: F64
     waiting: F64
     kv_fraction: F64
 
 
-def told_by_server(runs: Sequence[Run], log: str | None) -> ToldByServer:
-    """What metrics, log and the record of the server's configuration name; where several do, the log, then metrics.
+def reported_by_server(runs: Sequence[Run], log: str | None) -> ReportedSettings:
+    """What log, metrics and a record of the configuration report; the log wins, then metrics.
 
     Raises
     ------
@@ -76,16 +75,16 @@ def told_by_server(runs: Sequence[Run], log: str | None) -> ToldByServer:
 
     Example
     -------
-    >>> told_by_server([], "GPU KV cache size: 1,048,576 tokens, Maximum concurrency").limits
+    >>> reported_by_server([], "GPU KV cache size: 1,048,576 tokens, Maximum concurrency").limits
     {'n_kv_blocks': 65535}
     """
     from_record, from_metrics = _by_record(runs), _by_metrics(runs)
-    from_log = ToldByServer() if log is None else _by_log(log, from_metrics.block_tokens)
-    seats = _seats(
+    from_log = ReportedSettings() if log is None else _by_log(log, from_metrics.block_tokens)
+    max_num_seqs = _max_num_seqs(
         [*_scraped(runs), *([] if log is None else [_logged(log)])], _answer_tokens(runs)
     )
-    seen: dict[Limit, int] = {} if seats is None else {"max_num_seqs": seats}
-    return ToldByServer(
+    seen: dict[Limit, int] = {} if max_num_seqs is None else {"max_num_seqs": max_num_seqs}
+    return ReportedSettings(
         limits={**seen, **from_record.limits, **from_metrics.limits, **from_log.limits},
         switches={**from_record.switches, **from_metrics.switches, **from_log.switches},
         block_tokens=from_log.block_tokens or from_metrics.block_tokens or from_record.block_tokens,
@@ -93,8 +92,8 @@ def told_by_server(runs: Sequence[Run], log: str | None) -> ToldByServer:
     )
 
 
-def _by_record(runs: Sequence[Run]) -> ToldByServer:
-    """What the runs' own manifests say: of an imported run, its server's configuration."""
+def _by_record(runs: Sequence[Run]) -> ReportedSettings:
+    """From the manifests of imported runs: the server's configuration."""
     limits: dict[Limit, int] = {}
     switches: dict[Switch, bool] = {}
     block_tokens: int | None = None
@@ -124,12 +123,12 @@ def _by_record(runs: Sequence[Run]) -> ToldByServer:
             engine.kv_block_tokens or block_tokens,
             facts.max_model_len or max_model_len,
         )
-    return ToldByServer(
+    return ReportedSettings(
         limits=limits, switches=switches, block_tokens=block_tokens, max_model_len=max_model_len
     )
 
 
-def _by_metrics(runs: Sequence[Run]) -> ToldByServer:
+def _by_metrics(runs: Sequence[Run]) -> ReportedSettings:
     limits: dict[Limit, int] = {}
     switches: dict[Switch, bool] = {}
     block_tokens: int | None = None
@@ -144,11 +143,11 @@ def _by_metrics(runs: Sequence[Run]) -> ToldByServer:
             limits["n_kv_blocks"], block_tokens = said.n_kv_blocks - 1, said.kv_block_tokens
         if said.kind == "vllm" and said.n_finished and said.prefix_queries_tokens is not None:
             switches["enable_prefix_caching"] = said.prefix_queries_tokens > 0
-    return ToldByServer(limits=limits, switches=switches, block_tokens=block_tokens)
+    return ReportedSettings(limits=limits, switches=switches, block_tokens=block_tokens)
 
 
-def _by_log(log: str, block_tokens: int | None) -> ToldByServer:
-    """What the log names; a device's own block size is not in it, ``block_tokens`` is what metrics say."""
+def _by_log(log: str, block_tokens: int | None) -> ReportedSettings:
+    """From the log; it lacks a device's own block size, ``block_tokens`` is what metrics report."""
     limits: dict[Limit, int] = {}
     for name, patterns in _LIMITS.items():
         found = next((match for pattern in patterns if (match := re.search(pattern, log))), None)
@@ -164,7 +163,7 @@ def _by_log(log: str, block_tokens: int | None) -> ToldByServer:
     if tokens is not None:
         limits["n_kv_blocks"] = _count(tokens[1]) // (named_tokens or BLOCK_TOKENS) - 1
     longest = next((match for pattern in _MODEL_LEN if (match := re.search(pattern, log))), None)
-    return ToldByServer(
+    return ReportedSettings(
         limits=limits,
         switches=switches,
         block_tokens=named_tokens,
@@ -221,11 +220,8 @@ def _answer_tokens(runs: Sequence[Run]) -> float | None:
     return float(np.concatenate(answers).mean()) if answers else None
 
 
-def _seats(statuses: Sequence[_Statuses], answer_tokens: float | None) -> int | None:
-    """The most that ran, where so many ran often enough while others waited and memory was left.
-
-    None where that was not seen.
-    """
+def _max_num_seqs(statuses: Sequence[_Statuses], answer_tokens: float | None) -> int | None:
+    """The largest number that ran, if it ran often while others waited and memory was left."""
     if not statuses or not answer_tokens:
         return None
     running, waiting, kv_fraction = (
@@ -241,11 +237,6 @@ def _seats(statuses: Sequence[_Statuses], answer_tokens: float | None) -> int | 
     return int(most) if is_sure else None
 
 
-# Of what are load tests.
-# On which device, in which format, on how many devices and by which engine, as far as anybody
-# stated it?
-
-
 _VERSION: Final = r"LLM engine \(v([^)]+)\)"
 _DTYPE: Final = r"\bdtype=torch\.(\w+)"
 _TENSOR: Final = r"\btensor_parallel_size=(\d+)"
@@ -254,7 +245,7 @@ with config: model='…', dtype=torch.bfloat16, tensor_parallel_size=1, …"."""
 
 
 class StatedServer(NamedTuple):
-    """What the command line states of the server; None: nothing."""
+    """Device, engine and tensor parallelism given on the command line; None: not given."""
 
     hardware: HardwareSpec | None
     engine: EngineSpec | None
@@ -262,7 +253,7 @@ class StatedServer(NamedTuple):
 
 
 def server_subject(runs: Sequence[Run], log: str | None, stated: StatedServer) -> FitSubject:
-    """The facts of the command line, else of the server's log, its metrics, or an imported record of it; what is in none is None."""
+    """Device, format and engine: from the command line, else log, metrics or an imported record."""
     recorded = next((run.manifest.engine for run in runs if run.manifest.engine is not None), None)
     scheduler = None if recorded is None else recorded.scheduler
     hardware, engine, text = stated.hardware, stated.engine, log or ""
@@ -295,7 +286,7 @@ def server_subject(runs: Sequence[Run], log: str | None, stated: StatedServer) -
 
 
 def server_engine(subject: FitSubject, stated: StatedServer) -> EngineSpec:
-    """The engine as far as its facts are known; the rest is what servers usually have."""
+    """The engine as far as its facts are known, else vLLM's defaults."""
     is_cpu = stated.hardware is not None and stated.hardware.kind == "cpu"
     usual = stated.engine or EngineSpec(
         engine="vllm",
@@ -311,7 +302,7 @@ def server_engine(subject: FitSubject, stated: StatedServer) -> EngineSpec:
 
 
 def _kind_of(runs: Sequence[Run]) -> str | None:
-    """Whose metrics were scraped beside the load tests?"""
+    """Kind of the server whose metrics were scraped beside the load tests."""
     kinds = set[str]()
     for run in runs:
         if run.server is not None:

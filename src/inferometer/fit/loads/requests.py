@@ -1,10 +1,8 @@
-"""Which step times must an engine have had, if these are the times of its requests?
+"""Posterior of an engine's step times from its requests' latencies, by inverse simulation.
 
-Inverse simulation.
-
-No step was logged: the scheduler is simulated with candidate step times until first tokens come,
-and tokens follow one another, as they were seen to. What the log does not tell stays as it was
-believed, and the answer says so. Letters of shapes: N requests.
+No step was logged. The scheduler is simulated with candidate step times until simulated first
+tokens and gaps agree with the measured ones (``fit.map``). ``fit_requests`` takes the requests of a
+run, ``fit_rates`` the statistics of a published rate sweep. Letters of shapes: N requests.
 """
 
 import math
@@ -16,8 +14,9 @@ import numpy as np
 
 from inferometer.errors import ModelError
 from inferometer.fit.loads.replay import Replay, latencies
-from inferometer.fit.map import Unknowns, solve
-from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, ToldBy
+from inferometer.fit.map import Posterior, Prior, posterior_of
+from inferometer.fit.parameters import informed_by, parameter_estimate, plain_value
+from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
 from inferometer.perfmodel.steptime_arrays import arrays_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.columns import F64, Bools
@@ -26,34 +25,49 @@ from inferometer.records.validity import require_valid
 from inferometer.simulate.demand import Demand, demand
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.run import simulate
-from inferometer.stats.estimate import Z_90, Estimate
+from inferometer.stats.estimate import Estimate
 
 FRONT_END: Final = "front_end_s"
-_FRONT_END_BELIEF: Final = (math.log(3e-3), 1.0)
+_FRONT_END_PRIOR: Final = (math.log(3e-3), 1.0)
 """A request spends milliseconds in HTTP, tokenising and a queue between processes before the
 scheduler sees it."""
+INVERSE_SIMULATION: Final = "inverse simulation; sandwich over groups of neighbours"
 
 _TPOT_RATIO: Final = 0.02
 _TTFT_RATIO: Final = 0.1
-"""How closely a closed form is expected to tell single requests: fractions of TPOT and of TTFT,
-and half a step beside."""
-
+"""Standard deviation of a single request around the simulation: these shares of TPOT and of TTFT,
+and half a step besides."""
 _LOST: Final = 20.0
-"""Misfit of a request that the simulation did not finish."""
-
+"""Residual of a request that the simulation did not finish."""
 _N_GROUPS: Final = 20
 _MIN_REQUESTS: Final = 10
+
+STATISTICS: Final = (
+    ("ttft", None),
+    ("ttft", 0.5),
+    ("ttft", 0.9),
+    ("ttft", 0.99),
+    ("e2e", None),
+    ("e2e", 0.5),
+    ("e2e", 0.9),
+    ("e2e", 0.99),
+)
+"""Latency and percentile of a rate sweep's statistics; None is the mean."""
+_STATISTICS_SD: Final = np.array([0.05, 0.05, 0.1, 0.15, 0.02, 0.02, 0.04, 0.06])
+"""Standard deviation of the logarithm of each: what unknown arrivals and lengths leave open."""
+_KEPT_UP_FRACTION: Final = 0.97
+_LEAST_RATES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFit:
-    """What a request log tells of an engine."""
+    """Posterior from a log of requests."""
 
     model: StepTimeModel
     front_end_s: Estimate
     """Between sending and the scheduler's sight of it, the same for all."""
     misfit_ratio: float
-    """Root mean square of the misfits, in the standard deviations that were expected."""
+    """Root mean square of the residuals, in the standard deviations that were expected."""
     n_requests: int
     n_simulations: int
 
@@ -66,17 +80,16 @@ def fit_requests(
     keep: Bools | None = None,
     forced: bool = False,
 ) -> RequestFit:
-    """The step times and the front end's delay that explain these requests, all arrivals being known.
+    """Step times and front-end delay from a run of requests, whose arrivals are known.
 
-    ``prior`` says by its covariance how far each free parameter may be from its value; its
-    staircase stays. ``keep`` (N) names the requests whose latencies are looked at; the others only
-    load the engine. Every request must have been sent in the order of the table. ``forced`` takes a
-    load test that is INVALID.
+    The covariance of ``prior`` gives the width of the prior of each free parameter; its staircase
+    stays. ``keep`` (N) selects the requests whose latencies count; the others only load the engine.
+    The table must be in the order of sending. ``forced`` takes a load test that is INVALID.
 
     Raises
     ------
     ModelError
-        The run has no requests, too few of them ended, or the prior leaves nothing open.
+        The run has no requests, too few of them ended, or the prior fixes every parameter.
     MeasureError
         The run is a load test that is INVALID.
     """
@@ -85,39 +98,53 @@ def fit_requests(
     if table is None:
         raise ModelError(f"run {run.manifest.run_id} has no requests", allowed="a serving run")
     seen = latencies(table, table)
-    is_told = np.isin(table.status, (RequestStatus.STOPPED, RequestStatus.LENGTH)) & (
-        True if keep is None else keep
-    )
-    if is_told.sum() < _MIN_REQUESTS:
+    is_used = np.isin(table.status, (RequestStatus.STOPPED, RequestStatus.LENGTH))
+    is_used &= True if keep is None else keep
+    n_used = int(is_used.sum())
+    if n_used < _MIN_REQUESTS:
         raise ModelError(
-            f"{is_told.sum()} requests ended well",
+            f"{n_used} requests ended well",
             where=run.manifest.run_id,
             allowed=f"{_MIN_REQUESTS} or more",
         )
-    unknowns = unknowns_of(prior)
+    unknowns = prior_of(prior)
     step_s = float(np.nanmedian(seen.tpot_s))
-    deviation_s = 0.5 * step_s + _TTFT_RATIO * seen.ttft_s[is_told]
+    ttft_sd_s = 0.5 * step_s + _TTFT_RATIO * seen.ttft_s[is_used]
 
-    def misfit(x: F64) -> F64:
+    def residuals(x: F64) -> F64:
         model = moved_to(prior, unknowns.names[:-1], x[:-1])
         found = latencies(table, replay.simulated(table, model, math.exp(x[-1])).requests)
-        ttft = (found.ttft_s[is_told] - seen.ttft_s[is_told]) / deviation_s
-        tpot = np.log(found.tpot_s[is_told] / seen.tpot_s[is_told]) / _TPOT_RATIO
-        both = np.concatenate([ttft, np.where(np.isnan(seen.tpot_s[is_told]), 0.0, tpot)])
+        ttft = (found.ttft_s[is_used] - seen.ttft_s[is_used]) / ttft_sd_s
+        tpot = np.log(found.tpot_s[is_used] / seen.tpot_s[is_used]) / _TPOT_RATIO
+        both = np.concatenate([ttft, np.where(np.isnan(seen.tpot_s[is_used]), 0.0, tpot)])
         return np.asarray(np.clip(np.nan_to_num(both, nan=_LOST), -_LOST, _LOST), dtype=np.float64)
 
-    n_told = int(is_told.sum())
-    groups = np.tile(np.arange(n_told) * _N_GROUPS // n_told, 2)
-    best = solve(misfit, unknowns, groups)
-    deviations = np.sqrt(np.diag(best.covariance))
+    groups = np.tile(np.arange(n_used) * _N_GROUPS // n_used, 2)
+    posterior = posterior_of(residuals, unknowns, groups)
     return RequestFit(
-        model=learned(
-            prior, unknowns, best.x, best.covariance, run_ids=(run.manifest.run_id,), n_told=n_told
-        ),
-        front_end_s=learned_interval(float(best.x[-1]), float(deviations[-1]), n_told, is_log=True),
-        misfit_ratio=float(np.sqrt(np.mean(best.misfit**2))),
-        n_requests=n_told,
-        n_simulations=best.n_calls,
+        model=updated(prior, unknowns, posterior, run_ids=(run.manifest.run_id,), n_samples=n_used),
+        front_end_s=front_end_of(posterior, n_used),
+        misfit_ratio=float(np.sqrt(np.mean(posterior.residuals**2))),
+        n_requests=n_used,
+        n_simulations=posterior.n_simulations,
+    )
+
+
+def prior_of(model: StepTimeModel) -> Prior:
+    """Prior of the model's free parameters, and of the front end's delay, which comes last."""
+    names = [name for name in model.free if name in PARAMETERS]
+    if not names:
+        raise ModelError(
+            "the prior leaves no parameter open", allowed="a covariance that says what may move"
+        )
+    vector = model.physical().vector()
+    mean = [float(vector[PARAMETERS.index(name)]) for name in names]
+    places = [model.free.index(name) for name in names]
+    sd = [math.sqrt(model.covariance[place][place]) for place in places]
+    return Prior(
+        names=(*names, FRONT_END),
+        mean=np.array([*mean, _FRONT_END_PRIOR[0]]),
+        sd=np.array([*sd, _FRONT_END_PRIOR[1]]),
     )
 
 
@@ -132,7 +159,7 @@ def moved_to(model: StepTimeModel, names: tuple[str, ...], values: F64) -> StepT
                     entry,
                     estimate=replace(
                         entry.estimate,
-                        value=_plain(entry.name, new[entry.name]),
+                        value=plain_value(entry.name, new[entry.name]),
                         low=None,
                         high=None,
                     ),
@@ -145,112 +172,45 @@ def moved_to(model: StepTimeModel, names: tuple[str, ...], values: F64) -> StepT
     )
 
 
-def unknowns_of(prior: StepTimeModel) -> Unknowns:
-    """What the prior leaves open, and the front end's delay."""
-    names = [name for name in prior.free if name in PARAMETERS]
-    if not names:
-        raise ModelError(
-            "the prior leaves no parameter open", allowed="a covariance that says what may move"
-        )
-    vector = prior.physical().vector()
-    centre = [float(vector[PARAMETERS.index(name)]) for name in names]
-    deviation = [
-        math.sqrt(prior.covariance[prior.free.index(name)][prior.free.index(name)])
-        for name in names
-    ]
-    return Unknowns(
-        names=(*names, FRONT_END),
-        centre=np.array([*centre, _FRONT_END_BELIEF[0]]),
-        deviation=np.array([*deviation, _FRONT_END_BELIEF[1]]),
-    )
-
-
-def learned(
-    prior: StepTimeModel,
-    unknowns: Unknowns,
-    x: F64,
-    covariance: F64,
+def updated(
+    model: StepTimeModel,
+    prior: Prior,
+    posterior: Posterior,
     *,
     run_ids: tuple[str, ...],
-    n_told: int,
+    n_samples: int,
 ) -> StepTimeModel:
-    """The prior with what was learned: values, intervals, who told them, and the covariance."""
-    names, deviations = unknowns.names[:-1], np.sqrt(np.diag(covariance))
-    moved = moved_to(prior, names, x[:-1])
-    parameters: list[FittedParameter] = []
-    for entry in moved.parameters:
-        if entry.name not in names:
-            parameters.append(entry)
-            continue
-        k = names.index(entry.name)
-        estimate = learned_interval(
-            float(x[k]), float(deviations[k]), n_told, is_log=entry.name != "sag_ratio"
+    """The prior's model with the posterior's values, intervals and covariance."""
+    names, sds = prior.names[:-1], np.sqrt(np.diag(posterior.covariance))
+    fitted = {
+        name: FittedParameter(
+            name=name,
+            estimate=parameter_estimate(
+                name, place, sd, n_samples=n_samples, method=INVERSE_SIMULATION
+            ),
+            told_by=informed_by(sd, prior_sd),
         )
-        parameters.append(
-            replace(
-                entry,
-                estimate=estimate,
-                told_by=_told_by(float(deviations[k] / unknowns.deviation[k])),
-            )
+        for name, place, sd, prior_sd in zip(
+            names, posterior.x.tolist(), sds.tolist(), prior.sd.tolist(), strict=False
         )
-    whole = np.array(prior.covariance)
-    places = [prior.free.index(name) for name in names]
-    whole[np.ix_(places, places)] = covariance[:-1, :-1]
+    }
+    covariance = np.array(model.covariance)
+    places = [model.free.index(name) for name in names]
+    covariance[np.ix_(places, places)] = posterior.covariance[:-1, :-1]
     return replace(
-        moved,
-        parameters=tuple(parameters),
-        covariance=tuple(tuple(row) for row in whole.tolist()),
+        model,
+        parameters=tuple(fitted.get(entry.name, entry) for entry in model.parameters),
+        covariance=tuple(tuple(row) for row in covariance.tolist()),
         trained_on=replace(
-            prior.trained_on, run_ids=run_ids, n_observations=n_told, n_configurations=n_told
+            model.trained_on, run_ids=run_ids, n_observations=n_samples, n_configurations=n_samples
         ),
     )
 
 
-def learned_interval(place: float, deviation: float, n_samples: int, *, is_log: bool) -> Estimate:
-    """The 90 % interval of an unknown."""
-    low, high = place - Z_90 * deviation, place + Z_90 * deviation
-    value, low, high = (
-        (math.exp(place), math.exp(low), math.exp(high)) if is_log else (place, low, high)
-    )
-    method = "inverse simulation; sandwich over groups of neighbours"
-    return Estimate(
-        value=value, low=low, high=high, confidence_fraction=0.9, n_samples=n_samples, method=method
-    )
-
-
-def _told_by(share: float) -> ToldBy:
-    return "data" if share < 0.3 else "data and prior" if share < 0.8 else "prior"
-
-
-def _plain(name: str, value: float) -> float:
-    return value if name == "sag_ratio" else math.exp(value)
-
-
-# Which step times explain a rate sweep of which only statistics are known.
-# Means and percentiles of TTFT and E2E at each rate?
-# The requests themselves are not known: as many as were sent come as a Poisson process, all with
-# the mean lengths. Tools call such loads constant, but evenly spaced arrivals put every
-# percentile of E2E too close to the mean, where Poisson arrivals do not. Rates at which the
-# server fell behind are left out: what then waits depends on how the client throttles. Letters of
-# shapes: K rates, S statistics.
-
-
-STATISTICS: Final = (
-    ("ttft", None),
-    ("ttft", 0.5),
-    ("ttft", 0.9),
-    ("ttft", 0.99),
-    ("e2e", None),
-    ("e2e", 0.5),
-    ("e2e", 0.9),
-    ("e2e", 0.99),
-)
-"""Latency and percentile; None is the mean."""
-_EXPECTED: Final = np.array([0.05, 0.05, 0.1, 0.15, 0.02, 0.02, 0.04, 0.06])
-"""How closely each is expected to be met (log): what arrivals and lengths that are not known
-leave open."""
-_KEPT_UP_FRACTION: Final = 0.97
-_LEAST: Final = 3
+def front_end_of(posterior: Posterior, n_samples: int) -> Estimate:
+    """The front end's delay, which is the last unknown."""
+    place, sd = float(posterior.x[-1]), math.sqrt(posterior.covariance[-1, -1])
+    return parameter_estimate(FRONT_END, place, sd, n_samples=n_samples, method=INVERSE_SIMULATION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +228,10 @@ class RateStatistics:
 
 
 class RateFit(NamedTuple):
-    """Step times, and the rate that was held out with its simulated statistics; None below four rates."""
+    """Posterior from a rate sweep, and the held-out rate with its simulated statistics.
+
+    No rate is held out where fewer than four are left.
+    """
 
     model: StepTimeModel
     n_rates: int
@@ -279,50 +242,53 @@ class RateFit(NamedTuple):
 def fit_rates(
     rates: Sequence[RateStatistics], config: EngineConfig, prior: StepTimeModel
 ) -> RateFit:
-    """The step times and the front end's delay that explain these rates; of four or more a middle one is held out.
+    """Step times and front-end delay from means and percentiles of TTFT and E2E at each rate.
+
+    The requests themselves are not known: they are simulated as a Poisson process of requests of
+    mean length. Tools call such loads constant, but evenly spaced arrivals put every percentile of
+    E2E too close to the mean, where Poisson arrivals do not. Rates at which the server fell behind
+    are left out: how long requests then wait depends on how the client throttles. Of four or more
+    rates a middle one is held out.
 
     Raises
     ------
     ModelError
         Fewer than three rates at which the server kept up.
     """
-    kept = sorted((one for one in rates if _kept_up(one)), key=lambda one: one.offered_per_s)
-    if len(kept) < _LEAST:
+    kept_up = sorted((one for one in rates if _kept_up(one)), key=lambda one: one.offered_per_s)
+    if len(kept_up) < _LEAST_RATES:
         raise ModelError(
-            f"{len(kept)} of {len(rates)} rates at which the server kept up",
+            f"{len(kept_up)} of {len(rates)} rates at which the server kept up",
             allowed=(
-                f"{_LEAST} or more, at least {_KEPT_UP_FRACTION:.0%} of the requests served as they"
-                " came"
+                f"{_LEAST_RATES} or more, at least {_KEPT_UP_FRACTION:.0%} of the requests served"
+                " as they came"
             ),
             try_="lower rates",
         )
-    held_out = kept[len(kept) // 2] if len(kept) > _LEAST else None
-    taught = [one for one in kept if one is not held_out]
-    requests = [_requests(one, number) for number, one in enumerate(taught)]
-    unknowns = unknowns_of(prior)
-    names = unknowns.names[:-1]
-    seen = np.log([one.seconds for one in taught])
+    held_out = kept_up[len(kept_up) // 2] if len(kept_up) > _LEAST_RATES else None
+    training = [one for one in kept_up if one is not held_out]
+    requests = [_poisson_requests(one, number) for number, one in enumerate(training)]
+    unknowns = prior_of(prior)
+    seen = np.log([one.seconds for one in training])
 
-    def misfit(x: F64) -> F64:
-        model = moved_to(prior, names, x[:-1])
+    def residuals(x: F64) -> F64:
+        model = moved_to(prior, unknowns.names[:-1], x[:-1])
         found = np.log([_statistics(one, config, model, math.exp(x[-1])) for one in requests])
-        return np.asarray(((found - seen) / _EXPECTED).ravel(), dtype=np.float64)
+        return np.asarray(((found - seen) / _STATISTICS_SD).ravel(), dtype=np.float64)
 
-    groups = np.arange(seen.size) // 4
-    solution = solve(misfit, unknowns, groups)
-    deviation = float(np.sqrt(solution.covariance[-1, -1]))
-    front_end_s = math.exp(solution.x[-1])
-    model = learned(prior, unknowns, solution.x, solution.covariance, run_ids=(), n_told=seen.size)
-    model = replace(
-        model,
-        front_end_s=learned_interval(float(solution.x[-1]), deviation, seen.size, is_log=True),
-    )
-    simulated = (
+    groups = np.arange(seen.size) // 4  # statistics of one latency at one rate
+    posterior = posterior_of(residuals, unknowns, groups)
+    front_end_s = front_end_of(posterior, seen.size)
+    model = updated(prior, unknowns, posterior, run_ids=(), n_samples=seen.size)
+    model = replace(model, front_end_s=front_end_s)
+    simulated_s = (
         ()
         if held_out is None
-        else _statistics(_requests(held_out, len(taught)), config, model, front_end_s)
+        else _statistics(
+            _poisson_requests(held_out, len(training)), config, model, front_end_s.value
+        )
     )
-    return RateFit(model, len(taught), held_out, simulated)
+    return RateFit(model, len(training), held_out, simulated_s)
 
 
 def _kept_up(one: RateStatistics) -> bool:
@@ -330,7 +296,7 @@ def _kept_up(one: RateStatistics) -> bool:
     return is_served and not one.n_failed and all(value > 0 for value in one.seconds)
 
 
-def _requests(one: RateStatistics, seed: int) -> Demand:
+def _poisson_requests(one: RateStatistics, seed: int) -> Demand:
     rng = np.random.default_rng(seed)
     arrival_ns = np.round(
         np.cumsum(rng.exponential(1e9 / one.offered_per_s, one.n_requests))
@@ -347,9 +313,9 @@ def _requests(one: RateStatistics, seed: int) -> Demand:
 def _statistics(
     requests: Demand, config: EngineConfig, model: StepTimeModel, front_end_s: float
 ) -> tuple[float, ...]:
-    """As ``STATISTICS``.
+    """In the order of ``STATISTICS``.
 
-    The front end's delay moves nothing in the engine, where all arrive later by the same time.
+    The front end delays every arrival by the same time, so it changes nothing in the engine.
     """
     done = simulate(requests, config, arrays_of(model)).requests
     ends_ns = {"ttft": done.first_token_ns, "e2e": done.finished_ns}

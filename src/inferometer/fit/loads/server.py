@@ -1,7 +1,9 @@
-"""Which limits may a server have that we cannot see into, and how is its scheduler simulated with them?
+"""Unknowns of a server: limits and switches of its scheduler, step times, and what bounds them.
 
-A limit that was never reached has no upper end: beyond what all requests inside would need
-together, every value does the same.
+A limit that was never reached has no upper end: beyond what all requests in flight need together,
+every value does the same. Step times are the few numbers of the closed form that a simulator takes
+(``StepTimeArrays``): seconds per step, row, context token, attention pair and sequence. A known
+architecture or device narrows their prior. Letters of shapes: K unknowns.
 """
 
 import math
@@ -12,8 +14,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from inferometer.errors import ModelError
-from inferometer.fit.loads.load_tests import Crowd, FirstPace
-from inferometer.fit.map import Unknowns
+from inferometer.fit.loads.load_tests import PeakLoad, StepPace
+from inferometer.fit.map import Prior
 from inferometer.perfmodel.scenario import BEST
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
@@ -32,16 +34,16 @@ SWITCHES: Final[tuple[Switch, ...]] = (
     "enable_chunked_prefill",
 )
 BLOCK_TOKENS: Final = 16
-"""vLLM's default; another size rounds what a request holds a little more, or less."""
+"""vLLM's default; another size rounds the tokens of a request a little more, or less."""
 
 _LEAST_BUDGET: Final = 32
 _SURE_FRACTION: Final = 0.95
-"""Of what was seen at once: ends and beginnings are seen a little early and late."""
+"""Of the peak load: clients see ends and beginnings a little early or late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldByServer:
-    """What the server itself named: in its metrics, or in the log of its start."""
+class ReportedSettings:
+    """Limits and switches that the server itself reports, in metrics or in the log of its start."""
 
     limits: Mapping[Limit, int] = field(default_factory=dict["Limit", int])
     switches: Mapping[Switch, bool] = field(default_factory=dict["Switch", bool])
@@ -75,57 +77,58 @@ class ServerKnobs:
 
 
 class Range(NamedTuple):
-    """Where a limit is looked for: below, what was seen could not be; at ``high`` and beyond nothing was held back."""
+    """Range of a limit: lower values contradict the load, higher ones make no difference."""
 
     low: int
     high: int
 
     def candidates(self, n_values: int) -> list[int]:
-        """So many values, evenly in their logarithm."""
+        """``n_values`` values at most, evenly spaced in their logarithm."""
         return sorted(
             {round(value) for value in np.geomspace(self.low, self.high, n_values).tolist()}
         )
 
     def within(self, value: int) -> int:
-        """The nearest value that is looked at."""
+        """The nearest value of the range."""
         return min(max(value, self.low), self.high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What every simulation of the server shares."""
+class SearchSpace:
+    """Ranges of the limits, and what every simulation of the server shares."""
 
     ranges: Mapping[Limit, Range]
     block_tokens: int
     max_model_len: int
-    """The server's where it is known, else enough for the longest request: what the server
-    allows beyond it was not requested."""
+    """The server's where it is known, else enough for the longest request."""
     switches: Mapping[Switch, bool]
-    """Those whose position the server itself named."""
+    """Switches that the server reported."""
     held_blocks: int = 0
-    """KV blocks of all prompts whose answers were under way at once, if none of them shared any."""
+    """KV blocks of all prompts whose answers were streaming at the peak, if none shared any."""
     most_blocks: int | None = None
-    """KV blocks that the device's memory has room for beside the weights; None: the device or
-    the model is not known."""
+    """KV blocks that fit into the device's memory beside the weights; None: device or model is not
+    known."""
 
 
-def terms_of(most: Crowd, told: ToldByServer, most_blocks: int | None = None) -> Terms:
-    """The ranges that leave open all that the crowd does, but for what the server itself named and the device's memory allows.
+def search_space(
+    most: PeakLoad, reported: ReportedSettings, most_blocks: int | None = None
+) -> SearchSpace:
+    """Ranges of the limits that hold the peak load, narrowed by reports and the device's memory.
 
-    Prompts under way at once were all in the KV cache, for vLLM admits nobody while a preempted
-    request waits. But prompts that begin alike may share blocks: where that is not known, only the
-    longest request is a sure lower bound.
+    All prompts whose answers stream at once are in the KV cache, for vLLM admits no request
+    while a preempted one waits. But prompts that begin alike may share blocks: where that is not
+    known, only the longest request is a sure lower bound.
 
     Raises
     ------
     ModelError
         A known limit is one that the load tests show to be exceeded.
     """
-    block_tokens = told.block_tokens or BLOCK_TOKENS
+    block_tokens = reported.block_tokens or BLOCK_TOKENS
     held_blocks = int(_SURE_FRACTION * most.n_held_tokens) // block_tokens
-    is_held = most.has_known_prefixes or told.switches.get("enable_prefix_caching") is False
+    is_held = most.has_known_prefixes or reported.switches.get("enable_prefix_caching") is False
     least_blocks = max(
-        -(-max(most.longest_tokens, told.max_model_len or 0) // block_tokens),
+        -(-max(most.longest_tokens, reported.max_model_len or 0) // block_tokens),
         held_blocks if is_held else 0,
     )
     least_budget = max(
@@ -148,21 +151,23 @@ def terms_of(most: Crowd, told: ToldByServer, most_blocks: int | None = None) ->
             least_blocks, inside_blocks if most_blocks is None else min(inside_blocks, most_blocks)
         ),
     }
-    _check_known(told, ranges)
-    named: dict[Limit, Range] = {name: Range(value, value) for name, value in told.limits.items()}
-    return Terms(
+    _check_known(reported, ranges)
+    named: dict[Limit, Range] = {
+        name: Range(value, value) for name, value in reported.limits.items()
+    }
+    return SearchSpace(
         ranges=ranges | named,
         block_tokens=block_tokens,
-        max_model_len=max(told.max_model_len or 0, most.longest_tokens + 1),
-        switches=told.switches,
+        max_model_len=max(reported.max_model_len or 0, most.longest_tokens + 1),
+        switches=reported.switches,
         held_blocks=held_blocks,
         most_blocks=most_blocks,
     )
 
 
-def _check_known(told: ToldByServer, ranges: Mapping[Limit, Range]) -> None:
-    """A limit that somebody named must hold what was seen."""
-    for name, value in told.limits.items():
+def _check_known(reported: ReportedSettings, ranges: Mapping[Limit, Range]) -> None:
+    """A reported limit must hold the peak load."""
+    for name, value in reported.limits.items():
         least = ranges[name].low
         if value < least:
             raise ModelError(
@@ -173,49 +178,38 @@ def _check_known(told: ToldByServer, ranges: Mapping[Limit, Range]) -> None:
             )
 
 
-def config_of(knobs: ServerKnobs, terms: Terms, *, has_contents: bool) -> SchedulerConfig:
-    """The scheduler with these knobs; without contents of prompts there is nothing for a prefix cache to find."""
+def config_of(knobs: ServerKnobs, space: SearchSpace, *, has_contents: bool) -> SchedulerConfig:
+    """The scheduler with these knobs; without known contents a prefix cache finds nothing."""
     budget = knobs.max_num_batched_tokens
     if not knobs.enable_chunked_prefill:
-        budget = max(budget, terms.max_model_len)
+        budget = max(budget, space.max_model_len)
     return SchedulerConfig(
-        num_blocks=max(knobs.n_kv_blocks, -(-terms.max_model_len // terms.block_tokens)) + 1,
-        max_model_len=terms.max_model_len,
+        num_blocks=max(knobs.n_kv_blocks, -(-space.max_model_len // space.block_tokens)) + 1,
+        max_model_len=space.max_model_len,
         max_num_seqs=min(knobs.max_num_seqs, budget),
         max_num_batched_tokens=budget,
-        block_size=terms.block_tokens,
+        block_size=space.block_tokens,
         enable_prefix_caching=knobs.enable_prefix_caching and has_contents,
         enable_chunked_prefill=knobs.enable_chunked_prefill,
         async_scheduling=knobs.async_scheduling,
     )
 
 
-# What is known of one limit or switch of a server that was loaded, not opened?
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobFit:
-    """A limit or a switch of the server's scheduler, under vLLM's name, and what the load tests say of it."""
+    """A limit or switch of the server's scheduler, under vLLM's name, and its interval."""
 
     name: str
     value: int | bool
-    """What a simulation takes."""
+    """What a simulation uses."""
     low: int | None
     high: int | None
-    """Ends of the interval of 90 %; None: the load tests set none on that side."""
+    """Ends of the 90 % interval; None: the load tests set no end on that side."""
     told_by: Literal["load", "server", "assumed"]
     said: str
-    """In words."""
+    """The same in words."""
     probe: str | None
-    """A load test that would tell more."""
-
-
-# Which step times may a server have that we cannot see into?
-# A few numbers, whatever model runs there on whatever device.
-# The numbers are those of the closed form as a simulator takes it (``StepTimeArrays``): seconds
-# per step, per row, per context token, per pair, per sequence. An architecture or a device that
-# is known narrows what is believed of them; without either they stay wide. Letters of shapes: K
-# unknowns.
+    """A load test that would narrow it."""
 
 
 _FIELDS: Final[dict[str, tuple[str, ...]]] = {
@@ -227,44 +221,44 @@ _FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "per_sequence_s": ("per_sequence_s",),
     "blend_ratio": ("blend_ratio",),
 }
-"""Each unknown, and the fields of the closed form that go with it, in proportion to the first."""
+"""Each unknown, and the fields of the closed form that it scales, in proportion to the first."""
 
 STEP_NAMES: Final = tuple(_FIELDS)
 FRONT_END: Final = "front_end_s"
 
 _FRONT_END_BELIEF: Final = (math.log(4e-3), 1.0)
 _REFERENCE_DEVICE: Final = "h100_sxm"
-"""Bytes over bytes and FLOP over FLOP are the model's alone: any device tells them."""
+"""Ratios of bytes and of FLOP depend on the model alone, so any device gives them."""
 _FAR: Final = 1e15
-"""Tokens of a window that is none: JSON has no infinity."""
+"""Tokens of an unlimited attention window: JSON has no infinity."""
 _PAIR_OF_ROW: Final = 1.5e-4
 _KV_OF_READ: Final = 2e-5
-"""What (query, key) pairs take of a row's time, and a context token of the weights': amid the
-catalogue's models."""
+"""Time of an attention pair in that of a row, and of a context token in that of the weights:
+typical of the catalogue's models."""
 _OVERLAP: Final = 1.5
-"""A host that runs ahead hides behind the device, one that does not adds to it: load tests do
-not tell the two from a shorter launch."""
+"""Between a host that runs ahead of the device and one that adds to it: load tests cannot tell the
+two from a shorter launch."""
 _LEAST_S: Final = 1e-12
 
 
-class StepBelief(NamedTuple):
-    """The shape that is scaled, and what is believed of the scales before anything was simulated."""
+class StepPrior(NamedTuple):
+    """The shape of the closed form, and the prior of its scales."""
 
     base: StepTimeArrays
-    unknowns: Unknowns
-    """The steps' numbers as logarithms, then the front end's delay."""
+    prior: Prior
+    """Of the steps' numbers as logarithms, then of the front end's delay."""
 
 
-def step_belief(
-    pace: FirstPace,
+def step_prior(
+    pace: StepPace,
     ttft_s: F64,
     model: ModelSpec | None,
     engine: EngineSpec,
     hardware: HardwareSpec | None,
-) -> StepBelief:
-    """What to believe of a server whose answers come at this pace.
+) -> StepPrior:
+    """Prior from the pace of the answers; a known model and device narrow it.
 
-    ``ttft_s`` are the times to the first token of its quietest run.
+    ``ttft_s`` are the times to first token of the quietest run.
     """
     base = _base(model, engine, hardware)
     centre, deviation = _from_pace(pace, float(np.nanquantile(ttft_s, 0.2)))
@@ -280,14 +274,14 @@ def step_belief(
     if model is not None and hardware is not None:
         for name, value in (("read_s", float(base.read_s[0])), ("row_s", base.matmul_row_s)):
             centre[name], deviation[name] = value, 0.5
-    places = [math.log(max(centre[name], _LEAST_S)) for name in STEP_NAMES]
-    return StepBelief(
+    candidates = [math.log(max(centre[name], _LEAST_S)) for name in STEP_NAMES]
+    return StepPrior(
         base=base,
-        unknowns=Unknowns(
+        prior=Prior(
             names=(*STEP_NAMES, FRONT_END),
-            centre=np.array([*places, _FRONT_END_BELIEF[0]]),
-            deviation=np.array([*(deviation[name] for name in STEP_NAMES), _FRONT_END_BELIEF[1]]),
-            floor=_at_peaks(model, engine, hardware),
+            mean=np.array([*candidates, _FRONT_END_BELIEF[0]]),
+            sd=np.array([*(deviation[name] for name in STEP_NAMES), _FRONT_END_BELIEF[1]]),
+            lower=_at_peaks(model, engine, hardware),
         ),
     )
 
@@ -295,15 +289,18 @@ def step_belief(
 def steps_at(base: StepTimeArrays, x: F64) -> StepTimeArrays:
     """The closed form with these numbers (logarithms, in the order of ``STEP_NAMES``)."""
     changes: dict[str, Any] = {}
-    for (first, *others), place in zip(_FIELDS.values(), x.tolist(), strict=False):
+    for (first, *others), candidate in zip(_FIELDS.values(), x.tolist(), strict=False):
         was = getattr(base, first)
-        ratio = math.exp(place) / (float(was[0]) if isinstance(was, np.ndarray) else was)
+        ratio = math.exp(candidate) / (float(was[0]) if isinstance(was, np.ndarray) else was)
         changes |= {field: getattr(base, field) * ratio for field in (first, *others)}
     return base._replace(**changes)
 
 
 def not_below(steps: StepTimeArrays, floors_s: Sequence[float]) -> StepTimeArrays:
-    """The same steps, none faster than the device's peaks allow (seconds, in the order of ``STEP_NAMES``; 0: no bound)."""
+    """The same steps, none faster than the device's peaks allow.
+
+    ``floors_s`` in the order of ``STEP_NAMES``; 0: no bound.
+    """
     changes: dict[str, Any] = {}
     for (first, *others), floor_s in zip(
         _FIELDS.values(), floors_s, strict=False
@@ -317,7 +314,7 @@ def not_below(steps: StepTimeArrays, floors_s: Sequence[float]) -> StepTimeArray
 def _at_peaks(
     model: ModelSpec | None, engine: EngineSpec, hardware: HardwareSpec | None
 ) -> F64 | None:
-    """The least that the unknowns can be on this device; None where the model or the device is not known."""
+    """Lower bounds of the unknowns at the device's peaks; None: model or device is not known."""
     if model is None or hardware is None:
         return None
     peak = arrays_of(datasheet_step_time(model, engine, hardware, BEST))
@@ -335,7 +332,7 @@ def _at_peaks(
     )
 
 
-def _from_pace(pace: FirstPace, quick_ttft_s: float) -> tuple[dict[str, float], dict[str, float]]:
+def _from_pace(pace: StepPace, quick_ttft_s: float) -> tuple[dict[str, float], dict[str, float]]:
     row_s = pace.prompt_token_s or max(quick_ttft_s - pace.base_s, 0.1 * quick_ttft_s) / 1000
     centre = {
         "launch_s": 0.3 * pace.base_s,
@@ -358,9 +355,9 @@ def _from_pace(pace: FirstPace, quick_ttft_s: float) -> tuple[dict[str, float], 
 def _base(
     model: ModelSpec | None, engine: EngineSpec, hardware: HardwareSpec | None
 ) -> StepTimeArrays:
-    """The shape of the closed form.
+    """Shape of the closed form: the model's where it is known, else the plainest.
 
-    Of the model where it is known (experts read with the rows, windows, logits), else the plainest.
+    A model determines how experts are read with the rows, attention windows, and logits.
     """
     if model is None:
         return _plainest()

@@ -1,8 +1,6 @@
-"""What is known of a server that was loaded, not opened.
+"""A fitted server as a file: limits, step times, their uncertainty, and draws of other servers.
 
-Its step times and limits, how sure that is, and what would tell more?
-
-The one file that every verb takes with ``--fit``: limits and switches are those of its scheduler
+The one file that every verb takes with ``--fit``: its limits and switches are the scheduler's
 unless flags say otherwise. Letters of shapes: K unknowns.
 """
 
@@ -36,7 +34,7 @@ server."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenLoad:
-    """What the server was asked: simulations of far more, or of other requests, are guesses."""
+    """The load that was measured: simulations of far more, or of other requests, extrapolate."""
 
     run_ids: tuple[str, ...]
     n_requests: int
@@ -48,7 +46,7 @@ class SeenLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerDraw:
-    """A server that may as well have answered the load tests; all draws are equally likely."""
+    """A draw from the posterior of servers; all draws are equally likely."""
 
     knobs: dict[str, int | bool]
     parameters: tuple[float, ...]
@@ -57,52 +55,51 @@ class ServerDraw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFit:
-    """A server as load tests show it. Its steps are those of ``base``, scaled to the parameters."""
+    """A server fitted to load tests; its steps are those of ``base``, scaled to the parameters."""
 
     kind: Literal["server"] = "server"
     schema_version: int = SERVER_SCHEMA_VERSION
     served_model: str
     """What clients call the model."""
     model: ModelSpec | None
-    """Its architecture, where somebody said so."""
+    """Its architecture, where it was given."""
     hardware: str | None
     engine: EngineSpec
     block_tokens: int
     max_model_len: int
     knobs: tuple[server.KnobFit, ...]
     parameters: tuple[steptime.FittedParameter, ...]
-    """Of the steps, then ``front_end_s``: what passes before the scheduler sees a request and
-    after it gave a token."""
+    """Of the steps, then ``front_end_s``: the time before the scheduler sees a request and after it
+    emits a token."""
     covariance: tuple[tuple[float, ...], ...]
     """(K, K) Of the parameters' logarithms."""
     base: dict[str, float | bool | tuple[float, ...]]
     """The shape of the closed form: the fields of ``steptime_arrays.StepTimeArrays``."""
     seen: SeenLoad
     scatter_ratio: float
-    """What is left between requests and their simulation, in what was expected: 10 % of a TTFT
-    and 2 % of a TPOT, single requests."""
+    """Root mean square of the residuals, in what was expected of single requests: 10 % of a TTFT
+    and 2 % of a TPOT."""
     n_simulations: int
     ttft_residual_fraction: float = 0.0
-    """Root mean square of what is left of like requests' mean TTFT; 0 in files of versions that
-    did not store it."""
+    """Root mean square error of the mean TTFT of similar requests; 0 in files of versions that did
+    not store it."""
     tpot_residual_fraction: float = 0.0
     floors_s: tuple[float, ...] = ()
-    """The least that each parameter can be at the device's peaks, 0 where nothing bounds it;
-    empty: no device is known."""
+    """Least value of each parameter at the device's peaks, 0 where nothing bounds it; empty: no
+    device is known."""
     draws: tuple[ServerDraw, ...] = ()
-    """What else may be, limits and step times together; none in files of versions that did not
-    draw."""
+    """Other possible servers, limits and step times together; empty in files of versions that did
+    not draw."""
     subject: FitSubject | None = None
-    """What was fitted, as far as anybody stated it; None in files of versions that did not store
-    it."""
+    """What was fitted, as far as it was stated; None in files of versions that did not store it."""
 
     @property
     def front_end_s(self) -> float:
-        """How long does a request take to the scheduler, and its token back?"""
+        """Time from the client to the scheduler and back."""
         return self.parameters[-1].estimate.value
 
     def x(self) -> F64:
-        """The unknowns: logarithms of the parameters."""
+        """Logarithms of the parameters."""
         return np.log([parameter.estimate.value for parameter in self.parameters])
 
     def steps(self, x: F64 | None = None) -> steptime_arrays.StepTimeArrays:
@@ -114,20 +111,20 @@ class ServerFit:
         steps = steptime_arrays.StepTimeArrays(**arrays)  # type: ignore[arg-type]
         return server.steps_at(steps, self.x() if x is None else x)
 
-    def drawn_levels(self, draw: ServerDraw) -> steptime_levels.StepTimes:
-        """The step times of a draw, as if they were known."""
-        steps = self.steps(np.log(draw.parameters))
+    def drawn_levels(self, draws_of: ServerDraw) -> steptime_levels.StepTimes:
+        """The step times of a draw, without uncertainty."""
+        steps = self.steps(np.log(draws_of.parameters))
         return replace(
-            self.levels(), likely=steps, fast=steps, slow=steps, front_end_s=draw.parameters[-1]
+            self.levels(), likely=steps, fast=steps, slow=steps, front_end_s=draws_of.parameters[-1]
         )
 
     def knob(self, name: str) -> int | bool:
-        """What a simulation takes for this limit or switch."""
+        """What a simulation uses for this limit or switch."""
         return next(knob.value for knob in self.knobs if knob.name == name)
 
     def levels(self) -> steptime_levels.StepTimes:
-        """Step times as they most likely are, and moved so that prompts and tokens both come at the 5 % and 95 % ends of their times."""
-        likely, doubt = self.steps(), self._log_doubt()
+        """Expected step times, and the 5 % and 95 % ends for prompts and tokens together."""
+        likely, half_widths = self.steps(), self._log_half_widths()
         n_requests, n_runs = self.seen.n_requests, len(self.seen.run_ids)
         return steptime_levels.StepTimes(
             basis="fitted",
@@ -137,13 +134,13 @@ class ServerFit:
             ),
             engine=self.engine,
             likely=likely,
-            fast=server.not_below(self._slower(likely, -doubt), self.floors_s),
-            slow=self._slower(likely, doubt),
+            fast=server.not_below(self._slower(likely, -half_widths), self.floors_s),
+            slow=self._slower(likely, half_widths),
             subject=self.subject or NOTHING_STATED,
         )
 
     def step_estimate(self, shape: types.BatchShape, *, further_s: float = 0.0) -> Estimate:
-        """How long does a step of this shape take, and ``further_s`` beside it?"""
+        """Duration of a step of this shape, plus ``further_s``, with its 90 % interval."""
         levels = self.levels()
         value, low, high = (
             further_s + steptime_arrays.shape_duration_s(steps, shape)
@@ -164,8 +161,8 @@ class ServerFit:
         """Write it to a JSON file."""
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
-    def _log_doubt(self) -> F64:
-        """Half the width of the interval of 90 % of the logarithms of ``_log_seconds``."""
+    def _log_half_widths(self) -> F64:
+        """Half widths of the 90 % intervals of ``_log_seconds`` (delta method)."""
         x = self.x()
         slopes = np.stack(
             [
@@ -184,7 +181,7 @@ class ServerFit:
     def _slower(
         self, likely: steptime_arrays.StepTimeArrays, log_ratios: F64
     ) -> steptime_arrays.StepTimeArrays:
-        """Every step slower as a typical decode is, and what prompts cost besides so that a typical prompt is as slow as said."""
+        """Slow every step down as a typical decode, and prompts further, to the given ratios."""
         prompt_ratio, decode_ratio = (float(ratio) for ratio in np.exp(log_ratios))
         all_slower = steptime_arrays.slowed(likely, decode_ratio)
         prefill = types.prefill_shape(batch_size=1, prompt_tokens=self.seen.median_prompt_tokens)

@@ -1,10 +1,10 @@
-"""Which steps does a closed loop make, whatever they take, and what do its users see once it is known how long they take?
+"""Latencies of a closed loop as sums of step times, from one simulation of its schedule.
 
-A user who sends as soon as the answer has ended comes at the end of a step, however long that was:
-which requests share a step follows from the lengths and the scheduler alone. So the scheduler is
-simulated once, with steps of equal length, and first tokens, gaps and totals become sums of step
-times. Steps of nearly equal shape are counted together. Letters of shapes: S steps, B kinds of
-steps, R requests that are looked at, K sets of parameters.
+A user who sends as soon as the last answer has ended arrives at the end of a step, however long
+that was. So which requests share a step follows from the lengths and the scheduler alone. The
+scheduler is simulated once, with steps of equal length; first tokens, gaps and totals are then
+sums of step times. Steps of nearly equal shape are counted together. Letters of shapes: S steps,
+B kinds of steps, R sampled requests, K sets of parameters.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ Statistic: TypeAlias = Literal["mean", "median"]
 
 _STEP_NS: Final = 1_000_000
 _PAUSE_NS: Final = _STEP_NS // 2
-"""From the end of an answer until the engine knows the next request: it misses the step that
-starts at once, and sees the next."""
+"""From the end of an answer until the engine knows the next request: it misses the step that starts
+at once, and joins the next."""
 _KINDS_PER_DOUBLING: Final = 4
 _MOST_REQUESTS: Final = 120
 _SEED: Final = 20261121
@@ -35,7 +35,11 @@ _TINY_S: Final = 1e-15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLoad:
-    """As many users as ``concurrency``; lengths are drawn evenly from ``least_share_ratio`` of the nominal up to it."""
+    """A closed loop of ``concurrency`` users.
+
+    Lengths are uniform between ``least_share_ratio`` of the nominal length and the nominal
+    length.
+    """
 
     concurrency: int
     prompt_tokens: int
@@ -46,7 +50,7 @@ class ClosedLoad:
 
 
 class LoopSeen(NamedTuple):
-    """What a client's report says (K each)."""
+    """Latencies and throughput as a client reports them (K each)."""
 
     ttft_s: F64
     tpot_s: F64
@@ -56,7 +60,7 @@ class LoopSeen(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSchedule:
-    """The steps of a closed loop: ``shapes`` (B), and how often each is in what is waited for."""
+    """Kinds of steps of a closed loop (B), and how often each is part of each latency."""
 
     load: ClosedLoad
     shapes: tuple[BatchShape, ...]
@@ -72,7 +76,10 @@ class LoopSchedule:
     n_preempted: int
 
     def seen(self, step_s: F64, front_end_s: F64, statistic: Statistic) -> LoopSeen:
-        """What is seen when the kinds of steps take ``step_s`` (K, B) and the way to the engine and back ``front_end_s`` (K)."""
+        """Latencies when the kinds of steps take ``step_s`` (K, B).
+
+        ``front_end_s`` (K) is the way to the engine and back.
+        """
         middle = np.median if statistic == "median" else np.mean
         ttft_s = middle(step_s @ self.until_first.T, axis=1) + front_end_s
         tpot_s = middle(step_s @ self.until_last.T / self.n_gaps, axis=1)
@@ -94,10 +101,10 @@ def loop_schedule(load: ClosedLoad, config: EngineConfig) -> LoopSchedule:
         raise AssertionError("a simulation without steps")
     kinds, shapes = _kinds(steps)
     ends_ns = steps.start_ns + steps.duration_ns
-    looked_at = _looked_at(done)
+    sampled = _sampled(done)
     table = done.requests
     sent, first, last = (
-        np.searchsorted(ends_ns, times[looked_at], side="right") for times in _instants(done)
+        np.searchsorted(ends_ns, times[sampled], side="right") for times in _instants(done)
     )
 
     def counted(begin: I64, end: I64) -> F64:
@@ -112,7 +119,7 @@ def loop_schedule(load: ClosedLoad, config: EngineConfig) -> LoopSchedule:
         shapes=shapes,
         until_first=counted(sent, first),
         until_last=counted(first, last),
-        n_gaps=np.maximum(table.output_tokens[looked_at] - 1.0, 1.0),
+        n_gaps=np.maximum(table.output_tokens[sampled] - 1.0, 1.0),
         whole=np.bincount(kinds, minlength=len(shapes)).astype(np.float64),
         n_output_tokens=int(table.output_tokens.sum()),
         n_preempted=int(steps.n_preempted_requests.sum()),
@@ -120,7 +127,7 @@ def loop_schedule(load: ClosedLoad, config: EngineConfig) -> LoopSchedule:
 
 
 def loop_demand(load: ClosedLoad, pause_ns: int = _PAUSE_NS) -> Demand:
-    """The requests of the loop, each user's after one another."""
+    """The requests of the loop, each user's one after another."""
     n_requests = load.concurrency * load.n_rounds
     rng = np.random.default_rng(_SEED)
 
@@ -143,8 +150,8 @@ def _instants(done: Simulation) -> tuple[I64, I64, I64]:
     return done.requests.sent_ns, done.requests.first_token_ns, done.requests.finished_ns
 
 
-def _looked_at(done: Simulation) -> I64:
-    """Evenly spread over the run, as many as tell a median."""
+def _sampled(done: Simulation) -> I64:
+    """A sample of requests, evenly spread over the run, large enough for a median."""
     n_requests = len(done.requests.sent_ns)
     return np.unique(
         np.linspace(0, n_requests - 1, min(n_requests, _MOST_REQUESTS)).round().astype(np.int64)
@@ -152,7 +159,7 @@ def _looked_at(done: Simulation) -> I64:
 
 
 def _kinds(steps: StepTable) -> tuple[I64, tuple[BatchShape, ...]]:
-    """Which kind is each step of, and which mean shape has each kind?"""
+    """The kind of each step (S), and the mean shape of each kind."""
     columns = np.column_stack(
         [
             steps.n_prefill_requests,

@@ -1,8 +1,8 @@
-"""Which rows of published tables are closed loops on one engine that can be simulated, and how is each of them served?
+"""Rows of published benchmark tables as closed loops on one engine that can be simulated.
 
-What a row does not state is assumed and said here: a token budget of 8,192 for vLLM and 16,384 for
-the others, as InferenceX starts them; KV cache for what memory is left, in 8 bit where TensorRT-LLM
-serves a quantised checkpoint; seats for all.
+What a row does not state is assumed here: a token budget of 8,192 for vLLM and 16,384 for the
+others, as InferenceX starts them; KV cache in what memory is left, in 8 bit where TensorRT-LLM
+serves a quantised checkpoint; max_num_seqs above every concurrency.
 """
 
 import math
@@ -30,17 +30,17 @@ _QUANTIZATIONS: Final[dict[str, DType | None]] = {
 }
 _BLOCK_TOKENS: Final = 64
 _LARGEST_GROUP: Final = 8
-"""Larger tensor-parallel groups of the tables are racks that prefill and decode apart."""
+"""Larger tensor-parallel groups of the tables are racks with separate prefill and decode."""
 _DRAWN_LENGTHS: Final = {(1024, 1024), (1024, 8192), (8192, 1024)}
 """InferenceX's workloads, whose lengths are drawn from 80 to 100 % of these; others are taken as
-they say. The statistic that the collected table does not name is then most like a mean: it grows
+stated. The statistic that the collected table does not name is then most like a mean: it grows
 with the first wave."""
 _DRAWN_SHARE: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedLoad:
-    """A closed loop on one replica, and what was seen of it; None: nothing."""
+    """A closed loop on one replica, and its measured latencies; None: not published."""
 
     label: str
     hardware: HardwareSpec
@@ -57,7 +57,7 @@ class PublishedLoad:
 
     @property
     def key(self) -> tuple[str | int, ...]:
-        """What was asked: rows that share it are repetitions."""
+        """The question: rows that share it are repetitions."""
         return (
             *(
                 self.hardware.hardware_id,
@@ -83,7 +83,10 @@ class PublishedLoads(NamedTuple):
 
 
 def published_loads(points: PublishedPointTable) -> PublishedLoads:
-    """The closed loops of a table; of repetitions the last row stands, of one measurement under two names the first."""
+    """The closed loops of a table.
+
+    The last of repeated rows counts; of one measurement under two names, the first.
+    """
     known = {model.model_id: model for model in load_models()}
     kept: dict[tuple[str | int, ...], PublishedLoad] = {}
     measured: set[tuple[str, EngineSpec, ClosedLoad, float, float]] = set()
@@ -112,7 +115,7 @@ def _model_of(name: str, known: dict[str, ModelSpec]) -> ModelSpec | None:
 
 
 def scheduler_of(load: PublishedLoad) -> EngineConfig:
-    """How the engine's scheduler is set up; KV cache without bounds where the loop cannot fill it.
+    """The engine's scheduler, with an unlimited KV cache where the loop cannot fill it.
 
     Raises
     ------
@@ -185,7 +188,7 @@ def _why_not(points: PublishedPointTable, index: int, model: ModelSpec | None) -
 
 
 def _seen(points: PublishedPointTable, index: int) -> tuple[float, float]:
-    """TTFT and TPOT (s): medians where there are."""
+    """TTFT and TPOT (s): medians where they are published."""
     median = float(points.ttft_median_s[index]), float(points.tpot_median_s[index])
     return (
         (float(points.ttft_unnamed_s[index]), float(points.tpot_unnamed_s[index]))

@@ -1,12 +1,14 @@
-"""Which step times do published loads of one model and engine carry, on one device or several, and what will other loads see?
+"""Posterior of devices' step times from published loads, and predictions of other loads.
 
-Everything is a normal distribution around a simulation: parameters as believed of each device, what
-devices share, and what the model misses (``discrepancy``). Gauss-Newton finds the parameters; what
-is left of the misses is carried over to loads nearby. How wide intervals are is learned from each
-load's own miss when the others foretell it, as far as there are loads nearby: far from all of them,
-small misses of neighbours are no promise. On a device without loads it is learned from how far each
-other device is from what the rest tell of it. Letters of shapes: N loads, 2N latencies (TPOT, then
-TTFT of each load), P unknowns of a device, D devices, K sets of unknowns.
+One model and engine, on one or several devices. All is normal around a simulation, linearised:
+the prior of each device's parameters, what devices share (``priors``), and a Gaussian process of
+what the model misses (``Discrepancy``; Kennedy and O'Hagan 2001). Gauss-Newton finds the
+parameters; the rest of the residuals is carried over to similar loads (kriging).
+
+The width of intervals is calibrated by leave-one-out residuals of the measured loads, as far as
+there are similar loads: far from all of them small residuals promise nothing. On a device
+without loads it is calibrated by leaving out whole devices. Letters of shapes: N loads, 2N
+latencies (TPOT, then TTFT of each load), P unknowns of a device, D devices, K sets of unknowns.
 """
 
 from collections.abc import Sequence
@@ -22,11 +24,11 @@ from inferometer.fit.published.priors import (
     TPOT,
     TTFT,
     UNKNOWNS,
-    DeviceBelief,
+    DevicePrior,
     Discrepancy,
     covariance,
-    device_belief,
-    joint_covariance,
+    device_prior,
+    joint_prior_covariance,
     places_of,
 )
 from inferometer.perfmodel.steptime_terms import (
@@ -44,15 +46,14 @@ _LARGEST_STEP: Final = 0.6
 _ENOUGH: Final = 0.01
 _MOVE: Final = 0.03
 _ROBUST: Final = 2.5
-"""A miss beyond so many deviations counts as one of just so many."""
+"""A residual beyond this many standard deviations counts as one of this many (Huber)."""
 _PRIOR_FREEDOM: Final = 8.0
-"""So many latencies that miss as expected stand beside the fit's own when the width of intervals
-is learned."""
+"""Weight of the prior that residuals are as expected, in latencies, when the width of intervals is
+calibrated."""
 _LARGEST_MISS: Final = 4.0
 _LEAST_DEVICES: Final = 2
 _PRIOR_DEVICES: Final = 2.0
-"""So many devices that miss as expected stand beside the seen ones when it is learned how far
-devices are from one another."""
+"""The same in devices, when it is calibrated how far devices are from one another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +65,8 @@ class SimulatedLoad:
     work: WorkColumns
 
 
-class Foretold(NamedTuple):
-    """What N loads will see: logarithms, and half the width of their 90 % intervals."""
+class PredictedLatencies(NamedTuple):
+    """Predictions of N loads: logarithms, and half widths of their 90 % intervals."""
 
     log_tpot: F64
     log_ttft: F64
@@ -76,33 +77,32 @@ class Foretold(NamedTuple):
     half_rate: F64
 
 
-class Misses(NamedTuple):
-    """(N, 2) How far TPOT and TTFT of each seen load are from what the other seen loads foretell, in logarithms."""
+class HeldOutLatencies(NamedTuple):
+    """(N, 2) Leave-one-out errors of TPOT and TTFT of the measured loads, in logarithms."""
 
-    log_miss: F64
+    log_error: F64
     half_width: F64
-    """Of the 90 % interval that they would have claimed."""
+    """Of the 90 % interval that was claimed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFit:
-    """What the seen loads tell of each device, and of the loads that were asked about."""
+    """Posterior of each device, and predictions of the target loads."""
 
     devices: tuple[str, ...]
     unknowns: F64
     """(D, P) As ``UNKNOWNS``."""
     covariance: F64
     """(D, P, P)"""
-    foretold: Foretold
+    predicted: PredictedLatencies
     level: F64
-    """(M, 2) Logarithms of TPOT and TTFT of the loads that were asked about, by the parameters
-    alone."""
-    misses: Misses
+    """(M, 2) Log TPOT and TTFT of the targets by the parameters alone, without discrepancy."""
+    held_out: HeldOutLatencies
     n_seen: int
 
 
 def simulated(load: PublishedLoad) -> SimulatedLoad:
-    """The steps of this load.
+    """Simulate the schedule of this load.
 
     Raises
     ------
@@ -119,47 +119,48 @@ def simulated(load: PublishedLoad) -> SimulatedLoad:
 
 def fit_published(
     seen: Sequence[SimulatedLoad],
-    asked: Sequence[SimulatedLoad],
+    targets: Sequence[SimulatedLoad],
     sizes: tuple[Discrepancy, Discrepancy] = SIZES,
 ) -> PublishedFit:
-    """Learn from ``seen``, foretell ``asked``: loads of one model, precision and engine; devices may be others.
+    """Fit ``seen`` and predict ``targets``: loads of one model, precision and engine.
 
-    ``sizes`` of the misses of TPOT and of TTFT: smaller ones leave more to the parameters.
+    The devices of the targets may be others. ``sizes`` are the discrepancies of TPOT and of
+    TTFT: smaller ones leave more to the parameters.
 
     Raises
     ------
     SpecError
         A device does not compute in the format.
     """
-    problem = _problem([*seen, *asked], sizes)
+    problem = _problem([*seen, *targets], sizes)
     is_seen = np.repeat(np.arange(len(problem.loads)) < len(seen), 2)
-    at, doubt = _search(problem, is_seen)
-    line = _line(problem, at)
-    return _told(problem, line, is_seen, doubt, len(seen))
+    at, uncertainty = _map_estimate(problem, is_seen)
+    line = _linearised(problem, at)
+    return _posterior(problem, line, is_seen, uncertainty, len(seen))
 
 
 class _Problem(NamedTuple):
     loads: tuple[SimulatedLoad, ...]
     devices: tuple[str, ...]
-    beliefs: tuple[DeviceBelief, ...]
+    priors: tuple[DevicePrior, ...]
     members: tuple[I64, ...]
-    """Which loads are each device's."""
-    log_seen: F64
+    """Loads of each device."""
+    log_measured: F64
     """(2N)"""
-    believed: F64
-    """(D·P, D·P) Covariance of the unknowns' distances from their centres."""
-    missed: F64
-    """(2N, 2N) Covariance of the misses, without noise."""
+    prior_covariance: F64
+    """(D·P, D·P) Of the unknowns' distances from the prior means."""
+    discrepancy: F64
+    """(2N, 2N) Covariance of the discrepancies, without noise."""
     noise: F64
     """(2N) Variance."""
     sizes: tuple[Discrepancy, Discrepancy]
 
 
-class _Line(NamedTuple):
-    """The simulation around a point."""
+class _Linearised(NamedTuple):
+    """The simulation around a point, linearised."""
 
     at: F64
-    """(D·P) Distances from the centres."""
+    """(D·P) Distances from the prior means."""
     level: F64
     """(2N)"""
     slopes: F64
@@ -172,71 +173,76 @@ def _problem(loads: Sequence[SimulatedLoad], sizes: tuple[Discrepancy, Discrepan
     names = [one.published.hardware.hardware_id for one in loads]
     devices = tuple(sorted(set(names)))
     first = [loads[names.index(name)].published for name in devices]
-    beliefs = tuple(device_belief(one.model, one.engine, one.hardware) for one in first)
+    priors = tuple(device_prior(one.model, one.engine, one.hardware) for one in first)
     places = places_of([one.published for one in loads])
-    missed = np.zeros((2 * len(loads), 2 * len(loads)))
+    discrepancy = np.zeros((2 * len(loads), 2 * len(loads)))
     for metric, size in enumerate(sizes):
-        missed[metric::2, metric::2] = covariance(size, places, places)
+        discrepancy[metric::2, metric::2] = covariance(size, places, places)
     seen = [(one.published.tpot_s or np.nan, one.published.ttft_s or np.nan) for one in loads]
     return _Problem(
         loads=tuple(loads),
         devices=devices,
-        beliefs=beliefs,
+        priors=priors,
         members=tuple(np.flatnonzero(np.array(names) == name) for name in devices),
-        log_seen=np.log(np.array(seen)).reshape(-1),
-        believed=joint_covariance(beliefs[0].deviation, [one.hardware.vendor for one in first]),
-        missed=missed,
+        log_measured=np.log(np.array(seen)).reshape(-1),
+        prior_covariance=joint_prior_covariance(
+            priors[0].sd, [one.hardware.vendor for one in first]
+        ),
+        discrepancy=discrepancy,
         noise=np.tile([size.noise_ratio**2 for size in sizes], len(loads)),
         sizes=sizes,
     )
 
 
-def _search(problem: _Problem, is_seen: Bools) -> tuple[F64, F64]:
-    """The best distances (D·P), and the variance of what each latency is taken to be noise (2N), outliers having more."""
-    at = np.zeros(problem.believed.shape[0])
+def _map_estimate(problem: _Problem, is_seen: Bools) -> tuple[F64, F64]:
+    """MAP distances (D·P) by Gauss-Newton in data space, and each latency's noise variance (2N).
+
+    Outliers get a larger noise variance.
+    """
+    at = np.zeros(problem.prior_covariance.shape[0])
     noise = problem.noise.copy()
-    spread = np.sqrt(np.diag(problem.missed) + problem.noise)
-    highest = np.concatenate([belief.highest - belief.centre for belief in problem.beliefs])
+    spread = np.sqrt(np.diag(problem.discrepancy) + problem.noise)
+    upper = np.concatenate([prior.upper - prior.mean for prior in problem.priors])
     for _ in range(_MAX_ROUNDS):
-        line = _line(problem, at)
-        left = np.abs(problem.log_seen - line.level) / (_ROBUST * spread)
+        line = _linearised(problem, at)
+        left = np.abs(problem.log_measured - line.level) / (_ROBUST * spread)
         noise = np.where(left > 1, (left * spread) ** 2, problem.noise)
-        inverse = _precision(problem, line, is_seen, noise)
-        target = (problem.believed @ line.slopes[is_seen].T) @ (
-            inverse @ _left(problem, line, is_seen)
+        inverse = _data_precision(problem, line, is_seen, noise)
+        target = (problem.prior_covariance @ line.slopes[is_seen].T) @ (
+            inverse @ _residuals(problem, line, is_seen)
         )
         step = np.clip(target - at, -_LARGEST_STEP, _LARGEST_STEP)
-        at = np.minimum(at + step, highest)
+        at = np.minimum(at + step, upper)
         if np.abs(step).max() < _ENOUGH:
             break
     return at, noise
 
 
-def _precision(problem: _Problem, line: _Line, is_seen: Bools, noise: F64) -> F64:
+def _data_precision(problem: _Problem, line: _Linearised, is_seen: Bools, noise: F64) -> F64:
     slopes = line.slopes[is_seen]
     spread = (
-        slopes @ problem.believed @ slopes.T
-        + problem.missed[np.ix_(is_seen, is_seen)]
+        slopes @ problem.prior_covariance @ slopes.T
+        + problem.discrepancy[np.ix_(is_seen, is_seen)]
         + np.diag(noise[is_seen])
     )
     return np.asarray(np.linalg.inv(spread), dtype=np.float64)
 
 
-def _left(problem: _Problem, line: _Line, is_seen: Bools) -> F64:
+def _residuals(problem: _Problem, line: _Linearised, is_seen: Bools) -> F64:
     return np.asarray(
-        problem.log_seen[is_seen] - line.level[is_seen] + line.slopes[is_seen] @ line.at,
+        problem.log_measured[is_seen] - line.level[is_seen] + line.slopes[is_seen] @ line.at,
         dtype=np.float64,
     )
 
 
-def _line(problem: _Problem, at: F64) -> _Line:
+def _linearised(problem: _Problem, at: F64) -> _Linearised:
     n_unknowns, n_loads = len(UNKNOWNS), len(problem.loads)
     level, rate = np.empty((n_loads, 2)), np.empty(n_loads)
     slopes = np.zeros((n_loads, 2, len(problem.devices), n_unknowns))
     for number, members in enumerate(problem.members):
-        belief = problem.beliefs[number]
-        here = belief.centre + at[number * n_unknowns : (number + 1) * n_unknowns]
-        free = np.flatnonzero(belief.deviation > 0)
+        prior = problem.priors[number]
+        here = prior.mean + at[number * n_unknowns : (number + 1) * n_unknowns]
+        free = np.flatnonzero(prior.sd > 0)
         moves = _MOVE * np.eye(n_unknowns)[free]
         around = _seen_by([problem.loads[i] for i in members], np.vstack([here, here + moves]))
         for index, seen in zip(members, around, strict=True):
@@ -244,7 +250,9 @@ def _line(problem: _Problem, at: F64) -> _Line:
             level[index], rate[index] = both[0], np.log(seen.output_tokens_per_s[0])
             slopes[index, :, number, free] = (both[1:] - both[0]) / _MOVE
     n_tensor = [one.published.engine.tensor_parallel_size for one in problem.loads]
-    return _Line(at, level.reshape(-1), slopes.reshape(2 * n_loads, -1), rate - np.log(n_tensor))
+    return _Linearised(
+        at, level.reshape(-1), slopes.reshape(2 * n_loads, -1), rate - np.log(n_tensor)
+    )
 
 
 def _seen_by(loads: Sequence[SimulatedLoad], unknowns: F64) -> list[LoopSeen]:
@@ -264,14 +272,19 @@ def _seen_by(loads: Sequence[SimulatedLoad], unknowns: F64) -> list[LoopSeen]:
     ]
 
 
-def _told(problem: _Problem, line: _Line, is_seen: Bools, noise: F64, n_seen: int) -> PublishedFit:
-    inverse = _precision(problem, line, is_seen, noise)
-    weights = inverse @ _left(problem, line, is_seen)
-    shared = line.slopes @ problem.believed @ line.slopes[is_seen].T + problem.missed[:, is_seen]
+def _posterior(
+    problem: _Problem, line: _Linearised, is_seen: Bools, noise: F64, n_seen: int
+) -> PublishedFit:
+    inverse = _data_precision(problem, line, is_seen, noise)
+    weights = inverse @ _residuals(problem, line, is_seen)
+    shared = (
+        line.slopes @ problem.prior_covariance @ line.slopes[is_seen].T
+        + problem.discrepancy[:, is_seen]
+    )
     mean = line.level - line.slopes @ line.at + shared @ weights
     prior = (
-        np.einsum("ij,jk,ik->i", line.slopes, problem.believed, line.slopes)
-        + np.diag(problem.missed)
+        np.einsum("ij,jk,ik->i", line.slopes, problem.prior_covariance, line.slopes)
+        + np.diag(problem.discrepancy)
         + problem.noise
     )
     variance = np.maximum(prior - np.einsum("ij,jk,ik->i", shared, inverse, shared), 1e-8)
@@ -280,22 +293,22 @@ def _told(problem: _Problem, line: _Line, is_seen: Bools, noise: F64, n_seen: in
     half = _half_widths(variance, scale, n_seen, problem.sizes)
     is_new = ~np.isin(_device_of(problem), _device_of(problem)[is_seen[::2]])
     half[is_new] = _half_widths_elsewhere(variance, problem, inverse, weights, is_seen)[is_new]
-    gain = problem.believed @ line.slopes[is_seen].T
-    covariance_ = problem.believed - gain @ inverse @ gain.T
+    gain = problem.prior_covariance @ line.slopes[is_seen].T
+    covariance_ = problem.prior_covariance - gain @ inverse @ gain.T
     n_unknowns = len(UNKNOWNS)
     blocks = [slice(k * n_unknowns, (k + 1) * n_unknowns) for k in range(len(problem.devices))]
     return PublishedFit(
         devices=problem.devices,
         unknowns=np.stack(
             [
-                belief.centre + line.at[block]
-                for belief, block in zip(problem.beliefs, blocks, strict=True)
+                prior.mean + line.at[block]
+                for prior, block in zip(problem.priors, blocks, strict=True)
             ]
         ),
         covariance=np.stack([covariance_[block, block] for block in blocks]),
         level=line.level.reshape(-1, 2)[n_seen:],
-        foretold=_foretold(problem, line, mean.reshape(-1, 2), half, n_seen),
-        misses=Misses(
+        predicted=_predicted(problem, line, mean.reshape(-1, 2), half, n_seen),
+        held_out=HeldOutLatencies(
             (weights / precision).reshape(-1, 2),
             _half_widths(1 / precision, scale, n_seen, problem.sizes),
         ),
@@ -303,16 +316,16 @@ def _told(problem: _Problem, line: _Line, is_seen: Bools, noise: F64, n_seen: in
     )
 
 
-def _scale(misses: F64, n_seen: int) -> F64:
-    """(2) Variance of each seen latency's miss when the others foretell it, in what was reckoned with."""
-    squares = np.clip(misses.reshape(-1, 2), -_LARGEST_MISS, _LARGEST_MISS) ** 2
+def _scale(held_out: F64, n_seen: int) -> F64:
+    """(2) Variance of leave-one-out residuals of TPOT and TTFT, in what was expected."""
+    squares = np.clip(held_out.reshape(-1, 2), -_LARGEST_MISS, _LARGEST_MISS) ** 2
     return np.asarray(
         (_PRIOR_FREEDOM + squares.sum(axis=0)) / (_PRIOR_FREEDOM + n_seen), dtype=np.float64
     )
 
 
 def _device_of(problem: _Problem) -> I64:
-    """(N) Which device is each load's?"""
+    """(N) Number of each load's device."""
     number = np.empty(len(problem.loads), np.int64)
     for k, members in enumerate(problem.members):
         number[members] = k
@@ -322,9 +335,9 @@ def _device_of(problem: _Problem) -> I64:
 def _half_widths_elsewhere(
     variance: F64, problem: _Problem, inverse: F64, weights: F64, is_seen: Bools
 ) -> F64:
-    """(N, 2) Of 90 % intervals on a device that was not seen.
+    """(N, 2) Half widths of 90 % intervals on a device without measured loads.
 
-    As far as each seen one is from what the others tell of it.
+    Calibrated by how far each measured device is from the prediction of the others.
     """
     device = np.repeat(_device_of(problem), 2)[is_seen]
     names = np.unique(device)
@@ -348,9 +361,10 @@ def _half_widths_elsewhere(
 def _half_widths(
     variance: F64, scale: F64, n_seen: int, sizes: tuple[Discrepancy, Discrepancy]
 ) -> F64:
-    """(M, 2) Of 90 % intervals of 2M latencies.
+    """(M, 2) Half widths of 90 % intervals of 2M latencies.
 
-    As the seen loads' misses say near to them, and not less than was learned far from them.
+    Near measured loads they are calibrated by those; far from them they are not narrower than
+    what was learned from the tables.
     """
     by_load = variance.reshape(-1, 2)
     squares = by_load / np.array([size.amplitude_ratio**2 for size in sizes])
@@ -361,8 +375,10 @@ def _half_widths(
     return np.asarray(np.sqrt(widened) * stdtrit(_PRIOR_FREEDOM + n_seen, 0.95), dtype=np.float64)
 
 
-def _foretold(problem: _Problem, line: _Line, mean: F64, half: F64, n_seen: int) -> Foretold:
-    """Of the loads behind the seen ones.
+def _predicted(
+    problem: _Problem, line: _Linearised, mean: F64, half: F64, n_seen: int
+) -> PredictedLatencies:
+    """Of the loads behind the measured ones.
 
     The rate follows from Little's law: users over the time of a request.
     """
@@ -379,4 +395,4 @@ def _foretold(problem: _Problem, line: _Line, mean: F64, half: F64, n_seen: int)
         half[:, 1],
         half_rate,
     )
-    return Foretold(*(column[n_seen:] for column in columns))
+    return PredictedLatencies(*(column[n_seen:] for column in columns))

@@ -1,11 +1,9 @@
-"""What is believed of a device's step times before any of its runs was seen.
+"""Priors before any run is measured: of a device's step times, and of what the model misses.
 
-Rates of its kernels, shares of its peaks, times of a host?
-
-What measured kernels reach on a device is where it starts; where nobody measured, the share of the
-datasheet's peak that kernels of other devices reach. Two devices' parameters are compared as
-distances from these centres, so what kernels tell apart need not be learned again. Letters of
-shapes: P unknowns, D devices.
+A device's parameters start from what measured kernels reach on it. Where nobody measured, they
+start from the share of the datasheet's peak that kernels of other devices reach. Two devices are
+compared as distances from these means, so what kernels explain need not be learned again.
+Letters of shapes: P unknowns, D devices, N and M loads.
 """
 
 from collections.abc import Sequence
@@ -21,16 +19,15 @@ from inferometer.records.columns import F64
 from inferometer.spec.types import DType, EngineSpec, HardwareSpec, ModelSpec, WeightFormat
 
 UNKNOWNS: Final = (*PARAMETERS, "front_end_s", "prompt_token_s")
-"""Of a deployment: its step times; what a request spends before the scheduler and behind it, and
-that for each token of its prompt."""
+"""Of a deployment: its step times; the time of a request outside of the scheduler; and the same for
+each token of its prompt."""
 
 _BETWEEN: Final = 0.2
-"""Deviation of one device from what it shares with others, in the deviation of what is believed
-of all; chosen with the sizes in ``discrepancy``. Without rates of kernels it had to be twice as
-much."""
+"""Standard deviation of one device around what devices share, in the prior's; chosen together with
+the discrepancies. Without rates of kernels it had to be twice as large."""
 _BETWEEN_VENDORS: Final = 0.5
-"""Correlation of what devices of two vendors share, chosen with the sizes in ``discrepancy``:
-their kernels are written by others."""
+"""Correlation of what devices of two vendors share, chosen together with the discrepancies:
+different people write their kernels."""
 _SMALL_KERNELS_S: Final = 2.8e-5
 """Ten small kernels of a layer at 2.8 µs; ``priors`` has the source."""
 _NO_LINK_BYTES_PER_S: Final = 5e10
@@ -47,34 +44,33 @@ _EXPERTS_OF_PEAK: Final[dict[WeightFormat, float]] = {
     "nvfp4": 0.32,
     "mxfp4": 0.55,
 }
-"""Share of the peak in the format of the product (mxfp4: of 16 bit) that kernels of H100, H200
-and B200 in the catalogue reach."""
+"""Share of the peak in the format of the product (mxfp4: of 16 bit) that kernels of H100, H200 and
+B200 in the catalogue reach."""
 _BEST_OF_PEAK: Final = 0.78
-"""Share of the 16-bit peak that the best matrix product of these devices reaches: where
-another's is known, its kernels follow."""
+"""Share of the 16-bit peak that the best matrix product of these devices reaches; where another
+device's is known, its kernels are scaled by it."""
 _READ_OF_PEAK: Final = 0.82
 _UNPACKED_BYTES_PER_FLOP: Final = 0.0031
-"""What turns 4-bit weights into 16-bit ones reads them no faster, in bytes for each FLOP of the
+"""Kernels that unpack 4-bit weights to 16 bit read them at this many bytes for each FLOP of the
 best 16-bit product: H100 and H200 read those of gpt-oss at the same rate, whatever their memory
 does."""
 _READ_IN_A_STEP: Final = 0.73
-"""Weights in a step come at this share of the rate at which kernels read them when they are
-timed alone."""
+"""Share of a kernel's rate alone at which weights are read in a step."""
 _SENT_IN_A_STEP: Final = 0.65
 _MESSAGE_IN_A_STEP: Final = 1.85
-"""All-reduces in a step in those timed alone: devices wait for one another."""
+"""Time of all-reduces in a step, in those timed alone: devices wait for one another."""
 
 
-class DeviceBelief(NamedTuple):
-    """Centres (P), logarithms but for the sag, standard deviations (P), and upper bounds (P) by the device's peaks."""
+class DevicePrior(NamedTuple):
+    """Means (P), logarithms but for the sag, standard deviations (P), and peaks as bounds (P)."""
 
-    centre: F64
-    deviation: F64
-    highest: F64
+    mean: F64
+    sd: F64
+    upper: F64
 
 
-def device_belief(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> DeviceBelief:
-    """What the datasheet lets expect of this model on this device.
+def device_prior(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> DevicePrior:
+    """Prior of this model on this device.
 
     Raises
     ------
@@ -106,10 +102,10 @@ def device_belief(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) 
         "front_end_s": (8e-3, 0.8),
         "prompt_token_s": (2e-6, 1.0),
     }
-    return DeviceBelief(
-        centre=np.array([float(np.log(table[name][0])) for name in UNKNOWNS]),
-        deviation=np.array([table[name][1] for name in UNKNOWNS]),
-        highest=np.log([bounds.get(name, np.inf) for name in UNKNOWNS]),
+    return DevicePrior(
+        mean=np.array([float(np.log(table[name][0])) for name in UNKNOWNS]),
+        sd=np.array([table[name][1] for name in UNKNOWNS]),
+        upper=np.log([bounds.get(name, np.inf) for name in UNKNOWNS]),
     )
 
 
@@ -146,7 +142,7 @@ def _kernel_rates(
 def _flop_per_s(
     weights: WeightFormat, model: ModelSpec, hardware: HardwareSpec, peaks: Peaks
 ) -> float:
-    """Where no kernel was measured: as others', and as the device's best product of 16 bit compares with theirs."""
+    """Without a measured kernel: other devices' share of the peak, scaled by the best product."""
     native = hardware.peak_flop_per_s("float4") if weights == "nvfp4" else None
     of_peak = _DENSE_OF_PEAK if model.moe is None else _EXPERTS_OF_PEAK
     if native is None:
@@ -159,7 +155,7 @@ def _flop_per_s(
 
 
 def _best_share(hardware: HardwareSpec) -> float:
-    """What the best 16-bit product reaches of its peak, in what others' do; 1 where nobody measured it."""
+    """Share of the peak of the best 16-bit product, in that of others; 1 if not measured."""
     best = next(
         (part.flop_per_s.value for part in hardware.measured_peaks if part.dtype == "bfloat16"),
         None,
@@ -169,52 +165,48 @@ def _best_share(hardware: HardwareSpec) -> float:
 
 
 def likeness(one: HardwareSpec, other: HardwareSpec, *, is_host: bool = False) -> float:
-    """Correlation of two devices' distances from the centres, 1 of a device with itself.
+    """Correlation of two devices' distances from the prior means; 1 of a device with itself.
 
-    ``is_host`` of what no vendor's kernels do.
+    ``is_host`` for what no vendor's kernels do.
     """
     if one.hardware_id == other.hardware_id:
         return 1.0
     return (1 - _BETWEEN**2) * (1.0 if one.vendor == other.vendor or is_host else _BETWEEN_VENDORS)
 
 
-def joint_covariance(deviation: F64, vendors: Sequence[str]) -> F64:
-    """(D·P, D·P) Of the distances from the centres.
+def joint_prior_covariance(sd: F64, vendors: Sequence[str]) -> F64:
+    """(D·P, D·P) Covariance of the distances from the prior means.
 
-    What all devices share, what those of one vendor share, and each one's own.
+    A sum of what all devices share, what those of one vendor share, and each one's own.
     """
     is_same = np.array([[one == other for other in vendors] for one in vendors])
     shared = (1 - _BETWEEN**2) * np.where(is_same, 1.0, _BETWEEN_VENDORS) + np.eye(
         len(vendors)
     ) * _BETWEEN**2
-    return np.asarray(np.kron(shared, np.diag(deviation**2)), dtype=np.float64)
-
-
-# How do a model's misses on published loads hang together: who misses here, misses how much
-# there?
-# A Gaussian process over what was asked: misses of one sign reach over some doublings of devices,
-# lengths and users, less far to another version or device. Its sizes and reaches were learned on
-# one half of the families of InferenceX's tables (engine, model, precision;
-# bench_published_devices.py says which and what was asked), so that loads left out, among them
-# larger batches, other lengths and other devices than any seen, came as close as claimed; the
-# other half tells how well that holds. Letters of shapes: N, M loads.
+    return np.asarray(np.kron(shared, np.diag(sd**2)), dtype=np.float64)
 
 
 class Discrepancy(NamedTuple):
-    """Standard deviations of log latency, and reaches in doublings."""
+    """Gaussian process of what the model misses: amplitudes as log latency, reaches in doublings.
+
+    Errors of one sign extend over some doublings of devices, lengths and users, less far to
+    another version or device. Amplitudes and reaches were learned on one half of the families of
+    InferenceX's tables (engine, model, precision; listed in bench_published_devices.py), so that
+    left-out loads, among them larger batches, other lengths and unseen devices, came as close as
+    claimed; the other half tests how well that holds.
+    """
 
     amplitude_ratio: float
     reaches_ratio: tuple[float, float, float, float, float]
-    """Of devices, prompt tokens, output tokens, users; and one that every other version is away."""
+    """Of devices, prompt tokens, output tokens, users; and the distance of another version."""
     between_devices_ratio: float
-    """Correlation of two devices' misses."""
+    """Correlation of two devices' discrepancies."""
     noise_ratio: float
     near_ratio: float
-    """A load counts as near to seen ones where less than this, in amplitudes, is left to be
-    doubted of it."""
+    """A load is near to measured ones if less than this share of the amplitude is left."""
     far_ratio: float
-    """Deviation of the misses far from all seen loads, in those that were reckoned with; where
-    the seen ones miss by more, that."""
+    """Standard deviation far from all measured loads, in the expected one, or that of the measured
+    loads where larger."""
 
 
 TPOT: Final = Discrepancy(
@@ -236,7 +228,7 @@ TTFT: Final = Discrepancy(
 
 
 class Places(NamedTuple):
-    """Where N loads are: doublings (N, 4), and names of versions and devices."""
+    """Coordinates of N loads: doublings (N, 4), and names of versions and devices."""
 
     doublings: F64
     versions: tuple[str, ...]
@@ -244,7 +236,7 @@ class Places(NamedTuple):
 
 
 def places_of(loads: Sequence[PublishedLoad]) -> Places:
-    """What was asked, as places."""
+    """Coordinates of these loads."""
     counts = [
         (
             one.engine.tensor_parallel_size,
@@ -262,7 +254,10 @@ def places_of(loads: Sequence[PublishedLoad]) -> Places:
 
 
 def covariance(size: Discrepancy, here: Places, there: Places) -> F64:
-    """(N, M) Of the misses, without noise: a Matérn kernel of smoothness 3/2 (Rasmussen and Williams 2006, 4.2.1)."""
+    """(N, M) Covariance of the discrepancies, without noise: a Matérn kernel of smoothness 3/2.
+
+    Source: Rasmussen and Williams 2006, section 4.2.1.
+    """
     apart = here.doublings[:, None] - there.doublings[None]
     squares = np.sum((apart / np.array(size.reaches_ratio[:4])) ** 2, axis=-1)
     squares += _differ(here.versions, there.versions) / size.reaches_ratio[4] ** 2

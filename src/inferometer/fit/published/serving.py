@@ -1,7 +1,4 @@
-"""What is needed to simulate a published serving run.
-
-Its scheduler's settings, its prefixes, and what kernels tell of its steps?
-"""
+"""Simulation of a published serving run: scheduler settings, prefixes, and a prior from kernels."""
 
 from typing import Final, NamedTuple
 
@@ -22,7 +19,7 @@ _MAX_MODEL_LEN: Final = 32_768
 
 
 class PublishedSubject(NamedTuple):
-    """How a published run is simulated, and what is believed of its step times before it is looked at."""
+    """How a published run is simulated, and the prior of its step times."""
 
     replay: Replay
     prior: StepTimeModel
@@ -31,10 +28,10 @@ class PublishedSubject(NamedTuple):
 def published_subject(
     serving: PublishedServing, tables: KernelTables, hardware: HardwareSpec
 ) -> PublishedSubject:
-    """The run's settings as it states them; KV blocks, which it does not state, as many as fit.
+    """The run's settings as stated, and as many KV blocks as fit, which it does not state.
 
-    Replicas that share experts take each step together, each with seats, a budget and blocks of its
-    own.
+    Replicas that share experts take each step together, each with its own max_num_seqs, budget
+    and blocks.
 
     Raises
     ------

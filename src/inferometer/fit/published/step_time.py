@@ -1,7 +1,10 @@
-"""Which step-time model of a device do published loads of one model and engine carry, and how far did it miss each of them?
+"""Step-time model of a device from published loads, with held-out errors.
 
-A device without loads of its own is told by others' loads: by its datasheet, and by what devices
-share.
+A device without loads of its own is predicted from others' loads: by its datasheet, and by what
+devices share. The predictions of ``posterior`` rest on parameters and on the discrepancy nearby,
+but a file of step times has parameters only. So the parameters are fitted once more to the
+predictions for the device, until they alone give them; what they still miss widens the interval
+of every step.
 """
 
 import math
@@ -12,18 +15,19 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import ModelError, SpecError
+from inferometer.fit.parameters import informed_by, parameter_estimate
 from inferometer.fit.published.loads import PublishedLoad
 from inferometer.fit.published.posterior import (
-    Misses,
+    HeldOutLatencies,
     PublishedFit,
     SimulatedLoad,
     fit_published,
     simulated,
 )
-from inferometer.fit.published.priors import TPOT, TTFT, UNKNOWNS, DeviceBelief, device_belief
+from inferometer.fit.published.priors import TPOT, TTFT, UNKNOWNS, DevicePrior, device_prior
 from inferometer.perfmodel import steptime, steptime_limits, steptime_terms
 from inferometer.perfmodel.fit_subject import FitSubject, subject_of
-from inferometer.perfmodel.steptime import FittedParameter, HeldOutError, ToldBy
+from inferometer.perfmodel.steptime import FittedParameter, HeldOutError
 from inferometer.perfmodel.steptime_limits import PhaseName
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
@@ -37,10 +41,10 @@ _LEAST: Final = 4
 def published_step_time(
     loads: Sequence[PublishedLoad], hardware: HardwareSpec, *, n_tensor: int
 ) -> steptime.StepTimeModel:
-    """The step times of ``n_tensor`` devices, and what a request spends outside of the engine.
+    """Step times of ``n_tensor`` devices, and the time of a request outside of the engine.
 
-    Other degrees of tensor parallelism among the loads tell of the same device. The held-out errors
-    are those of whole loads, each foretold by the others, whichever their device: *decode* of TPOT,
+    Loads of other degrees of tensor parallelism inform the same device. The held-out errors are
+    of whole loads, each predicted by the others, whichever their device: *decode* of TPOT,
     *prefill* of TTFT.
 
     Raises
@@ -52,19 +56,19 @@ def published_step_time(
     """
     _check(loads)
     seen = _held(loads)
-    places = places_asked(seen, hardware, n_tensor)
+    places = target_loads(seen, hardware, n_tensor)
     fit = fit_published(seen, places)
-    settled = settled_fit(places, fit)
-    belief = device_belief(loads[0].model, loads[0].engine, hardware)
-    told = told_of(settled, 0, belief)
-    doubted = told_of(
+    settled = parameters_only_fit(places, fit)
+    prior = device_prior(loads[0].model, loads[0].engine, hardware)
+    told = device_parameters(settled, 0, prior)
+    doubted = device_parameters(
         replace(
             settled,
             covariance=fit.covariance[[fit.devices.index(hardware.hardware_id)]],
             n_seen=fit.n_seen,
         ),
         0,
-        belief,
+        prior,
     )
     model = steptime.StepTimeModel(
         model=loads[0].model,
@@ -78,17 +82,17 @@ def published_step_time(
         doubts=(),
         box=steptime_limits.box_of([shape for one in seen for shape in one.schedule.shapes]),
         trained_on=_trained_on(seen, hardware),
-        held_out=held_out_errors(fit.misses),
+        held_out=held_out_errors(fit.held_out),
         front_end_s=doubted.outside_s(
             float(np.median([one.published.load.prompt_tokens for one in places]))
         ),
         subject=_subject(seen, places[0].published.engine, hardware),
     )
-    return replace(model, doubts=doubts_of(model, places, fit, settled))
+    return replace(model, doubts=uncertainties_of(model, places, fit, settled))
 
 
 def _held(loads: Sequence[PublishedLoad]) -> list[SimulatedLoad]:
-    """Those that the engine has room for; ``trained_on`` tells how many."""
+    """Loads that the engine has room for."""
     held: list[SimulatedLoad] = []
     why: SpecError | None = None
     for one in loads:
@@ -129,7 +133,7 @@ def _files(loads: Sequence[PublishedLoad]) -> tuple[str, ...]:
 def _subject(
     seen: Sequence[SimulatedLoad], engine: EngineSpec, hardware: HardwareSpec
 ) -> FitSubject:
-    """What the rows are of; where none of them is of the device itself, from where its step times were carried over."""
+    """What was fitted; without rows of the device itself, from where it was carried over."""
     rows = [one.published for one in seen]
     subject = subject_of(
         engine,
@@ -159,16 +163,13 @@ def _trained_on(seen: Sequence[SimulatedLoad], hardware: HardwareSpec) -> stepti
     )
 
 
-# What do published loads tell of each parameter, and how far did the others miss each load?
-
-
 PHASES: Final[tuple[PhaseName, ...]] = ("decode", "prefill")
-"""Whose steps TPOT and TTFT tell of."""
+"""Phases whose steps determine TPOT and TTFT."""
 _METHOD: Final = "published loads, simulated; covariance of the parameters"
 
 
-class Told(NamedTuple):
-    """Of one device."""
+class DeviceParameters(NamedTuple):
+    """Posterior of one device's parameters."""
 
     parameters: tuple[FittedParameter, ...]
     front_end_s: Estimate
@@ -178,28 +179,28 @@ class Told(NamedTuple):
     """Of the free ones."""
 
     def outside_s(self, prompt_tokens: float) -> Estimate:
-        """What a request with such a prompt spends outside of the engine."""
+        """Time of a request with such a prompt outside of the engine."""
         return self.front_end_s.scaled(
             1 + self.prompt_token_s.value * prompt_tokens / self.front_end_s.value
         )
 
 
-def told_of(fit: PublishedFit, device: int, belief: DeviceBelief) -> Told:
-    """What the fit tells of its device of this number."""
+def device_parameters(fit: PublishedFit, device: int, prior: DevicePrior) -> DeviceParameters:
+    """The posterior of the fit's device of this number."""
     covariance = fit.covariance[device]
     deviations = np.sqrt(np.diag(covariance))
     estimates = [
-        _interval(name, float(value), float(deviation), fit.n_seen)
-        for name, value, deviation in zip(UNKNOWNS, fit.unknowns[device], deviations, strict=True)
+        parameter_estimate(name, float(value), float(sd), n_samples=fit.n_seen, method=_METHOD)
+        for name, value, sd in zip(UNKNOWNS, fit.unknowns[device], deviations, strict=True)
     ]
-    free = [k for k, name in enumerate(UNKNOWNS) if name in PARAMETERS and belief.deviation[k] > 0]
-    return Told(
+    free = [k for k, name in enumerate(UNKNOWNS) if name in PARAMETERS and prior.sd[k] > 0]
+    return DeviceParameters(
         parameters=tuple(
             FittedParameter(
-                name=name, estimate=estimate, told_by=_told_by(float(left), float(before))
+                name=name, estimate=estimate, told_by=informed_by(float(left), float(before))
             )
             for name, estimate, left, before in zip(
-                PARAMETERS, estimates, deviations, belief.deviation, strict=False
+                PARAMETERS, estimates, deviations, prior.sd, strict=False
             )
         ),
         front_end_s=estimates[UNKNOWNS.index("front_end_s")],
@@ -209,70 +210,39 @@ def told_of(fit: PublishedFit, device: int, belief: DeviceBelief) -> Told:
     )
 
 
-def held_out_errors(misses: Misses) -> tuple[HeldOutError, ...]:
-    """Of whole loads, each foretold by the others: *decode* of TPOT, *prefill* of TTFT."""
+def held_out_errors(held_out: HeldOutLatencies) -> tuple[HeldOutError, ...]:
+    """Of whole loads, each predicted by the others: *decode* of TPOT, *prefill* of TTFT."""
     return tuple(
-        _error(phase, misses.log_miss[:, k], misses.half_width[:, k])
+        _error(phase, held_out.log_error[:, k], held_out.half_width[:, k])
         for k, phase in enumerate(PHASES)
     )
 
 
-def _interval(name: str, place: float, deviation: float, n_samples: int) -> Estimate:
-    low, high = place - Z_90 * deviation, place + Z_90 * deviation
-    value, low, high = (
-        (place, low, high)
-        if name == "sag_ratio"
-        else (math.exp(place), math.exp(low), math.exp(high))
-    )
-    return Estimate(
-        value=value,
-        low=low,
-        high=high,
-        confidence_fraction=0.9,
-        n_samples=n_samples,
-        method=_METHOD,
-    )
-
-
-def _told_by(left: float, before: float) -> ToldBy:
-    if before == 0:
-        return "fixed"
-    return "data" if left < 0.3 * before else "data and prior" if left < 0.8 * before else "prior"
-
-
-def _error(phase: PhaseName, log_miss: F64, half_width: F64) -> HeldOutError:
-    errors = np.abs(np.expm1(-log_miss))
+def _error(phase: PhaseName, log_error: F64, half_width: F64) -> HeldOutError:
+    errors = np.abs(np.expm1(-log_error))
     return HeldOutError(
         phase=phase,
         n_points=len(errors),
         n_folds=len(errors),
         median_fraction=float(np.median(errors)),
         p95_fraction=float(np.percentile(errors, 95)),
-        coverage_fraction=float(np.mean(np.abs(log_miss) <= half_width)),
+        coverage_fraction=float(np.mean(np.abs(log_error) <= half_width)),
     )
 
 
-# Which step times alone give what a fit of published loads foretells of some devices, and what is
-# left to be doubted of them?
-# What a fit foretells rests on parameters and on what the model misses nearby (``discrepancy``);
-# a file of step times has parameters only. So they are settled once more for the devices that are
-# asked about, until they alone give what the fit foretells there, and what they still miss is
-# doubted of every step.
-
-
 _MOST_PLACES: Final = 32
-_SETTLED: Final = (
+_PARAMETERS_ONLY: Final = (
     TPOT._replace(amplitude_ratio=0.05, noise_ratio=0.02),
     TTFT._replace(amplitude_ratio=0.1, noise_ratio=0.05),
 )
-"""Misses that are left to what is no parameter when the parameters are settled."""
+"""Discrepancies of the second fit: nearly all is left to the parameters."""
 _LEAST_SPREAD: Final = 0.01
 
 
-def places_asked(
+def target_loads(
     seen: Sequence[SimulatedLoad], hardware: HardwareSpec, n_tensor: int
 ) -> list[SimulatedLoad]:
-    """The seen lengths and numbers of users on the devices that are asked about; who shares a step is as it was seen."""
+    """The measured lengths and concurrencies, on the target devices; schedules stay as measured."""
     own = sorted(
         seen,
         key=lambda one: (
@@ -298,46 +268,48 @@ def places_asked(
     ]
 
 
-def settled_fit(places: Sequence[SimulatedLoad], fit: PublishedFit) -> PublishedFit:
-    """The parameters that give what ``fit`` foretells of these places, which it was asked about."""
+def parameters_only_fit(places: Sequence[SimulatedLoad], fit: PublishedFit) -> PublishedFit:
+    """Parameters that give the fit's predictions of these targets without a discrepancy."""
     return fit_published(
-        [_as_foretold(one, fit, k) for k, one in enumerate(places)], places, _SETTLED
+        [_as_predicted(one, fit, k) for k, one in enumerate(places)], places, _PARAMETERS_ONLY
     )
 
 
-def doubts_of(
+def uncertainties_of(
     model: steptime.StepTimeModel,
     places: Sequence[SimulatedLoad],
     fit: PublishedFit,
     settled: PublishedFit,
-) -> tuple[steptime_limits.PhaseDoubt, ...]:
-    """So much that the interval of a usual step is as wide as the fit's own, with what the settled parameters miss on top.
+) -> tuple[steptime_limits.PhaseUncertainty, ...]:
+    """Spreads that make the interval of a typical step as wide as the fit's own.
 
-    Of loads that were seen the fit claims to know much: what it claims of each when the others
-    foretell it is meant then.
+    What the second fit misses is added. Near measured loads the fit claims to know much; its
+    claim for each of them when left out is what counts.
     """
-    told = fit.foretold
-    misses = settled.level - np.stack([told.log_tpot, told.log_ttft], axis=1)
+    told = fit.predicted
+    held_out = settled.level - np.stack([told.log_tpot, told.log_ttft], axis=1)
     claimed = np.stack([told.half_tpot, told.half_ttft], axis=1) / Z_90
     known = np.stack(
         [
-            model.log_variance(model.work([usual_step(one, phase) for one in places]))
+            model.log_variance(model.work([typical_step(one, phase) for one in places]))
             for phase in PHASES
         ],
         axis=1,
     )
     claimed_of_one = np.maximum(
-        np.mean(claimed**2, axis=0), np.mean((fit.misses.half_width / Z_90) ** 2, axis=0)
+        np.mean(claimed**2, axis=0), np.mean((fit.held_out.half_width / Z_90) ** 2, axis=0)
     )
-    left = np.maximum(np.mean(misses**2, axis=0) + claimed_of_one - np.mean(known, axis=0), 0.0)
+    left = np.maximum(np.mean(held_out**2, axis=0) + claimed_of_one - np.mean(known, axis=0), 0.0)
     return tuple(
-        steptime_limits.PhaseDoubt(phase=phase, spread_ratio=max(math.sqrt(left[k]), _LEAST_SPREAD))
+        steptime_limits.PhaseUncertainty(
+            phase=phase, spread_ratio=max(math.sqrt(left[k]), _LEAST_SPREAD)
+        )
         for k, phase in enumerate(PHASES)
     )
 
 
-def usual_step(one: SimulatedLoad, phase: str) -> BatchShape:
-    """A step of the load whose time its TPOT (decode) or TTFT (prefill) is most like."""
+def typical_step(one: SimulatedLoad, phase: str) -> BatchShape:
+    """The step of the load that dominates its TPOT (decode) or TTFT (prefill)."""
     load = one.published.load
     if phase == "prefill":
         return prefill_shape(batch_size=1, prompt_tokens=load.prompt_tokens)
@@ -346,8 +318,8 @@ def usual_step(one: SimulatedLoad, phase: str) -> BatchShape:
     )
 
 
-def _as_foretold(one: SimulatedLoad, fit: PublishedFit, index: int) -> SimulatedLoad:
-    told = fit.foretold
+def _as_predicted(one: SimulatedLoad, fit: PublishedFit, index: int) -> SimulatedLoad:
+    told = fit.predicted
     seen = replace(
         one.published, tpot_s=math.exp(told.log_tpot[index]), ttft_s=math.exp(told.log_ttft[index])
     )

@@ -1,10 +1,9 @@
-"""Which step times would a fitted model have on another device, or on another number of the same devices?
+"""Step times of a fitted model on another device, or on another number of the same devices.
 
-Devices differ as ``device_beliefs`` says, which is learned from published tables: two devices'
-parameters are compared as distances from what datasheets and kernels let expect of each. A distance
-that was measured on one device is carried over as far as devices resemble one another; what nothing
-was measured of is what is believed of the new device. The misses that devices do not share
-(``discrepancy``) are added to the model's own. Letters of shapes: P parameters.
+Two devices' parameters are compared as distances from their priors (``priors``). A distance that
+was measured on one device is carried over as far as devices are correlated; a parameter that was
+not measured keeps the new device's prior. The discrepancy that devices do not share widens the
+model's own uncertainty. Letters of shapes: P parameters.
 """
 
 import math
@@ -14,26 +13,30 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import OutOfRangeError
+from inferometer.fit.parameters import parameter_estimate
 from inferometer.fit.published.priors import (
     TPOT,
     TTFT,
     Discrepancy,
     Places,
     covariance,
-    device_belief,
+    device_prior,
     likeness,
 )
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
-from inferometer.perfmodel.steptime_limits import PhaseDoubt, PhaseName
+from inferometer.perfmodel.steptime_limits import PhaseName, PhaseUncertainty
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.columns import F64, Bools
 from inferometer.spec.types import EngineSpec, HardwareSpec
-from inferometer.stats.estimate import Z_90, Estimate
+from inferometer.stats.estimate import Z_90
 
 _MISSES: Final[dict[PhaseName, Discrepancy]] = {"decode": TPOT, "prefill": TTFT}
 _LINK: Final = ("link_bytes_per_s", "message_s")
+_METHOD: Final = (
+    "carried over from another device, as far as devices resemble one another in published tables"
+)
 _HOST: Final = frozenset({"launch_s", "per_sequence_s", "prefill_ratio"})
-"""What the engine's own code takes: no vendor's kernels."""
+"""Time of the engine's own code: no vendor's kernels."""
 
 
 def transferred(
@@ -41,7 +44,7 @@ def transferred(
 ) -> StepTimeModel:
     """The step times of ``n_tensor`` devices ``target``, from a fit of ``source``.
 
-    ``subject`` says from where they were carried over.
+    ``subject`` states from where they were carried over.
 
     Raises
     ------
@@ -60,22 +63,21 @@ def transferred(
             )
     engine = replace(fit.engine, tensor_parallel_size=n_tensor)
     vector, spread = _carried(fit, source, target, engine)
-    deviation = np.sqrt(np.diag(spread))
-    free = [k for k in range(len(PARAMETERS)) if deviation[k] > 0]
+    sd = np.sqrt(np.diag(spread))
+    free = [k for k in range(len(PARAMETERS)) if sd[k] > 0]
     is_same = source.hardware_id == target.hardware_id
     apart = _Apart(source, target, fit.engine.tensor_parallel_size, n_tensor)
     return replace(
         fit,
         engine=engine,
         parameters=tuple(
-            _parameter(one, float(vector[k]), float(deviation[k]))
-            for k, one in enumerate(_in_order(fit))
+            _parameter(one, float(vector[k]), float(sd[k])) for k, one in enumerate(_in_order(fit))
         ),
         staircase_rows=fit.staircase_rows if is_same else (),
         staircase_log_ratio=fit.staircase_log_ratio if is_same else (),
         free=tuple(PARAMETERS[k] for k in free),
         covariance=tuple(tuple(row) for row in spread[np.ix_(free, free)].tolist()),
-        doubts=tuple(_widened(doubt, fit, apart) for doubt in fit.doubts),
+        doubts=tuple(_widened(uncertainty, fit, apart) for uncertainty in fit.doubts),
         held_out=(),
         subject=(
             None
@@ -95,23 +97,23 @@ def transferred(
 def _carried(
     fit: StepTimeModel, source: HardwareSpec, target: HardwareSpec, engine: EngineSpec
 ) -> tuple[F64, F64]:
-    """The parameters (P) on the new devices, logarithms but for the sag, and their covariance (P, P)."""
+    """Mean (P), logarithms but for the sag, and covariance (P, P) on the new devices."""
     n_parameters = len(PARAMETERS)
     here, there = (
-        device_belief(fit.model, fit.engine, source),
-        device_belief(fit.model, engine, target),
+        device_prior(fit.model, fit.engine, source),
+        device_prior(fit.model, engine, target),
     )
     alike = np.array([likeness(source, target, is_host=name in _HOST) for name in PARAMETERS])
     is_measured = _is_measured(fit)
     measured = fit.physical().vector()
-    distance = measured - here.centre[:n_parameters]
-    believed = there.deviation[:n_parameters] ** 2
-    carried = there.centre[:n_parameters] + np.where(is_measured, alike * distance, 0.0)
-    vector = np.minimum(carried, there.highest[:n_parameters])
+    distance = measured - here.mean[:n_parameters]
+    prior_covariance = there.sd[:n_parameters] ** 2
+    carried = there.mean[:n_parameters] + np.where(is_measured, alike * distance, 0.0)
+    vector = np.minimum(carried, there.upper[:n_parameters])
     spread = np.where(
         np.outer(is_measured, is_measured), np.outer(alike, alike) * _covariance(fit), 0.0
     )
-    spread += np.diag(np.where(is_measured, (1 - alike**2) * believed, believed))
+    spread += np.diag(np.where(is_measured, (1 - alike**2) * prior_covariance, prior_covariance))
     is_fixed = np.array(
         [
             parameter.told_by == "fixed" and parameter.name not in _LINK
@@ -129,7 +131,7 @@ def _in_order(fit: StepTimeModel) -> list[FittedParameter]:
 
 
 def _is_measured(fit: StepTimeModel) -> Bools:
-    """(P) What the fitted data say something of."""
+    """(P) Parameters that the data informed."""
     return np.array(
         [parameter.told_by in {"data", "data and prior"} for parameter in _in_order(fit)]
     )
@@ -144,27 +146,14 @@ def _covariance(fit: StepTimeModel) -> F64:
     return found
 
 
-def _parameter(was: FittedParameter, place: float, deviation: float) -> FittedParameter:
-    half = Z_90 * deviation
-    ends = (place, place - half, place + half)
-    value, low, high = ends if was.name == "sag_ratio" else (math.exp(end) for end in ends)
-    if deviation == 0:
+def _parameter(was: FittedParameter, place: float, sd: float) -> FittedParameter:
+    if sd == 0:
         return was
-    method = (
-        "carried over from another device, as far as devices resemble one another in published"
-        " tables"
+    estimate = parameter_estimate(
+        was.name, place, sd, n_samples=was.estimate.n_samples, method=_METHOD
     )
-    estimate = Estimate(
-        value=value,
-        low=low,
-        high=high,
-        confidence_fraction=0.9,
-        n_samples=was.estimate.n_samples,
-        method=method,
-    )
-    return FittedParameter(
-        name=was.name, estimate=estimate, told_by="prior" if was.told_by == "fixed" else was.told_by
-    )
+    told_by = "prior" if was.told_by == "fixed" else was.told_by
+    return FittedParameter(name=was.name, estimate=estimate, told_by=told_by)
 
 
 class _Apart(NamedTuple):
@@ -174,7 +163,7 @@ class _Apart(NamedTuple):
     n_asked: int
 
     def places(self) -> tuple[Places, Places]:
-        """Both as places of ``discrepancy``, alike but for the device and the number of devices."""
+        """Coordinates of both, alike but for the device and the number of devices."""
         here, there = (
             Places(
                 doublings=np.log2([[n_devices, 1.0, 1.0, 1.0]]),
@@ -186,17 +175,17 @@ class _Apart(NamedTuple):
         return here, there
 
 
-def _widened(doubt: PhaseDoubt, fit: StepTimeModel, apart: _Apart) -> PhaseDoubt:
-    """The spread of a phase with the misses that are not shared, and the staircase that is not carried to another device."""
-    size = _MISSES[doubt.phase]
+def _widened(uncertainty: PhaseUncertainty, fit: StepTimeModel, apart: _Apart) -> PhaseUncertainty:
+    """The spread of a phase with the discrepancy that is not shared, and a lost staircase."""
+    size = _MISSES[uncertainty.phase]
     shared = float(covariance(size, *apart.places())[0, 0])
-    missed = size.amplitude_ratio**2 - shared**2 / size.amplitude_ratio**2
+    discrepancy = size.amplitude_ratio**2 - shared**2 / size.amplitude_ratio**2
     is_dropped = (
         bool(fit.staircase_log_ratio) and apart.source.hardware_id != apart.target.hardware_id
     )
     steps = float(np.mean(np.square(fit.staircase_log_ratio))) if is_dropped else 0.0
     return replace(
-        doubt,
-        spread_ratio=math.sqrt(doubt.spread_ratio**2 + missed + steps),
-        interval_ratio=max(doubt.interval_ratio, Z_90),
+        uncertainty,
+        spread_ratio=math.sqrt(uncertainty.spread_ratio**2 + discrepancy + steps),
+        interval_ratio=max(uncertainty.interval_ratio, Z_90),
     )

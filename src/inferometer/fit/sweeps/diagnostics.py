@@ -1,4 +1,4 @@
-"""Which parameters could the data not tell, and which measurement would tell them?"""
+"""Diagnostics of a step-time model: unidentified parameters, and unexplained time."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -44,7 +44,7 @@ _REMEDIES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unidentified:
-    """Parameters that the data do not tell, or tell only together, and what to measure."""
+    """Parameters that the data do not identify, or only together, and what to measure."""
 
     parameters: tuple[str, ...]
     why: str
@@ -52,10 +52,10 @@ class Unidentified:
 
 
 def unidentified(model: StepTimeModel) -> tuple[Unidentified, ...]:
-    """What do the data behind this model leave open?
+    """Parameters that the data do not identify.
 
-    First the parameters that came out as they were assumed, then pairs of the others that the data
-    tell only together (correlation above 0.95 in the posterior).
+    First parameters that kept their prior, then pairs of the others with a posterior correlation
+    above 0.95.
     """
     alone = [
         Unidentified(
@@ -68,9 +68,9 @@ def unidentified(model: StepTimeModel) -> tuple[Unidentified, ...]:
     ]
     assumed = {entry.parameters[0] for entry in alone}
     names = [name for name in model.free if name in PARAMETERS]
-    covariance = model.belief().covariance[: len(names), : len(names)]
-    deviation = np.sqrt(np.diag(covariance))
-    correlation = covariance / np.outer(deviation, deviation)
+    covariance = model.posterior().covariance[: len(names), : len(names)]
+    sd = np.sqrt(np.diag(covariance))
+    correlation = covariance / np.outer(sd, sd)
     pairs = [
         Unidentified(
             parameters=(names[i], names[j]),
@@ -88,9 +88,9 @@ def unidentified(model: StepTimeModel) -> tuple[Unidentified, ...]:
 
 
 def at_bounds(model: StepTimeModel) -> tuple[Unidentified, ...]:
-    """Which rates did the data want above the device's peak?
+    """Rates that the data would put above the device's peak.
 
-    Then the steps are shorter than the work that is assumed of them allows.
+    The steps are then shorter than the assumed work allows.
     """
     attention = model.trained_on.attention_implementation
     assumed = kv_traffic_ratio(model.model, model.engine, attention)
@@ -126,9 +126,6 @@ def _at_peaks(model: StepTimeModel) -> tuple[Unidentified, ...]:
     )
 
 
-# Where does the time of each measured point go, and how much of it does the model not explain?
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedStep:
     """One phase of one point: what was measured, and its parts."""
@@ -139,8 +136,8 @@ class ExplainedStep:
     measured_s: float
     """Median over repetitions, at the machine speed at which it was measured."""
     terms: tuple[Term, ...]
-    """Parts that sum to ``measured_s``; the last is what the model does not explain, negative
-    where the model says more."""
+    """Parts that sum to ``measured_s``; the last is what the model does not explain, negative where
+    the model predicts more."""
     limited_by: Limit
     prediction: StepPrediction
 
@@ -151,7 +148,7 @@ class ExplainedStep:
 
 
 def explain(run: Run, model: StepTimeModel) -> tuple[ExplainedStep, ...]:
-    """Where did the time of this run's points go, as far as this model can tell?
+    """Parts of the measured time of this run's points, by this model.
 
     Long generations give several rows a point.
 

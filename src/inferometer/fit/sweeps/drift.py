@@ -1,11 +1,11 @@
-"""Does the speed of a shared machine drift during a run, and how much of the spread between repetitions is that?
+"""Drift of a shared machine's speed during a run, and its removal from step times.
 
-Ceilings are probed between the repetitions. Within one point, repetitions differ by the machine's
-state and by chance only, so regressing the deviations of their times on the deviations of the
-probes (fixed effects per point) tells how much of a drift reaches a step, without asking the
-step-time model. A repetition is *restless* where the probes around it deviate from the undisturbed
-speed of the run, or from each other, by more than a tenth: even corrected it is known less well,
-and that too is estimated. Letters of shapes: R repetitions.
+Ceilings are probed between the repetitions. Within one point, repetitions differ by the
+machine's state and by chance only. So regressing the deviations of their times on the deviations
+of the probes (fixed effects per point) shows how much of a drift reaches a step, without a
+step-time model. A repetition is *restless* where the probes around it deviate from the
+undisturbed speed of the run, or from each other, by more than a tenth: even corrected it is
+known less well, and that is estimated, too. Letters of shapes: R repetitions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,15 +27,15 @@ RESTLESS_RATIO: Final = 0.1
 """Unrest above which a repetition is restless."""
 
 _UNDISTURBED_QUANTILE: Final = 0.75
-"""Neighbours only slow a machine down: this quantile of the probes is what it can do, also where
-half a run was disturbed."""
+"""Neighbours only slow a machine down: this quantile of the probes is its own speed, even if half
+of the run was disturbed."""
 
 _PROBE_NOISE_RATIO: Final = 0.05
 """Deviations of a probe up to this are its own noise: a probe takes milliseconds."""
 
 
 class MachineState(NamedTuple):
-    """How fast was the machine around each of R repetitions?"""
+    """The machine's speed around each of R repetitions."""
 
     log_speed: F64
     """(R, 2): logarithms of read and matmul speed over the undisturbed speed, less the probes'
@@ -59,7 +59,7 @@ class Repetitions(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftCorrection:
-    """How much slower is a step when the machine is: step time ~ read speed^-a · matmul speed^-b.
+    """How step times follow the machine's speed: read speed^-a · matmul speed^-b.
 
     The spreads are standard deviations of log time between repetitions of the same point, before
     and after.
@@ -70,7 +70,7 @@ class DriftCorrection:
     decode_read_ratio: float
     decode_matmul_ratio: float
     restless_ratio: float
-    """Standard deviation of log time that a restless repetition keeps after correction."""
+    """Standard deviation of log time that a restless repetition has after correction."""
     spread_before_ratio: float
     spread_after_ratio: float
 
@@ -80,7 +80,7 @@ class DriftCorrection:
         return self.spread_after_ratio < 0.9 * self.spread_before_ratio
 
     def applied(self, repetitions: Repetitions) -> F64:
-        """Log seconds as they would be at the undisturbed speed of the run."""
+        """Log seconds at the undisturbed speed of the run."""
         prefill = np.array([self.prefill_read_ratio, self.prefill_matmul_ratio])
         decode = np.array([self.decode_read_ratio, self.decode_matmul_ratio])
         exponents = prefill if repetitions.phase == "prefill" else decode
@@ -91,7 +91,7 @@ class DriftCorrection:
 
 
 def estimate_drift(samples: Sequence[Repetitions]) -> DriftCorrection | None:
-    """The correction that these repetitions tell; None where probes or repetitions are too few."""
+    """The correction by these repetitions; None where probes or repetitions are too few."""
     exponents: dict[_Phase, F64] = {}
     before, after, unrest = [np.empty(0)], [np.empty(0)], [np.empty(0)]
     n_points = 0
@@ -118,7 +118,7 @@ def estimate_drift(samples: Sequence[Repetitions]) -> DriftCorrection | None:
 
 
 def machine_states(run: Run) -> MachineState:
-    """How fast was the machine around each repetition of this run.
+    """The machine's speed around each repetition of this run.
 
     The mean of the last probe before and the first after it.
     """
@@ -148,7 +148,7 @@ class _Within(NamedTuple):
 def _speeds_around(
     ceilings: CeilingTable | None, starts_ns: I64, ends_ns: I64, kind: ProbeKind
 ) -> F64:
-    """(2, R) log speeds before and after, over the undisturbed speed."""
+    """(2, R) Log speeds before and after, over the undisturbed speed."""
     probes = probes_of(ceilings, kind)
     if probes is None:
         return np.full((2, starts_ns.size), np.nan)
@@ -184,9 +184,10 @@ def _restless_spread(squares: F64, unrest: F64) -> float:
 
 
 def _nonnegative_slopes(speeds: F64, times: F64) -> F64:
-    """How strongly do times fall with speeds.
+    """Ridge regression of times on falling speeds, with slopes of at least 0.
 
-    Least squares, at least 0 each, shrunk towards 0 where probes hardly vary.
+    Of the active sets with slopes of at least 0, the one of least squares; slopes shrink to 0
+    where probes hardly vary.
     """
     ridge = 1e-3 * np.sqrt(times.size)
     best, best_loss = np.zeros(2), float(times @ times)

@@ -1,34 +1,31 @@
-"""Which step-time model do measured kernels of a device support, before any step of the model was seen?
+"""Step-time model from measured kernels, before any step of the model is measured.
 
-The closed form is fitted to steps composed of kernels (``kernel/steps.py``). What kernels cannot
-tell is believed with a width: host time, the small kernels between the large ones, and how much
-slower a kernel is in a step than alone.
+The closed form is fitted to steps composed of kernels. Between measured sizes times are linear
+in the size; a matrix wider than any measured takes time in proportion. What kernels do not show
+has a wide prior: host time, the small kernels between the large ones, and how much slower a
+kernel is in a step than alone.
 """
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from inferometer.errors import ModelError
-from inferometer.fit.sweeps.priors import BLEND_OF_GPU, Belief, Priors
-from inferometer.fit.sweeps.regression import Data, Posterior, regress
+from inferometer.fit.parameters import informed_by, parameter_estimate
+from inferometer.fit.sweeps.priors import BLEND_OF_GPU, ParameterPrior, Priors
+from inferometer.fit.sweeps.regression import Data, StepTimePosterior, regress
 from inferometer.perfmodel.communication import all_reduce
-from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, ToldBy, TrainedOn
-from inferometer.perfmodel.steptime_limits import PhaseDoubt, box_of
+from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn
+from inferometer.perfmodel.steptime_limits import PhaseUncertainty, box_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS, parameters_of, work_columns
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.perfmodel.weights import checked_tensor_parallel, linears, n_shards
 from inferometer.records.columns import F64
 from inferometer.records.imports.kernel_tables import AttentionTable, GemmTable, KernelTables
 from inferometer.spec.types import EngineSpec, ModelSpec
-from inferometer.stats.estimate import Z_90, Estimate
-
-# How long would steps take that consisted of measured kernels and of nothing else?
-# Between measured sizes times are linear in the size, as the physical axis is; a matrix wider
-# than any measured takes in proportion.
-
 
 _FUSED: Final = {"query": "qkv", "key_value": "qkv"}
 """vLLM multiplies queries, keys and values at once."""
@@ -51,7 +48,7 @@ class KernelCurves(NamedTuple):
 
 
 def kernel_curves(model: ModelSpec, engine: EngineSpec, tables: KernelTables) -> KernelCurves:
-    """The matrix products of this model on one of the engine's devices.
+    """Times of this model's matrix products on one of the engine's devices.
 
     Raises
     ------
@@ -89,7 +86,7 @@ def kernel_step_s(
     curves: KernelCurves,
     shape: BatchShape,
 ) -> float:
-    """A step of equal requests that either decode or prefill from the start."""
+    """Duration of a step of equal requests that all decode or all prefill from the start."""
     n_devices = engine.tensor_parallel_size
     heads = model.attention
     n_heads, n_kv_heads = heads.n_heads // n_devices, max(heads.n_kv_heads // n_devices, 1)
@@ -112,7 +109,7 @@ def kernel_step_s(
 
 
 def link_of(tables: KernelTables, n_devices: int) -> tuple[float, float]:
-    """Bytes/s that a device sends and seconds for a message, as large and as small all-reduces show them."""
+    """Bytes/s sent and seconds per message, from large and small all-reduces."""
     mine = tables.all_reduce.n_devices == n_devices
     if not mine.any():
         raise ModelError(
@@ -232,7 +229,7 @@ def _all_reduce_s(tables: KernelTables, n_devices: int, message_bytes: float) ->
 _NOISE_RATIO: Final = 0.03
 _NOTHING_S: Final = 1e-9
 _NO_LINK_BYTES_PER_S: Final = 1e9
-"""Stands where nothing is sent."""
+"""Placeholder where nothing is sent."""
 _BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS: Final = (512, 1024, 2048, 4096)
 _MAX_TOKENS: Final = 2**18
@@ -248,11 +245,10 @@ def model_from_kernels(
     hardware: str,
     n_linked: int | None = None,
 ) -> StepTimeModel:
-    """The step-time model of these kernels.
+    """The step-time model of these kernels; its covariance is the prior of what they do not show.
 
-    ``covariance`` says how far what it cannot know may be from what is believed.
-
-    ``n_linked`` devices exchange rows in every layer: None says those of the tensor-parallel group.
+    ``n_linked`` devices exchange rows in every layer: None means those of the tensor-parallel
+    group.
 
     Raises
     ------
@@ -278,14 +274,14 @@ def model_from_kernels(
     n_linked = engine.tensor_parallel_size if n_linked is None else n_linked
     link = link_of(tables, n_linked) if n_linked > 1 else (_NO_LINK_BYTES_PER_S, _NOTHING_S)
     posterior = regress(data, _priors(model, tables, curves, link))
-    beliefs = step_beliefs(model, posterior.vector, has_link=n_linked > 1)
-    return _believed(model, engine, beliefs, posterior, shapes, hardware)
+    parameters = step_priors(model, posterior.vector, has_link=n_linked > 1)
+    return _prior_model(model, engine, parameters, posterior, shapes, hardware)
 
 
 def _priors(
     model: ModelSpec, tables: KernelTables, curves: KernelCurves, link: tuple[float, float]
 ) -> Priors:
-    """Wide, for the kernels tell; the host is left out, the link is told by its own table."""
+    """Wide, because kernels decide; host time is left out, the link has its own table."""
     widest = tables.gemm.n * tables.gemm.k
     large = (widest >= np.quantile(widest, 0.7)) & (tables.gemm.m <= 4)
     read = float(np.median(2.0 * widest[large] / tables.gemm.duration_s[large]))
@@ -305,42 +301,42 @@ def _priors(
         "blend_ratio": (BLEND_OF_GPU, 0.3),
         "mixed_kv_ratio": (1.0, 0.0),
     }
-    beliefs = [
-        Belief(
-            centre_ratio=float(np.log(table[name][0])),
-            deviation_ratio=table[name][1],
+    parameters = [
+        ParameterPrior(
+            mean_ratio=float(np.log(table[name][0])),
+            sd_ratio=table[name][1],
             why="kernels",
         )
         for name in PARAMETERS[:-1]
     ]
-    beliefs.append(Belief(centre_ratio=0.0, deviation_ratio=0.1, why="kernels"))
-    return Priors(beliefs=tuple(beliefs), staircase_ratios=(0.0, 0.03, 0.06, 0.1))
+    parameters.append(ParameterPrior(mean_ratio=0.0, sd_ratio=0.1, why="kernels"))
+    return Priors(parameters=tuple(parameters), staircase_ratios=(0.0, 0.03, 0.06, 0.1))
 
 
-def _believed(
+def _prior_model(
     model: ModelSpec,
     engine: EngineSpec,
-    beliefs: dict[str, Belief],
-    posterior: Posterior,
+    parameters: dict[str, ParameterPrior],
+    posterior: StepTimePosterior,
     shapes: list[BatchShape],
     hardware: str,
 ) -> StepTimeModel:
-    """Kernels as they are in a step, and what they do not tell."""
-    free = tuple(name for name in PARAMETERS if beliefs[name].deviation_ratio > 0)
+    """Kernels as they are in a step, and priors of what they do not show."""
+    free = tuple(name for name in PARAMETERS if parameters[name].sd_ratio > 0)
     rows = tuple(round(float(row)) for row in np.exp(posterior.staircase.log_rows))
-    deviations = [beliefs[name].deviation_ratio for name in free] + [_NOISE_RATIO] * len(rows)
+    deviations = [parameters[name].sd_ratio for name in free] + [_NOISE_RATIO] * len(rows)
     return StepTimeModel(
         model=model,
         engine=engine,
-        parameters=tuple(believed_parameter(name, beliefs[name]) for name in PARAMETERS),
+        parameters=tuple(prior_parameter(name, parameters[name]) for name in PARAMETERS),
         kv_traffic_ratio=1.0,
         staircase_rows=rows,
         staircase_log_ratio=tuple(posterior.staircase.log_ratio.tolist()),
         free=(*free, *(f"rows {row}" for row in rows)),
         covariance=tuple(tuple(row) for row in np.diag(np.square(deviations)).tolist()),
         doubts=(
-            PhaseDoubt(phase="prefill", spread_ratio=posterior.strengths.prefill_ratio),
-            PhaseDoubt(phase="decode", spread_ratio=posterior.strengths.decode_ratio),
+            PhaseUncertainty(phase="prefill", spread_ratio=posterior.spreads.prefill_ratio),
+            PhaseUncertainty(phase="decode", spread_ratio=posterior.spreads.decode_ratio),
         ),
         box=box_of(shapes),
         trained_on=TrainedOn(
@@ -355,26 +351,23 @@ def _believed(
     )
 
 
-# What is believed of a step's parameters when kernels were timed alone, and no step?
-
-
 _SMALL_KERNEL_S: Final = 2.8e-6
 _N_SMALL: Final = 6
 """Kernels of a layer beside its matrix products and attention where torch.compile fused what it
 could: two norms with their residual sums, norms of queries and keys with rotation, the write to
 the cache, the activation, a copy."""
 _N_SMALL_EXPERTS: Final = 12
-"""Besides, in a layer of experts: router, softmax with top-k, sort, permutation, gather,
-weighted sum and their copies."""
+"""More in a layer of experts: router, softmax with top-k, sort, permutation, gather, weighted sum
+and their copies."""
 _IN_A_STEP: Final = (0.93, 0.06)
-"""Speed of a kernel in a step relative to alone, and its doubt (log): steady clocks are lower,
-caches are not warm."""
+"""Speed of a kernel in a step relative to alone, and its standard deviation (log): steady clocks
+are lower, caches are not warm."""
 
 
-def step_beliefs(model: ModelSpec, vector: F64, *, has_link: bool) -> dict[str, Belief]:
-    """What is believed of each parameter, once kernels alone gave ``vector``."""
+def step_priors(model: ModelSpec, vector: F64, *, has_link: bool) -> dict[str, ParameterPrior]:
+    """Prior of each parameter in a step, from the fit ``vector`` to kernels alone."""
     fitted = parameters_of(vector)
-    ratio, doubt = _IN_A_STEP
+    ratio, uncertainty = _IN_A_STEP
     n_small = _N_SMALL + (_N_SMALL_EXPERTS if model.moe is not None else 0)
     small_s = n_small * _SMALL_KERNEL_S * model.n_layers
     alone = "kernels alone, slowed as in a step"
@@ -384,9 +377,9 @@ def step_beliefs(model: ModelSpec, vector: F64, *, has_link: bool) -> dict[str, 
             0.7,
             "what vLLM's host does between steps, mostly hidden behind the device",
         ),
-        "weight_bytes_per_s": (ratio * fitted.weight_bytes_per_s, doubt, alone),
-        "kv_bytes_per_s": (ratio * fitted.kv_bytes_per_s, 2 * doubt, alone),
-        "matmul_flop_per_s": (ratio * fitted.matmul_flop_per_s, 2 * doubt, alone),
+        "weight_bytes_per_s": (ratio * fitted.weight_bytes_per_s, uncertainty, alone),
+        "kv_bytes_per_s": (ratio * fitted.kv_bytes_per_s, 2 * uncertainty, alone),
+        "matmul_flop_per_s": (ratio * fitted.matmul_flop_per_s, 2 * uncertainty, alone),
         "attention_flop_per_s": (ratio * fitted.attention_flop_per_s, 0.3, alone),
         "per_sequence_s": (5e-6, 1.0, "sampling and bookkeeping of a request"),
         "link_bytes_per_s": (
@@ -409,30 +402,21 @@ def step_beliefs(model: ModelSpec, vector: F64, *, has_link: bool) -> dict[str, 
             "one attention kernel for prompts and single tokens suits prompts",
         ),
     }
-    beliefs = {
-        name: Belief(centre_ratio=math.log(value), deviation_ratio=deviation, why=why)
-        for name, (value, deviation, why) in table.items()
+    parameters = {
+        name: ParameterPrior(mean_ratio=math.log(value), sd_ratio=sd, why=why)
+        for name, (value, sd, why) in table.items()
     }
-    return beliefs | {
-        "sag_ratio": Belief(centre_ratio=fitted.sag_ratio, deviation_ratio=0.05, why="kernels")
+    return parameters | {
+        "sag_ratio": ParameterPrior(mean_ratio=fitted.sag_ratio, sd_ratio=0.05, why="kernels")
     }
 
 
-def believed_parameter(name: str, belief: Belief) -> FittedParameter:
-    """A parameter as it is believed, its interval, and who told it."""
-
-    def value(place: float) -> float:
-        return place if name == "sag_ratio" else math.exp(place)
-
-    told_by: ToldBy = "prior" if belief.deviation_ratio > 0 else "fixed"
-    half = Z_90 * belief.deviation_ratio
-    is_known = told_by == "fixed"
-    estimate = Estimate(
-        value=value(belief.centre_ratio),
-        low=None if is_known else value(belief.centre_ratio - half),
-        high=None if is_known else value(belief.centre_ratio + half),
-        confidence_fraction=0.9,
-        n_samples=1,
-        method=belief.why,
+def prior_parameter(name: str, prior: ParameterPrior) -> FittedParameter:
+    """A parameter of the prior, with the prior's interval."""
+    estimate = parameter_estimate(
+        name, prior.mean_ratio, prior.sd_ratio, n_samples=1, method=prior.why
     )
+    if prior.sd_ratio == 0:
+        estimate = replace(estimate, low=None, high=None)
+    told_by = informed_by(prior.sd_ratio, prior.sd_ratio)
     return FittedParameter(name=name, estimate=estimate, told_by=told_by)

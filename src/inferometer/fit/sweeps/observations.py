@@ -1,8 +1,8 @@
-"""What did a run show, as step times that a model can be fitted to?
+"""Observed step times of sweeps, as data of a regression.
 
 One observation is one phase of one point: the median over repetitions of the prefill, or of the
-median decode step. Long generations are cut into segments, so that the growth of the context is
-seen. Warm-ups and failed points are left out. Letters of shapes: N observations, R repetitions.
+median decode step. Long generations are cut into segments, so that the growth of the context
+shows. Warm-ups and failed points are left out. Letters of shapes: N observations, R repetitions.
 """
 
 from collections.abc import Sequence
@@ -39,12 +39,12 @@ LEANER_TRAFFIC: Final = (3.0, 1.0)
 """Of sdpa on a cache that grows by copying, and of a fused kernel: see ``kv_traffic_ratio``."""
 
 MIN_NOISE_RATIO: Final = 0.003
-"""No median of a step time is taken to be better known than this."""
+"""Least standard error of a median step time (log)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One step time that was seen, the shape of the step, and how well it is known."""
+    """A measured step time, the shape of the step, and its standard error."""
 
     phase: PhaseName
     prompt_tokens: int
@@ -52,19 +52,18 @@ class Observation:
     shape: BatchShape
     duration_s: float
     noise_ratio: float
-    """Standard deviation of the logarithm of ``duration_s``, from the spread between
-    repetitions."""
+    """Standard error of the logarithm of ``duration_s``, from the spread between repetitions."""
     n_repetitions: int
 
     @property
     def configuration(self) -> tuple[int, int]:
-        """The point of the sweep, generation length left out: what cross-validation leaves out as a whole."""
+        """Point of the sweep without the generation length: the unit of cross-validation."""
         return (self.prompt_tokens, self.batch_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """All that is fitted: the observations of some runs of one model on one engine."""
+    """The observations of some runs of one model on one engine."""
 
     model: ModelSpec
     engine: EngineSpec
@@ -75,8 +74,7 @@ class Observations:
     kv_traffic_ratio: float
     """Bytes that attention moves for each byte of KV cache that decoding requests hold."""
     drift: DriftCorrection | None
-    """How machine speed was taken out; None where the runs carry no probes or taking it out did
-    not help."""
+    """How machine speed was removed; None where the runs have no probes or removal did not help."""
 
     def subset(self, keep: Sequence[bool]) -> "Observations":
         """The same without some rows."""
@@ -87,7 +85,7 @@ class Observations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Samples:
-    """The repetitions of one observation: log seconds and the machine's speed at the time."""
+    """Repetitions of one observation: log seconds and the machine's speed at the time."""
 
     phase: PhaseName
     prompt_tokens: int
@@ -102,11 +100,11 @@ def observe(
     hardware: HardwareSpec | None = None,
     is_drift_removed: bool | None = None,
 ) -> Observations:
-    """Which step times did these runs show?
+    """The step times that these runs show.
 
-    ``hardware`` names the device of published runs, whose engine settings are not known to say on
-    what they ran. ``is_drift_removed`` None takes drift out where the probes explain the spread
-    between repetitions of the same point.
+    ``hardware`` names the device of published runs, whose engine settings do not state it. With
+    ``is_drift_removed`` None, drift is removed where the probes explain the spread between
+    repetitions of the same point.
 
     Raises
     ------
@@ -189,12 +187,12 @@ def _subject(runs: Sequence[Run]) -> tuple[ModelSpec, EngineSpec]:
 def kv_traffic_ratio(
     model: ModelSpec, engine: EngineSpec, attention_implementation: str | None
 ) -> float:
-    """How many bytes does attention move for each byte of KV cache that a decoding request holds?
+    """Bytes that attention moves for each byte of KV cache of a decoding request.
 
-    A fused kernel reads each byte once. Transformers' eager attention on a dynamic cache writes the
-    grown cache anew (torch.cat: a read and a write), repeats it for each query head of a group (a
-    read, g writes) and multiplies with the repeated tensors (g reads): 3 + 2g bytes. Its sdpa path
-    on a dynamic cache still concatenates: 3 bytes.
+    A fused kernel reads each byte once. Transformers' eager attention on a dynamic cache writes
+    the grown cache anew (torch.cat: a read and a write), repeats it for each query head of a
+    group (a read, g writes) and multiplies with the repeated tensors (g reads): 3 + 2g bytes.
+    Its sdpa path on a dynamic cache still concatenates: 3 bytes.
 
     Source
     ------ transformers 5.17, models/qwen2/modeling_qwen2.py (repeat_kv, eager_attention_forward),
@@ -216,17 +214,17 @@ def kv_traffic_ratio(
 
 
 def _attention_of(engine: EngineSpec) -> str | None:
-    """What a table calls transformers' eager mode is taken for eager attention too; runs of our own say what they used."""
+    """Eager mode in a published table means eager attention; our own runs record theirs."""
     return "eager" if engine.engine == "transformers" and engine.mode == "eager" else None
 
 
 def computes_all_logits(sweep: SweepTable, model: ModelSpec, engine: EngineSpec) -> bool:
     """Did the prefill compute the logits of every position, not of the last only?
 
-    An engine that does shows it in the memory it reserves: at least vocabulary · bytes per prompt
-    token beside the cache, after what eager attention takes for its scores. Told from the growth
-    between the smallest prefill and the others, on a GPU only (a process's resident set keeps no
-    such account); without such evidence an engine is taken to do the sensible thing.
+    Such an engine shows it in the memory that it reserves: at least vocabulary · bytes per
+    prompt token beside the cache, after what eager attention takes for its scores. Inferred from
+    the growth between the smallest prefill and the others, on a GPU only (a process's resident
+    set shows no such thing); without evidence the answer is no.
     """
     if engine.device != "cuda":
         return False
@@ -352,7 +350,7 @@ def _corrected(sample: _Samples, drift: DriftCorrection | None) -> F64:
 
 
 def _pooled_spread(samples: list[F64]) -> float:
-    """The usual standard deviation between repetitions of one point (log), robustly; 0 where nothing was repeated."""
+    """Median robust standard deviation between repetitions of a point (log); 0 if none."""
     spreads = [_robust_sd(sample) for sample in samples if sample.size > 2]
     return float(np.median(spreads)) if spreads else 0.0
 
@@ -393,7 +391,7 @@ def _observation(sample: _Samples, drift: DriftCorrection | None, pooled: float)
 
 
 def _weighted_median(values: F64, weights: F64) -> float:
-    """The median of values with weights, interpolated between the middles of their shares.
+    """Weighted median, interpolated between the middles of the weights' shares.
 
     Equal weights give the usual one.
     """

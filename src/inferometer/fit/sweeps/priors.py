@@ -1,10 +1,7 @@
-"""What is known about a step-time parameter before any step was timed.
+"""Priors of the step-time parameters: from measured ceilings, the datasheet, and mechanisms.
 
-From the machine's ceilings, its datasheet, its mechanism?
-
-Every prior is a log-normal (the sag: normal) with a width that says how little it is meant to say.
-Parameters that the data tell do not feel it; parameters that they do not tell come out as the
-prior, and the fit says so (``told_by``).
+Every prior is log-normal (the sag: normal) and wide. Data override it; a parameter without data
+keeps it, and the fit reports so (``told_by``).
 """
 
 import math
@@ -25,43 +22,43 @@ from inferometer.spec.types import DTYPE_BITS, EngineSpec, HardwareSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Belief:
-    """Centre (logarithm; the sag as it is) and standard deviation of one parameter; 0 fixes it.
+class ParameterPrior:
+    """Mean (logarithm; the sag as it is) and standard deviation of one parameter; 0 fixes it.
 
-    ``why`` says where it is from.
+    ``why`` names the origin.
     """
 
-    centre_ratio: float
-    deviation_ratio: float
+    mean_ratio: float
+    sd_ratio: float
     why: str
-    highest_ratio: float = math.inf
-    """What the device's peak allows at most, as the centre is given."""
+    upper_ratio: float = math.inf
+    """Bound by the device's peak, on the scale of the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priors:
-    """One belief for each of ``PARAMETERS``, and how strongly the staircase may deviate from smooth."""
+    """A prior for each of ``PARAMETERS``, and candidates for the staircase's strength."""
 
-    beliefs: tuple[Belief, ...]
+    parameters: tuple[ParameterPrior, ...]
     staircase_ratios: tuple[float, ...]
-    """Standard deviations of the staircase's knots that are tried; the data choose."""
+    """Candidate standard deviations of the staircase's knots; the evidence chooses."""
 
-    def centre(self) -> F64:
-        """The vector of centres."""
-        return np.array([belief.centre_ratio for belief in self.beliefs])
+    def mean(self) -> F64:
+        """The vector of means."""
+        return np.array([prior.mean_ratio for prior in self.parameters])
 
-    def deviation(self) -> F64:
+    def sd(self) -> F64:
         """The vector of standard deviations."""
-        return np.array([belief.deviation_ratio for belief in self.beliefs])
+        return np.array([prior.sd_ratio for prior in self.parameters])
 
-    def highest(self) -> F64:
+    def upper(self) -> F64:
         """The vector of upper bounds."""
-        return np.array([belief.highest_ratio for belief in self.beliefs])
+        return np.array([prior.upper_ratio for prior in self.parameters])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
-    """Measured or datasheet peaks, None where nobody told."""
+    """Measured or datasheet peaks; None: unknown."""
 
     bytes_per_s: float | None
     flop_per_s: float | None
@@ -77,7 +74,7 @@ data/profiling, MIT)."""
 
 
 def ceilings_of(runs: Sequence[Run], engine: EngineSpec, hardware: HardwareSpec | None) -> Ceilings:
-    """The peaks to start from: those that the runs probed, else the datasheet's, which bound every rate."""
+    """Peaks that the runs probed, else the datasheet's, which bound every rate."""
     peaks = {} if hardware is None else peak_rates(hardware, engine)
     read = _median_probe(runs, ProbeKind.READ, None)
     matmul = _median_probe(runs, ProbeKind.MATMUL, engine.dtype)
@@ -95,7 +92,7 @@ def ceilings_of(runs: Sequence[Run], engine: EngineSpec, hardware: HardwareSpec 
 
 
 def peak_rates(hardware: HardwareSpec, engine: EngineSpec) -> dict[str, float]:
-    """What no step of one device can exceed, by the parameter.
+    """Upper bounds of one device's rates, by parameter.
 
     Of products, the peak of the fastest format that takes part.
     """
@@ -118,43 +115,27 @@ def peak_rates(hardware: HardwareSpec, engine: EngineSpec) -> dict[str, float]:
 
 
 def priors_of(seen: Observations, work: WorkColumns, log_s: F64, ceilings: Ceilings) -> Priors:
-    """What to believe before fitting these observations."""
-    engine, seconds = seen.engine, np.exp(log_s)
-    is_gpu = engine.device == "cuda"
-    fastest_read = float(np.max((work.layer_bytes + work.head_bytes) / seconds))
-    fastest_flop = float(np.max((work.matmul_flop + work.logits_flop) / seconds))
-    if ceilings.bytes_per_s is None:
-        read, read_sd, read_why = 1.6 * fastest_read, 0.6, "the fastest step seen"
-    else:
-        # Batch-1 decode of a 0.5B model on a CPU reaches 75 to 90 % of what the read probe does
-        # beside it.
-        read, read_sd, read_why = (
-            0.8 * ceilings.bytes_per_s,
-            0.2 if ceilings.is_measured else 0.15,
-            "memory ceiling",
-        )
-    if ceilings.flop_per_s is None:
-        flop, flop_sd, flop_why = 1.2 * fastest_flop, 0.5, "the fastest prefill seen"
-    else:
-        flop, flop_sd, flop_why = 0.7 * ceilings.flop_per_s, 0.5, "matmul ceiling"
+    """Priors for these observations."""
+    seconds, is_gpu = np.exp(log_s), seen.engine.device == "cuda"
+    read, flop = _read(work, seconds, ceilings), _flop(work, seconds, ceilings)
     launch = 0.7 * float(seconds.min())
     has_link = bool(np.any(work.link_bytes > 0))
     table = {
         "launch_s": (launch, 1.0, "a share of the shortest step"),
-        "weight_bytes_per_s": (read, read_sd, read_why),
+        "weight_bytes_per_s": read,
         "kv_bytes_per_s": (
-            0.4 * read,
+            0.4 * read[0],
             0.8,
             "below the bandwidth of weights: short rows, strided copies",
         ),
-        "matmul_flop_per_s": (flop, flop_sd, flop_why),
-        "attention_flop_per_s": _attention(seen, read, flop),
+        "matmul_flop_per_s": flop,
+        "attention_flop_per_s": _attention(seen, read[0], flop[0]),
         "per_sequence_s": (
             2e-6 * seen.model.n_layers if is_gpu else launch / 300,
             1.0 if is_gpu else 1.5,
             "small beside a launch",
         ),
-        "link_bytes_per_s": (0.3 * read, 1.5 if has_link else 0.0, "below memory bandwidth"),
+        "link_bytes_per_s": (0.3 * read[0], 1.5 if has_link else 0.0, "below memory bandwidth"),
         "message_s": (2e-5, 1.5 if has_link else 0.0, "tens of microseconds"),
         "floor_s": _floor(seen),
         "prefill_ratio": _prefill(seen.engine),
@@ -170,29 +151,39 @@ def priors_of(seen: Observations, work: WorkColumns, log_s: F64, ceilings: Ceili
         ),
         "mixed_kv_ratio": (1.0, 0.0, "static batches never mix prefill and decode"),
     }
-    beliefs = [
-        _belief(*table[name], ceilings.peaks.get(name, math.inf)) for name in PARAMETERS[:-1]
+    parameters = [
+        _prior(*table[name], ceilings.peaks.get(name, math.inf)) for name in PARAMETERS[:-1]
     ]
-    beliefs.append(
-        Belief(
-            centre_ratio=0.0,
-            deviation_ratio=0.05,
-            why="efficiency is nearly constant over many rows",
-        )
-    )
+    why = "efficiency is nearly constant over many rows"
+    parameters.append(ParameterPrior(mean_ratio=0.0, sd_ratio=0.05, why=why))
     return Priors(
-        beliefs=tuple(beliefs),
+        parameters=tuple(parameters),
         staircase_ratios=(0.0, 0.03, 0.06) if is_gpu else (0.0, 0.05, 0.1, 0.2, 0.4),
     )
 
 
-def _belief(value: float, deviation: float, why: str, peak: float) -> Belief:
-    return Belief(
-        centre_ratio=math.log(min(value, peak)),
-        deviation_ratio=deviation,
+def _prior(value: float, sd: float, why: str, peak: float) -> ParameterPrior:
+    return ParameterPrior(
+        mean_ratio=math.log(min(value, peak)),
+        sd_ratio=sd,
         why=why,
-        highest_ratio=math.log(peak),
+        upper_ratio=math.log(peak),
     )
+
+
+def _read(work: WorkColumns, seconds: F64, ceilings: Ceilings) -> tuple[float, float, str]:
+    """Batch-1 decode of a 0.5B model on a CPU reaches 75 to 90 % of the read probe beside it."""
+    if ceilings.bytes_per_s is None:
+        fastest = float(np.max((work.layer_bytes + work.head_bytes) / seconds))
+        return (1.6 * fastest, 0.6, "the fastest step seen")
+    return (0.8 * ceilings.bytes_per_s, 0.2 if ceilings.is_measured else 0.15, "memory ceiling")
+
+
+def _flop(work: WorkColumns, seconds: F64, ceilings: Ceilings) -> tuple[float, float, str]:
+    if ceilings.flop_per_s is None:
+        fastest = float(np.max((work.matmul_flop + work.logits_flop) / seconds))
+        return (1.2 * fastest, 0.5, "the fastest prefill seen")
+    return (0.7 * ceilings.flop_per_s, 0.5, "matmul ceiling")
 
 
 def _floor(seen: Observations) -> tuple[float, float, str]:
@@ -226,11 +217,11 @@ def _prefill(engine: EngineSpec) -> tuple[float, float, str]:
 
 
 def _attention(seen: Observations, read: float, flop: float) -> tuple[float, float, str]:
-    """Eager attention computes the whole square of scores and moves each through memory; fused attention does neither.
+    """Prior of the attention rate: eager attention computes and moves the whole square of scores.
 
     Per (query, key) pair of a causal prefill and head: two scores of 26 bytes each in 16 bit
     (product written; scale, mask and softmax to 32 bit read and written; cast back; read by the
-    weighted sum) and twice 4·head_dim FLOP.
+    weighted sum) and twice 4·head_dim FLOP. Fused attention does neither.
     """
     if seen.attention_implementation != "eager":
         return (0.2 * flop, 1.0, "below the matrix products")

@@ -1,4 +1,4 @@
-"""Which step-time model do these sweeps support, and how wrong is it on configurations that it has not seen?
+"""Step-time model from sweeps, with its error on configurations that it was not fitted to.
 
 Letters of shapes: N observations, K free parameters.
 """
@@ -10,39 +10,36 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import ModelError, SpecError
+from inferometer.fit.map import AT_BOUND
+from inferometer.fit.parameters import informed_by, parameter_estimate
 from inferometer.fit.sweeps.observations import LEANER_TRAFFIC, Observations, observe
-from inferometer.fit.sweeps.priors import Belief, Ceilings, Priors, ceilings_of, priors_of
-from inferometer.fit.sweeps.regression import AT_BOUND, Data, Posterior, Strengths, regress
+from inferometer.fit.sweeps.priors import Ceilings, Priors, ceilings_of, priors_of
+from inferometer.fit.sweeps.regression import Data, Spreads, StepTimePosterior, regress
 from inferometer.perfmodel.fit_subject import FitSubject, known_device, subject_of
 from inferometer.perfmodel.steptime import (
     FittedParameter,
     HeldOutError,
     StepTimeModel,
-    ToldBy,
     TrainedOn,
 )
-from inferometer.perfmodel.steptime_limits import PhaseDoubt, PhaseName, box_of
+from inferometer.perfmodel.steptime_limits import PhaseName, PhaseUncertainty, box_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS, parameters_of, work_columns
 from inferometer.records.columns import F64
 from inferometer.records.types import HostFacts, Run
 from inferometer.spec.types import Constant, EngineSpec, HardwareSpec, PeakSpec, Source
-from inferometer.stats.estimate import Z_90, Estimate
-
-# How wrong were models on configurations that they had not seen, and how wide must an interval be
-# to hold nine in ten?
-
+from inferometer.stats.estimate import Z_90
 
 PHASES: Final[tuple[PhaseName, ...]] = ("prefill", "decode")
 
 _MIN_FOR_CALIBRATION: Final = 12
 
 MAX_NOISE_RATIO: Final = 0.05
-"""A point that is not known better than this does not judge a model; it is counted apart."""
+"""A point with a larger standard error does not judge a model; it is counted apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutPoint:
-    """One observation, and what a model that had not seen its configuration said."""
+    """An observation, and the prediction of a model that was fitted without its configuration."""
 
     phase: PhaseName
     prompt_tokens: int
@@ -50,9 +47,9 @@ class HeldOutPoint:
     measured_s: float
     predicted_s: float
     log_deviation_ratio: float
-    """Standard deviation of the logarithm that the model claimed."""
+    """Claimed standard deviation of the log error."""
     noise_ratio: float
-    """Standard deviation of the logarithm of ``measured_s``: what repetitions leave open."""
+    """Standard error of the logarithm of ``measured_s``."""
     n_folds: int
 
     @property
@@ -72,11 +69,10 @@ def is_judged(point: HeldOutPoint) -> bool:
 
 
 def held_out_errors(points: Sequence[HeldOutPoint]) -> tuple[HeldOutError, ...]:
-    """Errors by phase, and how many points lie in the interval claimed for them.
+    """Errors by phase, and the share of points inside their interval.
 
-    Points that are themselves unsure are left out.
-
-    Each point is judged by an interval that was calibrated without it.
+    Points with a large standard error are left out. Each point is judged by an interval that was
+    calibrated without it.
     """
     errors: list[HeldOutError] = []
     for phase in PHASES:
@@ -104,9 +100,10 @@ def held_out_errors(points: Sequence[HeldOutPoint]) -> tuple[HeldOutError, ...]:
 
 
 def interval_ratio(standardised: F64) -> float:
-    """How many claimed standard deviations hold 90 % of the held-out errors?
+    """Claimed standard deviations that hold 90 % of the held-out errors.
 
-    Conformal where points suffice, else normal.
+    The conformal quantile of the cross-validated errors where points suffice, else the normal
+    one.
     """
     n = standardised.size
     if n < _MIN_FOR_CALIBRATION:
@@ -115,8 +112,8 @@ def interval_ratio(standardised: F64) -> float:
 
 
 def claimed_deviation(model: StepTimeModel, test: Observations, half_widths: F64) -> F64:
-    """Standard deviation of the logarithm of what will be measured: the model's, and the noise of the measured median."""
-    ratios = {doubt.phase: doubt.interval_ratio for doubt in model.doubts}
+    """Claimed standard deviation of a held-out log error: of the model and of the measurement."""
+    ratios = {uncertainty.phase: uncertainty.interval_ratio for uncertainty in model.doubts}
     scale = np.array([ratios.get(row.phase, Z_90) for row in test.rows])
     noise = np.array([row.noise_ratio for row in test.rows])
     return np.asarray(np.sqrt((half_widths / scale) ** 2 + noise**2), dtype=np.float64)
@@ -126,7 +123,7 @@ N_FOLDS: Final = 10
 
 
 class StepTimeFit(NamedTuple):
-    """A model, and what models fitted without each configuration said of it."""
+    """A model, and its held-out points."""
 
     model: StepTimeModel
     held_out: tuple[HeldOutPoint, ...]
@@ -139,10 +136,10 @@ def fit_step_time(
     is_drift_removed: bool | None = None,
     n_folds: int = N_FOLDS,
 ) -> StepTimeModel:
-    """The step-time model that these runs of one model on one engine support, with its held-out error.
+    """Fit a step-time model to these runs of one model on one engine, with its held-out error.
 
-    ``hardware`` gives the datasheet's peaks where the runs probed none. ``is_drift_removed`` None
-    lets the probes decide.
+    ``hardware`` gives the datasheet's peaks where the runs probed none. ``is_drift_removed``
+    None lets the probes decide.
 
     Raises
     ------
@@ -174,7 +171,7 @@ def fit_and_validate(
     ceilings = ceilings_of(runs, seen.engine, stated_device(runs, seen.engine, hardware))
     seen = _physical(seen, ceilings)
     posterior = _posterior(seen, ceilings)
-    held_out = _held_out(seen, ceilings, n_folds, posterior.strengths)
+    held_out = _held_out(seen, ceilings, n_folds, posterior.spreads)
     subject = measured_subject(runs, seen.engine, ceilings, hardware)
     model = model_of(
         seen,
@@ -193,7 +190,7 @@ def cross_validate(
     hardware: HardwareSpec | None = None,
     is_drift_removed: bool | None = None,
 ) -> tuple[HeldOutPoint, ...]:
-    """What do models say that were fitted without the configuration (prompt, batch) that they are asked about?
+    """Predict every configuration (prompt, batch) by models that were fitted without it.
 
     Every configuration is left out once, both phases together; folds are interleaved over the
     sorted configurations.
@@ -204,10 +201,10 @@ def cross_validate(
 
 
 def _physical(seen: Observations, ceilings: Ceilings) -> Observations:
-    """The same with the KV traffic of a leaner attention, where that of the assumed one needs more bandwidth than the device has.
+    """Replace eager attention's KV traffic by a leaner one if it exceeds the device's bandwidth.
 
-    Tables do not state which attention ran: eager attention is assumed, which copies tens of bytes
-    for each byte of the cache.
+    Tables do not state which attention ran: eager attention is assumed, which copies tens of
+    bytes for each byte of the cache.
     """
     peak = ceilings.peaks.get("kv_bytes_per_s")
     if peak is None or seen.kv_traffic_ratio <= 1:
@@ -226,13 +223,15 @@ def _priors(seen: Observations, data: Data, ceilings: Ceilings) -> Priors:
     return priors_of(seen, data.work, data.log_s, ceilings)
 
 
-def _posterior(seen: Observations, ceilings: Ceilings, start: Strengths | None = None) -> Posterior:
+def _posterior(
+    seen: Observations, ceilings: Ceilings, start: Spreads | None = None
+) -> StepTimePosterior:
     data = data_of(seen)
     return regress(data, _priors(seen, data, ceilings), start)
 
 
 def _held_out(
-    seen: Observations, ceilings: Ceilings, n_folds: int, start: Strengths | None
+    seen: Observations, ceilings: Ceilings, n_folds: int, start: Spreads | None
 ) -> tuple[HeldOutPoint, ...]:
     configurations = sorted({row.configuration for row in seen.rows})
     n_folds = min(n_folds, len(configurations))
@@ -250,7 +249,7 @@ def _held_out(
         shapes = [row.shape for row in test.rows]
         work = model.work(shapes)
         predicted_s = model.terms(work).total_s
-        deviation = claimed_deviation(model, test, model.log_half_widths(shapes, work))
+        sd = claimed_deviation(model, test, model.log_half_widths(shapes, work))
         points += [
             HeldOutPoint(
                 phase=row.phase,
@@ -258,17 +257,13 @@ def _held_out(
                 batch_size=row.batch_size,
                 measured_s=row.duration_s,
                 predicted_s=float(predicted_s[i]),
-                log_deviation_ratio=float(deviation[i]),
+                log_deviation_ratio=float(sd[i]),
                 noise_ratio=row.noise_ratio,
                 n_folds=n_folds,
             )
             for i, row in enumerate(test.rows)
         ]
     return tuple(points)
-
-
-# What goes into a regression, and which step-time model do its posterior and held-out errors
-# make?
 
 
 def data_of(seen: Observations) -> Data:
@@ -287,13 +282,13 @@ def data_of(seen: Observations) -> Data:
 def model_of(
     seen: Observations,
     priors: Priors,
-    posterior: Posterior,
+    posterior: StepTimePosterior,
     held_out: Sequence[HeldOutPoint],
     hardware: str | None,
 ) -> StepTimeModel:
-    """The model of these parameters, doubts and held-out errors."""
+    """The model of these parameters, uncertainties and held-out errors."""
     doubts = tuple(
-        _doubt(phase, posterior.strengths, held_out)
+        _uncertainty(phase, posterior.spreads, held_out)
         for phase in PHASES
         if any(row.phase == phase for row in seen.rows)
     )
@@ -321,66 +316,45 @@ def model_of(
     )
 
 
-def _doubt(phase: PhaseName, strengths: Strengths, held_out: Sequence[HeldOutPoint]) -> PhaseDoubt:
+def _uncertainty(
+    phase: PhaseName, spreads: Spreads, held_out: Sequence[HeldOutPoint]
+) -> PhaseUncertainty:
     standardised = np.abs([point.standardised_ratio for point in held_out if point.phase == phase])
-    spread = strengths.prefill_ratio if phase == "prefill" else strengths.decode_ratio
-    return PhaseDoubt(phase=phase, spread_ratio=spread, interval_ratio=interval_ratio(standardised))
+    spread = spreads.prefill_ratio if phase == "prefill" else spreads.decode_ratio
+    return PhaseUncertainty(
+        phase=phase, spread_ratio=spread, interval_ratio=interval_ratio(standardised)
+    )
 
 
 def _parameters(
-    posterior: Posterior, priors: Priors, n_observations: int
+    posterior: StepTimePosterior, priors: Priors, n_observations: int
 ) -> tuple[FittedParameter, ...]:
-    values = parameters_of(posterior.vector)
-    deviations = dict(
-        zip(posterior.free, np.sqrt(np.diag(posterior.covariance)).tolist(), strict=True)
-    )
+    sds = dict(zip(posterior.free, np.sqrt(np.diag(posterior.covariance)).tolist(), strict=True))
     fitted: list[FittedParameter] = []
-    for name, belief in zip(PARAMETERS, priors.beliefs, strict=True):
-        value, deviation = float(getattr(values, name)), Z_90 * deviations.get(name, 0.0)
-        low, high = (
-            (value - deviation, value + deviation)
-            if name == "sag_ratio"
-            else (value * np.exp(-deviation), value * np.exp(deviation))
-        )
-        told_by = _told_by(
-            deviations.get(name), belief, float(np.log(value)) if value > 0 else value
-        )
-        high = min(high, np.exp(belief.highest_ratio))
-        method = (
-            f"Laplace approximation; prior: {belief.why}"
-            if told_by != "fixed"
-            else f"not fitted: {belief.why}"
-        )
-        estimate = Estimate(
-            value=value,
-            low=float(low),
-            high=float(high),
-            confidence_fraction=0.9,
+    for name, prior, place in zip(
+        PARAMETERS, priors.parameters, posterior.vector.tolist(), strict=True
+    ):
+        told_by = informed_by(sds.get(name, 0.0), prior.sd_ratio)
+        if told_by != "fixed" and place > prior.upper_ratio - AT_BOUND:
+            told_by = "bound"
+        estimate = parameter_estimate(
+            name,
+            place,
+            sds.get(name, 0.0),
             n_samples=n_observations,
-            method=method,
+            method=f"Laplace approximation; prior: {prior.why}",
+            upper=prior.upper_ratio,
         )
         if told_by == "fixed":
-            estimate = replace(estimate, low=None, high=None)
+            estimate = replace(estimate, low=None, high=None, method=f"not fitted: {prior.why}")
         fitted.append(FittedParameter(name=name, estimate=estimate, told_by=told_by))
     return tuple(fitted)
-
-
-def _told_by(posterior_deviation: float | None, belief: Belief, place: float) -> ToldBy:
-    if posterior_deviation is None or belief.deviation_ratio == 0:
-        return "fixed"
-    if place > belief.highest_ratio - AT_BOUND:
-        return "bound"
-    share = posterior_deviation / belief.deviation_ratio
-    return "data" if share < 0.3 else "data and prior" if share < 0.8 else "prior"
-
-
-# On which device were these sweeps measured, and by which engine?
 
 
 def measured_subject(
     runs: Sequence[Run], engine: EngineSpec, ceilings: Ceilings, named: HardwareSpec | None
 ) -> FitSubject:
-    """What the sweeps state of device and engine; ``named`` is the device that somebody named on the command line.
+    """Device and engine of the sweeps; ``named`` is the device of the command line.
 
     Raises
     ------
@@ -404,7 +378,7 @@ def measured_subject(
 def stated_device(
     runs: Sequence[Run], engine: EngineSpec, named: HardwareSpec | None
 ) -> HardwareSpec | None:
-    """The catalogue's device that was named, or that the sweeps state; None where the catalogue does not have it.
+    """The catalogue's device that was named, or that the sweeps state; None if not in it.
 
     Raises
     ------
@@ -437,7 +411,7 @@ def _device_of(host: HostFacts | None, engine: EngineSpec) -> str | None:
 def _checked(device: str | None, engine: EngineSpec, named: HardwareSpec) -> HardwareSpec:
     """The named device, unless the runs state another one.
 
-    A name that the catalogue does not know may be any of its kind.
+    A device that the catalogue does not know may be any of its kind.
     """
     known = known_device(device, engine)
     is_other = known is not None and known.hardware_id != named.hardware_id
@@ -455,9 +429,9 @@ def _checked(device: str | None, engine: EngineSpec, named: HardwareSpec) -> Har
 def _measured(
     host: HostFacts | None, device: str | None, engine: EngineSpec, ceilings: Ceilings
 ) -> HardwareSpec | None:
-    """A device that the catalogue does not have, by what was measured beside the sweep.
+    """A device outside the catalogue, from the ceilings measured beside the sweep.
 
-    None where that does not suffice.
+    None where those do not suffice.
     """
     memory_bytes = (
         None

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inferometer.fit.map import Unknowns, solve
+from inferometer.fit.map import Prior, posterior_of
 
 N_MISFITS, N_GROUPS = 400, 40
 
@@ -14,12 +14,12 @@ def made(seed, n_unknowns=4, step=0.0):
     slopes = (
         rng.standard_normal((N_MISFITS, n_unknowns)) * np.array([8.0, 3.0, 1.0, 0.02])[:n_unknowns]
     )
-    unknowns = Unknowns(
+    unknowns = Prior(
         names=("a", "b", "c", "d")[:n_unknowns],
-        centre=np.zeros(n_unknowns),
-        deviation=np.full(n_unknowns, 0.5),
+        mean=np.zeros(n_unknowns),
+        sd=np.full(n_unknowns, 0.5),
     )
-    truth = rng.standard_normal(n_unknowns) * unknowns.deviation
+    truth = rng.standard_normal(n_unknowns) * unknowns.sd
     noise, phase = rng.standard_normal(N_MISFITS), rng.uniform(0, 1, N_MISFITS)
 
     def misfit(x):
@@ -36,12 +36,12 @@ def groups_of(n_misfits):
 def test_a_line_has_its_answer():
     """Weights of outliers apart, the covariance is that of the normal equations, and the answer within it of the truth."""
     misfit, unknowns, truth, slopes = made(1)
-    solution = solve(misfit, unknowns, groups_of(N_MISFITS))
-    exact = np.linalg.inv(slopes.T @ slopes + np.diag(1 / unknowns.deviation**2))
+    solution = posterior_of(misfit, unknowns, groups_of(N_MISFITS))
+    exact = np.linalg.inv(slopes.T @ slopes + np.diag(1 / unknowns.sd**2))
     deviations = np.sqrt(np.diag(solution.covariance))
     assert deviations == pytest.approx(np.sqrt(np.diag(exact)), rel=0.6)
     assert np.all(np.abs(solution.x - truth) < 4 * deviations)
-    assert deviations[3] == pytest.approx(unknowns.deviation[3], rel=0.1)  # nothing tells d
+    assert deviations[3] == pytest.approx(unknowns.sd[3], rel=0.1)  # nothing tells d
 
 
 @pytest.mark.parametrize("step", [0.0, 0.5])
@@ -49,7 +49,7 @@ def test_intervals_hold_the_truth_nine_times_in_ten(step):
     inside = []
     for seed in range(20):
         misfit, unknowns, truth, _ = made(seed, step=step)
-        solution = solve(misfit, unknowns, groups_of(N_MISFITS))
+        solution = posterior_of(misfit, unknowns, groups_of(N_MISFITS))
         inside += (
             np.abs(solution.x - truth) < 1.645 * np.sqrt(np.diag(solution.covariance))
         ).tolist()
@@ -61,7 +61,7 @@ def test_intervals_hold_the_truth_nine_times_in_ten(step):
 def test_outliers_do_not_lead():
     misfit, unknowns, truth, _ = made(2)
     wild = np.where(np.arange(N_MISFITS) % 20 == 0, 30.0, 0.0)
-    solution = solve(lambda x: misfit(x) + wild, unknowns, groups_of(N_MISFITS))
+    solution = posterior_of(lambda x: misfit(x) + wild, unknowns, groups_of(N_MISFITS))
     assert np.all(np.abs(solution.x - truth)[:3] < 0.3)
 
 
@@ -70,6 +70,6 @@ def test_groups_that_stray_together_add_doubt():
     groups = groups_of(N_MISFITS)
     slopes = np.sign(misfit(np.ones(1)) - misfit(np.zeros(1)))
     shared = np.random.default_rng(4).standard_normal(N_GROUPS)[groups] * slopes
-    alone = solve(misfit, unknowns, groups)
-    together = solve(lambda x: misfit(x) + 2 * shared, unknowns, groups)
+    alone = posterior_of(misfit, unknowns, groups)
+    together = posterior_of(lambda x: misfit(x) + 2 * shared, unknowns, groups)
     assert together.covariance[0, 0] > 1.5 * alone.covariance[0, 0]
