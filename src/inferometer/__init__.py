@@ -19,11 +19,15 @@ if TYPE_CHECKING:
         compare,
         explain,
         fit,
+        load,
         predict,
+        quick,
         read,
         report,
         simulate,
         size,
+        sweep,
+        verify,
     )
 
 __version__ = "0.1.0"
@@ -34,11 +38,15 @@ __all__ = [
     "compare",
     "explain",
     "fit",
+    "load",
     "predict",
+    "quick",
     "read",
     "report",
     "simulate",
     "size",
+    "sweep",
+    "verify",
 ]
 
 _DOOR: Final = "inferometer.api.front"

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 from command_line import check_refused, run
 
-from inferometer.cli.ab_pairs import Pairs
+from inferometer.api.ab_pairs import Pairs
+from inferometer.api.load_request import LoadRequest
 from inferometer.cli.compare_ab import command
-from inferometer.cli.load_options import LoadRequest
 from inferometer.measure.load.messages import ClientLimits
 from inferometer.measure.load.target import Secrets
 from inferometer.measure.metrics_page import source_of

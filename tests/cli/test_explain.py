@@ -5,7 +5,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from inferometer.cli.explain import headline
+from inferometer.api.explain import headline
 from inferometer.cli.main import app
 from inferometer.perfmodel.roofline import exact
 from inferometer.report.views import Explained, TimePart

@@ -19,8 +19,8 @@ import psutil
 import pytest
 from command_line import check_refused, run
 
+from inferometer.api.redaction import redacted
 from inferometer.cli.load import command
-from inferometer.cli.load_options import redacted
 from inferometer.records.reading import read_run
 from inferometer.records.types import RequestStatus
 from inferometer.serve.emulator_plan import EmulatorPlan

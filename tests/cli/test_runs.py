@@ -7,7 +7,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from inferometer.api.runs import RunRequest, analyses_of, takes_runs
+from inferometer.api import runs
+from inferometer.api.runs import RunRequest, Runs, analyses_of
+from inferometer.cli.flags import takes
 from inferometer.errors import RecordError, SpecError
 
 FIXTURES = Path(__file__).parents[1] / "records" / "fixtures"
@@ -16,16 +18,16 @@ PROMPTS, BATCHES = FIXTURES / "t1_prompt_axis.csv", FIXTURES / "t1_batch_axis.md
 
 def request_of(*words: object) -> RunRequest:
     """What the verbs get from these words."""
-    seen: list[RunRequest] = []
+    seen: list[Runs] = []
 
     @click.command()
-    @takes_runs
-    def command(request: RunRequest) -> None:
-        seen.append(request)
+    @takes(Runs, "asked")
+    def command(asked: Runs) -> None:
+        seen.append(asked)
 
     outcome = CliRunner().invoke(command, [str(word) for word in words], catch_exceptions=False)
     assert outcome.exit_code == 0, outcome.output
-    return seen[0]
+    return runs.request_of(seen[0])
 
 
 def test_a_table_becomes_a_run_of_what_was_named():

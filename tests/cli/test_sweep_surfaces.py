@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from inferometer.api.analysis import analyse
-from inferometer.cli.measured import measured_answer, places_of, show_measured
+from inferometer.api.measured import measured_answer, places_of, show_measured
 from inferometer.records import tables
 from inferometer.records.types import (
     Origin,

@@ -8,9 +8,9 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
+from inferometer.api.measured import places_of
 from inferometer.cli import export_run, import_results, report, sweep
 from inferometer.cli.answer import json_schema
-from inferometer.cli.measured import places_of
 from inferometer.errors import InferometerError, RecordError, SpecError
 
 WORDS = (

@@ -25,6 +25,10 @@ _SHOWN_BY: Final[Mapping[str, str]] = {
     "CompareAnswer": "inferometer.api.compare_text:compare_text",
     "ReportAnswer": "inferometer.api.report:report_text",
     "FitAnswer": "inferometer.api.fit:answer_text",
+    "LoadAnswer": "inferometer.api.load:load_text",
+    "MeasuredAnswer": "inferometer.api.measured:show_measured",
+    "PlannedSweep": "inferometer.api.sweep:planned_text",
+    "VerifyAnswer": "inferometer.api.verify:verify_text",
     "ShowAnswer": "inferometer.api.show:show_text",
 }
 """The function that shows an answer, as ``module:name``."""

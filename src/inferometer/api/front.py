@@ -15,19 +15,27 @@ from inferometer.api import (
     compare as comparisons,
     explain as explanations,
     fit as fits,
+    load as loads,
+    load_sending,
     predict as predictions,
+    quick as quicks,
     report as reports,
     show as shows,
     simulate as simulations,
     size as sizings,
+    sweep as sweeps,
+    verify as verifications,
 )
 from inferometer.api.capacity_text import CapacityAnswer
 from inferometer.api.compare_text import CompareAnswer
+from inferometer.api.measured import MeasuredAnswer
 from inferometer.api.prediction import PredictAnswer
 from inferometer.api.progress import Listener, heard_by
 from inferometer.api.question import question_of, signature_of
+from inferometer.api.quick_question import Quick
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.api.sizing import SizeAnswer
+from inferometer.errors import SpecError
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Paths = str | Path | tuple[str | Path, ...] | list[str | Path]
@@ -75,6 +83,53 @@ def size(model: str, *, progress: Listener | None = None, **options: object) -> 
     """What must be bought to meet the SLO under some traffic?"""
     with heard_by(progress):
         return sizings.size(question_of(sizings.Size, {"model": model, **options}))
+
+
+@_takes(sweeps.Sweep)
+def sweep(
+    model: str, *, progress: Listener | None = None, **options: object
+) -> MeasuredAnswer | sweeps.PlannedSweep:
+    """How fast are prefill and decode of this model here, over prompt lengths and batch sizes?"""
+    with heard_by(progress):
+        return sweeps.sweep(question_of(sweeps.Sweep, {"model": model, **options}))
+
+
+@_takes(Quick)
+def quick(model: str, *, progress: Listener | None = None, **options: object) -> MeasuredAnswer:
+    """How fast is this model here, and what limits it, in the time there is?"""
+    with heard_by(progress):
+        return quicks.quick(question_of(Quick, {"model": model, **options}))
+
+
+@_takes(load_sending.LoadTest)
+def load(url: str, *, progress: Listener | None = None, **options: object) -> loads.LoadAnswer:
+    """How does the server at this URL do under this traffic?
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Somebody stopped it; the same call goes on.
+    """
+    with heard_by(progress):
+        ended = load_sending.send(question_of(load_sending.LoadTest, {"url": url, **options}))
+        if ended is None:
+            raise SpecError(
+                "a dry run has no answer", where="dry_run", try_="inferometer load --dry-run"
+            )
+        loaded = loads.answered(ended)
+        if loaded.answer.is_interrupted:
+            raise KeyboardInterrupt
+        loads.write_exports(loaded.run, ended)
+        return loaded.answer
+
+
+@_takes(verifications.Verify)
+def verify(
+    plan: str | Path, *, progress: Listener | None = None, **options: object
+) -> verifications.VerifyAnswer:
+    """Is it true what was predicted? Sealed before, measured after, in a ledger."""
+    with heard_by(progress):
+        return verifications.verify(question_of(verifications.Verify, {"plan": plan, **options}))
 
 
 @_takes(fits.Fit)

@@ -383,6 +383,16 @@ def _cap(spec: types.WorkloadSpec, asked: Load) -> int | None:
     return None if isinstance(spec.arrivals, types.ClosedArrivals) else asked.max_concurrency
 
 
+def arrivals_of(asked: Load) -> dict[str, object]:
+    """The options of which one may say when requests come; None where one was not given."""
+    return {
+        "rate": asked.workload.rate,
+        "concurrency": asked.workload.concurrency,
+        "ramp": asked.ramp,
+        "trace": asked.trace,
+    }
+
+
 def _arriving(asked: Load) -> types.WorkloadSpec:
     """The workload with the arrivals of --ramp or --trace."""
     replayed = Replayed(
@@ -391,13 +401,7 @@ def _arriving(asked: Load) -> types.WorkloadSpec:
         max_concurrency=asked.max_concurrency,
     )
     workload = workload_of(asked.workload, replayed)
-    arrivals_ = {
-        "rate": asked.workload.rate,
-        "concurrency": asked.workload.concurrency,
-        "ramp": asked.ramp,
-        "trace": asked.trace,
-    }
-    given = [name for name, value in arrivals_.items() if value is not None]
+    given = [name for name, value in arrivals_of(asked).items() if value is not None]
     if len(given) > 1:
         flagged = ", ".join(f"--{name}" for name in given)
         own = (

@@ -6,6 +6,13 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from inferometer.api import named_fit, server_fits
+from inferometer.api.model_options import (
+    FORMATS,
+    KV_DTYPE_FLAGS,
+    MODEL_OPTION,
+    TP_FLAGS,
+    TRANSFER_OPTION,
+)
 from inferometer.api.prediction import (
     FittedSpeeds,
     PredictAnswer,
@@ -15,13 +22,6 @@ from inferometer.api.prediction import (
     sparsity_gain,
 )
 from inferometer.api.question import Option
-from inferometer.api.server import (
-    FORMATS,
-    KV_DTYPE_FLAGS,
-    MODEL_OPTION,
-    TP_FLAGS,
-    TRANSFER_OPTION,
-)
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerFit
 from inferometer.measure.this_machine import this_hardware

@@ -19,13 +19,14 @@ class PartsDone(NamedTuple):
     n_parts: int
 
 
-Event = str | PartsDone
-Listener = Callable[[Event], None]
+Listener = Callable[[object], None]
+"""Gets sentences (``str``), ``PartsDone``, and of measurements ``measure.time_left.Progress`` (a
+sweep) or ``measure.load.watch.LoadProgress`` (a load test)."""
 
 _LISTENER: Final = ContextVar[Listener | None]("listener", default=None)
 
 
-def talk(event: Event) -> None:
+def talk(event: object) -> None:
     """Tell the listener, if there is one."""
     listener = _LISTENER.get()
     if listener is not None:

@@ -3,9 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, get_args
+from typing import Annotated, Any, Final, NamedTuple
 
 from inferometer.api import named_fit, server_fits
+from inferometer.api.model_options import (
+    FORMATS,
+    KV_DTYPE_FLAGS,
+    MODEL_OPTION,
+    TP_FLAGS,
+    TRANSFER_OPTION,
+)
 from inferometer.api.question import Option
 from inferometer.errors import SpecError
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels, fitted_levels
@@ -14,7 +21,6 @@ from inferometer.simulate.deployment import Deployment, Knobs, deploy
 from inferometer.spec import catalog, resolve
 from inferometer.spec.types import AskedFormat, DType, EngineSpec, HardwareSpec
 
-FORMATS: Final = get_args(DType)
 _SHARED: Final = (
     "max_num_seqs",
     "max_num_batched_tokens",
@@ -22,17 +28,6 @@ _SHARED: Final = (
     "block_size",
     "num_blocks",
 )
-MODEL_OPTION: Final = Option(
-    "A model of the catalogue, a Hugging Face id or folder, or a config.json.",
-    heading="Model",
-    is_argument=True,
-)
-TRANSFER_OPTION: Final = Option(
-    "Carry the step times of --fit over to another device or --tp, with wider intervals.",
-    heading="Hardware",
-)
-TP_FLAGS: Final = ("--tp", "--tensor-parallel-size")
-KV_DTYPE_FLAGS: Final = ("--kv-dtype", "--kv-cache-dtype")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

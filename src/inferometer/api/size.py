@@ -16,9 +16,9 @@ from inferometer.api import (
     sizing_over_time,
 )
 from inferometer.api.capacity import REQUIRED_SLO, ROUTER_OPTION
+from inferometer.api.model_options import FORMATS, MODEL_OPTION, TP_FLAGS, TRANSFER_OPTION
 from inferometer.api.progress import talk
 from inferometer.api.question import Option, words_of
-from inferometer.api.server import FORMATS, MODEL_OPTION, TP_FLAGS, TRANSFER_OPTION
 from inferometer.api.sizing import SizeAnswer, pick_of, size_answer
 from inferometer.api.sizing_question import Asked, OverTime, Sought, asked_of
 from inferometer.api.time_limit import TimeLimit, time_limit_field

@@ -10,9 +10,10 @@ from typing import Final
 
 import click
 
-from inferometer.api import capacity_text, decision_pages, load_request, load_wording
-from inferometer.cli import answer, load_options, load_running, terminal
+from inferometer.api import capacity_text, decision_pages, load_request, load_running, load_wording
+from inferometer.cli import answer, load_options, terminal
 from inferometer.cli.flags import takes
+from inferometer.cli.progress import heard
 from inferometer.decide import capacity, probing
 from inferometer.errors import MeasureError, SpecError
 from inferometer.records import promises, validity
@@ -52,9 +53,7 @@ class LiveProbe:
         drawn = replay.draw_workload(request.load.workload)
         load_wording.check_prompts(request.load, drawn)
         terminal.talk(f"{folder.name}: {load_wording.what_will_happen(request.load, drawn)}")
-        loaded = load_running.run_load(
-            request, drawn, folder, self.objective.percentile_fractions, as_json=False
-        )
+        loaded = load_running.run_load(request, drawn, folder, self.objective.percentile_fractions)
         if loaded.is_interrupted:
             raise MeasureError(
                 "somebody stopped the probe", where=str(folder), try_="the same command goes on"
@@ -159,7 +158,8 @@ def command(
         proof_effort=1,
         max_probes=int(str(flags["max_probes"])),
     )
-    found = capacity.find_capacity(probe, question)
+    with heard():
+        found = capacity.find_capacity(probe, question)
     said = capacity_text.CapacityAnswer(
         model_id=request.load.served_model,
         workload_name=spec.name,

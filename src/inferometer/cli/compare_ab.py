@@ -11,12 +11,13 @@ from typing import Any
 import click
 
 from inferometer import suggestions
-from inferometer.api import compare_text
+from inferometer.api import ab_pairs, compare_text
 from inferometer.api.compare import Rule, rule_of
 from inferometer.api.load_request import LoadRequest
-from inferometer.cli import ab_pairs, answer, terminal
+from inferometer.cli import answer, terminal
 from inferometer.cli.flags import takes
 from inferometer.cli.load_options import takes_two_loads
+from inferometer.cli.progress import heard
 from inferometer.errors import EXIT_ANSWERED, EXIT_UNDECIDED, SpecError
 from inferometer.records import promises, run_comparison, types
 from inferometer.spec.objectives import ObjectiveSpec, parse_objective
@@ -86,7 +87,8 @@ def command(
     terminal.talk(asked.sentence)
     if flags["dry_run"]:
         return
-    olds, news = ab_pairs.made(asked, takes_invalid=rule.takes_invalid)
+    with heard():
+        olds, news = ab_pairs.made(asked, takes_invalid=rule.takes_invalid)
     comparison = run_comparison.compare_runs(olds, news, replace(rule, is_paired=True))
     said = compare_text.CompareAnswer(
         old=tuple(map(str, asked.folders(0))),

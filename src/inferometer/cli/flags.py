@@ -148,17 +148,17 @@ def _show_all(ctx: click.Context, _parameter: click.Parameter, value: Any) -> No
 
 def asks(
     question: type[Q],
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the flags of ``question`` and ``--json``: it gets ``(question, as_json)``."""
 
-    def decorated(function: Callable[..., None]) -> Callable[..., None]:
-        def with_question(**values: Any) -> None:
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        def with_question(**values: Any) -> Any:
             as_json = values.pop(_AS_JSON)
-            function(question_of(question, _given(values)), as_json=as_json)
+            return function(question_of(question, _given(values)), as_json=as_json)
 
         with_question.__doc__ = function.__doc__
         with_question.__name__ = function.__name__
-        wrapped: Callable[..., None] = with_question
+        wrapped: Callable[..., Any] = with_question
         wrapped = click.option(
             "--help-all",
             is_flag=True,

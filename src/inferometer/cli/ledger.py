@@ -10,9 +10,9 @@ from rich.console import RenderableType
 
 from inferometer import suggestions
 from inferometer.api.ledger_text import ledger_markdown, ledger_text, short_markdown
+from inferometer.api.verify import LEDGER
 from inferometer.cli.answer import give, json_option
 from inferometer.cli.terminal import talk
-from inferometer.cli.verify import LEDGER
 from inferometer.errors import RecordError
 from inferometer.measure.run_names import now_utc
 from inferometer.records.durability import replace_file

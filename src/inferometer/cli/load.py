@@ -3,45 +3,25 @@
 Here until all is sent; ``load_answer`` says how it went.
 """
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import get_args
+from typing import NamedTuple
 
 import click
 
-from inferometer.api.load_request import LoadRequest
-from inferometer.api.load_wording import (
-    check_prompts,
-    check_size,
-    default_folder,
-    default_traffic,
-    what_will_happen,
-)
-from inferometer.cli.answer import json_option
-from inferometer.cli.load_options import takes_load
-from inferometer.cli.load_sending import SentLoad, send_load
-from inferometer.cli.terminal import talk
-from inferometer.records.exports import formats
-from inferometer.spec.objectives import ObjectiveSpec, parse_objective
-from inferometer.spec.workload import replay
+from inferometer.api.load_sending import EndedLoad, LoadTest, send
+from inferometer.cli.flags import QuestionCommand, asks
+from inferometer.cli.progress import heard
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerableLoad:
-    """A test that is over, and how its answer is wanted."""
+class AnswerableLoad(NamedTuple):
+    """A test that is over, and how its answer is printed."""
 
-    sent: SentLoad | None
-    """None: it was made before."""
-    folder: Path
-    class_names: tuple[str, ...]
-    objective: ObjectiveSpec | None
-    exports: tuple[formats.ExportFormat, ...]
+    ended: EndedLoad
     as_json: bool
-    has_report: bool = True
 
 
 @click.command(
     "load",
+    cls=QuestionCommand,
     short_help="Load a server with requests, and measure it.",
     epilog="""\b
 Examples (a server must listen there):
@@ -53,43 +33,8 @@ Examples (a server must listen there):
 The bearer token is taken from INFEROMETER_API_KEY, else OPENAI_API_KEY; it is neither printed nor stored.
 """,
 )
-@takes_load
-@click.option(
-    "--slo",
-    metavar="TEXT",
-    help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the run; the same one resumes it.",
-)
-@click.option(
-    "--export",
-    "exports",
-    multiple=True,
-    type=click.Choice(get_args(formats.ExportFormat)),
-    help="Also for other tools, in the run's folder.",
-)
-@click.option(
-    "--report/--no-report",
-    "has_report",
-    default=True,
-    show_default=True,
-    help="Write the page report.html into the folder.",
-)
-@click.option("--dry-run", is_flag=True, help="Say what would be sent.")
-@json_option
-def command(
-    request: LoadRequest,
-    slo: str | None,
-    out: Path | None,
-    exports: tuple[formats.ExportFormat, ...],
-    *,
-    has_report: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> AnswerableLoad | None:
+@asks(LoadTest)
+def command(question: LoadTest, *, as_json: bool) -> AnswerableLoad | None:
     """How does the server at URL do under this traffic: throughput, TTFT, TPOT, E2E, and is the objective met?
 
     Each request is sent at its instant of the workload, the same that `inferometer simulate` takes,
@@ -97,24 +42,6 @@ def command(
     where it was the bottleneck, the run is INVALID (exit 3). Requests that ended are on the disk
     within a second: the same command goes on after Ctrl-C or a crash.
     """
-    objective = None if slo is None else parse_objective(slo)
-    check_size(request.load)
-    drawn = replay.draw_workload(request.load.workload)
-    check_prompts(request.load, drawn)
-    folder = out or default_folder(request.load)
-    default = default_traffic(request.load, click.get_current_context().params)
-    if default is not None:
-        talk(default)
-    talk(f"{what_will_happen(request.load, drawn)}; into {folder}")
-    if dry_run:
-        return None
-    sent = send_load(request, drawn, folder, as_json=as_json)
-    return AnswerableLoad(
-        sent=sent,
-        folder=folder,
-        class_names=drawn.class_names,
-        objective=objective,
-        exports=tuple(dict.fromkeys(exports)),
-        as_json=as_json,
-        has_report=has_report,
-    )
+    with heard(as_json=as_json):
+        ended = send(question)
+    return None if ended is None else AnswerableLoad(ended, as_json)

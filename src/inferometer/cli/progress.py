@@ -4,21 +4,23 @@ On a terminal a bar with the time left; elsewhere a line per point. All of it on
 """
 
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
 
-from inferometer.api.progress import Event, PartsDone, heard_by
+from inferometer.api.progress import PartsDone, heard_by
 from inferometer.cli.drawing import SafeConsole
+from inferometer.cli.load_progress import shown_load
 from inferometer.cli.terminal import STDERR, talk
+from inferometer.measure.load.watch import LoadProgress
 from inferometer.measure.time_left import OnProgress, Progress as SweepProgress
 
 
@@ -46,28 +48,47 @@ def shown_progress() -> Generator[OnProgress]:
 
 
 class TerminalListener:
-    """Shows on stderr what is going on: sentences as lines, parts of the work as a bar."""
+    """Shows on stderr what is going on: sentences as lines, work that lasts as a bar or a status."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, as_json: bool) -> None:
         self._console = SafeConsole(file=STDERR)
+        self._as_json = as_json
         self._began_s = time.monotonic()
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
+        self._views = ExitStack()
+        self._show: Callable[[Any], None] | None = None
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: object) -> None:
         """Show this."""
         if isinstance(event, str):
+            self.close()
             talk(event)
-        elif self._console.is_terminal:
-            self._draw(event)
-        else:
-            self._print(event)
+            return
+        if self._show is None:
+            self._show = self._view_of(event)
+        self._show(event)
+        if isinstance(event, PartsDone) and event.n_done == event.n_parts:
+            self.close()
 
     def close(self) -> None:
-        """Take the bar away."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        """Take away what is drawn again and again."""
+        self._views.close()
+        self._show = None
+
+    def _view_of(self, event: object) -> Callable[[Any], None]:
+        if isinstance(event, LoadProgress):
+            return self._views.enter_context(shown_load(as_json=self._as_json))
+        if isinstance(event, SweepProgress):
+            return self._views.enter_context(shown_progress())
+        if not self._console.is_terminal:
+            return self._print
+        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        bar = Progress(
+            TextColumn("{task.description}"), *columns, console=self._console, transient=True
+        )
+        task = self._views.enter_context(bar).add_task("", total=None)
+        return lambda parts: bar.update(
+            task, description=parts.what, completed=parts.n_done, total=parts.n_parts
+        )
 
     def _print(self, parts: PartsDone) -> None:
         if parts.n_done == 0:
@@ -77,27 +98,11 @@ class TerminalListener:
         left = f", about {_rough(left_s)} left" if left_s else ""
         talk(f"{parts.n_done}/{parts.n_parts} {parts.what}{left}")
 
-    def _draw(self, parts: PartsDone) -> None:
-        if self._bar is None or self._task is None:
-            self._bar = Progress(
-                TextColumn(parts.what),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                console=self._console,
-                transient=True,
-            )
-            self._bar.start()
-            self._task = self._bar.add_task("", total=None)
-        self._bar.update(self._task, completed=parts.n_done, total=parts.n_parts)
-        if parts.n_done == parts.n_parts:
-            self.close()
-
 
 @contextmanager
-def heard() -> Generator[None]:
+def heard(*, as_json: bool = False) -> Generator[None]:
     """What is going on is shown on stderr until the end of the block."""
-    listener = TerminalListener()
+    listener = TerminalListener(as_json=as_json)
     try:
         with heard_by(listener):
             yield

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from inferometer import suggestions
 from inferometer.api.analysis import Analysis
+from inferometer.api.answer import Answer
 from inferometer.api.sweep_table import CSV_NAME, table_rows
 from inferometer.api.sweep_view import REPORT_NAME, sweep_view
 from inferometer.errors import RecordError
@@ -19,7 +20,7 @@ from inferometer.spec import resolve, types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredAnswer:
+class MeasuredAnswer(Answer):
     """Where the measurements are, and what they say."""
 
     run: str

@@ -5,8 +5,7 @@ import time
 from pathlib import Path
 
 from inferometer.api.analysis import Analysis, analyse, label_runs
-from inferometer.cli.progress import shown_progress
-from inferometer.cli.terminal import talk
+from inferometer.api.progress import talk
 from inferometer.measure.engines.protocol import ModelReference
 from inferometer.measure.host import examine_machine
 from inferometer.measure.sweep import run_sweep
@@ -35,20 +34,19 @@ def measure(
         talk(f"CAUTION {caution.text}; {caution.remedy}")
     talk(f"{what_will_happen(plan, model)}; into {folder}")
     said: list[Progress] = []
-    with shown_progress() as on_progress:
 
-        def noted(progress: Progress) -> None:
-            said.append(progress)
-            on_progress(progress)
+    def noted(progress: Progress) -> None:
+        said.append(progress)
+        talk(progress)
 
-        run = run_sweep(
-            plan,
-            reference_to(model),
-            folder,
-            noted,
-            command=("inferometer", *sys.argv[1:]),
-            until_s=until_s,
-        )
+    run = run_sweep(
+        plan,
+        reference_to(model),
+        folder,
+        noted,
+        command=("inferometer", *sys.argv[1:]),
+        until_s=until_s,
+    )
     if until_s is not None and time.monotonic() > until_s:
         talk(
             f"{time.monotonic() - until_s:.0f} s more than the budget: loading and two points took"

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from inferometer.api import load_wording
+from inferometer.api import load_running, load_wording
 from inferometer.api.load_request import LoadRequest
-from inferometer.cli import load_running
-from inferometer.cli.terminal import talk
-from inferometer.cli.verify_loads import AskedLoad
-from inferometer.cli.verify_sealing import Sealed
+from inferometer.api.progress import talk
+from inferometer.api.verify_loads import AskedLoad
+from inferometer.api.verify_sealing import Sealed
 from inferometer.errors import MeasureError
 from inferometer.measure.load import messages, target
 from inferometer.measure.metrics_page import source_of
@@ -43,9 +42,7 @@ def replay(sealed: Sealed, url: str, asked: AskedLoad, folder: Path) -> checking
     load_wording.check_prompts(request.load, asked.drawn)
     talk(f"{asked.question.at}: {load_wording.what_will_happen(request.load, asked.drawn)}")
     try:
-        loaded = load_running.run_load(
-            request, asked.drawn, folder, _percentiles(sealed), as_json=False
-        )
+        loaded = load_running.run_load(request, asked.drawn, folder, _percentiles(sealed))
     except MeasureError as error:
         try_ = (
             f"in the plan, under [client], what `inferometer load` takes as {error.try_}"

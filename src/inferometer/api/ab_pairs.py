@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from inferometer.api import load_request, load_wording
-from inferometer.cli import load_running, terminal
+from inferometer.api import load_request, load_running, load_wording
+from inferometer.api.progress import talk
 from inferometer.errors import MeasureError, RecordError
 from inferometer.records import durability, layout, types, validity
 from inferometer.spec import load_plan, objectives
@@ -191,7 +191,7 @@ def _put_aside_half(asked: Pairs, pair: int) -> None:
         durability.make_folder(aside)
         name = f"{folder.parent.name}-{folder.name}"
         folder.replace(aside / f"{name}-{len(list(aside.glob(f'{name}-*')))}")
-        terminal.talk(f"pair {pair + 1} was cut short: {folder} is put aside, and made again")
+        talk(f"pair {pair + 1} was cut short: {folder} is put aside, and made again")
 
 
 def _run(asked: Pairs, side: int, pair: int, *, takes_invalid: bool) -> types.Run:
@@ -199,12 +199,12 @@ def _run(asked: Pairs, side: int, pair: int, *, takes_invalid: bool) -> types.Ru
     drawn = replay.draw_workload(request.load.workload)
     load_wording.check_size(request.load)
     load_wording.check_prompts(request.load, drawn)
-    terminal.talk(
+    talk(
         f"pair {pair + 1} of {asked.n_pairs}, {_SIDES[side].upper()}:"
         f" {load_wording.what_will_happen(request.load, drawn)}"
     )
     percentiles = () if asked.objective is None else asked.objective.percentile_fractions
-    loaded = load_running.run_load(request, drawn, folder, percentiles, as_json=False)
+    loaded = load_running.run_load(request, drawn, folder, percentiles)
     if loaded.is_interrupted:
         raise KeyboardInterrupt
     _require_valid(loaded.run, folder, forced=takes_invalid)

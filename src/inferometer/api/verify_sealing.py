@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inferometer import __version__
-from inferometer.api import verify_belief, verify_points
-from inferometer.cli import verify_loads
+from inferometer.api import verify_belief, verify_loads, verify_points
 from inferometer.errors import RecordError
 from inferometer.measure.code_version import git_commit
 from inferometer.measure.run_names import now_utc

@@ -14,8 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from inferometer.api import named_fit, verify_runs
-from inferometer.cli import verify_loads, verify_sealing
+from inferometer.api import named_fit, verify_loads, verify_runs, verify_sealing
 from inferometer.errors import RecordError
 from inferometer.records import load_decoding, raw_log, reading
 from inferometer.records.layout import MANIFEST_NAME

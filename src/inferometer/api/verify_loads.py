@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 from inferometer.api import memory_check, simulation, verify_belief
 from inferometer.api.cluster import RouterRules, Servers
+from inferometer.api.progress import talk
 from inferometer.api.server import deployment_of
 from inferometer.api.verify_belief import server_of
 from inferometer.api.workload import N_REQUESTS
-from inferometer.cli import terminal
 from inferometer.errors import SpecError
 from inferometer.measure.executors.local import Inline
 from inferometer.simulate.cluster_config import ROUTERS
@@ -66,7 +66,7 @@ def predict_loads(
         memory_check.check_drawn(
             asked.drawn.plan, servers.cluster, record_steps=False, n_replicas=servers.n_in_all
         )
-        terminal.talk(
+        talk(
             f"simulating {asked.question.at}: {asked.question.asks} (the engine's rules are"
             " compiled once)"
         )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from inferometer.api import load_run
 from inferometer.api.load_request import LoadRequest
-from inferometer.cli.load_sending import SentLoad, send_load
-from inferometer.cli.terminal import talk
+from inferometer.api.load_sending import SentLoad, send_load
+from inferometer.api.progress import talk
 from inferometer.errors import MeasureError
 from inferometer.measure.load import watch
 from inferometer.records import reading, types, whole_run
@@ -26,8 +26,6 @@ def run_load(
     workload: DrawnWorkload,
     folder: Path,
     percentiles: tuple[float, ...],
-    *,
-    as_json: bool,
 ) -> LoadedRun:
     """Make the test, or what is left of it, and store it. One that was made before is read.
 
@@ -38,7 +36,7 @@ def run_load(
     RecordError
         The folder cannot be written or holds another run.
     """
-    return loaded_run(send_load(request, workload, folder, as_json=as_json), folder, percentiles)
+    return loaded_run(send_load(request, workload, folder), folder, percentiles)
 
 
 def loaded_run(sent: SentLoad | None, folder: Path, percentiles: tuple[float, ...]) -> LoadedRun:

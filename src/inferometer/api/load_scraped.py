@@ -2,8 +2,7 @@
 
 from contextlib import ExitStack
 
-from inferometer.cli.load_progress import shown_load
-from inferometer.cli.terminal import talk
+from inferometer.api.progress import talk
 from inferometer.errors import MeasureError
 from inferometer.measure.load import load_test, watch
 from inferometer.measure.metrics_page import MetricsSource
@@ -12,7 +11,7 @@ from inferometer.records.load_types import ServerSampleTable
 
 
 def sent_and_scraped(
-    question: load_test.LoadQuestion, source: MetricsSource, *, as_json: bool
+    question: load_test.LoadQuestion, source: MetricsSource
 ) -> tuple[watch.LoadOutcome, ServerSampleTable | None]:
     """Send while the server's own numbers are scraped, where it shows any.
 
@@ -23,8 +22,7 @@ def sent_and_scraped(
     """
     with ExitStack() as stack:
         scraper = _scraper(question, source, stack)
-        with shown_load(as_json=as_json) as on_progress:
-            outcome = load_test.run_session(question, on_progress)
+        outcome = load_test.run_session(question, talk)
     if scraper is None:
         return outcome, None
     table = scraper.table()

@@ -1,0 +1,88 @@
+"""What does a load test answer?"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import RenderableType
+
+from inferometer.api import load_running
+from inferometer.api.answer import Answer
+from inferometer.api.load_sending import EndedLoad
+from inferometer.api.progress import talk
+from inferometer.api.request_answer import RequestRunAnswer, answer_of
+from inferometer.api.request_view import REPORT_NAME, RequestQuestion, request_view
+from inferometer.records.durability import replace_file
+from inferometer.records.exports.formats import FILE_NAMES
+from inferometer.records.exports.writing import exported_text
+from inferometer.records.promises import judge_objective
+from inferometer.records.reading import read_run
+from inferometer.records.types import Run
+from inferometer.report import request_html
+from inferometer.report.request_terminal import request_report_text
+from inferometer.report.request_views import RequestReportView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadAnswer(Answer):
+    """How the server did; whether that can be trusted is in ``requests.online.validity``."""
+
+    requests: RequestRunAnswer
+    is_interrupted: bool
+    """Somebody stopped it before its end; the same command goes on."""
+    record: str
+    report: str | None = None
+    """The page; None where none was written."""
+
+
+class Loaded(NamedTuple):
+    """The answer, what a page or a terminal shows of it, and the run."""
+
+    answer: LoadAnswer
+    view: RequestReportView
+    run: Run
+
+
+def answered(ended: EndedLoad) -> Loaded:
+    """Decode, judge and store a test that is over.
+
+    Raises
+    ------
+    MeasureError
+        A client process died; what came is stored.
+    RecordError
+        The folder cannot be read or written.
+    """
+    objective = ended.objective
+    percentiles = () if objective is None else objective.percentile_fractions
+    loaded = load_running.loaded_run(ended.sent, ended.folder, percentiles)
+    has_page = ended.has_report and not loaded.is_interrupted
+    report = ended.folder / REPORT_NAME if has_page else None
+    question = RequestQuestion(objective=objective, class_names=ended.class_names)
+    view = request_view(loaded.run, question, path=ended.folder, report_path=report)
+    if report is not None:
+        request_html.write_request_report(view, report)
+    answer = LoadAnswer(
+        requests=answer_of(view),
+        is_interrupted=loaded.is_interrupted,
+        record=str(ended.folder),
+        report=None if report is None else str(report),
+    )
+    return Loaded(answer, view, loaded.run)
+
+
+def write_exports(run: Run, ended: EndedLoad) -> None:
+    """Write the run in each format that was requested, into its folder.
+
+    What stands there of an earlier answer is replaced.
+    """
+    judgement = None if ended.objective is None else judge_objective(run, ended.objective)
+    for format_ in ended.exports:
+        path = ended.folder / FILE_NAMES[format_]
+        replace_file(path, exported_text(run, format_, judgement=judgement).encode())
+        talk(f"as {format_}: {path}")
+
+
+def load_text(answer: LoadAnswer) -> RenderableType:
+    """The run as the command line shows it; it is read again."""
+    return request_report_text(request_view(read_run(Path(answer.record)), RequestQuestion()))

@@ -1,0 +1,19 @@
+"""Options of a model and of its devices that several questions have."""
+
+from typing import Final, get_args
+
+from inferometer.api.question import Option
+from inferometer.spec.types import DType
+
+FORMATS: Final = get_args(DType)
+MODEL_OPTION: Final = Option(
+    "A model of the catalogue, a Hugging Face id or folder, or a config.json.",
+    heading="Model",
+    is_argument=True,
+)
+TRANSFER_OPTION: Final = Option(
+    "Carry the step times of --fit over to another device or --tp, with wider intervals.",
+    heading="Hardware",
+)
+TP_FLAGS: Final = ("--tp", "--tensor-parallel-size")
+KV_DTYPE_FLAGS: Final = ("--kv-dtype", "--kv-cache-dtype")

@@ -1,0 +1,194 @@
+"""How fast are prefill and decode over prompt lengths and batch sizes?"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from inferometer.api.answer import Answer
+from inferometer.api.engine import Engine, engine_of
+from inferometer.api.measured import (
+    MeasuredAnswer,
+    Places,
+    default_folder,
+    measured_answer,
+    places_of,
+)
+from inferometer.api.question import Option
+from inferometer.api.sweep_run import measure, what_will_happen
+from inferometer.errors import SpecError
+from inferometer.spec.resolve import resolve_model
+from inferometer.spec.sweep_plan import Axes, parse_counts, shuffled, sweep_points
+from inferometer.spec.types import EngineSpec, SweepPlan, SweepPoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSweep(Answer):
+    """What ``--dry-run`` gives: what would be measured, in this order, and where it would be stored."""
+
+    summary: str
+    run: str
+    csv: str
+    engine: EngineSpec
+    n_warmup: int
+    n_reps: int
+    n_rounds: int
+    points: tuple[SweepPoint, ...]
+
+
+_N_ROUNDS: Final = 2
+"""Forth and back over the points: a steady drift of the machine then weighs on all alike."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """What is measured, and how often."""
+
+    model: Annotated[
+        str,
+        Option(
+            "Folder, GGUF file, Hugging Face id here, or a catalogue id with --load-format dummy.",
+            heading="Model",
+            is_common=True,
+        ),
+    ]
+    engine: Engine = field(default_factory=Engine)
+    seq: Annotated[str, Option("Prompt lengths in tokens.", heading="Workload", is_common=True)] = (
+        "128,256,512"
+    )
+    batch_sizes: Annotated[
+        str, Option("Sequences at once.", heading="Workload", is_common=True)
+    ] = "1,2,4,8"
+    axes: Annotated[
+        Axes | None,
+        Option(
+            "All pairs, or one axis at a time. [grid; separate with --batch-prompt-len]",
+            heading="Workload",
+            is_common=True,
+        ),
+    ] = None
+    batch_prompt_len: Annotated[
+        int | None,
+        Option(
+            "Prompt length of the batch axis. [the shortest of --seq]", heading="Workload", least=1
+        ),
+    ] = None
+    gen_tokens: Annotated[
+        int, Option("Generated for each sequence.", heading="Workload", is_common=True, least=1)
+    ] = 32
+    warmup: Annotated[int, Option("Unmeasured repetitions before.", heading="Limits", least=0)] = 3
+    reps: Annotated[
+        int, Option("6 or more carry a 95 % interval.", heading="Limits", is_common=True, least=1)
+    ] = 7
+    rounds: Annotated[
+        int | None,
+        Option(
+            "Spread the repetitions of a point over this number of visits. [2 in eager mode,"
+            " else 1]",
+            heading="Limits",
+            least=1,
+        ),
+    ] = None
+    collapse_factor: Annotated[
+        float, Option("Flag a token that costs this much more than before.", heading="Output")
+    ] = 2.0
+    seed: Annotated[int, Option("Of the points' order and the prompts.", heading="Limits")] = 0
+    out: Annotated[
+        Path | None,
+        Option(
+            "Folder of the run, or X.csv: the table, its run beside it in X.",
+            heading="Output",
+            is_common=True,
+        ),
+    ] = None
+    dry_run: Annotated[
+        bool,
+        Option(
+            "List the points that would be measured, and measure nothing.",
+            heading="Output",
+            is_common=True,
+        ),
+    ] = False
+    given: frozenset[str] = frozenset()
+
+
+def sweep(question: Sweep) -> MeasuredAnswer | PlannedSweep:
+    """Measure prefill and decode apart; every point is on the disk when it is done.
+
+    Raises
+    ------
+    SpecError
+        The question cannot be answered as it is asked.
+    MeasureError, EngineError
+        The engine is not there, or failed at the first point.
+    """
+    engine = engine_of(question.engine)
+    resolved = resolve_model(question.model, load_format=engine.load_format)
+    plan = _plan(question, engine)
+    places = places_of(question.out, default_folder("sweep", plan, resolved))
+    if question.dry_run:
+        return _planned(plan, what_will_happen(plan, resolved), places)
+    return measured_answer(measure(plan, resolved, places.run), places)
+
+
+def _planned(plan: SweepPlan, summary: str, places: Places) -> PlannedSweep:
+    return PlannedSweep(
+        summary=summary,
+        run=str(places.run),
+        csv=str(places.csv),
+        engine=plan.engine,
+        n_warmup=plan.n_warmup,
+        n_reps=plan.n_reps,
+        n_rounds=plan.n_rounds,
+        points=plan.points,
+    )
+
+
+def planned_text(planned: PlannedSweep) -> RenderableType:
+    """The points in their order."""
+    table = Table("prompt", "batch", "generated tokens", box=None, pad_edge=False)
+    for point in planned.points:
+        table.add_row(str(point.prompt_tokens), str(point.batch_size), str(point.gen_tokens))
+    return Group(Text(f"{planned.summary}; into {planned.run}"), Text("In this order:"), table)
+
+
+def _plan(question: Sweep, engine: EngineSpec) -> SweepPlan:
+    points = sweep_points(
+        prompts=parse_counts(question.seq, where="--seq"),
+        batches=parse_counts(question.batch_sizes, where="--batch-sizes"),
+        gen_tokens=question.gen_tokens,
+        axes=_axes(question),
+        batch_prompt_tokens=question.batch_prompt_len,
+    )
+    plan = SweepPlan(
+        model=question.model,
+        engine=engine,
+        points=points,
+        n_warmup=question.warmup,
+        n_reps=question.reps,
+        seed=question.seed,
+        collapse_factor_ratio=question.collapse_factor,
+        n_rounds=question.rounds or _rounds(engine, question.reps),
+    )
+    return shuffled(plan)
+
+
+def _axes(question: Sweep) -> Axes:
+    if question.batch_prompt_len is None:
+        return question.axes or "grid"
+    if question.axes == "grid":
+        raise SpecError(
+            "a grid has every batch at every prompt length",
+            where="--axes grid, --batch-prompt-len",
+            allowed="--batch-prompt-len with separate axes",
+            try_="--axes separate",
+        )
+    return "separate"
+
+
+def _rounds(engine: EngineSpec, n_reps: int) -> int:
+    """What is compiled or allocated for each shape would be so again at each visit."""
+    return min(_N_ROUNDS, n_reps) if engine.mode == "eager" else 1

@@ -1,0 +1,157 @@
+"""Is it true what was predicted? Sealed before, measured after, in a ledger."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from rich.console import RenderableType
+
+from inferometer import suggestions
+from inferometer.api import verify_elsewhere, verify_replaying, verify_sealing, verify_view
+from inferometer.api.answer import Answer
+from inferometer.api.progress import talk
+from inferometer.api.question import Option
+from inferometer.api.sweep_view import REPORT_NAME
+from inferometer.errors import RecordError, SpecError
+from inferometer.report import verify_html
+from inferometer.spec import verify_plan
+from inferometer.verify import checking, score, seals
+
+LEDGER: Final = Path("ledger/ledger.jsonl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyAnswer(Answer):
+    """What was predicted and what came of it; the verdict is that of all claims together."""
+
+    verdict: checking.CheckVerdict
+    experiment: score.Experiment
+    ledger: str
+    folder: str
+    report: str | None
+    """None where nothing was measured yet."""
+    next_command: str
+    """'' where nothing is open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verify:
+    """A plan, and what is done about it now: one of ``url``, ``check`` and ``seal_only``."""
+
+    plan: Annotated[Path, Option("", is_argument=True)]
+    url: Annotated[
+        str | None,
+        Option("Replay the plan's loads against this server.", heading="Runs", is_common=True),
+    ] = None
+    check: Annotated[
+        tuple[Path, ...],
+        Option("Measured elsewhere; repeatable.", heading="Runs", is_common=True, metavar="RUN"),
+    ] = ()
+    seal_only: Annotated[
+        bool, Option("Predict and seal; measure later.", heading="Runs", is_common=True)
+    ] = False
+    out: Annotated[
+        Path | None,
+        Option("Folder of the experiment; the same one goes on.", is_common=True, metavar="DIR"),
+    ] = None
+    ledger: Annotated[
+        Path,
+        Option("Where seals and what came of them are stored.", is_common=True, metavar="FILE"),
+    ] = LEDGER
+    given: frozenset[str] = frozenset()
+
+
+def verify(question: Verify) -> VerifyAnswer:
+    """Seal the predictions of a plan, then compare them with what is measured.
+
+    Raises
+    ------
+    SpecError
+        The plan cannot be read, or what is to be done is not clear.
+    RecordError
+        A seal, a ledger or a run cannot be trusted.
+    MeasureError
+        The server is not there.
+    """
+    url, runs, seal_only = question.url, question.check, question.seal_only
+    plan_path, ledger_path = question.plan, question.ledger
+    if (url is not None) + bool(runs) + seal_only != 1:
+        raise SpecError(
+            "nothing, or several things, to do",
+            where="--url, --check, --seal-only",
+            allowed="one of them",
+            try_="--seal-only",
+        )
+    plan = verify_plan.read_plan(plan_path)
+    if url is not None and plan.kind == "sweep":
+        raise SpecError(
+            "a server's steps cannot be timed from outside",
+            where="--url",
+            allowed="--check with a run of inferometer sweep",
+        )
+    if url is not None:
+        verify_replaying.check_url(url)
+    folder = question.out or _default_folder(plan)
+    if runs and not (folder / seals.SEAL_NAME).exists():
+        raise RecordError(
+            "nothing was sealed here",
+            where=str(folder),
+            try_=suggestions.command("verify", plan_path, "--seal-only", "--out", folder),
+        )
+    sealed = verify_sealing.sealed(plan, folder, ledger_path)
+    if url is not None:
+        _replay(sealed, url)
+    elif runs:
+        sealed.record(verify_elsewhere.measured_elsewhere(sealed, runs))
+    return _answer(sealed, plan_path, ledger_path, url)
+
+
+def verify_text(answer: VerifyAnswer) -> RenderableType:
+    """Where the experiment stands, claim by claim."""
+    return verify_html.verify_text(verify_view.view_of(answer.experiment, answer.next_command))
+
+
+def _replay(sealed: verify_sealing.Sealed, url: str) -> None:
+    """Replay every load that is open, one after the other; each is in the ledger when it is done."""
+    standing = sealed.standing()
+    if not standing.open_questions:
+        talk("all of it was measured before: this is what the ledger says")
+    for index, asked in enumerate(sealed.loads):
+        if asked.question.at in standing.open_questions:
+            n_tries = len(standing.runs_of(asked.question.at))
+            folder = sealed.folder / (
+                f"load-{index:02d}" + (f"-try-{n_tries + 1}" if n_tries else "")
+            )
+            sealed.begin(asked.question.at, folder)
+            sealed.record([verify_replaying.replay(sealed, url, asked, folder)])
+
+
+def _answer(
+    sealed: verify_sealing.Sealed, plan_path: Path, ledger_path: Path, url: str | None
+) -> VerifyAnswer:
+    """Where the experiment stands; its page is written where something was measured."""
+    standing = sealed.standing()
+    how = ("--url", url or "URL") if sealed.loads else ("--check", "RUN")
+    next_ = suggestions.command(
+        "verify", plan_path, "--out", sealed.folder, "--ledger", ledger_path, *how
+    )
+    following = next_ if standing.open_questions else ""
+    report = sealed.folder / REPORT_NAME if standing.measured else None
+    if report is not None:
+        verify_html.write_verify_report(verify_view.view_of(standing, following), report)
+    return VerifyAnswer(
+        verdict=standing.verdict,
+        experiment=standing,
+        ledger=str(ledger_path),
+        folder=str(sealed.folder),
+        report=None if report is None else str(report),
+        next_command=following,
+    )
+
+
+def _default_folder(plan: verify_plan.VerifyPlan) -> Path:
+    """The same plan, the same folder, so that the same command goes on."""
+    name = "".join(
+        letter if letter.isalnum() or letter in "._-" else "-" for letter in plan.name.lower()
+    )
+    return Path("runs") / f"verify-{name}-{seals.plan_sha256(plan)[:6]}"
