@@ -34,31 +34,8 @@ from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.spec.catalog import find_model
 from inferometer.spec.types import EngineSpec
 from inferometer.stats.estimate import Estimate
+from known_truths import CPU_TRUTH as CPU, GPU_TRUTH as GPU
 
-GPU = StepParameters(
-    launch_s=0.02,
-    weight_bytes_per_s=6e11,
-    kv_bytes_per_s=2e11,
-    matmul_flop_per_s=4e13,
-    attention_flop_per_s=3e12,
-    per_sequence_s=5e-5,
-    link_bytes_per_s=5e10,
-    message_s=1e-5,
-    floor_s=3e-3,
-    prefill_ratio=1.2,
-    overlap_ratio=4.0,
-    blend_ratio=2.0,
-    sag_ratio=0.03,
-    mixed_kv_ratio=1.7,
-)
-CPU = replace(
-    GPU,
-    launch_s=0.01,
-    weight_bytes_per_s=2e10,
-    matmul_flop_per_s=1e11,
-    overlap_ratio=1.0,
-    floor_s=1e-12,
-)
 SHAPES = [
     decode_shape(batch_size=batch, context_tokens=context)
     for batch in (1, 8, 64)
@@ -144,9 +121,9 @@ def test_worked_number_on_a_cpu():
     work = model.work([shape])
     by_hand = (
         0.5
-        + float(work.layer_bytes[0] + work.head_bytes[0]) / 2e10
-        + float(work.matmul_flop[0] + work.logits_flop[0]) / 1e11
-        + 3.0 * 1000 * 36_864 / 2e11
+        + float(work.layer_bytes[0] + work.head_bytes[0]) / CPU.weight_bytes_per_s
+        + float(work.matmul_flop[0] + work.logits_flop[0]) / CPU.matmul_flop_per_s
+        + 3.0 * 1000 * 36_864 / CPU.kv_bytes_per_s
     )
     assert model.predict(shape).duration_s.value == pytest.approx(by_hand, rel=1e-9)
 

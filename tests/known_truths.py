@@ -32,3 +32,21 @@ CPU_TRUTH = StepParameters(
     sag_ratio=0.0,
 )
 """A CPU as the model sees one; runs made from it tell whether a fit finds back what was put in."""
+
+GPU_TRUTH = StepParameters(
+    launch_s=0.02,
+    weight_bytes_per_s=6e11,
+    kv_bytes_per_s=2e11,
+    matmul_flop_per_s=4e13,
+    attention_flop_per_s=3e12,
+    per_sequence_s=5e-5,
+    link_bytes_per_s=5e10,
+    message_s=1e-5,
+    floor_s=3e-3,
+    prefill_ratio=1.2,
+    overlap_ratio=4.0,
+    blend_ratio=2.0,
+    sag_ratio=0.03,
+    mixed_kv_ratio=1.7,
+)
+"""A GPU whose host runs ahead."""

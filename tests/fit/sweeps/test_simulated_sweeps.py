@@ -14,7 +14,7 @@ from inferometer.simulate.demand import demand
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 def simulated_s(model, point):

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from known_truths import CPU_TRUTH, PublishedRow
 
 from inferometer.fit.sweeps.diagnostics import at_bounds
 from inferometer.fit.sweeps.step_time import fit_step_time
@@ -12,6 +11,7 @@ from inferometer.perfmodel.steptime_terms import NO_STAIRCASE, term_columns, wor
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec
+from known_truths import CPU_TRUTH, PublishedRow
 
 CARD = find_hardware("rtx_5070ti")
 COMPILED = EngineSpec(mode="compiled", dtype="float16", device="cuda")

@@ -15,7 +15,7 @@ from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.reading import read_run
 from inferometer.spec.catalog import find_hardware
 
-RECORDS = sorted(path for path in (Path(__file__).parent / "data").iterdir() if path.is_dir())
+RECORDS = sorted(path for path in (Path(__file__).parents[1] / "data").iterdir() if path.is_dir())
 
 
 @pytest.fixture(scope="module", params=RECORDS, ids=lambda path: path.name)

@@ -19,7 +19,7 @@ from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec
 
 TABLE = (
-    Path(__file__).parents[3]
+    Path(__file__).parents[4]
     / "shared"
     / "data"
     / "inferencemax-official-2025-11"

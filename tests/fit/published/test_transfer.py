@@ -20,7 +20,7 @@ from inferometer.records.imports.inferencex import read_inferencex
 from inferometer.spec.catalog import find_hardware, find_model, load_hardware
 from inferometer.spec.types import EngineSpec
 
-DATA = Path(__file__).parents[3] / "shared" / "data" / "inferencemax-official-2025-11"
+DATA = Path(__file__).parents[4] / "shared" / "data" / "inferencemax-official-2025-11"
 ENGINE = EngineSpec(engine="vllm", mode="compiled", dtype="bfloat16", device="cuda")
 H100, H200, MI300X = (find_hardware(name) for name in ("h100_sxm", "h200_sxm", "mi300x"))
 SHAPES = (

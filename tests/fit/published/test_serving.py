@@ -18,7 +18,7 @@ from inferometer.records.imports.kernel_tables import read_kernel_tables
 from inferometer.records.imports.llmservingsim import read_llmservingsim
 from inferometer.spec.catalog import find_hardware
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
+DATA = Path(__file__).parents[4] / "shared" / "data"
 RUNS = DATA / "llmservingsim-vllm-bench"
 KERNELS = DATA / "aiconfigurator-kernels" / "rtx_pro_6000_server"
 
