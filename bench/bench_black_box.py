@@ -29,9 +29,8 @@ from inferometer.perfmodel.steptime_arrays import arrays_of
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_step_time
 from inferometer.records.types import ABSENT, Run, RunManifest
 from inferometer.simulate.deployment import Deployment, Knobs
-from inferometer.simulate.run import simulate
+from inferometer.simulate.run import demand_of, simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.simulate.workload_demand import demand_of
 from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.objectives import parse_objective
 from inferometer.spec.types import EngineSpec

@@ -19,7 +19,7 @@ from inferometer.decide.traffic import at_load
 from inferometer.records.promises import judge_objective
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import Emulator, start
-from inferometer.simulate import run as simulating, simulated_run, step_cost, workload_demand
+from inferometer.simulate import run as simulating, simulated_run, step_cost
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.objectives import parse_objective
 from inferometer.spec.workload import reading, replay
@@ -102,7 +102,7 @@ def simulated(folder):
     def probe(load, effort):
         plan = replay.draw_workload(at_load(spec, load, 200 * 2**effort)).plan
         said = simulating.simulate(
-            workload_demand.demand_of(plan, CONFIG.block_size, has_contents=False),
+            simulating.demand_of(plan, CONFIG.block_size, has_contents=False),
             CONFIG,
             PLAN.cost,
         )

@@ -10,10 +10,9 @@ import pytest
 from tests.records.load_run import changed, load_run
 
 from inferometer.records.validity import validity_of
-from inferometer.simulate.run import simulate
+from inferometer.simulate.run import demand_of, simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
-from inferometer.simulate.workload_demand import demand_of
 from inferometer.spec.workload import reading, replay
 
 CONFIG = SchedulerConfig(num_blocks=20_000, max_model_len=8192, max_num_seqs=256)

@@ -5,8 +5,8 @@ import json
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
-from inferometer.serve.emulator_listening import serve
 from inferometer.serve.emulator_plan import EmulatorPlan
+from inferometer.serve.emulator_process import serve
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 

@@ -1,9 +1,10 @@
-"""Does the key of the compile cache cover every source that compiled code is made of?"""
+"""Does the key of the compile cache cover every source that compiled code is made of, and is a wait announced?"""
 
 import ast
 from pathlib import Path
+from types import SimpleNamespace
 
-from inferometer.simulate import compiling
+from inferometer.simulate import compiling, notices
 
 ROOM = Path(compiling.__file__).parent
 
@@ -25,3 +26,27 @@ def test_the_key_covers_all_that_the_kernel_imports():
         reached |= new
         waiting += [ROOM / f"{name}.py" for name in new]
     assert reached == set(compiling.REACHED)
+
+
+def loop(signatures, index):
+    """What is asked of numba's dispatcher."""
+
+    def run_VLLM():  # noqa: N802
+        pass
+
+    file = SimpleNamespace(_load_index=lambda: index)
+    run_VLLM.__qualname__ = "run_VLLM"
+    return SimpleNamespace(
+        signatures=signatures, py_func=run_VLLM, _cache=SimpleNamespace(_cache_file=file)
+    )
+
+
+def test_who_listens_is_told_of_a_wait_and_of_nothing_else(monkeypatch):
+    heard = []
+    monkeypatch.setattr(notices, "_listeners", [heard.append])
+    notices.tell_of_compiling(loop(["loaded"], {}))
+    notices.tell_of_compiling(loop([], {"cached": 1}))
+    assert not heard
+    notices.tell_of_compiling(loop([], {}))
+    assert len(heard) == 1
+    assert "compiling the simulator (VLLM)" in heard[0]

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from inferometer.simulate.demand import demand
-from inferometer.simulate.front_end import as_clients_see, delayed
-from inferometer.simulate.run import simulate
+from inferometer.simulate.run import as_clients_see, delayed, simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 

@@ -8,10 +8,10 @@ from inferometer.records.types import RequestStatus
 from inferometer.simulate.batch_config import DynamicBatching, NoBatching, StaticBatching
 from inferometer.simulate.demand import demand
 from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason, cut_answers
-from inferometer.simulate.gate_outcome import shed_cautions, shed_counts
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
+from inferometer.simulate.simulated_run import shed_cautions, shed_counts
 from inferometer.simulate.step_cost import linear_cost
 from inferometer.simulate.trtllm_config import TrtllmConfig
 

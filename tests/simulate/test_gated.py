@@ -11,11 +11,10 @@ from inferometer.simulate.demand import demand
 from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason
 from inferometer.simulate.gate_rules import first_token_pace, gate_rules
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.run import simulate
+from inferometer.simulate.run import demand_of, simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import simulated_run
 from inferometer.simulate.step_cost import linear_cost
-from inferometer.simulate.workload_demand import demand_of
 from inferometer.spec.gate import GateSpec
 from inferometer.spec.objectives import parse_objective
 from inferometer.spec.workload.reading import workload_from_text

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from inferometer.perfmodel.steptime_levels import datasheet_levels
-from inferometer.simulate.deployment import Knobs, deploy
-from inferometer.simulate.vllm_defaults import default_limits
+from inferometer.simulate.deployment import Knobs, default_limits, deploy
 from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec
 

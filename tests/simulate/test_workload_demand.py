@@ -5,11 +5,9 @@ import pytest
 
 from inferometer.records.types import ABSENT
 from inferometer.simulate.demand import contents_checked
-from inferometer.simulate.front_end import delayed
-from inferometer.simulate.run import simulate
+from inferometer.simulate.run import delayed, demand_of, simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
-from inferometer.simulate.workload_demand import demand_of
 from inferometer.spec.workload.plan import NONE, block_contents, request_plan
 from inferometer.spec.workload.reading import resolve_workload, with_changes
 from inferometer.spec.workload.replay import draw_workload

@@ -18,6 +18,7 @@ from inferometer.cli import signals
 from inferometer.cli.terminal import show_crash, talk, write_answer
 from inferometer.cli.usage import as_spec_error, check_numbers
 from inferometer.errors import InferometerError, MeasureError, RecordError, SpecError
+from inferometer.simulate import notices
 
 
 class Verb(NamedTuple):
@@ -185,6 +186,7 @@ def app() -> None:
 def main() -> None:
     """Run the command line; every error of ours ends in its own exit code."""
     sys.excepthook = show_crash
+    notices.listen(talk)
     with signals.orderly_ends() as ending:
         _run(ending)
 

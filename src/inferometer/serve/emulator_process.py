@@ -7,16 +7,21 @@ import asyncio
 import gc
 import multiprocessing
 import signal
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from inferometer.errors import InferometerError, MeasureError
+from inferometer.errors import InferometerError, MeasureError, SpecError
 from inferometer.measure import lifeline
-from inferometer.serve import emulator_listening, emulator_server
+from inferometer.serve import emulator_server
+from inferometer.serve.emission_log import EmissionWriter
 from inferometer.serve.emulator_plan import EmulatorPlan
+from inferometer.serve.emulator_server import EmulatorServer, ServedCounts
+from inferometer.simulate.outcome import FAR_NS
+from inferometer.units import NS_PER_S
 
 _START_S: Final = 60.0
 _STOP_S: Final = 10.0
@@ -110,6 +115,48 @@ async def _run(plan: EmulatorPlan, on_ready: Callable[[str], None]) -> emulator_
     gc.collect()
     gc.freeze()  # what is there now stays: the collector need not look at it
     try:
-        return await emulator_listening.serve(plan, stop, ready)
+        return await serve(plan, stop, ready)
     finally:
         gc.unfreeze()  # what is frozen at the end of Python is called a leak on stderr, by what duckdb is bound with
+
+
+_FLUSH_S: Final = 0.5
+
+
+async def serve(
+    plan: EmulatorPlan, stop: asyncio.Event, ready: asyncio.Future[str]
+) -> ServedCounts:
+    """Serve until told to stop, or until the plan's time is over; ``ready`` gets the URL when clients may come.
+
+    Raises
+    ------
+    SpecError
+        The port is taken, or the log cannot be written.
+    """
+    log = EmissionWriter(plan.emission_log)
+    server = EmulatorServer(plan, log)
+    try:
+        listening = await asyncio.get_running_loop().create_server(
+            server.new_line, plan.host, plan.port, backlog=1024
+        )
+    except OSError as problem:
+        raise SpecError(
+            f"cannot listen: {problem}",
+            where="--host, --port",
+            try_="--port 0, which takes one that is free",
+        ) from problem
+    host, port = listening.sockets[0].getsockname()[:2]
+    ready.set_result(f"http://{host}:{port}")
+    ends_ns = (
+        FAR_NS if plan.for_s is None else time.perf_counter_ns() + round(plan.for_s * NS_PER_S)
+    )
+    while not stop.is_set() and time.perf_counter_ns() < ends_ns:
+        wait_s = min(_FLUSH_S, (ends_ns - time.perf_counter_ns()) / NS_PER_S)
+        try:
+            await asyncio.wait_for(stop.wait(), max(wait_s, 0.0))
+        except TimeoutError:
+            log.flush()
+    listening.close()
+    server.hang_up()
+    log.close()
+    return server.counts()

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.types import ABSENT
+from inferometer.simulate import notices
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.kernel.config import Kind
 from inferometer.simulate.kernel.loop import loop_of
@@ -127,6 +128,7 @@ class LiveEngine:
         """Slots of those whose clients go away."""
         self._n_steps = 0
         self._launched: deque[_Step] = deque()
+        notices.tell_of_compiling(self._loop)
         self._run(0)  # compiles the loop, or loads it, before anybody waits for it
 
     @property

@@ -1,19 +1,22 @@
 """What would happen? From a fleet and requests to what became of them.
 
-``run`` takes any fleet and a workload's plan. The other functions take requests as they come to the
-scheduler (``Demand``). All run on the compiled loops (``kernel/loop.py``); the same inputs give the
-same outputs, to the nanosecond.
+``run`` takes any fleet and a workload's plan, and times requests as their clients do: the scheduler
+sees each one later by the time of the server's front end. The other functions take requests as they
+come to the scheduler (``Demand``). All run on the compiled loops (``kernel/loop.py``); the same
+inputs give the same outputs, to the nanosecond.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.simulate import front_end, pointers
+from inferometer.records.columns import I64
+from inferometer.records.types import ABSENT
+from inferometer.simulate import notices, pointers
 from inferometer.simulate.cluster_config import ClusterConfig
-from inferometer.simulate.demand import Demand, contents_checked
+from inferometer.simulate.demand import Demand, contents_checked, demand
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.fleet import Fleet
@@ -29,8 +32,8 @@ from inferometer.simulate.outcome import (
     seats_numbered_through,
     simulation,
 )
-from inferometer.simulate.workload_demand import demand_of
-from inferometer.spec.workload.plan import RequestPlan
+from inferometer.spec.workload.plan import NONE, RequestPlan, block_contents
+from inferometer.units import NS_PER_S
 
 
 class PoolCosts(NamedTuple):
@@ -58,12 +61,12 @@ def run(
     requests = demand_of(plan, block_size, has_contents=fleet.has_contents)
     done = simulate_fleet(
         fleet,
-        front_end.delayed(requests, fleet.front_end_s),
+        delayed(requests, fleet.front_end_s),
         until_ns=until_ns,
         record_steps=record_steps,
         record_parts=record_parts,
     )
-    return front_end.as_clients_see(done, fleet.front_end_s)
+    return as_clients_see(done, fleet.front_end_s)
 
 
 def simulate_fleet(
@@ -137,6 +140,11 @@ def simulate_disaggregated(
     """The same on prefill and decode replicas; they are numbered through, those that prefill first."""
     recording = _Recording(until_ns, record_steps, record_parts)
     return _simulated_pools(requests, config, costs, gate, recording)
+
+
+_SOON_NS: Final = 1
+"""However fast a client is, its next request is too late for the step that is decided in the instant
+in which an answer ends: the answer has to reach the client first."""
 
 
 class _Recording(NamedTuple):
@@ -236,6 +244,7 @@ def _outcome_of(
     until_ns, state = recording.until_ns, prepared.state
     wanted = logs.Wanted(recording.steps, recording.parts, prepared.n_batches, prepared.n_seats)
     limit_ns = FAR_NS if until_ns is None else until_ns
+    notices.tell_of_compiling(prepared.loop)
     outcome, steps, parts = logs.run_logged(
         prepared.loop, prepared.tables, wanted, until_ns=limit_ns
     )
@@ -273,3 +282,75 @@ def _handovers(transfers: Records, replica_of: Records) -> HandoverFacts:
         if name != "replica"
     }
     return HandoverFacts(**columns, replica=replica_of.astype(np.int64))
+
+
+def demand_of(plan: RequestPlan, block_size: int, *, has_contents: bool = True) -> Demand:
+    """The plan's requests, with an id for each full block of ``block_size`` tokens where ``has_contents`` (prefix caching asks for them).
+
+    Raises
+    ------
+    SpecError
+        More blocks than can be numbered.
+    """
+    is_follower = plan.follows != NONE
+    leaves = plan.abort_after_ns != NONE
+    requests = demand(
+        np.where(is_follower, 0, plan.arrival_ns),
+        plan.prompt_tokens,
+        plan.output_tokens,
+        max_tokens=plan.max_tokens,
+        priority=plan.priority,
+        class_index=plan.class_index,
+        tenant_index=plan.tenant_index,
+        abort_ns=np.where(
+            leaves, np.where(is_follower, 0, plan.arrival_ns) + plan.abort_after_ns, ABSENT
+        ),
+        follows=plan.follows,
+        think_ns=np.where(is_follower, plan.think_ns, 0),
+    )
+    if not has_contents:
+        return requests
+    contents = block_contents(plan, block_size)
+    return requests._replace(content_start=contents.start, contents=contents.ids)
+
+
+def delayed(requests: Demand, front_end_s: float) -> Demand:
+    """The requests as they come to the scheduler, later by what HTTP, tokenising and a queue between processes take.
+
+    One that follows another is sent when its client has seen the end of that.
+
+    Example
+    -------
+    >>> from inferometer.simulate.demand import demand
+    >>> delayed(demand([0, 5], [8, 8], [2, 2]), 1e-3).arrival_ns.tolist()
+    [1000000, 1000005]
+    """
+    delay_ns = round(front_end_s * NS_PER_S)
+    leaves = (requests.abort_ns != ABSENT) & (
+        requests.follows < 0
+    )  # a follower's patience begins with its own sending
+    abort_ns = requests.abort_ns.copy()
+    abort_ns[leaves] += delay_ns
+    return requests._replace(
+        arrival_ns=requests.arrival_ns + delay_ns,
+        think_ns=_after(requests, delay_ns),
+        abort_ns=abort_ns,
+    )
+
+
+def as_clients_see(simulation: Simulation, front_end_s: float) -> Simulation:
+    """The same simulation of ``delayed`` requests, sent when their clients sent them."""
+    delay_ns = round(front_end_s * NS_PER_S)
+    if delay_ns == 0:
+        return simulation
+    table = simulation.requests
+    sent = table._replace(
+        intended_send_ns=table.intended_send_ns - delay_ns, sent_ns=table.sent_ns - delay_ns
+    )
+    return simulation._replace(requests=sent)
+
+
+def _after(requests: Demand, delay_ns: int) -> I64:
+    think_ns = requests.think_ns.copy()
+    think_ns[requests.follows >= 0] += max(delay_ns, _SOON_NS)
+    return think_ns

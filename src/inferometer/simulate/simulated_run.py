@@ -3,6 +3,9 @@
 The run is of the type of measured ones.
 """
 
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
 import numpy as np
 
 from inferometer.records.columns import I32
@@ -17,7 +20,6 @@ from inferometer.records.types import (
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.gate_config import Reason
-from inferometer.simulate.gate_outcome import shed_cautions
 from inferometer.simulate.outcome import Outcome, Simulation
 from inferometer.simulate.overload import overload_cautions
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -235,3 +237,57 @@ def _shed_cautions(simulation: Simulation) -> tuple[Caution, ...]:
         for index in range(int(class_index.max(initial=-1)) + 1)
     ]
     return shed_cautions(_shed_reasons(simulation), class_index, named)
+
+
+# Nobody is dropped silently: these words go into the run's cautions.
+
+_WORDS: Final = {
+    Reason.QUEUE_FULL: "found the gate's queue full",
+    Reason.CLASS_QUEUE_FULL: "found their class's queue full",
+    Reason.TOKENS_FULL: "found too many tokens waiting",
+    Reason.TOO_LARGE: "asked for more than their tenant's bucket holds",
+    Reason.TOO_LATE: "could not meet their deadline any more",
+    Reason.WAITED_TOO_LONG: "waited as long as they may",
+}
+
+
+class ShedCount(NamedTuple):
+    """How many of a class were turned away for one reason?"""
+
+    class_index: int
+    reason: Reason
+    n_requests: int
+
+
+def shed_counts(reasons: I32, class_index: I32) -> tuple[ShedCount, ...]:
+    """By class, then by reason; those who were turned away only.
+
+    ``reasons`` has a ``Reason`` for each of the requests.
+    """
+    pairs, counts = np.unique(np.stack([class_index, reasons]), axis=1, return_counts=True)
+    return tuple(
+        ShedCount(class_index=which, reason=Reason(why), n_requests=n_requests)
+        for which, why, n_requests in zip(*pairs.tolist(), counts.tolist(), strict=True)
+        if why != Reason.NONE
+    )
+
+
+def shed_cautions(
+    reasons: I32, class_index: I32, class_names: Sequence[str]
+) -> tuple[Caution, ...]:
+    """One caution for each class of which somebody was turned away."""
+    n_of_class = np.bincount(class_index, minlength=len(class_names))
+    counts = shed_counts(reasons, class_index)
+    cautions = list[Caution]()
+    for which, name in enumerate(class_names):
+        of_class = [count for count in counts if count.class_index == which]
+        n_shed = sum(count.n_requests for count in of_class)
+        why = ", ".join(f"{count.n_requests} {_WORDS[count.reason]}" for count in of_class)
+        if n_shed:
+            text = f"the gate turned away {n_shed} of {n_of_class[which]} requests of {name}: {why}"
+            remedy = (
+                "a lower rate, more replicas, or a gate that lets more wait; latencies are of those"
+                " who were let in"
+            )
+            cautions.append(Caution(code="shed", text=text, remedy=remedy))
+    return tuple(cautions)
