@@ -75,9 +75,9 @@ bench: setup
 golden: compiled
 	INFEROMETER_ACCEPT_GOLDEN=1 $(BIN)/pytest -q -n 2 -m "not slow and not gpu"
 
-# Strict: a broken link, a missing page or a warning fails. The pages are in build/docs.
+# Strict: a broken link, a missing page or a warning fails (with --quiet none would). The pages are in build/docs.
 docs: .venv-docs/.ready
-	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
 .venv-docs/.ready: $(LOCKS)/docs.lock
 	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs

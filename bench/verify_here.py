@@ -8,8 +8,8 @@ and vLLM's scheduler, simulated, foretell two rates of a real vLLM server that h
 yet. It then gets the very same requests from the other core.
 
 Each takes about six minutes on two slow cores, of which nobody else may need one; then `inferometer
-ledger --into README.md`, and into docs/accuracy.md. What is measured is stored: the same command goes on. ``--brief`` is for
-trying it out, into a ledger of its own.
+ledger --into README.md`, and into docs/accuracy.md. What is measured is stored: the same command
+goes on. ``--brief`` is for trying it out, into a ledger of its own.
 """
 
 import argparse
