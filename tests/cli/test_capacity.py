@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
 from inferometer.cli.main import app
@@ -104,3 +105,18 @@ def test_a_model_that_does_not_fit_names_the_smallest_tp_that_fits():
     predicted = CliRunner().invoke(app, ["predict", "llama-3.1-70b", "--hardware", "h100_sxm"])
     assert predicted.exit_code == 6
     assert "NEXT   --tp 2, the smallest that fits" in predicted.stdout
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--order", "shortest-remaining"),
+        ("--prefill-replicas", "1", "--replicas", "2", "--kv-link", "50GB/s"),
+        ("--replicas", "2", "--router", "prefix-affine", "--prefix-threshold", "0.5"),
+    ],
+    ids=["gate", "prefill replicas", "router"],
+)
+def test_whole_fleets_are_asked_as_they_are_simulated(flags):
+    found = json.loads(capacity("--json", *flags))["levels"][0]["capacity"]
+    assert found["located_load"] > 0
+    assert found["is_located"]

@@ -6,8 +6,10 @@ from typing import Annotated, Final, NamedTuple
 
 from inferometer.api import decision_pages, executors
 from inferometer.api.capacity_text import CapacityAnswer, CapacityRow, PacedCapacity, paced
-from inferometer.api.cluster import REPLICAS_OPTION
+from inferometer.api.cluster import Cluster, RouterRules, Servers, servers_of
+from inferometer.api.gate import Gate, gate_of
 from inferometer.api.missed import what_serves_one
+from inferometer.api.prefill_pool import PrefillReplicas, with_prefill_pool
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
 from inferometer.api.server import Server, deployment_of
@@ -15,10 +17,13 @@ from inferometer.api.sizing_cautions import check_prompts
 from inferometer.api.time_limit import TimeLimit, time_limit_field
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import capacity as searches, lone_request, probing, traffic
-from inferometer.simulate.cluster_config import ROUTERS, Router
+from inferometer.simulate import gate_rules
+from inferometer.simulate.cluster_config import ROUTERS
 from inferometer.simulate.deployment import Case, Deployment
+from inferometer.simulate.gate_config import GateConfig
+from inferometer.spec.gate import GateSpec
 from inferometer.spec.objectives import ObjectiveSpec, parse_objective
-from inferometer.spec.workload import types
+from inferometer.spec.workload import replay, types
 
 _UNITS: Final = {"requests_per_s": "requests/s", "users": "users"}
 _SPAN_RATIO: Final = 1e4
@@ -51,8 +56,9 @@ class Capacity:
     server: Server
     workload: Workload = field(default_factory=Workload)
     slo: Annotated[str, REQUIRED_SLO]
-    replicas: Annotated[int, REPLICAS_OPTION] = 1
-    router: Annotated[Router, ROUTER_OPTION] = "least-loaded"
+    cluster: Cluster = field(default_factory=Cluster)
+    prefill: PrefillReplicas = field(default_factory=PrefillReplicas)
+    gate: Gate = field(default_factory=Gate)
     resolution: Annotated[
         float,
         Option(
@@ -88,7 +94,8 @@ def capacity(question: Capacity) -> CapacityAnswer:
         The question cannot be answered as it is asked.
     """
     workload = workload_of(question.workload)
-    deployment = deployment_of(question.server)
+    deployment = deployment_of(question.server, n_sharing=question.cluster.data_parallel_size)
+    servers = with_prefill_pool(servers_of(question.cluster, deployment), question.prefill)
     objective = parse_objective(question.slo)
     requests = traffic.Traffic(
         spec=workload,
@@ -102,12 +109,10 @@ def capacity(question: Capacity) -> CapacityAnswer:
     )
     limit = TimeLimit(question.time_limit)
     search = _Search(
-        deployment,
+        _with_rules(servers, workload, gate_of(question.gate)),
         requests,
         objective,
         question.resolution,
-        question.replicas,
-        question.router,
         limit,
     )
     alone = search.alone()
@@ -122,8 +127,8 @@ def capacity(question: Capacity) -> CapacityAnswer:
         is_located=found.is_located,
         levels=levels,
         engine=deployment.config.engine,
-        n_replicas=question.replicas,
-        router=question.router if question.replicas > 1 else None,
+        n_replicas=servers.n_replicas,
+        router=servers.rules.router if servers.n_replicas > 1 else None,
         step_times_from=deployment.step_times.origin,
         next_step=_next_step(found, alone),
     )
@@ -191,19 +196,50 @@ def _next_step(found: CapacityRow, alone: lone_request.LoneRequest | None) -> st
     )
 
 
+class _Asked(NamedTuple):
+    case: Case
+    start_load: float
+
+
+class _Gated(NamedTuple):
+    """The servers, and the rules of the gate before them."""
+
+    servers: Servers
+    gate: GateConfig | None
+
+
+def _with_rules(servers: Servers, workload: types.WorkloadSpec, gate: GateSpec | None) -> _Gated:
+    """The servers with the replicas of each class, and the gate, for the workload's classes."""
+    rules = servers.rules
+    servers = servers._replace(seed=workload.seed)
+    if gate is None and not rules.class_replicas:
+        return _Gated(servers, None)
+    drawn = replay.draw_workload(traffic.at_load(workload, _start(workload), _FIRST_REQUESTS))
+    servers = servers._replace(class_replicas=rules.replicas_of(drawn.class_names))
+    if gate is None:
+        return _Gated(servers, None)
+    pace = gate_rules.first_token_pace(servers.deployment.step_times.likely)
+    return _Gated(servers, gate_rules.gate_rules(gate, drawn, pace, where="--gate"))
+
+
 class _Search(NamedTuple):
     """The question to each server that may be the one."""
 
-    deployment: Deployment
+    asked: _Gated
     traffic: traffic.Traffic
     objective: ObjectiveSpec
     resolution_ratio: float
-    n_replicas: int
-    router: Router
     limit: TimeLimit
 
+    @property
+    def deployment(self) -> Deployment:
+        """The replica that generates answers."""
+        return self.asked.servers.deployment
+
     def alone(self) -> lone_request.LoneRequest | None:
-        """The least that a request takes at likely step times."""
+        """The least that a request takes at likely step times; None where others compute its prompt."""
+        if self.asked.servers.prefill is not None:
+            return None
         plan = traffic.plan_at(self.traffic.spec, 1.0, self.traffic.n_requests)
         return lone_request.lone_request(
             self.deployment, self.deployment.step_times.likely, plan, self.objective
@@ -237,21 +273,24 @@ class _Search(NamedTuple):
             searches.find_capacity(self._probe(case), question),
         )
 
-    def _probe(self, case: Case) -> probing.ReplicaProbe:
-        server = self.deployment.at(case)
-        return probing.ReplicaProbe(
-            deployment=server,
-            step_times=server.step_times.likely,
+    def _probe(self, case: Case) -> probing.ReplicaProbe | probing.FleetProbe:
+        servers = self.asked.servers.at(case)
+        is_plain = servers.prefill is None and self.asked.gate is None and not servers.in_lockstep
+        if is_plain and servers.rules == RouterRules(router=servers.rules.router):
+            return probing.ReplicaProbe(
+                deployment=servers.deployment,
+                step_times=servers.deployment.step_times.likely,
+                traffic=self.traffic,
+                objective=self.objective,
+                n_replicas=servers.n_replicas,
+                router=servers.rules.router,
+            )
+        return probing.FleetProbe(
+            fleet=servers.fleet(self.asked.gate),
+            n_replicas=servers.n_in_all,
             traffic=self.traffic,
             objective=self.objective,
-            n_replicas=self.n_replicas,
-            router=self.router,
         )
-
-
-class _Asked(NamedTuple):
-    case: Case
-    start_load: float
 
 
 def _start(workload: types.WorkloadSpec) -> float:

@@ -97,14 +97,7 @@ class ReplicaProbe:
             step_times=self.step_times,
             front_end_s=self.deployment.front_end_s,
         )
-        return simulated_run.simulated_run(
-            run.run(servers, plan, record_steps=record_steps),
-            servers.rules,
-            run_id="probe",
-            created_utc="",
-            command=(),
-            tool_version="",
-        )
+        return _probe_run(servers, plan, record_steps=record_steps)
 
     def _config(self, plan: RequestPlan) -> engine_config.EngineConfig:
         """Without a prefix cache where there is nothing to find: the same steps, sooner."""
@@ -113,6 +106,43 @@ class ReplicaProbe:
         if is_of_use or not isinstance(config, scheduler_config.SchedulerConfig):
             return config
         return replace(config, enable_prefix_caching=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetProbe:
+    """Asks a whole fleet: a gate, prefill replicas, a router, replicas that share experts.
+
+    The load is that of all together; ``n_replicas`` are all of them.
+    """
+
+    fleet: fleet.Fleet
+    n_replicas: int
+    traffic: Traffic
+    objective: ObjectiveSpec
+
+    def __call__(self, load: float, effort: int) -> Reading:
+        """The verdict and the margin at this load; the more replicas, the more requests."""
+        n_requests = (
+            self.traffic.n_requests * min(self.n_replicas, _MOST_SHARES) * EFFORT_RATIO**effort
+        )
+        run = self.run_of(load, min(n_requests, self.traffic.most_requests))
+        return reading_of(run, judge_objective(run, self.objective))
+
+    def run_of(self, load: float, n_requests: int) -> Run:
+        """The simulated run of this number of requests at this load."""
+        plan = plan_at(self.traffic.spec, load, n_requests)
+        return _probe_run(self.fleet, plan, record_steps=False)
+
+
+def _probe_run(servers: fleet.Fleet, plan: RequestPlan, *, record_steps: bool) -> Run:
+    return simulated_run.simulated_run(
+        run.run(servers, plan, record_steps=record_steps),
+        servers.rules,
+        run_id="probe",
+        created_utc="",
+        command=(),
+        tool_version="",
+    )
 
 
 def reading_of(run: Run, judgement: Judgement) -> Reading:
