@@ -162,7 +162,7 @@ class Servers(NamedTuple):
         return None if self.prefill is None else self.prefill.before(self.cluster)
 
 
-def servers_of(asked: Cluster, deployment: Deployment) -> Servers:
+def servers_of(options: Cluster, deployment: Deployment) -> Servers:
     """The cluster of this deployment.
 
     Raises
@@ -170,7 +170,7 @@ def servers_of(asked: Cluster, deployment: Deployment) -> Servers:
     SpecError
         Options that exclude one another.
     """
-    n_replicas, n_sharing = asked.replicas, asked.data_parallel_size
+    n_replicas, n_sharing = options.replicas, options.data_parallel_size
     if n_replicas > 1 and n_sharing > 1:
         raise SpecError(
             f"{n_replicas} groups of {n_sharing} replicas",
@@ -178,11 +178,11 @@ def servers_of(asked: Cluster, deployment: Deployment) -> Servers:
             allowed="one of them",
         )
     rules = RouterRules(
-        router=asked.router or ("vllm" if n_sharing > 1 else "least-loaded"),
-        prefix_threshold_fraction=asked.prefix_threshold,
-        balance_abs=asked.balance_abs,
-        balance_rel_ratio=asked.balance_rel,
-        class_replicas=tuple(_class_replicas(text) for text in asked.class_replicas),
+        router=options.router or ("vllm" if n_sharing > 1 else "least-loaded"),
+        prefix_threshold_fraction=options.prefix_threshold,
+        balance_abs=options.balance_abs,
+        balance_rel_ratio=options.balance_rel,
+        class_replicas=tuple(_class_replicas(text) for text in options.class_replicas),
     )
     if rules.class_replicas and rules.router != "class-aware":
         raise SpecError(f"--router {rules.router}", where="--class-replicas", allowed="class-aware")

@@ -64,13 +64,13 @@ class Compare:
     given: frozenset[str] = frozenset()
 
 
-def rule_of(asked: Rule) -> run_comparison.ComparisonRule:
+def rule_of(options: Rule) -> run_comparison.ComparisonRule:
     """The rule of these options, without pairs."""
     return run_comparison.ComparisonRule(
-        metric=asked.metric,
-        margin_ratio=asked.margin,
-        confidence_fraction=asked.confidence,
-        takes_invalid=asked.force,
+        metric=options.metric,
+        margin_ratio=options.margin,
+        confidence_fraction=options.confidence,
+        takes_invalid=options.force,
     )
 
 

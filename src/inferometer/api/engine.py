@@ -68,21 +68,21 @@ class Engine:
     ] = "auto"
 
 
-def engine_of(asked: Engine) -> EngineSpec:
+def engine_of(options: Engine) -> EngineSpec:
     """The engine of these options; ``auto`` is a GPU where there is one."""
-    is_gpu = asked.device == "cuda" or (asked.device == "auto" and _NVIDIA_DEVICE.exists())
-    dtype = ("bfloat16" if is_gpu else "float32") if asked.dtype == "auto" else asked.dtype
-    n_threads = asked.threads
+    is_gpu = options.device == "cuda" or (options.device == "auto" and _NVIDIA_DEVICE.exists())
+    dtype = ("bfloat16" if is_gpu else "float32") if options.dtype == "auto" else options.dtype
+    n_threads = options.threads
     if n_threads is None and not is_gpu:
         n_threads = len(os.sched_getaffinity(0))
     return EngineSpec(
-        engine=asked.engine,
-        mode=asked.mode,
+        engine=options.engine,
+        mode=options.mode,
         dtype=cast("DType", dtype),
-        kv_cache_dtype=asked.kv_dtype,
-        quantization=asked.quantization,
+        kv_cache_dtype=options.kv_dtype,
+        quantization=options.quantization,
         device="cuda" if is_gpu else "cpu",
-        tensor_parallel_size=asked.tp,
+        tensor_parallel_size=options.tp,
         n_threads=n_threads,
-        load_format=asked.load_format,
+        load_format=options.load_format,
     )

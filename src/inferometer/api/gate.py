@@ -36,7 +36,7 @@ class Gate:
     ] = None
 
 
-def gate_of(asked: Gate) -> GateSpec | None:
+def gate_of(options: Gate) -> GateSpec | None:
     """The gate, if there is one.
 
     Raises
@@ -44,10 +44,10 @@ def gate_of(asked: Gate) -> GateSpec | None:
     SpecError
         Its file cannot be read.
     """
-    if asked.gate is None:
-        return None if asked.order is None else GateSpec(order=asked.order)
-    gate = read_gate(asked.gate)
-    return gate if asked.order is None else msgspec.structs.replace(gate, order=asked.order)
+    if options.gate is None:
+        return None if options.order is None else GateSpec(order=options.order)
+    gate = read_gate(options.gate)
+    return gate if options.order is None else msgspec.structs.replace(gate, order=options.order)
 
 
 def gate_text(gate: GateSpec) -> str:

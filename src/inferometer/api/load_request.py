@@ -264,15 +264,15 @@ class LoadRequest:
     """One request goes before the run, to see whether the server would refuse it."""
 
 
-def requests_of_both(url: str, asked: Load, other: Other) -> tuple[LoadRequest, LoadRequest]:
+def requests_of_both(url: str, options: Load, other: Other) -> tuple[LoadRequest, LoadRequest]:
     """The load tests of two servers, or of one that is asked in two ways."""
     second = replace(
-        asked,
-        model=other.b_model or asked.model,
-        header=_overridden(asked.header, other.b_header, ":"),
-        body=_overridden(asked.body, other.b_body, "="),
+        options,
+        model=other.b_model or options.model,
+        header=_overridden(options.header, other.b_header, ":"),
+        body=_overridden(options.body, other.b_body, "="),
     )
-    return request_of(url, asked), request_of(other.other_url or url, second)
+    return request_of(url, options), request_of(other.other_url or url, second)
 
 
 def _overridden(texts: Sequence[str], own: Sequence[str], separator: str) -> tuple[str, ...]:
@@ -284,7 +284,7 @@ def _overridden(texts: Sequence[str], own: Sequence[str], separator: str) -> tup
     return (*(text for text in texts if name(text) not in {name(one) for one in own}), *own)
 
 
-def request_of(url: str, asked: Load) -> LoadRequest:
+def request_of(url: str, options: Load) -> LoadRequest:
     """The plan of a load test of the server at ``url``, with its secrets apart.
 
     Raises
@@ -295,56 +295,58 @@ def request_of(url: str, asked: Load) -> LoadRequest:
         Options exclude one another, or a value cannot be.
     """
     variables = target.environment()
-    proxy, authorization = target.proxy_for(url, asked.proxy, variables)
-    headers = tuple(target.custom_header(text, variables) for text in asked.header)
+    proxy, authorization = target.proxy_for(url, options.proxy, variables)
+    headers = tuple(target.custom_header(text, variables) for text in options.header)
     token = (
         None
         if any(name.lower() == "authorization" for name, _ in headers)
         else target.bearer_token(variables)
     )
-    spec, for_s = _lasting(_arriving(asked))
+    spec, for_s = _lasting(_arriving(options))
     load = LoadPlan(
         url=url.rstrip("/"),
-        served_model=asked.model or "",
-        endpoint=asked.endpoint,
+        served_model=options.model or "",
+        endpoint=options.endpoint,
         workload=spec,
-        is_streaming=asked.stream,
+        is_streaming=options.stream,
         for_s=for_s,
-        drain_s=asked.drain,
-        timeout_s=asked.timeout,
-        n_processes=asked.processes,
-        max_connections=asked.max_connections,
-        max_concurrency=_cap(spec, asked),
-        prompt_form=asked.prompts,
-        tokenizer=asked.tokenizer,
-        ignores_eos=not asked.respect_eos,
-        extra_body=tuple(sorted(_body_key(text) for text in asked.body)),
+        drain_s=options.drain,
+        timeout_s=options.timeout,
+        n_processes=options.processes,
+        max_connections=options.max_connections,
+        max_concurrency=_cap(spec, options),
+        prompt_form=options.prompts,
+        tokenizer=options.tokenizer,
+        ignores_eos=not options.respect_eos,
+        extra_body=tuple(sorted(_body_key(text) for text in options.body)),
         header_names=tuple(sorted(name for name, _ in headers)),
         sends_bearer_token=token is not None,
-        verifies_tls=not asked.insecure,
+        verifies_tls=not options.insecure,
         proxy=proxy,
-        metrics_url=(None if asked.metrics_url is None else target.shown_url(asked.metrics_url)),
-        repeats_prompts=asked.workload.seed is not None,
+        metrics_url=(
+            None if options.metrics_url is None else target.shown_url(options.metrics_url)
+        ),
+        repeats_prompts=options.workload.seed is not None,
     )
     target.target_of(load)  # a URL that is none is refused before anything is drawn
     bearer = (("Authorization", f"Bearer {token}"),) if token is not None else ()
     secrets = target.Secrets(headers=(*bearer, *headers), proxy_authorization=authorization)
     limits = messages.ClientLimits(
-        connect_s=asked.connect_timeout,
-        head_s=asked.head_timeout,
-        read_s=asked.read_timeout,
-        body_bytes=asked.max_body,
+        connect_s=options.connect_timeout,
+        head_s=options.head_timeout,
+        read_s=options.read_timeout,
+        body_bytes=options.max_body,
     )
-    if asked.model is None:
+    if options.model is None:
         load = replace(load, served_model=_offered_model(load, secrets, limits))
     return LoadRequest(
         load=load,
         secrets=secrets,
-        metrics=source_of(load, secrets, url=asked.metrics_url, asked_proxy=asked.proxy),
+        metrics=source_of(load, secrets, url=options.metrics_url, asked_proxy=options.proxy),
         limits=limits,
-        is_on_ray=asked.executor == "ray",
-        ray_address=asked.ray_address,
-        is_asked_before=asked.preflight,
+        is_on_ray=options.executor == "ray",
+        ray_address=options.ray_address,
+        is_asked_before=options.preflight,
     )
 
 
@@ -375,49 +377,49 @@ def _offered_model(load: LoadPlan, secrets: target.Secrets, limits: messages.Cli
     )
 
 
-def _cap(spec: types.WorkloadSpec, asked: Load) -> int | None:
+def _cap(spec: types.WorkloadSpec, options: Load) -> int | None:
     """``--max-concurrency`` beside a rate.
 
     Alone it has become the concurrency of the closed loop, as in ``vllm bench serve``.
     """
-    return None if isinstance(spec.arrivals, types.ClosedArrivals) else asked.max_concurrency
+    return None if isinstance(spec.arrivals, types.ClosedArrivals) else options.max_concurrency
 
 
-def arrivals_of(asked: Load) -> dict[str, object]:
+def arrivals_of(options: Load) -> dict[str, object]:
     """The options of which one may say when requests come; None where one was not given."""
     return {
-        "rate": asked.workload.rate,
-        "concurrency": asked.workload.concurrency,
-        "ramp": asked.ramp,
-        "trace": asked.trace,
+        "rate": options.workload.rate,
+        "concurrency": options.workload.concurrency,
+        "ramp": options.ramp,
+        "trace": options.trace,
     }
 
 
-def _arriving(asked: Load) -> types.WorkloadSpec:
+def _arriving(options: Load) -> types.WorkloadSpec:
     """The workload with the arrivals of --ramp or --trace."""
     replayed = Replayed(
-        has_trace=asked.trace is not None,
-        has_ramp=asked.ramp is not None,
-        max_concurrency=asked.max_concurrency,
+        has_trace=options.trace is not None,
+        has_ramp=options.ramp is not None,
+        max_concurrency=options.max_concurrency,
     )
-    workload = workload_of(asked.workload, replayed)
-    given = [name for name, value in arrivals_of(asked).items() if value is not None]
+    workload = workload_of(options.workload, replayed)
+    given = [name for name, value in arrivals_of(options).items() if value is not None]
     if len(given) > 1:
         flagged = ", ".join(f"--{name}" for name in given)
         own = (
-            f"--workload {asked.trace}: its requests, at arrivals of your own"
-            if asked.trace is not None
+            f"--workload {options.trace}: its requests, at arrivals of your own"
+            if options.trace is not None
             else None
         )
         allowed = "one of --rate, --concurrency, --ramp, --trace"
         raise SpecError(f"{len(given)} kinds of arrivals", where=flagged, allowed=allowed, try_=own)
-    if asked.ramp is not None:
-        return reading.with_changes(workload, {"arrivals": _ramp(asked.ramp)}, where="--ramp")
-    if asked.trace is not None:
+    if options.ramp is not None:
+        return reading.with_changes(workload, {"arrivals": _ramp(options.ramp)}, where="--ramp")
+    if options.trace is not None:
         arrivals = {
             "kind": "trace",
-            "path": asked.trace,
-            **replay_changes(asked.workload),
+            "path": options.trace,
+            **replay_changes(options.workload),
         }
         return reading.with_changes(workload, {"arrivals": arrivals}, where="--trace")
     return workload

@@ -81,7 +81,7 @@ class PrefillReplicas:
     ] = "decode"  # noqa: S105 -- a token of a model
 
 
-def with_prefill_pool(servers: cluster.Servers, asked: PrefillReplicas) -> cluster.Servers:
+def with_prefill_pool(servers: cluster.Servers, options: PrefillReplicas) -> cluster.Servers:
     """The servers, and those that compute their prompts where some are asked for.
 
     Raises
@@ -89,8 +89,10 @@ def with_prefill_pool(servers: cluster.Servers, asked: PrefillReplicas) -> clust
     SpecError
         Flags of a pool that is not there, or two pools that do not go together.
     """
-    if asked.prefill_replicas is None:
-        stray = [name for name in ("prefill_tp", "prefill_set", "kv_link") if getattr(asked, name)]
+    if options.prefill_replicas is None:
+        stray = [
+            name for name in ("prefill_tp", "prefill_set", "kv_link") if getattr(options, name)
+        ]
         if stray:
             raise SpecError(
                 "no replicas that compute prompts alone",
@@ -105,27 +107,29 @@ def with_prefill_pool(servers: cluster.Servers, asked: PrefillReplicas) -> clust
             allowed="one pool",
             try_="no --class-replicas",
         )
-    decode, prefill = _pair(servers.deployment, asked)
+    decode, prefill = _pair(servers.deployment, options)
     wanted = pools.LinkAsked(
-        bytes_per_s=asked.kv_link, latency_s=asked.kv_link_latency, shape=asked.kv_link_shape
+        bytes_per_s=options.kv_link, latency_s=options.kv_link_latency, shape=options.kv_link_shape
     )
     link, origin = pools.kv_link(prefill, decode, wanted)
-    prefilling = replace(servers.cluster, engine=prefill.config, n_replicas=asked.prefill_replicas)
+    prefilling = replace(
+        servers.cluster, engine=prefill.config, n_replicas=options.prefill_replicas
+    )
     pool = pools.PrefillPool(
         deployment=prefill,
         cluster=prefilling,
         link=link,
         link_origin=origin,
-        answer_begins_at=asked.first_token_from,
+        answer_begins_at=options.first_token_from,
     )
     found = servers._replace(deployment=decode, prefill=pool)
     pool.before(found.cluster)  # refuses what does not go together
     return found
 
 
-def _pair(server: Deployment, asked: PrefillReplicas) -> tuple[Deployment, Deployment]:
+def _pair(server: Deployment, options: PrefillReplicas) -> tuple[Deployment, Deployment]:
     """Those that generate answers and those that compute prompts, for sequences that both can hold."""
-    prefill = _changed(server, asked.prefill_tp, asked.prefill_set)
+    prefill = _changed(server, options.prefill_tp, options.prefill_set)
     longest = min(server.config.max_model_len, prefill.config.max_model_len)
     return _limited(server, longest), _limited(prefill, longest)
 

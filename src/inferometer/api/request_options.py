@@ -33,7 +33,7 @@ class Judged:
     ] = None
 
 
-def question_of(asked: Judged) -> RequestQuestion:
+def question_of(options: Judged) -> RequestQuestion:
     """The SLO and the device by which runs are judged.
 
     Raises
@@ -42,6 +42,6 @@ def question_of(asked: Judged) -> RequestQuestion:
         An objective that is none, or a device or format that is not known.
     """
     return RequestQuestion(
-        objective=None if asked.slo is None else parse_objective(asked.slo),
-        device=server_device(asked.server_hardware),
+        objective=None if options.slo is None else parse_objective(options.slo),
+        device=server_device(options.server_hardware),
     )

@@ -145,7 +145,7 @@ def load_run(path: Path, request: RunRequest) -> Run:
     return sweep_csv.read_sweep_csv(path, request.table)
 
 
-def request_of(asked: Runs) -> RunRequest:
+def request_of(options: Runs) -> RunRequest:
     """The runs of these options.
 
     Raises
@@ -155,22 +155,24 @@ def request_of(asked: Runs) -> RunRequest:
     """
     model = (
         None
-        if asked.model is None
-        else resolve.resolve_model(asked.model, load_format="dummy").spec
+        if options.model is None
+        else resolve.resolve_model(options.model, load_format="dummy").spec
     )
-    hardware = None if asked.hardware is None else catalog.find_hardware(asked.hardware)
+    hardware = None if options.hardware is None else catalog.find_hardware(options.hardware)
     engine = None
-    if asked.dtype is not None:
+    if options.dtype is not None:
         is_gpu = hardware is not None and hardware.kind == "gpu"
-        engine = EngineSpec(mode=asked.mode, dtype=asked.dtype, device="cuda" if is_gpu else "cpu")
+        engine = EngineSpec(
+            mode=options.mode, dtype=options.dtype, device="cuda" if is_gpu else "cpu"
+        )
     return RunRequest(
-        paths=asked.runs,
-        skip_damaged=asked.skip_damaged,
+        paths=options.runs,
+        skip_damaged=options.skip_damaged,
         hardware=hardware,
         table=sweep_csv.TableFacts(
-            prompt_tokens=asked.prompt_tokens,
-            batch_size=asked.batch_size,
-            gen_tokens=asked.gen_tokens,
+            prompt_tokens=options.prompt_tokens,
+            batch_size=options.batch_size,
+            gen_tokens=options.gen_tokens,
             model=model,
             engine=engine,
         ),

@@ -118,16 +118,16 @@ class Replayed:
 _NOTHING_REPLAYED: Final = Replayed()
 
 
-def replay_changes(asked: Workload) -> dict[str, Any]:
+def replay_changes(options: Workload) -> dict[str, Any]:
     """How a trace is read: the keys that its three options change."""
     return {
         key: value
         for name, key in _OF_TRACES.items()
-        if (value := getattr(asked, name)) is not None
+        if (value := getattr(options, name)) is not None
     }
 
 
-def workload_of(asked: Workload, replayed: Replayed = _NOTHING_REPLAYED) -> types.WorkloadSpec:
+def workload_of(options: Workload, replayed: Replayed = _NOTHING_REPLAYED) -> types.WorkloadSpec:
     """The workload of these options.
 
     Raises
@@ -135,22 +135,22 @@ def workload_of(asked: Workload, replayed: Replayed = _NOTHING_REPLAYED) -> type
     SpecError
         The file cannot be read, or two options exclude one another.
     """
-    spec = reading.resolve_workload(asked.workload)
+    spec = reading.resolve_workload(options.workload)
     changes: dict[str, Any] = {}
-    concurrency = _concurrency(spec, asked, replayed)
-    if asked.rate is not None and concurrency is not None:
+    concurrency = _concurrency(spec, options, replayed)
+    if options.rate is not None and concurrency is not None:
         raise SpecError(
             "both a rate and a concurrency",
             where="--rate, --concurrency",
             allowed="one of them: an open loop or a closed one",
         )
     if isinstance(spec.replay, types.ServeGenSource):
-        return _of_clients(spec, asked)
-    if asked.rate is not None or asked.burstiness is not None:
-        changes["arrivals"] = _open(asked)
+        return _of_clients(spec, options)
+    if options.rate is not None or options.burstiness is not None:
+        changes["arrivals"] = _open(options)
     if concurrency is not None:
         changes["arrivals"] = {"kind": "closed", "concurrency": concurrency}
-    replay = replay_changes(asked)
+    replay = replay_changes(options)
     if replay and not replayed.has_trace:
         if not isinstance(spec.replay, types.TraceSource):
             where = "--trace-format, --speed-up, --output-tokens"
@@ -158,14 +158,14 @@ def workload_of(asked: Workload, replayed: Replayed = _NOTHING_REPLAYED) -> type
                 f"workload {spec.name!r} replays no trace", where=where, try_="--workload TRACE"
             )
         changes["replay"] = replay
-    changes |= _end_and_seed(asked)
+    changes |= _end_and_seed(options)
     is_endless = spec.classes and spec.n_requests is None and spec.duration_s is None
     if is_endless and not {"n_requests", "duration_s"} & set(changes):
         changes["n_requests"] = N_REQUESTS
     return reading.with_changes(spec, changes, where="the command line") if changes else spec
 
 
-def _concurrency(spec: types.WorkloadSpec, asked: Workload, replayed: Replayed) -> int | None:
+def _concurrency(spec: types.WorkloadSpec, options: Workload, replayed: Replayed) -> int | None:
     """The users of a closed loop; None: an open one.
 
     ``--max-concurrency`` of ``vllm bench serve`` is one too where no arrivals are given: there
@@ -173,24 +173,24 @@ def _concurrency(spec: types.WorkloadSpec, asked: Workload, replayed: Replayed) 
     alone decides.
     """
     cap = replayed.max_concurrency
-    if cap is not None and asked.concurrency is not None:
+    if cap is not None and options.concurrency is not None:
         raise SpecError(
             "both a concurrency and a cap of it",
             where="--concurrency, --max-concurrency",
             allowed="one of them",
         )
-    arrives_by_itself = asked.rate is not None or replayed.has_trace or replayed.has_ramp
+    arrives_by_itself = options.rate is not None or replayed.has_trace or replayed.has_ramp
     if cap is None or arrives_by_itself or spec.replay is not None:
-        return asked.concurrency
+        return options.concurrency
     return cap
 
 
-def _of_clients(spec: types.WorkloadSpec, asked: Workload) -> types.WorkloadSpec:
+def _of_clients(spec: types.WorkloadSpec, options: Workload) -> types.WorkloadSpec:
     """ServeGen's clients, who come at rates of their own."""
     other = [
         f"--{name.replace('_', '-')}"
         for name in ("rate", "concurrency", "burstiness", "trace_format", "output_tokens")
-        if getattr(asked, name)
+        if getattr(options, name)
     ]
     if other:
         what = (
@@ -203,24 +203,24 @@ def _of_clients(spec: types.WorkloadSpec, asked: Workload) -> types.WorkloadSpec
             allowed="--for, --requests, --seed, --speed-up",
             try_="--speed-up 0.1",
         )
-    changes = _end_and_seed(asked) | (
-        {} if asked.speed_up is None else {"replay": {"rate_ratio": asked.speed_up}}
+    changes = _end_and_seed(options) | (
+        {} if options.speed_up is None else {"replay": {"rate_ratio": options.speed_up}}
     )
     return reading.with_changes(spec, changes, where="the command line") if changes else spec
 
 
-def _end_and_seed(asked: Workload) -> dict[str, Any]:
-    given = {"n_requests": asked.requests, "seed": asked.seed}
+def _end_and_seed(options: Workload) -> dict[str, Any]:
+    given = {"n_requests": options.requests, "seed": options.seed}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if asked.duration is not None:
-        changes |= {"duration_s": asked.duration, "n_requests": asked.requests}
+    if options.duration is not None:
+        changes |= {"duration_s": options.duration, "n_requests": options.requests}
     return changes
 
 
-def _open(asked: Workload) -> dict[str, Any]:
+def _open(options: Workload) -> dict[str, Any]:
     opened: dict[str, Any] = {"kind": "open"}
-    if asked.rate is not None:
-        opened["rate_per_s"] = asked.rate
-    if asked.burstiness is not None:
-        opened |= {"process": "gamma", "burstiness_ratio": asked.burstiness}
+    if options.rate is not None:
+        opened["rate_per_s"] = options.rate
+    if options.burstiness is not None:
+        opened |= {"process": "gamma", "burstiness_ratio": options.burstiness}
     return opened

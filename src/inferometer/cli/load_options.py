@@ -16,10 +16,10 @@ def takes_load(command: Callable[..., Brought]) -> Callable[..., Brought]:
     """Add the flags of a load test and of its workload; the command gets ``request: LoadRequest``."""
 
     @functools.wraps(command)
-    def with_load(url: str, asked: Load, **flags: Any) -> Brought:
-        return command(request=request_of(url, asked), **flags)
+    def with_load(url: str, options: Load, **flags: Any) -> Brought:
+        return command(request=request_of(url, options), **flags)
 
-    wrapped: Callable[..., Brought] = takes(Load, "asked")(with_load)
+    wrapped: Callable[..., Brought] = takes(Load, "options")(with_load)
     return click.argument("url")(wrapped)
 
 
@@ -30,8 +30,8 @@ def takes_two_loads(command: Callable[..., Brought]) -> Callable[..., Brought]:
     """
 
     @functools.wraps(command)
-    def with_loads(url: str, asked: Load, other: Other, **flags: Any) -> Brought:
-        return command(requests=requests_of_both(url, asked, other), **flags)
+    def with_loads(url: str, options: Load, other: Other, **flags: Any) -> Brought:
+        return command(requests=requests_of_both(url, options, other), **flags)
 
-    wrapped: Callable[..., Brought] = takes(Other, "other")(takes(Load, "asked")(with_loads))
+    wrapped: Callable[..., Brought] = takes(Other, "other")(takes(Load, "options")(with_loads))
     return click.argument("url")(wrapped)

@@ -1,0 +1,144 @@
+"""How is the highest load of a fleet searched, at each case of its step times?"""
+
+from typing import Final, NamedTuple
+
+from inferometer.api.capacity_text import PacedCapacity, paced
+from inferometer.api.cluster import RouterRules, Servers
+from inferometer.api.time_limit import TimeLimit
+from inferometer.decide import capacity as searches, lone_request, probing, traffic
+from inferometer.simulate import gate_rules
+from inferometer.simulate.deployment import Case, Deployment
+from inferometer.simulate.gate_config import GateConfig
+from inferometer.spec.gate import GateSpec
+from inferometer.spec.objectives import ObjectiveSpec
+from inferometer.spec.workload import replay, types
+
+_SPAN_RATIO: Final = 1e4
+"""From the start of the search, up and down."""
+
+
+_MOST_EFFORT: Final = 6
+"""Probes get longer until verdicts are decided, the traffic's limit is reached, or the time is
+over."""
+
+
+_FIRST_REQUESTS: Final = 40
+
+
+_LIKELY_FRACTION: Final = 0.7
+"""Of the time limit, for the capacity at likely step times; the other cases share the rest."""
+
+
+_ROUGH_RESOLUTION_RATIO: Final = 0.1
+"""Of the capacities at fast and slow step times."""
+
+
+def start_load_of(workload: types.WorkloadSpec) -> float:
+    """The load of the workload as it stands."""
+    arrivals = workload.arrivals
+    if isinstance(arrivals, types.ClosedArrivals):
+        return float(arrivals.concurrency)
+    return arrivals.rate_per_s if isinstance(arrivals, types.OpenArrivals) else 1.0
+
+
+class CaseLoad(NamedTuple):
+    """One case of the step times, and the load from which its capacity is looked for."""
+
+    case: Case
+    start_load: float
+
+
+class GatedServers(NamedTuple):
+    """The servers, and the rules of the gate before them."""
+
+    servers: Servers
+    gate: GateConfig | None
+
+
+def gated_servers(
+    servers: Servers, workload: types.WorkloadSpec, gate: GateSpec | None
+) -> GatedServers:
+    """The servers with the replicas of each class, and the gate, for the workload's classes."""
+    rules = servers.rules
+    servers = servers._replace(seed=workload.seed)
+    if gate is None and not rules.class_replicas:
+        return GatedServers(servers, None)
+    drawn = replay.draw_workload(
+        traffic.at_load(workload, start_load_of(workload), _FIRST_REQUESTS)
+    )
+    servers = servers._replace(class_replicas=rules.replicas_of(drawn.class_names))
+    if gate is None:
+        return GatedServers(servers, None)
+    pace = gate_rules.first_token_pace(servers.deployment.step_times.likely)
+    return GatedServers(servers, gate_rules.gate_rules(gate, drawn, pace, where="--gate"))
+
+
+class Search(NamedTuple):
+    """The question to each server that may be the one."""
+
+    gated: GatedServers
+    traffic: traffic.Traffic
+    objective: ObjectiveSpec
+    resolution_ratio: float
+    limit: TimeLimit
+
+    @property
+    def deployment(self) -> Deployment:
+        """The replica that generates answers."""
+        return self.gated.servers.deployment
+
+    def alone(self) -> lone_request.LoneRequest | None:
+        """The least that a request takes at likely step times; None where others compute its prompt."""
+        if self.gated.servers.prefill is not None:
+            return None
+        plan = traffic.plan_at(self.traffic.spec, 1.0, self.traffic.n_requests)
+        return lone_request.lone_request(
+            self.deployment, self.deployment.step_times.likely, plan, self.objective
+        )
+
+    def at(self, one: "CaseLoad") -> PacedCapacity:
+        """The capacity of this server, looked for from this load on; only the likely one is located closely."""
+        case, start_load = one
+        is_likely, n_others = case == "likely", len(self.deployment.cases) - 1
+        self._probe(case).run_of(
+            start_load, _FIRST_REQUESTS
+        )  # compiles what is not in the cache, before the time begins
+        question = searches.CapacityQuestion(
+            kind=self.traffic.kind,
+            start_load=start_load,
+            lowest_load=1.0 if self.traffic.kind == "users" else start_load / _SPAN_RATIO,
+            highest_load=start_load * _SPAN_RATIO,
+            resolution_ratio=(
+                self.resolution_ratio
+                if is_likely
+                else max(self.resolution_ratio, _ROUGH_RESOLUTION_RATIO)
+            ),
+            proof_effort=2 if is_likely else 0,
+            most_effort=_MOST_EFFORT if is_likely else 1,
+            time_left_s=self.limit.share(
+                _LIKELY_FRACTION if is_likely else (1 - _LIKELY_FRACTION) / n_others
+            )(),
+        )
+        return paced(
+            case if isinstance(case, str) else "draw",
+            searches.find_capacity(self._probe(case), question),
+        )
+
+    def _probe(self, case: Case) -> probing.ReplicaProbe | probing.FleetProbe:
+        servers = self.gated.servers.at(case)
+        is_plain = servers.prefill is None and self.gated.gate is None and not servers.in_lockstep
+        if is_plain and servers.rules == RouterRules(router=servers.rules.router):
+            return probing.ReplicaProbe(
+                deployment=servers.deployment,
+                step_times=servers.deployment.step_times.likely,
+                traffic=self.traffic,
+                objective=self.objective,
+                n_replicas=servers.n_replicas,
+                router=servers.rules.router,
+            )
+        return probing.FleetProbe(
+            fleet=servers.fleet(self.gated.gate),
+            n_replicas=servers.n_in_all,
+            traffic=self.traffic,
+            objective=self.objective,
+        )
