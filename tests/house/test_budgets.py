@@ -50,8 +50,6 @@ TOO_LONG = {
     "simulate/demand.py demand",
     "simulate/kernel/state.py new_state",
     "simulate/kernel/vllm_schedule.py _admit",
-    "simulate/serving_config.py engine_config",
-    "simulate/simulated_run.py cautions_of",
     "spec/catalog.py hardware_from_entry",
     "spec/workload/plan.py check_plan",
 }

@@ -167,8 +167,28 @@ def engine_config(
         raise SpecError(
             f"{engine} needs {', '.join(lacking)}", where=where, allowed=", ".join(known)
         )
+    converted = _converted(engine, values, own, where=where, places=places)
+    for name in known:
+        value = getattr(converted, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int | float):
+                check_number(number, name, where=places.get(name, where))
+    return converted
+
+
+def _converted(
+    engine: str,
+    values: Mapping[str, object],
+    own: Mapping[str, str],
+    *,
+    where: str,
+    places: Mapping[str, str],
+) -> EngineConfig:
+    """The configuration with these values; what it refuses is said with the place that it came from."""
+    kind = _ENGINES[engine]
+    known = {field.name: field for field in fields(kind.config)}
     try:
-        converted = msgspec.convert(values, type=kind.config, strict=False)
+        return msgspec.convert(values, type=kind.config, strict=False)
     except SpecError as problem:
         name = problem.what.partition(" = ")[0]
         place = (
@@ -190,12 +210,6 @@ def engine_config(
         raise SpecError(
             text, where=places.get(name, where), allowed=_allowed(known[name])
         ) from problem
-    for name in known:
-        value = getattr(converted, name)
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, int | float):
-                check_number(number, name, where=places.get(name, where))
-    return converted
 
 
 def _allowed(knob: Field[Any]) -> str:

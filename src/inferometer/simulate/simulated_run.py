@@ -87,18 +87,21 @@ def cautions_of(
     """
     pools = config if isinstance(config, DisaggregatedConfig) else None
     config = config.decode.engine if isinstance(config, DisaggregatedConfig) else config
+    seats = [config.max_num_active] * len(simulation.busy_ns) if pools is None else pools.seats
+    return (
+        *_ending_cautions(simulation, config),
+        *_refusal_cautions(simulation, config),
+        *_cut_cautions(simulation, config),
+        *overload_cautions(simulation, seats, pools),
+        *_assumptions(simulation, config),
+    )
+
+
+def _ending_cautions(simulation: Simulation, config: EngineConfig) -> list[Caution]:
+    """Which requests have no end, or were never sent, and why?"""
     status = simulation.requests.status
     n_requests, n_unfinished = len(status), int(np.sum(status == RequestStatus.UNFINISHED))
-    is_rejected = status == RequestStatus.REJECTED
-    n_too_long = int(
-        np.sum(is_rejected & (simulation.requests.prompt_tokens > config.max_prompt_tokens))
-    )
     n_in_all = n_requests + simulation.n_never_sent
-    n_refused = (
-        int(np.sum(is_rejected))
-        - n_too_long
-        - int(np.sum(_shed_reasons(simulation) != Reason.NONE))
-    )
     cautions = list[Caution]()
     if simulation.outcome is Outcome.STUCK:
         text = (
@@ -140,6 +143,22 @@ def cautions_of(
             else "see there why those that they follow never end"
         )
         cautions.append(Caution(code="never sent", text=text, remedy=remedy))
+    return cautions
+
+
+def _refusal_cautions(simulation: Simulation, config: EngineConfig) -> list[Caution]:
+    """Which requests did the engine refuse, and why? Those that the gate turned away are not among them."""
+    status, cautions = simulation.requests.status, list[Caution]()
+    n_requests = len(status)
+    is_rejected = status == RequestStatus.REJECTED
+    n_too_long = int(
+        np.sum(is_rejected & (simulation.requests.prompt_tokens > config.max_prompt_tokens))
+    )
+    n_refused = (
+        int(np.sum(is_rejected))
+        - n_too_long
+        - int(np.sum(_shed_reasons(simulation) != Reason.NONE))
+    )
     if n_refused:
         text = (
             f"{n_refused} of {n_requests} requests were refused: they waited too long or found the"
@@ -152,13 +171,7 @@ def cautions_of(
         why, remedy = _too_long(config)
         text = f"{n_too_long} of {n_requests} requests were refused: their prompts {why}"
         cautions.append(Caution(code="rejected", text=text, remedy=remedy))
-    cautions += _cut_cautions(simulation, config)
-    seats = [config.max_num_active] * len(simulation.busy_ns) if pools is None else pools.seats
-    return (
-        *cautions,
-        *overload_cautions(simulation, seats, pools),
-        *_assumptions(simulation, config),
-    )
+    return cautions
 
 
 def _too_long(config: EngineConfig) -> tuple[str, str]:
