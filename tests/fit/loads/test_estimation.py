@@ -152,7 +152,7 @@ def test_what_the_server_names_is_taken(seated):
         "n_kv_blocks": 4999,
         "async_scheduling": True,
     }
-    assert all(knob.said == "as the server says" and knob.probe is None for knob in named)
+    assert all(knob.said == "as the server reports" and knob.probe is None for knob in named)
 
 
 def test_what_cannot_be_fitted(seated, tmp_path):

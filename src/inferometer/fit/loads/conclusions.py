@@ -6,7 +6,7 @@ longest that it has served.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from inferometer import suggestions
@@ -166,7 +166,7 @@ def reported_fit(name: Limit | Switch, value: int | bool) -> KnobFit:  # noqa: F
         low=bound,
         high=bound,
         told_by="server",
-        said="as the server says",
+        said="as the server reports",
         probe=None,
     )
 
@@ -174,85 +174,50 @@ def reported_fit(name: Limit | Switch, value: int | bool) -> KnobFit:  # noqa: F
 def limit_fit(found: LimitInterval, space: SearchSpace, usual: Usual, scope: ProbeScope) -> KnobFit:
     """A limit with its interval; a simulation assumes a value where it was never reached."""
     word = LIMIT_WORDS[found.name]
-    if found.is_reached:
-        said = (
-            f"{found.low:,} {word}"
-            if found.low == found.high
-            else f"{found.low:,} to {found.high:,} {word}"
-        )
-        return KnobFit(
-            name=found.name,
-            value=_round(found),
-            low=found.low,
-            high=found.high,
-            told_by="load",
-            said=said,
-            probe=None,
-        )
-    probe = limit_probe(found.name, scope)
-    allows = "" if found.high is None else f", at most {found.high:,} by the device's memory"
-    if (
-        found.name == "n_kv_blocks" and found.is_likely_inside
-    ):  # of seats and step budgets usual values are likelier than a faint best
-        said = (
-            f"{found.low:,} {word} or more{allows}: {found.best:,} fits best, and none at all"
-            " hardly worse"
-        )
-        return KnobFit(
-            name=found.name,
-            value=found.best,
-            low=found.low,
-            high=found.high,
-            told_by="load",
-            said=said,
-            probe=probe,
-        )
-    value = _assumed(found, space, usual)
-    said = f"{found.low:,} {word} or more{allows}: never used up; {value:,} is assumed"
-    return KnobFit(
+    fit = KnobFit(
         name=found.name,
-        value=value,
+        value=found.best,
         low=found.low,
         high=found.high,
-        told_by="assumed",
-        said=said,
-        probe=probe,
+        told_by="load",
+        said=f"{found.low:,} {word}",
+        probe=None,
     )
+    if found.is_reached:
+        to_high = "" if found.low == found.high else f" to {found.high:,}"
+        return replace(fit, value=_round(found), said=f"{found.low:,}{to_high} {word}")
+    probe = limit_probe(found.name, scope)
+    allows = "" if found.high is None else f", at most {found.high:,} by the device's memory"
+    # Of max_num_seqs and step budgets, usual values are likelier than a faint best.
+    if found.name == "n_kv_blocks" and found.is_likely_inside:
+        why = f"{found.best:,} fits best, and none at all hardly worse"
+        return replace(fit, said=f"{fit.said} or more{allows}: {why}", probe=probe)
+    value = _assumed(found, space, usual)
+    said = f"{fit.said} or more{allows}: never used up; {value:,} is assumed"
+    return replace(fit, value=value, told_by="assumed", said=said, probe=probe)
 
 
 def switch_fit(found: SwitchVerdict, scope: ProbeScope, *, has_prefixes: bool) -> KnobFit:
     """A switch; if undecided, in the position that fits a little better, or vLLM's default."""
-    word = _SWITCH_WORDS[found.name]
+    word, position = _SWITCH_WORDS[found.name], "on" if found.best else "off"
+    fit = KnobFit(
+        name=found.name,
+        value=found.best,
+        low=None,
+        high=None,
+        told_by="load",
+        said=f"{word} is {position}",
+        probe=None,
+    )
     if found.is_decided:
-        said = f"{word} is {'on' if found.best else 'off'}"
-        return KnobFit(
-            name=found.name,
-            value=found.best,
-            low=None,
-            high=None,
-            told_by="load",
-            said=said,
-            probe=None,
-        )
+        return fit
     why = (
         "no prompts began alike"
         if found.name == "enable_prefix_caching" and not has_prefixes
         else "on and off explain the loads alike"
     )
-    said = (
-        f"{word} is not known ({why}); {'on' if found.best else 'off'} is assumed; --known"
-        f" {found.name}=on|off settles it"
-    )
-    probe = switch_probe(found.name, scope)
-    return KnobFit(
-        name=found.name,
-        value=found.best,
-        low=None,
-        high=None,
-        told_by="assumed",
-        said=said,
-        probe=probe,
-    )
+    said = f"{word} is not known ({why}); {position} is assumed; --known {found.name}=on|off settles it"
+    return replace(fit, told_by="assumed", said=said, probe=switch_probe(found.name, scope))
 
 
 def _round(found: LimitInterval) -> int:

@@ -310,7 +310,7 @@ def draw_servers(
         x = profiles.unknowns_at(drawn, off, rng.exponential(size=profiles.n_groups))
         if x is not None:
             kept.append(
-                _told(
+                _server_draw(
                     drawn,
                     prior.clipped(x + inexactness_ratio * rng.standard_normal() * is_of_steps),
                     knobs,
@@ -321,7 +321,7 @@ def draw_servers(
     return tuple(kept[i % len(kept)] for i in range(N_DRAWS)) if kept else ()
 
 
-def _told(drawn: ServerKnobs, x: F64, knobs: Sequence[KnobFit]) -> ServerDraw:
+def _server_draw(drawn: ServerKnobs, x: F64, knobs: Sequence[KnobFit]) -> ServerDraw:
     return ServerDraw(
         knobs={knob.name: getattr(drawn, knob.name) for knob in knobs},
         parameters=tuple(np.exp(x).tolist()),

@@ -136,13 +136,17 @@ def _by_metrics(runs: Sequence[Run]) -> ReportedSettings:
         if run.server is None:
             continue
         try:
-            said = summarise_server(run.server)
+            summary = summarise_server(run.server)
         except RecordError:  # pages that are no known server's, or one only
             continue
-        if said.n_kv_blocks is not None:
-            limits["n_kv_blocks"], block_tokens = said.n_kv_blocks - 1, said.kv_block_tokens
-        if said.kind == "vllm" and said.n_finished and said.prefix_queries_tokens is not None:
-            switches["enable_prefix_caching"] = said.prefix_queries_tokens > 0
+        if summary.n_kv_blocks is not None:
+            limits["n_kv_blocks"], block_tokens = summary.n_kv_blocks - 1, summary.kv_block_tokens
+        if (
+            summary.kind == "vllm"
+            and summary.n_finished
+            and summary.prefix_queries_tokens is not None
+        ):
+            switches["enable_prefix_caching"] = summary.prefix_queries_tokens > 0
     return ReportedSettings(limits=limits, switches=switches, block_tokens=block_tokens)
 
 

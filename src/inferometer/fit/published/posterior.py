@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
+from inferometer.fit.map import Conditional, conditional
 from inferometer.fit.published.closed_loop import LoopSchedule, LoopSeen, loop_schedule
 from inferometer.fit.published.loads import PublishedLoad, scheduler_of
 from inferometer.fit.published.priors import (
@@ -207,10 +208,8 @@ def _map_estimate(problem: _Problem, is_seen: Bools) -> tuple[F64, F64]:
         line = _linearised(problem, at)
         left = np.abs(problem.log_measured - line.level) / (_ROBUST * spread)
         noise = np.where(left > 1, (left * spread) ** 2, problem.noise)
-        inverse = _data_precision(problem, line, is_seen, noise)
-        target = (problem.prior_covariance @ line.slopes[is_seen].T) @ (
-            inverse @ _residuals(problem, line, is_seen)
-        )
+        data = _conditional(problem, line, is_seen, noise)
+        target = data.shift(problem.prior_covariance @ line.slopes[is_seen].T)
         step = np.clip(target - at, -_LARGEST_STEP, _LARGEST_STEP)
         at = np.minimum(at + step, upper)
         if np.abs(step).max() < _ENOUGH:
@@ -218,21 +217,16 @@ def _map_estimate(problem: _Problem, is_seen: Bools) -> tuple[F64, F64]:
     return at, noise
 
 
-def _data_precision(problem: _Problem, line: _Linearised, is_seen: Bools, noise: F64) -> F64:
+def _conditional(problem: _Problem, line: _Linearised, is_seen: Bools, noise: F64) -> Conditional:
+    """The measured latencies, as data for parameters and discrepancies."""
     slopes = line.slopes[is_seen]
-    spread = (
+    covariance_ = (
         slopes @ problem.prior_covariance @ slopes.T
         + problem.discrepancy[np.ix_(is_seen, is_seen)]
         + np.diag(noise[is_seen])
     )
-    return np.asarray(np.linalg.inv(spread), dtype=np.float64)
-
-
-def _residuals(problem: _Problem, line: _Linearised, is_seen: Bools) -> F64:
-    return np.asarray(
-        problem.log_measured[is_seen] - line.level[is_seen] + line.slopes[is_seen] @ line.at,
-        dtype=np.float64,
-    )
+    residuals = problem.log_measured[is_seen] - line.level[is_seen] + slopes @ line.at
+    return conditional(covariance_, residuals)
 
 
 def _linearised(problem: _Problem, at: F64) -> _Linearised:
@@ -275,26 +269,21 @@ def _seen_by(loads: Sequence[SimulatedLoad], unknowns: F64) -> list[LoopSeen]:
 def _posterior(
     problem: _Problem, line: _Linearised, is_seen: Bools, noise: F64, n_seen: int
 ) -> PublishedFit:
-    inverse = _data_precision(problem, line, is_seen, noise)
-    weights = inverse @ _residuals(problem, line, is_seen)
-    shared = (
-        line.slopes @ problem.prior_covariance @ line.slopes[is_seen].T
-        + problem.discrepancy[:, is_seen]
-    )
-    mean = line.level - line.slopes @ line.at + shared @ weights
-    prior = (
+    data = _conditional(problem, line, is_seen, noise)
+    of_parameters = problem.prior_covariance @ line.slopes[is_seen].T
+    shared = line.slopes @ of_parameters + problem.discrepancy[:, is_seen]
+    mean = line.level - line.slopes @ line.at + data.shift(shared)
+    prior_variance = (
         np.einsum("ij,jk,ik->i", line.slopes, problem.prior_covariance, line.slopes)
         + np.diag(problem.discrepancy)
         + problem.noise
     )
-    variance = np.maximum(prior - np.einsum("ij,jk,ik->i", shared, inverse, shared), 1e-8)
-    precision = np.diag(inverse)
-    scale = _scale(weights / np.sqrt(precision), n_seen)
+    variance = np.maximum(prior_variance - data.variance_drop(shared), 1e-8)
+    scale = _scale(data.weights / np.sqrt(np.diag(data.precision)), n_seen)
     half = _half_widths(variance, scale, n_seen, problem.sizes)
     is_new = ~np.isin(_device_of(problem), _device_of(problem)[is_seen[::2]])
-    half[is_new] = _half_widths_elsewhere(variance, problem, inverse, weights, is_seen)[is_new]
-    gain = problem.prior_covariance @ line.slopes[is_seen].T
-    covariance_ = problem.prior_covariance - gain @ inverse @ gain.T
+    half[is_new] = _half_widths_elsewhere(variance, problem, data, is_seen)[is_new]
+    covariance_ = problem.prior_covariance - data.covariance_drop(of_parameters)
     n_unknowns = len(UNKNOWNS)
     blocks = [slice(k * n_unknowns, (k + 1) * n_unknowns) for k in range(len(problem.devices))]
     return PublishedFit(
@@ -309,8 +298,8 @@ def _posterior(
         level=line.level.reshape(-1, 2)[n_seen:],
         predicted=_predicted(problem, line, mean.reshape(-1, 2), half, n_seen),
         held_out=HeldOutLatencies(
-            (weights / precision).reshape(-1, 2),
-            _half_widths(1 / precision, scale, n_seen, problem.sizes),
+            data.left_out_errors().reshape(-1, 2),
+            _half_widths(data.left_out_variances(), scale, n_seen, problem.sizes),
         ),
         n_seen=n_seen,
     )
@@ -333,7 +322,7 @@ def _device_of(problem: _Problem) -> I64:
 
 
 def _half_widths_elsewhere(
-    variance: F64, problem: _Problem, inverse: F64, weights: F64, is_seen: Bools
+    variance: F64, problem: _Problem, data: Conditional, is_seen: Bools
 ) -> F64:
     """(N, 2) Half widths of 90 % intervals on a device without measured loads.
 
@@ -345,8 +334,8 @@ def _half_widths_elsewhere(
     far = np.array([size.far_ratio**2 for size in problem.sizes])
     for row, name in enumerate(names):
         own = device == name
-        spread = np.linalg.inv(inverse[np.ix_(own, own)])
-        miss = (spread @ weights[own]) / np.sqrt(np.diag(spread))
+        spread = np.linalg.inv(data.precision[np.ix_(own, own)])
+        miss = (spread @ data.weights[own]) / np.sqrt(np.diag(spread))
         squares[row] = np.mean(
             np.clip(miss.reshape(-1, 2), -_LARGEST_MISS, _LARGEST_MISS) ** 2, axis=0
         )

@@ -58,12 +58,12 @@ def published_step_time(
     seen = _held(loads)
     places = target_loads(seen, hardware, n_tensor)
     fit = fit_published(seen, places)
-    settled = parameters_only_fit(places, fit)
+    second = parameters_only_fit(places, fit)
     prior = device_prior(loads[0].model, loads[0].engine, hardware)
-    told = device_parameters(settled, 0, prior)
-    doubted = device_parameters(
+    point = device_parameters(second, 0, prior)
+    interval = device_parameters(
         replace(
-            settled,
+            second,
             covariance=fit.covariance[[fit.devices.index(hardware.hardware_id)]],
             n_seen=fit.n_seen,
         ),
@@ -73,22 +73,22 @@ def published_step_time(
     model = steptime.StepTimeModel(
         model=loads[0].model,
         engine=places[0].published.engine,
-        parameters=doubted.parameters,
+        parameters=interval.parameters,
         kv_traffic_ratio=1.0,
         staircase_rows=(),
         staircase_log_ratio=(),
-        free=told.free,
-        covariance=told.covariance,
+        free=point.free,
+        covariance=point.covariance,
         doubts=(),
         box=steptime_limits.box_of([shape for one in seen for shape in one.schedule.shapes]),
         trained_on=_trained_on(seen, hardware),
         held_out=held_out_errors(fit.held_out),
-        front_end_s=doubted.outside_s(
+        front_end_s=interval.outside_s(
             float(np.median([one.published.load.prompt_tokens for one in places]))
         ),
         subject=_subject(seen, places[0].published.engine, hardware),
     )
-    return replace(model, doubts=uncertainties_of(model, places, fit, settled))
+    return replace(model, doubts=uncertainties_of(model, places, fit, second))
 
 
 def _held(loads: Sequence[PublishedLoad]) -> list[SimulatedLoad]:
@@ -279,16 +279,16 @@ def uncertainties_of(
     model: steptime.StepTimeModel,
     places: Sequence[SimulatedLoad],
     fit: PublishedFit,
-    settled: PublishedFit,
+    second: PublishedFit,
 ) -> tuple[steptime_limits.PhaseUncertainty, ...]:
     """Spreads that make the interval of a typical step as wide as the fit's own.
 
     What the second fit misses is added. Near measured loads the fit claims to know much; its
     claim for each of them when left out is what counts.
     """
-    told = fit.predicted
-    held_out = settled.level - np.stack([told.log_tpot, told.log_ttft], axis=1)
-    claimed = np.stack([told.half_tpot, told.half_ttft], axis=1) / Z_90
+    predicted = fit.predicted
+    held_out = second.level - np.stack([predicted.log_tpot, predicted.log_ttft], axis=1)
+    claimed = np.stack([predicted.half_tpot, predicted.half_ttft], axis=1) / Z_90
     known = np.stack(
         [
             model.log_variance(model.work([typical_step(one, phase) for one in places]))
@@ -319,8 +319,10 @@ def typical_step(one: SimulatedLoad, phase: str) -> BatchShape:
 
 
 def _as_predicted(one: SimulatedLoad, fit: PublishedFit, index: int) -> SimulatedLoad:
-    told = fit.predicted
+    predicted = fit.predicted
     seen = replace(
-        one.published, tpot_s=math.exp(told.log_tpot[index]), ttft_s=math.exp(told.log_ttft[index])
+        one.published,
+        tpot_s=math.exp(predicted.log_tpot[index]),
+        ttft_s=math.exp(predicted.log_ttft[index]),
     )
     return replace(one, published=seen)

@@ -60,7 +60,7 @@ def unidentified(model: StepTimeModel) -> tuple[Unidentified, ...]:
     alone = [
         Unidentified(
             parameters=(entry.name,),
-            why=f"the data do not tell {entry.name}: it is as assumed",
+            why=f"the data do not determine {entry.name}: it is as assumed",
             remedy=_REMEDIES[entry.name],
         )
         for entry in model.parameters
@@ -75,7 +75,7 @@ def unidentified(model: StepTimeModel) -> tuple[Unidentified, ...]:
         Unidentified(
             parameters=(names[i], names[j]),
             why=(
-                f"the data tell {names[i]} and {names[j]} only together (correlation"
+                f"the data determine {names[i]} and {names[j]} only together (correlation"
                 f" {correlation[i, j]:+.2f})"
             ),
             remedy=_REMEDIES[names[i]],
