@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import check_refused, run
 
-from inferometer.cli.emulate import ANSWER
-from inferometer.cli.emulate_answer import EmulateAnswer, emulate_sentence
+from inferometer.cli.emulate import ANSWER, EmulateAnswer, emulate_sentence
 from inferometer.serve.emission_log import read_emission_log
 
 BIN = Path(sys.executable).parent / "inferometer"

@@ -26,9 +26,7 @@ COMMAND = re.compile(
 TRY = {"try_", "remedy"}
 FOREIGN = {
     "cli/usage.py": "flags of other tools, and ours of the same meaning",
-    "cli/data_parallel.py": "vLLM",
     "cli/import_results.py": "vLLM bench",
-    "cli/verify_runs.py": "vLLM bench",
     "measure/executors/ray_cluster.py": "ray start",
     "decide/artefacts/": "flags of vLLM, Kubernetes and HAProxy",
     "fit/loads/reported.py": "flags in a server's log",

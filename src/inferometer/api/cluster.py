@@ -1,12 +1,13 @@
 """How many replicas of which server are there, and who gets which request?"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, NamedTuple
 
-from inferometer.api import data_parallel
+from inferometer import suggestions
 from inferometer.api.question import Option
 from inferometer.errors import SpecError
+from inferometer.perfmodel.steptime_levels import datasheet_levels
 from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig, Router
 from inferometer.simulate.deployment import Case, Deployment
 from inferometer.simulate.disaggregated_deployment import PrefillPool
@@ -187,7 +188,7 @@ def servers_of(options: Cluster, deployment: Deployment) -> Servers:
     if rules.class_replicas and rules.router != "class-aware":
         raise SpecError(f"--router {rules.router}", where="--class-replicas", allowed="class-aware")
     return Servers(
-        data_parallel.sharing_experts(deployment),
+        sharing_experts(deployment),
         max(n_replicas, n_sharing),
         rules,
         in_lockstep=n_sharing > 1,
@@ -205,3 +206,50 @@ def _class_replicas(text: str) -> tuple[str, tuple[int, ...]]:
             try_="--class-replicas chat=0,1",
         )
     return name.strip(), tuple(int(number) for number in listed)
+
+
+# Which deployment is one of several replicas that share their experts, as vLLM's data parallelism
+# with expert parallelism has them?
+
+
+def sharing_experts(server: Deployment) -> Deployment:
+    """The same replica with the step times of one that computes its part of the experts and waits for those that have the others.
+
+    Raises
+    ------
+    SpecError
+        A dense model, a replica of several devices, or step times that are not a datasheet's.
+    """
+    n_replicas = server.knobs.data_parallel_size
+    if n_replicas == 1:
+        return server
+    where = "--data-parallel-size"
+    if server.model.moe is None:
+        what = (
+            f"{server.model.model_id!r} is dense: its replicas share no experts, and each steps by"
+            " itself"
+        )
+        raise SpecError(
+            what,
+            where=where,
+            allowed="a mixture of experts",
+            try_=suggestions.flags("--replicas", n_replicas),
+        )
+    if server.n_devices > 1:
+        raise SpecError(
+            f"{n_replicas} replicas of {server.n_devices} devices that share experts",
+            where=where,
+            allowed="--tp 1",
+        )
+    if server.hardware is None or server.step_times.basis != "datasheet":
+        raise SpecError(
+            "the fit is of an engine that has its experts for itself",
+            where=where,
+            try_="--hardware ID without --fit",
+        )
+    return replace(
+        server,
+        step_times=datasheet_levels(
+            server.model, server.engine, server.hardware, n_sharing=n_replicas
+        ),
+    )

@@ -5,7 +5,7 @@ and manifest too.
 """
 
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,12 @@ from typing import Final
 
 import msgspec
 
-from inferometer.api.redaction import redacted
 from inferometer.errors import RecordError
+from inferometer.measure.load import target
 from inferometer.measure.run_names import new_run_id, now_utc
 from inferometer.records import durability, layout
 from inferometer.spec.foreign_bytes import Door
-from inferometer.spec.load_plan import LoadPlan, without_secrets
+from inferometer.spec.load_plan import LoadPlan, body_value_without_secrets, without_secrets
 
 _DOOR: Final = Door(
     noun="description of the load",
@@ -120,3 +120,43 @@ def _another(folder: Path) -> RecordError:
         allowed="the same command, which goes on",
         try_="another folder with --out",
     )
+
+
+# How is a command line stored: without the values of headers, bodies and proxies?
+
+
+def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The command line as it may be stored: without the values of headers and the credentials of proxies."""
+    before = ("", *arguments)
+    return tuple(
+        _redacted(flag, argument) for flag, argument in zip(before, arguments, strict=False)
+    )
+
+
+def _redacted(before: str, argument: str) -> str:
+    """An argument without its secret, if it has one; ``before`` stands in front of it."""
+    flag, is_joined, value = argument.partition("=")
+    if is_joined and flag in _SECRET:
+        return f"{flag}={_SECRET[flag](value)}"
+    return _SECRET[before](argument) if before in _SECRET else argument
+
+
+def _valueless(header: str) -> str:
+    name, _, value = header.partition(":")
+    return header if value.strip().startswith("$") else f"{name}: …"
+
+
+def _textless(key: str) -> str:
+    """``--body`` without texts; of what is no JSON only the name."""
+    name, _, value = key.partition("=")
+    try:
+        return f"{name}={body_value_without_secrets(value)}"
+    except msgspec.DecodeError:
+        return f"{name}=…"
+
+
+_SECRET: Final[dict[str, Callable[[str], str]]] = {
+    **dict.fromkeys(("--header", "--b-header"), _valueless),
+    **dict.fromkeys(("--body", "--b-body"), _textless),
+    **dict.fromkeys(("--proxy", "--metrics-url"), target.shown_url),
+}

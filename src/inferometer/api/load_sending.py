@@ -9,12 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from inferometer.api import load_record, load_scraped, load_wording
+from inferometer.api import load_record, load_wording
 from inferometer.api.load_request import Load, LoadRequest, arrivals_of, request_of
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
+from inferometer.errors import MeasureError
 from inferometer.measure.executors import ray_cluster
 from inferometer.measure.load import load_test, preflight, ray_clients, sessions, watch
+from inferometer.measure.metrics_page import MetricsSource
+from inferometer.measure.scrape import Scraper, scraping
 from inferometer.records.exports import formats
 from inferometer.records.load_types import ServerSampleTable
 from inferometer.spec.objectives import ObjectiveSpec, parse_objective
@@ -148,7 +151,7 @@ def send_load(request: LoadRequest, workload: DrawnWorkload, folder: Path) -> Se
             if request.is_on_ray:
                 cluster = sending.enter_context(ray_cluster.joined(request.ray_address))
                 question = replace(question, start_clients=partial(ray_clients.started, cluster))
-            outcome, server = load_scraped.sent_and_scraped(question, request.metrics)
+            outcome, server = sent_and_scraped(question, request.metrics)
         return SentLoad(
             asked=asked,
             workload=workload,
@@ -165,3 +168,41 @@ def _ask_before(request: LoadRequest) -> None:
     )
     if problem is not None:
         talk(f"before the run, {problem}; going on")
+
+
+# How is a server loaded and watched at once?
+
+
+def sent_and_scraped(
+    question: load_test.LoadQuestion, source: MetricsSource
+) -> tuple[watch.LoadOutcome, ServerSampleTable | None]:
+    """Send while the server's own numbers are scraped, where it shows any.
+
+    Raises
+    ------
+    MeasureError
+        The server is not there, or shows no numbers where it was said to.
+    """
+    with ExitStack() as stack:
+        scraper = _scraper(question, source, stack)
+        outcome = load_test.run_session(question, talk)
+    if scraper is None:
+        return outcome, None
+    table = scraper.table()
+    return outcome, table._replace(scraped_ns=table.scraped_ns - outcome.origin_monotonic_ns)
+
+
+def _scraper(
+    question: load_test.LoadQuestion, source: MetricsSource, stack: ExitStack
+) -> Scraper | None:
+    """Started, until the stack ends.
+
+    Its clock begins at 0: when the run does is known afterwards.
+    """
+    try:
+        return stack.enter_context(scraping(source, started_ns=0))
+    except MeasureError as error:
+        if question.load.metrics_url is not None:
+            raise
+        talk(f"without the server's own numbers: {error.what}")
+        return None

@@ -1,15 +1,21 @@
 """How does a simulation look in the terminal: the answer, its latencies, then what it rests on?"""
 
-from collections.abc import Callable
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from inferometer.api import deployment_view, level_ends, simulation
+from inferometer.api import deployment_view, simulation
 from inferometer.api.gate import gate_text
+from inferometer.api.simulation import Level
 from inferometer.records import latencies, request_summaries, step_memory
+from inferometer.records.latencies import Latency
+from inferometer.records.request_summaries import RequestSummary
 from inferometer.report import request_tables
 from inferometer.report.request_words import percentile_text, rate_text
 from inferometer.simulate.replica_shares import Role
@@ -99,9 +105,7 @@ def _verdict_lines(answer: simulation.SimulateAnswer) -> list[str]:
                 f" {weakest.why}"
             )
     lines += (
-        [f"       draws: {level_ends.verdicts_of_draws(answer.levels)}"]
-        if level_ends.are_draws(answer.levels)
-        else []
+        [f"       draws: {verdicts_of_draws(answer.levels)}"] if are_draws(answer.levels) else []
     )
     lines.append(f"       {request_tables.goodput_text(judged[0][1])}")
     return [*lines, *([f"NEXT   {answer.next_step}"] if answer.next_step else [])]
@@ -125,14 +129,14 @@ def _latencies(answer: simulation.SimulateAnswer) -> RenderableType:
         "latency",
         "mean",
         *(f"p{fraction * 100:g}" for fraction in _FRACTIONS),
-        f"p95, {level_ends.ends_words(answer.levels)}",
+        f"p95, {ends_words(answer.levels)}",
         box=None,
         pad_edge=False,
     )
     likely = answer.levels[0].summary
     for name, label in _SHOWN:
         ends = " … ".join(
-            _p95(level.summary, name) for level in level_ends.ends_of_latency(answer.levels, name)
+            _p95(level.summary, name) for level in ends_of_latency(answer.levels, name)
         )
         shown = (
             likely.latency(name).mean,
@@ -143,14 +147,12 @@ def _latencies(answer: simulation.SimulateAnswer) -> RenderableType:
 
 
 def _rates(answer: simulation.SimulateAnswer) -> RenderableType:
-    table = Table(
-        "throughput", "likely", level_ends.ends_words(answer.levels), box=None, pad_edge=False
-    )
+    table = Table("throughput", "likely", ends_words(answer.levels), box=None, pad_edge=False)
 
     def row(
         label: str, unit: str, of: Callable[[request_summaries.RequestSummary], Estimate | None]
     ) -> None:
-        ends = (of(level.summary) for level in level_ends.ends_of_rate(answer.levels, of))
+        ends = (of(level.summary) for level in ends_of_rate(answer.levels, of))
         table.add_row(
             label,
             rate_text(of(answer.levels[0].summary), unit),
@@ -323,3 +325,55 @@ def _p95(summary: request_summaries.RequestSummary, name: latencies.Latency) -> 
 
 def _shown(estimate: Estimate | None) -> str:
     return _ABSENT if estimate is None else format_number(estimate.value)
+
+
+# Which two of the servers that may be the one are the ends of a number, and what are they called?
+
+
+def are_draws(levels: Sequence[Level]) -> bool:
+    """Were servers drawn, or are these both ends of the step times?"""
+    return any(level.step_times == "draw" for level in levels)
+
+
+def ends_words(levels: Sequence[Level]) -> str:
+    """What the ends are called at the head of a column."""
+    return f"least … most of {len(levels) - 1} draws" if are_draws(levels) else "fast … slow"
+
+
+def ends_of_latency(levels: Sequence[Level], name: Latency) -> list[Level]:
+    """Where this latency's 95th percentile is least and most; at fast and slow step times where none were drawn."""
+    return _ends(levels, partial(_p95_s, name=name))
+
+
+def ends_of_rate(
+    levels: Sequence[Level], of: Callable[[RequestSummary], Estimate | None]
+) -> list[Level]:
+    """The same of a rate."""
+    return _ends(levels, lambda summary: _per_s(of(summary)))
+
+
+def verdicts_of_draws(levels: Sequence[Level]) -> str:
+    """How many draws keep the promise?"""
+    drawn = Counter(
+        level.judgement.verdict
+        for level in levels
+        if level.step_times == "draw" and level.judgement is not None
+    )
+    return ", ".join(f"{n} {verdict}" for verdict, n in drawn.most_common())
+
+
+def _ends(levels: Sequence[Level], of: Callable[[RequestSummary], float]) -> list[Level]:
+    others = list(levels[1:])
+    if not are_draws(levels):
+        return others
+    ordered = sorted(others, key=lambda level: of(level.summary))
+    return [ordered[0], ordered[-1]]
+
+
+def _p95_s(summary: RequestSummary, name: Latency) -> float:
+    found = summary.latency(name).percentile(0.95)
+    return math.inf if found is None else found.seconds.value
+
+
+def _per_s(estimate: Estimate | None) -> float:
+    return -math.inf if estimate is None else estimate.value

@@ -8,15 +8,16 @@ same mean lengths, and come at the same rate.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from inferometer.api import named_fit, verify_loads, verify_runs, verify_sealing
+from inferometer.api import named_fit, verify_loads, verify_sealing
 from inferometer.errors import RecordError
 from inferometer.records import load_decoding, raw_log, reading
+from inferometer.records.imports.detection import read_results
 from inferometer.records.layout import MANIFEST_NAME
 from inferometer.records.types import RequestTable, Run
 from inferometer.spec import resolve
@@ -38,12 +39,7 @@ def measured_elsewhere(
     RecordError
         A run cannot be read, or is none of what was sealed; two of them are of the same load.
     """
-    found = [
-        one
-        for path in paths
-        for run in verify_runs.runs_of(path)
-        for one in _of_run(sealed, run, path)
-    ]
+    found = [one for path in paths for run in runs_of(path) for one in _of_run(sealed, run, path)]
     asked = [one.measured.at for one in found]
     twice = next((at for at in asked if asked.count(at) > 1), None)
     if twice is not None:
@@ -188,3 +184,39 @@ def _other(run: Run, what: str, allowed: str) -> RecordError:
         where="--check",
         allowed=allowed,
     )
+
+
+# Which runs were measured elsewhere, and when?
+
+
+_LOCAL_TIME: Final = " (local time)"
+
+
+def runs_of(path: Path) -> tuple[Run, ...]:
+    """The run of a folder, or those of another tool's file.
+
+    Raises
+    ------
+    RecordError
+        It cannot be read, or has no requests.
+    """
+    if path.is_dir() or path.name == "manifest.json":
+        return (reading.read_run(path),)
+    runs = tuple(map(_dated, read_results(path).runs))
+    if not runs:
+        raise RecordError(
+            "the file has statistics but no requests: nobody can tell what was asked, when, and how"
+            " sure they are",
+            where=str(path),
+            allowed="results with every request, such as vllm bench serve --save-detailed",
+        )
+    return runs
+
+
+def _dated(run: Run) -> Run:
+    """The same run; a date without a time zone, which vLLM bench writes, is taken for one of this machine's."""
+    said, has_none, _ = run.manifest.created_utc.partition(_LOCAL_TIME)
+    if not has_none:
+        return run
+    at_utc = datetime.fromisoformat(said).astimezone(UTC).isoformat(timespec="seconds")
+    return replace(run, manifest=replace(run.manifest, created_utc=at_utc))

@@ -7,16 +7,122 @@ is a copy for whoever measures elsewhere.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from inferometer import __version__
-from inferometer.api import verify_belief, verify_loads, verify_points
+from inferometer.api import named_fit, verify_belief, verify_loads
+from inferometer.api.server import Server, step_times_of
 from inferometer.errors import RecordError
 from inferometer.measure.code_version import git_commit
 from inferometer.measure.run_names import now_utc
+from inferometer.perfmodel import steptime_arrays, types
 from inferometer.records import migrations
 from inferometer.records.layout import MANIFEST_NAME
-from inferometer.spec.verify_plan import VerifyPlan
-from inferometer.verify import checking, evidence, ledger, score, seals
+from inferometer.spec import catalog, resolve
+from inferometer.spec.types import HardwareSpec, ModelSpec, SweepPoint
+from inferometer.spec.verify_plan import BelievedServer, Points, VerifyPlan
+from inferometer.stats.estimate import Estimate
+from inferometer.verify import checking, claims, evidence, ledger, score, seals
+
+# Which points of a sweep does a plan ask about, and what does the step-time model commit itself
+# to?
+
+
+class AskedPoint(NamedTuple):
+    """A point of a sweep."""
+
+    question: seals.Question
+    point: SweepPoint
+
+
+class _Step(NamedTuple):
+    at: str
+    metric: seals.Metric
+    shape: types.BatchShape
+
+
+def asked_points(points: Points) -> tuple[AskedPoint, ...]:
+    """Each batch size at each prompt length."""
+    grid = [
+        SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=points.gen_tokens)
+        for prompt in points.prompt_tokens
+        for batch in points.batch_sizes
+    ]
+    return tuple(
+        AskedPoint(
+            seals.Question(
+                at=f"prompt {point.prompt_tokens}, batch {point.batch_size}",
+                asks=f"prefill, then {point.gen_tokens} tokens for each sequence",
+                sha256=seals.sha256_of(point),
+            ),
+            point,
+        )
+        for point in grid
+    )
+
+
+def predict_points(server: BelievedServer, points: Sequence[AskedPoint]) -> claims.Commitment:
+    """What the fit, or the datasheet, says of the prefill and the median decode step of these points.
+
+    Raises
+    ------
+    SpecError, ModelError
+        The model or the device is not known, or the fit is another one's.
+    """
+    found = resolve.resolve_model(server.model, load_format="dummy")
+    model = found.spec
+    hardware = None if server.hardware is None else catalog.find_hardware(server.hardware)
+    steps = [step for asked in points for step in _steps(asked)]
+    asked = verify_belief.server_of(server)
+    levels = step_times_of(asked, found, hardware).times
+    if asked.fit is not None:
+        said = _fitted(asked.fit, asked, model, hardware, steps)
+    else:
+        paces = (levels.likely, levels.fast, levels.slow)
+        each = (
+            [steptime_arrays.shape_duration_s(pace, step.shape) for pace in paces] for step in steps
+        )
+        said = [claims.spanned(value, ends) for value, *ends in each]
+    return claims.Commitment(
+        verify_belief.belief_of(server, levels.basis, levels.origin, model_id=model.model_id),
+        tuple(
+            seals.Claim(at=step.at, metric=step.metric, predicted=duration)
+            for step, duration in zip(steps, said, strict=True)
+        ),
+    )
+
+
+def _fitted(
+    path: Path,
+    server: Server,
+    model: ModelSpec,
+    hardware: HardwareSpec | None,
+    steps: Sequence[_Step],
+) -> list[Estimate]:
+    fit = named_fit.step_fit(
+        path,
+        named_fit.question_of(server.stated(), model, hardware),
+        is_transfer=server.transfer,
+    )
+    return [said.duration_s for said in fit.model.predict_all([step.shape for step in steps])]
+
+
+def _steps(asked: AskedPoint) -> tuple[_Step, _Step]:
+    """The prefill, and the decode step in the middle of the generation."""
+    point = asked.point
+    middle = point.prompt_tokens + round(point.gen_tokens / 2)
+    return (
+        _Step(
+            asked.question.at,
+            "prefill_s",
+            types.prefill_shape(batch_size=point.batch_size, prompt_tokens=point.prompt_tokens),
+        ),
+        _Step(
+            asked.question.at,
+            "decode_step_s",
+            types.decode_shape(batch_size=point.batch_size, context_tokens=middle),
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +135,7 @@ class Sealed:
     seal: seals.Seal
     seal_sha256: str
     loads: tuple[verify_loads.AskedLoad, ...]
-    points: tuple[verify_points.AskedPoint, ...]
+    points: tuple[AskedPoint, ...]
 
     def standing(self) -> score.Experiment:
         """Where the predictions stand, by the ledger.
@@ -85,7 +191,7 @@ def sealed(plan: VerifyPlan, folder: Path, ledger_path: Path) -> Sealed:
         The plan cannot be predicted.
     """
     loads = () if plan.traffic is None else verify_loads.asked_loads(plan.traffic)
-    points = () if plan.points is None else verify_points.asked_points(plan.points)
+    points = () if plan.points is None else asked_points(plan.points)
     asked = (*(load.question for load in loads), *(point.question for point in points))
     ledger.read_ledger(ledger_path)  # nothing is predicted for a ledger that cannot be trusted
     seal = seals.read_seal(folder)
@@ -127,12 +233,12 @@ def _new(
     plan: VerifyPlan,
     asked: tuple[seals.Question, ...],
     loads: tuple[verify_loads.AskedLoad, ...],
-    points: tuple[verify_points.AskedPoint, ...],
+    points: tuple[AskedPoint, ...],
 ) -> seals.Seal:
     if plan.traffic is not None:
         committed = verify_loads.predict_loads(plan.server, plan.traffic, loads)
     else:
-        committed = verify_points.predict_points(plan.server, points)
+        committed = predict_points(plan.server, points)
     return seals.Seal(
         experiment=plan.name,
         kind=plan.kind,

@@ -6,15 +6,16 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 import click
 from click.core import ParameterSource
 
 from inferometer.api.question import Field, fields_of, question_of
-from inferometer.cli.format_option import NumberFormat
+from inferometer.spec.synonyms import number_format
+from inferometer.spec.types import DType
 
 Q = TypeVar("Q")
 HEADINGS: Final = (
@@ -269,3 +270,39 @@ def takes(group: type[Q], name: str) -> Callable[[Callable[..., Any]], Callable[
         return wrapped
 
     return decorated
+
+
+# Which number format does a flag name?
+# `fp8`, `bf16` and `awq` are understood wherever a format is.
+
+
+class NumberFormat(click.ParamType[str]):
+    """A flag's value among ``allowed``, under any spelling of it.
+
+    ``extra`` are further words that stand for themselves.
+    """
+
+    name = "format"
+
+    def __init__(self, allowed: Sequence[str], *, extra: Sequence[str] = ()) -> None:
+        self.allowed = tuple(allowed)
+        self.extra = tuple(extra)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """All that may be typed, as help shows it."""
+        del param, ctx
+        return f"[{'|'.join((*self.extra, *self.allowed))}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The format under this program's name for it."""
+        del ctx
+        text = str(value)
+        if text in self.extra:
+            return text
+        flag = "a number format" if param is None else param.opts[0]
+        return number_format(text, allowed=(*self.extra, *self.allowed), where=flag)
+
+
+FORMAT: Final = NumberFormat(get_args(DType))
+FORMAT_OR_AUTO: Final = NumberFormat(get_args(DType), extra=("auto",))
+FORMAT_OR_NONE: Final = NumberFormat((*get_args(DType), "none"))
