@@ -8,8 +8,9 @@ import pytest
 from reference.simulator import simulate_plainly
 
 from inferometer.records.types import ABSENT
+from inferometer.simulate import live_memory
 from inferometer.simulate.batch_config import DynamicBatching
-from inferometer.simulate.demand import demand, with_contents
+from inferometer.simulate.demand import SharedBlocks, demand, with_contents
 from inferometer.simulate.live import LiveEngine, LiveRequest
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -228,3 +229,29 @@ def test_a_prompt_that_does_not_fit_is_refused_at_once():
     assert engine.advance(10) == FAR_NS
     assert notes.ended == {0: 5}
     assert engine.n_unfinished == 0
+
+
+def bursts(config, n_together):
+    """Bursts of requests with an idle minute between them; every other request begins as the others like it."""
+    n_requests, rng = 6 * n_together, np.random.default_rng(3)
+    place = np.arange(n_requests)
+    arrival = place // n_together * 60_000_000_000 + place % n_together * 3_000_000
+    prompt = rng.integers(70, 120, n_requests)
+    asked = demand(
+        arrival, prompt, rng.integers(1, 30, n_requests), max_tokens=np.full(n_requests, 40)
+    )
+    if not config.enable_prefix_caching:
+        return asked
+    n_shared = 64 // config.block_size
+    ids = np.concatenate([i % 2 * 1000 + np.arange(n_shared) for i in place])
+    shared = SharedBlocks(start=np.arange(n_requests + 1) * n_shared, ids=ids)
+    return with_contents(asked, config.block_size, shared)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("n_together", [4, 7])
+def test_memory_that_is_full_grows_or_is_used_again(name, n_together, monkeypatch):
+    """Bursts of 4 requests use the same 4 slots; 7 together need more."""
+    monkeypatch.setattr(live_memory, "_N_SLOTS", 4)
+    monkeypatch.setattr(live_memory, "_N_CONTENTS", 16)
+    check_equal(bursts(CONFIGS[name], n_together), CONFIGS[name], COST, lateness_ns=0)

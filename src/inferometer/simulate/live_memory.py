@@ -2,8 +2,8 @@
 
 The simulator's arrays (``kernel/state.py``) are made for requests that are all known. Here each new
 request gets the next slot, and each different content of a KV block a number. Full arrays are
-doubled. When no request is left, slots begin at 0 again; when the numbers run out, those that no KV
-block and no request needs any more are given again.
+doubled. When no request is left, slots begin at 0 again (not with drafts, which are drawn by slot);
+when the numbers run out, those that no KV block and no request needs any more are given again.
 """
 
 from collections.abc import Sequence
@@ -38,6 +38,8 @@ class LiveMemory:
         self._numbers: dict[int, int] = {}
         """Of contents."""
         self._free_numbers: list[int] = []
+        # Whether a draft is accepted is drawn by slot: the n-th request keeps the n-th.
+        self._has_drafts = bool(alone.config["num_spec_tokens"][0])
         self._is_priority = bool(alone.config["is_priority"][0])
         self._is_admitted: Bools = np.zeros(0, np.bool_)
         self.state: State = alone._replace(
@@ -134,13 +136,16 @@ class LiveMemory:
         )
 
     def _is_idle(self) -> bool:
-        """Has every request ended, with nothing in flight?"""
+        """May slots begin at 0 again: has every request ended, with nothing in flight, and does nothing name one?"""
         status, world = self.state.requests["status"][: self._n_slots], self.state.world[0]
         return (
             bool(np.all(status >= int(Status.STOPPED)))
+            and not self._has_drafts
             and not self.counters["n_in_flight"]
+            and not self.counters["first_unanswered"]
             and not world["n_leaving"]
             and not world["n_ended"]
+            and bool(np.all(self.state.sglang["cut"] == NOTHING))
         )
 
     def _begin_again(self) -> None:
@@ -150,6 +155,8 @@ class LiveMemory:
         state.abort_ns[:] = ABSENT
         state.world["next_arrival"] = 0
         self.counters["waiting_head"] = self.counters["waiting_size"] = 0
+        # SGLang drops who has ended when it decides the next step; they are dropped here.
+        state.sglang["n_generating"] = state.sglang["n_joining"] = 0
         self._is_admitted[:] = False
         self._n_slots = self._n_positions = 0
         # SGLang's tree refers to contents where they stand.
