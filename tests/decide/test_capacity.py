@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from inferometer.decide.capacity import Capacity, CapacityQuestion, Reading, find_capacity
+from inferometer.decide.time_limits import OutOfTimeError
 from inferometer.errors import MeasureError, SpecError
 
 
@@ -177,6 +178,17 @@ def test_the_time_limit_ends_the_search_with_what_is_known():
     assert found.why == "the time limit"
     assert 3 <= len(found.probes) <= 10
     assert not found.is_resolved
+
+
+def test_a_probe_that_is_given_up_ends_the_search_with_what_is_known():
+    def endless(load, effort):
+        if effort > 0:
+            raise OutOfTimeError
+        return told(7.0)(load, effort)
+
+    found = find_capacity(endless, question())
+    assert found.why == "the time limit"
+    assert found.located_load == pytest.approx(7, rel=0.05)
 
 
 def test_long_probes_outrule_short_ones():

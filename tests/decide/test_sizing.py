@@ -322,3 +322,25 @@ def test_traffic_of_users_is_turned_by_their_number():
     assert turned.arrivals.concurrency == 7
     plan = draw_workload(turned).plan
     assert (plan.follows == -1).sum() == 7, "each user's first request follows nobody"
+
+
+class _CountedClock:
+    """Seconds that pass each time somebody looks."""
+
+    def __init__(self, limit_s):
+        self._left_s = limit_s
+
+    def __call__(self):
+        self._left_s -= 1.0
+        return self._left_s
+
+
+@pytest.mark.parametrize("n_looks", [3, 60])
+def test_a_sizing_ends_in_time_with_what_is_known(candidates, n_looks):
+    asked = question(rate_per_s=100.0, time_limit=lambda: _CountedClock(float(n_looks)))
+    done = size_device(Task(asked, candidates))
+    if done.best is None:
+        assert not all(one.is_examined for one in done.searched)
+    else:
+        free = size_device(Task(question(rate_per_s=100.0), candidates)).best
+        assert done.best.n_devices == pytest.approx(free.n_devices, rel=0.3)

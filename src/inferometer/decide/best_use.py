@@ -7,16 +7,23 @@ prompts only (the rest then generate answers). Layouts are ordered by what step 
 each is located roughly, the best one closely, then its splits into two pools.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from inferometer.decide import replica_bounds
 from inferometer.decide.candidate_probes import MOST_TOGETHER, probe_of
 from inferometer.decide.candidates import Candidate
-from inferometer.decide.capacity import Capacity, CapacityQuestion, Probing, find_capacity
+from inferometer.decide.capacity import (
+    TIME_LIMIT,
+    Capacity,
+    CapacityQuestion,
+    Probing,
+    find_capacity,
+)
 from inferometer.decide.lone_request import LoneRequest, lone_request
 from inferometer.decide.pool_probes import PoolProbe
 from inferometer.decide.sizing_types import SizingQuestion
+from inferometer.decide.time_limits import Phases
 from inferometer.decide.traffic import plan_at
 from inferometer.errors import SpecError
 
@@ -26,6 +33,8 @@ _CLOSE_RATIO: Final = 0.03
 _SEARCH_FRACTION: Final = 0.4
 _SPLIT_FRACTION: Final = 0.6
 """Of the time: when the search of layouts ends, and that of splits."""
+_OVERRUN_FRACTION: Final = 0.3
+"""A search that was begun within the time of its phase may take this share more."""
 _BETTER_RATIO: Final = 1.03
 """A split that carries less than this many times the whole is not worth two pools."""
 
@@ -67,8 +76,8 @@ class FoundUse(NamedTuple):
 
 def best_use(task: UseTask) -> FoundUse:
     """The best layout in this format."""
-    question, time_left_s = task.question, task.question.time_limit()
-    all_s, uses, alone, n_unexamined = time_left_s(), list[Use](), list[LoneRequest](), 0
+    question, phases = task.question, Phases(task.question.time_limit())
+    uses, alone, n_unexamined = list[Use](), list[LoneRequest](), 0
     plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
     candidates = [one for one in task.candidates if one.n_devices <= task.n_total]
     bounds = [
@@ -88,23 +97,25 @@ def best_use(task: UseTask) -> FoundUse:
             alone.append(lone)
         elif bound_per_s <= best_per_s:
             break
-        elif all_s - time_left_s() > _SEARCH_FRACTION * all_s:
+        elif phases.is_past(_SEARCH_FRACTION):
             n_unexamined += 1
         else:
             n_replicas = task.n_total // candidate.n_devices
+            last = _SEARCH_FRACTION + _OVERRUN_FRACTION if uses else 1.0
             probe = probe_of(question, candidate, question.pace, n_replicas)
-            uses.append(
-                Use(candidate, n_replicas, 0, _located(probe, best_per_s or bound_per_s / 4))
-            )
+            with phases.until(last):
+                located = _located(probe, best_per_s or bound_per_s / 4)
+            if located is None:
+                n_unexamined += 1
+                continue
+            uses.append(Use(candidate, n_replicas, 0, located))
             best_per_s = max(best_per_s, uses[-1].requests_per_s)
     uses.sort(key=lambda use: use.requests_per_s, reverse=True)
     is_split_examined = False
     if uses and uses[0].requests_per_s:
-        splits, is_split_examined = _splits(
-            question, uses[0], lambda: all_s - time_left_s() > _SPLIT_FRACTION * all_s
-        )
+        splits, is_split_examined = _splits(question, uses[0], phases)
         uses = sorted([*uses, *splits], key=_worth, reverse=True)
-        uses[0] = uses[0]._replace(capacity=_closely(question, uses[0], time_left_s))
+        uses[0] = uses[0]._replace(capacity=_closely(question, uses[0], phases))
     nearest = min(alone, key=lambda one: one.margin_ratio, default=None) if not uses else None
     return FoundUse(tuple(uses), len(candidates), n_unexamined, nearest, is_split_examined)
 
@@ -113,9 +124,7 @@ def _worth(use: Use) -> float:
     return use.requests_per_s / (_BETTER_RATIO if use.n_prefill else 1.0)
 
 
-def _splits(
-    question: SizingQuestion, use: Use, is_late: Callable[[], bool]
-) -> tuple[Sequence[Use], bool]:
+def _splits(question: SizingQuestion, use: Use, phases: Phases) -> tuple[Sequence[Use], bool]:
     """The same replicas in two pools; nothing where caches cannot travel or there are too many to simulate."""
     found = list[Use]()
     if (
@@ -129,7 +138,7 @@ def _splits(
     for n_prefill in sorted(
         range(1, use.n_replicas), key=lambda n_prefill: abs(n_prefill - balanced)
     ):
-        if is_late():
+        if phases.is_past(_SPLIT_FRACTION):
             return found, False
         probe = PoolProbe(
             question=question,
@@ -138,15 +147,18 @@ def _splits(
             n_decode=use.n_replicas - n_prefill,
         )
         try:
-            found.append(
-                Use(use.candidate, use.n_replicas, n_prefill, _located(probe, use.requests_per_s))
-            )
+            with phases.until(_SPLIT_FRACTION + _OVERRUN_FRACTION):
+                located = _located(probe, use.requests_per_s)
         except SpecError:  # nobody says how fast caches travel between these devices
+            located = None
+        if located is None:
             return found, False
+        found.append(Use(use.candidate, use.n_replicas, n_prefill, located))
     return found, True
 
 
-def _located(probe: Probing, start_per_s: float) -> Capacity:
+def _located(probe: Probing, start_per_s: float) -> Capacity | None:
+    """The capacity by short probes; None where their time was over before."""
     asked = CapacityQuestion(
         kind="requests_per_s",
         start_load=start_per_s,
@@ -155,11 +167,12 @@ def _located(probe: Probing, start_per_s: float) -> Capacity:
         resolution_ratio=_ROUGH_RATIO,
         proof_effort=None,
     )
-    return find_capacity(probe, asked)
+    found = find_capacity(probe, asked)
+    return None if found.why == TIME_LIMIT else found
 
 
-def _closely(question: SizingQuestion, use: Use, time_left_s: Callable[[], float]) -> Capacity:
-    """The capacity of the best, with its interval."""
+def _closely(question: SizingQuestion, use: Use, phases: Phases) -> Capacity:
+    """The capacity of the best, with its interval; as it was where there is no time for a better one."""
     probe: Probing = probe_of(question, use.candidate, question.pace, use.n_replicas)
     if use.n_prefill:
         probe = PoolProbe(
@@ -176,6 +189,8 @@ def _closely(question: SizingQuestion, use: Use, time_left_s: Callable[[], float
         resolution_ratio=_CLOSE_RATIO,
         proof_effort=1,
         most_effort=4,
-        time_left_s=time_left_s,
+        time_left_s=phases.time_left_s,
     )
-    return find_capacity(probe, asked)
+    with phases.until(1 + _OVERRUN_FRACTION):
+        found = find_capacity(probe, asked)
+    return found if found.located_load or found.kept_load else use.capacity

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from inferometer.decide.time_limits import OutOfTimeError, TimeLeft, no_limit
 from inferometer.errors import InferometerError, SpecError
 from inferometer.stats.estimate import Verdict
 
@@ -35,11 +36,6 @@ _LONGER_RATIO: Final = 1.5
 _PROBES_OF_EFFORT: Final = 5
 """How much longer probes of the next effort take, and how many of them are needed: what must fit
 into the time that is left."""
-
-
-def no_limit() -> float:
-    """The seconds that are left where nobody limits them."""
-    return math.inf
 
 
 TIME_LIMIT: Final = "the time limit"
@@ -92,7 +88,7 @@ class CapacityQuestion:
     most_effort: int | None = None
     """The greatest effort that is tried while verdicts are undecided; None: ``proof_effort``."""
     max_probes: int = 40
-    time_left_s: Callable[[], float] = no_limit
+    time_left_s: TimeLeft = no_limit
 
     def __post_init__(self) -> None:
         if not 0 < self.lowest_load <= self.start_load <= self.highest_load < math.inf:
@@ -389,7 +385,11 @@ class _Search:
         left_s = self._question.time_left_s()
         if left_s <= 0:
             raise _EnoughError(TIME_LIMIT)
-        probe = Probe(offered_load=load, effort=effort, reading=self._probing(load, effort))
+        try:
+            reading = self._probing(load, effort)
+        except OutOfTimeError:
+            raise _EnoughError(TIME_LIMIT) from None
+        probe = Probe(offered_load=load, effort=effort, reading=reading)
         self.probes.append(probe)
         self._probe_s = left_s - self._question.time_left_s() if left_s < math.inf else 0.0
         return probe

@@ -12,7 +12,7 @@ its step times, with one replica less, and for its capacity.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from inferometer.decide import replica_bounds
 from inferometer.decide.candidate_probes import probe_of
@@ -31,6 +31,7 @@ from inferometer.decide.sizing_types import (
     SizingQuestion,
     Task,
 )
+from inferometer.decide.time_limits import OutOfTimeError, Phases, TimeLeft
 from inferometer.decide.traffic import plan_at
 from inferometer.records import latencies, promises, request_summaries
 from inferometer.records.types import Run
@@ -49,10 +50,12 @@ _SEARCH_FRACTION: Final = 0.45
 _COUNTED_FRACTION: Final = 0.7
 """Of a device's time: when the search ends, and when the number of its best replicas is no
 longer refined."""
+_OVERRUN_FRACTION: Final = 0.3
+_LAST_FRACTION: Final = 1.3
+"""A simulation that was begun within the time of a phase may take this share more; the last phase
+ends at ``_LAST_FRACTION``."""
 _MOST_RATIO: Final = 2
 """Long runs may show that this many times the replicas are needed that short runs found."""
-
-TimeLeft = Callable[[], float]
 
 
 def size_by_device(
@@ -76,8 +79,7 @@ def size_by_device(
 
 def size_device(task: Task) -> Done:
     """The best replicas of one device: the cheapest, of equals the fewest devices, of equals the fewest replicas."""
-    question, searched, time_left_s = task.question, list[Searched](), task.question.time_limit()
-    all_s = time_left_s()
+    question, searched, phases = task.question, list[Searched](), Phases(task.question.time_limit())
     order = sorted(
         (replica_bounds.fewest_devices(question, candidate), index)
         for index, candidate in enumerate(task.candidates)
@@ -91,16 +93,21 @@ def size_device(task: Task) -> Done:
                     candidate, None, "cannot do with as few devices as the best of its kind", 0
                 )
             )
-        elif searched and all_s - time_left_s() > _SEARCH_FRACTION * all_s:
-            searched.append(
-                Searched(
-                    candidate, None, "not examined within the time limit", 0, is_examined=False
-                )
-            )
+        elif searched and phases.is_past(_SEARCH_FRACTION):
+            searched.append(_unexamined(candidate))
         else:
-            searched.append(_searched(question, candidate, fewest))
+            last = 1.0 if math.isinf(fewest) else _SEARCH_FRACTION + _OVERRUN_FRACTION
+            try:
+                with phases.until(last):
+                    searched.append(_searched(question, candidate, fewest))
+            except OutOfTimeError:
+                searched.append(_unexamined(candidate))
             fewest = min(fewest, searched[-1].n_devices)
-    return Done(_proved(question, searched, time_left_s, all_s), tuple(searched))
+    return Done(_proved(question, searched, phases), tuple(searched))
+
+
+def _unexamined(candidate: Candidate) -> Searched:
+    return Searched(candidate, None, "not examined within the time limit", 0, is_examined=False)
 
 
 def _searched(question: SizingQuestion, candidate: Candidate, fewest: float) -> Searched:
@@ -125,41 +132,59 @@ def _searched(question: SizingQuestion, candidate: Candidate, fewest: float) -> 
 class _LongRuns:
     """What becomes of the traffic on this number of replicas of a kind at this pace, simulated at length, once."""
 
-    def __init__(
-        self, question: SizingQuestion, candidate: Candidate, time_left_s: TimeLeft
-    ) -> None:
-        self._question, self._candidate, self._time_left_s = question, candidate, time_left_s
+    def __init__(self, question: SizingQuestion, candidate: Candidate, phases: Phases) -> None:
+        self._question, self._candidate, self._phases = question, candidate, phases
         self._served = dict[tuple[Pace, int], tuple[ServedBy, Probe]]()
 
     def served(self, pace: Pace, n_replicas: int) -> tuple[ServedBy, Probe]:
-        """The run's summary, and the run as a probe of their capacity."""
-        key = pace, n_replicas
-        if key not in self._served:
-            self._served[key] = _served(
-                self._question,
-                probe_of(self._question, self._candidate, pace, n_replicas),
-                self._time_left_s,
-            )
-        return self._served[key]
+        """The run's summary, and the run as a probe of their capacity; a short run where time is over."""
+        try:
+            return self._run(pace, n_replicas, _LAST_FRACTION)
+        except OutOfTimeError:
+            probe = probe_of(self._question, self._candidate, pace, n_replicas)
+            load = self._question.rate_per_s
+            run = probe.run_of(load, self._question.n_requests)
+            short = _as_long_run(probe, run, load, effort=0)
+            return _served(probe, short), short.known
 
     def is_enough(self, n_replicas: int) -> bool:
-        """Do these meet the SLO at the pace in question?"""
-        return self.served(self._question.pace, n_replicas)[0].verdict == "met"
+        """Do these meet the SLO at the pace in question?
+
+        Raises
+        ------
+        OutOfTimeError
+            The time to count replicas is over.
+        """
+        last = _COUNTED_FRACTION + _OVERRUN_FRACTION
+        return self._run(self._question.pace, n_replicas, last)[0].verdict == "met"
+
+    def _run(self, pace: Pace, n_replicas: int, last_fraction: float) -> tuple[ServedBy, Probe]:
+        key = pace, n_replicas
+        if key not in self._served:
+            probe = probe_of(self._question, self._candidate, pace, n_replicas)
+            with self._phases.until(last_fraction):
+                found = _long_run(self._question, probe, self._phases.time_left_s)
+            self._served[key] = _served(probe, found), found.known
+        return self._served[key]
 
 
-def _proved(
-    question: SizingQuestion, searched: list[Searched], time_left_s: TimeLeft, all_s: float
-) -> SizedKind | None:
+def _proved(question: SizingQuestion, searched: list[Searched], phases: Phases) -> SizedKind | None:
     """The best that is still the best after it was asked long, which may show that it needs more replicas."""
     asked = dict[int, _LongRuns]()
     while (best := min(range(len(searched)), key=lambda i: _rank(searched[i]))) not in asked:
         found = searched[best]
         if found.n_replicas is None:
             return None
-        asked[best] = _LongRuns(question, found.candidate, time_left_s)
-        n_replicas = _replicas_that_last(
-            found.n_replicas, asked[best], lambda: all_s - time_left_s() > _COUNTED_FRACTION * all_s
-        )
+        asked[best] = _LongRuns(question, found.candidate, phases)
+        try:
+            n_replicas = _replicas_that_last(found.n_replicas, asked[best], phases)
+        except OutOfTimeError:
+            searched[best] = found._replace(
+                n_replicas=None,
+                why="no number of replicas was shown to meet the SLO within the time limit",
+                is_examined=False,
+            )
+            continue
         if n_replicas is None:
             why = (
                 f"{_MOST_RATIO} times the {found.n_replicas} replicas of a short simulation do not"
@@ -170,30 +195,53 @@ def _proved(
     return (
         None
         if searched[best].n_replicas is None
-        else sized(question, searched[best], asked[best], time_left_s)
+        else sized(question, searched[best], asked[best], phases)
     )
 
 
-def _replicas_that_last(first: int, runs: _LongRuns, is_late: Callable[[], bool]) -> int | None:
+def _replicas_that_last(first: int, runs: _LongRuns, phases: Phases) -> int | None:
     """The fewest that meet the SLO together in a long run.
 
     A good router needs fewer than chance, a slow queue more than short runs show.
 
-    None where twice as many do not. Where it is late, the last number that was shown will do.
+    None where twice as many do not. Where it is late, the last number that was shown will do, or
+    ``first`` where there was no time for a single long run.
+
+    Raises
+    ------
+    OutOfTimeError
+        The time is over, and long runs showed only that ``first`` are too few.
     """
+    shown = dict[int, bool]()
+
+    def is_enough(n_replicas: int) -> bool:
+        shown[n_replicas] = runs.is_enough(n_replicas)
+        return shown[n_replicas]
+
+    try:
+        return _fewest_shown(first, is_enough, lambda: phases.is_past(_COUNTED_FRACTION))
+    except OutOfTimeError:
+        if shown and not any(shown.values()):
+            raise
+        return min((n for n, is_shown in shown.items() if is_shown), default=first)
+
+
+def _fewest_shown(
+    first: int, is_enough: Callable[[int], bool], is_late: Callable[[], bool]
+) -> int | None:
     too_few, enough, step = 0, first, max(1, first // 16)
-    if runs.is_enough(first):
-        while enough > 1 and not is_late() and runs.is_enough(max(enough - step, 1)):
+    if is_enough(first):
+        while enough > 1 and not is_late() and is_enough(max(enough - step, 1)):
             enough, step = max(enough - step, 1), 2 * step
         too_few = max(enough - step, 0)
     else:
-        while not runs.is_enough(enough):
+        while not is_enough(enough):
             too_few, enough, step = enough, enough + step, max(2 * step, first // 8)
             if too_few >= first * _MOST_RATIO + 1:
                 return None
     while enough - too_few > 1 and not is_late():
         middle = (too_few + enough) // 2
-        too_few, enough = (too_few, middle) if runs.is_enough(middle) else (middle, enough)
+        too_few, enough = (too_few, middle) if is_enough(middle) else (middle, enough)
     return enough
 
 
@@ -235,9 +283,7 @@ def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound
     )
 
 
-def sized(
-    question: SizingQuestion, found: Searched, runs: _LongRuns, time_left_s: TimeLeft
-) -> SizedKind:
+def sized(question: SizingQuestion, found: Searched, runs: _LongRuns, phases: Phases) -> SizedKind:
     """The best replicas of a device under the whole traffic."""
     candidate, n_replicas = found.candidate, found.n_replicas or 1
     hardware = candidate.offer.hardware
@@ -254,7 +300,7 @@ def sized(
         ),
         paces=_decided(
             {
-                pace: _paced(question, candidate, pace, runs.served(pace, n_replicas), time_left_s)
+                pace: _paced(question, candidate, pace, runs.served(pace, n_replicas), phases)
                 for pace in PACES
             }
         ),
@@ -288,9 +334,8 @@ def most_of(question: SizingQuestion, candidate: Candidate) -> Bound:
 
     Requests that all come at once are served no slower than any that come in time.
     """
-    run = probe_of(question, candidate, question.pace).run_of(
-        question.rate_per_s * _SATURATING_RATIO, _SATURATING_REQUESTS
-    )
+    probe = probe_of(question, candidate, question.pace)
+    run = probe.run_of(question.rate_per_s * _SATURATING_RATIO, _SATURATING_REQUESTS)
     rate = max(_served_per_s(run), 1e-9)
     n_replicas = max(1, math.ceil(question.rate_per_s / rate * (1 - 1e-9)))
     return Bound(rate, n_replicas, n_replicas * candidate.n_devices)
@@ -318,7 +363,7 @@ def _paced(
     candidate: Candidate,
     pace: Pace,
     long_run: tuple[ServedBy, Probe],
-    time_left_s: TimeLeft,
+    phases: Phases,
 ) -> PacedAnswer:
     """The replicas under the traffic, simulated long.
 
@@ -326,20 +371,17 @@ def _paced(
     """
     served, known = long_run
     n_replicas = served.n_replicas
-    probe = probe_of(question, candidate, pace, n_replicas)
-    capacity = find_capacity(
-        probe,
-        CapacityQuestion(
-            kind="requests_per_s",
-            start_load=question.rate_per_s,
-            lowest_load=question.rate_per_s / 64,
-            highest_load=question.rate_per_s * 64,
-            resolution_ratio=question.resolution_ratio,
-            proof_effort=_SURE_EFFORT if pace == question.pace else None,
-            time_left_s=time_left_s,
-        ),
-        (known,),
+    asked = CapacityQuestion(
+        kind="requests_per_s",
+        start_load=question.rate_per_s,
+        lowest_load=question.rate_per_s / 64,
+        highest_load=question.rate_per_s * 64,
+        resolution_ratio=question.resolution_ratio,
+        proof_effort=_SURE_EFFORT if pace == question.pace else None,
+        time_left_s=phases.time_left_s,
     )
+    with phases.until(_LAST_FRACTION):
+        capacity = find_capacity(probe_of(question, candidate, pace, n_replicas), asked, (known,))
     load = capacity.kept_load or capacity.located_load
     each = None if load is None else load / n_replicas
     return PacedAnswer(
@@ -347,18 +389,21 @@ def _paced(
     )
 
 
-def _served(
-    question: SizingQuestion, probe: ReplicaProbe, time_left_s: TimeLeft
-) -> tuple[ServedBy, Probe]:
-    run, known = _asked_long(question, probe, time_left_s)
-    served = ServedBy(
+class _LongRun(NamedTuple):
+    run: Run
+    known: Probe
+    """The same as a probe of the capacity."""
+
+
+def _served(probe: ReplicaProbe, long_run: _LongRun) -> ServedBy:
+    run = long_run.run
+    return ServedBy(
         n_replicas=probe.n_replicas,
-        verdict=known.reading.verdict,
+        verdict=long_run.known.reading.verdict,
         summary=request_summaries.summarise_requests(run),
-        judgement=promises.judge_objective(run, question.objective),
+        judgement=promises.judge_objective(run, probe.objective),
         in_flight_load=_in_flight(run) / probe.n_together,
     )
-    return served, known
 
 
 def _in_flight(run: Run) -> float:
@@ -373,26 +418,37 @@ def _in_flight(run: Run) -> float:
     )
 
 
-def _asked_long(
-    question: SizingQuestion, probe: ReplicaProbe, time_left_s: TimeLeft
-) -> tuple[Run, Probe]:
-    """A long run under the traffic, and longer ones while noise leaves it undecided and there is time."""
-    load, effort, n_before = question.rate_per_s, _SURE_EFFORT if time_left_s() > 0 else 0, 0
+def _long_run(question: SizingQuestion, probe: ReplicaProbe, time_left_s: TimeLeft) -> _LongRun:
+    """A long run under the traffic, and longer ones while noise leaves it undecided and there is time.
+
+    Raises
+    ------
+    OutOfTimeError
+        Not even the first came to its end.
+    """
+    load, effort = question.rate_per_s, _SURE_EFFORT if time_left_s() > 0 else 0
+    found: _LongRun | None = None
     while True:
         before_s = time_left_s()
-        run = probe.run(load, effort)
-        known = Probe(
-            offered_load=load,
-            effort=effort,
-            reading=reading_of(run, promises.judge_objective(run, question.objective)),
-        )
-        left_s, n_requests = time_left_s(), known.reading.n_requests
+        try:
+            longer = _as_long_run(probe, probe.run(load, effort), load, effort)
+        except OutOfTimeError:
+            if found is None:
+                raise
+            return found
+        left_s, n_requests = time_left_s(), longer.known.reading.n_requests
+        n_before = 0 if found is None else found.known.reading.n_requests
         is_longest = n_requests <= n_before or (
             left_s < math.inf and left_s < EFFORT_RATIO * (before_s - left_s)
         )
-        if known.reading.verdict != "undecided" or is_longest:
-            return run, known
-        effort, n_before = effort + 1, n_requests
+        if longer.known.reading.verdict != "undecided" or is_longest:
+            return longer
+        found, effort = longer, effort + 1
+
+
+def _as_long_run(probe: ReplicaProbe, run: Run, load: float, effort: int) -> _LongRun:
+    reading = reading_of(run, promises.judge_objective(run, probe.objective))
+    return _LongRun(run, Probe(offered_load=load, effort=effort, reading=reading))
 
 
 def _replicas_at(question: SizingQuestion, load: float | None) -> int | None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from inferometer.decide.candidates import Candidate
-from inferometer.decide.capacity import Capacity, no_limit
+from inferometer.decide.capacity import Capacity
+from inferometer.decide.time_limits import TimeLeft, no_limit
 from inferometer.decide.traffic import Traffic
 from inferometer.records import promises, request_summaries
 from inferometer.simulate import cluster_config, deployment
@@ -15,7 +16,7 @@ from inferometer.spec.workload.types import OpenArrivals, WorkloadSpec
 from inferometer.stats.estimate import Verdict
 
 
-def unlimited() -> Callable[[], float]:
+def unlimited() -> TimeLeft:
     """No limit of time."""
     return no_limit
 
@@ -36,7 +37,7 @@ class SizingQuestion:
     """At which step times the SLO is to be met."""
     requests_cap: int | None = None
     """Of a simulation; None: as many as decide it, within the traffic's own limit."""
-    time_limit: Callable[[], Callable[[], float]] = unlimited
+    time_limit: Callable[[], TimeLeft] = unlimited
     """Called where the work on a device begins: from then on it counts the seconds that are
     left."""
 

@@ -25,6 +25,7 @@ kernels do at single row counts. Letters of shapes: N steps, R knots of the stai
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -172,7 +173,7 @@ def work_columns(
     ``kv_traffic_ratio`` is the number of bytes that attention moves for each byte of KV cache
     that a decoding request holds.
     """
-    rows = [_work_of(model, engine, shape, kv_traffic_ratio) for shape in shapes]
+    rows = _work_rows(model, engine, tuple(shapes), kv_traffic_ratio)
     return WorkColumns(
         *np.array(rows, dtype=np.float64).reshape(len(rows), len(WorkColumns._fields)).T
     )
@@ -257,6 +258,14 @@ def _gemm(
     shown = np.where(both > 0, largest * both ** (1 / blend), 0.0) * np.exp(staircase.at(n_rows))
     share = np.divide(read_part, both, out=np.zeros_like(both), where=both > 0)
     return shown * share, shown * (1 - share)
+
+
+@lru_cache(maxsize=64)
+def _work_rows(
+    model: ModelSpec, engine: EngineSpec, shapes: tuple[BatchShape, ...], kv_traffic_ratio: float
+) -> tuple[tuple[float, ...], ...]:
+    """The rows of ``work_columns``; kept, since a sizing asks for the same ones for each pace and knob."""
+    return tuple(_work_of(model, engine, shape, kv_traffic_ratio) for shape in shapes)
 
 
 def _work_of(

@@ -5,7 +5,7 @@ activations all follow from that list.
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
@@ -122,6 +122,7 @@ STORED_FORMATS: Final[dict[DType, StoredFormat]] = {
 }
 
 
+@lru_cache(maxsize=32)
 def linears(model: ModelSpec) -> tuple[Linear, ...]:
     """Every matrix of the layers; embedding and head are apart.
 

@@ -6,6 +6,7 @@ Into one log after the other, as long as it asks for more.
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from inferometer.simulate.cancelling import check_poll
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.outcome import (
     Outcome,
@@ -41,7 +42,10 @@ class Logged(NamedTuple):
 def run_logged(
     run: Callable[..., int], tables: tuple[object, ...], wanted: Wanted, *, until_ns: int
 ) -> Logged:
-    """Call the loop on handles of these tables, with new logs, until it has come to an end."""
+    """Call the loop on handles of these tables, with new logs, until it has come to an end.
+
+    Before each log it may be given up: see ``simulate.cancelling``.
+    """
     n_part_rows = max(_PART_ROWS, wanted.n_parts_at_once) if wanted.parts else 0
     keeps_steps = wanted.steps or wanted.parts
     logs, part_logs, outcome = list[StepLog](), list[PartLog](), Outcome.LOG_FULL
@@ -49,6 +53,7 @@ def run_logged(
         if keeps_steps or not logs:
             logs.append(new_log(max(_ROWS, wanted.n_rows_at_once)))
             part_logs.append(new_part_log(n_part_rows))
+        check_poll()
         logs[-1].n_filled[0] = 0
         outcome = Outcome(run(*tables, pointed(logs[-1]), pointed(part_logs[-1]), until_ns))
     return Logged(outcome, logs if keeps_steps else None, part_logs if wanted.parts else None)
