@@ -19,7 +19,12 @@ import msgspec
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "decide"), str(ROOT / "tests" / "verify")]
+sys.path[:0] = [
+    str(ROOT),
+    str(ROOT / "tests"),
+    str(ROOT / "tests" / "decide"),
+    str(ROOT / "tests" / "verify"),
+]
 
 from fleets import fleet
 from sealed_examples import seal

@@ -33,6 +33,12 @@ def test_the_number_that_means_absent_is_not_data(tmp_path):
         parquet.read_columns(path)
 
 
+def test_lists_are_no_text(tmp_path):
+    path = write(tmp_path / "t.parquet", "SELECT * FROM (VALUES (['a']), (['b', 'c'])) t(device)")
+    with pytest.raises(RecordError, match="column device holds lists"):
+        parquet.read_columns(path)
+
+
 def test_no_parquet_and_no_file(tmp_path):
     (tmp_path / "t.parquet").write_text("not a table")
     with pytest.raises(RecordError, match="cannot be read"):

@@ -158,3 +158,10 @@ def test_without_checksums_what_is_there_is_read(tmp_path, run):
     (tmp_path / "SHA256SUMS").unlink()
     assert same(read_run(tmp_path).requests, run.requests)
     assert read_run(tmp_path).ceilings is None
+
+
+def test_an_answer_before_its_request_is_refused(tmp_path, run):
+    rows = [REQUEST, REQUEST | {"sent_ns": 5}]
+    write_run(tmp_path, replace(run, requests=tables.from_rows(RequestTable, rows)))
+    with pytest.raises(RecordError, match="row 1: first_token_ns lies before sent_ns"):
+        read_run(tmp_path)

@@ -70,13 +70,15 @@ def best_use_of(
     asked: Sequence[object],
 ) -> BestUse:
     """The rows of what was found in each format."""
-    rows = [_row(use, published) for one in found for use in one.uses if use.requests_per_s]
+    ranked = [
+        (use, _row(use, published)) for one in found for use in one.uses if use.requests_per_s
+    ]
     # A load that was only located, with none below it shown to meet the SLO, recommends nothing.
-    rows.sort(
-        key=lambda row: (
-            row.needs_quality_check,
-            row.kept_requests_per_s is None,
-            -row.located_requests_per_s,
+    ranked.sort(
+        key=lambda one: (
+            one[1].needs_quality_check,
+            one[1].kept_requests_per_s is None,
+            -one[0].worth_per_s,
         )
     )
     nearest = min(
@@ -86,7 +88,7 @@ def best_use_of(
     )
     said = BestUse(
         n_total=n_total,
-        rows=tuple(rows),
+        rows=tuple(row for _, row in ranked),
         n_candidates=sum(one.n_candidates for one in found),
         n_unexamined=sum(one.n_unexamined for one in found),
         is_split_examined=all(one.is_split_examined for one in found if one.uses),
@@ -217,7 +219,11 @@ def _table(said: BestUse) -> TextTable:
         for row in list(best_of.values())[:_MOST_ROWS]
     ]
     header = ("layout", "replicas", "max req/s", "needs a quality check")
-    return TextTable(caption=f"Layouts of {said.n_total} devices", header=header, rows=tuple(rows))
+    return TextTable(
+        caption=f"Layouts of {said.n_total} devices",
+        header=header,
+        rows=tuple(rows),
+    )
 
 
 def _replicas(row: UseRow) -> str:

@@ -61,6 +61,11 @@ class Use(NamedTuple):
         """The most that meets the SLO; 0 where nothing does."""
         return self.capacity.located_load or self.capacity.kept_load or 0.0
 
+    @property
+    def worth_per_s(self) -> float:
+        """By what layouts are ranked: two pools must carry noticeably more than the whole."""
+        return self.requests_per_s / (_BETTER_RATIO if self.n_prefill else 1.0)
+
 
 class FoundUse(NamedTuple):
     """What was found in one format of one device."""
@@ -114,14 +119,10 @@ def best_use(task: UseTask) -> FoundUse:
     is_split_examined = False
     if uses and uses[0].requests_per_s:
         splits, is_split_examined = _splits(question, uses[0], phases)
-        uses = sorted([*uses, *splits], key=_worth, reverse=True)
+        uses = sorted([*uses, *splits], key=lambda use: use.worth_per_s, reverse=True)
         uses[0] = uses[0]._replace(capacity=_closely(question, uses[0], phases))
     nearest = min(alone, key=lambda one: one.margin_ratio, default=None) if not uses else None
     return FoundUse(tuple(uses), len(candidates), n_unexamined, nearest, is_split_examined)
-
-
-def _worth(use: Use) -> float:
-    return use.requests_per_s / (_BETTER_RATIO if use.n_prefill else 1.0)
 
 
 def _splits(question: SizingQuestion, use: Use, phases: Phases) -> tuple[Sequence[Use], bool]:

@@ -81,6 +81,10 @@ def _from_null(name: str, column: NDArray[Any], path: Path) -> Column:
     values = np.ma.getdata(column)
     if values.dtype == np.int64 and bool((values[~is_null] == ABSENT).any()):
         raise RecordError(f"column {name} holds the number that means absent", where=str(path))
+    if values.dtype.kind == "O" and not all(isinstance(one, str) for one in values[~is_null]):
+        raise RecordError(
+            f"column {name} holds lists or other values that are no text", where=str(path)
+        )
     if not is_null.any():
         return values.astype(str) if values.dtype.kind == "O" else values
     if values.dtype == np.int64:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from enum import IntEnum
+from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -97,6 +98,8 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
         )  # its writer finished, and took the parts away, while we were reading
     if stored.damages and not skip_damaged:
         raise _damage_error(stored.damages, sweep, requests)
+    if requests is not None:
+        _check_order(requests, directory)
     cautions = tuple(
         Caution(
             code="DAMAGED_RECORD",
@@ -155,6 +158,20 @@ class _Stored(NamedTuple):
         if len(found) == 1:
             return found[0]
         return None if self.folders and not found else tables.concat(table_type, found)
+
+
+def _check_order(requests: RequestTable, directory: Path) -> None:
+    """No answer begins or ends before its request was sent."""
+    for name, before in product(("first_token_ns", "finished_ns"), ("intended_send_ns", "sent_ns")):
+        instants_ns, before_ns = getattr(requests, name), getattr(requests, before)
+        is_known = (instants_ns != ABSENT) & (before_ns != ABSENT)
+        wrong = np.flatnonzero(is_known & (instants_ns < before_ns))
+        if len(wrong):
+            raise RecordError(
+                f"row {wrong[0]}: {name} lies before {before}",
+                where=str(directory / TABLE_FILES["requests"]),
+                allowed="instants in the order in which things happen",
+            )
 
 
 def directory_of(path: Path) -> Path:

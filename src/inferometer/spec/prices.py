@@ -41,6 +41,8 @@ _DOOR: Final = Door(noun="price list", allowed=_ALLOWED, try_=_EXAMPLE)
 _HOURS_A_YEAR: Final = 8766.0
 _WATT_A_KILOWATT: Final = 1000.0
 
+_Day = Annotated[str, msgspec.Meta(pattern=r"^\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?$")]
+"""A year, a month or a day."""
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -62,7 +64,7 @@ class _Api(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 class _PriceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str
-    date_utc: str
+    date_utc: _Day
     usd_per_hour: dict[str, float] = msgspec.field(default_factory=dict)
     owned: dict[str, _Owned] = msgspec.field(default_factory=dict)
     power: _Power | None = None

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from ray_nodes import environment, two_nodes
 
+from executor_questions import CAPACITY, SIMULATE, SIZE
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.xdist_group("ray"),
@@ -83,38 +85,6 @@ def test_a_cluster_that_is_not_there(nodes, tmp_path):
     assert outcome.returncode == 3, outcome.stderr
     assert "the Ray cluster cannot be joined" in outcome.stderr
     assert "Traceback" not in outcome.stderr
-
-
-# What a limit of time cuts depends on the machine.
-SIZE = (
-    "size",
-    "llama-3.1-8b",
-    "--rate",
-    3,
-    "--slo",
-    "ttft:p95<2s",
-    "--gpus",
-    "l40s,a100_80gb_sxm",
-    "--tp",
-    1,
-    "--time-limit",
-    "10min",
-    "--probe-requests",
-    100,
-)
-SIMULATE = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--rate", 3, "--requests", 200)
-CAPACITY = (
-    "capacity",
-    "llama-3.1-8b",
-    "--hardware",
-    "h100_sxm",
-    "--slo",
-    "ttft:p95<1s",
-    "--probe-requests",
-    100,
-    "--resolution",
-    0.3,
-)
 
 
 @pytest.mark.parametrize("question", [SIZE, SIMULATE, CAPACITY], ids=lambda question: question[0])

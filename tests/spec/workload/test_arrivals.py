@@ -117,6 +117,7 @@ def test_a_profile_is_a_change_of_clock(interpolation, repeat_s):
         (Points(at_s=(0,), ratios=(0,)), "the rate is 0"),
         (Points(at_s=(), ratios=()), "0 instants"),
         (Ramp(from_ratio=0, to_ratio=0, over_s=1), "the rate is 0"),
+        (Ramp(from_ratio=0, to_ratio=1, over_s=1e-320), "a piece of the rate.s profile lasts"),
     ],
 )
 def test_impossible_profiles_are_refused(profile, what):

@@ -28,6 +28,8 @@ from inferometer.spec.workload.types import (
 from inferometer.units import MOST_S, NS_PER_S
 
 _MAX_S: Final = MOST_S
+_SHORTEST_PIECE_S: Final = 1e-9
+"""Of a rate's profile: the clock's own resolution."""
 DEFAULT_ARRIVALS: Final = OpenArrivals()
 
 
@@ -166,6 +168,13 @@ def rate_profile(profile: Profile) -> RateProfile:
             )
         case Points():
             pieces = _points(profile)
+    lengths_s = np.diff(np.append(pieces.at_s, pieces.repeat_s or np.inf))
+    if lengths_s.min() < _SHORTEST_PIECE_S:
+        raise SpecError(
+            f"a piece of the rate's profile lasts {lengths_s.min():g} s",
+            where="arrivals.profile",
+            allowed=f"{_SHORTEST_PIECE_S:g} s or more",
+        )
     if not np.any(pieces.first_ratio + pieces.last_ratio > 0):
         raise SpecError(
             "the rate is 0 throughout", where="arrivals.profile", allowed="a ratio above 0"
@@ -185,13 +194,10 @@ def profile_integral_s(profile: Profile, until_s: float) -> float:
     ends_s = np.append(pieces.at_s[1:], pieces.repeat_s or np.inf)
 
     def integral_s(to_s: float) -> float:
-        spent_s = np.clip(to_s - pieces.at_s, 0.0, None)
-        spent_s = np.minimum(spent_s, ends_s - pieces.at_s)
-        lengths_s = np.where(np.isinf(ends_s), 1.0, ends_s - pieces.at_s)
-        slope = np.where(
-            np.isinf(ends_s), 0.0, (pieces.last_ratio - pieces.first_ratio) / lengths_s
-        )
-        return float((pieces.first_ratio * spent_s + slope * spent_s * spent_s / 2).sum())
+        lengths_s = ends_s - pieces.at_s
+        spent_s = np.clip(to_s - pieces.at_s, 0.0, lengths_s)
+        grown_ratio = (pieces.last_ratio - pieces.first_ratio) * (spent_s / lengths_s)
+        return float(((pieces.first_ratio + grown_ratio / 2) * spent_s).sum())
 
     if pieces.repeat_s is None:
         return integral_s(until_s)
