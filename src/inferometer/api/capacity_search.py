@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 from inferometer.api.capacity_text import PacedCapacity, paced
 from inferometer.api.cluster import RouterRules, Servers
 from inferometer.api.time_limit import TimeLimit
-from inferometer.decide import capacity as searches, lone_request, probing, traffic
+from inferometer.decide import capacity as searches, lone_request, probing, time_limits, traffic
 from inferometer.simulate import gate_rules
 from inferometer.simulate.deployment import Case, Deployment
 from inferometer.simulate.gate_config import GateConfig
@@ -29,6 +29,8 @@ _LIKELY_FRACTION: Final = 0.7
 """Of the time limit, for the capacity at likely step times; the other cases share the rest."""
 
 
+_LAST_FRACTION: Final = 1.2
+"""Of its share of the time: when a simulation that still runs is given up."""
 _ROUGH_RESOLUTION_RATIO: Final = 0.1
 """Of the capacities at fast and slow step times."""
 
@@ -103,6 +105,9 @@ class Search(NamedTuple):
         self._probe(case).run_of(
             start_load, _FIRST_REQUESTS
         )  # compiles what is not in the cache, before the time begins
+        phases = time_limits.Phases(
+            self.limit.share(_LIKELY_FRACTION if is_likely else (1 - _LIKELY_FRACTION) / n_others)()
+        )
         question = searches.CapacityQuestion(
             kind=self.traffic.kind,
             start_load=start_load,
@@ -115,14 +120,11 @@ class Search(NamedTuple):
             ),
             proof_effort=2 if is_likely else 0,
             most_effort=_MOST_EFFORT if is_likely else 1,
-            time_left_s=self.limit.share(
-                _LIKELY_FRACTION if is_likely else (1 - _LIKELY_FRACTION) / n_others
-            )(),
+            time_left_s=phases.time_left_s,
         )
-        return paced(
-            case if isinstance(case, str) else "draw",
-            searches.find_capacity(self._probe(case), question),
-        )
+        with phases.until(_LAST_FRACTION):
+            found = searches.find_capacity(self._probe(case), question)
+        return paced(case if isinstance(case, str) else "draw", found)
 
     def _probe(self, case: Case) -> probing.ReplicaProbe | probing.FleetProbe:
         servers = self.gated.servers.at(case)
