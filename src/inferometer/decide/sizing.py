@@ -169,15 +169,15 @@ class _LongRuns:
 
 
 def _proved(question: SizingQuestion, searched: list[Searched], phases: Phases) -> SizedKind | None:
-    """The best that is still the best after it was asked long, which may show that it needs more replicas."""
-    asked = dict[int, _LongRuns]()
-    while (best := min(range(len(searched)), key=lambda i: _rank(searched[i]))) not in asked:
+    """The best that is still the best after long runs, which may show that it needs more replicas."""
+    runs = dict[int, _LongRuns]()
+    while (best := min(range(len(searched)), key=lambda i: _rank(searched[i]))) not in runs:
         found = searched[best]
         if found.n_replicas is None:
             return None
-        asked[best] = _LongRuns(question, found.candidate, phases)
+        runs[best] = _LongRuns(question, found.candidate, phases)
         try:
-            n_replicas = _replicas_that_last(found.n_replicas, asked[best], phases)
+            n_replicas = _replicas_that_last(found.n_replicas, runs[best], phases)
         except OutOfTimeError:
             searched[best] = found._replace(
                 n_replicas=None,
@@ -195,7 +195,7 @@ def _proved(question: SizingQuestion, searched: list[Searched], phases: Phases) 
     return (
         None
         if searched[best].n_replicas is None
-        else sized(question, searched[best], asked[best], phases)
+        else sized(question, searched[best], runs[best], phases)
     )
 
 
@@ -371,7 +371,7 @@ def _paced(
     """
     served, known = long_run
     n_replicas = served.n_replicas
-    asked = CapacityQuestion(
+    wanted = CapacityQuestion(
         kind="requests_per_s",
         start_load=question.rate_per_s,
         lowest_load=question.rate_per_s / 64,
@@ -381,7 +381,7 @@ def _paced(
         time_left_s=phases.time_left_s,
     )
     with phases.until(_LAST_FRACTION):
-        capacity = find_capacity(probe_of(question, candidate, pace, n_replicas), asked, (known,))
+        capacity = find_capacity(probe_of(question, candidate, pace, n_replicas), wanted, (known,))
     load = capacity.kept_load or capacity.located_load
     each = None if load is None else load / n_replicas
     return PacedAnswer(

@@ -21,7 +21,7 @@ class OutOfTimeError(Exception):
 
 
 def no_limit() -> float:
-    """The seconds that are left where nobody limits them."""
+    """Infinite: no time limit."""
     return math.inf
 
 

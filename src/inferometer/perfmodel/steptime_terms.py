@@ -264,7 +264,7 @@ def _gemm(
 def _work_rows(
     model: ModelSpec, engine: EngineSpec, shapes: tuple[BatchShape, ...], kv_traffic_ratio: float
 ) -> tuple[tuple[float, ...], ...]:
-    """The rows of ``work_columns``; kept, since a sizing asks for the same ones for each pace and knob."""
+    """The rows of ``work_columns``; cached, since a sizing needs the same ones for each pace and knob."""
     return tuple(_work_of(model, engine, shape, kv_traffic_ratio) for shape in shapes)
 
 

@@ -13,7 +13,7 @@ Poll: TypeAlias = Callable[[], None]
 
 
 def _go_on() -> None:
-    """Nobody wants to give it up."""
+    """The default: never give it up."""
 
 
 _POLL: Final[ContextVar[Poll]] = ContextVar("poll", default=_go_on)
