@@ -20,7 +20,8 @@ from inferometer.report.charts.decision import (
     replicas_chart,
     traffic_chart,
 )
-from inferometer.report.decision_html import render_decision_report, write_decision_report
+from inferometer.report.decision_html import decision_page_of
+from inferometer.report.html import render_page, write_page
 from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Estimate
 
@@ -161,14 +162,16 @@ def test_every_probe_and_the_bracket(view):
 
 
 def test_the_page_has_what_there_is(view):
-    page = render_decision_report(view)
+    page = render_page(decision_page_of(view))
     assert len(page.encode()) <= 1_500_000
-    assert render_decision_report(view) == page
+    assert render_page(decision_page_of(view)) == page
     for name in ("pareto", "cost-vs-slo", "traffic", "replicas", "probes"):
         assert f'<figure id="{name}"' in page
-    bare = render_decision_report(
-        views.DecisionView(
-            title="t", subtitle="", answers=(("Answer", "nothing"),), tool_version="0"
+    bare = render_page(
+        decision_page_of(
+            views.DecisionView(
+                title="t", subtitle="", answers=(("Answer", "nothing"),), tool_version="0"
+            )
         )
     )
     assert "<figure" not in bare
@@ -182,7 +185,7 @@ CHROMIUM = shutil.which("chromium")
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_draws_all_charts_without_a_word(view, tmp_path, width):
-    write_decision_report(view, tmp_path / "report.html")
+    write_page(decision_page_of(view), tmp_path / "report.html")
     (tmp_path / "frame.html").write_text(
         f"""<iframe src="report.html" style="width:{width}px;height:900px;border:0"></iframe><script>setTimeout(function () {{
         var page = document.querySelector("iframe").contentDocument, root = page.documentElement;

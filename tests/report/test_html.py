@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from inferometer.records.types import Caution
-from inferometer.report.html import render_report, write_report
+from inferometer.report.html import page_of, render_page, write_page
 from inferometer.report.views import FactGroup, Statement
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u2028"
@@ -45,7 +45,7 @@ class Elements(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page(example_view):
-    return render_report(example_view)
+    return render_page(page_of(example_view))
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +86,14 @@ def test_sections_in_order(elements):
 
 def test_sections_without_data_are_absent(one_run_view):
     found = [
-        attributes["id"] for attributes in Elements(render_report(one_run_view)).all("section")
+        attributes["id"]
+        for attributes in Elements(render_page(page_of(one_run_view))).all("section")
     ]
     assert found == [name for name in SECTIONS if name not in {"time", "predicted"}]
 
 
 def test_a_page_without_charts_has_no_script(bare_view):
-    page = render_report(bare_view)
+    page = render_page(page_of(bare_view))
     assert "<script" not in page
     assert [attributes["id"] for attributes in Elements(page).all("section")] == ["answer"]
 
@@ -125,7 +126,7 @@ def test_language_and_viewport(elements):
 
 
 def test_same_view_same_bytes(example_view, page, tmp_path):
-    write_report(example_view, tmp_path / "new" / "report.html")
+    write_page(page_of(example_view), tmp_path / "new" / "report.html")
     assert (tmp_path / "new" / "report.html").read_bytes() == page.encode()
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["report.html"]
 
@@ -155,7 +156,7 @@ def evil_view(view):
 
 
 def test_names_run_nothing(example_view):
-    page = render_report(evil_view(example_view))
+    page = render_page(page_of(evil_view(example_view)))
     elements = Elements(page)
     assert "<script>alert" not in page
     assert not elements.all("img")
@@ -181,7 +182,9 @@ def browser(tmp_path, *arguments):
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("is_evil", [False, True])
 def test_a_browser_draws_all_charts_without_a_word(example_view, tmp_path, width, is_evil):
-    write_report(evil_view(example_view) if is_evil else example_view, tmp_path / "report.html")
+    write_page(
+        page_of(evil_view(example_view) if is_evil else example_view), tmp_path / "report.html"
+    )
     # A window is never narrower than 500 pixels; a frame is.
     (tmp_path / "frame.html").write_text(
         f"""<iframe src="report.html" style="width:{width}px;height:900px;border:0"></iframe><p id="seen"></p>

@@ -13,7 +13,8 @@ from inferometer.api.request_answer import answer_of
 from inferometer.api.request_view import request_view
 from inferometer.records.types import RequestStatus
 from inferometer.report.charts.catalogue import ONLINE_CHARTS, request_charts_of
-from inferometer.report.request_html import render_request_report
+from inferometer.report.html import render_page
+from inferometer.report.request_html import request_page_of
 from inferometer.report.request_terminal import request_report_text
 
 N = 400
@@ -44,7 +45,7 @@ def view():
 
 @pytest.fixture(scope="module")
 def page(view):
-    return render_request_report(view)
+    return render_page(request_page_of(view))
 
 
 def text_of(shown, width=160):

@@ -25,8 +25,9 @@ from inferometer.report.charts.rates import (
     tpot_rate_chart,
     ttft_rate_chart,
 )
-from inferometer.report.rate_html import RATE_CHARTS, render_rate_report
-from inferometer.report.request_html import render_request_report
+from inferometer.report.html import render_page
+from inferometer.report.rate_html import RATE_CHARTS, rate_page_of
+from inferometer.report.request_html import request_page_of
 from inferometer.spec.objectives import parse_objective
 from inferometer.spec.workload.types import ClosedArrivals, OpenArrivals
 
@@ -138,11 +139,11 @@ def test_closed_loops_stand_by_concurrency_and_name_no_offered_rate():
     ]
     for build in (ttft_rate_chart, tpot_rate_chart, goodput_rate_chart):
         assert sorted({row["x"] for row in rows_of(build(view)) if "run" in row}) == [8, 16, 32]
-    page = render_rate_report(view)
+    page = render_page(rate_page_of(view))
     assert "Runs by concurrency" in page
     assert "concurrent requests" in page
     single = request_view(runs[0], QUESTION)
-    for text in (page, render_request_report(single)):
+    for text in (page, render_page(request_page_of(single))):
         assert "offered" not in text.replace("Requests offered", "")
     assert single.summaries[0].offered_requests_per_s is None
     assert request_tables.rates_table(single).rows[0][4] == "32"
@@ -165,11 +166,11 @@ def test_titles_and_legends_name_model_server_workload_and_traffic(view):
 
 
 def test_the_page(view):
-    page = render_rate_report(view)
+    page = render_page(rate_page_of(view))
     assert len(page.encode()) <= 1_500_000
     for chart in ("ttft-vs-rate", "tpot-vs-rate", "goodput-vs-rate", "throughput-latency"):
         assert f'<figure id="{chart}"' in page
-    assert render_rate_report(view) == page
+    assert render_page(rate_page_of(view)) == page
 
 
 def test_the_command(tmp_path):

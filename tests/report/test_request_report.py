@@ -13,7 +13,8 @@ from rich.console import Console
 
 from inferometer.records.slot_timeline import slot_timeline
 from inferometer.records.types import Caution
-from inferometer.report.request_html import render_request_report, write_request_report
+from inferometer.report.html import render_page, write_page
+from inferometer.report.request_html import request_page_of
 from inferometer.report.request_terminal import request_report_text
 from inferometer.report.slot_text import slot_timeline_text
 
@@ -47,7 +48,7 @@ class Ids(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page(request_example):
-    return render_request_report(request_example)
+    return render_page(request_page_of(request_example))
 
 
 def text_of(renderable, width):
@@ -84,7 +85,7 @@ def bare_example(request_example):
 
 
 def test_sections_without_data_are_absent(bare_example):
-    page = render_request_report(bare_example)
+    page = render_page(request_page_of(bare_example))
     assert Ids(page).sections == [
         name for name in SECTIONS if name not in {"promises", "load", "slots", "checks"}
     ]
@@ -93,7 +94,7 @@ def test_sections_without_data_are_absent(bare_example):
 
 def test_overload_stands_before_the_answer(bare_example):
     view = replace(bare_example, lead_cautions=(OVERLOAD,))
-    page = render_request_report(view)
+    page = render_page(request_page_of(view))
     assert page.index("grows without bound") < page.index("<dt>Answer</dt>")
     text = text_of(request_report_text(view), 120)
     assert text.index("grows without bound") < text.index("ANSWER")
@@ -108,13 +109,13 @@ def test_names_run_nothing(request_example):
         lead_cautions=(Caution(code=EVIL, text=EVIL, remedy=EVIL),),
         files=((EVIL, EVIL),),
     )
-    page = render_request_report(evil)
+    page = render_page(request_page_of(evil))
     assert "<script>alert" not in page
     assert Ids(page).images == 0
 
 
 def test_same_view_same_bytes(request_example, page, tmp_path):
-    write_request_report(request_example, tmp_path / "report.html")
+    write_page(request_page_of(request_example), tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
 
 
@@ -169,7 +170,7 @@ CHROMIUM = shutil.which("chromium")
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 def test_a_browser_draws_all_charts_without_a_word(request_example, tmp_path):
-    write_request_report(request_example, tmp_path / "report.html")
+    write_page(request_page_of(request_example), tmp_path / "report.html")
     (tmp_path / "frame.html").write_text(
         """<iframe src="report.html" style="width:390px;height:900px;border:0"></iframe><script>setTimeout(function () {
         var page = document.querySelector("iframe").contentDocument, root = page.documentElement;

@@ -15,7 +15,8 @@ from inferometer.api.request_options import question_of
 from inferometer.api.request_view import request_view
 from inferometer.cli.answer import json_schema
 from inferometer.errors import SpecError
-from inferometer.report.request_html import render_request_report
+from inferometer.report.html import render_page
+from inferometer.report.request_html import request_page_of
 from inferometer.report.server_tables import limit_sentence, server_table, tables_of
 from inferometer.spec.catalog import find_hardware
 
@@ -61,7 +62,7 @@ def test_the_parts_shown_add_up(vllm):
 
 
 def test_the_page_has_them_too(vllm):
-    page_text = render_request_report(vllm)
+    page_text = render_page(request_page_of(vllm))
     assert "What the server says" in page_text
     assert "hand-over" in page_text
 
@@ -103,7 +104,7 @@ def test_shares_of_the_peaks_are_shown_where_the_device_is_named():
     )
     rows = rows_of(server_table(view.online.server, view.online.server_use))
     assert rows["computed, each accelerator"].endswith(f"of the peak of {l40s.name}")
-    assert f"of the peak of {l40s.name}" in render_request_report(view)
+    assert f"of the peak of {l40s.name}" in render_page(request_page_of(view))
 
 
 @pytest.mark.parametrize("text", ["l40", "l40s:float7", "nothing"])

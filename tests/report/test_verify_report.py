@@ -6,7 +6,8 @@ import pytest
 
 from inferometer.report.charts.frame import PALETTE
 from inferometer.report.charts.verified import verified_charts
-from inferometer.report.verify_html import render_verify_report
+from inferometer.report.html import render_page
+from inferometer.report.verify_html import verify_page_of
 from inferometer.report.verify_views import ClaimRow, PromiseRow, VerifyView
 from inferometer.stats.estimate import Estimate
 
@@ -103,7 +104,7 @@ def test_both_intervals_are_drawn_where_they_are_known():
 
 
 def test_the_page_says_all_of_it_and_lets_no_name_in():
-    page = render_verify_report(VIEW)
+    page = render_page(verify_page_of(VIEW))
     for word in ("Predicted vs measured", "ttft:p95&lt;500ms", "undecided", "open", "TPOT p95"):
         assert word in page
     assert "<b>an experiment" not in page

@@ -12,8 +12,9 @@ from inferometer.api.question import Option
 from inferometer.api.sizing import SizeAnswer
 from inferometer.decide import curves, sizing_types
 from inferometer.report import decision_views
-from inferometer.report.decision_html import write_decision_report
+from inferometer.report.decision_html import decision_page_of
 from inferometer.report.decision_views import RatePoint
+from inferometer.report.html import write_page
 from inferometer.units import format_number
 
 REPORT_OPTION = Option(
@@ -67,7 +68,7 @@ def write_size_page(
         cautions=answer.cautions,
         tool_version=__version__,
     )
-    write_decision_report(view, path)
+    write_page(decision_page_of(view), path)
     talk(f"REPORT {path}")
 
 
@@ -105,7 +106,7 @@ def write_capacity_page(answer: capacity_text.CapacityAnswer, path: Path | None)
         facts=(("engine", answer.engine), ("step times", answer.step_times_from)),
         tool_version=__version__,
     )
-    write_decision_report(view, path)
+    write_page(decision_page_of(view), path)
     talk(f"REPORT {path}")
 
 

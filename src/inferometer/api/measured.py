@@ -72,7 +72,7 @@ def measured_answer(analysis: Analysis, places: Places) -> MeasuredAnswer:
     write_sweep_csv(csv, table_rows(analysis))
     report = folder / REPORT_NAME
     view = sweep_view([analysis], report_path=report)
-    html.write_report(view, report)
+    html.write_page(html.page_of(view), report)
     next_commands = tuple(suggestions.command(verb, folder) for verb in ("explain", "fit", "show"))
     return MeasuredAnswer(
         run=str(folder), csv=str(csv), report=str(report), view=view, next_commands=next_commands

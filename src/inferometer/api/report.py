@@ -60,7 +60,7 @@ def report(question: Report) -> ReportAnswer:
         charts = write_request_page(runs, request.paths, judged, path)
     else:
         view = sweep_view(analyses_of(request, runs), report_path=path)
-        html.write_report(view, path)
+        html.write_page(html.page_of(view), path)
         charts = charts_of(view)
     exported = (
         ()

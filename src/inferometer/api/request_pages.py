@@ -10,7 +10,7 @@ from inferometer.api.request_view import RequestQuestion
 from inferometer.api.run_titles import common_title, traffic_labels
 from inferometer.records.request_summaries import concurrency_of
 from inferometer.records.types import Run
-from inferometer.report import rate_html, request_html
+from inferometer.report import html, rate_html, request_html
 from inferometer.report.charts.catalogue import request_charts_of
 from inferometer.report.charts.frame import ChartSpec
 from inferometer.report.decision_views import RatePoint, RateView
@@ -31,9 +31,9 @@ def write_request_page(
     views = views_of(runs, paths, question, path)
     if len(runs) > 1:
         view = rate_view(runs, views, [str(one) for one in paths])
-        rate_html.write_rate_report(view, path)
+        html.write_page(rate_html.rate_page_of(view), path)
         return rate_html.rate_charts_of(view)
-    request_html.write_request_report(views[0], path)
+    html.write_page(request_html.request_page_of(views[0]), path)
     return request_charts_of(views[0])
 
 

@@ -14,7 +14,14 @@ from inferometer.api import decision_pages, tick_game
 from inferometer.cli import answer, terminal
 from inferometer.cli.flags import takes
 from inferometer.records import reading, slot_timeline
-from inferometer.report import perfetto, request_terminal, request_words, slot_text, timeline_html
+from inferometer.report import (
+    html,
+    perfetto,
+    request_terminal,
+    request_words,
+    slot_text,
+    timeline_html,
+)
 from inferometer.simulate.ticks import TICK_NS, Batching, Counted, Horizon, Rng, TickReport
 
 
@@ -179,7 +186,7 @@ def command(
         drawn = "; a tick is drawn as a millisecond" if games else ""
         terminal.talk(f"{perfetto.write_perfetto(stored, trace):,} steps written to {trace}{drawn}")
     if page is not None:
-        timeline_html.write_timeline_report(_page(run, timeline, games, n_steps), page)
+        html.write_page(timeline_html.timeline_page_of(_page(run, timeline, games, n_steps)), page)
         terminal.talk(f"REPORT {page}")
     answer.give(
         _answer(run, timeline, games), as_json=as_json, show=lambda _: _shown(timeline, games)

@@ -71,35 +71,16 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
         return read_sweep_csv(path)
     directory = directory_of(path)
     manifest, loader = read_manifest(directory / MANIFEST_NAME)
-    stored = _Stored(damages={}, loader=loader, folders=[directory], names=TABLE_NAMES)
-    if manifest.is_complete:
-        stored.damages.update(
-            dict.fromkeys(
-                (directory / name for name in durability.damaged_files(directory)), _DIFFERS
-            )
-        )
-        stored = stored._replace(names=_expected_names(directory, manifest))
-    else:
-        stored = stored._replace(folders=_whole_parts(directory, stored.damages))
-    sweep = stored.table("sweep", SweepTable)
-    steps = stored.table("steps", StepTable)
-    ceilings = stored.table("ceilings", CeilingTable)
-    requests = stored.table("requests", RequestTable)
-    parts = stored.table("parts", StepPartTable)
-    chunks = stored.table("chunks", ChunkTable)
-    exchanges = stored.table("exchanges", ExchangeTable)
-    lags = stored.table("lags", LagTable)
-    server = stored.table("server", ServerSampleTable)
-    visits = stored.table("visits", VisitTable)
-    step_memory = stored.table("step_memory", StepMemoryTable)
+    stored = _stored(directory, manifest, loader)
+    run = _run_of(manifest, stored)
     if not manifest.is_complete and read_manifest(directory / MANIFEST_NAME).manifest.is_complete:
         return read_run(
             directory, skip_damaged=skip_damaged
         )  # its writer finished, and took the parts away, while we were reading
     if stored.damages and not skip_damaged:
-        raise _damage_error(stored.damages, sweep, requests)
-    if requests is not None:
-        _check_order(requests, directory)
+        raise _damage_error(stored.damages, run.sweep, run.requests)
+    if run.requests is not None:
+        _check_order(run.requests, directory)
     cautions = tuple(
         Caution(
             code="DAMAGED_RECORD",
@@ -108,20 +89,7 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
         )
         for path, why in stored.damages.items()
     )
-    run = Run(
-        manifest=replace(manifest, cautions=(*manifest.cautions, *cautions)),
-        sweep=sweep,
-        steps=steps if steps is not None and tables.n_rows(steps) else None,
-        ceilings=ceilings if ceilings is not None and tables.n_rows(ceilings) else None,
-        requests=requests,
-        parts=parts,
-        chunks=chunks,
-        exchanges=exchanges,
-        lags=lags,
-        server=server,
-        visits=visits,
-        step_memory=step_memory,
-    )
+    run = replace(run, manifest=replace(manifest, cautions=(*manifest.cautions, *cautions)))
     check_plausible(run)
     return run
 
@@ -172,6 +140,36 @@ def _check_order(requests: RequestTable, directory: Path) -> None:
                 where=str(directory / TABLE_FILES["requests"]),
                 allowed="instants in the order in which things happen",
             )
+
+
+def _stored(directory: Path, manifest: RunManifest, loader: Loader) -> _Stored:
+    """Where the tables of this run are: in its folder, or in its parts while it is not complete."""
+    damages: dict[Path, str] = {}
+    if not manifest.is_complete:
+        return _Stored(damages, loader, _whole_parts(directory, damages), TABLE_NAMES)
+    damaged = durability.damaged_files(directory)
+    damages |= dict.fromkeys((directory / name for name in damaged), _DIFFERS)
+    return _Stored(damages, loader, [directory], _expected_names(directory, manifest))
+
+
+def _run_of(manifest: RunManifest, stored: _Stored) -> Run:
+    sweep = stored.table("sweep", SweepTable)
+    steps = stored.table("steps", StepTable)
+    ceilings = stored.table("ceilings", CeilingTable)
+    return Run(
+        manifest=manifest,
+        sweep=sweep,
+        steps=steps if steps is not None and tables.n_rows(steps) else None,
+        ceilings=ceilings if ceilings is not None and tables.n_rows(ceilings) else None,
+        requests=stored.table("requests", RequestTable),
+        parts=stored.table("parts", StepPartTable),
+        chunks=stored.table("chunks", ChunkTable),
+        exchanges=stored.table("exchanges", ExchangeTable),
+        lags=stored.table("lags", LagTable),
+        server=stored.table("server", ServerSampleTable),
+        visits=stored.table("visits", VisitTable),
+        step_memory=stored.table("step_memory", StepMemoryTable),
+    )
 
 
 def directory_of(path: Path) -> Path:
@@ -255,12 +253,8 @@ def _damage_error(
     )
 
 
-# Can the columns of a stored run be what they are called, and do they refer to rows that are
-# there?
-# A damaged table without a checksum beside it may hold any number, and whoever takes it as an
-# index, a count or an instant fails later.
-
-
+# The largest values that columns may hold. A damaged table without a checksum may hold any number,
+# and code that takes it as an index, a count or an instant would fail later.
 _MOST_INDEX: Final = 2**24
 """Tables are made with a row for each index up to the largest."""
 _MOST: Final = {

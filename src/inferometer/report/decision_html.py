@@ -1,13 +1,11 @@
 """What does a decision look like as one file that opens anywhere?"""
 
-from pathlib import Path
 from typing import Final
 
 from inferometer.report.charts.decision import decision_charts
 from inferometer.report.charts.rates import goodput_rate_chart, tpot_rate_chart, ttft_rate_chart
 from inferometer.report.decision_views import DecisionView, RateView
 from inferometer.report.figure import Figure, figure_of
-from inferometer.report.html import render_page, write_page
 from inferometer.report.sections import Page, Section
 from inferometer.report.views import FactGroup
 
@@ -48,22 +46,6 @@ _DEFINITIONS: Final = (
         ),
     ),
 )
-
-
-def write_decision_report(view: DecisionView, path: Path) -> None:
-    """Write the page of this view: all of it or nothing.
-
-    Raises
-    ------
-    RecordError
-        The folder or the file cannot be written.
-    """
-    write_page(decision_page_of(view), path)
-
-
-def render_decision_report(view: DecisionView) -> str:
-    """The page as text."""
-    return render_page(decision_page_of(view))
 
 
 def decision_page_of(view: DecisionView) -> Page:

@@ -7,10 +7,11 @@ the page's policy runs only the script whose hash it names. The same view gives 
 import base64
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import jinja2
 import vl_convert
@@ -24,21 +25,8 @@ from inferometer.report.figure import Figure, figure_of
 from inferometer.report.sections import Page, Section, answers_of
 from inferometer.report.views import SweepReportView
 
-
-def write_report(view: SweepReportView, path: Path) -> None:
-    """Write the report of this view: all of it or nothing.
-
-    Raises
-    ------
-    RecordError
-        The folder or the file cannot be written.
-    """
-    write_page(page_of(view), path)
-
-
-def render_report(view: SweepReportView) -> str:
-    """The page as text."""
-    return render_page(page_of(view))
+Drawn: TypeAlias = Callable[..., tuple[Figure, ...]]
+"""The figures of these names that the view has data for."""
 
 
 def page_of(view: SweepReportView) -> Page:
@@ -48,13 +36,19 @@ def page_of(view: SweepReportView) -> Page:
     def drawn(*names: str) -> tuple[Figure, ...]:
         return tuple(figures[name] for name in names if name in figures)
 
-    points = tables.points_table(view)
-    predicted = tuple(
-        table
-        for table in (tables.held_out_table(view), tables.parameters_table(view))
-        if table is not None
+    return Page(
+        title=view.title,
+        subtitle=view.subtitle,
+        tool_version=view.tool_version,
+        answers=answers_of(view.five_lines),
+        sections=(*_results(view, drawn), *_evidence(view, drawn)),
     )
-    sections = (
+
+
+def _results(view: SweepReportView, drawn: Drawn) -> tuple[Section, ...]:
+    """What was measured."""
+    points = tables.points_table(view)
+    return (
         Section(
             id="limits",
             title="What limits it",
@@ -82,6 +76,17 @@ def page_of(view: SweepReportView) -> Page:
             figures=drawn("time-decode", "time-prefill"),
         ),
         Section(id="memory-section", title="Memory", nav="Memory", figures=drawn("memory")),
+    )
+
+
+def _evidence(view: SweepReportView, drawn: Drawn) -> tuple[Section, ...]:
+    """How well it is predicted, whether it may be trusted, and where it comes from."""
+    predicted = tuple(
+        table
+        for table in (tables.held_out_table(view), tables.parameters_table(view))
+        if table is not None
+    )
+    return (
         Section(
             id="predicted",
             title="Predicted vs measured",
@@ -111,17 +116,16 @@ def page_of(view: SweepReportView) -> Page:
             command=view.rerun_command,
         ),
     )
-    return Page(
-        title=view.title,
-        subtitle=view.subtitle,
-        tool_version=view.tool_version,
-        answers=answers_of(view.five_lines),
-        sections=sections,
-    )
 
 
 def write_page(page: Page, path: Path) -> None:
-    """Write a page: all of it or nothing."""
+    """Write a page: all of it or nothing.
+
+    Raises
+    ------
+    RecordError
+        The folder or the file cannot be written.
+    """
     text = render_page(page).encode()
     make_folder(path.parent)
     replace_file(path, text)

@@ -1,6 +1,5 @@
 """What do several runs of requests look like as one file that opens anywhere?"""
 
-from pathlib import Path
 from typing import Final
 
 from inferometer.report import online_tables, request_tables
@@ -15,7 +14,6 @@ from inferometer.report.charts.rates import (
 )
 from inferometer.report.decision_views import RateView
 from inferometer.report.figure import figure_of
-from inferometer.report.html import render_page, write_page
 from inferometer.report.sections import Page, Section
 from inferometer.report.tables import TextTable
 
@@ -38,22 +36,6 @@ _HEADER: Final = (
     "TPOT p50",
     "TPOT p95",
 )
-
-
-def write_rate_report(view: RateView, path: Path) -> None:
-    """Write the report of this view: all of it or nothing.
-
-    Raises
-    ------
-    RecordError
-        The folder or the file cannot be written.
-    """
-    write_page(rate_page_of(view), path)
-
-
-def render_rate_report(view: RateView) -> str:
-    """The page as text."""
-    return render_page(rate_page_of(view))
 
 
 def rate_charts_of(view: RateView) -> tuple[ChartSpec, ...]:

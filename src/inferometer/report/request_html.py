@@ -1,34 +1,14 @@
 """What does a run of requests look like as one file that opens anywhere?"""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TypeAlias
-
 from inferometer.records.promises import Judgement
 from inferometer.report import online_tables, request_tables, server_tables
 from inferometer.report.charts.catalogue import request_charts_of
 from inferometer.report.figure import Figure, figure_of
-from inferometer.report.html import render_page, write_page
+from inferometer.report.html import Drawn
 from inferometer.report.online_views import OnlineView
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.sections import Page, Section, answers_of
 from inferometer.report.views import Statement
-
-
-def write_request_report(view: RequestReportView, path: Path) -> None:
-    """Write the report of this view: all of it or nothing.
-
-    Raises
-    ------
-    RecordError
-        The folder or the file cannot be written.
-    """
-    write_page(request_page_of(view), path)
-
-
-def render_request_report(view: RequestReportView) -> str:
-    """The page as text."""
-    return render_page(request_page_of(view))
 
 
 def request_page_of(view: RequestReportView) -> Page:
@@ -38,8 +18,20 @@ def request_page_of(view: RequestReportView) -> Page:
     def drawn(*names: str) -> tuple[Figure, ...]:
         return tuple(figures[name] for name in names if name in figures)
 
+    return Page(
+        title=view.title,
+        subtitle=view.subtitle,
+        tool_version=view.tool_version,
+        answers=_validity(view.online) + answers_of(view.five_lines),
+        lead_cautions=view.lead_cautions,
+        sections=(*_results(view, drawn), *_evidence(view, drawn)),
+    )
+
+
+def _results(view: RequestReportView, drawn: Drawn) -> tuple[Section, ...]:
+    """What was measured or simulated."""
     online, handovers = view.online, request_tables.handovers_table(view)
-    sections = (
+    return (
         _promises(view.judgement),
         Section(
             id="latency",
@@ -68,6 +60,13 @@ def request_page_of(view: RequestReportView) -> Page:
             figures=drawn("load-queue", "load-kv", "load-holes", "load-swaps", "load-preemptions"),
         ),
         Section(id="slots", title="Who sits where", nav="Slots", figures=drawn("slot-timeline")),
+    )
+
+
+def _evidence(view: RequestReportView, drawn: Drawn) -> tuple[Section, ...]:
+    """Whether it may be trusted, what the words mean, and where it comes from."""
+    online = view.online
+    return (
         Section(
             id="checks",
             title="Validity checks",
@@ -90,14 +89,6 @@ def request_page_of(view: RequestReportView) -> Page:
             files=view.files,
             command=view.rerun_command,
         ),
-    )
-    return Page(
-        title=view.title,
-        subtitle=view.subtitle,
-        tool_version=view.tool_version,
-        answers=_validity(online) + answers_of(view.five_lines),
-        lead_cautions=view.lead_cautions,
-        sections=sections,
     )
 
 
@@ -126,12 +117,6 @@ def _definitions(view: RequestReportView) -> tuple[tuple[str, str], ...]:
 
 def _validity(online: OnlineView | None) -> tuple[tuple[str, str], ...]:
     return () if online is None else (("Validity", online_tables.validity_line(online.validity)),)
-
-
-# Which sections has a page on a load test beside those of every run of requests?
-
-
-Drawn: TypeAlias = Callable[..., tuple[Figure, ...]]
 
 
 def online_sections(online: OnlineView | None, drawn: Drawn) -> tuple[Section, ...]:

@@ -1,12 +1,10 @@
 """What do slots of a batch look like as one file that opens anywhere?"""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from inferometer.records.slot_timeline import SlotTimeline
 from inferometer.report.charts.slots import timeline_chart
 from inferometer.report.figure import figure_of
-from inferometer.report.html import render_page, write_page
 from inferometer.report.sections import Page, Section
 from inferometer.report.tables import TextTable
 
@@ -22,22 +20,6 @@ class TimelineView:
     tables: tuple[TextTable, ...] = ()
     definitions: tuple[tuple[str, str], ...] = ()
     tool_version: str = ""
-
-
-def write_timeline_report(view: TimelineView, path: Path) -> None:
-    """Write the page of this view: all of it or nothing.
-
-    Raises
-    ------
-    RecordError
-        The folder or the file cannot be written.
-    """
-    write_page(timeline_page_of(view), path)
-
-
-def render_timeline_report(view: TimelineView) -> str:
-    """The page as text."""
-    return render_page(timeline_page_of(view))
 
 
 def timeline_page_of(view: TimelineView) -> Page:

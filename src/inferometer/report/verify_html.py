@@ -1,33 +1,14 @@
 """What do sealed predictions and their measurement look like as one file that opens anywhere?"""
 
-from pathlib import Path
-
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from inferometer.report.charts.verified import verified_charts
 from inferometer.report.figure import figure_of
-from inferometer.report.html import render_page, write_page
 from inferometer.report.request_terminal import table_text
 from inferometer.report.sections import Page, Section
 from inferometer.report.verify_tables import DEFINITIONS, claims_table, promises_table
 from inferometer.report.verify_views import VerifyView
-
-
-def write_verify_report(view: VerifyView, path: Path) -> None:
-    """Write the report of this view: all of it or nothing.
-
-    Raises
-    ------
-    RecordError
-        The folder or the file cannot be written.
-    """
-    write_page(verify_page_of(view), path)
-
-
-def render_verify_report(view: VerifyView) -> str:
-    """The page as text."""
-    return render_page(verify_page_of(view))
 
 
 def verify_page_of(view: VerifyView) -> Page:

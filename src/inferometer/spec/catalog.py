@@ -9,7 +9,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -322,55 +322,26 @@ def hardware_from_entry(
     SpecError
         A source that the file does not spell out.
     """
-
-    def constant(part: ConstantEntry, unit: float) -> Constant:
-        value = part.value * unit
-        return Constant(
-            value=round(value) if unit > 1 else value,
-            source=_source(part.source, sources, where=where),
-            note=part.note,
-        )
-
-    def optional(part: ConstantEntry | None, unit: float) -> Constant | None:
-        return None if part is None else constant(part, unit)
-
-    def rates(
-        reached: dict[WeightFormat, ConstantEntry], read: dict[WeightFormat, ConstantEntry]
-    ) -> tuple[KernelRate, ...]:
-        return tuple(
-            KernelRate(
-                weights=name,
-                flop_per_s=constant(part, _TERA),
-                read_bytes_per_s=optional(read.get(name), _GIGA),
-            )
-            for name, part in reached.items()
-        )
-
+    read = _Constants(sources, where)
     kernels = entry.kernels
     return HardwareSpec(
         hardware_id=entry.hardware_id,
         name=entry.name,
         vendor=entry.vendor,
         kind=entry.kind,
-        memory_bytes=constant(entry.memory_gib, _GIB),
-        memory_bytes_per_s=constant(entry.memory_gb_per_s, _GIGA),
-        peaks=tuple(
-            PeakSpec(dtype=dtype, flop_per_s=constant(part, _TERA))
-            for dtype, part in entry.peaks_tflop_per_s.items()
-        ),
-        measured_peaks=tuple(
-            PeakSpec(dtype=dtype, flop_per_s=constant(part, _TERA), is_measured_matmul=True)
-            for dtype, part in entry.measured_tflop_per_s.items()
-        ),
+        memory_bytes=read.constant(entry.memory_gib, _GIB),
+        memory_bytes_per_s=read.constant(entry.memory_gb_per_s, _GIGA),
+        peaks=read.peaks(entry.peaks_tflop_per_s, is_measured=False),
+        measured_peaks=read.peaks(entry.measured_tflop_per_s, is_measured=True),
         kernels=KernelRates(
-            dense=rates(kernels.dense_tflop_per_s, kernels.dense_gb_per_s),
-            experts=rates(kernels.experts_tflop_per_s, kernels.experts_gb_per_s),
-            message_s=optional(kernels.message_us, _MICRO),
-            reduce_bytes_per_s=optional(kernels.reduce_gb_per_s, _GIGA),
+            dense=read.rates(kernels.dense_tflop_per_s, kernels.dense_gb_per_s),
+            experts=read.rates(kernels.experts_tflop_per_s, kernels.experts_gb_per_s),
+            message_s=read.optional(kernels.message_us, _MICRO),
+            reduce_bytes_per_s=read.optional(kernels.reduce_gb_per_s, _GIGA),
         ),
-        link_bytes_per_s=optional(entry.link_gb_per_s, _GIGA),
-        pcie_bytes_per_s=optional(entry.pcie_gb_per_s, _GIGA),
-        power_watt=optional(entry.power_watt, 1),
+        link_bytes_per_s=read.optional(entry.link_gb_per_s, _GIGA),
+        pcie_bytes_per_s=read.optional(entry.pcie_gb_per_s, _GIGA),
+        power_watt=read.optional(entry.power_watt, 1),
         prices=tuple(
             PriceSpec(
                 usd_per_hour=price.usd_per_hour,
@@ -382,6 +353,47 @@ def hardware_from_entry(
         ),
         note=entry.note,
     )
+
+
+class _Constants(NamedTuple):
+    """The constants of a catalogue file, each with the source that the file names."""
+
+    sources: dict[str, Source]
+    where: str
+
+    def constant(self, part: ConstantEntry, unit: float) -> Constant:
+        """The entry's value in the base unit; whole where the file's unit is larger than that."""
+        value = part.value * unit
+        return Constant(
+            value=round(value) if unit > 1 else value,
+            source=_source(part.source, self.sources, where=self.where),
+            note=part.note,
+        )
+
+    def optional(self, part: ConstantEntry | None, unit: float) -> Constant | None:
+        return None if part is None else self.constant(part, unit)
+
+    def peaks(
+        self, entries: dict[DType, ConstantEntry], *, is_measured: bool
+    ) -> tuple[PeakSpec, ...]:
+        return tuple(
+            PeakSpec(
+                dtype=dtype, flop_per_s=self.constant(part, _TERA), is_measured_matmul=is_measured
+            )
+            for dtype, part in entries.items()
+        )
+
+    def rates(
+        self, reached: dict[WeightFormat, ConstantEntry], read: dict[WeightFormat, ConstantEntry]
+    ) -> tuple[KernelRate, ...]:
+        return tuple(
+            KernelRate(
+                weights=name,
+                flop_per_s=self.constant(part, _TERA),
+                read_bytes_per_s=self.optional(read.get(name), _GIGA),
+            )
+            for name, part in reached.items()
+        )
 
 
 def _texts(folder: str) -> list[tuple[str, str]]:

@@ -1,12 +1,12 @@
 """What do charts with one row per point share: the order of rows, their labels, the height of the chart?"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import altair as alt
 
 from inferometer.report.cells import has_several_runs, point_label
-from inferometer.report.charts.frame import phone_lines
+from inferometer.report.charts.frame import INK, Row, phone_lines, values
 from inferometer.report.views import PointRow
 
 MAX_LABEL_WIDTH: Final = 150
@@ -59,3 +59,25 @@ def label_axis(
 def rows_height(labels: Sequence[str], *, row_height: int = ROW_HEIGHT) -> int:
     """As high as the rows need."""
     return max(3, len(set(labels))) * row_height
+
+
+def stacked_layers(
+    rows: Sequence[Row], totals: Sequence[Row], x: alt.X, y: alt.Y, colours: Mapping[str, str]
+) -> list[alt.Chart]:
+    """Bars made of parts, each in its colour, with the whole's duration as text at the right."""
+    names = list(colours)
+    colour = alt.Color(
+        "part:N",
+        sort=names,
+        scale=alt.Scale(domain=names, range=list(colours.values())),
+        legend=alt.Legend(title=None, columns=2),
+    )
+    tooltip = [
+        "label:N",
+        "part:N",
+        alt.Tooltip("share:Q", title="%", format=".3~r"),
+        alt.Tooltip("time:N"),
+    ]
+    bars = alt.Chart(values(rows)).mark_bar(stroke=INK, strokeWidth=0.5)
+    text = alt.Chart(values(totals)).mark_text(align="left", dx=6).encode(x=x, y=y, text="text:N")
+    return [bars.encode(x=x, x2="to:Q", y=y, color=colour, tooltip=tooltip), text]

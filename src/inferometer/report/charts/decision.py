@@ -33,20 +33,7 @@ def pareto_chart(view: DecisionView) -> ChartSpec | None:
     """Output per device against output per user: up and to the right is better."""
     if not view.trades:
         return None
-    rows: list[Row] = []
-    devices = list(dict.fromkeys(point.device for point in view.trades))
-    for point in sorted(
-        view.trades, key=lambda one: (devices.index(one.device), one.tokens_per_s_per_user.value)
-    ):
-        bounded = interval_fields(point.device_tokens_per_s, 1.0)
-        rows.append(
-            {
-                "series": point.device,
-                "x": point.tokens_per_s_per_user.value,
-                "flags": _missed(point),
-                **bounded,
-            }
-        )
+    rows = _trade_rows(view.trades)
     x = alt.X(
         "x:Q",
         axis=alt.Axis(title="output tok/s per user (1 / median TPOT)", tickCount=6, grid=False),
@@ -84,6 +71,22 @@ def pareto_chart(view: DecisionView) -> ChartSpec | None:
     )
 
 
+def _trade_rows(trades: Sequence[TradePoint]) -> list[Row]:
+    """Each device's points from the slowest to the fastest user."""
+    devices = list(dict.fromkeys(point.device for point in trades))
+    return [
+        {
+            "series": point.device,
+            "x": point.tokens_per_s_per_user.value,
+            "flags": "" if point.verdict == "met" else point.verdict,
+            **interval_fields(point.device_tokens_per_s, 1.0),
+        }
+        for point in sorted(
+            trades, key=lambda one: (devices.index(one.device), one.tokens_per_s_per_user.value)
+        )
+    ]
+
+
 def limit_cost_chart(view: DecisionView) -> ChartSpec | None:
     """Dollars per hour against how strict the promise is."""
     priced = [one for one in view.limit_costs if one.usd_per_hour is not None]
@@ -93,14 +96,6 @@ def limit_cost_chart(view: DecisionView) -> ChartSpec | None:
         {"series": one.device, "x": one.limit_ratio, "value": one.usd_per_hour, "flags": ""}
         for one in priced
     ]
-    ratios = sorted({row["x"] for row in rows})
-    scale = alt.Scale(type="log", domain=log_axis_domain(ratios, margin_ratio=1.1), nice=False)
-    axis = alt.Axis(
-        title="limits, times those of the promise (log scale): stricter to the left",
-        values=ratios,
-        format="~r",
-        grid=False,
-    )
     y = alt.Y(
         "value:Q",
         scale=alt.Scale(zero=True),
@@ -122,9 +117,7 @@ def limit_cost_chart(view: DecisionView) -> ChartSpec | None:
             f" {ends[-1].limit_ratio:g} times."
         ),
         spec=finished(
-            measured_lines(
-                rows, alt.X("x:Q", scale=scale, axis=axis), y, tooltip=tooltip, has_curve=False
-            ),
+            measured_lines(rows, _limits_axis(rows), y, tooltip=tooltip, has_curve=False),
             height=260,
         ),
         header=("device", "limits", "promise", "replicas", "$/h"),
@@ -139,6 +132,18 @@ def limit_cost_chart(view: DecisionView) -> ChartSpec | None:
             for one in priced
         ),
     )
+
+
+def _limits_axis(rows: Sequence[Row]) -> alt.X:
+    ratios = sorted({row["x"] for row in rows})
+    scale = alt.Scale(type="log", domain=log_axis_domain(ratios, margin_ratio=1.1), nice=False)
+    axis = alt.Axis(
+        title="limits, times those of the promise (log scale): stricter to the left",
+        values=ratios,
+        format="~r",
+        grid=False,
+    )
+    return alt.X("x:Q", scale=scale, axis=axis)
 
 
 def traffic_chart(view: DecisionView) -> ChartSpec | None:
@@ -235,6 +240,28 @@ def probes_chart(view: DecisionView) -> ChartSpec | None:
         }
         for place, probe in enumerate(view.probes, start=1)
     ]
+    return ChartSpec(
+        chart_id="probes",
+        title="Every probe, and the bracket",
+        finding=_bracket_words(view),
+        spec=finished(_probe_layers(view, rows, names), height=280),
+        header=("probe", f"load, {view.unit}", "length", "verdict", "seen / limit", "weakest"),
+        rows=tuple(
+            (
+                str(place),
+                format_number(probe.offered_load),
+                names[probe.effort > 0],
+                probe.verdict,
+                "–" if probe.margin_ratio is None else format_number(probe.margin_ratio),
+                probe.why,
+            )
+            for place, probe in enumerate(view.probes, start=1)
+        ),
+    )
+
+
+def _probe_layers(view: DecisionView, rows: Sequence[Row], names: Sequence[str]) -> list[alt.Chart]:
+    """The limit, both ends of the bracket, and the probes."""
     x_scale = alt.Scale(type="log", domain=log_axis_domain([row["x"] for row in rows]), nice=False)
     x = alt.X(
         "x:Q",
@@ -272,7 +299,7 @@ def probes_chart(view: DecisionView) -> ChartSpec | None:
         .encode(y=y)
     )
     bracket = [{"x": load} for load in (view.kept_load, view.broken_load) if load is not None]
-    layers = [
+    return [
         limit,
         *(
             [alt.Chart(values(bracket)).mark_rule(color=INK, strokeWidth=1.2).encode(x=x)]
@@ -281,24 +308,6 @@ def probes_chart(view: DecisionView) -> ChartSpec | None:
         ),
         points,
     ]
-    return ChartSpec(
-        chart_id="probes",
-        title="Every probe, and the bracket",
-        finding=_bracket_words(view),
-        spec=finished(layers, height=280),
-        header=("probe", f"load, {view.unit}", "length", "verdict", "seen / limit", "weakest"),
-        rows=tuple(
-            (
-                str(place),
-                format_number(probe.offered_load),
-                names[probe.effort > 0],
-                probe.verdict,
-                "–" if probe.margin_ratio is None else format_number(probe.margin_ratio),
-                probe.why,
-            )
-            for place, probe in enumerate(view.probes, start=1)
-        ),
-    )
 
 
 def _bracket_words(view: DecisionView) -> str:
@@ -313,10 +322,6 @@ def _bracket_words(view: DecisionView) -> str:
         else f"{format_number(view.broken_load)} break it"
     )
     return f"{kept}, {broken}: lines stand at both; the dashed line is the limit."
-
-
-def _missed(point: TradePoint) -> str:
-    return "" if point.verdict == "met" else point.verdict
 
 
 def _hours() -> alt.X:

@@ -7,8 +7,8 @@ import altair as alt
 
 from inferometer.records.ttft_parts import TtftParts
 from inferometer.report.cells import ABSENT_TEXT
-from inferometer.report.charts.bars import MAX_ROWS, label_axis, rows_height
-from inferometer.report.charts.frame import INK, ChartSpec, Row, finished, values
+from inferometer.report.charts.bars import MAX_ROWS, label_axis, rows_height, stacked_layers
+from inferometer.report.charts.frame import ChartSpec, Row, finished
 from inferometer.report.decision_views import RateView
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.server_tables import largest_part, named_parts
@@ -42,16 +42,8 @@ def _parts_chart(bars: Sequence[tuple[str, TtftParts]]) -> ChartSpec | None:
     shown = positive[:MAX_ROWS]
     if not shown:
         return None
-    names = [
-        name
-        for name in COLOURS
-        if any(
-            value is not None
-            for _, parts in shown
-            for known, value in named_parts(parts)
-            if known == name
-        )
-    ]
+    known = {name for _, parts in shown for name, value in named_parts(parts) if value is not None}
+    names = [name for name in COLOURS if name in known]
     labels = [label for label, _ in shown]
     scale = alt.Scale(domain=[0, _SHOWN_PERCENT], nice=False)
     x = alt.X(
@@ -65,33 +57,18 @@ def _parts_chart(bars: Sequence[tuple[str, TtftParts]]) -> ChartSpec | None:
         n_all=len(positive),
         rows="rows: runs by their traffic" if len(shown) > 1 else "",
     )
-    colour = alt.Color(
-        "part:N",
-        sort=names,
-        scale=alt.Scale(domain=names, range=[COLOURS[name] for name in names]),
-        legend=alt.Legend(title=None, columns=2),
-    )
-    tooltip = [
-        "label:N",
-        "part:N",
-        alt.Tooltip("share:Q", title="%", format=".3~r"),
-        alt.Tooltip("time:N"),
-    ]
     rows = [row for label, parts in shown for row in _rows(label, parts)]
-    data = alt.Chart(values(rows)).mark_bar(stroke=INK, strokeWidth=0.5)
     totals: list[Row] = [
         {"label": label, "from": 100, "text": format_duration(parts.total_s)}
         for label, parts in shown
     ]
-    text = alt.Chart(values(totals)).mark_text(align="left", dx=6).encode(x=x, y=y, text="text:N")
+    ends = shown if len(shown) == 1 else (shown[0], shown[-1])
     return ChartSpec(
         chart_id="ttft-parts",
         title="Where the time to the first token goes",
-        finding=(
-            f"{'; '.join(_finding(label, parts) for label, parts in (shown if len(shown) == 1 else (shown[0], shown[-1])))}."
-        ),
+        finding=f"{'; '.join(_finding(label, parts) for label, parts in ends)}.",
         spec=finished(
-            [data.encode(x=x, x2="to:Q", y=y, color=colour, tooltip=tooltip), text],
+            stacked_layers(rows, totals, x, y, {name: COLOURS[name] for name in names}),
             height=rows_height(labels, row_height=28),
         ),
         header=("run", "requests", "mean TTFT, ms", *(f"{name}, ms" for name in names)),

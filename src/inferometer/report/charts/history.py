@@ -4,6 +4,7 @@ Requests one by one, and percentiles of windows of time.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import altair as alt
@@ -47,62 +48,9 @@ def _chart(history: LatencyHistory | None) -> ChartSpec | None:
         "x:Q",
         axis=alt.Axis(title="intended send, s since the start of the run", tickCount=6, grid=False),
     )
-    scale = alt.Scale(
-        type="log", domain=log_axis_domain([row["value"] for row in (*dots, *lines)]), nice=False
-    )
-    drawn = (
-        "each dot is a request"
-        if len(dots) == history.n_requests
-        else f"dots: {len(dots)} of {history.n_requests} requests"
-    )
-    shaded = " · shaded: warm-up and drain" if _shades(history, x) else ""
-    triangles = ", triangles: not done" if any(dot["note"] for dot in dots) else ""
-    window = (
-        f"lines: percentiles of windows of {format_duration(history.windows.width_s)}"
-        if lines
-        else ""
-    )
-    y = alt.Y(
-        "value:Q",
-        scale=scale,
-        axis=y_axis(
-            f"{name}, ms (log scale)", f"{drawn}{triangles} · {window}{shaded}", tick_count=5
-        ),
-    )
-    tooltip = [
-        alt.Tooltip("x:Q", title="s", format=".2f"),
-        alt.Tooltip("value:Q", title="ms", format=".4~r"),
-        alt.Tooltip("note:N", title=" "),
-    ]
-    layers = [
-        *_shades(history, x),
-        alt.Chart(values(dots))
-        .mark_point(filled=True, size=9, opacity=0.35, color=MUTED)
-        .encode(x=x, y=y, tooltip=tooltip),
-    ]
-    undone = [dot for dot in dots if dot["note"]]
-    if undone:
-        layers.append(
-            alt.Chart(values(undone))
-            .mark_point(shape="triangle-up", filled=False, size=36, color=MUTED)
-            .encode(x=x, y=y, tooltip=tooltip)
-        )
-    if lines:
-        channels = series_channels(
-            [one for one in _NAMES if any(row["series"] == one for row in lines)]
-        )
-        base = alt.Chart(values(lines))
-        shown = [
-            alt.Tooltip("series:N", title="percentile"),
-            alt.Tooltip("value:Q", title="ms", format=".4~r"),
-            alt.Tooltip("n:Q", title="requests"),
-        ]
-        layers.append(base.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=channels["color"]))
-        layers.append(
-            base.mark_point(filled=True, size=22, opacity=1).encode(
-                x=x, y=y, **channels, tooltip=shown
-            )
-        )
+    shades = _shades(history, x)
+    y = _latency_axis(history, dots, lines, has_shades=bool(shades))
+    layers = [*shades, *_dot_layers(dots, x, y), *_line_layers(lines, x, y)]
     return ChartSpec(
         chart_id=f"{history.latency}-over-time",
         title=f"{name} over the time of the run",
@@ -114,6 +62,78 @@ def _chart(history: LatencyHistory | None) -> ChartSpec | None:
             for i in range(0, len(history.windows.start_s), 1 + len(history.windows.start_s) // 24)
         ),
     )
+
+
+def _latency_axis(
+    history: LatencyHistory, dots: Sequence[Row], lines: Sequence[Row], *, has_shades: bool
+) -> alt.Y:
+    """A logarithmic axis whose title says what is drawn."""
+    name = LATENCY_NAMES[history.latency]
+    scale = alt.Scale(
+        type="log", domain=log_axis_domain([row["value"] for row in (*dots, *lines)]), nice=False
+    )
+    drawn = (
+        "each dot is a request"
+        if len(dots) == history.n_requests
+        else f"dots: {len(dots)} of {history.n_requests} requests"
+    )
+    shaded = " · shaded: warm-up and drain" if has_shades else ""
+    triangles = ", triangles: not done" if any(dot["note"] for dot in dots) else ""
+    window = (
+        f"lines: percentiles of windows of {format_duration(history.windows.width_s)}"
+        if lines
+        else ""
+    )
+    return alt.Y(
+        "value:Q",
+        scale=scale,
+        axis=y_axis(
+            f"{name}, ms (log scale)", f"{drawn}{triangles} · {window}{shaded}", tick_count=5
+        ),
+    )
+
+
+def _dot_layers(dots: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """Requests one by one; triangles are lower bounds."""
+    tooltip = [
+        alt.Tooltip("x:Q", title="s", format=".2f"),
+        alt.Tooltip("value:Q", title="ms", format=".4~r"),
+        alt.Tooltip("note:N", title=" "),
+    ]
+    layers = [
+        alt.Chart(values(dots))
+        .mark_point(filled=True, size=9, opacity=0.35, color=MUTED)
+        .encode(x=x, y=y, tooltip=tooltip),
+    ]
+    undone = [dot for dot in dots if dot["note"]]
+    if undone:
+        layers.append(
+            alt.Chart(values(undone))
+            .mark_point(shape="triangle-up", filled=False, size=36, color=MUTED)
+            .encode(x=x, y=y, tooltip=tooltip)
+        )
+    return layers
+
+
+def _line_layers(lines: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """Percentiles of windows, each with its points."""
+    if not lines:
+        return []
+    channels = series_channels(
+        [one for one in _NAMES if any(row["series"] == one for row in lines)]
+    )
+    base = alt.Chart(values(lines))
+    shown = [
+        alt.Tooltip("series:N", title="percentile"),
+        alt.Tooltip("value:Q", title="ms", format=".4~r"),
+        alt.Tooltip("n:Q", title="requests"),
+    ]
+    return [
+        base.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=channels["color"]),
+        base.mark_point(filled=True, size=22, opacity=1).encode(
+            x=x, y=y, **channels, tooltip=shown
+        ),
+    ]
 
 
 def _dots(history: LatencyHistory) -> list[Row]:

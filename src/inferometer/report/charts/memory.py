@@ -1,5 +1,6 @@
 """How much memory does each point take, and which points did not fit?"""
 
+from collections.abc import Sequence
 from typing import Final
 
 import altair as alt
@@ -27,13 +28,26 @@ def memory_chart(view: SweepReportView) -> ChartSpec | None:
     shown = points[:MAX_ROWS]
     labels = [label for label, _ in shown]
     rows = [row for label, point in shown for row in _bar_rows(label, point)]
-    present = [name for name in NAMES if any(row["series"] == name for row in rows)]
-    colours = alt.Scale(domain=present, range=[COLOURS[name] for name in present])
-    colour = alt.Color("series:N", scale=colours, sort=present, legend=alt.Legend(title=None))
     x = alt.X(
         "value:Q", axis=alt.Axis(title="peak memory, GiB", tickCount=6), scale=alt.Scale(zero=True)
     )
     y = label_axis(labels, "peak memory, GiB: highest of the repetitions", n_all=len(points))
+    failed = [label for label, point in shown if point.status == "out_of_memory"]
+    return ChartSpec(
+        chart_id="memory",
+        title="Peak memory",
+        finding=_finding([point for _, point in points]),
+        spec=finished(_layers(rows, failed, x, y), height=rows_height(labels)),
+        header=("point", "reserved GiB", "allocated GiB", "status"),
+        rows=tuple(_cells(label, point) for label, point in points),
+    )
+
+
+def _layers(rows: Sequence[Row], failed: Sequence[str], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """A thin bar in a thick one, and a cross where the point was out of memory."""
+    present = [name for name in NAMES if any(row["series"] == name for row in rows)]
+    colours = alt.Scale(domain=present, range=[COLOURS[name] for name in present])
+    colour = alt.Color("series:N", scale=colours, sort=present, legend=alt.Legend(title=None))
     layers: list[alt.Chart] = []
     for name, size in zip(NAMES, (14, 6), strict=True):
         chosen = [row for row in rows if row["series"] == name]
@@ -51,25 +65,16 @@ def memory_chart(view: SweepReportView) -> ChartSpec | None:
                     ],
                 )
             )
-    failed: list[Row] = [
-        {"label": label, "value": 0, "text": "✕ out of memory"}
-        for label, point in shown
-        if point.status == "out_of_memory"
-    ]
     if failed:
+        crosses: list[Row] = [
+            {"label": label, "value": 0, "text": "✕ out of memory"} for label in failed
+        ]
         layers.append(
-            alt.Chart(values(failed))
+            alt.Chart(values(crosses))
             .mark_text(align="left", dx=6, fontWeight="bold")
             .encode(x=x, y=y, text="text:N")
         )
-    return ChartSpec(
-        chart_id="memory",
-        title="Peak memory",
-        finding=_finding([point for _, point in points]),
-        spec=finished(layers, height=rows_height(labels)),
-        header=("point", "reserved GiB", "allocated GiB", "status"),
-        rows=tuple(_cells(label, point) for label, point in points),
-    )
+    return layers
 
 
 def _bar_rows(label: str, point: PointRow) -> list[Row]:

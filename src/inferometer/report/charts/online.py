@@ -4,12 +4,13 @@ All over the time of the run.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import altair as alt
 import numpy as np
 
 from inferometer.records.columns import F64
+from inferometer.records.load_series import GapMap
 from inferometer.report.charts.frame import (
     BAND_OPACITY,
     PALETTE,
@@ -37,23 +38,7 @@ def gap_chart(view: RequestReportView) -> ChartSpec | None:
     gaps = view.gaps
     if gaps is None:
         return None
-    rows: list[Row] = [
-        {
-            "x": x,
-            "x2": x + gaps.width_s,
-            "y": y,
-            "y2": y + gaps.n_requests_of_row,
-            "value": max(1e3 * gap_s, _LEAST_MS),
-            "n": n,
-        }
-        for x, y, gap_s, n in zip(
-            gaps.time_s.tolist(),
-            gaps.request.tolist(),
-            gaps.gap_s.tolist(),
-            gaps.n_gaps.tolist(),
-            strict=True,
-        )
-    ]
+    rows = _gap_rows(gaps)
     colour = alt.Color(
         "value:Q",
         scale=alt.Scale(
@@ -97,6 +82,27 @@ def gap_chart(view: RequestReportView) -> ChartSpec | None:
     )
 
 
+def _gap_rows(gaps: GapMap) -> list[Row]:
+    """One rectangle for each cell of the map."""
+    return [
+        {
+            "x": x,
+            "x2": x + gaps.width_s,
+            "y": y,
+            "y2": y + gaps.n_requests_of_row,
+            "value": max(1e3 * gap_s, _LEAST_MS),
+            "n": n,
+        }
+        for x, y, gap_s, n in zip(
+            gaps.time_s.tolist(),
+            gaps.request.tolist(),
+            gaps.gap_s.tolist(),
+            gaps.n_gaps.tolist(),
+            strict=True,
+        )
+    ]
+
+
 def in_flight_chart(view: RequestReportView) -> ChartSpec | None:
     """Requests between sending and the last byte."""
     flying = None if view.online is None else view.online.in_flight
@@ -108,9 +114,30 @@ def in_flight_chart(view: RequestReportView) -> ChartSpec | None:
             flying.start_s.tolist(), flying.mean.tolist(), flying.most.tolist(), strict=True
         )
     ]
+    peak = int(np.argmax(flying.most))
+    when = f"after {format_duration(max(0.0, float(flying.start_s[peak])))}"
+    mean = format_number(float(flying.mean.mean()))
+    return ChartSpec(
+        chart_id="in-flight",
+        title="Requests in flight",
+        finding=(
+            f"{mean} requests were in flight on average, at most {flying.most.max():.0f}, first"
+            f" {when}."
+        ),
+        spec=finished(_in_flight_layers(rows, flying.width_s), height=170),
+        header=("from, s", "mean", "most"),
+        rows=tuple(
+            (f"{row['x']:.1f}", format_number(row["value"]), f"{row['high']:.0f}")
+            for row in rows[:: 1 + len(rows) // _N_TABLE_ROWS]
+        ),
+    )
+
+
+def _in_flight_layers(rows: Sequence[Row], width_s: float) -> list[alt.Chart]:
+    """The mean of each window as a line, and a shade up to its largest."""
     axis = y_axis(
         "requests in flight",
-        f"line: mean of {format_duration(flying.width_s)} · shade: up to the most",
+        f"line: mean of {format_duration(width_s)} · shade: up to the most",
         tick_count=4,
         counts=True,
     )
@@ -124,7 +151,7 @@ def in_flight_chart(view: RequestReportView) -> ChartSpec | None:
         alt.Tooltip("value:Q", title="mean"),
         alt.Tooltip("high:Q", title="most"),
     ]
-    layers = [
+    return [
         base.mark_area(opacity=BAND_OPACITY, interpolate="step-after", color=PALETTE[0]).encode(
             x=x, y=y, y2="high:Q"
         ),
@@ -132,23 +159,6 @@ def in_flight_chart(view: RequestReportView) -> ChartSpec | None:
             x=x, y=y, tooltip=tooltip
         ),
     ]
-    peak = int(np.argmax(flying.most))
-    when = f"after {format_duration(max(0.0, float(flying.start_s[peak])))}"
-    mean = format_number(float(flying.mean.mean()))
-    return ChartSpec(
-        chart_id="in-flight",
-        title="Requests in flight",
-        finding=(
-            f"{mean} requests were in flight on average, at most {flying.most.max():.0f}, first"
-            f" {when}."
-        ),
-        spec=finished(layers, height=170),
-        header=("from, s", "mean", "most"),
-        rows=tuple(
-            (f"{row['x']:.1f}", format_number(row["value"]), f"{row['high']:.0f}")
-            for row in rows[:: 1 + len(rows) // _N_TABLE_ROWS]
-        ),
-    )
 
 
 def lateness_chart(view: RequestReportView) -> ChartSpec | None:

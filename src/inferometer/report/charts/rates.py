@@ -5,7 +5,7 @@ rate they stand in throughput against latency alone, as a line of their own.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import altair as alt
 
@@ -51,6 +51,10 @@ _CONCURRENCY: Final = _Traffic(
 )
 
 
+_Pick: TypeAlias = tuple[str, Callable[[RatePoint], Percentile | None]]
+"""A percentile's name, and where a run has it."""
+
+
 def ttft_rate_chart(view: RateView) -> ChartSpec | None:
     """TTFT p50 and p95 against the offered rate, or the concurrency."""
     return _latency_chart(
@@ -81,8 +85,26 @@ def goodput_rate_chart(view: RateView) -> ChartSpec | None:
         }
         for point in shown
     ]
+    best = max(shown, key=lambda point: point.good_requests_per_s or 0.0)
+    return ChartSpec(
+        chart_id="goodput-vs-rate",
+        title=f"Goodput against {traffic.words}",
+        finding=(
+            f"Goodput is at most {format_number(best.good_requests_per_s or 0.0)} requests/s, "
+            f"at {format_number(_place(best))} {traffic.unit}."
+        ),
+        spec=finished(_goodput_layers(rows, traffic, is_closed=view.is_closed), height=260),
+        header=("run", traffic.header, "good/s", "verdict"),
+        rows=tuple(
+            (row["run"], format_number(row["x"]), format_number(row["value"]), row["flags"])
+            for row in rows
+        ),
+    )
+
+
+def _goodput_layers(rows: Sequence[Row], traffic: _Traffic, *, is_closed: bool) -> list[alt.Chart]:
+    """Goodput, and behind it the line on which all offered requests are good."""
     end = max(max(row["x"], row["value"]) for row in rows) * 1.05
-    is_closed = view.is_closed
     x_end, y_end = (
         (max(row["x"] for row in rows) * 1.05, max(row["value"] for row in rows) * 1.05)
         if is_closed
@@ -101,23 +123,7 @@ def goodput_rate_chart(view: RateView) -> ChartSpec | None:
         alt.Tooltip("x:Q", title=traffic.header, format=".3~r"),
         alt.Tooltip("value:Q", title="good/s", format=".3~r"),
     ]
-    best = max(shown, key=lambda point: point.good_requests_per_s or 0.0)
-    return ChartSpec(
-        chart_id="goodput-vs-rate",
-        title=f"Goodput against {traffic.words}",
-        finding=(
-            f"Goodput is at most {format_number(best.good_requests_per_s or 0.0)} requests/s, "
-            f"at {format_number(_place(best))} {traffic.unit}."
-        ),
-        spec=finished(
-            [*behind, *measured_lines(rows, x, y, tooltip=tooltip, has_curve=False)], height=260
-        ),
-        header=("run", traffic.header, "good/s", "verdict"),
-        rows=tuple(
-            (row["run"], format_number(row["x"]), format_number(row["value"]), row["flags"])
-            for row in rows
-        ),
-    )
+    return [*behind, *measured_lines(rows, x, y, tooltip=tooltip, has_curve=False)]
 
 
 def throughput_latency_chart(view: RateView) -> ChartSpec | None:
@@ -130,6 +136,25 @@ def throughput_latency_chart(view: RateView) -> ChartSpec | None:
     if len(shown) < 2:
         return None
     rows = [row for point in shown if (row := _traded(point)) is not None]
+    most = max(rows, key=lambda row: float(row["value"]))
+    return ChartSpec(
+        chart_id="throughput-latency",
+        title="Throughput against TTFT",
+        finding=(
+            f"The most output is {format_number(most['value'])} tok/s, at a TTFT p95 of"
+            f" {format_number(most['x'])} ms."
+        ),
+        spec=finished(_trade_layers(rows), height=280),
+        header=("run", "TTFT p95, ms", "output tok/s", "verdict"),
+        rows=tuple(
+            (row["run"], format_number(row["x"]), format_number(row["value"]), row["flags"])
+            for row in rows
+        ),
+    )
+
+
+def _trade_layers(rows: Sequence[Row]) -> list[alt.Chart]:
+    """A line through the runs in the order of their traffic; flagged runs are hollow."""
     x_scale = alt.Scale(type="log", domain=log_axis_domain([row["x"] for row in rows]), nice=False)
     x = alt.X(
         "x:Q",
@@ -162,28 +187,59 @@ def throughput_latency_chart(view: RateView) -> ChartSpec | None:
             filled=True, size=POINT_SIZE * 0.3, opacity=1, color=PAPER
         )
         layers.append(hollow.encode(x=x, y=y, shape=channels["shape"]))
-    most = max(rows, key=lambda row: float(row["value"]))
+    return layers
+
+
+def _latency_chart(view: RateView, name: str, picks: Sequence[_Pick]) -> ChartSpec | None:
+    traffic = _traffic(view)
+    rows = _latency_rows(view, picks)
+    if len({row["run"] for row in rows}) < 2:
+        return None
+    x_scale = alt.Scale(nice=False, zero=False, padding=12)
+    x = alt.X("x:Q", axis=_traffic_axis(traffic), scale=x_scale)
+    promised = _promised_rows(view, name)
+    shown = [end for row in rows for end in ends(row)] + [row["value"] for row in promised]
+    scale = alt.Scale(type="log", domain=log_axis_domain(shown))
+    y = alt.Y(
+        "value:Q",
+        scale=scale,
+        axis=y_axis(f"{name}, ms (log scale)", "bars: 95 % interval", _hollow(rows), tick_count=5),
+    )
+    tooltip = [
+        alt.Tooltip("run:N"),
+        alt.Tooltip("series:N", title=" "),
+        alt.Tooltip("value:Q", title="ms", format=".4~r"),
+    ]
+    shown_last = [row for row in rows if row["series"] == picks[-1][0]]
+    first, last = shown_last[0], shown_last[-1]
+    lines = measured_lines(rows, x, y, tooltip=tooltip, has_curve=False)
     return ChartSpec(
-        chart_id="throughput-latency",
-        title="Throughput against TTFT",
+        chart_id=f"{name.lower()}-vs-rate",
+        title=f"{name} against {traffic.words}",
         finding=(
-            f"The most output is {format_number(most['value'])} tok/s, at a TTFT p95 of"
-            f" {format_number(most['x'])} ms."
+            f"{name} {picks[-1][0]} goes from {format_number(first['value'])} ms at"
+            f" {format_number(first['x'])} {traffic.unit} to {format_number(last['value'])} ms at"
+            f" {format_number(last['x'])}."
         ),
-        spec=finished(layers, height=280),
-        header=("run", "TTFT p95, ms", "output tok/s", "verdict"),
+        spec=finished([*_promised_lines(promised, y), *lines], height=260),
+        header=("run", traffic.header, *(f"{name} {series}" for series, _ in picks), "verdict"),
         rows=tuple(
-            (row["run"], format_number(row["x"]), format_number(row["value"]), row["flags"])
-            for row in rows
+            (
+                point.label,
+                format_number(_place(point)),
+                *(
+                    duration_cell(None if (found := pick(point)) is None else found.seconds)
+                    for _, pick in picks
+                ),
+                _flag(point),
+            )
+            for point in _placed(view)
         ),
     )
 
 
-def _latency_chart(
-    view: RateView, name: str, picks: Sequence[tuple[str, Callable[[RatePoint], Percentile | None]]]
-) -> ChartSpec | None:
+def _latency_rows(view: RateView, picks: Sequence[_Pick]) -> list[Row]:
     rows: list[Row] = []
-    traffic = _traffic(view)
     for series, pick in picks:
         for point in _placed(view):
             found = pick(point)
@@ -201,56 +257,7 @@ def _latency_chart(
                     }
                     | bounded
                 )
-    if len({row["run"] for row in rows}) < 2:
-        return None
-    x = alt.X(
-        "x:Q", axis=_traffic_axis(traffic), scale=alt.Scale(nice=False, zero=False, padding=12)
-    )
-    promised = _promised_rows(view, name)
-    shown = [end for row in rows for end in ends(row)] + [row["value"] for row in promised]
-    scale = alt.Scale(type="log", domain=log_axis_domain(shown))
-    y = alt.Y(
-        "value:Q",
-        scale=scale,
-        axis=y_axis(f"{name}, ms (log scale)", "bars: 95 % interval", _hollow(rows), tick_count=5),
-    )
-    tooltip = [
-        alt.Tooltip("run:N"),
-        alt.Tooltip("series:N", title=" "),
-        alt.Tooltip("value:Q", title="ms", format=".4~r"),
-    ]
-    first, last = (
-        [row for row in rows if row["series"] == picks[-1][0]][index] for index in (0, -1)
-    )
-    return ChartSpec(
-        chart_id=f"{name.lower()}-vs-rate",
-        title=f"{name} against {traffic.words}",
-        finding=(
-            f"{name} {picks[-1][0]} goes from {format_number(first['value'])} ms at"
-            f" {format_number(first['x'])} {traffic.unit} to {format_number(last['value'])} ms at"
-            f" {format_number(last['x'])}."
-        ),
-        spec=finished(
-            [
-                *_promised_lines(promised, y),
-                *measured_lines(rows, x, y, tooltip=tooltip, has_curve=False),
-            ],
-            height=260,
-        ),
-        header=("run", traffic.header, *(f"{name} {series}" for series, _ in picks), "verdict"),
-        rows=tuple(
-            (
-                point.label,
-                format_number(_place(point)),
-                *(
-                    duration_cell(None if (found := pick(point)) is None else found.seconds)
-                    for _, pick in picks
-                ),
-                _flag(point),
-            )
-            for point in _placed(view)
-        ),
-    )
+    return rows
 
 
 def _promised_rows(view: RateView, name: str) -> list[Row]:

@@ -53,6 +53,26 @@ def timeline_chart(
     n_steps = timeline.states.shape[1]
     last = timeline.first_step + n_steps
     rows = [_row(timeline, one, cell_width=WIDTH / n_steps) for one in drawn]
+    return ChartSpec(
+        chart_id=chart_id,
+        title=(
+            f"{f'{who}: what' if who else 'What'} each seat did, steps {timeline.first_step} to"
+            f" {last - 1}"
+        ),
+        finding=_finding(timeline, n_seats),
+        spec=finished(
+            _layers(timeline, rows, states, n_seats), height=max(60, _ROW_HEIGHT * n_seats)
+        ),
+        header=("seat", "did", "request", "steps", "tokens", "from", "for"),
+        rows=tuple(_cells(timeline, one) for one in drawn[:_MAX_TABLE_ROWS]),
+    )
+
+
+def _layers(
+    timeline: SlotTimeline, rows: Sequence[Row], states: Sequence[CellState], n_seats: int
+) -> list[alt.Chart]:
+    """A row for each seat, a bar for each slice, letters on the bars."""
+    last = timeline.first_step + timeline.states.shape[1]
     x_scale = alt.Scale(domain=[timeline.first_step, last], nice=False)
     x = alt.X(
         "x:Q",
@@ -88,17 +108,7 @@ def timeline_chart(
             ink = INK if state is CellState.CONTEXT else "white"
             text = alt.Chart(values(labelled)).mark_text(fontSize=9, color=ink)
             layers.append(text.encode(x=alt.X("middle:Q", scale=x_scale), y=y, text="label:N"))
-    return ChartSpec(
-        chart_id=chart_id,
-        title=(
-            f"{f'{who}: what' if who else 'What'} each seat did, steps {timeline.first_step} to"
-            f" {last - 1}"
-        ),
-        finding=_finding(timeline, n_seats),
-        spec=finished(layers, height=max(60, _ROW_HEIGHT * n_seats)),
-        header=("seat", "did", "request", "steps", "tokens", "from", "for"),
-        rows=tuple(_cells(timeline, one) for one in drawn[:_MAX_TABLE_ROWS]),
-    )
+    return layers
 
 
 def _n_drawn(timeline: SlotTimeline, slices: Sequence[Slice]) -> int:

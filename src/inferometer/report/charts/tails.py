@@ -4,6 +4,7 @@ Tails of TTFT, TPOT and E2E, both axes logarithmic, each in its interval.
 """
 
 import math
+from collections.abc import Sequence
 
 import altair as alt
 
@@ -30,13 +31,12 @@ def tails_chart(view: RequestReportView) -> ChartSpec | None:
         return None
     rows = [row for tail in view.tails for row in _rows(tail)]
     names = [LATENCY_NAMES[tail.latency] for tail in view.tails]
-    channels = series_channels(names)
     numbers = [row["value"] for row in rows]
     x_scale = alt.Scale(
         type="log", domain=log_axis_domain(numbers, margin_ratio=1.15), nice=False, clamp=True
     )
     x_axis = alt.Axis(title="latency, ms (log scale)", format=",~r", tickCount=6, grid=False)
-    x = alt.X("value:Q", scale=x_scale, axis=x_axis)
+    x, x_low = (alt.X(f"{field}:Q", scale=x_scale, axis=x_axis) for field in ("value", "low"))
     lowest = min(row["share"] for row in rows)
     scale = alt.Scale(type="log", domain=[lowest / 1.2, 100], nice=False)
     counts = " · ".join(
@@ -50,6 +50,32 @@ def tails_chart(view: RequestReportView) -> ChartSpec | None:
         number_format="~r",
     )
     y = alt.Y("share:Q", scale=scale, axis=axis)
+    return ChartSpec(
+        chart_id="latency-tails",
+        title="Tails of latency",
+        finding=_finding(view.tails),
+        spec=finished(_layers(rows, names, x, x_low, y), height=320),
+        header=(
+            "latency",
+            "n",
+            *(f"{format_number(100 * share)} % took longer than" for share in NAMED_SHARES),
+        ),
+        rows=tuple(
+            (
+                LATENCY_NAMES[tail.latency],
+                str(tail.n_samples),
+                *(_at(tail, share) for share in NAMED_SHARES),
+            )
+            for tail in view.tails
+        ),
+    )
+
+
+def _layers(
+    rows: Sequence[Row], names: Sequence[str], x: alt.X, x_low: alt.X, y: alt.Y
+) -> list[alt.Chart]:
+    """A band from ``x_low`` on, a line, and points, hollow where they are lower bounds."""
+    channels = series_channels(names)
     banded = [row for row in rows if "low" in row]
     tooltip = [
         alt.Tooltip("series:N", title="latency"),
@@ -64,7 +90,7 @@ def tails_chart(view: RequestReportView) -> ChartSpec | None:
         band = alt.Chart(values(banded)).mark_area(orient="horizontal", opacity=BAND_OPACITY)
         layers.append(
             band.encode(
-                x=alt.X("low:Q", scale=x_scale, axis=x_axis),
+                x=x_low,
                 x2="high:Q",
                 y=y,
                 color=channels["color"],
@@ -86,25 +112,7 @@ def tails_chart(view: RequestReportView) -> ChartSpec | None:
             .mark_point(filled=False, size=34)
             .encode(x=x, y=y, **channels, tooltip=tooltip)
         )
-    return ChartSpec(
-        chart_id="latency-tails",
-        title="Tails of latency",
-        finding=_finding(view.tails),
-        spec=finished(layers, height=320),
-        header=(
-            "latency",
-            "n",
-            *(f"{format_number(100 * share)} % took longer than" for share in NAMED_SHARES),
-        ),
-        rows=tuple(
-            (
-                LATENCY_NAMES[tail.latency],
-                str(tail.n_samples),
-                *(_at(tail, share) for share in NAMED_SHARES),
-            )
-            for tail in view.tails
-        ),
-    )
+    return layers
 
 
 def _rows(tail: LatencyTail) -> list[Row]:

@@ -6,8 +6,8 @@ from typing import Final
 import altair as alt
 
 from inferometer.report.cells import ABSENT_TEXT, estimate_cell, has_several_runs, statistic_text
-from inferometer.report.charts.bars import MAX_ROWS, label_axis, rows_height
-from inferometer.report.charts.frame import INK, ChartSpec, Row, finished, values
+from inferometer.report.charts.bars import MAX_ROWS, label_axis, rows_height, stacked_layers
+from inferometer.report.charts.frame import ChartSpec, Row, finished
 from inferometer.report.views import Explained, PhaseName, SweepReportView
 from inferometer.units import format_duration, format_number
 
@@ -51,8 +51,11 @@ def _time_chart(
     has_runs = has_several_runs(row.run_label for row in explained)
     shown = explained[:MAX_ROWS]
     labels = [_label(row, has_runs=has_runs) for row in shown]
-    rows = [bar for row in shown for bar in _bar_rows(row, names, _label(row, has_runs=has_runs))]
-    ends = [_label(row, has_runs=has_runs) for row in shown]
+    rows = [
+        bar
+        for label, row in zip(labels, shown, strict=True)
+        for bar in _bar_rows(row, names, label)
+    ]
     lowest = min(0.0, *(row["from"] for row in rows))
     highest = max(100.0, *(row["to"] for row in rows))
     scale = alt.Scale(domain=[lowest, highest * 1.35], nice=False)
@@ -61,22 +64,6 @@ def _time_chart(
         scale=scale,
         axis=alt.Axis(title="% of the measured median", values=[0, 20, 40, 60, 80, 100]),
     )
-    colour = alt.Color(
-        "part:N",
-        sort=names,
-        scale=alt.Scale(
-            domain=names,
-            range=[COLOURS.get(name.replace(" ", "_"), OTHER_COLOUR) for name in names],
-        ),
-        legend=alt.Legend(title=None, columns=2),
-    )
-    tooltip = [
-        "label:N",
-        "part:N",
-        alt.Tooltip("share:Q", title="%", format=".3~r"),
-        alt.Tooltip("time:N"),
-    ]
-    bars = alt.Chart(values(rows)).mark_bar(stroke=INK, strokeWidth=0.5)
     y = label_axis(
         labels,
         _statistic(explained),
@@ -89,16 +76,15 @@ def _time_chart(
             "from": max(bar["to"] for bar in rows if bar["label"] == label),
             "text": format_duration(row.measured_s.value),
         }
-        for label, row in zip(ends, shown, strict=True)
+        for label, row in zip(labels, shown, strict=True)
     ]
-    text = alt.Chart(values(totals)).mark_text(align="left", dx=6).encode(x=x, y=y, text="text:N")
+    colours = {name: COLOURS.get(name.replace(" ", "_"), OTHER_COLOUR) for name in names}
     return ChartSpec(
         chart_id=chart_id,
         title=title,
         finding=_finding(explained),
         spec=finished(
-            [bars.encode(x=x, x2="to:Q", y=y, color=colour, tooltip=tooltip), text],
-            height=rows_height(labels, row_height=24),
+            stacked_layers(rows, totals, x, y, colours), height=rows_height(labels, row_height=24)
         ),
         header=("point", "measured ms", *(f"{name} ms" for name in names), "limited by"),
         rows=tuple(_cells(row, names, _label(row, has_runs=has_runs)) for row in explained),

@@ -1,5 +1,6 @@
 """How much of the machine's bandwidth does decode use, and how much of its arithmetic does prefill use?"""
 
+from collections.abc import Sequence
 from typing import Final
 
 import altair as alt
@@ -50,6 +51,24 @@ def utilisation_chart(view: SweepReportView) -> ChartSpec | None:
         notes_text(estimates),
         n_all=len(points),
     )
+    return ChartSpec(
+        chart_id="utilisation",
+        title="Memory bandwidth (MBU) and arithmetic (MFU) in use",
+        finding=_finding([point for _, point in points]),
+        spec=finished(_layers(rows, x, y), height=rows_height(labels, row_height=30)),
+        header=(
+            "point",
+            "MBU % of measured",
+            "MFU % of measured",
+            "MBU % of data sheet",
+            "MFU % of data sheet",
+        ),
+        rows=tuple(_cells(label, point) for label, point in points),
+    )
+
+
+def _layers(rows: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """A pair of bars for each point, and their intervals."""
     offset = alt.YOffset("series:N", sort=list(NAMES))
     colour = alt.Color(
         "series:N",
@@ -75,20 +94,7 @@ def utilisation_chart(view: SweepReportView) -> ChartSpec | None:
             .mark_rule(color=INK, strokeWidth=1.5)
             .encode(x=alt.X("low:Q"), x2="high:Q", y=y, yOffset=offset)
         )
-    return ChartSpec(
-        chart_id="utilisation",
-        title="Memory bandwidth (MBU) and arithmetic (MFU) in use",
-        finding=_finding([point for _, point in points]),
-        spec=finished(layers, height=rows_height(labels, row_height=30)),
-        header=(
-            "point",
-            "MBU % of measured",
-            "MFU % of measured",
-            "MBU % of data sheet",
-            "MFU % of data sheet",
-        ),
-        rows=tuple(_cells(label, point) for label, point in points),
-    )
+    return layers
 
 
 def _bar_rows(label: str, point: PointRow) -> list[Row]:

@@ -37,6 +37,28 @@ def verified_charts(view: VerifyView) -> tuple[ChartSpec, ...]:
 def _chart(unit: str, claims: Sequence[ClaimRow]) -> ChartSpec:
     """Measured against predicted, both with their intervals, with y = x and a band of ±10 %."""
     rows = [_row(claim) for claim in claims]
+    return ChartSpec(
+        chart_id=f"verified-{unit.replace('/', '-per-').replace(' ', '-')}",
+        title=f"Predicted against measured, {unit}",
+        finding=_finding(claims),
+        spec=finished(_layers(unit, claims, rows), height=380),
+        header=("at", "metric", "predicted", "measured", "error", "verdict"),
+        rows=tuple(
+            (
+                one.at,
+                one.metric,
+                estimate_cell(one.predicted),
+                estimate_cell(one.measured),
+                error_cell(one.error_fraction),
+                one.verdict,
+            )
+            for one in claims
+        ),
+    )
+
+
+def _layers(unit: str, claims: Sequence[ClaimRow], rows: Sequence[Row]) -> list[alt.Chart]:
+    """The line of equality, both intervals as a cross, and the points."""
     domain = log_axis_domain(
         [
             row[key]
@@ -63,15 +85,13 @@ def _chart(unit: str, claims: Sequence[ClaimRow]) -> ChartSpec:
         "metric:N",
         alt.Tooltip("at:N", title=" "),
         alt.Tooltip("x:Q", title=f"predicted, {unit}", format=".3~r"),
-    ]
-    tooltip += [
         alt.Tooltip("value:Q", title=f"measured, {unit}", format=".3~r"),
         "error:N",
         "verdict:N",
     ]
     bounded = alt.Chart(values([row for row in rows if "low" in row]))
     all_rows = alt.Chart(values(rows))
-    layers = [
+    return [
         *identity_layers(domain, x, y),
         all_rows.mark_rule(strokeWidth=2).encode(
             x=alt.X("x_low:Q"), x2="x_high:Q", y=y, color=channels["color"]
@@ -83,24 +103,6 @@ def _chart(unit: str, claims: Sequence[ClaimRow]) -> ChartSpec:
             x=x, y=y, **channels, tooltip=tooltip
         ),
     ]
-    return ChartSpec(
-        chart_id=f"verified-{unit.replace('/', '-per-').replace(' ', '-')}",
-        title=f"Predicted against measured, {unit}",
-        finding=_finding(claims),
-        spec=finished(layers, height=380),
-        header=("at", "metric", "predicted", "measured", "error", "verdict"),
-        rows=tuple(
-            (
-                one.at,
-                one.metric,
-                estimate_cell(one.predicted),
-                estimate_cell(one.measured),
-                error_cell(one.error_fraction),
-                one.verdict,
-            )
-            for one in claims
-        ),
-    )
 
 
 def _row(claim: ClaimRow) -> Row:

@@ -3,7 +3,7 @@
 Letters of shapes: N requests, B full blocks of all requests.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_type_hints
 
@@ -156,64 +156,31 @@ def check_plan(
     """
     if plan.n_requests == 0:
         raise SpecError("no requests", where=where, allowed="at least one")
-    rows = np.arange(plan.n_requests)
     _check_arrivals(plan, where, row_name)
-    for name in ("prompt_tokens", "output_tokens"):
-        _refuse(
-            getattr(plan, name) < 1,
-            name + " of {} is {}",
-            getattr(plan, name),
-            where,
-            row_name,
-            allowed="1 or more",
-        )
-    _refuse(
-        plan.max_tokens < plan.output_tokens,
-        "max_tokens of {} is {}, below its output_tokens",
-        plan.max_tokens,
-        where,
-        row_name,
-    )
-    for name in ("follows", "prefix_request"):
-        pointer = getattr(plan, name)
-        is_wrong = (pointer < NONE) | (pointer >= rows)
-        _refuse(
-            is_wrong,
-            name + " of {} is {}",
-            pointer,
-            where,
-            row_name,
-            allowed="an earlier request (counted from 0), or none",
-        )
-    for name in ("class_index", "tenant_index", "prefix_tokens"):
-        _refuse(
-            getattr(plan, name) < 0,
-            name + " of {} is {}",
-            getattr(plan, name),
-            where,
-            row_name,
-            allowed="0 or more",
-        )
-    for name in ("abort_after_ns", "session_index"):
-        _refuse(
-            getattr(plan, name) < NONE,
-            name + " of {} is {}",
-            getattr(plan, name),
-            where,
-            row_name,
-            allowed="0 or more, or none",
-        )
-    for name in ("arrival_ns", "think_ns", "abort_after_ns"):
-        _refuse(
-            getattr(plan, name) > MOST_NS,
-            name + " of {} is {}",
-            getattr(plan, name),
-            where,
-            row_name,
-            allowed=f"up to {MOST_NS}",
-        )
+    for column, is_wrong, why, advice in _range_checks(plan):
+        text = f"{column} of {{}} is {{}}{why}"
+        _refuse(is_wrong, text, getattr(plan, column), where, row_name, **advice)
     _check_followers(plan, where, row_name)
     _check_prefixes(plan, where, row_name)
+
+
+def _range_checks(
+    plan: RequestPlan,
+) -> Iterator[tuple[str, NDArray[np.bool_], str, dict[str, str]]]:
+    """Each column that has a range: its name, where it is outside, why, and what is allowed."""
+    for name in ("prompt_tokens", "output_tokens"):
+        yield name, getattr(plan, name) < 1, "", {"allowed": "1 or more"}
+    yield "max_tokens", plan.max_tokens < plan.output_tokens, ", below its output_tokens", {}
+    for name in ("follows", "prefix_request"):
+        pointer = getattr(plan, name)
+        is_wrong = (pointer < NONE) | (pointer >= np.arange(plan.n_requests))
+        yield name, is_wrong, "", {"allowed": "an earlier request (counted from 0), or none"}
+    for name in ("class_index", "tenant_index", "prefix_tokens"):
+        yield name, getattr(plan, name) < 0, "", {"allowed": "0 or more"}
+    for name in ("abort_after_ns", "session_index"):
+        yield name, getattr(plan, name) < NONE, "", {"allowed": "0 or more, or none"}
+    for name in ("arrival_ns", "think_ns", "abort_after_ns"):
+        yield name, getattr(plan, name) > MOST_NS, "", {"allowed": f"up to {MOST_NS}"}
 
 
 def block_contents(plan: RequestPlan, block_size: int) -> BlockContents:
