@@ -50,7 +50,7 @@ from inferometer.records.imports.llmservingsim import read_llmservingsim
 from inferometer.records.load_decoding import decode_load
 from inferometer.records.reading import read_run
 from inferometer.records.request_summaries import summarise_requests
-from inferometer.records.server_samples import check_page, sample_table
+from inferometer.records.server_series import check_page, sample_table
 from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
 from inferometer.serve import emulator_requests
 from inferometer.serve.emission_log import read_emission_log

@@ -10,8 +10,8 @@ from command_line import check_refused, run
 from tests.records.load_run import load_run
 
 from inferometer.records.reading import read_run
+from inferometer.records.store import write_run
 from inferometer.records.validity import validity_of
-from inferometer.records.whole_run import write_run
 from inferometer.simulate.demand import demand
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig

@@ -9,7 +9,7 @@ import pytest
 from command_line import check_refused, run
 
 from inferometer.records.imports.llmservingsim import read_llmservingsim
-from inferometer.records.whole_run import write_run
+from inferometer.records.store import write_run
 
 REAL = Path(__file__).parents[1] / "fit" / "recorded_loads" / "vllm-rtx4090-llama-3.1-8b"
 LIMITS = "max_num_seqs=256,num_gpu_blocks=2588,max_num_batched_tokens=2048"

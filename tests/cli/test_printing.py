@@ -82,7 +82,7 @@ def test_suggestions_quote_what_others_chose(name):
 
 
 PRINTS = re.compile(r"\b(click\.s?echo|print|Console|sys\.stdout\.write|sys\.stderr\.write)\(")
-MAY_PRINT = {"cli/terminal.py", "cli/drawing.py", "measure/engines/transformers_memory.py"}
+MAY_PRINT = {"cli/terminal.py", "cli/drawing.py", "measure/engines/transformers_engine.py"}
 """The last one writes into the log of an engine's worker."""
 
 

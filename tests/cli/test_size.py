@@ -17,7 +17,7 @@ from inferometer.perfmodel.steptime import load_step_time_model
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.perfmodel.steptime_limits import BoxRange, PhaseUncertainty
 from inferometer.records.reading import read_run
-from inferometer.records.whole_run import write_run
+from inferometer.records.store import write_run
 from inferometer.spec import catalog
 from inferometer.spec.types import EngineSpec
 

@@ -48,7 +48,7 @@ OWN_OR_GUARDED = {
     "measure/engines/transformers_rank.py": "messages of its own worker",
     "measure/engines/worker.py": "messages of its own parent",
     "measure/environments.py": "its own lock files",
-    "measure/executors/own_code.py": "its own source",
+    "measure/executors/ray_cluster.py": "its own source",
     "measure/host.py": "files of the kernel",
     "measure/load/messages.py": "messages of its own clients, whose length is capped",
     "measure/resident.py": "files of the kernel",
@@ -61,7 +61,6 @@ OWN_OR_GUARDED = {
         "the start of a capped answer; what cannot be decoded is shown as text"
     ),
     "records/imports/imported.py": "hashed, not decoded, after the door had read it",
-    "records/large_runs.py": "read inside foreign_parquet's connection, a row at a time",
     "records/raw_log.py": "frames inside the door's ``refusing``, one at a time",
     "report/html.py": "its own page and cache",
     "serve/emission_log.py": "inside the door's ``refusing``",

@@ -2,7 +2,7 @@ import math
 from dataclasses import replace
 
 from inferometer.measure.engines.protocol import Ceiling, Repetition
-from inferometer.measure.measuring import (
+from inferometer.measure.session import (
     MeasuredPoint,
     MeasuredRepetition,
     ProbedCeiling,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inferometer.records.whole_run import write_run
+from inferometer.records.store import write_run
 from inferometer.simulate.demand import demand
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig

@@ -8,6 +8,7 @@ from inferometer.records.handovers import summarise_handovers
 from inferometer.records.reading import read_run
 from inferometer.records.run_series import value_series
 from inferometer.records.step_memory import hole_series, summarise_memory, swap_series
+from inferometer.records.store import write_run
 from inferometer.records.types import (
     ABSENT,
     RequestStatus,
@@ -17,7 +18,6 @@ from inferometer.records.types import (
     StepTable,
     VisitTable,
 )
-from inferometer.records.whole_run import write_run
 
 REQUEST = dict.fromkeys(RequestTable._fields, 0) | {"status": RequestStatus.LENGTH}
 STEP = dict.fromkeys(StepTable._fields, 0) | {

@@ -8,8 +8,7 @@ import pytest
 
 from inferometer.errors import RecordError
 from inferometer.records import tables
-from inferometer.records.latencies import LatencySamples, end_ns, latency_samples
-from inferometer.records.latency_tails import tail_of
+from inferometer.records.latencies import LatencySamples, end_ns, latency_samples, tail_of
 from inferometer.records.reading import read_run
 from inferometer.records.run_series import latency_windows, step_series
 from inferometer.records.slot_timeline import (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.records.load_run import MS, changed, load_run
 
-from inferometer.records.inter_token import inter_token_summary
+from inferometer.records.request_summaries import inter_token_summary
 from inferometer.records.tool_views import tool_views
 from inferometer.records.types import ABSENT, RequestStatus
 

@@ -9,6 +9,7 @@ import pytest
 from inferometer.errors import RecordError
 from inferometer.records import parquet, tables
 from inferometer.records.reading import read_run
+from inferometer.records.store import write_run
 from inferometer.records.types import (
     ABSENT,
     Caution,
@@ -18,7 +19,6 @@ from inferometer.records.types import (
     StepPartTable,
     StepTable,
 )
-from inferometer.records.whole_run import write_run
 
 REQUEST = dict.fromkeys(RequestTable._fields, 0) | {
     "status": RequestStatus.LENGTH,

@@ -16,7 +16,7 @@ from inferometer.api.request_pages import rate_view
 from inferometer.api.request_view import RequestQuestion, request_view
 from inferometer.api.run_titles import traffic_text
 from inferometer.cli.main import app
-from inferometer.records.whole_run import write_run
+from inferometer.records.store import write_run
 from inferometer.report import request_tables
 from inferometer.report.charts.first_token import ttft_parts_rate_chart
 from inferometer.report.charts.rates import (

@@ -16,7 +16,7 @@ from inferometer.records.types import Caution
 from inferometer.report.html import render_page, write_page
 from inferometer.report.request_html import request_page_of
 from inferometer.report.request_terminal import request_report_text
-from inferometer.report.slot_text import slot_timeline_text
+from inferometer.report.timeline_html import slot_timeline_text
 
 SECTIONS = [
     "answer",

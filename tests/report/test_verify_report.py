@@ -8,7 +8,7 @@ from inferometer.report.charts.frame import PALETTE
 from inferometer.report.charts.verified import verified_charts
 from inferometer.report.html import render_page
 from inferometer.report.verify_html import verify_page_of
-from inferometer.report.verify_views import ClaimRow, PromiseRow, VerifyView
+from inferometer.report.verify_tables import ClaimRow, PromiseRow, VerifyView
 from inferometer.stats.estimate import Estimate
 
 

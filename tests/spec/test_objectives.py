@@ -9,7 +9,6 @@ from inferometer.spec.objectives import (
     PRESET_OBJECTIVES,
     ObjectiveSpec,
     Threshold,
-    parse_goodput,
     parse_objective,
 )
 
@@ -91,17 +90,6 @@ def test_two_percentiles_of_one_latency():
         "ttft:p50<100ms",
         "ttft:p99.9<2000ms",
     ]
-
-
-def test_goodput_in_the_words_of_others():
-    assert parse_goodput("ttft:500 e2el:2s").thresholds == (
-        Threshold(metric="ttft", percentile_fraction=None, limit_s=0.5),
-        Threshold(metric="e2e", percentile_fraction=None, limit_s=2.0),
-    )
-    assert parse_goodput("ttft:500").text == "ttft<500ms"
-    for text in ("ttft", "ttft:", "ttft:fast", "", "speed:3"):
-        with pytest.raises(SpecError):
-            parse_goodput(text)
 
 
 @pytest.mark.parametrize(

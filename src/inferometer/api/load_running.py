@@ -9,7 +9,7 @@ from inferometer.api.load_sending import SentLoad, send_load
 from inferometer.api.progress import talk
 from inferometer.errors import MeasureError
 from inferometer.measure.load import watch
-from inferometer.records import reading, types, whole_run
+from inferometer.records import reading, store, types
 from inferometer.spec.workload.plan import DrawnWorkload
 
 
@@ -58,7 +58,7 @@ def loaded_run(sent: SentLoad | None, folder: Path, percentiles: tuple[float, ..
     run = replace(run, server=sent.server)
     if sent.outcome.is_interrupted:
         return LoadedRun(run=load_run.partial(run, sent.asked), is_interrupted=True)
-    whole_run.write_run(folder, run)
+    store.write_run(folder, run)
     return LoadedRun(run=replace(run, manifest=replace(run.manifest, is_complete=True)))
 
 

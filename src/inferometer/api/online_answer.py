@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 from inferometer.api import server_answer
 from inferometer.records import (
-    inter_token,
-    load_errors,
+    exchange_errors,
     load_types,
+    request_summaries,
     steady_state,
     tool_views,
     ttft_parts,
 )
-from inferometer.report.online_views import OnlineView
+from inferometer.report.request_views import OnlineView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +20,8 @@ class OnlineAnswer:
 
     validity: load_types.Validity
     steady: steady_state.SteadyState | None
-    inter_token: inter_token.InterTokenSummary
-    errors: tuple[load_errors.ErrorCount, ...]
+    inter_token: request_summaries.InterTokenSummary
+    errors: tuple[exchange_errors.ErrorCount, ...]
     tools: tuple[tool_views.ToolView, ...]
     server: server_answer.ServerAnswer | None
     """Where its metrics were scraped."""

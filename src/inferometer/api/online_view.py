@@ -4,14 +4,17 @@ from inferometer.api.request_chart_views import requests_of
 from inferometer.api.server_device import ServerDevice, use_of
 from inferometer.errors import RecordError
 from inferometer.records import load_series, server_summaries, tool_views, ttft_parts
-from inferometer.records.inter_token import inter_token_summary
+from inferometer.records.exchange_errors import error_counts
 from inferometer.records.latencies import end_ns
-from inferometer.records.load_errors import error_counts
-from inferometer.records.request_summaries import RequestSummary, summarise_steady
+from inferometer.records.request_summaries import (
+    RequestSummary,
+    inter_token_summary,
+    summarise_steady,
+)
 from inferometer.records.steady_state import steady_state
 from inferometer.records.types import Run
 from inferometer.records.validity import validity_of
-from inferometer.report.online_views import OnlineView
+from inferometer.report.request_views import OnlineView
 
 
 def online_view(run: Run, device: ServerDevice | None = None) -> OnlineView | None:

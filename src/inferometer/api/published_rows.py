@@ -7,7 +7,7 @@ from pathlib import Path
 from inferometer.errors import SpecError
 from inferometer.fit.published.loads import PublishedLoad, published_loads
 from inferometer.records.imports.detection import read_results
-from inferometer.records.imports.inference_perf_stages import is_stages
+from inferometer.records.imports.inference_perf import is_stages
 from inferometer.records.imports.inferencex import is_inferencex_csv, is_silicon
 from inferometer.records.imports.json_fields import DOOR
 

@@ -4,12 +4,11 @@ from typing import Final
 
 import numpy as np
 
-from inferometer.records import latencies, latency_tails, load_series, run_series, tokens
+from inferometer.records import latencies, load_series, run_series, tokens
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.ttft_parts import TtftParts, engine_ttft_parts
 from inferometer.records.types import RequestTable, Run
-from inferometer.report.online_views import OnlineView
-from inferometer.report.request_views import LatencyHistory, LatencyTail
+from inferometer.report.request_views import LatencyHistory, LatencyTail, OnlineView
 from inferometer.units import NS_PER_S
 
 MAX_DOTS: Final = 600
@@ -23,7 +22,7 @@ def tails(run: Run) -> tuple[LatencyTail, ...]:
     found: list[LatencyTail] = []
     for latency in TAILS:
         samples = latencies.latency_samples(requests_of(run), latency, at_ns=at_ns)
-        tail = latency_tails.tail_of(samples)
+        tail = latencies.tail_of(samples)
         if tail is not None:
             found.append(LatencyTail(latency=latency, n_samples=len(samples.rows), tail=tail))
     return tuple(found)

@@ -20,14 +20,7 @@ from inferometer.records import (
     ttft_parts,
     types,
 )
-from inferometer.report import (
-    online_tables,
-    online_views,
-    request_tables,
-    request_views,
-    server_tables,
-    views,
-)
+from inferometer.report import online_tables, request_tables, request_views, server_tables, views
 from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.units import format_number
 
@@ -158,7 +151,7 @@ def _limit(
     load: run_series.StepSeries | None,
     whole: request_summaries.RequestSummary,
     n_kv_blocks: int | None,
-    online: online_views.OnlineView | None,
+    online: request_views.OnlineView | None,
     first_token: ttft_parts.TtftParts | None,
 ) -> str:
     """What was measured of concurrency, queue and memory.
@@ -204,7 +197,7 @@ def _next(
     lead: Sequence[types.Caution],
     judgement: promises.Judgement | None,
     path: Path | None,
-    online: online_views.OnlineView | None,
+    online: request_views.OnlineView | None,
     *,
     has_page: bool,
 ) -> str:
@@ -221,7 +214,7 @@ def _next(
 
 
 def _trust(
-    run: types.Run, whole: request_summaries.RequestSummary, online: online_views.OnlineView | None
+    run: types.Run, whole: request_summaries.RequestSummary, online: request_views.OnlineView | None
 ) -> str:
     undone = whole.n_of(types.RequestStatus.UNFINISHED)
     refused = whole.n_of(types.RequestStatus.REJECTED, types.RequestStatus.FAILED)

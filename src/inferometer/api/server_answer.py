@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from inferometer.records.server_summaries import Level, ServerSummary, ServerTime
-from inferometer.report.online_views import ServerUse
+from inferometer.report.request_views import ServerUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from typing import get_args
 
 from inferometer.errors import SpecError
 from inferometer.records.server_summaries import ServerSummary
-from inferometer.report.online_views import ServerUse
+from inferometer.report.request_views import ServerUse
 from inferometer.spec import catalog
 from inferometer.spec.synonyms import known_format
 from inferometer.spec.types import DType, HardwareSpec

@@ -13,7 +13,7 @@ from inferometer.api.gate import equals_cautions
 from inferometer.api.offered_rate import held_back
 from inferometer.errors import SpecError
 from inferometer.measure.executors.parts import Executor
-from inferometer.records import promises, request_summaries, step_memory, types, whole_run
+from inferometer.records import promises, request_summaries, step_memory, store as runs, types
 from inferometer.simulate import (
     gate_config,
     gate_rules,
@@ -220,7 +220,7 @@ def simulate_workload(
 
 def store(simulated: Simulated, folder: Path) -> Simulated:
     """Write the likely run, and say where."""
-    whole_run.write_run(folder, simulated.run)
+    runs.write_run(folder, simulated.run)
     return replace(simulated, answer=replace(simulated.answer, record=str(folder)))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from inferometer import __version__
-from inferometer.report.verify_views import ClaimRow, PromiseRow, VerifyView
+from inferometer.report.verify_tables import ClaimRow, PromiseRow, VerifyView
 from inferometer.report.views import FactGroup
 from inferometer.units import format_fraction
 from inferometer.verify.score import ClaimState, Experiment, PromiseState

@@ -12,8 +12,8 @@ from inferometer.errors import RecordError
 from inferometer.records.imports.detection import read_results
 from inferometer.records.imports.imported import Imported
 from inferometer.records.published import PublishedLatency, PublishedSummary, Tool
+from inferometer.records.store import write_run
 from inferometer.records.types import Run
-from inferometer.records.whole_run import write_run
 from inferometer.units import format_duration, format_number
 
 _SHOWN = (0.5, 0.9, 0.95, 0.99)

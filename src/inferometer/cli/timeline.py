@@ -14,14 +14,7 @@ from inferometer.api import decision_pages, tick_game
 from inferometer.cli import answer, terminal
 from inferometer.cli.flags import takes
 from inferometer.records import reading, slot_timeline
-from inferometer.report import (
-    html,
-    perfetto,
-    request_terminal,
-    request_words,
-    slot_text,
-    timeline_html,
-)
+from inferometer.report import html, perfetto, request_terminal, request_words, timeline_html
 from inferometer.simulate.ticks import TICK_NS, Batching, Counted, Horizon, Rng, TickReport
 
 
@@ -250,7 +243,7 @@ def _shown(
         Text(f"ANSWER {line}" if rank == 0 else f"       {line}", style="bold")
         for rank, line in enumerate(lines)
     ]
-    parts.append(slot_text.slot_timeline_text(timeline))
+    parts.append(timeline_html.slot_timeline_text(timeline))
     if compared := tick_game.in_order(games):
         parts += [
             Text("in 1,000 ticks, and means in ticks:"),

@@ -52,7 +52,7 @@ def probe_footprint_bytes(weight_bytes: int | None) -> int:
 
 
 def probe_settings(spec: EngineSpec, facts: EngineFacts) -> ProbeSettings:
-    """Which ceilings judge this engine between its repetitions: reading for MBU, multiplying in its dtype for MFU."""
+    """The ceilings that this engine is compared with: memory reads for MBU, matmul for MFU."""
     return ProbeSettings(
         kinds=(ProbeKind.READ, ProbeKind.MATMUL),
         footprint_bytes=probe_footprint_bytes(facts.weight_bytes),
@@ -63,7 +63,7 @@ def probe_settings(spec: EngineSpec, facts: EngineFacts) -> ProbeSettings:
 
 
 def n_threads_used(spec: EngineSpec) -> int:
-    """How many threads does the engine compute with: what was asked, else the cores that this process may use?"""
+    """The number of compute threads: as requested, else the cores that this process may use."""
     return spec.n_threads or len(os.sched_getaffinity(0))
 
 

@@ -9,7 +9,7 @@ _TIMEOUT_S: Final = 10
 
 
 def git_commit() -> str | None:
-    """The commit of the repository that this code lies in, with ``+changes`` where files of it differ; None outside one."""
+    """The commit that this code is at, ``+changes`` if files differ; None outside a repository."""
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return None

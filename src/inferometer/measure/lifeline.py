@@ -1,4 +1,4 @@
-"""How does a process that we started end when we end, however that happens (SIGTERM, SIGHUP, SIGKILL, a crash)?
+"""How does a child process end with us, however we end (SIGTERM, SIGHUP, SIGKILL, a crash)?
 
 Each child holds the reading end of a pipe whose writing end only its parent has: when the parent is
 gone the pipe ends, and a thread of the child ends the child. On Linux the kernel is asked to do the

@@ -28,13 +28,8 @@ def peak_resident_bytes() -> int | None:
     return sum(known) if known else None
 
 
-def resident_bytes() -> int | None:
-    """The resident set of this process, now."""
-    return _status_bytes(os.getpid(), "VmRSS")
-
-
 def available_bytes() -> int | None:
-    """How much memory could be had without swapping: MemAvailable, or less where a control group says so."""
+    """Memory available without swapping: MemAvailable, or the control group's limit if lower."""
     limits = [_meminfo_available_bytes(), _control_group_free_bytes()]
     known = [limit for limit in limits if limit is not None]
     return min(known) if known else None

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from inferometer.errors import MeasureError, RecordError
 from inferometer.measure.metrics_page import MetricsPage, MetricsSource
 from inferometer.records.load_types import ServerSampleTable
-from inferometer.records.server_samples import check_page, sample_table
+from inferometer.records.server_series import check_page, sample_table
 
 TIMEOUT_S: Final = 5.0
 MAX_PAGES: Final = 7200
@@ -169,7 +169,7 @@ def scraping(
     every_s: float = 1.0,
     limits: ScrapeLimits = _LIMITS,
 ) -> Generator[Scraper]:
-    """Scrape this server within the ``with``: once at its begin, then every ``every_s``, and once at its end.
+    """Scrape this server within the ``with``: at its start, every ``every_s``, and at its end.
 
     Parameters
     ----------

@@ -2,22 +2,336 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Final, Self, TypeAlias
 
 from inferometer.errors import EngineError
-from inferometer.measure.measuring import (
-    MeasuredPoint,
-    PointMeasurer,
-    ceiling_table,
-    step_table,
-    sweep_table,
+from inferometer.measure.ceilings import n_threads_used, probe_settings
+from inferometer.measure.engines.protocol import (
+    Ceiling,
+    Measure,
+    OutOfMemory,
+    Probed,
+    Repeated,
+    Repetition,
 )
+from inferometer.measure.engines.remote import RemoteEngine
+from inferometer.measure.telemetry import Sampler, Telemetry
 from inferometer.measure.time_left import OnProgress, Progress, TimeLeft
 from inferometer.records.store import RunWriter
-from inferometer.records.types import Caution, PointStatus
+from inferometer.records.tables import from_rows
+from inferometer.records.types import (
+    Caution,
+    CeilingTable,
+    Phase,
+    PointStatus,
+    ProbeKind,
+    StepTable,
+    SweepTable,
+)
 from inferometer.spec.sweep_plan import visits_of
-from inferometer.spec.types import SweepPlan
+from inferometer.spec.types import SweepPlan, SweepPoint, SweepVisit
+
+# How is one point of a plan measured, whatever the engine does?
+
+
+# Which rows of a record does one measured point make?
+
+
+Row: TypeAlias = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRepetition:
+    """One repetition and what the machine did meanwhile."""
+
+    repetition: Repetition
+    telemetry: Telemetry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedCeiling:
+    """One ceiling and where it stood: before repetition ``repetition``, or after the last.
+
+    ``point_index`` -1 is outside all points.
+    """
+
+    point_index: int
+    repetition: int
+    ceiling: Ceiling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPoint:
+    """All that happened at one visit to a point of the plan."""
+
+    visit: SweepVisit
+    point: SweepPoint
+    status: PointStatus
+    repetitions: tuple[MeasuredRepetition, ...]
+    ceilings: tuple[ProbedCeiling, ...]
+    why: str | None
+    """Why the status is not OK."""
+    ended_ns: int = field(default_factory=time.perf_counter_ns)
+    """When it was over: now, when this is made."""
+
+
+def sweep_table(measured: MeasuredPoint, *, start_ns: int) -> SweepTable:
+    """One row per repetition; an abandoned point has one more, without times, with its status."""
+    rows = [_sweep_row(measured, done, start_ns) for done in measured.repetitions]
+    if measured.status is not PointStatus.OK:
+        n_done = len(measured.repetitions)
+        rows.append(
+            _point_columns(measured)
+            | {
+                "repetition": measured.visit.first_repetition + n_done,
+                "is_warmup": n_done < measured.visit.n_warmup,
+                "status": measured.status,
+                "started_ns": measured.ended_ns - start_ns,
+                "n_decode_steps": 0,
+            }
+        )
+    return from_rows(SweepTable, rows)
+
+
+def step_table(measured: MeasuredPoint, *, start_ns: int) -> StepTable:
+    """One row per step: the prefill of a repetition, then its decode steps."""
+    return from_rows(
+        StepTable,
+        [
+            row
+            for done in measured.repetitions
+            for row in _step_rows(measured, done.repetition, start_ns)
+        ],
+    )
+
+
+def ceiling_table(measured: MeasuredPoint, *, start_ns: int) -> CeilingTable:
+    """One row per probe."""
+    return from_rows(
+        CeilingTable,
+        [
+            {
+                "point_index": probed.point_index,
+                "repetition": probed.repetition,
+                "started_ns": probed.ceiling.started_ns - start_ns,
+                "kind": probed.ceiling.kind,
+                "dtype": probed.ceiling.dtype,
+                "footprint_bytes": probed.ceiling.footprint_bytes,
+                "value_per_s": probed.ceiling.value_per_s,
+            }
+            for probed in measured.ceilings
+        ],
+    )
+
+
+def _point_columns(measured: MeasuredPoint) -> Row:
+    point = measured.point
+    return {
+        "point_index": measured.visit.point_index,
+        "prompt_tokens": point.prompt_tokens,
+        "batch_size": point.batch_size,
+        "gen_tokens": point.gen_tokens,
+    }
+
+
+def _sweep_row(measured: MeasuredPoint, done: MeasuredRepetition, start_ns: int) -> Row:
+    repetition, telemetry = done.repetition, done.telemetry
+    return _point_columns(measured) | {
+        "repetition": repetition.index,
+        "is_warmup": repetition.is_warmup,
+        "status": PointStatus.OK,
+        "started_ns": repetition.started_ns - start_ns,
+        "prefill_ns": repetition.prefill_ns,
+        # A point of one token has no decode: absent, not zero.
+        "decode_ns": sum(repetition.decode_step_ns) if repetition.decode_step_ns else None,
+        "n_decode_steps": len(repetition.decode_step_ns),
+        "reserved_bytes": repetition.reserved_bytes,
+        "allocated_bytes": repetition.allocated_bytes,
+        "cpu_fraction": telemetry.cpu_fraction,
+        "device_fraction": telemetry.device_fraction,
+        "energy_joule": telemetry.energy_joule,
+        "power_watt": telemetry.power_watt,
+    }
+
+
+def _step_rows(measured: MeasuredPoint, repetition: Repetition, start_ns: int) -> Iterator[Row]:
+    point = measured.point
+    batch, prompt = point.batch_size, point.prompt_tokens
+    # An engine that mixed phases took another number of steps; what each of them attended to, only
+    # it knows.
+    is_plain = len(repetition.decode_step_ns) == point.gen_tokens - 1
+    at_ns = repetition.started_ns - start_ns
+    shared: Row = {
+        "point_index": measured.visit.point_index,
+        "repetition": repetition.index,
+        "is_warmup": repetition.is_warmup,
+        "n_waiting_requests": 0,
+        "n_preempted_requests": 0,
+    }
+    yield shared | {
+        "phase": Phase.PREFILL if is_plain else Phase.MIXED,
+        "start_ns": at_ns,
+        "duration_ns": repetition.prefill_ns,
+        "n_prefill_requests": batch,
+        "n_decode_requests": 0,
+        "prefill_tokens": batch * prompt,
+        "prefill_context_product_tokens2": batch * prompt * (prompt + 1) // 2,
+        "decode_context_tokens": 0,
+    }
+    at_ns += repetition.prefill_ns
+    for i_step, duration_ns in enumerate(repetition.decode_step_ns):
+        yield shared | {
+            "phase": Phase.DECODE if is_plain else Phase.MIXED,
+            "start_ns": at_ns,
+            "duration_ns": duration_ns,
+            "n_prefill_requests": 0,
+            "n_decode_requests": batch,
+            "prefill_tokens": 0,
+            "prefill_context_product_tokens2": 0,
+            "decode_context_tokens": batch * (prompt + 1 + i_step) if is_plain else None,
+        }
+        at_ns += duration_ns
+
+
+OUTSIDE_KINDS: Final = (ProbeKind.READ, ProbeKind.COPY, ProbeKind.MATMUL)
+"""Probed before the first point of a session and after the last."""
+N_TRIES: Final = 2
+"""A point whose engine died is tried once more, in a fresh process, before it counts as failed."""
+_SAFE_VOCAB: Final = 256
+"""Every model has so many tokens, where its size is not known."""
+
+
+class PointMeasurer:
+    """Runs points of one plan on one engine, with ceilings and telemetry.
+
+    Telemetry is sampled while it is open as a context.
+    """
+
+    def __init__(self, plan: SweepPlan, engine: RemoteEngine) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._vocab_size = (
+            _SAFE_VOCAB if engine.model.spec is None else engine.model.spec.vocab_size
+        )
+        self._probes = probe_settings(plan.engine, engine.facts())
+        self._sampler = Sampler(
+            lambda: engine.pid,
+            n_cores=n_threads_used(plan.engine),
+            device=plan.engine.device,
+            n_devices=plan.engine.tensor_parallel_size,
+        )
+
+    def __enter__(self) -> Self:
+        """Begin sampling."""
+        self._sampler.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End sampling."""
+        self._sampler.__exit__(kind, error, trace)
+
+    def measure(self, visit: SweepVisit) -> MeasuredPoint:
+        """Run a point's repetitions of this visit.
+
+        Want of memory and a failure of the engine, once repeated, are results.
+        """
+        why = ""
+        for _ in range(N_TRIES):
+            try:
+                return self._attempt(visit)
+            except EngineError as error:
+                why = str(error)
+        return self._result(visit, PointStatus.FAILED, why, [], [])
+
+    def probe_outside(self) -> tuple[ProbedCeiling, ...]:
+        """The ceilings while no point is measured; none where the engine is gone."""
+        if self._engine.pid is None:
+            return ()
+        ceilings = self._engine.probe(replace(self._probes, kinds=OUTSIDE_KINDS))
+        return tuple(
+            ProbedCeiling(point_index=-1, repetition=-1, ceiling=ceiling) for ceiling in ceilings
+        )
+
+    def cautions(self) -> tuple[Caution, ...]:
+        """What telemetry found to be wrong so far."""
+        reasons = self._sampler.throttle_reasons
+        caution = Caution(
+            code="THROTTLED",
+            text=f"the accelerator ran below its clocks at times: {', '.join(reasons)}",
+            remedy=(
+                "cool it, raise its power limit, or lock its clocks lower, so that they stay the"
+                " same"
+            ),
+        )
+        return (caution,) if reasons else ()
+
+    def _attempt(self, visit: SweepVisit) -> MeasuredPoint:
+        done: list[MeasuredRepetition] = []
+        ceilings: list[ProbedCeiling] = []
+        try:
+            for result in self._results(visit):
+                if isinstance(result, Probed):
+                    following = visit.first_repetition + len(done)
+                    ceilings += [
+                        ProbedCeiling(
+                            point_index=visit.point_index, repetition=following, ceiling=each
+                        )
+                        for each in result.ceilings
+                    ]
+                    continue
+                repetition = result.repetition
+                end_ns = (
+                    repetition.started_ns + repetition.prefill_ns + sum(repetition.decode_step_ns)
+                )
+                done.append(
+                    MeasuredRepetition(
+                        repetition=repetition,
+                        telemetry=self._sampler.between(repetition.started_ns, end_ns),
+                    )
+                )
+        except OutOfMemory as error:
+            return self._result(visit, PointStatus.OUT_OF_MEMORY, str(error), done, ceilings)
+        self._sampler.forget()
+        return self._result(visit, PointStatus.OK, None, done, ceilings)
+
+    def _results(self, visit: SweepVisit) -> Iterator[Repeated | Probed]:
+        plan = self._plan
+        return self._engine.measure(
+            Measure(
+                point=plan.points[visit.point_index],
+                n_warmup=visit.n_warmup,
+                n_reps=visit.n_reps,
+                first_repetition=visit.first_repetition,
+                seed=plan.seed,
+                vocab_size=self._vocab_size,
+                probes=self._probes,
+            )
+        )
+
+    def _result(
+        self,
+        visit: SweepVisit,
+        status: PointStatus,
+        why: str | None,
+        done: list[MeasuredRepetition],
+        ceilings: list[ProbedCeiling],
+    ) -> MeasuredPoint:
+        return MeasuredPoint(
+            visit=visit,
+            point=self._plan.points[visit.point_index],
+            status=status,
+            repetitions=tuple(done),
+            ceilings=tuple(ceilings),
+            why=why,
+        )
+
 
 _FEWEST_VISITS: Final = 2
 """So many are made however little time there is: of one nobody learns how times change."""
@@ -84,7 +398,7 @@ def _measured_points(
     on_progress: OnProgress,
     until_s: float | None,
 ) -> Iterator[MeasuredPoint]:
-    """The missing visits, in the plan's order, as they are made; the first and the last carry the ceilings outside.
+    """Measure the missing visits in the plan's order; the first and last have the outer ceilings.
 
     A point that did not fit or failed is not visited again.
     """

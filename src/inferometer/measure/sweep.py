@@ -16,9 +16,8 @@ from inferometer.measure.engines.remote import RemoteEngine
 from inferometer.measure.engines.settings import WorkerSettings
 from inferometer.measure.environments import find_environment
 from inferometer.measure.host import examine_machine, host_facts
-from inferometer.measure.measuring import PointMeasurer
 from inferometer.measure.run_names import new_run_id, now_utc
-from inferometer.measure.session import measure_missing
+from inferometer.measure.session import PointMeasurer, measure_missing
 from inferometer.measure.time_left import OnProgress
 from inferometer.records.reading import read_run
 from inferometer.records.store import RunWriter
@@ -104,7 +103,7 @@ def new_manifest(
     command: tuple[str, ...],
     engine: EngineFacts | None = None,
 ) -> RunManifest:
-    """The manifest of a run that begins now on this machine, with what is wrong with the machine in its cautions."""
+    """The manifest of a run that starts now; problems of the machine are in its cautions."""
     created_utc = now_utc()
     is_beginning = engine is not None
     return RunManifest(

@@ -172,7 +172,7 @@ class Sampler:
 
 
 class RaplCounter:
-    """Energy of the processor packages since the first reading, from Linux's powercap; absent where it is not readable."""
+    """CPU package energy since the first reading (Linux powercap); absent if not readable."""
 
     def __init__(self, root: Path = _POWERCAP) -> None:
         # intel-rapl:0 is a package, intel-rapl:0:0 a part of it that would count twice.

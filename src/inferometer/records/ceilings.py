@@ -1,4 +1,4 @@
-"""Against which ceiling of the machine is a repetition to be judged, and would a steady machine have said the same?
+"""Which ceiling is a repetition compared with, and would a steady machine give the same?
 
 Ceilings are probed between repetitions, because a shared machine drifts. The ceiling that judges a
 repetition is the larger of the last probe before it and the first after it: what the machine could
@@ -71,7 +71,7 @@ def judging_ceilings_per_s(point: PointRepetitions, probes: CeilingTable | None)
 def probes_of(
     ceilings: CeilingTable | None, kind: ProbeKind, *, dtype: str | None = None
 ) -> CeilingTable | None:
-    """The probes of one kind (and number format) that touched the large footprint; None where there are none."""
+    """The probes of one kind (and number format) with the large footprint; None without any."""
     if ceilings is None:
         return None
     is_kept = (ceilings.kind == kind) & ~np.isnan(ceilings.value_per_s)

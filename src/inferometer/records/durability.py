@@ -109,7 +109,7 @@ _ADVICE: Final = {
 def write_sums(
     folder: Path, names: tuple[str, ...], coming: Mapping[str, bytes] | None = None
 ) -> None:
-    """Store the checksums of these files of ``folder`` beside them (Parquet itself does not notice a flipped byte).
+    """Store checksums of these files beside them (Parquet does not detect a flipped byte).
 
     ``coming`` are files that are written after their sums: the manifest, which declares the run
     complete, comes last.
@@ -197,7 +197,7 @@ class WriterLock:
 
 
 def _try_lock(path: Path, descriptor: int) -> bool:
-    """Lock an open file; False if its former holder removed it after it had been opened, so that another try is due."""
+    """Lock an open file; False if its former holder removed it meanwhile: try again."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not path.exists() or path.stat().st_ino != os.fstat(descriptor).st_ino:

@@ -47,7 +47,7 @@ def error_words(frame: RequestFrame, code: str) -> str:
 
 
 def most_said(words: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """By code, of (code, words): the words that came most often with it, and of these the first that came."""
+    """The most frequent message of each error code; of equally frequent ones, the first."""
     counts = Counter(one for one in words if one[1])
     said: dict[str, str] = {}
     for (code, text), _ in counts.most_common():
@@ -56,7 +56,7 @@ def most_said(words: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _refusal(frame: RequestFrame, code: str) -> bytes:
-    """What of the body is about the error: all of it, an event of a stream, or nothing where the answer was meant well."""
+    """The part of the body about the error: all, an event of a stream, or nothing if it is fine."""
     if code == "error_event":
         return next(
             (event.data for event in reversed(events_of(frame.body)) if _ERROR in event.data), b""

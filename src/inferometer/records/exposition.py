@@ -43,7 +43,7 @@ class PageReader:
     """Reads pages of one server, one after the other: a series seen before costs a look-up."""
 
     def __init__(self, keep: Callable[[SeriesName], SeriesName | None] | None = None) -> None:
-        """``keep`` says as what a series is kept, or None where it is not; the values of those are not looked at."""
+        """``keep`` maps a series to the stored one, or None: values of those are not parsed."""
         self._keep = keep
         self._known: dict[str, SeriesName | None] = {}
 

@@ -50,7 +50,7 @@ class Finding:
 
 
 def findings_of(run: Run) -> tuple[Finding, ...]:
-    """What does the run say: length against concurrency, prefill against decode, knee, collapse, memory, noise?"""
+    """Findings: length or concurrency, prefill or decode, knee, collapse, memory, noise."""
     views = [list(points) for points in ceilings.steady_views(run)]
     points = views[0]
     if not points:
@@ -67,7 +67,7 @@ def findings_of(run: Run) -> tuple[Finding, ...]:
 
 
 def _length_vs_concurrency(views: list[list[PointRepetitions]]) -> list[Finding]:
-    """Does doubling the prompt or doubling the batch add more time, from the smallest point along each axis?"""
+    """Which adds more time from the smallest point: doubling the prompt, or the batch?"""
     corners = [_corners(points) for points in views]
     measured = corners[0]
     if measured is None or not all(_present(point.total_s).size for point in measured):
@@ -190,7 +190,7 @@ def _prefill_vs_decode(points: list[PointRepetitions]) -> list[Finding]:
 
 
 def _knees(views: list[list[PointRepetitions]]) -> list[Finding]:
-    """Up to which batch does a doubling pay, at each prompt length that was measured with three batches or more?"""
+    """The largest batch at which doubling pays, per prompt length with three or more batches."""
     found: list[Finding] = []
     for lines in zip(*(_batch_lines(points) for points in views), strict=True):
         bends = [
@@ -223,7 +223,7 @@ def _batch_lines(points: list[PointRepetitions]) -> list[list[PointRepetitions]]
 
 
 def _steady_knee(bends: list[knee.Knee]) -> knee.Knee:
-    """The knee as measured, if it is one at steady machine speeds too; its interval then holds all of them."""
+    """The measured knee, if it stays one at steady machine speed; its interval holds both."""
     measured = bends[0]
     if measured.status == "undecided" or len(bends) == 1:
         return measured
@@ -260,7 +260,7 @@ def _knee_sentence(bend: knee.Knee, prompt_tokens: int, first: int, last: int) -
 
 
 def _collapse(run: Run) -> list[Finding]:
-    """Where does a token suddenly cost a multiple; or, where all intervals lie below the factor, that it does nowhere."""
+    """Where the time per token jumps; or that it jumps nowhere, if all intervals say so."""
     changes = collapse.token_cost_changes(run)
     flagged = [change for change in changes if change.is_collapse]
     found: list[Finding] = []
@@ -368,7 +368,7 @@ def _noise(run: Run) -> list[Finding]:
 
 
 def _resampled(groups: list[F64], statistic: Callable[[F64], F64], name: str) -> Estimate:
-    """A statistic of the medians of some points, each resampled within its repetitions; no interval below five."""
+    """A statistic of medians, each resampled in its repetitions; no interval below five."""
     n = min(group.size for group in groups)
     value = float(statistic(np.array([[float(np.median(group)) for group in groups]]))[0])
     low = high = None

@@ -74,7 +74,7 @@ def summarise_handovers(run: Run) -> HandoverSummary | None:
 
 
 def _gaps(visits: VisitTable, requests: RequestTable, at_ns: int) -> _Gaps:
-    """From each stay to the next of the same request, or to when it was last seen where it had left for another server."""
+    """The time from each stay of a request to its next, or to when it was last seen."""
     n_rows = len(visits.request_index)
     is_last = np.ones(n_rows, np.bool_)
     is_last[:-1] = visits.request_index[1:] != visits.request_index[:-1]

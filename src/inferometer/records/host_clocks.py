@@ -1,4 +1,4 @@
-"""By how much was the clock of each host that sent requests off, and what do its instants mean on the driver's clock?
+"""How far off was the clock of each sending host, and what are its instants on ours?
 
 Each host counts on its own CLOCK_MONOTONIC. Before and after a run the driver asks it for the time,
 again and again: a reading that was taken between ``begin`` and ``end`` of the driver bounds the

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from inferometer.records.columns import F64, I64, Bools
 from inferometer.records.types import ABSENT, RequestStatus, RequestTable, Run
+from inferometer.stats.autocorrelated import run_quantile_estimate
 from inferometer.units import NS_PER_S
 
 Latency: TypeAlias = Literal["ttft", "ttft_uncorrected", "tpot", "e2e", "queue"]
@@ -58,7 +59,7 @@ def end_ns(run: Run) -> int:
 
 
 def latency_samples(requests: RequestTable, latency: Latency, *, at_ns: int) -> LatencySamples:
-    """How long did each request take that has this latency; ``at_ns`` is when those that are not done were last seen?
+    """The latency of each request that has it; ``at_ns``: when open ones were last seen.
 
     TPOT is that of completed answers of two tokens or more: an answer that was broken off says
     nothing about the tokens to come, nor does one that was given whole.
@@ -107,7 +108,7 @@ def delivered_tokens(requests: RequestTable, instants_ns: I64, *, at_ns: int) ->
 
 
 def _nobody_saw_admissions(requests: RequestTable) -> bool:
-    """Did answers come of requests of which nobody could tell when they were admitted, as a client cannot?"""
+    """Are there answers without a known admission time, as seen from a client?"""
     return bool(
         (requests.admitted_ns == ABSENT).all() and (requests.first_token_ns != ABSENT).any()
     )
@@ -122,3 +123,49 @@ def _tpot(requests: RequestTable) -> LatencySamples:
     took_ns = requests.finished_ns[rows] - requests.first_token_ns[rows]
     tpot_s = took_ns / (requests.output_tokens[rows] - 1) / NS_PER_S
     return LatencySamples(rows, tpot_s, tpot_s)
+
+
+# How large a share of requests took longer than this?
+# The tail of a latency, with its interval at each height.
+
+
+N_HEIGHTS: Final = 32
+NAMED_SHARES: Final = (0.5, 0.1, 0.05, 0.01, 0.001)
+"""Heights at which a tail is quoted: they are among its heights, so that the p95 of a tail is
+that of every table."""
+
+
+class Tail(NamedTuple):
+    """H heights, from all requests down to the slowest.
+
+    NaN in ``low_s`` and ``high_s`` where n is too small for an interval.
+    """
+
+    share_fraction: F64
+    """1 - F: of the requests, this share took longer."""
+    value_s: F64
+    low_s: F64
+    high_s: F64
+    """Infinite where requests that were not done are among the slowest."""
+    is_lower_bound: F64
+    """1 where requests that were not done may lie above the value, else 0."""
+
+
+def tail_of(samples: LatencySamples, *, n_heights: int = N_HEIGHTS) -> Tail | None:
+    """The tail of a latency at heights that are evenly spaced in logarithms; None below two samples."""
+    n = len(samples.lower_s)
+    if n < 2:
+        return None
+    named = [share for share in NAMED_SHARES if share > 0.5 / n]
+    shares = np.unique(
+        np.concatenate([np.geomspace(0.5 / n, 0.5, n_heights), named, [0.75, 0.9, 1 - 0.5 / n]])
+    )[::-1]
+    rows: list[tuple[float, float, float, float, float]] = []
+    sorted_upper = np.sort(samples.upper_s)
+    for share in shares.tolist():
+        estimate = run_quantile_estimate(samples.lower_s, 1 - share, upper=samples.upper_s)
+        if estimate is not None:
+            low, high = (np.nan if end is None else end for end in (estimate.low, estimate.high))
+            above = sorted_upper[min(n - 1, max(0, int(np.ceil((1 - share) * n)) - 1))]
+            rows.append((share, estimate.value, low, high, float(above > estimate.value)))
+    return Tail._make(np.array(column) for column in zip(*rows, strict=True))

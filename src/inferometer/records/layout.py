@@ -54,7 +54,7 @@ _PART: Final = re.compile(r"(\d{5,})-(\d{5,})")
 
 
 class Part(NamedTuple):
-    """One stored visit to a point: as the how-manieth was it made, which number does it have, and where does it lie?"""
+    """One stored visit to a point: its sequence, the point's number, and its folder."""
 
     sequence: int
     number: int

@@ -50,7 +50,7 @@ class _Row(NamedTuple):
 def decode_load(
     folder: Path, plan: RequestPlan, token_ends: TokenEnds | None = None
 ) -> DecodedLoad:
-    """The tables behind the raw logs in a run's folder; ``plan`` is the workload's, whose rows the requests name.
+    """The tables of a run's raw logs; requests refer to rows of ``plan``, the workload's.
 
     Raises
     ------

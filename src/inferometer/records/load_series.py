@@ -1,4 +1,4 @@
-"""How did a load test change while it went on: requests in flight, lateness of the client, gaps between chunks?
+"""How did a load test develop: requests in flight, client lateness, gaps between chunks?
 
 Letters of shapes: W windows of time, C cells.
 """

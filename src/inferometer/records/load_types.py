@@ -25,7 +25,7 @@ class ChunkKind(IntEnum):
 
 
 class ChunkTable(NamedTuple):
-    """One row per event of an answer that carries tokens (K rows), in order of requests and, in one, of arrival.
+    """One row per event with tokens (K rows), by request and then by arrival.
 
     Events without any (a role, usage alone, keep-alive, ``[DONE]``) are none.
     """
@@ -42,7 +42,7 @@ class ChunkTable(NamedTuple):
 
 
 class ExchangeTable(NamedTuple):
-    """What went over the wire for each request that was sent (N rows, in the order of the ``RequestTable``)."""
+    """What went over the wire for each request sent (N rows, in ``RequestTable`` order)."""
 
     request_index: I32
     process_index: I32

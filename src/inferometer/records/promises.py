@@ -1,4 +1,4 @@
-"""Was what was promised kept: each percentile under its limit, and how many requests within all limits (goodput)?"""
+"""Was the SLO met: each percentile below its limit, and the goodput?"""
 
 from dataclasses import dataclass
 
@@ -47,7 +47,7 @@ class Judgement:
 
 
 def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = None) -> Judgement:
-    """Was the objective met in this run, or by these requests of it (N), and what is its weakest link? ``run`` has requests.
+    """Judge the objective on this run, or on N of its requests, and name the weakest link.
 
     Limits without a percentile count for goodput alone; where no threshold has one, the verdict is
     *undecided*.

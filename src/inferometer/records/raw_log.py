@@ -1,4 +1,4 @@
-"""In which form does a load test's client keep what came over the wire, so that it can be decoded after the run?
+"""How does a load test's client store what came over the wire, for decoding after the run?
 
 A folder ``raw/`` holds one file per process and session (a session is one call of the command; a
 resumed run has several): ``session-000-process-00.raw``. A file is ``MAGIC`` and then frames, each

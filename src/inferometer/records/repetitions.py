@@ -59,7 +59,7 @@ class PointRepetitions:
 
     @property
     def tpot_s(self) -> F64:
-        """Decode time per decode step, which is the time per output token of every sequence of the static batch."""
+        """Decode time per step: the time per output token of each sequence of the static batch."""
         return _per(self.decode_s, self.n_decode_steps)
 
     @property
@@ -74,7 +74,7 @@ class PointRepetitions:
         return _per(np.full(self.n_reps, float(n_tokens)), self.total_s)
 
     def at_speed(self, speed_ratio: F64) -> "PointRepetitions":
-        """The same repetitions as they would have been on a machine of speed 1, each having run at ``speed_ratio`` (R)."""
+        """The repetitions on a machine of speed 1, each having run at ``speed_ratio`` (R)."""
         return replace(
             self,
             prefill_s=self.prefill_s * speed_ratio,
@@ -134,7 +134,7 @@ def _worst_status(rows: SweepTable) -> PointStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DecodeSteps:
-    """The decode steps of each repetition: durations sorted by (point, repetition), and where each begins."""
+    """Decode step durations sorted by (point, repetition), and where each begins."""
 
     starts: dict[tuple[int, int], tuple[int, int]]
     duration_ns: I64

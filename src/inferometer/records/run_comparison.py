@@ -292,7 +292,7 @@ def _floats(values: Iterable[float | None]) -> list[float]:
 def _sweep_numbers(
     old: Sequence[Run], new: Sequence[Run], *, is_single: bool
 ) -> dict[str, _Numbers]:
-    """Each phase at each common point, and the geometric mean over the points, whose ratio is the geometric mean of their ratios."""
+    """Each phase at each common point, and the geometric mean of their ratios."""
     olds, news = ([point_times(run) for run in side] for side in (old, new))
     common = sorted(set.intersection(*(set(one) for one in (*olds, *news))))
     if not common:

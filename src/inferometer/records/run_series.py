@@ -22,7 +22,7 @@ MIN_OF_A_WINDOW: Final = 20
 
 
 class StepSeries(NamedTuple):
-    """W windows of equal length; means are over the time in which any replica ran steps, NaN where none ran.
+    """W equal windows; means over the time in which a replica ran steps, NaN where none did.
 
     The numbers of a step hold while it runs, and until the replica's next step where that one goes
     on with its requests. A replica without requests has none running, waiting or cached.
@@ -42,7 +42,7 @@ class StepSeries(NamedTuple):
 
 
 class LatencyWindows(NamedTuple):
-    """W windows of time by intended send; percentiles of what was sent in each, NaN where it holds too few."""
+    """W windows by intended send; percentiles of each, NaN where it has too few requests."""
 
     start_s: F64
     width_s: float
@@ -86,7 +86,7 @@ def step_series(steps: StepTable, *, n_windows: int = N_WINDOWS) -> StepSeries:
 
 
 class ValueSeries(NamedTuple):
-    """One value of the steps in W windows: its mean over time and its most, NaN where no step ran or nobody could tell."""
+    """A step value's mean and maximum in W windows; NaN where no step ran or it is unknown."""
 
     mean: F64
     most: F64
@@ -169,7 +169,7 @@ def _held_until_ns(steps: StepTable) -> I64:
 
 
 def _overlaps(begins: F64, ends: F64, weights: F64, n_windows: int) -> F64:
-    """The sum of each weight times the part of each window that lies between its begin and its end, both in windows."""
+    """Sum over intervals of weight times overlap with each window (all in windows)."""
     first, last = _clipped(begins, n_windows), _clipped(ends, n_windows)
     sums = np.zeros(n_windows + 1)
     # Whole windows from the first on, less what lies before the begin and after the end.

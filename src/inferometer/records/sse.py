@@ -77,7 +77,7 @@ def _events_by_lines(body: bytes) -> list[Event]:
 
 
 def reads_of(ends: Sequence[int], read_bytes: Sequence[int]) -> list[int]:
-    """Which read, from 0, brought the last byte of each of these ends (rising), when each brought so many bytes?
+    """The index of the read that brought the last byte of each (rising) end offset.
 
     What lies beyond all reads is of the last one.
 

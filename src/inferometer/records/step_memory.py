@@ -1,4 +1,4 @@
-"""How well was the memory of the KV cache used over a run: blocks in use, holes between pieces, blocks swapped?"""
+"""How well was KV cache memory used: blocks in use, holes between pieces, swapped blocks?"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from inferometer.records.types import ABSENT, Run
 
 
 class HoleSeries(NamedTuple):
-    """What was free, the largest piece of it, and what had to be moved for the largest request that waited, in windows of time."""
+    """Free memory, its largest piece, and what had to move for the largest waiting request."""
 
     free: ValueSeries
     largest: ValueSeries
@@ -20,7 +20,7 @@ class HoleSeries(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMemorySummary:
-    """The memory of all steps of a run; means are over the time of the steps, of this run alone, without an interval."""
+    """Memory over a run's steps, as means over their time; of one run, so no interval."""
 
     mean_used_blocks: int
     peak_used_blocks: int

@@ -1,4 +1,4 @@
-"""How are the tables of a run made, joined and cut, so that every column has its type and all have one length?
+"""How are tables made, joined and cut, with typed columns of one length?
 
 The column types are read from the annotations of ``records.types``: they are written down once.
 """
@@ -68,7 +68,7 @@ def column_types(table_type: type[AnyTable]) -> dict[str, np.dtype[Any]]:
 
 
 def from_columns(table_type: type[Table], columns: Mapping[str, object]) -> Table:
-    """The table made of these columns (anything numpy can make an array of), checked for names, types and length.
+    """A table of these columns (array-likes), checked for names, types and length.
 
     Raises
     ------

@@ -60,7 +60,7 @@ class DeliveryGaps(NamedTuple):
     is_assumed: Bools
 
     def per_token_s(self) -> F64:
-        """How long did each token take, in order of time: of a delivery of k tokens, k times a k-th of its gap?"""
+        """Time per token, in order of time: a delivery of k tokens counts k times 1/k of its gap."""
         return np.asarray(
             np.repeat(self.gap_ns / np.maximum(self.n_tokens, 1), self.n_tokens) / NS_PER_S,
             dtype=np.float64,
@@ -139,7 +139,7 @@ def delivery_gaps(given: Deliveries) -> DeliveryGaps:
 
 
 def _most_tokens(requests: RequestTable, exchanges: ExchangeTable | None) -> I64:
-    """The most tokens that each request (N) can have got: its ``max_tokens``, and one for each byte that came.
+    """Upper bound on each request's tokens (N): its ``max_tokens``, or one per byte received.
 
     The server's own count may be false, and to expand it token by token takes memory for each.
     """

@@ -79,7 +79,7 @@ def ttft_parts(requests: RequestTable, server: ServerSummary) -> TtftParts | Non
 
 
 def engine_ttft_parts(requests: RequestTable) -> TtftParts | None:
-    """The mean parts by what the engine recorded of its requests; None where it did not, or no first token came."""
+    """Mean TTFT parts from the engine's own request records; None without them."""
     rows = np.flatnonzero(
         (requests.first_token_ns != ABSENT)
         & (requests.admitted_ns != ABSENT)

@@ -90,7 +90,7 @@ class ProbeKind(IntEnum):
 
 
 class SweepTable(NamedTuple):
-    """One row per repetition of a sweep point, warm-ups included (N rows, in the order in which they ran)."""
+    """One row per repetition of a sweep point, warm-ups included (N rows, in the order run)."""
 
     point_index: I32
     """Index into ``manifest.plan.points``."""
@@ -122,7 +122,7 @@ class SweepTable(NamedTuple):
 
 
 class RequestTable(NamedTuple):
-    """One row per request (N rows, in order of ``intended_send_ns``), those that were refused or never done included.
+    """One row per request (N rows, by ``intended_send_ns``), refused and unfinished ones included.
 
     Instants are since the start of the run. Latency counts from ``intended_send_ns``: ``sent_ns``
     is what a late generator did.
@@ -187,7 +187,7 @@ class StepTable(NamedTuple):
 
 
 class StepMemoryTable(NamedTuple):
-    """One row per row of the ``StepTable`` (S rows) of servers that swap, or whose KV cache is not paged; ABSENT where that is not so."""
+    """One row per ``StepTable`` row (S) of servers that swap or are not paged; else ABSENT."""
 
     free_blocks: I64
     """With the next two, of a cache in which each request has one piece, after the step's
@@ -201,7 +201,7 @@ class StepMemoryTable(NamedTuple):
 
 
 class StepPartTable(NamedTuple):
-    """One row per request in a step that was done (P rows), in order of steps and, in a step, of the batch."""
+    """One row per request in a step (P rows), by step and then by place in the batch."""
 
     step_index: I32
     """Row of the ``StepTable``."""
@@ -219,7 +219,7 @@ class StepPartTable(NamedTuple):
 
 
 class VisitTable(NamedTuple):
-    """One row per stay of a request at one of several servers (V rows), in order of requests and of their stays."""
+    """One row per stay of a request at one of several servers (V rows), by request and time."""
 
     request_index: I32
     """``RequestTable.request_index``"""

@@ -13,11 +13,16 @@ import numpy as np
 from inferometer.errors import MeasureError
 from inferometer.records import validity_answers, validity_client
 from inferometer.records.latencies import COMPLETED, is_one_of
-from inferometer.records.load_evidence import Limits, LoadEvidence, percentile_of, reason
 from inferometer.records.load_types import Validity, ValidityReason, ValidityVerdict
 from inferometer.records.steady_state import SteadyState, steady_state
 from inferometer.records.types import ABSENT, Run
-from inferometer.records.validity_client import share_text
+from inferometer.records.validity_client import (
+    Limits,
+    LoadEvidence,
+    percentile_of,
+    reason,
+    share_text,
+)
 from inferometer.spec.objectives import percentile_name
 from inferometer.spec.workload.plan import RequestPlan
 from inferometer.stats.autocorrelated import run_quantile_estimate
@@ -97,7 +102,7 @@ class _Moved(NamedTuple):
 
 
 def _moved_most(evidence: LoadEvidence, steady: SteadyState) -> _Moved | None:
-    """Which percentile differs most between the whole run and its steady state, by more than the steady state's own doubt?"""
+    """The percentile that differs most between the whole run and its steady state."""
     requests, is_steady = evidence.requests, steady.holds(evidence.requests)
     has_first = requests.first_token_ns != ABSENT
     has_tpot = (

@@ -5,8 +5,7 @@ from typing import Final
 from inferometer.report.charts.decision import decision_charts
 from inferometer.report.charts.rates import goodput_rate_chart, tpot_rate_chart, ttft_rate_chart
 from inferometer.report.decision_views import DecisionView, RateView
-from inferometer.report.figure import Figure, figure_of
-from inferometer.report.sections import Page, Section
+from inferometer.report.sections import Figure, Page, Section, figure_of
 from inferometer.report.views import FactGroup
 
 _DEFINITIONS: Final = (

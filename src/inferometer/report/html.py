@@ -21,8 +21,7 @@ from inferometer.errors import RecordError
 from inferometer.records.durability import make_folder, replace_file
 from inferometer.report import tables
 from inferometer.report.charts.catalogue import charts_of
-from inferometer.report.figure import Figure, figure_of
-from inferometer.report.sections import Page, Section, answers_of
+from inferometer.report.sections import Figure, Page, Section, answers_of, figure_of
 from inferometer.report.views import SweepReportView
 
 Drawn: TypeAlias = Callable[..., tuple[Figure, ...]]
@@ -162,7 +161,7 @@ class PageScript:
 
 
 def page_script() -> PageScript:
-    """Vega with the notices of all that its bundle holds, which its minifier takes out, and what draws our charts with it."""
+    """Vega, its licence notices (the minifier removes them), and the code that draws our charts."""
     text = f"/*!\n{resource('notices.txt')}*/\n{vega_bundle()}\n{resource('page.js')}"
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     # Package data and a library: no input of anybody's.
@@ -178,7 +177,7 @@ def resource(name: str) -> Markup:
 
 
 def vega_bundle(cache_dir: Path | None = None) -> str:
-    """Vega with its embedding as one script, from the user's cache or built (a second or more) and kept there."""
+    """Vega and vega-embed as one script, from the user's cache, or built once (a second)."""
     folder = cache_dir or user_cache_dir()
     path = (
         folder

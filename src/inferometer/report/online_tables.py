@@ -1,13 +1,13 @@
-"""Which tables stand in a report on a load test: its verdict, tokens one by one, errors by code, other tools' numbers?"""
+"""Tables of a load test's report: verdict, token gaps, errors, other tools' numbers."""
 
 from typing import Final
 
-from inferometer.records.inter_token import GapSummary, InterTokenSummary
 from inferometer.records.load_types import Validity
+from inferometer.records.request_summaries import GapSummary, InterTokenSummary
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.tool_views import Spread
 from inferometer.report.cells import ABSENT_TEXT
-from inferometer.report.online_views import OnlineView
+from inferometer.report.request_views import OnlineView
 from inferometer.report.request_words import LATENCY_NAMES, percentile_text
 from inferometer.report.tables import TextTable
 from inferometer.spec.objectives import percentile_name

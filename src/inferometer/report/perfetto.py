@@ -161,7 +161,7 @@ def _seat_events(timeline: SlotTimeline, run_id: str) -> list[Event]:
 
 
 def _counter_events(name: str, start_ns: I64, column: I64, end_ns: int) -> list[Event]:
-    """A counter where it changes, and its last value at the end; steps of which nobody could tell it are left out."""
+    """A counter at its changes, and its last value; steps where it is unknown are left out."""
     known = np.flatnonzero(column != ABSENT)
     if not known.size:
         return []

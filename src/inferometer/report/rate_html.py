@@ -13,8 +13,7 @@ from inferometer.report.charts.rates import (
     ttft_rate_chart,
 )
 from inferometer.report.decision_views import RateView
-from inferometer.report.figure import figure_of
-from inferometer.report.sections import Page, Section
+from inferometer.report.sections import Page, Section, figure_of
 from inferometer.report.tables import TextTable
 
 RATE_CHARTS: Final = (

@@ -3,16 +3,14 @@
 from inferometer.records.promises import Judgement
 from inferometer.report import online_tables, request_tables, server_tables
 from inferometer.report.charts.catalogue import request_charts_of
-from inferometer.report.figure import Figure, figure_of
 from inferometer.report.html import Drawn
-from inferometer.report.online_views import OnlineView
-from inferometer.report.request_views import RequestReportView
-from inferometer.report.sections import Page, Section, answers_of
+from inferometer.report.request_views import OnlineView, RequestReportView
+from inferometer.report.sections import Figure, Page, Section, answers_of, figure_of
 from inferometer.report.views import Statement
 
 
 def request_page_of(view: RequestReportView) -> Page:
-    """The sections of a report on a run of requests: what makes it doubtful, the answer, then what carries it."""
+    """The sections of a report on requests: lead cautions, the answer, then its evidence."""
     figures = {chart.chart_id: figure_of(chart) for chart in request_charts_of(view)}
 
     def drawn(*names: str) -> tuple[Figure, ...]:
@@ -120,7 +118,7 @@ def _validity(online: OnlineView | None) -> tuple[tuple[str, str], ...]:
 
 
 def online_sections(online: OnlineView | None, drawn: Drawn) -> tuple[Section, ...]:
-    """Tokens one by one, requests in flight, errors, and what other tools would have reported; none for other runs."""
+    """Sections of a load test: tokens, in-flight, server, errors, other tools; else none."""
     if online is None:
         return ()
     errors = online_tables.errors_table(online)

@@ -1,4 +1,4 @@
-"""How does a run of requests look in a terminal: cautions that matter, the answer, then the tables that carry it?
+"""A run of requests in a terminal: main cautions, the answer, then its tables.
 
 Nothing here prints.
 """
@@ -10,14 +10,13 @@ from rich.text import Text
 
 from inferometer.records.tool_views import ToolView
 from inferometer.report import online_tables, request_tables, server_tables
-from inferometer.report.online_views import OnlineView
-from inferometer.report.request_views import RequestReportView
+from inferometer.report.request_views import OnlineView, RequestReportView
 from inferometer.report.tables import TextTable
 from inferometer.report.terminal import five_lines_text
 
 
 def request_report_text(view: RequestReportView) -> RenderableType:
-    """The whole run: doubt first, five lines, verdicts, latencies, rates, counts, what else to be careful about."""
+    """The whole run: cautions, five lines, verdicts, latencies, rates, counts, other cautions."""
     parts: list[RenderableType] = [Text(f"{view.title} · {view.subtitle}", style="bold")]
     parts += [
         Text(f"CAUTION {caution.text} – {caution.remedy}", style="bold")
@@ -55,7 +54,7 @@ def request_report_text(view: RequestReportView) -> RenderableType:
 
 
 def _online(view: OnlineView) -> list[RenderableType]:
-    """Tokens one by one, what went wrong, what others would have said; of the checks those that found something."""
+    """Tokens, errors, other tools' numbers, and the checks that found something."""
     built = (
         *server_tables.tables_of(view),
         online_tables.inter_token_table(view.inter_token),

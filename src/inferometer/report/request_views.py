@@ -5,18 +5,61 @@ Its summaries, verdict, tails, series and timeline, ready to be drawn.
 
 from dataclasses import dataclass
 
-from inferometer.records import latencies, latency_tails, load_series
+from inferometer.records import latencies, load_series
 from inferometer.records.columns import F64, Bools
+from inferometer.records.exchange_errors import ErrorCount
 from inferometer.records.handovers import HandoverSummary
+from inferometer.records.load_series import InFlight, Lateness
+from inferometer.records.load_types import Validity
 from inferometer.records.promises import Judgement
-from inferometer.records.request_summaries import RequestSummary
+from inferometer.records.request_summaries import InterTokenSummary, RequestSummary
 from inferometer.records.run_series import LatencyWindows, StepSeries, ValueSeries
+from inferometer.records.server_summaries import ServerSummary
 from inferometer.records.slot_timeline import SlotTimeline
+from inferometer.records.steady_state import SteadyState
 from inferometer.records.step_memory import HoleSeries, StepMemorySummary
+from inferometer.records.tool_views import ToolView
 from inferometer.records.ttft_parts import TtftParts
 from inferometer.records.types import Caution
-from inferometer.report.online_views import OnlineView
 from inferometer.report.views import FactGroup, FiveLines, Statement
+from inferometer.spec.types import DType
+
+# What is there to show of a load test beside its requests.
+# The verdict, tokens one by one, errors, other tools' numbers, the client?
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerUse:
+    """How much of one accelerator the server says that it uses, of the datasheet's peaks.
+
+    None: it does not estimate it.
+    """
+
+    device: str
+    dtype: DType
+    flop_utilisation_fraction: float | None
+    """MFU"""
+    bandwidth_utilisation_fraction: float | None
+    """MBU"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlineView:
+    """All that a report on a load test shows beside what every run of requests has."""
+
+    validity: Validity
+    steady: SteadyState | None
+    """None where the run has too few requests to tell."""
+    inter_token: InterTokenSummary
+    errors: tuple[ErrorCount, ...]
+    tools: tuple[ToolView, ...]
+    in_flight: InFlight | None = None
+    lateness: Lateness | None = None
+    server: ServerSummary | None = None
+    """None where its metrics were not scraped, or too seldom."""
+    server_use: ServerUse | None = None
+    """None where nobody said what it runs on."""
+    ttft_parts: TtftParts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +68,7 @@ class LatencyTail:
 
     latency: latencies.Latency
     n_samples: int
-    tail: latency_tails.Tail
+    tail: latencies.Tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from typing import Final
 from inferometer.records.server_summaries import Level, ServerSummary
 from inferometer.records.ttft_parts import TtftParts
 from inferometer.report.cells import ABSENT_TEXT
-from inferometer.report.online_views import OnlineView, ServerUse
+from inferometer.report.request_views import OnlineView, ServerUse
 from inferometer.report.tables import TextTable
 from inferometer.units import format_duration, format_fraction, format_number, format_rate
 
@@ -75,7 +75,7 @@ def largest_part(parts: TtftParts) -> str:
 
 
 def server_table(server: ServerSummary, use: ServerUse | None = None) -> TextTable:
-    """How full the server was, what it found in its cache, and what it counted; what it did not say is left out."""
+    """Server load, cache hits and counters; what it did not report is left out."""
     levels = (("running", server.running), ("waiting", server.waiting))
     rows = [(name, _requests(level)) for name, level in levels if level is not None]
     rows += [] if server.kv_usage is None else [("KV cache", _shares(server.kv_usage))]

@@ -1,4 +1,4 @@
-"""Which tables stand in a report as tables: the points, held-out errors, parameters, and what the words mean?"""
+"""Tables of a sweep's report: points, held-out errors, parameters, definitions."""
 
 from dataclasses import dataclass
 from typing import Final

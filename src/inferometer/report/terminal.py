@@ -14,7 +14,7 @@ from rich.text import Text
 from inferometer.errors import COMMAND
 from inferometer.report.views import Explained, FiveLines, PointRow, SweepReportView
 from inferometer.stats.estimate import Estimate
-from inferometer.units import format_bytes, format_duration, format_fraction, format_number
+from inferometer.units import format_duration, format_number
 
 ABSENT_TEXT: Final = "–"
 _LEAST_COLUMNS: Final = 20
@@ -83,7 +83,7 @@ class Prose:
 
 
 def points_table(points: Sequence[PointRow]) -> RenderableType:
-    """Batch × (TPOT, throughput, median step and what was predicted for it, limit), one block for each prompt length and run."""
+    """Batch × (TPOT, throughput, median step, prediction, limit), a block per prompt and run."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     has_runs = len({row.run_label for row in points}) > 1
     step = (
@@ -154,16 +154,6 @@ def duration_text(estimate: Estimate | None) -> str:
     if estimate is None:
         return ABSENT_TEXT
     return format_duration(estimate.value)
-
-
-def fraction_text(estimate: Estimate | None) -> str:
-    """A fraction in percent, or the sign of absence."""
-    return ABSENT_TEXT if estimate is None else format_fraction(estimate.value)
-
-
-def bytes_text(estimate: Estimate | None) -> str:
-    """A size, or the sign of absence."""
-    return ABSENT_TEXT if estimate is None else format_bytes(estimate.value)
 
 
 def _with_margin(estimate: Estimate | None, factor_ratio: float) -> str:

@@ -4,11 +4,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from inferometer.report.charts.verified import verified_charts
-from inferometer.report.figure import figure_of
 from inferometer.report.request_terminal import table_text
-from inferometer.report.sections import Page, Section
-from inferometer.report.verify_tables import DEFINITIONS, claims_table, promises_table
-from inferometer.report.verify_views import VerifyView
+from inferometer.report.sections import Page, Section, figure_of
+from inferometer.report.verify_tables import DEFINITIONS, VerifyView, claims_table, promises_table
 
 
 def verify_page_of(view: VerifyView) -> Page:

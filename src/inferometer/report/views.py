@@ -17,7 +17,7 @@ Support: TypeAlias = Literal["supported", "undecided"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiveLines:
-    """The answer in five lines, each a sentence or two of plain text; ``report`` says where the files are."""
+    """The answer in five lines of plain text; ``report`` names the files."""
 
     answer: str
     limit: str
@@ -206,7 +206,7 @@ class HeldOutRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactGroup:
-    """A titled list of labelled facts: the model card, the machine, the engine, the software, the command."""
+    """A titled list of labelled facts: model card, machine, engine, software, command."""
 
     title: str
     facts: tuple[tuple[str, str], ...]
@@ -214,7 +214,7 @@ class FactGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReportView:
-    """All that a report on one or several sweeps shows; several runs of one model stand side by side by ``run_label``."""
+    """Everything that a report on sweeps shows; runs stand side by side by ``run_label``."""
 
     title: str
     subtitle: str

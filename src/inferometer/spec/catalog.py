@@ -252,7 +252,7 @@ class HardwareFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ModelFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of models: the fields of ``ModelSpec``, the source being a key and 0 meaning no full-attention layer."""
+    """A file of models: ``ModelSpec`` fields, a source key, 0 for no full-attention layer."""
 
     sources: dict[str, Source]
     models: tuple[dict[str, object], ...]

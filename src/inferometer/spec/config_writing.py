@@ -56,11 +56,6 @@ def config_from_model(model: ModelSpec, *, dtype: DType = "bfloat16") -> dict[st
     return config
 
 
-def same_shape(first: ModelSpec, second: ModelSpec) -> bool:
-    """Are these the same architecture, names, sources and notes aside?"""
-    return not _differences(first, second)
-
-
 def _usual_fields(model: ModelSpec, family: Family) -> dict[str, object]:
     heads = model.attention
     config: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""The one door for foreign bytes: how is a file or a text read that this program did not write, without a surprise?
+"""The one place that reads files and texts that this program did not write.
 
 Every reader goes through a ``Door``. It limits the size of files, of what a .gz file holds, of
 lines and of nesting, and turns each way in which bytes can be wrong (compression, encoding, syntax,

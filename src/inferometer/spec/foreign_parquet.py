@@ -83,7 +83,7 @@ def connection() -> Generator["duckdb.DuckDBPyConnection"]:
 
 @cache
 def _database() -> "duckdb.DuckDBPyConnection":
-    """It starts no threads of its own, which would disturb what is being measured, and fetches no extension."""
+    """A database without threads of its own (they would disturb measurements) or extensions."""
     import duckdb  # noqa: PLC0415
 
     return duckdb.connect(

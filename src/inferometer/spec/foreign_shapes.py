@@ -1,4 +1,4 @@
-"""Is the shape of a foreign text harmless, before a decoder builds it: how deep, how many values, which numbers?"""
+"""Is a foreign text harmless to decode: its depth, number of values, size of numbers?"""
 
 import re
 from typing import Final, cast
@@ -23,7 +23,7 @@ _TOML_TOKEN: Final = re.compile(
 
 
 def shortened(value: object) -> str:
-    """A foreign value as a message shows it: a number may have thousands of digits, a text thousands of letters.
+    """A foreign value shortened for a message: numbers and texts may be thousands long.
 
     Example
     -------

@@ -1,4 +1,4 @@
-"""What is asked of the gate before the engines: in which order, in which windows, up to which limits do requests go in?
+"""How does the gate before the engines admit requests: order, windows, limits?
 
 These are the tables of a gate file, key for key, and ``read_gate`` reads one. They stand here, and
 not with the simulator, because a real gateway is set up from the same file: classes and tenants by

@@ -50,7 +50,7 @@ _MOST_DIMS: Final = 8
 
 
 class GgufFormat(NamedTuple):
-    """A tensor format: its name, and how many weights a block of how many bytes holds, scales and zero points included."""
+    """A tensor format: name, weights per block, bytes per block (scales included)."""
 
     name: str
     block_weights: int

@@ -1,4 +1,4 @@
-"""What is asked of a load test: which server, which requests, for how long, and how are they put into words?
+"""What does a load test send: which server, requests, duration, and how are prompts made?
 
 Secrets are no part of it: bearer tokens and header values come from the environment and are neither
 printed nor stored.
@@ -67,7 +67,7 @@ class LoadPlan:
 
 
 def most_in_flight(load: LoadPlan, n_processes: int, process_index: int) -> int | None:
-    """A process's part of the requests that may be in flight at once, at least one; each has a connection of its own."""
+    """A process's share of the concurrent requests, at least one; each has its connection."""
     caps = [cap for cap in (load.max_connections, load.max_concurrency) if cap is not None]
     if not caps:
         return None
@@ -92,7 +92,7 @@ def without_secrets(load: LoadPlan) -> LoadPlan:
 
 
 def body_value_without_secrets(value: str) -> str:
-    """A JSON value without its texts: their digests tell two questions apart, and are too short to find the text by.
+    """A JSON value with texts replaced by short digests: they compare, but reveal nothing.
 
     >>> body_value_without_secrets('{"a": 0.5, "b": "token"}')
     '{"a":0.5,"b":"…3c469e9d"}'

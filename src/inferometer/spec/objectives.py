@@ -34,7 +34,6 @@ _THRESHOLD: Final = re.compile(
 )
 _PERCENTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 _FEW_SECONDS: Final = 10
-_GOODPUT: Final = re.compile(r"([A-Za-z0-9_]+):([0-9.eE+-]+)([A-Za-zµ]*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +97,7 @@ class ObjectiveSpec:
 
 
 def parse_objective(text: str, *, where: str = "--slo") -> ObjectiveSpec:
-    """What does text such as ``ttft:p95<500ms, tpot:p95<50ms`` (or ``ttft p95 < 500ms``, or ``mlperf:llama2-70b-server``) promise?
+    """Parse an SLO: ``ttft:p95<500ms, tpot:p95<50ms`` or ``mlperf:llama2-70b-server``.
 
     Raises
     ------
@@ -124,42 +123,6 @@ def parse_objective(text: str, *, where: str = "--slo") -> ObjectiveSpec:
                 allowed="one limit for each",
                 try_=_EXAMPLE,
             )
-    return ObjectiveSpec(thresholds=tuple(thresholds))
-
-
-def parse_goodput(text: str, *, where: str = "--slo") -> ObjectiveSpec:
-    """Limits in the words of other tools, ``ttft:500 tpot:50``.
-
-    Milliseconds that each good request keeps, without a percentile.
-
-    Raises
-    ------
-    SpecError
-        A limit that cannot be understood.
-
-    Example
-    -------
-    >>> [threshold.limit_s for threshold in parse_goodput("ttft:500 tpot:50").thresholds]
-    [0.5, 0.05]
-    """
-    allowed = "METRIC:MILLISECONDS with blanks between; METRIC one of ttft, tpot, e2el"
-    thresholds: list[Threshold] = []
-    for part in text.replace(",", " ").split():
-        match = _GOODPUT.fullmatch(part)
-        if match is None:
-            raise SpecError(
-                f"{part!r} is no limit", where=where, allowed=allowed, try_="ttft:500 tpot:50"
-            )
-        limit_s = parse_duration_s(match[2] + (match[3] or "ms"), where=where)
-        thresholds.append(
-            Threshold(
-                metric=_metric(match[1], part, where), percentile_fraction=None, limit_s=limit_s
-            )
-        )
-    if not thresholds:
-        raise SpecError(
-            f"{text!r} has no limit", where=where, allowed=allowed, try_="ttft:500 tpot:50"
-        )
     return ObjectiveSpec(thresholds=tuple(thresholds))
 
 

@@ -91,7 +91,7 @@ class OwnedPrice:
         return self.capital_usd_per_hour / self.used_fraction + self.power_usd_per_hour
 
     def break_even_fraction(self, rented_usd_per_hour: float) -> float | None:
-        """From which share of its hours in use on is it cheaper than renting for those hours; None: it never is."""
+        """The utilisation above which owning is cheaper than renting; None: never."""
         saved_usd_per_hour = rented_usd_per_hour - self.power_usd_per_hour
         share = (
             math.inf if saved_usd_per_hour <= 0 else self.capital_usd_per_hour / saved_usd_per_hour

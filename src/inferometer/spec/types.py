@@ -76,7 +76,7 @@ class AttentionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlaSpec:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the cache holds one latent row per token and layer."""
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): one latent row per token."""
 
     q_lora_rank: int | None
     kv_lora_rank: int
@@ -210,7 +210,7 @@ class KernelRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRates:
-    """What kernels that were timed alone reach on a device: matrix products, mixtures of experts, all-reduces."""
+    """Measured rates of single kernels on a device: matmul, mixture of experts, all-reduce."""
 
     dense: tuple[KernelRate, ...] = ()
     experts: tuple[KernelRate, ...] = ()

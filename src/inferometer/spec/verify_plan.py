@@ -60,7 +60,7 @@ class BelievedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Loads: a workload at some rates or numbers of users, the same requests for the simulator and for the server.
+    """Loads: a workload at several rates or users, the same for simulator and server.
 
     ``workload`` is a preset, a workload file or a trace. It ends after ``n_requests``, or with the
     last request within ``duration_s`` (open loops alone: how many a closed one sends in a time

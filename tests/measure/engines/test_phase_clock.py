@@ -1,6 +1,6 @@
 import time
 
-from inferometer.measure.engines.phase_clock import clock_for
+from inferometer.measure.engines.transformers_engine import clock_for
 
 
 def test_intervals_between_marks():

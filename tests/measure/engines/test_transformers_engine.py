@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from inferometer.errors import EngineError, SpecError
-from inferometer.measure.engines import transformers_memory
+from inferometer.measure.engines import transformers_engine
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory, random_prompts
 from inferometer.measure.engines.transformers_config import configuration_of
 from inferometer.measure.engines.transformers_engine import open_engine
@@ -140,7 +140,7 @@ def test_a_batch_larger_than_memory_is_refused_and_the_engine_lives(eager):
 
 
 def test_weights_larger_than_memory_are_refused(tiny, monkeypatch):
-    monkeypatch.setattr(transformers_memory, "available_bytes", lambda: 256 * 2**20 + 1000)
+    monkeypatch.setattr(transformers_engine, "available_bytes", lambda: 256 * 2**20 + 1000)
     with pytest.raises(OutOfMemory, match="weights"):
         open_engine(EngineSpec(load_format="dummy"), tiny)
 
@@ -154,8 +154,8 @@ def test_weights_larger_than_memory_are_refused(tiny, monkeypatch):
     ],
 )
 def test_want_of_memory_is_recognised(words):
-    assert transformers_memory.is_want_of_memory(RuntimeError(words))
-    assert not transformers_memory.is_want_of_memory(RuntimeError("shape '[1]' is invalid"))
+    assert transformers_engine.is_want_of_memory(RuntimeError(words))
+    assert not transformers_engine.is_want_of_memory(RuntimeError("shape '[1]' is invalid"))
 
 
 def test_attention_is_sharded_only_where_heads_divide(tiny):

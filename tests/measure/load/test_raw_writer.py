@@ -7,8 +7,8 @@ import time
 import pytest
 
 from inferometer.errors import RecordError
-from inferometer.measure.load import raw_writer
-from inferometer.measure.load.raw_writer import RawLogWriter
+from inferometer.measure.load import client
+from inferometer.measure.load.client import RawLogWriter
 from inferometer.records.raw_log import EndFrame, RawLogReader
 
 FRAME = EndFrame(process_index=0, ended_ns=1, is_interrupted=False, n_unsent=0, cpu_s=0.0)
@@ -39,7 +39,7 @@ def test_a_full_disk_ends_the_run_with_words(tmp_path, monkeypatch):
     def no_room(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(raw_writer.os, "write", no_room)
+    monkeypatch.setattr(client.os, "write", no_room)
     writer.append(FRAME)
     time.sleep(1.0)  # the thread writes four times a second
     with pytest.raises(RecordError, match="No space left"):

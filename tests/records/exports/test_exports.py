@@ -20,7 +20,7 @@ from inferometer.records.imports.detection import read_results
 from inferometer.records.load_types import Validity, ValidityReason
 from inferometer.records.promises import judge_objective
 from inferometer.records.request_summaries import summarise_requests
-from inferometer.records.server_samples import sample_table
+from inferometer.records.server_series import sample_table
 from inferometer.records.tables import select
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.spec.objectives import parse_objective

@@ -108,7 +108,7 @@ def unpacked_folder() -> Path:
 
 
 def write_whole(folder: Path, write: Callable[[Path], None]) -> None:
-    """Have ``write`` fill a folder that is then either not there or complete, whoever else writes it at the same time."""
+    """Fill a folder by ``write``: it is either absent or complete, even with other writers."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix="draft-", dir=folder.parent))
     try:

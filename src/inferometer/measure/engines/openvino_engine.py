@@ -169,7 +169,7 @@ class OpenVinoEngine:
         )
 
     def warm_up(self, load_begin_s: float) -> None:
-        """Run one short request: the pipeline allocates its cache, and its usage tells into how many blocks."""
+        """Run one short request: the pipeline allocates its cache and reports its blocks."""
         self._run(np.ones((1, 2 * KV_BLOCK_TOKENS), dtype=np.int64), 2)
         metrics = self._pipeline.get_metrics()
         # Usage is in percent; 64 prompt tokens and the first generated one take three blocks.

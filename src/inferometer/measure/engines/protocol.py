@@ -147,7 +147,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Run this point; answered by a stream of Repeated and Probed, then Loaded (the facts anew), NoMemory or Failed."""
+    """Run this point. Replies: a stream of Repeated and Probed, then Loaded, NoMemory or Failed."""
 
     point: SweepPoint
     n_warmup: int

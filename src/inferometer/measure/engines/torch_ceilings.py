@@ -154,7 +154,7 @@ def _synchronised(work: Callable[[], Any], device: str) -> Callable[[], Any]:
 
 @contextmanager
 def _threads(n_threads: int | None) -> Generator[None]:
-    """Tensor-parallel ranks use a share of the cores each; a ceiling is what all of them together could use."""
+    """Split the cores among tensor-parallel ranks; a ceiling is measured with all of them."""
     before = torch.get_num_threads()
     if n_threads is not None and n_threads != before:
         torch.set_num_threads(n_threads)

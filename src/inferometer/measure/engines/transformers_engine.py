@@ -5,18 +5,20 @@ steps run the whole batch, and nothing stops early.
 """
 
 import gc
+import os
+import sys
 import time
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
 import torch
 import transformers
-from transformers import DynamicCache, StaticCache
+from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
-from inferometer.measure.engines.phase_clock import clock_for
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory, Repetition
-from inferometer.measure.engines.transformers_config import HfModel
+from inferometer.measure.engines.transformers_config import HfConfig, HfModel
 from inferometer.measure.engines.transformers_loading import (
+    TORCH_DTYPE,
     check_spec,
     distinct_parameters,
     hash_weights,
@@ -24,16 +26,12 @@ from inferometer.measure.engines.transformers_loading import (
     read_config,
     replicated_parts,
 )
-from inferometer.measure.engines.transformers_memory import (
-    check_point_fits,
-    check_weights_fit,
-    die_of_memory,
-    is_want_of_memory,
-)
 from inferometer.measure.engines.transformers_ranks import Ranks, rank_of_this_process
+from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
 from inferometer.records.types import EngineFacts
 from inferometer.spec.types import EngineMode, EngineSpec
+from inferometer.units import format_bytes
 
 
 def open_engine(spec: EngineSpec, model: ModelReference) -> "TransformersEngine":
@@ -293,3 +291,166 @@ class Decoder:
         if self._device != "cpu":
             torch.cuda.synchronize()
         self.compile_s += time.perf_counter() - begin_s
+
+
+# Would it fit?
+# Asked before a machine swaps itself to death, and told apart from other failures after.
+
+
+SPARE_BYTES: Final = 256 * 2**20
+"""Left to the rest of the machine: what needs more than is free without it is refused, not
+tried."""
+_MEMORY_WORDS: Final = (
+    "can't allocate memory",
+    "bad_alloc",
+    "out of memory",
+    "Cannot allocate memory",
+)
+
+
+def check_weights_fit(spec: EngineSpec, config: HfConfig) -> None:
+    """Refuse weights that are larger than a CPU machine's free memory.
+
+    They are counted on the meta device, where they take none.
+
+    Raises
+    ------
+    OutOfMemory
+        They are.
+    """
+    free_bytes = available_bytes()
+    if spec.device != "cpu" or free_bytes is None:
+        return
+    with torch.device("meta"):
+        shapes = AutoModelForCausalLM.from_config(config)
+    weight_bytes = (
+        sum(parameter.numel() for parameter in distinct_parameters(shapes))
+        * TORCH_DTYPE[spec.dtype].itemsize
+    )
+    if weight_bytes > free_bytes - SPARE_BYTES:
+        raise OutOfMemory(
+            f"its weights take {format_bytes(weight_bytes)} in {spec.dtype},"
+            f" {format_bytes(free_bytes)} are free"
+        )
+
+
+def check_point_fits(
+    config: HfConfig,
+    prompt_shape: tuple[int, ...],
+    gen_tokens: int,
+    *,
+    kv_bytes_per_token: float,
+    held_bytes: int,
+) -> None:
+    """Refuse a batch whose KV cache and activations are larger than a CPU machine's free memory.
+
+    A GPU says so itself, without harm.
+
+    ``held_bytes`` is what the engine's cache has already, and will use again.
+
+    Raises
+    ------
+    OutOfMemory
+        They are.
+    """
+    free_bytes = available_bytes()
+    if free_bytes is None:
+        return
+    batch_size, prompt_tokens = prompt_shape
+    element_bytes = torch.float32.itemsize if config.dtype is None else config.dtype.itemsize
+    kv_bytes = kv_bytes_per_token * batch_size * (prompt_tokens + gen_tokens)
+    # What a layer holds at once during prefill: its input, residual and output, and both halves of
+    # a gated MLP.
+    widest = 3 * config.hidden_size + 2 * (
+        getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    )
+    activation_bytes = batch_size * (prompt_tokens * widest + config.vocab_size) * element_bytes
+    if kv_bytes - held_bytes + activation_bytes > free_bytes - SPARE_BYTES:
+        raise OutOfMemory(
+            f"{format_bytes(kv_bytes)} of KV cache and {format_bytes(activation_bytes)} of"
+            f" activations, {format_bytes(free_bytes)} are free"
+        )
+
+
+def is_want_of_memory(error: BaseException) -> bool:
+    """Did an allocation fail, in whichever of torch's words?"""
+    return isinstance(error, MemoryError) or any(word in str(error) for word in _MEMORY_WORDS)
+
+
+def die_of_memory() -> NoReturn:
+    """End all ranks when one is lost, with the message that the parent expects."""
+    sys.stderr.write("out of memory in a tensor-parallel rank\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+# When was each phase of a run over, without disturbing it?
+# On a CPU the clock is read after each step. On CUDA work is asynchronous: an event is recorded
+# in the stream after each step and read when all is over, so that no step waits for a
+# synchronisation of ours; phases are synchronised.
+
+
+class PhaseClock(Protocol):
+    """Marks, in order; the durations are those between them."""
+
+    def mark(self) -> None:
+        """Say that what was submitted so far belongs to the interval that ends here."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until the device has done all that was submitted."""
+        ...
+
+    def durations_ns(self) -> tuple[int, ...]:
+        """The intervals between the marks, once settled."""
+        ...
+
+
+class CpuClock:
+    """Reads the monotonic clock: operations on a CPU are over when they return."""
+
+    def __init__(self) -> None:
+        self._marks_ns: list[int] = []
+
+    def mark(self) -> None:
+        """Read the clock."""
+        self._marks_ns.append(time.perf_counter_ns())
+
+    def settle(self) -> None:
+        """Nothing is under way on a CPU."""
+
+    def durations_ns(self) -> tuple[int, ...]:
+        """The intervals between readings."""
+        return tuple(
+            after - before
+            for before, after in zip(self._marks_ns, self._marks_ns[1:], strict=False)
+        )
+
+
+class CudaClock:
+    """Records events in the current stream."""
+
+    def __init__(self) -> None:
+        self._events: list[Any] = []
+
+    def mark(self) -> None:
+        """Record an event."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._events.append(event)
+
+    def settle(self) -> None:
+        """Wait for the device."""
+        torch.cuda.synchronize()
+
+    def durations_ns(self) -> tuple[int, ...]:
+        """The intervals between events; their resolution is about half a microsecond."""
+        return tuple(
+            round(before.elapsed_time(after) * 1e6)
+            for before, after in zip(self._events, self._events[1:], strict=False)
+        )
+
+
+def clock_for(device: str) -> PhaseClock:
+    """A fresh clock for one run on this device."""
+    return CpuClock() if device == "cpu" else CudaClock()

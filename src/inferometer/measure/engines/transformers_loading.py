@@ -1,4 +1,4 @@
-"""How does a model come into memory for the transformers engine: real weights, or its architecture with random ones?"""
+"""How does the transformers engine load a model: real weights, or random ones?"""
 
 import hashlib
 from collections.abc import Iterator
@@ -142,7 +142,7 @@ def load_model(spec: EngineSpec, model: ModelReference, config: HfConfig, device
 
 
 def sharding(config: HfConfig, spec: EngineSpec) -> DistributedConfig:
-    """Which of transformers' tensor-parallel rules apply: all, or all but attention's where heads do not divide."""
+    """The tensor-parallel rules that apply: all, or all but attention's if heads do not divide."""
     if not replicated_parts(config, spec):
         return DistributedConfig(tp_size=spec.tensor_parallel_size, tp_plan="auto")
     plan = config.base_model_tp_plan or {}
@@ -163,7 +163,7 @@ def replicated_parts(config: HfConfig, spec: EngineSpec) -> tuple[str, ...]:
 
 
 def hash_weights(model: ModelReference) -> str | None:
-    """SHA-256 over the weight files, in the order of their names; None where there are none here or they are too large."""
+    """SHA-256 of the weight files in order of name; None if none are here or they are too large."""
     if model.location is None:
         return None
     place = Path(model.location)
@@ -189,7 +189,7 @@ def distinct_parameters(loaded: HfModel) -> Iterator[torch.Tensor]:
 
 
 def _random_model(config: HfConfig, dtype: torch.dtype, device: str) -> HfModel:
-    """The architecture with random weights, built where and as it is to be: no second copy in another format.
+    """The architecture with random weights, built on its device and in its format, without a copy.
 
     Values do not matter for speed, except that zeros draw less power and denormal ones are slow:
     uniform within the range of trained weights.

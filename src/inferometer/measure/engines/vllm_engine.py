@@ -246,7 +246,7 @@ def _count_parameters(config: HfConfig) -> int | None:
 
 
 def _kv_token_bytes(model: VllmModel) -> int:
-    """Bytes of keys and values of one token, all layers: 2 · layers · KV heads · head size · bytes of a number."""
+    """KV bytes per token in all layers: 2 · layers · KV heads · head size · bytes of a number."""
     text = model.config.get_text_config()
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     n_kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads

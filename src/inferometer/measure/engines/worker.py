@@ -126,7 +126,7 @@ def _open_probe(engine: EngineName) -> CeilingProbe:
 
 
 def run_point(engine: Engine, task: Measure, probe: CeilingProbe) -> Iterator[Probed | Repeated]:
-    """What happens, in order, when this point is measured: warm-ups, then probe, repetition, probe, …, probe.
+    """Run this point: warm-ups, then probe, repetition, probe, …, probe.
 
     Raises
     ------
@@ -190,7 +190,7 @@ def _probed(task: Measure, probe: CeilingProbe) -> Iterator[Probed]:
 
 
 def _settle_garbage() -> None:
-    """Collect all garbage now and exempt what lives, so that the collections before repetitions take microseconds.
+    """Collect all garbage and freeze what lives, so that later collections take microseconds.
 
     A full collection of a process with torch takes 150 ms on one core while the others fall asleep,
     and the next 100 ms of steps are up to 10 % slower until they are awake again (measured: a pause

@@ -4,9 +4,13 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from inferometer.errors import MeasureError
-from inferometer.measure.executors.own_code import OwnCode, own_code
 from inferometer.measure.executors.parts import TRIES, Answers, OnDone, in_silence
-from inferometer.measure.executors.ray_cluster import RayCluster, require_same_code
+from inferometer.measure.executors.ray_cluster import (
+    OwnCode,
+    RayCluster,
+    own_code,
+    require_same_code,
+)
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -4,18 +4,59 @@ Each host must have this very package: what a host runs is compared with what ru
 answers are taken.
 """
 
+import hashlib
 import logging
 import os
 import platform
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Final, NamedTuple
 
+import inferometer
 from inferometer.errors import MeasureError, SpecError
-from inferometer.measure.executors.own_code import OwnCode, own_code
+
+# Would this code give the same answers there as here?
+# Its own text, and the versions of what computes.
+
+
+_COMPUTING: Final = ("numpy", "numba", "scipy")
+
+
+class OwnCode(NamedTuple):
+    """Two that are equal compute the same."""
+
+    digest: str
+    """Of all modules of this package."""
+    versions: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return (
+            f"inferometer {inferometer.__version__} ({self.digest[:8]}), {', '.join(self.versions)}"
+        )
+
+
+@cache
+def own_code() -> OwnCode:
+    """What runs in this process."""
+    # Imported here: a load test without Ray would pay for it before its first request.
+    from importlib import metadata  # noqa: PLC0415
+
+    folder, digest = Path(inferometer.__file__).parent, hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    versions = (
+        f"python {platform.python_version()}",
+        *(f"{name} {metadata.version(name)}" for name in _COMPUTING),
+    )
+    return OwnCode(digest.hexdigest(), versions)
+
 
 _ALONE: Final = "local"
 """Ray's word for a cluster of this machine alone, which ends with us."""
@@ -41,7 +82,7 @@ class RayCluster(NamedTuple):
 
 @contextmanager
 def joined(address: str | None) -> Generator[RayCluster]:
-    """The cluster at this address; None: one of this machine alone, on all its cores, for the time of the block.
+    """The Ray cluster at this address; None: a cluster of this machine alone, within the block.
 
     Raises
     ------

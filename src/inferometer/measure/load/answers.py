@@ -26,7 +26,7 @@ class AnswerLimits:
     """Past it the answer is given up."""
 
     def is_framing(self, framing_bytes: int, body_bytes: int) -> bool:
-        """Is what came beside a body of that size (head, sizes and extensions of chunks, trailers) more than any honest answer has?"""
+        """Does the answer have more framing (head, chunk headers, trailers) than any honest one?"""
         return framing_bytes > 2 * self.head_bytes + _FRAMING_RATIO * body_bytes
 
 
@@ -118,7 +118,7 @@ class Answer:
             )
 
     def end(self, why: str) -> None:
-        """The connection is gone; ``why`` is '' where the server closed it in order, else what the system said."""
+        """The connection is lost; ``why`` is '' if the server closed it, else the error."""
         if self.is_over:
             return
         if self.status and self.head_ns is not None and not self.has_length and not why:
@@ -140,7 +140,7 @@ class Answer:
     # The parser calls these.
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep the few headers that matter; trailers, which come when the status is known, change nothing."""
+        """Store the few headers that matter; trailers come after the status and change nothing."""
         if self.status:
             return
         match name.lower():

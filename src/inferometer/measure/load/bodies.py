@@ -13,7 +13,7 @@ from inferometer.errors import SpecError
 from inferometer.measure.load.local_tokenizer import encoder_of
 from inferometer.spec.load_plan import LoadPlan
 from inferometer.spec.workload.plan import NONE, RequestPlan
-from inferometer.spec.workload.trace_lines import Spoken
+from inferometer.spec.workload.trace_formats import Spoken
 from inferometer.spec.workload.trace_texts import text_of_parts
 from inferometer.spec.workload.traces import read_texts
 from inferometer.spec.workload.types import TraceSource
@@ -263,7 +263,7 @@ class BodyWriter:
         self._extra = _extra(load)
 
     def max_tokens(self, row: int) -> int:
-        """``max_tokens``: the workload's output where it is to be reached exactly, else what its client allows."""
+        """``max_tokens``: the workload's output length if exact, else the request's limit."""
         column = self._plan.output_tokens if self._load.ignores_eos else self._plan.max_tokens
         return int(column[row])
 
@@ -363,7 +363,7 @@ def _seed(load: LoadPlan, run_name: str, session_index: int) -> int:
 
 
 def _single_token_words(path: str | None) -> tuple[str, ...]:
-    """The words that are one token of this tokenizer wherever they stand, so that n of them are n tokens."""
+    """Words that are one token of this tokenizer in any place: n of them are n tokens."""
     count = _counter(path)
     one = tuple(word for word in WORDS if count(f"a {word}") - count("a") == 1)
     is_exact = len(one) >= _FEWEST_WORDS and count(" ".join(one)) - count(one[0]) == len(one) - 1

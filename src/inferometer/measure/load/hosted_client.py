@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from inferometer.measure.executors import own_code, ray_cluster
+from inferometer.measure.executors import ray_cluster
 from inferometer.measure.hostname import hostname_hash
 from inferometer.measure.load import messages, processes
 
@@ -47,7 +47,7 @@ class HostedClient:
         self._raw_path = Path(self._folder.name)
         self._is_silent = False
 
-    def greet(self, asked: own_code.OwnCode) -> str:
+    def greet(self, asked: ray_cluster.OwnCode) -> str:
         """The host's hash, where it runs what the command runs.
 
         Raises

@@ -15,7 +15,7 @@ import msgspec
 
 from inferometer import suggestions
 from inferometer.errors import MeasureError
-from inferometer.measure.load import bodies, connections, hiding, messages, target
+from inferometer.measure.load import bodies, connections, messages, target
 from inferometer.measure.load.answers import JSON_TYPE, STREAM_TYPE, Answer, AnswerLimits
 from inferometer.records.exchange_errors import EXCHANGE_ERRORS
 from inferometer.spec.foreign_bytes import Door
@@ -66,7 +66,7 @@ def check_server(
     limits: messages.ClientLimits,
     addresses: tuple[str, ...],
 ) -> str | None:
-    """None where the server answers as the run will want it; else in words what was in the way, where that may pass.
+    """None if the server answers as the run needs it; else the problem, if it may pass.
 
     Raises
     ------
@@ -97,7 +97,7 @@ class _Asker:
         addresses: tuple[str, ...],
     ) -> None:
         self.place = target.target_of(load)
-        self.hider = hiding.Hider(
+        self.hider = target.Hider(
             secrets, [text for _, value in load.extra_body for text in texts_of(value)]
         )
         self._load, self._secrets, self._limits, self._addresses = load, secrets, limits, addresses

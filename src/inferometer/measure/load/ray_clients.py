@@ -1,4 +1,4 @@
-"""How are client processes on the hosts of a Ray cluster started at one instant, heard, and their raw logs brought here?
+"""How are clients on the hosts of a Ray cluster started together, and their raw logs copied?
 
 Requests that ended are in the raw log on their host's disk within a quarter of a second, and on the
 driver's within about half a second more. A host that dies takes no more than that with it; the
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from inferometer.errors import MeasureError
-from inferometer.measure.executors import own_code, ray_cluster
+from inferometer.measure.executors import ray_cluster
 from inferometer.measure.load import hosted_client, messages
 from inferometer.records import host_clocks, load_types
 
@@ -26,7 +26,7 @@ _BEGIN_AFTER_NS: Final = 500_000_000
 
 
 class _Hosted:
-    """A client on another host, as this process sees it: a pipe that says what it says, and a copy of its raw log."""
+    """A client on another host, seen from here: a pipe for its messages, a copy of its raw log."""
 
     def __init__(
         self, cluster: ray_cluster.RayCluster, host: ray_cluster.RayHost, job: messages.Job
@@ -158,12 +158,12 @@ class RayClients:
         MeasureError
             A host has no free core, runs other code, or is gone.
         """
-        self._host_hashes = [str(one.ask("greet", own_code.own_code())) for one in self._hosted]
+        self._host_hashes = [str(one.ask("greet", ray_cluster.own_code())) for one in self._hosted]
         for one in self._hosted:
             one.begin()
 
     def begin(self, begins_ns: int) -> int:
-        """Look at the clocks, and tell each client when instant 0 of the run is on its own; what is it on ours?"""
+        """Compare the clocks and send each client the start of the run on its own clock."""
         before = [one.reading() for one in self._hosted]
         origin_ns = time.monotonic_ns() + _BEGIN_AFTER_NS - begins_ns
         for one, reading in zip(self._hosted, before, strict=True):

@@ -97,7 +97,7 @@ def past_of(folder: Path) -> Past:
 def session_after(
     past: Past, plan: RequestPlan, *, for_s: float | None, n_processes: int
 ) -> Session:
-    """What is left of the plan after ``past``, dealt out to the processes by the first request of each chain of followers."""
+    """The rest of the plan after ``past``, dealt to processes by each session's first request."""
     is_done = np.zeros(plan.n_requests, np.bool_)
     is_done[[row for row in past.done if row < plan.n_requests]] = True
     arrivals = np.flatnonzero((plan.follows == NONE) & ~is_done)

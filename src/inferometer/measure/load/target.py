@@ -8,7 +8,7 @@ import base64
 import os
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -52,7 +52,7 @@ class Place:
 
     @property
     def authority(self) -> str:
-        """As it stands in ``Host``: an IPv6 address in brackets, the port where it is not the scheme's own."""
+        """The value of the ``Host`` header: IPv6 in brackets, the port unless it is the default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return (
             host
@@ -100,7 +100,7 @@ def tls_context(*, verifies: bool) -> ssl.SSLContext:
 
 
 def shown_url(url: str) -> str:
-    """The URL as it may be shown and stored: without credentials, and without its query, which may hold a token.
+    """The URL that may be shown and stored: no credentials, no query (it may hold a token).
 
     >>> shown_url("https://user:password@host/metrics?token=abc")
     'https://…@host/metrics?…'
@@ -323,3 +323,40 @@ def _place(url: str, where: str) -> tuple[SplitResult, Place]:
     return parts, Place(
         host=parts.hostname, port=port or _PORTS[parts.scheme], is_tls=parts.scheme == "https"
     )
+
+
+# How are secrets kept off the disk and the screen where a server says them aloud.
+# In an error's words, or in where it points to?
+
+
+_LEAST_CHARACTERS: Final = 8
+"""Shorter values (``1``, ``true``) are words of any answer, and no secret."""
+
+
+class Hider:
+    """Puts asterisks for what was sent in secret; lengths stay."""
+
+    def __init__(self, secrets: Secrets, texts: Sequence[str] = ()) -> None:
+        """``texts``: further texts that were sent and may be secret."""
+        values = [value for _, value in secrets.headers] + [
+            secrets.proxy_authorization or "",
+            *texts,
+        ]
+        words = {
+            word for value in values for word in value.split() if len(word) >= _LEAST_CHARACTERS
+        }
+        self._words = tuple(sorted(words, key=len, reverse=True))
+        self._bytes = tuple(word.encode() for word in self._words)
+
+    def data(self, data: bytes) -> bytes:
+        """The bytes without secrets."""
+        for word in self._bytes:
+            if word in data:
+                data = data.replace(word, b"*" * len(word))
+        return data
+
+    def text(self, text: str) -> str:
+        """The text without secrets."""
+        for word in self._words:
+            text = text.replace(word, "*" * len(word))
+        return text

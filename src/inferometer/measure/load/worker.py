@@ -20,8 +20,7 @@ from typing import Final, NoReturn
 
 from inferometer.errors import InferometerError, MeasureError
 from inferometer.measure.load import messages
-from inferometer.measure.load.client import LoadClient
-from inferometer.measure.load.raw_writer import RawLogWriter
+from inferometer.measure.load.client import LoadClient, RawLogWriter
 
 try:
     from uvloop import new_event_loop

@@ -6,15 +6,16 @@ stands under ``results.profiling.inferometer``, which is free-form. A percentile
 may lie requests that were never done is left out of the statistics: it is only a lower bound.
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.records.columns import F64
-from inferometer.records.exports.own_findings import JsonObject, own_findings
 from inferometer.records.latencies import (
     COMPLETED,
     NOT_SERVED,
@@ -29,9 +30,54 @@ from inferometer.records.request_summaries import (
     summarise_latency,
     summarise_requests,
 )
+from inferometer.records.server_summaries import ServerSummary, summarise_server
 from inferometer.records.types import RequestStatus, RequestTable, Run
 from inferometer.spec.workload.types import OpenArrivals
 from inferometer.units import NS_PER_S
+
+# What do we know of a run that other tools' formats have no place for, as plain JSON?
+# Intervals, latencies from the intended send, the objective's verdict and goodput, validity with
+# its reasons, the server's own numbers.
+
+
+JsonObject: TypeAlias = dict[str, Any]
+
+
+def own_findings(run: Run, summary: RequestSummary, judgement: Judgement | None) -> JsonObject:
+    """Under our own names, units in them.
+
+    What is not known is not there; an infinite end of an interval is null.
+    """
+    server = _server(run)
+    told = {
+        "origin": run.manifest.origin,
+        "summary": asdict(summary),
+        "validity": None if run.manifest.validity is None else asdict(run.manifest.validity),
+        "objective": None if judgement is None else asdict(judgement),
+        "server": None
+        if server is None
+        else asdict(server) | {"prefix_hit_fraction": server.prefix_hit_fraction},
+        "cautions": [asdict(caution) for caution in run.manifest.cautions],
+    }
+    return {name: _plain_value(value) for name, value in told.items() if value is not None}
+
+
+def _server(run: Run) -> ServerSummary | None:
+    try:
+        return None if run.server is None else summarise_server(run.server)
+    except RecordError:
+        return None  # a server that was asked once, or is of no known kind, tells nothing
+
+
+def _plain_value(value: Any) -> Any:  # noqa: ANN401 - JSON of any depth
+    if hasattr(value, "_asdict"):
+        return _plain_value(value._asdict())
+    if isinstance(value, Mapping):
+        return {str(key): _plain_value(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain_value(item) for item in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
 
 VERSION: Final = "0.2.1"
 
@@ -199,7 +245,7 @@ def _normalized(requests: RequestTable, e2e: LatencySamples) -> JsonObject | Non
 
 
 def _statistics(units: str, samples: LatencySamples) -> JsonObject | None:
-    """Mean and spread of those that got there; percentiles of all, where they are more than a lower bound."""
+    """Mean and spread of completed ones; percentiles of all, unless they are only lower bounds."""
     got_there_s = samples.lower_s[np.isfinite(samples.upper_s)]
     if not got_there_s.size:
         return None

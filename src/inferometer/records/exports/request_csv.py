@@ -1,4 +1,4 @@
-"""How do a run's requests look as a table for a spreadsheet: a line each, units in the header, absent cells empty?"""
+"""A run's requests as CSV: one line each, units in the header, absent cells empty."""
 
 import csv
 import io

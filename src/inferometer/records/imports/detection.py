@@ -9,7 +9,6 @@ from inferometer.records.imports import (
     aiperf,
     guidellm,
     inference_perf,
-    inference_perf_stages,
     inferencex,
     llmd,
     llmservingsim,
@@ -47,8 +46,8 @@ def _read(path: Path) -> Imported:
         return Imported(
             tool="llmservingsim", runs=(llmservingsim.read_llmservingsim(path.parent).run,)
         )
-    if inference_perf_stages.is_stages(_header(text)):
-        return inference_perf_stages.read_stages(path)
+    if inference_perf.is_stages(_header(text)):
+        return inference_perf.read_stages(path)
     if inferencex.is_inferencex_csv(_header(text)):
         return Imported(tool="inferencex", points=inferencex.read_inferencex_csv(path))
     if inferencex.is_silicon(_header(text)):

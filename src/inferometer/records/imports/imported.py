@@ -31,7 +31,7 @@ class Imported:
 
 
 def file_source(path: Path, tool: Tool) -> Source:
-    """Where a number of this file came from: the tool, the file's name and the hash of its content, but no path."""
+    """The source of a number from this file: tool, file name and content hash, no path."""
     return Source(
         kind="measured",
         where=f"{tool}: {path.name}, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}",

@@ -1,4 +1,4 @@
-"""What does a field of somebody else's JSON hold, and if it is not what it should be, in which file and where is it?
+"""How is a field of another tool's JSON read, and how is a wrong one reported?
 
 Absent, null and NaN are all None: the tool did not say. A value of another kind is an error with
 the field's path.

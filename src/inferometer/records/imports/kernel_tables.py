@@ -41,7 +41,7 @@ class AttentionTable(NamedTuple):
 
 
 class ExpertTable(NamedTuple):
-    """The experts of one layer in bfloat16, all of them on one device, routed with a slight skew (power law 1.01)."""
+    """One layer's experts in bfloat16 on one device, routed with slight skew (power law 1.01)."""
 
     n_tokens: F64
     hidden_size: F64

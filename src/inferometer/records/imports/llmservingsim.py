@@ -1,4 +1,4 @@
-"""What did vLLM do in the runs that LLMServingSim's authors published, and how well did their simulator foretell it?
+"""What did vLLM do in LLMServingSim's published runs, and how well was it predicted?
 
 A folder holds ``requests.csv`` or ``requests.jsonl`` (one row a request), ``meta.json`` (the
 engine's arguments) and ``llmservingsim_prediction_summary.txt`` (their simulator beside vLLM); the
@@ -8,7 +8,7 @@ see of detokenising and sending is not in them. Letters of shapes: N requests, K
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
@@ -19,8 +19,14 @@ import numpy as np
 from inferometer.errors import RecordError
 from inferometer.records.columns import F64, I64
 from inferometer.records.imports.json_fields import DOOR
-from inferometer.records.imports.vllm_facts import vllm_facts
-from inferometer.records.types import RequestStatus, RequestTable, Run, RunManifest
+from inferometer.records.types import (
+    EngineFacts,
+    RequestStatus,
+    RequestTable,
+    Run,
+    RunManifest,
+    SchedulerFacts,
+)
 from inferometer.spec.catalog import known_model
 from inferometer.spec.types import Source
 from inferometer.units import MOST_COUNT, MOST_S
@@ -60,7 +66,7 @@ class Claim(NamedTuple):
 
 
 class PrefixBlocks(NamedTuple):
-    """The chained content ids of the full prompt blocks of N requests: equal ids mean equal tokens from the start."""
+    """Chained ids of full prompt blocks of N requests: equal ids mean equal tokens so far."""
 
     start: I64
     """(N + 1) Where each request's ids begin."""
@@ -237,7 +243,7 @@ def _requests(path: Path) -> tuple[RequestTable, I64, str]:
 
 
 def _prefix(path: Path, requests: RequestTable) -> PrefixBlocks:
-    """The blocks of each request's prompt; what the workload counts beyond a full block of the prompt is left out."""
+    """The blocks of each prompt, without what exceeds its last full block."""
     start, ids = [0], list[int]()
     lines = _text(path).splitlines()
     if len(lines) != len(requests.prompt_tokens):
@@ -270,3 +276,94 @@ def _claims(text: str) -> tuple[Claim, ...]:
 
 def _text(path: Path) -> str:
     return DOOR.text_of(path)
+
+
+# Which limits does a record of a vLLM server's configuration name?
+# LLMServingSim's ``meta.json`` holds the arguments and what they became.
+# What vLLM resolved (``resolved_config``, ``kv_cache``) is the server's; the arguments stand in
+# where it was not stored.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arguments:
+    """Arguments of the server's start, or part of its resolved configuration; None: not stored."""
+
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_model_len: int | None = None
+    enable_prefix_caching: bool | None = None
+    enable_chunked_prefill: bool | None = None
+    async_scheduling: bool | None = None
+    tensor_parallel_size: int | None = None
+    data_parallel_size: int | None = None
+    num_gpu_blocks: int | None = None
+    block_size: int | None = None
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Resolved:
+    scheduler_config: _Arguments = field(default_factory=_Arguments)
+    cache_config: _Arguments = field(default_factory=_Arguments)
+    model_config: _Arguments = field(default_factory=_Arguments)
+    parallel_config: _Arguments = field(default_factory=_Arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RunMeta:
+    engine_kwargs: _Arguments
+    vllm_version: str = "unknown"
+    kv_cache: _Arguments = field(default_factory=_Arguments)
+    resolved_config: _Resolved = field(default_factory=_Resolved)
+
+
+def vllm_facts(text: str, where: str) -> EngineFacts:
+    """What a ``meta.json`` names of the server.
+
+    Raises
+    ------
+    RecordError
+        A limit is not a number, or there are no arguments.
+    """
+    read = DOOR.json(text, _RunMeta, where=where)
+    resolved = read.resolved_config
+    parts = (
+        resolved.scheduler_config,
+        resolved.cache_config,
+        resolved.model_config,
+        resolved.parallel_config,
+        read.kv_cache,
+        read.engine_kwargs,
+    )
+
+    def count(name: str) -> int | None:
+        return next((value for part in parts if (value := getattr(part, name)) is not None), None)
+
+    def switch(name: str) -> bool | None:
+        return next((value for part in parts if (value := getattr(part, name)) is not None), None)
+
+    return EngineFacts(
+        engine="vllm",
+        version=read.vllm_version,
+        libraries=(),
+        weight_bytes=None,
+        n_parameters=None,
+        weights_origin="unknown",
+        weights_sha256=None,
+        attention_implementation=None,
+        load_s=None,
+        compile_s=None,
+        compute_dtype=read.engine_kwargs.dtype,
+        n_kv_blocks=count("num_gpu_blocks"),
+        kv_block_tokens=count("block_size"),
+        scheduler=SchedulerFacts(
+            max_num_seqs=count("max_num_seqs"),
+            max_num_batched_tokens=count("max_num_batched_tokens"),
+            max_model_len=count("max_model_len"),
+            enable_prefix_caching=switch("enable_prefix_caching"),
+            enable_chunked_prefill=switch("enable_chunked_prefill"),
+            async_scheduling=switch("async_scheduling"),
+            tensor_parallel_size=count("tensor_parallel_size"),
+            data_parallel_size=count("data_parallel_size"),
+        ),
+    )

@@ -16,11 +16,11 @@ from inferometer.report.charts.frame import (
     finished,
     interval_fields,
     log_axis_domain,
+    measured_lines,
     series_channels,
     values,
     y_axis,
 )
-from inferometer.report.charts.lines import measured_lines
 from inferometer.report.decision_views import DecisionView, TradePoint
 from inferometer.units import format_duration, format_number
 

@@ -6,8 +6,17 @@ from typing import Any
 import altair as alt
 
 from inferometer.report.cells import estimate_cell, notes_text, statistic_text
-from inferometer.report.charts.frame import ChartSpec, Row, ends, finished, log_axis_domain, y_axis
-from inferometer.report.charts.lines import measured_lines, predicted_lines, shared_x
+from inferometer.report.charts.frame import (
+    ChartSpec,
+    Row,
+    ends,
+    finished,
+    log_axis_domain,
+    measured_lines,
+    predicted_lines,
+    shared_x,
+    y_axis,
+)
 from inferometer.report.charts.series import (
     AXIS_IDS,
     AXIS_WORDS,
@@ -56,7 +65,7 @@ def ttft_chart(view: SweepReportView, axis: Axis = "prompt_tokens") -> ChartSpec
 
 
 def step_chart(view: SweepReportView, axis: Axis = "batch_size") -> ChartSpec | None:
-    """Median decode step against what was swept: the batch, a line for each prompt length, or the other way round."""
+    """Median decode step against the batch, a line per prompt length, or the other way round."""
     lines = series_along(view, axis, _step, usual_axis="batch_size")
     if not lines:
         return None

@@ -83,7 +83,7 @@ def kv_chart(view: RequestReportView) -> ChartSpec | None:
 
 
 def holes_chart(view: RequestReportView) -> ChartSpec | None:
-    """Where each request has one piece of the KV cache: what is free, and how much of it lies in one piece."""
+    """Free KV cache memory and its largest piece, where each request has one piece."""
     load, holes = view.load, view.holes
     if load is None or holes is None:
         return None

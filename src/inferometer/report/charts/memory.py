@@ -17,7 +17,7 @@ GIB_PER_BYTE: Final = 2.0**-30
 
 
 def memory_chart(view: SweepReportView) -> ChartSpec | None:
-    """Peak memory of each point: reserved as a bar, allocated as a thinner bar in it; points out of memory by name."""
+    """Peak memory of each point: a reserved bar, a thinner allocated bar, out-of-memory marks."""
     points = [
         pair
         for pair in labelled(view.points)

@@ -31,7 +31,7 @@ MS_PER_S: Final = 1e3
 
 
 def predicted_chart(view: SweepReportView) -> ChartSpec | None:
-    """Measured against predicted, both logarithmic, with y = x and a band of ±10 %; held-out points are filled."""
+    """Measured against predicted (log-log), y = x and ±10 % band; held-out points are filled."""
     points = view.predictions
     if not points:
         return None
@@ -150,7 +150,7 @@ def _error_fraction(point: PredictedPoint) -> float:
 
 
 def _finding(points: Sequence[PredictedPoint], held_out: Sequence[HeldOutRow]) -> str:
-    """The share within ±10 % of the points that judge the model, and its errors as the page says them elsewhere."""
+    """The share of held-out points within ±10 %, and the errors as elsewhere on the page."""
     judged = [point for point in points if point.is_held_out and point.is_judged] or [
         point for point in points if not point.is_held_out
     ]

@@ -1,4 +1,4 @@
-"""When does it blow up, how much traffic meets all limits, and what does throughput cost in latency? One point for each run.
+"""Charts over offered load: latency, goodput, and throughput against TTFT; a point per run.
 
 Points whose run is not VALID are hollow. Closed loops go with their concurrency. Beside runs with a
 rate they stand in throughput against latency alone, as a line of their own.
@@ -20,11 +20,11 @@ from inferometer.report.charts.frame import (
     finished,
     interval_fields,
     log_axis_domain,
+    measured_lines,
     series_channels,
     values,
     y_axis,
 )
-from inferometer.report.charts.lines import measured_lines
 from inferometer.report.decision_views import RatePoint, RateView
 from inferometer.report.request_words import duration_cell, rate_text
 from inferometer.spec.objectives import parse_objective
@@ -70,7 +70,7 @@ def tpot_rate_chart(view: RateView) -> ChartSpec | None:
 
 
 def goodput_rate_chart(view: RateView) -> ChartSpec | None:
-    """Requests within every limit per second against those that were offered (on the dashed line all are), or against concurrency."""
+    """Goodput against the offered rate (dashed: all requests are good), or against concurrency."""
     traffic = _traffic(view)
     shown = [point for point in _placed(view) if point.good_requests_per_s is not None]
     if not shown:

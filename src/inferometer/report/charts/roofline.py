@@ -182,7 +182,7 @@ def _roof_words(ceilings: Sequence[RoofCeiling], notes: str) -> str:
 
 
 def _finding(points: Sequence[RooflinePoint], ceilings: Sequence[RoofCeiling]) -> str:
-    """The best share of its roof that each phase reached, against the first measured roof (else the first)."""
+    """The best share of its roof per phase, against the first measured roof (else the first)."""
     roofs = sorted(ceilings, key=lambda ceiling: ceiling.kind != "measured")
     if not roofs:
         return (

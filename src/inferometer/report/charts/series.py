@@ -28,7 +28,7 @@ _TITLES: Final[Mapping[Axis, str]] = {"prompt_tokens": "prompt length", "batch_s
 def series_along(
     view: SweepReportView, axis: Axis, pick: PickEstimate, *, usual_axis: Axis
 ) -> SeriesPoints:
-    """The measured points of each line along ``axis``, by the line's name; none where nothing was swept along it.
+    """The measured points of each line along ``axis``; empty if it was not swept.
 
     Where nothing was swept at all, the lone points stand along ``usual_axis``.
     """

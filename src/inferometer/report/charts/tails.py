@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from inferometer.records.latency_tails import NAMED_SHARES
+from inferometer.records.latencies import NAMED_SHARES
 from inferometer.report.cells import ABSENT_TEXT
 from inferometer.report.charts.frame import (
     BAND_OPACITY,

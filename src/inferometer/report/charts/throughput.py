@@ -1,10 +1,17 @@
-"""How many tokens per second does decode yield as batches or prompts grow, and where does a doubling stop paying?"""
+"""Decode tokens per second against batch or prompt, and where doubling stops paying."""
 
 import altair as alt
 
 from inferometer.report.cells import ABSENT_TEXT, estimate_cell, notes_text, statistic_text
-from inferometer.report.charts.frame import ChartSpec, ends, finished, log_axis_domain, y_axis
-from inferometer.report.charts.lines import measured_lines, shared_x
+from inferometer.report.charts.frame import (
+    ChartSpec,
+    ends,
+    finished,
+    log_axis_domain,
+    measured_lines,
+    shared_x,
+    y_axis,
+)
 from inferometer.report.charts.series import (
     AXIS_IDS,
     AXIS_WORDS,

@@ -17,8 +17,7 @@ from inferometer.report.charts.frame import (
     y_axis,
 )
 from inferometer.report.charts.predicted import BAND_FRACTION, identity_layers
-from inferometer.report.verify_tables import error_cell
-from inferometer.report.verify_views import ClaimRow, VerifyView
+from inferometer.report.verify_tables import ClaimRow, VerifyView, error_cell
 from inferometer.units import format_number
 
 

@@ -1,1 +1,1 @@
-"""Which requests are asked: when do they arrive, how long are they, and which of their tokens do they share?"""
+"""Which requests are sent: arrival times, lengths, and shared tokens."""

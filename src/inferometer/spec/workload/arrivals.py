@@ -49,7 +49,7 @@ class RateProfile(NamedTuple):
 
 
 def session_arrivals(arrivals: Arrivals, seed: int, n_sessions: int, *, turns_ratio: float) -> I64:
-    """When the first requests of sessions of ``turns_ratio`` turns come (ns, sorted but for a closed loop's users).
+    """Arrival times (ns) of sessions' first requests, sorted except for closed-loop users.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How is a number of a workload distributed: tokens, seconds or turns, in the unit of the key that holds it?
+"""Distributions of a workload's numbers: tokens, seconds or turns, in the key's unit.
 
 Each distribution is a quantile function of a uniform number: with the same uniform numbers a longer
 mean makes every draw longer, and no other part of the workload moves.
@@ -82,7 +82,7 @@ class Lognormal(
     tag_field="kind",
     tag="lognormal",
 ):
-    """The logarithm is normal around that of the median with standard deviation sigma; moved into min and max."""
+    """Log-normal around the median with standard deviation sigma, clipped to min and max."""
 
     median: Positive
     sigma: Annotated[float, msgspec.Meta(ge=0, le=20)]
@@ -248,7 +248,7 @@ def quantile(distribution: Sampled, fractions: Floats) -> Floats:
 
 
 def mean_of(distribution: Sampled, *, at_least: float = 0.0) -> float:
-    """What is the mean of the values, rounded to whole numbers that are no smaller than ``at_least``? Over 4,096 equal shares."""
+    """Mean of the values rounded to whole numbers ≥ ``at_least``, over 4,096 quantiles."""
     middles = (np.arange(4096) + 0.5) / 4096
     return float(
         np.cumsum(np.maximum(np.rint(quantile(distribution, middles)), at_least))[-1] / 4096

@@ -153,7 +153,7 @@ def _check_size(spec: WorkloadSpec) -> None:
 
 
 def expected_requests(spec: WorkloadSpec) -> float | None:
-    """How many requests come within ``duration_s`` on average? None where the arrivals are not open or have no duration.
+    """Expected requests within ``duration_s``; None unless arrivals are open with a duration.
 
     Raises
     ------
@@ -354,7 +354,7 @@ def _plan(spec: WorkloadSpec, arrival_ns: I64, turns: _Turns, n_kept: int) -> Re
 
 
 def _prefixes(spec: WorkloadSpec, rows: _Turns) -> tuple[I64, I64]:
-    """Later turns begin with all of the turn before; first turns with the system prompt, as the first request had it."""
+    """Prefixes: later turns begin with the turn before, first turns with the system prompt."""
     n_rows = len(rows.turn)
     owner = np.where(rows.turn > 0, np.arange(n_rows) - 1, NONE)
     n_tokens = np.where(rows.turn > 0, np.roll(rows.prompt_tokens + rows.output_tokens, 1), 0)

@@ -154,7 +154,7 @@ def exp(values: Floats) -> Floats:
 
 
 def normal_quantile(fractions: Floats) -> Floats:
-    """How many standard deviations above the mean is the value below which this fraction of a normal distribution lies?"""
+    """Quantile function of the standard normal distribution."""
     centred = fractions - 0.5
     in_centre = np.abs(centred) <= 0.425
     middle = centred * _rational(_CENTRE, 0.180625 - np.where(in_centre, centred * centred, 0.0))
@@ -166,7 +166,7 @@ def normal_quantile(fractions: Floats) -> Floats:
 
 
 def normal_fraction(deviations: Floats) -> Floats:
-    """Which fraction of a normal distribution lies below this many standard deviations above its mean? Strictly within (0, 1)."""
+    """Distribution function of the standard normal distribution, strictly within (0, 1)."""
     distance = np.minimum(np.abs(deviations), _MAX_DEVIATION)
     tail = exp(-distance * distance / 2) * _rational(_TAIL, distance)
     return np.where(deviations > 0, 1 - tail, tail)

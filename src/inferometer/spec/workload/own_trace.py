@@ -25,7 +25,7 @@ from inferometer.spec.workload.plan import (
     column_types,
     request_plan,
 )
-from inferometer.spec.workload.trace_lines import DOOR, OWN_FORMAT, broken, decoded, lines
+from inferometer.spec.workload.trace_formats import DOOR, OWN_FORMAT, broken, decoded, lines
 
 _PARQUET: Final = Door(noun="file of requests", allowed="a whole Parquet file")
 _VERSION: Final = 1

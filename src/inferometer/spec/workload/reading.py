@@ -12,7 +12,7 @@ from inferometer.errors import SpecError
 from inferometer.spec.file_tables import table_from, table_from_text, text_of
 from inferometer.spec.foreign_bytes import path_named
 from inferometer.spec.workload import servegen
-from inferometer.spec.workload.trace_lines import known_format
+from inferometer.spec.workload.trace_formats import known_format
 from inferometer.spec.workload.types import TraceSource, WorkloadSpec
 
 
@@ -200,7 +200,7 @@ SPELLINGS: Final = "lengths such as 1024x256, 8k1k or prompt=512..2048,output=25
 
 
 def lengths_table(text: str) -> dict[str, Any] | None:
-    """The workload table of these lengths: one class, ranges drawn evenly; None where the text is not lengths.
+    """A workload table of these lengths (one class, uniform ranges); None if it is not lengths.
 
     ``k`` is 1,024, as in the names of InferenceX's scenarios (8k1k).
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import SpecError
-from inferometer.spec.workload import arrivals, substreams, trace_lines
+from inferometer.spec.workload import arrivals, substreams, trace_formats
 from inferometer.spec.workload.distributions import Table, quantile
 from inferometer.spec.workload.drawing import MAX_REQUESTS
 from inferometer.spec.workload.exact_math import Floats, exp, log
@@ -52,7 +52,7 @@ class LengthWindow(msgspec.Struct, frozen=True):
 
 def is_servegen(path: Path) -> bool:
     """Is the file one of ServeGen's rates of clients, going by its beginning?"""
-    return next(trace_lines.lines(path), (0, b""))[1] == _COLUMNS.encode()
+    return next(trace_formats.lines(path), (0, b""))[1] == _COLUMNS.encode()
 
 
 def servegen_beside(rates: Path) -> ServeGenSource:
@@ -175,29 +175,29 @@ def _windows_within(spec: WorkloadSpec, source: ServeGenSource) -> list[RateWind
 
 
 def _rate_windows(path: Path) -> Iterator[RateWindow]:
-    for number, line in trace_lines.lines(path):
+    for number, line in trace_formats.lines(path):
         fields = line.decode("utf-8", errors="replace").split(",")
         if number == 1:
             if ",".join(fields) != _COLUMNS:
-                trace_lines.broken(path, number, f"the columns are not {_COLUMNS}")
+                trace_formats.broken(path, number, f"the columns are not {_COLUMNS}")
             continue
         if len(fields) != 7:
-            trace_lines.broken(path, number, f"{len(fields)} fields for 7 columns")
+            trace_formats.broken(path, number, f"{len(fields)} fields for 7 columns")
         values = dict(zip(_COLUMNS.split(","), fields, strict=True))
         try:
             yield msgspec.convert(values, RateWindow, strict=False)
         except msgspec.ValidationError as error:
-            trace_lines.broken(path, number, str(error))
+            trace_formats.broken(path, number, str(error))
 
 
 def _lengths(path: Path) -> _Lengths:
     of_client: dict[int, list[tuple[float, Table, Table]]] = {}
     pools: tuple[dict[int, float], dict[int, float]] = ({}, {})
-    for number, line in trace_lines.lines(path):
-        one = trace_lines.decoded(line, LengthWindow, path, number)
+    for number, line in trace_formats.lines(path):
+        one = trace_formats.decoded(line, LengthWindow, path, number)
         tables = (one.input_tokens, one.output_tokens)
         if not all(any(table.values()) for table in tables):
-            trace_lines.broken(path, number, "a table of lengths without probability")
+            trace_formats.broken(path, number, "a table of lengths without probability")
         for table, pool in zip(tables, pools, strict=True):
             for value, share in table.items():
                 pool[value] = pool.get(value, 0.0) + share

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from inferometer.spec.workload.trace_lines import DOOR, Spoken, TraceRow, broken, decoded, lines
+from inferometer.spec.workload.trace_formats import DOOR, Spoken, TraceRow, broken, decoded, lines
 
 CHARACTERS_PER_TOKEN: Final = 4
 _ASKS: Final = ("human", "user", "system")
@@ -78,7 +78,7 @@ class BatchLine(msgspec.Struct, frozen=True):
 
 
 class PromptLine(msgspec.Struct, frozen=True):
-    """A line of a list of prompts, such as HumanEval's, GSM8K's, MT-Bench's or vLLM's custom data set; other keys are passed over."""
+    """A line of a prompt list (HumanEval, GSM8K, MT-Bench, vLLM custom); other keys are ignored."""
 
     prompt: str | None = None
     question: str | None = None

@@ -11,7 +11,7 @@ from inferometer.errors import SpecError
 from inferometer.spec.workload import trace_formats, trace_texts
 from inferometer.spec.workload.own_trace import read_own_trace
 from inferometer.spec.workload.plan import I64, NONE, DrawnWorkload, WorkloadCaution, request_plan
-from inferometer.spec.workload.trace_lines import Spoken, TraceRow, detect_format
+from inferometer.spec.workload.trace_formats import Spoken, TraceRow, detect_format
 from inferometer.spec.workload.types import TraceFormat, TraceSource
 from inferometer.units import NS_PER_S
 

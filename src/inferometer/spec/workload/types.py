@@ -30,7 +30,7 @@ class Ramp(
     tag_field="kind",
     tag="ramp",
 ):
-    """The rate goes from ``from_ratio`` to ``to_ratio`` times ``rate_per_s`` in ``over_s``, and stays there."""
+    """The rate ramps from ``from_ratio`` to ``to_ratio`` times ``rate_per_s`` in ``over_s``."""
 
     from_ratio: NotNegative
     to_ratio: NotNegative = 1.0
@@ -61,7 +61,7 @@ class Points(
     tag_field="kind",
     tag="points",
 ):
-    """``ratios`` times ``rate_per_s`` from each instant on (or straight lines between), over again after ``repeat_s`` (a day, say)."""
+    """``ratios`` times ``rate_per_s``, as steps or straight lines, repeated each ``repeat_s``."""
 
     at_s: tuple[NotNegative, ...]
     ratios: tuple[NotNegative, ...]
