@@ -18,7 +18,7 @@ from inferometer.records.exports.writing import exported_text
 from inferometer.records.promises import judge_objective
 from inferometer.records.reading import read_run
 from inferometer.records.types import Run
-from inferometer.report import request_html
+from inferometer.report import html, request_html
 from inferometer.report.request_terminal import request_report_text
 from inferometer.report.request_views import RequestReportView
 
@@ -61,7 +61,7 @@ def answered(ended: EndedLoad) -> Loaded:
     question = RequestQuestion(objective=objective, class_names=ended.class_names)
     view = request_view(loaded.run, question, path=ended.folder, report_path=report)
     if report is not None:
-        request_html.write_request_report(view, report)
+        html.write_page(request_html.request_page_of(view), report)
     answer = LoadAnswer(
         requests=answer_of(view),
         is_interrupted=loaded.is_interrupted,

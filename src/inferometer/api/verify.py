@@ -13,7 +13,7 @@ from inferometer.api.progress import talk
 from inferometer.api.question import Option
 from inferometer.api.sweep_view import REPORT_NAME
 from inferometer.errors import RecordError, SpecError
-from inferometer.report import verify_html
+from inferometer.report import html, verify_html
 from inferometer.spec import verify_plan
 from inferometer.verify import checking, score, seals
 
@@ -138,7 +138,9 @@ def _answer(
     following = next_ if standing.open_questions else ""
     report = sealed.folder / REPORT_NAME if standing.measured else None
     if report is not None:
-        verify_html.write_verify_report(verify_view.view_of(standing, following), report)
+        html.write_page(
+            verify_html.verify_page_of(verify_view.view_of(standing, following)), report
+        )
     return VerifyAnswer(
         verdict=standing.verdict,
         experiment=standing,
