@@ -16,7 +16,7 @@ from inferometer.records.promises import judge_objective
 from inferometer.records.reading import read_run
 from inferometer.records.request_summaries import summarise_groups, summarise_requests
 from inferometer.records.types import RequestStatus, RequestTable, Run
-from inferometer.spec.objectives import parse_objective
+from inferometer.spec.objectives import ObjectiveSpec, Threshold, parse_objective
 
 MS = 1_000_000
 FIXTURE = Path(__file__).parent / "fixtures" / "version_2"
@@ -237,7 +237,15 @@ def test_a_percentile_among_the_undone_is_never_met(run_of):
 
 def test_goodput_counts_everybody(run_of):
     rows = (DONE, ONE_TOKEN, DECODING, WAITING, GONE, REFUSED, LAST)
-    judgement = judge_objective(run_of(*rows), parse_objective("ttft<150ms, tpot<150ms"))
+    judgement = judge_objective(
+        run_of(*rows),
+        ObjectiveSpec(
+            thresholds=tuple(
+                Threshold(metric=name, percentile_fraction=None, limit_s=0.15)
+                for name in ("ttft", "tpot")
+            )
+        ),
+    )
     assert judgement.n_good == 3, "two answers and one of one token, which has no TPOT"
     assert judgement.n_open == 1, "decoding, within its limits so far; the waiting one is beyond"
     assert judgement.good.value == pytest.approx(3 / 7)
