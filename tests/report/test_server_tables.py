@@ -11,7 +11,7 @@ from tests.records.server_pages import page, samples_of, zeroed
 from tests.report.test_online_report import text_of
 
 from inferometer.api.request_answer import RequestRunAnswer, answer_of
-from inferometer.api.request_options import question_of
+from inferometer.api.request_options import Judged, question_of
 from inferometer.api.request_view import request_view
 from inferometer.cli.answer import json_schema
 from inferometer.errors import SpecError
@@ -94,7 +94,7 @@ def test_what_the_server_estimates_of_its_work_is_shown(vllm):
 
 def test_shares_of_the_peaks_are_shown_where_the_device_is_named():
     run = scraped(page("vllm-0.32-before"), page("vllm-0.32-after"))
-    view = request_view(run, question_of(None, "l40s:float8"))
+    view = request_view(run, question_of(Judged(server_hardware="l40s:float8")))
     use, l40s = answer_of(view).online.server.use, find_hardware("l40s")
     assert use.flop_utilisation_fraction == pytest.approx(
         2.60836608e08 / l40s.peak_flop_per_s("float8").value
@@ -110,11 +110,13 @@ def test_shares_of_the_peaks_are_shown_where_the_device_is_named():
 @pytest.mark.parametrize("text", ["l40", "l40s:float7", "nothing"])
 def test_a_device_or_format_that_is_none_is_refused(text):
     with pytest.raises(SpecError):
-        question_of(None, text)
+        question_of(Judged(server_hardware=text))
 
 
 def test_a_device_says_nothing_of_a_server_that_estimates_nothing():
-    view = request_view(scraped(zeroed(page("tgi")), page("tgi")), question_of(None, "h100_sxm"))
+    view = request_view(
+        scraped(zeroed(page("tgi")), page("tgi")), question_of(Judged(server_hardware="h100_sxm"))
+    )
     use = answer_of(view).online.server.use
     assert (use.flop_utilisation_fraction, use.bandwidth_utilisation_fraction) == (None, None)
     assert "computed, each accelerator" not in rows_of(
