@@ -227,7 +227,6 @@ def quantities(path: Path) -> None:
             parse_bytes,
             parse_bytes_per_s,
             objectives.parse_objective,
-            objectives.parse_goodput,
         ):
             with contextlib.suppress(SpecError):
                 parse(line)
