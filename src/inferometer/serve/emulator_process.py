@@ -23,7 +23,8 @@ from inferometer.serve.emulator_server import EmulatorServer, ServedCounts
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.units import NS_PER_S
 
-_START_S: Final = 60.0
+_START_S: Final = 300.0
+"""The first emulator of an installation compiles the simulator."""
 _STOP_S: Final = 10.0
 
 
