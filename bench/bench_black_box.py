@@ -25,16 +25,16 @@ from inferometer.fit.loads.estimation import Subject, fit_server
 from inferometer.fit.loads.load_tests import LoadTest
 from inferometer.fit.loads.server import ReportedSettings
 from inferometer.fit.loads.server_fit import ServerFit
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.types import EngineSpec
+from inferometer.inputs.workload import reading, replay
 from inferometer.perfmodel.steptime_arrays import arrays_of
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_step_time
 from inferometer.records.types import ABSENT, Run, RunManifest
 from inferometer.simulate.deployment import Deployment, Knobs
 from inferometer.simulate.run import demand_of, simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.spec.catalog import find_hardware, find_model
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.types import EngineSpec
-from inferometer.spec.workload import reading, replay
 from inferometer.verify.claims import spanned
 
 PLACES = (

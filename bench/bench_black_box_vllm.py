@@ -25,7 +25,7 @@ import numpy as np
 from results_log import log_row
 from vllm_here import ROOT, vllm_server, wait_until_up, write_model
 
-from inferometer.spec.catalog import find_model
+from inferometer.inputs.catalog import find_model
 
 MODEL, SERVED = "smollm2-135m", "smol"
 PROGRAM = Path(sys.executable).parent / "inferometer"

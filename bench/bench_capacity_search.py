@@ -14,12 +14,12 @@ from results_log import log_row
 from inferometer.decide.capacity import CapacityQuestion, find_capacity
 from inferometer.decide.probing import ReplicaProbe
 from inferometer.decide.traffic import Traffic
+from inferometer.inputs import catalog
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.types import EngineSpec
+from inferometer.inputs.workload.reading import resolve_workload
 from inferometer.perfmodel.steptime_levels import datasheet_levels
 from inferometer.simulate.deployment import Knobs, deploy
-from inferometer.spec import catalog
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.types import EngineSpec
-from inferometer.spec.workload.reading import resolve_workload
 
 RESOLUTION = 0.05
 EFFORT = 2

@@ -14,12 +14,19 @@ import torch
 from results_log import log_row, require_passive_threads, words
 from transformers import DynamicCache
 
+from inferometer.inputs.types import (
+    AttentionSpec,
+    EngineSpec,
+    MlpSpec,
+    ModelSpec,
+    Source,
+    SweepPoint,
+)
 from inferometer.measure.ceilings import NumpyCeilings
 from inferometer.measure.engines.protocol import Measure, ModelReference, random_prompts
 from inferometer.measure.engines.transformers_config import configuration_of
 from inferometer.measure.engines.transformers_engine import open_engine
 from inferometer.measure.engines.worker import run_point
-from inferometer.spec.types import AttentionSpec, EngineSpec, MlpSpec, ModelSpec, Source, SweepPoint
 from inferometer.stats.quantiles import median_estimate
 
 BOUND_RATIO = 1.01

@@ -33,12 +33,12 @@ from load_peers_here import (
 from results_log import log_row, words
 from vllm_here import QUIET as HERE, vllm_python, vllm_server
 
+from inferometer.inputs.config_writing import config_from_model
+from inferometer.inputs.types import AttentionSpec, MlpSpec, ModelSpec, Source
 from inferometer.records.exposition import PageReader
 from inferometer.records.imports.detection import read_results
 from inferometer.records.reading import read_run
 from inferometer.records.tool_views import tool_views
-from inferometer.spec.config_writing import config_from_model
-from inferometer.spec.types import AttentionSpec, MlpSpec, ModelSpec, Source
 from inferometer.stats.quantiles import median_estimate
 
 SERVER_CORE, CLIENT_CORE = "1", "0"

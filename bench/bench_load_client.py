@@ -17,6 +17,10 @@ import numpy as np
 from results_log import log_row
 from scipy import stats
 
+from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.workload.plan import request_plan
+from inferometer.inputs.workload.reading import resolve_workload, with_changes
+from inferometer.inputs.workload.replay import draw_workload
 from inferometer.measure.load.load_test import LoadQuestion, run_session
 from inferometer.measure.load.messages import ClientLimits
 from inferometer.measure.load.sessions import Past
@@ -34,10 +38,6 @@ from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
-from inferometer.spec.load_plan import LoadPlan
-from inferometer.spec.workload.plan import request_plan
-from inferometer.spec.workload.reading import resolve_workload, with_changes
-from inferometer.spec.workload.replay import draw_workload
 from inferometer.stats.quantiles import median_estimate
 
 COST_BOUND_S = 2.0

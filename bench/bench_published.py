@@ -18,9 +18,9 @@ from results_log import log_row
 from inferometer.fit.loads.replay import STATISTICS, agreements, latencies, noticed_ns, statistic_of
 from inferometer.fit.loads.requests import fit_requests
 from inferometer.fit.published.serving import published_subject
+from inferometer.inputs.catalog import find_hardware
 from inferometer.records.imports.kernel_tables import read_kernel_tables
 from inferometer.records.imports.llmservingsim import read_llmservingsim
-from inferometer.spec.catalog import find_hardware
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 RUNS = {

@@ -20,14 +20,14 @@ from results_log import log_row
 from inferometer.fit.loads.requests import moved_to
 from inferometer.fit.map import Prior, posterior_of
 from inferometer.fit.sweeps.kernels import model_from_kernels
+from inferometer.inputs.catalog import find_model
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.steptime_arrays import arrays_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.imports.kernel_tables import read_kernel_tables
 from inferometer.simulate.demand import demand
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.spec.catalog import find_model
-from inferometer.spec.types import EngineSpec
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 STAGE_S, PROMPT_TOKENS, LONGER_SHARE = 60, 204, 0.39

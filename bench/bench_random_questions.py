@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from results_log import log_row
 
-from inferometer.spec import catalog
+from inferometer.inputs import catalog
 
 LIMITS_S = {"size": 20.0, "capacity": 10.0, "simulate": 10.0, "predict": 10.0}
 N_CORES = 2

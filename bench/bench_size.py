@@ -17,11 +17,11 @@ from results_log import log_row
 from inferometer.decide.candidates import Grid, Offer, candidates_of
 from inferometer.decide.sizing import size_by_device
 from inferometer.decide.sizing_types import SizingQuestion
+from inferometer.inputs import catalog
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.prices import rents_of
+from inferometer.inputs.workload.reading import resolve_workload
 from inferometer.measure.executors.local import Processes
-from inferometer.spec import catalog
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.prices import rents_of
-from inferometer.spec.workload.reading import resolve_workload
 
 DEVICES = ("h100_sxm", "l40s", "mi300x", "a100_80gb_sxm", "h200_sxm")
 GRID = Grid(

@@ -39,6 +39,9 @@ from inferometer.decide.artefacts.folder import plan_text, read_plan as read_fle
 from inferometer.errors import SpecError
 from inferometer.fit.loads.reported import reported_by_server
 from inferometer.fit.loads.server_fit import is_server_fit, load_server_fit
+from inferometer.inputs import gate, gguf, model_config, objectives, prices, verify_plan
+from inferometer.inputs.workload import own_trace, plan, reading, replay, traces
+from inferometer.inputs.workload.types import TraceSource
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.steptime import load_step_time_model
 from inferometer.records import raw_log
@@ -55,9 +58,6 @@ from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
 from inferometer.serve import emulator_requests
 from inferometer.serve.emission_log import read_emission_log
 from inferometer.simulate.serving_config import ENGINE_NAMES, engine_config
-from inferometer.spec import gate, gguf, model_config, objectives, prices, verify_plan
-from inferometer.spec.workload import own_trace, plan, reading, replay, traces
-from inferometer.spec.workload.types import TraceSource
 from inferometer.units import parse_bytes, parse_bytes_per_s, parse_duration_s
 from inferometer.verify import ledger, seals
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from vllm_here import KV_GIB, QUIET, ROOT, vllm_server, write_model
 
-from inferometer.spec.catalog import find_model
+from inferometer.inputs.catalog import find_model
 
 INFEROMETER = Path(sys.executable).parent / "inferometer"
 MODEL = "smollm2-135m"

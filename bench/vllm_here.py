@@ -10,8 +10,8 @@ import urllib.request
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from inferometer.inputs.config_writing import config_from_model
 from inferometer.measure.environments import ENGINES_DIR, find_environment
-from inferometer.spec.config_writing import config_from_model
 
 ROOT = Path(__file__).parents[1]
 KV_GIB = 1

@@ -7,8 +7,8 @@ import numpy as np
 from inferometer.fit.loads.load_tests import StepPace
 from inferometer.fit.loads.server import STEP_NAMES, KnobFit, step_prior
 from inferometer.fit.loads.server_fit import SeenLoad, ServerFit, plain_base
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.steptime import FittedParameter
-from inferometer.spec.types import EngineSpec
 from inferometer.stats.estimate import Estimate
 
 VALUES = (2e-3, 8e-3, 4e-5, 1e-7, 6e-9, 3e-5, 2.0, 50e-3)

@@ -16,13 +16,13 @@ from command_line import run
 from inferometer.decide.capacity import CapacityQuestion, find_capacity
 from inferometer.decide.probing import reading_of
 from inferometer.decide.traffic import at_load
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.workload import reading, replay
 from inferometer.records.promises import judge_objective
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import Emulator, start
 from inferometer.simulate import run as simulating, simulated_run, step_cost
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.workload import reading, replay
 
 pytestmark = pytest.mark.slow  # a search on the wall clock
 

@@ -22,6 +22,8 @@ from command_line import check_refused, run
 from inferometer.api.ab_pairs import Pairs
 from inferometer.api.load_request import LoadRequest
 from inferometer.cli.compare_ab import command
+from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.workload.reading import resolve_workload
 from inferometer.measure.load.messages import ClientLimits
 from inferometer.measure.load.target import Secrets
 from inferometer.measure.metrics_page import source_of
@@ -30,8 +32,6 @@ from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
-from inferometer.spec.load_plan import LoadPlan
-from inferometer.spec.workload.reading import resolve_workload
 from inferometer.stats.comparison import compare_pairs
 
 PLAN = EmulatorPlan(

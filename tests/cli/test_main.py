@@ -18,7 +18,7 @@ from rich.text import Text
 from inferometer.cli.answer import whole_words
 from inferometer.cli.main import VERBS, app
 from inferometer.cli.usage import as_spec_error
-from inferometer.spec.catalog import load_hardware
+from inferometer.inputs.catalog import load_hardware
 
 BIN = Path(sys.executable).parent / "inferometer"
 

@@ -3,7 +3,7 @@
 import dataclasses
 
 from inferometer.api.offered_rate import held_back
-from inferometer.spec.workload import reading, replay
+from inferometer.inputs.workload import reading, replay
 
 
 def drawn_at(workload, rate_per_s, n_requests=300):

@@ -13,15 +13,15 @@ import pytest
 from inferometer.api.analysis import Analysis, analyse
 from inferometer.api.point_rows import point_rows
 from inferometer.api.sentences import five_lines, useful_load
+from inferometer.inputs.catalog import find_hardware
+from inferometer.inputs.resolve import resolve_model
+from inferometer.inputs.types import EngineSpec
 from inferometer.records.reading import read_run
 from inferometer.records.summaries import summarise_points
 from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
 from inferometer.records.tables import select
 from inferometer.records.types import Caution
 from inferometer.report.views import PointRow
-from inferometer.spec.catalog import find_hardware
-from inferometer.spec.resolve import resolve_model
-from inferometer.spec.types import EngineSpec
 from inferometer.stats.estimate import Estimate
 
 TABLE = Path(__file__).parents[1] / "records" / "fixtures" / "t1_prompt_axis.csv"

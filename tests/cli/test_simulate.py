@@ -7,12 +7,12 @@ import pytest
 from command_line import check_refused, run
 
 from inferometer.fit.sweeps.step_time import fit_step_time
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel import memory
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.records.reading import read_run
 from inferometer.records.types import RequestStatus
-from inferometer.spec.catalog import find_hardware, find_model
-from inferometer.spec.types import EngineSpec
 
 SMOLLM2 = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
 LLAMA = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--requests", 300)

@@ -13,13 +13,13 @@ from click.testing import CliRunner
 from inferometer.api.sizing_offers import Fit, offers_of
 from inferometer.cli.main import app
 from inferometer.errors import InferometerError, SpecError
+from inferometer.inputs import catalog
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.steptime import load_step_time_model
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.perfmodel.steptime_limits import BoxRange, PhaseUncertainty
 from inferometer.records.reading import read_run
 from inferometer.records.store import write_run
-from inferometer.spec import catalog
-from inferometer.spec.types import EngineSpec
 
 SMOLLM2 = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
 SMALL = (

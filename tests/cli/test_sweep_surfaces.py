@@ -12,6 +12,7 @@ from rich.console import Console
 
 from inferometer.api.analysis import analyse
 from inferometer.api.measured import measured_answer, places_of, show_measured
+from inferometer.inputs.types import EngineSpec, SweepPlan, SweepPoint
 from inferometer.records import tables
 from inferometer.records.types import (
     Origin,
@@ -23,7 +24,6 @@ from inferometer.records.types import (
     SweepTable,
 )
 from inferometer.report.tables import definitions, points_table
-from inferometer.spec.types import EngineSpec, SweepPlan, SweepPoint
 from inferometer.units import format_number
 
 MS_NS = 1_000_000

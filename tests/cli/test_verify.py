@@ -17,6 +17,7 @@ from command_line import check_refused, run
 
 from inferometer.cli.verify import command
 from inferometer.fit.sweeps.step_time import fit_step_time
+from inferometer.inputs.verify_plan import plan_from_text
 from inferometer.measure.run_names import now_utc
 from inferometer.perfmodel.steptime import load_step_time_model
 from inferometer.perfmodel.steptime_levels import fitted_levels
@@ -26,7 +27,6 @@ from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
 from inferometer.serve.fault_specs import parse_faults
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.spec.verify_plan import plan_from_text
 
 ROOT = Path(__file__).parents[2]
 MODEL = "smollm2-135m"

@@ -1,12 +1,12 @@
 """A fleet as a sizing would decide on it, its numbers chosen so that they are easy to reckon with."""
 
 from inferometer.decide.artefacts.fleet import Fleet, OperatingPoint, Promise
+from inferometer.inputs import catalog
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.types import EngineSpec
+from inferometer.inputs.workload.reading import resolve_workload, with_changes
 from inferometer.records.types import Caution
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.spec import catalog
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.types import EngineSpec
-from inferometer.spec.workload.reading import resolve_workload, with_changes
 
 PROMISE = "ttft:p95<500ms, tpot:p90<60ms"
 """An edge of vLLM's histogram, and a limit between the edges 50 and 75 ms."""

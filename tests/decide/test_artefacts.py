@@ -33,10 +33,10 @@ from inferometer.decide.candidates import Grid, Offer, candidates_of
 from inferometer.decide.sizing import size_device
 from inferometer.decide.sizing_types import SizingQuestion, Task
 from inferometer.errors import SizingError, SpecError
+from inferometer.inputs import catalog, verify_plan
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.workload.reading import read_workload, resolve_workload
 from inferometer.records.server_names import SERVERS, VLLM_EDGES_S, known_families, plain
-from inferometer.spec import catalog, verify_plan
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.workload.reading import read_workload, resolve_workload
 
 GOLDEN = Path(__file__).parent / "golden" / "deployment"
 KUBERNETES_VERSION = "1.34"

@@ -9,9 +9,9 @@ from inferometer.decide.candidate_probes import probe_of
 from inferometer.decide.candidates import Grid, Offer, candidates_of
 from inferometer.decide.pool_probes import PoolProbe
 from inferometer.decide.sizing_types import SizingQuestion
-from inferometer.spec import catalog
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.workload.reading import resolve_workload
+from inferometer.inputs import catalog
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.workload.reading import resolve_workload
 
 MODEL = catalog.find_model("llama-3.1-8b")
 GRID = Grid(tensor_parallel_sizes=(1, 2, 4), max_num_seqs=(256,), max_num_batched_tokens=(2048,))

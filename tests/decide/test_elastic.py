@@ -21,10 +21,10 @@ from inferometer.decide.probing import ReplicaProbe
 from inferometer.decide.sizing import size_device
 from inferometer.decide.sizing_types import SizingQuestion, Task
 from inferometer.decide.traffic import plan_at, steady
-from inferometer.spec import catalog
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.workload.reading import resolve_workload, with_changes
-from inferometer.spec.workload.replay import draw_workload
+from inferometer.inputs import catalog
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.workload.reading import resolve_workload, with_changes
+from inferometer.inputs.workload.replay import draw_workload
 
 POINTS = {
     "kind": "points",

@@ -8,9 +8,9 @@ from inferometer.decide.candidates import Grid, Offer, candidates_of
 from inferometer.decide.failure import failure_of
 from inferometer.decide.sizing import size_device
 from inferometer.decide.sizing_types import SizingQuestion, Task
-from inferometer.spec import catalog
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.workload.reading import resolve_workload, with_changes
+from inferometer.inputs import catalog
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.workload.reading import resolve_workload, with_changes
 
 START_UP_S = 60.0
 _SAME = {"kind": "constant", "value": 100}

@@ -5,12 +5,12 @@ import pytest
 from inferometer.decide.lone_request import lone_request
 from inferometer.decide.probing import ReplicaProbe
 from inferometer.decide.traffic import Traffic, plan_at
+from inferometer.inputs import catalog
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.types import EngineSpec
+from inferometer.inputs.workload.reading import resolve_workload, with_changes
 from inferometer.perfmodel.steptime_levels import datasheet_levels
 from inferometer.simulate.deployment import Knobs, deploy
-from inferometer.spec import catalog
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.types import EngineSpec
-from inferometer.spec.workload.reading import resolve_workload, with_changes
 
 POISSON = {"arrivals": {"kind": "open", "rate_per_s": 1.0, "process": "poisson"}}
 

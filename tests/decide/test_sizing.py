@@ -12,12 +12,12 @@ from inferometer.decide.sizing import fewest_replicas, most_of, size_by_device, 
 from inferometer.decide.sizing_types import SizingQuestion, Task
 from inferometer.decide.traffic import Traffic, at_load
 from inferometer.errors import SpecError
-from inferometer.spec import catalog
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.prices import ApiPrice
-from inferometer.spec.types import Constant, PriceSpec, Source
-from inferometer.spec.workload.reading import resolve_workload, with_changes
-from inferometer.spec.workload.replay import draw_workload
+from inferometer.inputs import catalog
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.prices import ApiPrice
+from inferometer.inputs.types import Constant, PriceSpec, Source
+from inferometer.inputs.workload.reading import resolve_workload, with_changes
+from inferometer.inputs.workload.replay import draw_workload
 
 MODEL = catalog.find_model("llama-3.1-8b")
 GRID = Grid(tensor_parallel_sizes=(1, 2), max_num_seqs=(64, 256), max_num_batched_tokens=(2048,))

@@ -6,12 +6,12 @@ import numpy as np
 
 from inferometer.fit.loads.load_tests import StepPace
 from inferometer.fit.loads.server import STEP_NAMES, step_prior, steps_at
+from inferometer.inputs.types import EngineSpec
 from inferometer.records.load_types import ChunkTable
 from inferometer.records.types import ABSENT, Run, RunManifest
 from inferometer.simulate.demand import demand
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.spec.types import EngineSpec
 
 PACE = StepPace(base_s=0.02, sequence_s=2e-4, context_token_s=1e-6, prompt_token_s=1e-4)
 PLAIN = step_prior(PACE, np.full(10, 0.1), None, EngineSpec(), None).base

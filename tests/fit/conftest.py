@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inferometer.inputs.catalog import find_model, load_hardware
+from inferometer.inputs.types import EngineSpec, HardwareSpec, Source, SweepPlan, SweepPoint
 from inferometer.perfmodel.steptime_terms import (
     NO_STAIRCASE,
     StepParameters,
@@ -26,8 +28,6 @@ from inferometer.records.types import (
     StepTable,
     SweepTable,
 )
-from inferometer.spec.catalog import find_model, load_hardware
-from inferometer.spec.types import EngineSpec, HardwareSpec, Source, SweepPlan, SweepPoint
 
 sys.path.insert(0, str(Path(__file__).parent))
 

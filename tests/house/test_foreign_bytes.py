@@ -1,14 +1,14 @@
-"""Does every reader of foreign bytes go through the one door, ``spec.foreign_bytes``?"""
+"""Does every reader of foreign bytes go through the one door, ``inputs.foreign_bytes``?"""
 
 import ast
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "inferometer"
 DOORS = {
-    "spec/foreign_bytes.py",
-    "spec/foreign_shapes.py",
-    "spec/foreign_parquet.py",
-    "spec/foreign_yaml.py",
+    "inputs/foreign_bytes.py",
+    "inputs/foreign_shapes.py",
+    "inputs/foreign_parquet.py",
+    "inputs/foreign_yaml.py",
 }
 DECODERS = {
     "json.load",
@@ -65,9 +65,9 @@ OWN_OR_GUARDED = {
     "report/html.py": "its own page and cache",
     "serve/emission_log.py": "inside the door's ``refusing``",
     "simulate/compiling.py": "its own sources",
-    "spec/catalog.py": "its own catalogue",
-    "spec/load_plan.py": "values of --body that passed the door",
-    "spec/workload/reading.py": "its own presets",
+    "inputs/catalog.py": "its own catalogue",
+    "inputs/load_plan.py": "values of --body that passed the door",
+    "inputs/workload/reading.py": "its own presets",
 }
 
 

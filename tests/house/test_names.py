@@ -20,7 +20,7 @@ MODULES = sorted(
 
 # A number whose unit belongs to whoever holds it.
 UNITLESS_FIELDS = {
-    "inferometer.spec.types.Constant.value",
+    "inferometer.inputs.types.Constant.value",
     "inferometer.stats.estimate.Estimate.value",
     "inferometer.stats.estimate.Estimate.low",
     "inferometer.stats.estimate.Estimate.high",

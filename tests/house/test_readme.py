@@ -9,8 +9,8 @@ from inferometer.api.ledger_text import ledger_markdown, short_markdown
 from inferometer.cli.ledger import BEGIN, BEGIN_SHORT, END, END_SHORT
 from inferometer.cli.main import VERBS
 from inferometer.fit.sweeps.step_time import fit_step_time
+from inferometer.inputs.catalog import load_models
 from inferometer.records.reading import read_run
-from inferometer.spec.catalog import load_models
 from inferometer.verify.ledger import read_ledger
 from inferometer.verify.score import score_of
 

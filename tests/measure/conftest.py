@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from inferometer.inputs.types import AttentionSpec, MlpSpec, ModelSpec, Source
 from inferometer.measure.engines.protocol import ModelReference
-from inferometer.spec.types import AttentionSpec, MlpSpec, ModelSpec, Source
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before anybody imports the hub's library
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from inferometer.errors import EngineError
+from inferometer.inputs.types import EngineSpec, SweepPoint
 from inferometer.measure.ceilings import NumpyCeilings
 from inferometer.measure.engines.protocol import Measure, Probed, ProbeSettings
 from inferometer.measure.engines.transformers_engine import open_engine
 from inferometer.measure.engines.worker import check_honoured, run_point
 from inferometer.records.types import ProbeKind
-from inferometer.spec.types import EngineSpec, SweepPoint
 
 POINT = SweepPoint(prompt_tokens=5, batch_size=2, gen_tokens=3)
 PROBES = ProbeSettings(

@@ -1,6 +1,7 @@
 import math
 from dataclasses import replace
 
+from inferometer.inputs.types import SweepPoint, SweepVisit
 from inferometer.measure.engines.protocol import Ceiling, Repetition
 from inferometer.measure.session import (
     MeasuredPoint,
@@ -12,7 +13,6 @@ from inferometer.measure.session import (
 )
 from inferometer.measure.telemetry import Telemetry
 from inferometer.records.types import ABSENT, Phase, PointStatus, ProbeKind
-from inferometer.spec.types import SweepPoint, SweepVisit
 
 POINT = SweepPoint(prompt_tokens=10, batch_size=4, gen_tokens=3)
 REPETITION = Repetition(

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from inferometer.errors import EngineError, MeasureError, RecordError, SpecError
+from inferometer.inputs.types import EngineSpec, SweepPlan, SweepPoint
 from inferometer.measure.engines.settings import WorkerSettings
 from inferometer.measure.sweep import run_sweep
 from inferometer.measure.time_left import Progress
 from inferometer.records.reading import read_run
 from inferometer.records.types import ABSENT, Phase, PointStatus, ProbeKind
-from inferometer.spec.types import EngineSpec, SweepPlan, SweepPoint
 
 HUGE = SweepPoint(prompt_tokens=500, batch_size=100_000, gen_tokens=4)
 
@@ -182,8 +182,8 @@ def test_a_folder_that_holds_another_plan_is_refused_before_anything_is_loaded(t
 @pytest.mark.slow
 def test_a_crash_is_tried_again_then_recorded_and_the_sweep_goes_on(tiny, tmp_path):
     """Positions beyond the model's learned ones crash GPT-2 for real: an index out of range in the engine's process."""
+    from inferometer.inputs.catalog import find_model
     from inferometer.measure.engines.protocol import ModelReference
-    from inferometer.spec.catalog import find_model
 
     gpt2 = replace(find_model("gpt2"), n_layers=2)
     model = ModelReference(kind="spec", location=None, spec=gpt2)
@@ -205,7 +205,7 @@ SCRIPT = """
 import sys, pathlib, msgspec
 from inferometer.measure.engines.protocol import ModelReference
 from inferometer.measure.sweep import run_sweep
-from inferometer.spec.types import SweepPlan
+from inferometer.inputs.types import SweepPlan
 plan, model = msgspec.json.decode(sys.argv[1], type=SweepPlan), msgspec.json.decode(sys.argv[2], type=ModelReference)
 run_sweep(plan, model, pathlib.Path(sys.argv[3]), lambda progress: print(progress.n_done, flush=True))
 """

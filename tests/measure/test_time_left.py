@@ -1,7 +1,7 @@
 import pytest
 
+from inferometer.inputs.types import EngineSpec, SweepPlan, SweepPoint, SweepVisit
 from inferometer.measure.time_left import TimeLeft
-from inferometer.spec.types import EngineSpec, SweepPlan, SweepPoint, SweepVisit
 
 
 def plan_of(*points: SweepPoint) -> SweepPlan:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
+from inferometer.inputs.catalog import find_model
 from inferometer.perfmodel.communication import (
     ParallelPlan,
     Traffic,
@@ -12,7 +13,6 @@ from inferometer.perfmodel.communication import (
     all_to_all,
     step_traffic,
 )
-from inferometer.spec.catalog import find_model
 
 
 def test_ring_all_reduce_on_two_devices_sends_the_data_once():

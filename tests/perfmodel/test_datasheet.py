@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
+from inferometer.inputs.catalog import find_hardware, find_model, load_hardware, load_models
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.datasheet import predict_datasheet, predict_scenario
 from inferometer.perfmodel.scenario import Scenario, Speculation
-from inferometer.spec.catalog import find_hardware, find_model, load_hardware, load_models
-from inferometer.spec.types import EngineSpec
 
 FP16 = EngineSpec(engine="vllm", dtype="float16")
 LLAMA = Scenario(

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from inferometer.errors import SpecError
+from inferometer.inputs.catalog import find_hardware, find_model, known_model
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.datasheet import predict_scenario
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Scenario, phases_at
-from inferometer.spec.catalog import find_hardware, find_model, known_model
-from inferometer.spec.types import EngineSpec
 
 BENCH = (
     Path(__file__).parents[3] / "shared" / "data" / "argonne-llm-inference-bench" / "throughput.csv"

@@ -3,6 +3,8 @@
 import pytest
 from hypothesis import given, strategies as st
 
+from inferometer.inputs.catalog import find_model, load_models
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.kv_cache import (
     decode_pairs,
     kv_bytes,
@@ -14,8 +16,6 @@ from inferometer.perfmodel.kv_cache import (
     prefill_pairs,
 )
 from inferometer.perfmodel.types import decode_shape, prefill_shape
-from inferometer.spec.catalog import find_model, load_models
-from inferometer.spec.types import EngineSpec
 
 GIB = 2**30
 MODELS = load_models()

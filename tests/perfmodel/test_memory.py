@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
+from inferometer.inputs.catalog import find_hardware, find_model, load_models
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.memory import (
     MemoryQuestion,
@@ -14,8 +16,6 @@ from inferometer.perfmodel.memory import (
     memory_budget,
 )
 from inferometer.perfmodel.weights import weight_bytes
-from inferometer.spec.catalog import find_hardware, find_model, load_models
-from inferometer.spec.types import EngineSpec
 
 BF16 = EngineSpec(dtype="bfloat16")
 GIB = 2**30

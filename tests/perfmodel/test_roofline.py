@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.roofline import (
     Peaks,
     compute_dtype,
@@ -22,8 +24,6 @@ from inferometer.perfmodel.roofline import (
 )
 from inferometer.perfmodel.types import StepWork, decode_shape, prefill_shape
 from inferometer.perfmodel.work import step_work
-from inferometer.spec.catalog import find_hardware, find_model
-from inferometer.spec.types import EngineSpec
 from inferometer.stats.estimate import Estimate
 
 BF16 = EngineSpec(dtype="bfloat16")

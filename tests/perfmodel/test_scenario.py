@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.datasheet import predict_scenario
 from inferometer.perfmodel.scenario import (
     Scenario,
@@ -20,8 +22,6 @@ from inferometer.perfmodel.types import decode_shape
 from inferometer.perfmodel.weights import linears, stored_weight_bits, weight_bytes
 from inferometer.perfmodel.whatif import newly_fits_on, what_if, with_sparsity
 from inferometer.perfmodel.work import step_work
-from inferometer.spec.catalog import find_hardware, find_model
-from inferometer.spec.types import EngineSpec
 
 
 def test_two_bits_for_each_kept_weight():

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from inferometer.errors import ModelError
+from inferometer.inputs.catalog import find_model
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel import steptime_arrays
 from inferometer.perfmodel.steptime import (
     FittedParameter,
@@ -31,8 +33,6 @@ from inferometer.perfmodel.steptime_levels import fitted_levels
 from inferometer.perfmodel.steptime_limits import PhaseUncertainty, box_of, outside
 from inferometer.perfmodel.steptime_terms import PARAMETERS, StepParameters
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
-from inferometer.spec.catalog import find_model
-from inferometer.spec.types import EngineSpec
 from inferometer.stats.estimate import Estimate
 from known_truths import CPU_TRUTH as CPU, GPU_TRUTH as GPU
 

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
+from inferometer.inputs.catalog import find_model, load_models
+from inferometer.inputs.types import DTYPE_BITS, EngineSpec
 from inferometer.perfmodel.weights import (
     STORED_FORMATS,
     expected_experts,
@@ -18,8 +20,6 @@ from inferometer.perfmodel.weights import (
     stored_weight_bits,
     weight_bytes,
 )
-from inferometer.spec.catalog import find_model, load_models
-from inferometer.spec.types import DTYPE_BITS, EngineSpec
 
 COUNTS = tomllib.loads((Path(__file__).parent / "recorded_counts.toml").read_text())["counts"]
 MODELS = load_models()

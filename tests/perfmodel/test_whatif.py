@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.scenario import Scenario, Speculation
 from inferometer.perfmodel.whatif import (
     what_if,
@@ -18,8 +20,6 @@ from inferometer.perfmodel.whatif import (
     with_quantization,
     with_speculation,
 )
-from inferometer.spec.catalog import find_hardware, find_model
-from inferometer.spec.types import EngineSpec
 
 BASE = Scenario(
     model=find_model("llama-2-7b"),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 
+from inferometer.inputs.types import EngineSpec, SweepPlan, SweepPoint
 from inferometer.records import tables
 from inferometer.records.types import (
     CeilingTable,
@@ -18,7 +19,6 @@ from inferometer.records.types import (
     StepTable,
     SweepTable,
 )
-from inferometer.spec.types import EngineSpec, SweepPlan, SweepPoint
 
 SECOND_NS = 1_000_000_000
 

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 
+from inferometer.inputs.workload.plan import request_plan
 from inferometer.records.raw_log import EndFrame, LagFrame, RequestFrame, SessionFrame
-from inferometer.spec.workload.plan import request_plan
 
 MS = 1_000_000
 SESSION = SessionFrame(

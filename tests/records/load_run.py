@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.workload.distributions import Constant
+from inferometer.inputs.workload.types import OpenArrivals, RequestClass, WorkloadSpec
 from inferometer.records import tables
 from inferometer.records.load_types import ChunkKind, ChunkTable, ExchangeTable, LagTable
 from inferometer.records.types import ABSENT, RequestStatus, RequestTable, Run, RunManifest
-from inferometer.spec.load_plan import LoadPlan
-from inferometer.spec.workload.distributions import Constant
-from inferometer.spec.workload.types import OpenArrivals, RequestClass, WorkloadSpec
 
 MS = 1_000_000
 

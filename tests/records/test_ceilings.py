@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from inferometer.inputs.types import SweepPoint
 from inferometer.records import tables
 from inferometer.records.ceilings import judging_ceilings_per_s, probes_of, steady_views
 from inferometer.records.repetitions import repetitions_of
 from inferometer.records.types import CeilingTable, ProbeKind
-from inferometer.spec.types import SweepPoint
 
 NEAR, FAR = (SweepPoint(prompt_tokens=prompt, batch_size=1, gen_tokens=3) for prompt in (100, 200))
 

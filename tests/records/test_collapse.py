@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from inferometer.inputs.types import SweepPoint
 from inferometer.records.collapse import collapses, flag_text, token_cost_changes
 from inferometer.records.reading import read_run
 from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
-from inferometer.spec.types import SweepPoint
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

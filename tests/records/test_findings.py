@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from inferometer.inputs.types import SweepPoint
 from inferometer.records import tables
 from inferometer.records.findings import findings_of
 from inferometer.records.reading import read_run
 from inferometer.records.types import CeilingTable, SweepTable
-from inferometer.spec.types import SweepPoint
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PROMPTS, BATCHES = (128, 512, 2048), (1, 2, 4, 8, 16, 32, 64)

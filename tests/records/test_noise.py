@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from inferometer.inputs.types import SweepPoint
 from inferometer.records import tables
 from inferometer.records.noise import noise_cautions, noise_of
 from inferometer.records.types import CeilingTable
-from inferometer.spec.types import SweepPoint
 
 POINTS = [SweepPoint(prompt_tokens=128 * (i + 1), batch_size=1, gen_tokens=9) for i in range(6)]
 

@@ -10,13 +10,13 @@ from hypothesis import given, strategies as st
 from tests.records.load_run import load_run
 
 from inferometer.errors import RecordError
+from inferometer.inputs.objectives import ObjectiveSpec, Threshold, parse_objective
 from inferometer.records import tables
 from inferometer.records.latencies import delivered_tokens, end_ns, latency_samples
 from inferometer.records.promises import judge_objective
 from inferometer.records.reading import read_run
 from inferometer.records.request_summaries import summarise_groups, summarise_requests
 from inferometer.records.types import RequestStatus, RequestTable, Run
-from inferometer.spec.objectives import ObjectiveSpec, Threshold, parse_objective
 
 MS = 1_000_000
 FIXTURE = Path(__file__).parent / "fixtures" / "version_2"

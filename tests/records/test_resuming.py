@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from inferometer.inputs.types import SweepPoint
 from inferometer.records.store import differences, resumed
-from inferometer.spec.types import SweepPoint
 
 POINTS = [SweepPoint(prompt_tokens=128, batch_size=1, gen_tokens=8)]
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from inferometer.inputs.types import SweepPoint
 from inferometer.records import tables
 from inferometer.records.summaries import summarise_points
 from inferometer.records.types import (
@@ -14,7 +15,6 @@ from inferometer.records.types import (
     StepTable,
     SweepTable,
 )
-from inferometer.spec.types import SweepPoint
 
 POINT = SweepPoint(prompt_tokens=100, batch_size=4, gen_tokens=11)
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from tests.records.load_run import MS, changed, load_plan, load_run
 
+from inferometer.inputs.workload.types import ClosedArrivals, OpenArrivals, WorkloadSpec
 from inferometer.records.request_summaries import summarise_requests
 from inferometer.records.tool_views import tool_views
 from inferometer.records.types import ABSENT, RequestStatus
-from inferometer.spec.workload.types import ClosedArrivals, OpenArrivals, WorkloadSpec
 
 N, OUTPUT, INPUT = 10, 16, 100
 SEND_S = 0.01

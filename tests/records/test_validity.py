@@ -7,11 +7,11 @@ import pytest
 from tests.records.load_run import MS, changed, load_plan, load_run
 
 from inferometer.errors import MeasureError
+from inferometer.inputs.workload.plan import request_plan
+from inferometer.inputs.workload.types import AtOnce
 from inferometer.records.load_types import ChunkKind, ClockReading, HostClock
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.records.validity import CHECKS, require_valid, validity_of
-from inferometer.spec.workload.plan import request_plan
-from inferometer.spec.workload.types import AtOnce
 
 CLEAN = load_run()
 N = len(CLEAN.requests.status)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from tests.records.load_run import changed, load_run
 
+from inferometer.inputs.workload import reading, replay
 from inferometer.records.validity import validity_of
 from inferometer.simulate.run import demand_of, simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
-from inferometer.spec.workload import reading, replay
 
 CONFIG = SchedulerConfig(num_blocks=20_000, max_model_len=8192, max_num_seqs=256)
 COST = linear_cost(launch_s=8e-3, per_row_s=4e-5)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from inferometer.api.request_view import RequestQuestion, request_view
+from inferometer.inputs.objectives import parse_objective
 from inferometer.records.reading import read_run
-from inferometer.spec.objectives import parse_objective
 
 FOLDER = Path(__file__).parents[1] / "records" / "fixtures" / "version_2"
 QUESTION = RequestQuestion(

@@ -16,6 +16,8 @@ from inferometer.api.request_pages import rate_view
 from inferometer.api.request_view import RequestQuestion, request_view
 from inferometer.api.run_titles import traffic_text
 from inferometer.cli.main import app
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.workload.types import ClosedArrivals, OpenArrivals
 from inferometer.records.store import write_run
 from inferometer.report import request_tables
 from inferometer.report.charts.first_token import ttft_parts_rate_chart
@@ -28,8 +30,6 @@ from inferometer.report.charts.rates import (
 from inferometer.report.html import render_page
 from inferometer.report.rate_html import RATE_CHARTS, rate_page_of
 from inferometer.report.request_html import request_page_of
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.workload.types import ClosedArrivals, OpenArrivals
 
 QUESTION = RequestQuestion(objective=parse_objective("ttft:p95<40ms"))
 

@@ -4,6 +4,10 @@ import pytest
 from reference.simulator import simulate_plainly
 from simulator_strategies import assert_equal
 
+from inferometer.inputs.gate import GateSpec
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.workload.reading import workload_from_text
+from inferometer.inputs.workload.replay import draw_workload
 from inferometer.records.promises import judge_objective
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.batch_config import DynamicBatching
@@ -15,10 +19,6 @@ from inferometer.simulate.run import demand_of, simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import simulated_run
 from inferometer.simulate.step_cost import linear_cost
-from inferometer.spec.gate import GateSpec
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.workload.reading import workload_from_text
-from inferometer.spec.workload.replay import draw_workload
 
 S = 10**9
 MIX = """

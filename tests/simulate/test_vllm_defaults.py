@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.steptime_levels import datasheet_levels
 from inferometer.simulate.deployment import Knobs, default_limits, deploy
-from inferometer.spec.catalog import find_hardware, find_model
-from inferometer.spec.types import EngineSpec
 
 
 def config_on(device, **knobs):

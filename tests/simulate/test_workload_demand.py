@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
+from inferometer.inputs.workload.plan import NONE, block_contents, request_plan
+from inferometer.inputs.workload.reading import resolve_workload, with_changes
+from inferometer.inputs.workload.replay import draw_workload
 from inferometer.records.types import ABSENT
 from inferometer.simulate.demand import contents_checked
 from inferometer.simulate.run import delayed, demand_of, simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
-from inferometer.spec.workload.plan import NONE, block_contents, request_plan
-from inferometer.spec.workload.reading import resolve_workload, with_changes
-from inferometer.spec.workload.replay import draw_workload
 
 
 def plan_of(name="long-context", **changes):

@@ -18,10 +18,10 @@ import numpy as np
 from inferometer.api import load_request, load_running, load_wording
 from inferometer.api.progress import talk
 from inferometer.errors import MeasureError, RecordError
+from inferometer.inputs import load_plan, objectives
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.workload import reading, replay
 from inferometer.records import durability, layout, types, validity
-from inferometer.spec import load_plan, objectives
-from inferometer.spec.foreign_bytes import Door
-from inferometer.spec.workload import reading, replay
 from inferometer.units import format_duration
 
 _DOOR: Final = Door(

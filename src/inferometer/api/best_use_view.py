@@ -9,9 +9,9 @@ from rich.text import Text
 
 from inferometer import suggestions
 from inferometer.decide.best_use import FoundUse, Use
+from inferometer.inputs.types import DType
 from inferometer.report.request_terminal import table_text
 from inferometer.report.tables import TextTable
-from inferometer.spec.types import DType
 from inferometer.units import format_number
 
 _MOST_ROWS: Final = 6

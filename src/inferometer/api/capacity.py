@@ -18,9 +18,9 @@ from inferometer.api.sizing_cautions import check_prompts
 from inferometer.api.time_limit import TimeLimit, time_limit_field
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import capacity as searches, lone_request, traffic
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.workload import types
 from inferometer.simulate.cluster_config import ROUTERS
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.workload import types
 
 _UNITS: Final = {"requests_per_s": "requests/s", "users": "users"}
 

@@ -6,12 +6,12 @@ from inferometer.api.capacity_text import PacedCapacity, paced
 from inferometer.api.cluster import RouterRules, Servers
 from inferometer.api.time_limit import TimeLimit
 from inferometer.decide import capacity as searches, lone_request, probing, time_limits, traffic
+from inferometer.inputs.gate import GateSpec
+from inferometer.inputs.objectives import ObjectiveSpec
+from inferometer.inputs.workload import replay, types
 from inferometer.simulate import gate_rules
 from inferometer.simulate.deployment import Case, Deployment
 from inferometer.simulate.gate_config import GateConfig
-from inferometer.spec.gate import GateSpec
-from inferometer.spec.objectives import ObjectiveSpec
-from inferometer.spec.workload import replay, types
 
 _SPAN_RATIO: Final = 1e4
 """From the start of the search, up and down."""

@@ -7,7 +7,7 @@ from typing import Annotated, Final, cast
 
 from inferometer.api.model_options import FORMATS, KV_DTYPE_FLAGS, TP_FLAGS
 from inferometer.api.question import Option
-from inferometer.spec.types import DType, EngineMode, EngineName, EngineSpec, LoadFormat
+from inferometer.inputs.types import DType, EngineMode, EngineName, EngineSpec, LoadFormat
 
 _NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")
 

@@ -9,6 +9,7 @@ from inferometer.api.analysis import Analysis
 from inferometer.api.point_rows import decode_shape_of, held_out_estimate, prefill_shape_of
 from inferometer.fit.sweeps.diagnostics import explain
 from inferometer.fit.sweeps.step_time import is_judged
+from inferometer.inputs.types import SweepPoint
 from inferometer.perfmodel.roofline import exact
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
 from inferometer.report.views import (
@@ -21,7 +22,6 @@ from inferometer.report.views import (
     PredictedPoint,
     TimePart,
 )
-from inferometer.spec.types import SweepPoint
 from inferometer.stats.estimate import Estimate
 from inferometer.units import (
     format_bytes,

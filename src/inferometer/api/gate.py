@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 
 from inferometer.api.question import Option
+from inferometer.inputs.gate import GateOrder, GateSpec, read_gate
+from inferometer.inputs.workload.plan import DrawnWorkload
 from inferometer.records.types import Caution
-from inferometer.spec.gate import GateOrder, GateSpec, read_gate
-from inferometer.spec.workload.plan import DrawnWorkload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from inferometer.fit.loads.replay import agreements, latencies
 from inferometer.fit.loads.requests import fit_requests
 from inferometer.fit.published.serving import published_subject
 from inferometer.fit.sweeps.kernels import model_from_kernels
+from inferometer.inputs.types import EngineSpec, HardwareSpec
 from inferometer.perfmodel.fit_subject import FitSubject, subject_of
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.records.imports import llmservingsim
@@ -24,7 +25,6 @@ from inferometer.records.imports.kernel_tables import (
     read_kernel_tables,
     version_of,
 )
-from inferometer.spec.types import EngineSpec, HardwareSpec
 
 _ALONE: Final = "steps composed of kernels that were timed alone: no step was measured"
 _FORMAT: Final = "bfloat16"

@@ -7,14 +7,14 @@ from inferometer.api.known_facts import ServerKnowledge, known_facts, with_known
 from inferometer.api.runs import RunRequest, load_run
 from inferometer.errors import InferometerError, SpecError
 from inferometer.fit.loads import conclusions, estimation, load_tests, reported
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.types import ModelSpec
+from inferometer.inputs.workload.plan import RequestPlan
+from inferometer.inputs.workload.reading import resolve_workload
+from inferometer.inputs.workload.replay import draw_workload
 from inferometer.records.types import Run
 from inferometer.records.validity import require_valid
-from inferometer.spec.foreign_bytes import Door
-from inferometer.spec.load_plan import LoadPlan
-from inferometer.spec.types import ModelSpec
-from inferometer.spec.workload.plan import RequestPlan
-from inferometer.spec.workload.reading import resolve_workload
-from inferometer.spec.workload.replay import draw_workload
 
 _LOG: Final = Door(
     noun="server's log",

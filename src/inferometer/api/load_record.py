@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 
 from inferometer.errors import RecordError
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.load_plan import LoadPlan, body_value_without_secrets, without_secrets
 from inferometer.measure.load import target
 from inferometer.measure.run_names import new_run_id, now_utc
 from inferometer.records import durability, layout
-from inferometer.spec.foreign_bytes import Door
-from inferometer.spec.load_plan import LoadPlan, body_value_without_secrets, without_secrets
 
 _DOOR: Final = Door(
     noun="description of the load",

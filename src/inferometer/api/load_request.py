@@ -12,11 +12,11 @@ from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, Option
 from inferometer.api.workload import Replayed, Workload, replay_changes, workload_of
 from inferometer.errors import SpecError
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.load_plan import Endpoint, LoadPlan, PromptForm
+from inferometer.inputs.workload import reading, types
 from inferometer.measure.load import load_test, messages, preflight, target
 from inferometer.measure.metrics_page import MetricsSource, source_of
-from inferometer.spec.foreign_bytes import Door
-from inferometer.spec.load_plan import Endpoint, LoadPlan, PromptForm
-from inferometer.spec.workload import reading, types
 from inferometer.units import parse_bytes, parse_duration_s
 
 _AT_MOST_PER_USER_PER_S: Final = 20

@@ -9,13 +9,13 @@ from inferometer import __version__
 from inferometer.api import load_record
 from inferometer.api.load_record import OpenLoad
 from inferometer.api.offered_rate import held_back
+from inferometer.inputs.workload import replay
+from inferometer.inputs.workload.plan import DrawnWorkload
+from inferometer.inputs.workload.types import ClosedArrivals
 from inferometer.measure.host import host_facts
 from inferometer.measure.load.local_tokenizer import token_ends_of
 from inferometer.measure.run_names import now_utc
 from inferometer.records import exchange_errors, load_decoding, types, validity
-from inferometer.spec.workload import replay
-from inferometer.spec.workload.plan import DrawnWorkload
-from inferometer.spec.workload.types import ClosedArrivals
 from inferometer.units import NS_PER_S
 
 

@@ -8,9 +8,9 @@ from inferometer.api.load_request import LoadRequest
 from inferometer.api.load_sending import SentLoad, send_load
 from inferometer.api.progress import talk
 from inferometer.errors import MeasureError
+from inferometer.inputs.workload.plan import DrawnWorkload
 from inferometer.measure.load import watch
 from inferometer.records import reading, store, types
-from inferometer.spec.workload.plan import DrawnWorkload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,15 +14,15 @@ from inferometer.api.load_request import Load, LoadRequest, arrivals_of, request
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
 from inferometer.errors import MeasureError
+from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
+from inferometer.inputs.workload import replay
+from inferometer.inputs.workload.plan import DrawnWorkload
 from inferometer.measure.executors import ray_cluster
 from inferometer.measure.load import load_test, preflight, ray_clients, sessions, watch
 from inferometer.measure.metrics_page import MetricsSource
 from inferometer.measure.scrape import Scraper, scraping
 from inferometer.records.exports import formats
 from inferometer.records.load_types import ServerSampleTable
-from inferometer.spec.objectives import ObjectiveSpec, parse_objective
-from inferometer.spec.workload import replay
-from inferometer.spec.workload.plan import DrawnWorkload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

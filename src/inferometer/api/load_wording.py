@@ -10,11 +10,11 @@ import numpy as np
 
 from inferometer.api.run_titles import traffic_text
 from inferometer.errors import SpecError
+from inferometer.inputs.load_plan import LoadPlan, without_secrets
+from inferometer.inputs.workload.plan import NONE, DrawnWorkload
+from inferometer.inputs.workload.types import AtOnce, OpenArrivals
 from inferometer.measure.load.bodies import body_writer
 from inferometer.measure.resident import available_bytes
-from inferometer.spec.load_plan import LoadPlan, without_secrets
-from inferometer.spec.workload.plan import NONE, DrawnWorkload
-from inferometer.spec.workload.types import AtOnce, OpenArrivals
 from inferometer.units import NS_PER_S, format_bytes, format_duration
 
 _ARRIVALS: Final = ("rate", "concurrency", "max_concurrency", "ramp", "trace")

@@ -14,9 +14,9 @@ from inferometer.api.answer import Answer
 from inferometer.api.sweep_table import CSV_NAME, table_rows
 from inferometer.api.sweep_view import REPORT_NAME, sweep_view
 from inferometer.errors import RecordError
+from inferometer.inputs import resolve, types
 from inferometer.records.sweep_columns import write_sweep_csv
 from inferometer.report import html, terminal, views
-from inferometer.spec import resolve, types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

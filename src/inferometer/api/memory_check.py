@@ -4,12 +4,12 @@ from typing import Final
 
 from inferometer.api.progress import talk
 from inferometer.errors import SpecError
+from inferometer.inputs.workload import drawing, servegen
+from inferometer.inputs.workload.plan import RequestPlan
+from inferometer.inputs.workload.types import ServeGenSource, WorkloadSpec
 from inferometer.measure.resident import available_bytes
 from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.memory_need import MemoryNeed, memory_need
-from inferometer.spec.workload import drawing, servegen
-from inferometer.spec.workload.plan import RequestPlan
-from inferometer.spec.workload.types import ServeGenSource, WorkloadSpec
 from inferometer.units import format_bytes
 
 _WORTH_SAYING_BYTES: Final = 2**30

@@ -5,9 +5,9 @@ from typing import Final
 from inferometer import suggestions
 from inferometer.api.question import words_of
 from inferometer.decide.lone_request import LoneRequest, lone_request
+from inferometer.inputs.objectives import ObjectiveSpec
+from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.simulate.deployment import Deployment
-from inferometer.spec.objectives import ObjectiveSpec
-from inferometer.spec.workload.plan import RequestPlan
 from inferometer.units import format_number
 
 _CARRIED: Final = (

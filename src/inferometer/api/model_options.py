@@ -3,7 +3,7 @@
 from typing import Final, get_args
 
 from inferometer.api.question import Option
-from inferometer.spec.types import DType
+from inferometer.inputs.types import DType
 
 FORMATS: Final = get_args(DType)
 MODEL_OPTION: Final = Option(

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerFit, is_server_fit, load_server_fit
 from inferometer.fit.published.transfer import transferred
+from inferometer.inputs.types import HardwareSpec, ModelSpec
 from inferometer.perfmodel import steptime
 from inferometer.perfmodel.fit_subject import (
     NOTHING_STATED,
@@ -25,7 +26,6 @@ from inferometer.perfmodel.fit_subject import (
     subject_of,
 )
 from inferometer.perfmodel.steptime import StepTimeModel
-from inferometer.spec.types import HardwareSpec, ModelSpec
 
 STATING_FLAGS: Final = ("dtype", "kv_dtype", "tp", "quantization")
 _MEASURE_STEPS: Final = "inferometer sweep, then inferometer fit"

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from inferometer.inputs.workload.plan import NONE, DrawnWorkload
 from inferometer.records.types import Caution
-from inferometer.spec.workload.plan import NONE, DrawnWorkload
 from inferometer.units import format_duration, format_number
 
 _HELD_RATIO: Final = 0.9

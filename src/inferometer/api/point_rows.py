@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from inferometer.api.analysis import Analysis
 from inferometer.fit.sweeps.step_time import HeldOutPoint
+from inferometer.inputs.types import SweepPoint
 from inferometer.perfmodel.roofline import exact, mbu_fraction, mfu_fraction
 from inferometer.perfmodel.types import (
     BatchShape,
@@ -17,7 +18,6 @@ from inferometer.perfmodel.work import step_work
 from inferometer.records.collapse import flag_text
 from inferometer.records.summaries import PointSummary
 from inferometer.report.views import PhaseName, PointRow
-from inferometer.spec.types import SweepPoint
 from inferometer.stats.estimate import Z_90, Estimate
 
 

@@ -24,12 +24,12 @@ from inferometer.api.prediction import (
 from inferometer.api.question import Option
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerFit
+from inferometer.inputs import catalog, resolve, types
+from inferometer.inputs.types import AskedFormat, DType
 from inferometer.measure.this_machine import this_hardware
 from inferometer.perfmodel import communication, datasheet, memory
 from inferometer.perfmodel.scenario import Scenario, Speculation
 from inferometer.perfmodel.steptime import StepTimeModel
-from inferometer.spec import catalog, resolve, types
-from inferometer.spec.types import AskedFormat, DType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

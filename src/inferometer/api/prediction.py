@@ -10,6 +10,7 @@ from typing import Literal
 from inferometer.api.answer import Answer
 from inferometer.errors import SpecError
 from inferometer.fit.loads import server_fit
+from inferometer.inputs import catalog
 from inferometer.perfmodel import steptime, types
 from inferometer.perfmodel.datasheet import DatasheetPrediction
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
@@ -24,7 +25,6 @@ from inferometer.perfmodel.whatif import (
     with_quantization,
     with_sparsity,
 )
-from inferometer.spec import catalog
 from inferometer.stats.estimate import Estimate
 
 

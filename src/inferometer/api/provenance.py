@@ -3,11 +3,11 @@
 import shlex
 from pathlib import Path
 
+from inferometer.inputs.types import ModelSpec
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.weights import n_parameters
 from inferometer.records.types import EngineFacts, HostFacts, Run, RunManifest
 from inferometer.report.views import FactGroup
-from inferometer.spec.types import ModelSpec
 from inferometer.units import format_bytes, format_count
 
 _ABSENT = "not known"

@@ -10,7 +10,7 @@ from inferometer.api.question import Option
 from inferometer.api.runs import RunRequest
 from inferometer.errors import SpecError
 from inferometer.fit.published.loads import BUDGETS, PublishedLoad
-from inferometer.spec.types import HardwareSpec
+from inferometer.inputs.types import HardwareSpec
 
 _LEAST_OWN = 4
 _MOST_NAMED = 12

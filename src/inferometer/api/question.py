@@ -28,7 +28,7 @@ from typing import (
 )
 
 from inferometer.errors import SpecError
-from inferometer.spec.synonyms import number_format
+from inferometer.inputs.synonyms import number_format
 from inferometer.units import check_number, parse_duration_s
 
 Q = TypeVar("Q")

@@ -7,11 +7,11 @@ from inferometer.api.measured import MeasuredAnswer, default_folder, measured_an
 from inferometer.api.quick_question import Quick, checked_engine
 from inferometer.api.sweep_run import in_seconds, measure
 from inferometer.errors import SpecError
+from inferometer.inputs import resolve, sweep_plan, types
+from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec, SweepPoint
 from inferometer.measure.this_machine import this_hardware
 from inferometer.perfmodel.memory import MemoryQuestion, memory_budget
 from inferometer.perfmodel.scenario import LIKELY, Scenario, phases_at
-from inferometer.spec import resolve, sweep_plan, types
-from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec, SweepPoint
 
 
 def quick(question: Quick) -> MeasuredAnswer:

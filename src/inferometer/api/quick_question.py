@@ -8,8 +8,8 @@ from inferometer.api.engine import Engine, engine_of
 from inferometer.api.model_options import MODEL_OPTION
 from inferometer.api.question import DURATION, Option
 from inferometer.errors import SpecError
+from inferometer.inputs.types import EngineSpec
 from inferometer.measure.environments import find_environment
-from inferometer.spec.types import EngineSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

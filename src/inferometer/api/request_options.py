@@ -6,7 +6,7 @@ from typing import Annotated
 from inferometer.api.question import Option
 from inferometer.api.request_view import RequestQuestion
 from inferometer.api.server_device import server_device
-from inferometer.spec.objectives import parse_objective
+from inferometer.inputs.objectives import parse_objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

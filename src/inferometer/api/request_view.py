@@ -10,6 +10,7 @@ import numpy as np
 from inferometer import __version__, suggestions
 from inferometer.api import online_view, provenance, request_chart_views, server_device
 from inferometer.api.run_titles import title_of
+from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.records import (
     handovers,
     promises,
@@ -21,7 +22,6 @@ from inferometer.records import (
     types,
 )
 from inferometer.report import online_tables, request_tables, request_views, server_tables, views
-from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.units import format_number
 
 REPORT_NAME: Final = "report.html"

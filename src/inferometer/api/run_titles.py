@@ -8,9 +8,9 @@ from pathlib import PurePath
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.workload import types
 from inferometer.records.types import Run
-from inferometer.spec.load_plan import LoadPlan
-from inferometer.spec.workload import types
 from inferometer.units import format_number
 
 

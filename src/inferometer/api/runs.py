@@ -10,10 +10,10 @@ from inferometer.api.load_record import is_open
 from inferometer.api.load_run import open_run
 from inferometer.api.question import Option
 from inferometer.errors import SpecError
+from inferometer.inputs import catalog, resolve
+from inferometer.inputs.types import DType, EngineMode, EngineSpec, HardwareSpec
 from inferometer.records import reading, sweep_csv
 from inferometer.records.types import Run
-from inferometer.spec import catalog, resolve
-from inferometer.spec.types import DType, EngineMode, EngineSpec, HardwareSpec
 
 _TABLES = {".csv", ".tsv", ".md", ".txt"}
 

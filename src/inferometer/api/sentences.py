@@ -11,12 +11,12 @@ from inferometer import suggestions
 from inferometer.api.analysis import Analysis
 from inferometer.api.fit_views import held_out_rows
 from inferometer.api.point_rows import decode_shape_of
+from inferometer.inputs.types import EngineMode, SweepPlan, SweepPoint
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.records.noise import noise_of
 from inferometer.records.types import Caution
 from inferometer.report.cells import held_out_text
 from inferometer.report.views import FiveLines, PointRow
-from inferometer.spec.types import EngineMode, SweepPlan, SweepPoint
 from inferometer.stats.estimate import Estimate
 from inferometer.units import (
     format_duration,

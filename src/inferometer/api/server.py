@@ -15,11 +15,11 @@ from inferometer.api.model_options import (
 )
 from inferometer.api.question import Option
 from inferometer.errors import SpecError
+from inferometer.inputs import catalog, resolve
+from inferometer.inputs.types import AskedFormat, DType, EngineSpec, HardwareSpec
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels, fitted_levels
 from inferometer.simulate import serving_config
 from inferometer.simulate.deployment import Deployment, Knobs, deploy
-from inferometer.spec import catalog, resolve
-from inferometer.spec.types import AskedFormat, DType, EngineSpec, HardwareSpec
 
 _SHARED: Final = (
     "max_num_seqs",

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import get_args
 
 from inferometer.errors import SpecError
+from inferometer.inputs import catalog
+from inferometer.inputs.synonyms import known_format
+from inferometer.inputs.types import DType, HardwareSpec
 from inferometer.records.server_summaries import ServerSummary
 from inferometer.report.request_views import ServerUse
-from inferometer.spec import catalog
-from inferometer.spec.synonyms import known_format
-from inferometer.spec.types import DType, HardwareSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from typing import Any, Final
 from inferometer.api import named_fit
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerDraw, ServerFit, load_server_fit
+from inferometer.inputs import catalog, resolve
+from inferometer.inputs.types import AttentionSpec, MlpSpec, ModelSpec, Source
 from inferometer.perfmodel.fit_subject import NOTHING_STATED
 from inferometer.simulate.deployment import Deployment, Draw, Knobs, deploy
-from inferometer.spec import catalog, resolve
-from inferometer.spec.types import AttentionSpec, MlpSpec, ModelSpec, Source
 
 _SWITCHES: Final = ("enable_chunked_prefill", "enable_prefix_caching", "async_scheduling")
 _FAR_TOKENS: Final = 2**20

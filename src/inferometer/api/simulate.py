@@ -19,9 +19,9 @@ from inferometer.api.simulation import (
     store,
 )
 from inferometer.api.workload import Workload, workload_of
-from inferometer.spec import gate as gates, objectives
-from inferometer.spec.workload import replay
-from inferometer.spec.workload.types import WorkloadSpec
+from inferometer.inputs import gate as gates, objectives
+from inferometer.inputs.workload import replay
+from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.units import NS_PER_S
 
 SLO_OPTION = Option(

@@ -6,14 +6,14 @@ from dataclasses import replace
 from inferometer import __version__, suggestions
 from inferometer.api.cluster import Servers
 from inferometer.api.gate import gate_text
+from inferometer.inputs.gate import GateSpec
+from inferometer.inputs.types import Source
 from inferometer.measure.run_names import new_run_id, now_utc
 from inferometer.records.types import Caution, Run
 from inferometer.simulate import outcome, simulated_run
 from inferometer.simulate.deployment import Deployment
 from inferometer.simulate.disaggregated_deployment import PrefillPool
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.spec.gate import GateSpec
-from inferometer.spec.types import Source
 from inferometer.units import format_duration, format_number
 
 

@@ -12,6 +12,8 @@ from inferometer.api.cluster import Servers
 from inferometer.api.gate import equals_cautions
 from inferometer.api.offered_rate import held_back
 from inferometer.errors import SpecError
+from inferometer.inputs import gate as gates, objectives
+from inferometer.inputs.workload import description, plan
 from inferometer.measure.executors.parts import Executor
 from inferometer.records import promises, request_summaries, step_memory, store as runs, types
 from inferometer.simulate import (
@@ -23,8 +25,6 @@ from inferometer.simulate import (
     transfer_shares,
 )
 from inferometer.simulate.deployment import Case, Pace
-from inferometer.spec import gate as gates, objectives
-from inferometer.spec.workload import description, plan
 from inferometer.stats.estimate import Verdict
 from inferometer.units import NS_PER_S, format_duration
 

@@ -7,8 +7,8 @@ import msgspec
 from inferometer.api.cluster import Servers
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.decide.traffic import Traffic
-from inferometer.spec.workload import replay, types
-from inferometer.spec.workload.plan import DrawnWorkload
+from inferometer.inputs.workload import replay, types
+from inferometer.inputs.workload.plan import DrawnWorkload
 
 _LONGER_RATIO: Final = 4
 

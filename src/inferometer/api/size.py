@@ -25,9 +25,9 @@ from inferometer.api.time_limit import TimeLimit, time_limit_field
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import candidates, failure, sizing, sizing_types
 from inferometer.errors import SizingError, SpecError
+from inferometer.inputs import prices, resolve
+from inferometer.inputs.types import DType
 from inferometer.simulate.cluster_config import Router
-from inferometer.spec import prices, resolve
-from inferometer.spec.types import DType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

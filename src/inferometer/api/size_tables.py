@@ -9,10 +9,10 @@ from typing import Final
 from inferometer.api.sizing import SizeAnswer
 from inferometer.api.sizing_over_time import OverTime
 from inferometer.api.sizing_rows import PaceRow
+from inferometer.inputs.objectives import percentile_name
 from inferometer.records.request_summaries import Percentile
 from inferometer.report.cells import ABSENT_TEXT, estimate_cell
 from inferometer.report.tables import TextTable
-from inferometer.spec.objectives import percentile_name
 from inferometer.units import format_number
 
 _MS: Final = 1e3

@@ -11,9 +11,9 @@ from inferometer.api.sizing_rows import KindRow, kind_row
 from inferometer.decide.candidates import Candidates, Refusal
 from inferometer.decide.failure import FailureOutcome
 from inferometer.decide.sizing_types import Done, Searched, SizedKind, SizingQuestion
+from inferometer.inputs.prices import ApiPrice
 from inferometer.records.types import Caution
 from inferometer.simulate import cluster_config, deployment
-from inferometer.spec.prices import ApiPrice
 from inferometer.stats.estimate import Verdict
 
 _NEVER: Final = float("inf")

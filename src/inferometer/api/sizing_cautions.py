@@ -7,11 +7,11 @@ from inferometer.decide.candidates import NODE_DEVICES, Candidates
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.decide.traffic import plan_at
 from inferometer.errors import SpecError
+from inferometer.inputs.workload.plan import RequestPlan
+from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.perfmodel.steptime_limits import outside
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.types import Caution
-from inferometer.spec.workload.plan import RequestPlan
-from inferometer.spec.workload.types import WorkloadSpec
 
 
 def check_contexts(question: SizingQuestion, candidates: Candidates) -> None:

@@ -12,11 +12,11 @@ from inferometer import suggestions
 from inferometer.api import named_fit, server_fits
 from inferometer.decide.candidates import Grid, Offer
 from inferometer.errors import SpecError
+from inferometer.inputs import catalog, prices, resolve, types
+from inferometer.inputs.sweep_plan import parse_counts
+from inferometer.inputs.synonyms import number_format
 from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
 from inferometer.records import reading
-from inferometer.spec import catalog, prices, resolve, types
-from inferometer.spec.sweep_plan import parse_counts
-from inferometer.spec.synonyms import number_format
 
 _KNOWN_FORMATS: Final[tuple[types.AskedFormat, ...]] = (*get_args(types.DType), "none")
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})

@@ -11,9 +11,9 @@ from inferometer.decide.course import Course, course_of
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import steady
 from inferometer.errors import SpecError
+from inferometer.inputs import objectives
+from inferometer.inputs.workload import replay, types
 from inferometer.simulate.cluster_config import Router
-from inferometer.spec import objectives
-from inferometer.spec.workload import replay, types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,12 @@ from typing import Final
 from inferometer.decide.capacity import TIME_LIMIT
 from inferometer.decide.costs import Costs, costs_of, mean_tokens
 from inferometer.decide.sizing_types import PacedAnswer, ServedBy, SizedKind
+from inferometer.inputs.prices import ApiPrice, OwnedPrice
+from inferometer.inputs.types import PriceSpec
 from inferometer.records.latencies import Latency
 from inferometer.records.request_summaries import Percentile
 from inferometer.simulate.deployment import Pace
 from inferometer.simulate.engine_config import n_stages_of
-from inferometer.spec.prices import ApiPrice, OwnedPrice
-from inferometer.spec.types import PriceSpec
 from inferometer.stats.estimate import Estimate, Verdict
 
 _SHOWN_FRACTION: Final = 0.95

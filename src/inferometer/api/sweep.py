@@ -20,9 +20,9 @@ from inferometer.api.measured import (
 from inferometer.api.question import Option
 from inferometer.api.sweep_run import measure, what_will_happen
 from inferometer.errors import SpecError
-from inferometer.spec.resolve import resolve_model
-from inferometer.spec.sweep_plan import Axes, parse_counts, shuffled, sweep_points
-from inferometer.spec.types import EngineSpec, SweepPlan, SweepPoint
+from inferometer.inputs.resolve import resolve_model
+from inferometer.inputs.sweep_plan import Axes, parse_counts, shuffled, sweep_points
+from inferometer.inputs.types import EngineSpec, SweepPlan, SweepPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

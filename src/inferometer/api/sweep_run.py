@@ -6,12 +6,12 @@ from pathlib import Path
 
 from inferometer.api.analysis import Analysis, analyse, label_runs
 from inferometer.api.progress import talk
+from inferometer.inputs.resolve import ResolvedModel
+from inferometer.inputs.types import SweepPlan
 from inferometer.measure.engines.protocol import ModelReference
 from inferometer.measure.host import examine_machine
 from inferometer.measure.sweep import run_sweep
 from inferometer.measure.time_left import Progress
-from inferometer.spec.resolve import ResolvedModel
-from inferometer.spec.types import SweepPlan
 
 
 def in_seconds(budget_s: float) -> float:

@@ -13,8 +13,8 @@ from inferometer.api.progress import talk
 from inferometer.api.question import Option
 from inferometer.api.sweep_view import REPORT_NAME
 from inferometer.errors import RecordError, SpecError
+from inferometer.inputs import verify_plan
 from inferometer.report import html, verify_html
-from inferometer.spec import verify_plan
 from inferometer.verify import checking, score, seals
 
 LEDGER: Final = Path("ledger/ledger.jsonl")

@@ -10,10 +10,10 @@ from inferometer.api.question import question_of
 from inferometer.api.server import Server
 from inferometer.errors import ModelError
 from inferometer.fit.loads.server_fit import SERVER_FIT_NAME, is_server_fit
+from inferometer.inputs import catalog, resolve
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.verify_plan import BelievedServer
 from inferometer.perfmodel.steptime import FIT_NAME
-from inferometer.spec import catalog, resolve
-from inferometer.spec.foreign_bytes import Door
-from inferometer.spec.verify_plan import BelievedServer
 from inferometer.verify.seals import Basis, Belief, sha256_of
 
 

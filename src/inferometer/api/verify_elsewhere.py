@@ -16,12 +16,12 @@ import numpy as np
 
 from inferometer.api import named_fit, verify_loads, verify_sealing
 from inferometer.errors import RecordError
+from inferometer.inputs import resolve
+from inferometer.inputs.workload import replay
 from inferometer.records import load_decoding, raw_log, reading
 from inferometer.records.imports.detection import read_results
 from inferometer.records.layout import MANIFEST_NAME
 from inferometer.records.types import RequestTable, Run
-from inferometer.spec import resolve
-from inferometer.spec.workload import replay
 from inferometer.verify import checking, claims, evidence, seals
 
 _TOLERANCE_FRACTION: Final = 0.05

@@ -9,11 +9,11 @@ from inferometer.api.server import deployment_of
 from inferometer.api.verify_belief import server_of
 from inferometer.api.workload import N_REQUESTS
 from inferometer.errors import SpecError
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.verify_plan import BelievedServer, Traffic
+from inferometer.inputs.workload import plan, reading, replay, types
 from inferometer.measure.executors.local import Inline
 from inferometer.simulate.cluster_config import ROUTERS
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.verify_plan import BelievedServer, Traffic
-from inferometer.spec.workload import plan, reading, replay, types
 from inferometer.units import format_number
 from inferometer.verify import claims, seals
 

@@ -8,10 +8,10 @@ from inferometer.api.progress import talk
 from inferometer.api.verify_loads import AskedLoad
 from inferometer.api.verify_sealing import Sealed
 from inferometer.errors import MeasureError
+from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.objectives import parse_objective
 from inferometer.measure.load import messages, target
 from inferometer.measure.metrics_page import source_of
-from inferometer.spec.load_plan import LoadPlan
-from inferometer.spec.objectives import parse_objective
 from inferometer.verify import checking, claims, evidence
 
 

@@ -13,14 +13,14 @@ from inferometer import __version__
 from inferometer.api import named_fit, verify_belief, verify_loads
 from inferometer.api.server import Server, step_times_of
 from inferometer.errors import RecordError
+from inferometer.inputs import catalog, resolve
+from inferometer.inputs.types import HardwareSpec, ModelSpec, SweepPoint
+from inferometer.inputs.verify_plan import BelievedServer, Points, VerifyPlan
 from inferometer.measure.code_version import git_commit
 from inferometer.measure.run_names import now_utc
 from inferometer.perfmodel import steptime_arrays, types
 from inferometer.records import migrations
 from inferometer.records.layout import MANIFEST_NAME
-from inferometer.spec import catalog, resolve
-from inferometer.spec.types import HardwareSpec, ModelSpec, SweepPoint
-from inferometer.spec.verify_plan import BelievedServer, Points, VerifyPlan
 from inferometer.stats.estimate import Estimate
 from inferometer.verify import checking, claims, evidence, ledger, score, seals
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 from inferometer.api.question import DURATION, Option
 from inferometer.errors import SpecError
-from inferometer.spec.workload import reading, types
+from inferometer.inputs.workload import reading, types
 
 N_REQUESTS: Final = 2000
 """Where neither the workload nor an option says when it ends: enough for a 99th percentile of

@@ -16,9 +16,9 @@ from inferometer.cli.flags import takes
 from inferometer.cli.progress import heard
 from inferometer.decide import capacity, probing
 from inferometer.errors import MeasureError, SpecError
+from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
+from inferometer.inputs.workload import reading, replay, types
 from inferometer.records import promises, validity
-from inferometer.spec.objectives import ObjectiveSpec, parse_objective
-from inferometer.spec.workload import reading, replay, types
 from inferometer.units import parse_duration_s
 
 _SPAN_RATIO: Final = 64.0

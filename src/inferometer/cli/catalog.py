@@ -8,17 +8,17 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from inferometer.cli.answer import give, json_option
-from inferometer.perfmodel.kv_cache import kv_bytes_per_token
-from inferometer.perfmodel.weights import n_active_parameters, n_parameters
-from inferometer.spec.catalog import (
+from inferometer.inputs.catalog import (
     find_hardware,
     find_model,
     load_hardware,
     load_models,
     unsourced_constants,
 )
-from inferometer.spec.objectives import PresetObjective, find_presets
-from inferometer.spec.types import Constant, HardwareSpec, ModelSpec, Source
+from inferometer.inputs.objectives import PresetObjective, find_presets
+from inferometer.inputs.types import Constant, HardwareSpec, ModelSpec, Source
+from inferometer.perfmodel.kv_cache import kv_bytes_per_token
+from inferometer.perfmodel.weights import n_active_parameters, n_parameters
 from inferometer.units import (
     format_bytes,
     format_count,

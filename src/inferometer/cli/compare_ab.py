@@ -19,8 +19,8 @@ from inferometer.cli.flags import takes
 from inferometer.cli.load_options import takes_two_loads
 from inferometer.cli.progress import heard
 from inferometer.errors import EXIT_ANSWERED, EXIT_UNDECIDED, SpecError
+from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.records import promises, run_comparison, types
-from inferometer.spec.objectives import ObjectiveSpec, parse_objective
 from inferometer.stats.quantiles import min_samples
 
 

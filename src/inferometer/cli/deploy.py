@@ -11,7 +11,7 @@ from inferometer.cli import answer
 from inferometer.decide.artefacts.folder import read_plan
 from inferometer.decide.artefacts.packaging import Wishes
 from inferometer.errors import SpecError
-from inferometer.spec.file_tables import text_of
+from inferometer.inputs.file_tables import text_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

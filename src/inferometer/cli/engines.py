@@ -11,8 +11,8 @@ from rich.text import Text
 from inferometer.cli.answer import give, json_option
 from inferometer.cli.terminal import talk
 from inferometer.errors import MissingEngineError
+from inferometer.inputs.types import EngineName
 from inferometer.measure.environments import find_environment, install_environment, python_variable
-from inferometer.spec.types import EngineName
 
 _NAMES: tuple[EngineName, ...] = get_args(EngineName)
 

@@ -10,6 +10,7 @@ from inferometer.api.analysis import analyse
 from inferometer.api.sweep_table import table_rows
 from inferometer.cli.answer import give, json_option
 from inferometer.errors import RecordError, SpecError
+from inferometer.inputs.objectives import parse_objective
 from inferometer.records.durability import replace_file
 from inferometer.records.exports.formats import ExportFormat
 from inferometer.records.exports.writing import exported_text
@@ -17,7 +18,6 @@ from inferometer.records.promises import judge_objective
 from inferometer.records.reading import read_run
 from inferometer.records.sweep_columns import write_sweep_csv
 from inferometer.records.types import Run
-from inferometer.spec.objectives import parse_objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

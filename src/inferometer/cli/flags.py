@@ -14,8 +14,8 @@ import click
 from click.core import ParameterSource
 
 from inferometer.api.question import Field, fields_of, question_of
-from inferometer.spec.synonyms import number_format
-from inferometer.spec.types import DType
+from inferometer.inputs.synonyms import number_format
+from inferometer.inputs.types import DType
 
 Q = TypeVar("Q")
 HEADINGS: Final = (

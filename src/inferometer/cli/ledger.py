@@ -14,9 +14,9 @@ from inferometer.api.verify import LEDGER
 from inferometer.cli.answer import give, json_option
 from inferometer.cli.terminal import talk
 from inferometer.errors import RecordError
+from inferometer.inputs.foreign_bytes import Door
 from inferometer.measure.run_names import now_utc
 from inferometer.records.durability import replace_file
-from inferometer.spec.foreign_bytes import Door
 from inferometer.verify.ledger import anchor_of, read_ledger, refuse_future, refuse_without
 from inferometer.verify.score import Score, score_of
 

@@ -6,12 +6,12 @@ from itertools import product
 from typing import Final
 
 from inferometer.errors import SpecError, TooLargeError
+from inferometer.inputs.prices import OwnedPrice
+from inferometer.inputs.types import Constant, DType, EngineSpec, HardwareSpec, ModelSpec, PriceSpec
 from inferometer.perfmodel.memory import DEFAULT_UTILIZATION
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels
 from inferometer.simulate.deployment import Deployment, Knobs, deploy, requested_plan
 from inferometer.simulate.serving_config import check_knob
-from inferometer.spec.prices import OwnedPrice
-from inferometer.spec.types import Constant, DType, EngineSpec, HardwareSpec, ModelSpec, PriceSpec
 
 DEFAULT_TP: Final = (1, 2, 4, 8)
 NODE_DEVICES: Final = 8

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from inferometer.decide.sizing_types import ServedBy, SizedKind
+from inferometer.inputs.prices import ApiPrice
+from inferometer.inputs.types import Source
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, shape_duration_s
 from inferometer.perfmodel.types import decode_shape, prefill_shape
-from inferometer.spec.prices import ApiPrice
-from inferometer.spec.types import Source
 
 _S_PER_HOUR: Final = 3600.0
 _MILLION: Final = 1e6

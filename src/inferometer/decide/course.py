@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.spec.workload.plan import I64, NONE, RequestPlan
+from inferometer.inputs.workload.plan import I64, NONE, RequestPlan
 from inferometer.units import NS_PER_S
 
 MOST_WINDOWS: Final = 96

@@ -19,10 +19,10 @@ import numpy as np
 from inferometer.decide import candidate_probes, elastic, traffic
 from inferometer.decide.course import Course
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
+from inferometer.inputs.workload.plan import NONE, RequestPlan
 from inferometer.records import promises, tables
 from inferometer.records.columns import I64
 from inferometer.records.types import ABSENT, RequestTable, Run
-from inferometer.spec.workload.plan import NONE, RequestPlan
 from inferometer.stats.estimate import Estimate
 from inferometer.units import NS_PER_S
 

@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from inferometer.inputs.objectives import ObjectiveSpec, Threshold
+from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, shape_duration_s
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.records.columns import F64, I32
 from inferometer.simulate.deployment import Deployment
-from inferometer.spec.objectives import ObjectiveSpec, Threshold
-from inferometer.spec.workload.plan import RequestPlan
 from inferometer.stats.autocorrelated import quantile_rank
 from inferometer.units import format_duration
 

@@ -8,6 +8,8 @@ from typing import Final
 
 from inferometer.decide.capacity import Reading
 from inferometer.decide.traffic import Traffic, plan_at
+from inferometer.inputs.objectives import ObjectiveSpec
+from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.promises import Judgement, judge_objective
 from inferometer.records.types import Run
@@ -20,8 +22,6 @@ from inferometer.simulate import (
     simulated_run,
 )
 from inferometer.simulate.deployment import Deployment
-from inferometer.spec.objectives import ObjectiveSpec
-from inferometer.spec.workload.plan import RequestPlan
 from inferometer.units import NS_PER_S
 
 EFFORT_RATIO: Final = 4

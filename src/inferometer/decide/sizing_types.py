@@ -9,10 +9,10 @@ from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import Capacity
 from inferometer.decide.time_limits import TimeLeft, no_limit
 from inferometer.decide.traffic import Traffic
+from inferometer.inputs.objectives import ObjectiveSpec
+from inferometer.inputs.workload.types import OpenArrivals, WorkloadSpec
 from inferometer.records import promises, request_summaries
 from inferometer.simulate import cluster_config, deployment
-from inferometer.spec.objectives import ObjectiveSpec
-from inferometer.spec.workload.types import OpenArrivals, WorkloadSpec
 from inferometer.stats.estimate import Verdict
 
 

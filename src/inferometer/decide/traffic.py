@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from inferometer.decide.capacity import LoadKind
-from inferometer.spec.workload import reading, replay, types
-from inferometer.spec.workload.plan import NONE, RequestPlan
+from inferometer.inputs.workload import reading, replay, types
+from inferometer.inputs.workload.plan import NONE, RequestPlan
 
 N_REQUESTS: Final = 1000
 """Of a probe at the lowest effort: enough for an interval of a 95th percentile of requests that

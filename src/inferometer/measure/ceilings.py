@@ -16,9 +16,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.inputs.types import EngineSpec
 from inferometer.measure.engines.protocol import Ceiling, ProbeSettings
 from inferometer.records.types import EngineFacts, ProbeKind
-from inferometer.spec.types import EngineSpec
 
 MIN_FOOTPRINT_BYTES: Final = 16 * 2**20
 MAX_FOOTPRINT_BYTES: Final = 2**30

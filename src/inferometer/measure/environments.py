@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeAlias
 
 from inferometer import suggestions
 from inferometer.errors import EngineError, MissingEngineError, SpecError
-from inferometer.spec.types import EngineName
+from inferometer.inputs.types import EngineName
 
 Where: TypeAlias = Literal["variable", "here", "managed"]
 

@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from inferometer.errors import MeasureError, SpecError
+from inferometer.inputs.load_plan import LoadPlan
 from inferometer.measure.load.target import (
     Place,
     Secrets,
@@ -20,7 +21,6 @@ from inferometer.measure.load.target import (
     tls_context,
 )
 from inferometer.records.exposition import MAX_PAGE_BYTES
-from inferometer.spec.load_plan import LoadPlan
 
 ACCEPT: Final = "text/plain;version=0.0.4"
 """What is asked for: answers in OpenMetrics may have ``vllm_x`` for ``vllm:x``."""

@@ -7,6 +7,8 @@ from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 from inferometer.errors import EngineError
+from inferometer.inputs.sweep_plan import visits_of
+from inferometer.inputs.types import SweepPlan, SweepPoint, SweepVisit
 from inferometer.measure.ceilings import n_threads_used, probe_settings
 from inferometer.measure.engines.protocol import (
     Ceiling,
@@ -30,8 +32,6 @@ from inferometer.records.types import (
     StepTable,
     SweepTable,
 )
-from inferometer.spec.sweep_plan import visits_of
-from inferometer.spec.types import SweepPlan, SweepPoint, SweepVisit
 
 # How is one point of a plan measured, whatever the engine does?
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from inferometer import __version__
 from inferometer.errors import MeasureError
+from inferometer.inputs.types import ModelSpec, SweepPlan
 from inferometer.measure import run_names
 from inferometer.measure.ceilings import n_threads_used
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory
@@ -22,7 +23,6 @@ from inferometer.measure.time_left import OnProgress
 from inferometer.records.reading import read_run
 from inferometer.records.store import RunWriter
 from inferometer.records.types import EngineFacts, Run, RunManifest
-from inferometer.spec.types import ModelSpec, SweepPlan
 
 
 def run_sweep(

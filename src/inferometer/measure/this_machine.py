@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from inferometer.errors import SpecError
+from inferometer.inputs.catalog import find_hardware
+from inferometer.inputs.types import Constant, DType, HardwareSpec, PeakSpec, Source
 from inferometer.measure.ceilings import MAX_FOOTPRINT_BYTES, NumpyCeilings
 from inferometer.measure.engines.protocol import CeilingProbe, ProbeSettings
 from inferometer.measure.host import host_facts
 from inferometer.measure.nvml import NvmlDevices
 from inferometer.records.types import ProbeKind
-from inferometer.spec.catalog import find_hardware
-from inferometer.spec.types import Constant, DType, HardwareSpec, PeakSpec, Source
 
 _TORCH_PROBE: Final = "inferometer.measure.engines.torch_ceilings"
 _DTYPES: Final[tuple[DType, ...]] = ("float32", "bfloat16")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from inferometer.spec.types import SweepPlan, SweepPoint, SweepVisit
+from inferometer.inputs.types import SweepPlan, SweepPoint, SweepVisit
 
 _PREFILL_TOKEN_WEIGHT: Final = 0.02
 _SEQUENCE_WEIGHT: Final = 0.05

@@ -7,7 +7,7 @@ each message.
 from dataclasses import dataclass
 
 from inferometer.errors import SpecError
-from inferometer.spec.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
+from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from inferometer.inputs.catalog import unsourced_constants
+from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec, PriceSpec
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.memory import (
     DEFAULT_UTILIZATION,
@@ -39,8 +41,6 @@ from inferometer.perfmodel.scenario import (
 from inferometer.perfmodel.types import StepBound, StepWork
 from inferometer.perfmodel.weights import n_active_parameters, n_parameters, weight_bytes
 from inferometer.perfmodel.work import kv_dtype
-from inferometer.spec.catalog import unsourced_constants
-from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec, PriceSpec
 from inferometer.stats.estimate import Estimate
 
 METHOD: Final = (
@@ -137,7 +137,7 @@ def predict_datasheet(
 
     Example
     -------
-    >>> from inferometer.spec.catalog import find_hardware, find_model
+    >>> from inferometer.inputs.catalog import find_hardware, find_model
     >>> answer = predict_datasheet(find_model("llama-2-7b"), EngineSpec(dtype="bfloat16"), find_hardware("a100_80gb_sxm"),
     ...                            batch_size=1, prompt_tokens=128, output_tokens=128)
     >>> answer.decode.bound.bound_by, round(answer.speeds.tokens_per_s_per_user.value)

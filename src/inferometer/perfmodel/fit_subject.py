@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from inferometer.errors import OutOfRangeError, SpecError
-from inferometer.spec import catalog
-from inferometer.spec.types import DType, EngineSpec, HardwareSpec, ModelSpec
+from inferometer.inputs import catalog
+from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec
 
 _WITH_SCHEDULER: Final = frozenset({"vllm", "sglang", "trtllm"})
 """Engines whose own scheduler is simulated; the others run batches that a client forms."""

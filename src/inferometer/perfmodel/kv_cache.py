@@ -1,7 +1,7 @@
 """Bytes of the KV cache per token and per sequence, and (query, key) pairs of attention."""
 
+from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 from inferometer.perfmodel.types import BatchShape
-from inferometer.spec.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 
 
 def kv_elements_per_token_layer(model: ModelSpec) -> int:
@@ -26,7 +26,7 @@ def kv_bytes_per_token(model: ModelSpec, dtype: DType) -> int:
 
     Example
     -------
-    >>> from inferometer.spec.catalog import find_model
+    >>> from inferometer.inputs.catalog import find_model
     >>> kv_bytes_per_token(find_model("qwen2.5-3b"), "bfloat16")
     36864
     """
@@ -40,7 +40,7 @@ def kv_bytes(model: ModelSpec, dtype: DType, *, context_tokens: int) -> int:
 
     Example
     -------
-    >>> from inferometer.spec.catalog import find_model
+    >>> from inferometer.inputs.catalog import find_model
     >>> kv_bytes(find_model("llama-2-70b"), "float16", context_tokens=1024) / 2**30
     0.3125
     """
@@ -66,7 +66,7 @@ def n_full_attention_layers(model: ModelSpec) -> int:
 
     Example
     -------
-    >>> from inferometer.spec.catalog import find_model
+    >>> from inferometer.inputs.catalog import find_model
     >>> [n_full_attention_layers(find_model(name)) for name in ("gemma-3-1b", "mistral-7b-v0.1", "llama-2-7b")]
     [4, 0, 32]
     """

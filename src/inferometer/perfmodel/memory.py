@@ -5,11 +5,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from inferometer.errors import SpecError
+from inferometer.inputs.types import (
+    DTYPE_BITS,
+    Constant,
+    EngineSpec,
+    HardwareSpec,
+    ModelSpec,
+    Source,
+)
 from inferometer.perfmodel.communication import ParallelPlan, plan_of
 from inferometer.perfmodel.kv_cache import kv_bytes, n_kv_shards
 from inferometer.perfmodel.weights import linears, n_shards, weight_bytes
 from inferometer.perfmodel.work import kv_dtype, logits_bytes
-from inferometer.spec.types import DTYPE_BITS, Constant, EngineSpec, HardwareSpec, ModelSpec, Source
 
 DEFAULT_UTILIZATION: Final = Constant(
     value=0.92,
@@ -148,7 +155,7 @@ def largest_batch_size(question: MemoryQuestion) -> int:
 
     Example
     -------
-    >>> from inferometer.spec.catalog import find_hardware, find_model
+    >>> from inferometer.inputs.catalog import find_hardware, find_model
     >>> question = MemoryQuestion(model=find_model("llama-2-7b"), engine=EngineSpec(dtype="float16"), hardware=find_hardware("a10"),
     ...                           context_tokens=1024, prompt_tokens=512)
     >>> largest_batch_size(question)
@@ -171,7 +178,7 @@ def n_kv_blocks_that_fit(question: MemoryQuestion, *, max_num_seqs: int) -> int:
 
     Example
     -------
-    >>> from inferometer.spec.catalog import find_hardware, find_model
+    >>> from inferometer.inputs.catalog import find_hardware, find_model
     >>> question = MemoryQuestion(model=find_model("llama-3.1-8b"), engine=EngineSpec(dtype="bfloat16"), hardware=find_hardware("h100_sxm"),
     ...                           context_tokens=1, prompt_tokens=2048, max_step_tokens=2048, block_tokens=16)
     >>> n_kv_blocks_that_fit(question, max_num_seqs=256)
@@ -195,7 +202,7 @@ def fewest_tensor_parallel(
 
     Example
     -------
-    >>> from inferometer.spec.catalog import find_hardware, find_model
+    >>> from inferometer.inputs.catalog import find_hardware, find_model
     >>> model, hardware, engine = find_model("llama-3.1-70b"), find_hardware("h100_sxm"), EngineSpec(dtype="bfloat16")
     >>> question = MemoryQuestion(model=model, engine=engine, hardware=hardware, context_tokens=640, prompt_tokens=512)
     >>> fewest_tensor_parallel(question, lambda one: memory_budget(one, 1).fits)

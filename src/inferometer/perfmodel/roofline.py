@@ -5,9 +5,9 @@ from math import ceil, sqrt
 from typing import Final, Literal
 
 from inferometer.errors import SpecError
+from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.types import StepBound, StepWork
 from inferometer.perfmodel.weights import linears, stored_weight_bits
-from inferometer.spec.types import DType, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.stats.estimate import Estimate
 
 
@@ -91,7 +91,7 @@ def step_bound(work: StepWork, peaks: Peaks) -> StepBound:
     -------
     >>> from inferometer.perfmodel.types import decode_shape
     >>> from inferometer.perfmodel.work import step_work
-    >>> from inferometer.spec.catalog import find_hardware, find_model
+    >>> from inferometer.inputs.catalog import find_hardware, find_model
     >>> engine = EngineSpec(dtype="bfloat16")
     >>> work = step_work(find_model("llama-2-7b"), engine, decode_shape(batch_size=1, context_tokens=512))
     >>> step_bound(work, peaks_of(find_hardware("a100_80gb_sxm"), engine)).bound_by
@@ -136,7 +136,7 @@ def critical_batch_size(model: ModelSpec, engine: EngineSpec, peaks: Peaks) -> i
 
     Example
     -------
-    >>> from inferometer.spec.catalog import find_hardware, find_model
+    >>> from inferometer.inputs.catalog import find_hardware, find_model
     >>> engine = EngineSpec(dtype="bfloat16")
     >>> critical_batch_size(find_model("llama-2-7b"), engine, peaks_of(find_hardware("h100_sxm"), engine))
     296

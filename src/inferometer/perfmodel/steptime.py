@@ -14,6 +14,8 @@ import msgspec
 
 from inferometer import suggestions
 from inferometer.errors import ModelError
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.types import EngineSpec, ModelSpec
 from inferometer.perfmodel.fit_subject import FitSubject
 from inferometer.perfmodel.steptime_limits import (
     BoxRange,
@@ -35,8 +37,6 @@ from inferometer.perfmodel.steptime_terms import (
 )
 from inferometer.perfmodel.types import BatchShape, Limit, StepPrediction, Term
 from inferometer.records.columns import F64
-from inferometer.spec.foreign_bytes import Door
-from inferometer.spec.types import EngineSpec, ModelSpec
 from inferometer.stats.estimate import Estimate
 
 SCHEMA_VERSION: Final = 1

@@ -6,6 +6,7 @@ from typing import Final, Literal
 import numpy as np
 
 from inferometer.errors import ModelError, SpecError
+from inferometer.inputs.types import DTYPE_BITS, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.communication import ParallelPlan, all_gather, step_traffic
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.roofline import peaks_of
@@ -16,7 +17,6 @@ from inferometer.perfmodel.steptime_limits import BoxRange, nearest
 from inferometer.perfmodel.steptime_terms import StepParameters
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.perfmodel.weights import Linear, expected_experts, linear_bits, linears
-from inferometer.spec.types import DTYPE_BITS, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.stats.estimate import Estimate
 
 _TYPICAL_BATCHES: Final = (1, 8, 64)

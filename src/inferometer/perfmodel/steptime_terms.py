@@ -30,10 +30,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from inferometer.inputs.types import EngineSpec, ModelSpec
 from inferometer.perfmodel.types import BatchShape
 from inferometer.perfmodel.work import step_work
 from inferometer.records.columns import F64
-from inferometer.spec.types import EngineSpec, ModelSpec
 
 REFERENCE_ROWS: Final = 1024
 """Rows at which ``matmul_flop_per_s`` is quoted, where the sag is 1."""

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
-from inferometer.spec.types import (
+from inferometer.inputs.types import (
     DTYPE_BITS,
     DType,
     EngineSpec,
@@ -128,7 +128,7 @@ def linears(model: ModelSpec) -> tuple[Linear, ...]:
 
     Example
     -------
-    >>> from inferometer.spec.catalog import find_model
+    >>> from inferometer.inputs.catalog import find_model
     >>> [(part.name, part.n_in, part.n_out) for part in linears(find_model("qwen2.5-3b"))][:2]
     [('query', 2048, 2048), ('key_value', 2048, 512)]
     """
@@ -152,7 +152,7 @@ def n_parameters(model: ModelSpec) -> int:
 
     Example
     -------
-    >>> from inferometer.spec.catalog import find_model
+    >>> from inferometer.inputs.catalog import find_model
     >>> n_parameters(find_model("qwen2.5-3b"))
     3085938688
     """
@@ -173,7 +173,7 @@ def n_active_parameters(model: ModelSpec) -> int:
 
     Example
     -------
-    >>> from inferometer.spec.catalog import find_model
+    >>> from inferometer.inputs.catalog import find_model
     >>> n_active_parameters(find_model("mixtral-8x7b"))
     12748853248
     """

@@ -11,6 +11,7 @@ from typing import Final
 
 from inferometer import suggestions
 from inferometer.errors import SpecError
+from inferometer.inputs.types import DType, HardwareSpec
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.datasheet import DatasheetPrediction, memory_question, predict_scenario
 from inferometer.perfmodel.memory import memory_budget
@@ -23,7 +24,6 @@ from inferometer.perfmodel.scenario import (
     Speculation,
     phases_at,
 )
-from inferometer.spec.types import DType, HardwareSpec
 from inferometer.stats.estimate import Estimate
 
 METHOD: Final = "datasheet: the same change at three levels of efficiency"

@@ -5,6 +5,7 @@ activation functions, softmax and sampling are left out (below 1 % of the FLOP o
 the catalogue).
 """
 
+from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 from inferometer.perfmodel.communication import ParallelPlan, plan_of, step_traffic
 from inferometer.perfmodel.kv_cache import (
     decode_pairs,
@@ -21,7 +22,6 @@ from inferometer.perfmodel.weights import (
     n_shards,
     step_weight_bytes,
 )
-from inferometer.spec.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 
 
 def step_work(
@@ -35,7 +35,7 @@ def step_work(
     Example
     -------
     >>> from inferometer.perfmodel.types import decode_shape
-    >>> from inferometer.spec.catalog import find_model
+    >>> from inferometer.inputs.catalog import find_model
     >>> work = step_work(find_model("qwen2.5-3b"), EngineSpec(dtype="bfloat16"), decode_shape(batch_size=1, context_tokens=512))
     >>> work.kv_read_bytes / 512
     36864.0
@@ -121,7 +121,7 @@ def logits_bytes(model: ModelSpec, dtype: DType, *, batch_size: int, n_positions
 
     Example
     -------
-    >>> from inferometer.spec.catalog import find_model
+    >>> from inferometer.inputs.catalog import find_model
     >>> round(logits_bytes(find_model("qwen2.5-3b"), "bfloat16", batch_size=128, n_positions=256) / 2**30, 2)
     9.27
     """

@@ -21,11 +21,11 @@ from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
+from inferometer.inputs.types import SweepPoint
 from inferometer.records.ceilings import steady_views
 from inferometer.records.columns import F64
 from inferometer.records.repetitions import PointRepetitions
 from inferometer.records.types import Run
-from inferometer.spec.types import SweepPoint
 from inferometer.stats.comparison import ratio_estimate
 from inferometer.stats.estimate import Estimate, envelope
 

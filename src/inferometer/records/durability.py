@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from inferometer.errors import RecordError
-from inferometer.spec.foreign_bytes import Door
+from inferometer.inputs.foreign_bytes import Door
 
 _SUMS: Final = Door(
     noun="file of checksums",

@@ -13,12 +13,12 @@ from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
+from inferometer.inputs.types import SweepPoint
 from inferometer.records import ceilings, collapse
 from inferometer.records.columns import F64
 from inferometer.records.noise import noise_cautions, noise_of
 from inferometer.records.repetitions import PointRepetitions, repetitions_of
 from inferometer.records.types import PointStatus, Run
-from inferometer.spec.types import SweepPoint
 from inferometer.stats import comparison, knee, quantiles
 from inferometer.stats.estimate import Estimate, envelope
 from inferometer.units import format_bytes, format_fraction, format_number

@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.records import error_words, exchange_errors, host_clocks, raw_log, tables
 from inferometer.records.answers import Answer, TokenEnds, answer_of
 from inferometer.records.columns import I32
 from inferometer.records.load_types import ChunkTable, ExchangeTable, HostClock, LagTable
 from inferometer.records.types import ABSENT, UNKNOWN_COUNT, RequestStatus, RequestTable
-from inferometer.spec.workload.plan import RequestPlan
 
 _LENGTH: Final = "length"
 

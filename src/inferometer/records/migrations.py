@@ -22,9 +22,9 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.inputs.foreign_bytes import Door
 from inferometer.records.tables import Column
 from inferometer.records.types import ABSENT, RunManifest
-from inferometer.spec.foreign_bytes import Door
 
 _DOOR: Final = Door(
     noun="manifest",

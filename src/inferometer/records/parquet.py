@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.errors import RecordError
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.foreign_parquet import connection, parquet_columns
 from inferometer.records.tables import AnyTable, Column, Table, column_types, from_columns
 from inferometer.records.types import ABSENT
-from inferometer.spec.foreign_bytes import Door
-from inferometer.spec.foreign_parquet import connection, parquet_columns
 
 _DOOR: Final = Door(
     noun="table",

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from inferometer.inputs.objectives import ObjectiveSpec, Threshold
 from inferometer.records.columns import Bools
 from inferometer.records.latencies import COMPLETED, end_ns, is_one_of, latency_samples
 from inferometer.records.request_summaries import Percentile, summarise_latency
 from inferometer.records.tables import select
 from inferometer.records.types import RequestStatus, RequestTable, Run
-from inferometer.spec.objectives import ObjectiveSpec, Threshold
 from inferometer.stats.autocorrelated import run_share_estimate
 from inferometer.stats.estimate import Estimate, Verdict, judge
 from inferometer.units import NS_PER_S, format_duration, format_fraction

@@ -8,8 +8,8 @@ out, never 0.
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from inferometer.inputs.types import Source
 from inferometer.records.columns import F64, I32, Bools, Texts
-from inferometer.spec.types import Source
 
 Tool: TypeAlias = Literal[
     "vllm-bench", "aiperf", "guidellm", "inference-perf", "inferencex", "llm-d", "llmservingsim"

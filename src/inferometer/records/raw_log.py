@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.errors import RecordError
-from inferometer.spec.foreign_bytes import Door
+from inferometer.inputs.foreign_bytes import Door
 
 I32: TypeAlias = NDArray[np.int32]
 I64: TypeAlias = NDArray[np.int64]

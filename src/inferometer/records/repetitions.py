@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.inputs.types import SweepPoint
 from inferometer.records import tables
 from inferometer.records.columns import F64, I64
 from inferometer.records.types import Phase, PointStatus, Run, StepTable, SweepTable
-from inferometer.spec.types import SweepPoint
 
 _NS_PER_S: Final = 1e9
 

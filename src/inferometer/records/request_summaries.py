@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, get_args
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.inputs.workload.types import ClosedArrivals
 from inferometer.records import tables
 from inferometer.records.columns import F64, I32, I64
 from inferometer.records.latencies import (
@@ -30,7 +31,6 @@ from inferometer.records.latencies import (
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.tokens import deliveries, delivery_gaps
 from inferometer.records.types import ABSENT, UNKNOWN_COUNT, RequestStatus, RequestTable, Run
-from inferometer.spec.workload.types import ClosedArrivals
 from inferometer.stats.autocorrelated import (
     N_BATCHES,
     quantile_rank,

@@ -13,13 +13,13 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import SpecError
+from inferometer.inputs.types import SweepPoint
 from inferometer.records.columns import F64
 from inferometer.records.latencies import Latency
 from inferometer.records.repetitions import repetitions_of
 from inferometer.records.request_summaries import RequestSummary, summarise_requests
 from inferometer.records.types import Caution, Run, RunManifest
 from inferometer.records.validity import is_invalid, require_valid
-from inferometer.spec.types import SweepPoint
 from inferometer.stats.comparison import Comparison, compare, compare_pairs
 from inferometer.stats.estimate import Estimate
 from inferometer.stats.quantiles import median_estimate, min_samples

@@ -8,10 +8,10 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from inferometer.inputs.types import SweepPoint
 from inferometer.records.ceilings import judging_ceilings_per_s, matmul_probes_of, probes_of
 from inferometer.records.repetitions import PointRepetitions, repetitions_of
 from inferometer.records.types import CeilingTable, PointStatus, ProbeKind, Run
-from inferometer.spec.types import SweepPoint
 from inferometer.stats.estimate import Estimate
 from inferometer.stats.quantiles import median_estimate, relative_spread_ratio
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from inferometer.errors import RecordError
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.types import EngineSpec, ModelSpec, Source, SweepPlan, SweepPoint
 from inferometer.records import tables
 from inferometer.records.sweep_columns import BYTES_PER_MB
 from inferometer.records.types import Caution, Origin, PointStatus, Run, RunManifest, SweepTable
-from inferometer.spec.foreign_bytes import Door
-from inferometer.spec.types import EngineSpec, ModelSpec, Source, SweepPlan, SweepPoint
 from inferometer.units import MOST_COUNT
 
 # Which number does a column of somebody's table hold, judged by its header?

@@ -14,6 +14,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.types import ModelSpec, Source, SweepPlan
 from inferometer.records.columns import F64, I8, I32, I64, Bools
 from inferometer.records.load_types import (
     ChunkTable,
@@ -23,8 +25,6 @@ from inferometer.records.load_types import (
     ServerSampleTable,
     Validity,
 )
-from inferometer.spec.load_plan import LoadPlan
-from inferometer.spec.types import ModelSpec, Source, SweepPlan
 
 ABSENT: Final = int(np.iinfo(np.int64).min)
 """The int64 that means *nobody could tell*; NULL in Parquet."""

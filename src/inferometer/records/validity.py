@@ -11,6 +11,8 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from inferometer.errors import MeasureError
+from inferometer.inputs.objectives import percentile_name
+from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.records import validity_answers, validity_client
 from inferometer.records.latencies import COMPLETED, is_one_of
 from inferometer.records.load_types import Validity, ValidityReason, ValidityVerdict
@@ -23,8 +25,6 @@ from inferometer.records.validity_client import (
     reason,
     share_text,
 )
-from inferometer.spec.objectives import percentile_name
-from inferometer.spec.workload.plan import RequestPlan
 from inferometer.stats.autocorrelated import run_quantile_estimate
 from inferometer.units import NS_PER_S, format_duration, format_number
 

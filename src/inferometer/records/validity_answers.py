@@ -8,13 +8,13 @@ from typing import Final
 
 import numpy as np
 
+from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.records.columns import I64, Bools
 from inferometer.records.exchange_errors import EXCHANGE_ERRORS
 from inferometer.records.latencies import COMPLETED, is_one_of
 from inferometer.records.load_types import ValidityReason
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.records.validity_client import Limits, LoadEvidence, reason, share_text
-from inferometer.spec.workload.types import WorkloadSpec
 from inferometer.stats.quantiles import min_samples
 from inferometer.units import format_fraction, format_number
 

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from inferometer.inputs.objectives import percentile_name
 from inferometer.records.load_types import Validity
 from inferometer.records.request_summaries import GapSummary, InterTokenSummary
 from inferometer.records.steady_state import SteadyState
@@ -10,7 +11,6 @@ from inferometer.report.cells import ABSENT_TEXT
 from inferometer.report.request_views import OnlineView
 from inferometer.report.request_words import LATENCY_NAMES, percentile_text
 from inferometer.report.tables import TextTable
-from inferometer.spec.objectives import percentile_name
 from inferometer.units import NS_PER_S, format_duration, format_fraction, format_number
 
 _MAX_REASONS: Final = 3

@@ -6,6 +6,7 @@ How many ended how, percentiles, rates, promises, and what the words mean?
 from collections.abc import Sequence
 from typing import Final
 
+from inferometer.inputs.objectives import percentile_name
 from inferometer.records.promises import Judgement
 from inferometer.records.request_summaries import LatencySummary, RequestSummary
 from inferometer.report.cells import ABSENT_TEXT
@@ -18,7 +19,6 @@ from inferometer.report.request_words import (
     share_cell,
 )
 from inferometer.report.tables import TextTable
-from inferometer.spec.objectives import percentile_name
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_number
 

@@ -5,6 +5,7 @@ Its summaries, verdict, tails, series and timeline, ready to be drawn.
 
 from dataclasses import dataclass
 
+from inferometer.inputs.types import DType
 from inferometer.records import latencies, load_series
 from inferometer.records.columns import F64, Bools
 from inferometer.records.exchange_errors import ErrorCount
@@ -22,7 +23,6 @@ from inferometer.records.tool_views import ToolView
 from inferometer.records.ttft_parts import TtftParts
 from inferometer.records.types import Caution
 from inferometer.report.views import FactGroup, FiveLines, Statement
-from inferometer.spec.types import DType
 
 # What is there to show of a load test beside its requests.
 # The verdict, tokens one by one, errors, other tools' numbers, the client?

@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import RecordError, SpecError
+from inferometer.inputs.foreign_bytes import Door
 from inferometer.records.columns import I64
-from inferometer.spec.foreign_bytes import Door
 
 _DOOR: Final = Door(
     noun="emission log", allowed="a file of inferometer emulate", refusal=RecordError

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from inferometer.errors import SpecError
+from inferometer.inputs.foreign_bytes import Door
 from inferometer.serve.emulator_tokens import Tokenizer
 from inferometer.serve.http_line import HttpRequest
-from inferometer.spec.foreign_bytes import Door
 
 _BODY: Final = Door(noun="body", allowed="JSON of OpenAI's interface")
 

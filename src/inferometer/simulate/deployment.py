@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from inferometer.errors import SpecError, TooLargeError
+from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel import kv_cache, memory
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.perfmodel.steptime_levels import StepTimes, through_stages
 from inferometer.perfmodel.work import kv_dtype
 from inferometer.simulate import engine_config, serving_config
-from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
 
 _LARGE_BYTES: Final = 160 * 2**30
 _MIDDLE_BYTES: Final = 70 * 2**30
@@ -46,7 +46,7 @@ def default_limits(hardware: HardwareSpec | None, *, n_devices: int) -> BatchLim
 
     Example
     -------
-    >>> from inferometer.spec.catalog import find_hardware
+    >>> from inferometer.inputs.catalog import find_hardware
     >>> default_limits(find_hardware("h100_sxm"), n_devices=1)
     BatchLimits(max_num_seqs=1024, max_num_batched_tokens=8192)
     """

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from inferometer.errors import SpecError
+from inferometer.inputs.gate import OTHERS, GateClass, GateSpec, GateTenant
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.workload.plan import DrawnWorkload
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.simulate.gate_config import ClassRules, GateConfig, TenantRules
 from inferometer.simulate.step_cost import duration_ns
-from inferometer.spec.gate import OTHERS, GateClass, GateSpec, GateTenant
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.workload.plan import DrawnWorkload
 from inferometer.units import ns_from_s
 
 Named = TypeVar("Named", GateClass, GateTenant)

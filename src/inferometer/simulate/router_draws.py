@@ -5,8 +5,8 @@ The same for all rules, paces and both simulators.
 
 import numpy as np
 
+from inferometer.inputs.workload.substreams import uniforms
 from inferometer.records.columns import I32
-from inferometer.spec.workload.substreams import uniforms
 
 
 def router_draws(seed: int, n_requests: int, n_replicas: int) -> I32:

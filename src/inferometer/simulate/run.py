@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from inferometer.inputs.workload.plan import NONE, RequestPlan, block_contents
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.columns import I64
 from inferometer.records.types import ABSENT
@@ -32,7 +33,6 @@ from inferometer.simulate.outcome import (
     seats_numbered_through,
     simulation,
 )
-from inferometer.spec.workload.plan import NONE, RequestPlan, block_contents
 from inferometer.units import NS_PER_S
 
 

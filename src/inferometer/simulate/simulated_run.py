@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from inferometer.inputs.types import ModelSpec
 from inferometer.records.columns import I32
 from inferometer.records.types import (
     ABSENT,
@@ -25,7 +26,6 @@ from inferometer.simulate.overload import overload_cautions
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.trtllm_config import TrtllmConfig
-from inferometer.spec.types import ModelSpec
 
 
 def simulated_run(

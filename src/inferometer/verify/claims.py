@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from inferometer.errors import RecordError
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.types import SweepPoint
 from inferometer.records.latencies import Latency
 from inferometer.records.promises import judge_objective
 from inferometer.records.request_summaries import RequestSummary, summarise_requests
 from inferometer.records.summaries import PointSummary, summarise_points
 from inferometer.records.types import Run
-from inferometer.spec.objectives import parse_objective
-from inferometer.spec.types import SweepPoint
 from inferometer.stats.estimate import Estimate
 from inferometer.verify.checking import Measured, Measurement
 from inferometer.verify.evidence import FileSum

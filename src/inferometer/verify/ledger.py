@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
 from inferometer.errors import RecordError, SpecError
+from inferometer.inputs.foreign_bytes import Door
 from inferometer.records import durability
-from inferometer.spec.foreign_bytes import Door
 from inferometer.verify.checking import Attempt, Check
 from inferometer.verify.seals import Seal, canonical, sha256_of
 

@@ -12,10 +12,10 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from inferometer.errors import RecordError
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.verify_plan import PlanKind, VerifyPlan
+from inferometer.inputs.workload.plan import I32, I64, RequestPlan
 from inferometer.records import durability
-from inferometer.spec.foreign_bytes import Door
-from inferometer.spec.verify_plan import PlanKind, VerifyPlan
-from inferometer.spec.workload.plan import I32, I64, RequestPlan
 from inferometer.stats.estimate import Estimate, Verdict
 
 Basis: TypeAlias = Literal["fitted", "datasheet"]

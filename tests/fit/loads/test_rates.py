@@ -7,13 +7,13 @@ import pytest
 
 from inferometer.errors import ModelError
 from inferometer.fit.loads.requests import STATISTICS, RateStatistics, fit_rates
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.steptime_arrays import arrays_of
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.simulate.demand import demand
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.spec.catalog import find_hardware, find_model
-from inferometer.spec.types import EngineSpec
 
 CONFIG = SchedulerConfig(
     num_blocks=20_000, max_model_len=512, max_num_seqs=128, max_num_batched_tokens=2048

@@ -12,12 +12,12 @@ from inferometer.fit.loads.estimation import Subject, fit_server, judged_server
 from inferometer.fit.loads.load_tests import LoadTest, peak_load, served_load
 from inferometer.fit.loads.reported import reported_by_server
 from inferometer.fit.loads.server import ReportedSettings, search_space
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.types import EngineSpec
+from inferometer.inputs.workload import reading, replay
 from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.types import decode_shape
 from inferometer.records.imports.llmservingsim import read_llmservingsim
-from inferometer.spec.catalog import find_hardware, find_model
-from inferometer.spec.types import EngineSpec
-from inferometer.spec.workload import reading, replay
 
 ADDRESS = Address("http://127.0.0.1:8000", "m")
 VLLM = EngineSpec(engine="vllm", mode="compiled", dtype="bfloat16", device="cuda")

@@ -10,7 +10,7 @@ from inferometer.fit.loads.conclusions import Address, ProbeScope, refusal_of
 from inferometer.fit.loads.estimation import Subject, judged_server
 from inferometer.fit.loads.load_tests import LoadTest, PeakLoad
 from inferometer.fit.loads.server import ReportedSettings
-from inferometer.spec.types import EngineSpec
+from inferometer.inputs.types import EngineSpec
 
 REPORTED = ReportedSettings(
     limits={"max_num_seqs": 64, "max_num_batched_tokens": 2048},

@@ -8,6 +8,8 @@ import pytest
 from inferometer.errors import MeasureError, ModelError
 from inferometer.fit.loads.replay import Replay, agreements, latencies, noticed_ns
 from inferometer.fit.loads.requests import fit_requests, moved_to
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.records.load_types import Validity, ValidityReason
 from inferometer.records.types import ABSENT, RequestStatus, Run, RunManifest
@@ -15,8 +17,6 @@ from inferometer.simulate.demand import demand
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
-from inferometer.spec.catalog import find_hardware, find_model
-from inferometer.spec.types import EngineSpec
 
 N_REQUESTS = 120
 CONFIG = SchedulerConfig(

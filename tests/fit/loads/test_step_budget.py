@@ -16,8 +16,8 @@ from inferometer.fit.loads.conclusions import (
 from inferometer.fit.loads.estimation import Subject, fit_server
 from inferometer.fit.loads.load_tests import LoadTest, peak_load, served_load
 from inferometer.fit.loads.server import LIMITS, SWITCHES, ReportedSettings
-from inferometer.spec.types import EngineSpec
-from inferometer.spec.workload.reading import resolve_workload
+from inferometer.inputs.types import EngineSpec
+from inferometer.inputs.workload.reading import resolve_workload
 
 ADDRESS = Address("http://127.0.0.1:8000", "m", ("--endpoint", "completions"))
 SUBJECT = Subject(

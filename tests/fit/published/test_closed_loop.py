@@ -5,13 +5,13 @@ import pytest
 
 from inferometer.fit.loads.replay import latencies
 from inferometer.fit.published.closed_loop import ClosedLoad, loop_demand, loop_schedule
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.scenario import BEST, WORST
 from inferometer.perfmodel.steptime_arrays import arrays_of
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.spec.catalog import find_hardware, find_model
-from inferometer.spec.types import EngineSpec
 
 LOAD = ClosedLoad(
     concurrency=12, prompt_tokens=300, output_tokens=60, least_share_ratio=0.8, n_rounds=5

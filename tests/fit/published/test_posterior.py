@@ -12,11 +12,11 @@ from inferometer.fit.published.loads import PublishedLoad, published_loads
 from inferometer.fit.published.posterior import fit_published, simulated
 from inferometer.fit.published.priors import UNKNOWNS, device_prior
 from inferometer.fit.published.step_time import published_step_time
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.steptime_terms import NO_STAIRCASE, PARAMETERS, term_columns
 from inferometer.perfmodel.types import decode_shape
 from inferometer.records.imports.inferencex import read_inferencex
-from inferometer.spec.catalog import find_hardware, find_model
-from inferometer.spec.types import EngineSpec
 
 TABLE = (
     Path(__file__).parents[4]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from inferometer.fit.published.priors import UNKNOWNS, device_prior
-from inferometer.spec.catalog import find_hardware, find_model
-from inferometer.spec.types import EngineSpec
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.types import EngineSpec
 
 FP8 = EngineSpec(dtype="bfloat16", quantization="float8", tensor_parallel_size=8)
 FP4 = EngineSpec(dtype="bfloat16", quantization="float4", tensor_parallel_size=8)

@@ -14,9 +14,9 @@ import pytest
 from inferometer.fit.loads.replay import agreements, latencies
 from inferometer.fit.loads.requests import fit_requests
 from inferometer.fit.published.serving import published_subject
+from inferometer.inputs.catalog import find_hardware
 from inferometer.records.imports.kernel_tables import read_kernel_tables
 from inferometer.records.imports.llmservingsim import read_llmservingsim
-from inferometer.spec.catalog import find_hardware
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 RUNS = DATA / "llmservingsim-vllm-bench"

@@ -12,13 +12,13 @@ from inferometer.fit.published.posterior import simulated
 from inferometer.fit.published.priors import UNKNOWNS, device_prior
 from inferometer.fit.published.step_time import PHASES, published_step_time, typical_step
 from inferometer.fit.published.transfer import transferred
+from inferometer.inputs.catalog import find_hardware, find_model, load_hardware
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.perfmodel.steptime_limits import PhaseUncertainty
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.imports.inferencex import read_inferencex
-from inferometer.spec.catalog import find_hardware, find_model, load_hardware
-from inferometer.spec.types import EngineSpec
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "inferencemax-official-2025-11"
 ENGINE = EngineSpec(engine="vllm", mode="compiled", dtype="bfloat16", device="cuda")

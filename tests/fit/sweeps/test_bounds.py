@@ -7,10 +7,10 @@ import pytest
 
 from inferometer.fit.sweeps.diagnostics import at_bounds
 from inferometer.fit.sweeps.step_time import fit_step_time
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.steptime_terms import NO_STAIRCASE, term_columns, work_columns
 from inferometer.perfmodel.types import decode_shape, prefill_shape
-from inferometer.spec.catalog import find_hardware, find_model
-from inferometer.spec.types import EngineSpec
 from known_truths import CPU_TRUTH, PublishedRow
 
 CARD = find_hardware("rtx_5070ti")

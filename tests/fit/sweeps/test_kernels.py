@@ -5,6 +5,8 @@ import pytest
 
 from inferometer.errors import ModelError
 from inferometer.fit.sweeps.kernels import kernel_curves, kernel_step_s, link_of, model_from_kernels
+from inferometer.inputs.catalog import find_model
+from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.imports.kernel_tables import (
     AttentionTable,
@@ -13,8 +15,6 @@ from inferometer.records.imports.kernel_tables import (
     KernelTables,
     ReduceTable,
 )
-from inferometer.spec.catalog import find_model
-from inferometer.spec.types import EngineSpec
 
 BYTES_PER_S, FLOP_PER_S, ATTENTION_FLOP_PER_S, LINK_BYTES_PER_S, MESSAGE_S = (
     1.5e12,

@@ -6,8 +6,8 @@ import pytest
 
 from inferometer.fit.sweeps.observations import kv_traffic_ratio
 from inferometer.fit.sweeps.priors import ceilings_of
-from inferometer.spec.catalog import find_model
-from inferometer.spec.types import EngineSpec
+from inferometer.inputs.catalog import find_model
+from inferometer.inputs.types import EngineSpec
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 
 from inferometer.errors import ModelError, SpecError
 from inferometer.fit.sweeps.step_time import fit_and_validate
+from inferometer.inputs.catalog import find_hardware
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.reading import read_run
-from inferometer.spec.catalog import find_hardware
 
 RECORDS = sorted(path for path in (Path(__file__).parents[1] / "data").iterdir() if path.is_dir())
 

@@ -3,6 +3,7 @@ import socket
 import msgspec
 import pytest
 
+from inferometer.inputs.types import EngineSpec, SweepPoint
 from inferometer.measure.engines.channel import Channel, ChannelClosed
 from inferometer.measure.engines.protocol import (
     Command,
@@ -12,7 +13,6 @@ from inferometer.measure.engines.protocol import (
     ModelReference,
     Reply,
 )
-from inferometer.spec.types import EngineSpec, SweepPoint
 
 
 @pytest.fixture

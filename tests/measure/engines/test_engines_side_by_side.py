@@ -5,6 +5,14 @@ from pathlib import Path
 import pytest
 
 from inferometer.errors import EngineError, SpecError
+from inferometer.inputs.types import (
+    AttentionSpec,
+    EngineSpec,
+    MlpSpec,
+    ModelSpec,
+    Source,
+    SweepPoint,
+)
 from inferometer.measure.engines.protocol import (
     Measure,
     ModelReference,
@@ -16,7 +24,6 @@ from inferometer.measure.engines.remote import RemoteEngine
 from inferometer.measure.engines.settings import WorkerSettings
 from inferometer.measure.environments import ENGINES_DIR, find_environment
 from inferometer.records.types import ProbeKind
-from inferometer.spec.types import AttentionSpec, EngineSpec, MlpSpec, ModelSpec, Source, SweepPoint
 
 pytestmark = pytest.mark.slow
 

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from inferometer.errors import SpecError
+from inferometer.inputs.types import EngineSpec
 from inferometer.measure.engines.openvino_engine import check_spec, open_engine
 from inferometer.measure.engines.protocol import ModelReference
-from inferometer.spec.types import EngineSpec
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 import numpy as np
 from hypothesis import given, strategies as st
 
+from inferometer.inputs.types import SweepPoint
 from inferometer.measure.engines.protocol import random_prompts
-from inferometer.spec.types import SweepPoint
 
 
 @given(

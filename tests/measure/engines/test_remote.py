@@ -10,12 +10,12 @@ import psutil
 import pytest
 
 from inferometer.errors import EngineError, SpecError
+from inferometer.inputs.types import EngineSpec, SweepPoint
 from inferometer.measure.engines import remote
 from inferometer.measure.engines.protocol import Measure, OutOfMemory, ProbeSettings, Repeated
 from inferometer.measure.engines.remote import RemoteEngine
 from inferometer.measure.engines.settings import WorkerSettings, worker_variables
 from inferometer.records.types import ProbeKind
-from inferometer.spec.types import EngineSpec, SweepPoint
 
 SPEC = EngineSpec(load_format="dummy", n_threads=1)
 TASK = Measure(
@@ -110,7 +110,7 @@ def test_a_dead_parent_leaves_nobody_behind(tiny, tmp_path):
     script.write_text(
         "import sys, time, msgspec\nfrom inferometer.measure.engines.protocol import"
         " ModelReference\nfrom inferometer.measure.engines.remote import RemoteEngine\nfrom"
-        " inferometer.spec.types import EngineSpec\nengine ="
+        " inferometer.inputs.types import EngineSpec\nengine ="
         " RemoteEngine(EngineSpec(load_format='dummy', n_threads=1),"
         " msgspec.json.decode(sys.argv[1], type=ModelReference))\nengine.facts()\nprint(engine.pid,"
         " flush=True)\ntime.sleep(600)\n"

@@ -4,9 +4,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GgufConfig
 
+from inferometer.inputs.types import EngineSpec, SweepPoint
 from inferometer.measure.engines.protocol import Measure, Repeated, random_prompts
 from inferometer.measure.engines.remote import RemoteEngine
-from inferometer.spec.types import EngineSpec, SweepPoint
 
 pytestmark = pytest.mark.slow
 POINT = SweepPoint(prompt_tokens=24, batch_size=2, gen_tokens=8)

@@ -3,8 +3,8 @@ import pytest
 pytest.importorskip("transformers")
 
 from inferometer.errors import SpecError
+from inferometer.inputs.types import EngineSpec
 from inferometer.measure.engines.vllm_engine import check_spec, last_line, read_model
-from inferometer.spec.types import EngineSpec
 
 
 @pytest.mark.parametrize(

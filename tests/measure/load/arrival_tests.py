@@ -3,9 +3,9 @@
 import numpy as np
 from scipy import stats
 
-from inferometer.spec.workload.plan import request_plan
-from inferometer.spec.workload.reading import resolve_workload, with_changes
-from inferometer.spec.workload.replay import draw_workload
+from inferometer.inputs.workload.plan import request_plan
+from inferometer.inputs.workload.reading import resolve_workload, with_changes
+from inferometer.inputs.workload.replay import draw_workload
 
 N_REQUESTS, RATE_PER_S = 20_000, 1000.0
 WINDOW_S = 0.2

@@ -8,10 +8,10 @@ from hypothesis import given, strategies as st
 from tiny_server import a_plan, question_of
 
 from inferometer.errors import SpecError
+from inferometer.inputs.workload.plan import block_contents
+from inferometer.inputs.workload.reading import resolve_workload, with_changes
+from inferometer.inputs.workload.replay import draw_workload
 from inferometer.measure.load.bodies import WORDS, body_writer, stretches, token_ids, words
-from inferometer.spec.workload.plan import block_contents
-from inferometer.spec.workload.reading import resolve_workload, with_changes
-from inferometer.spec.workload.replay import draw_workload
 
 UNKNOWN = "[UNK]"
 SESSIONS = {

@@ -10,10 +10,10 @@ import pytest
 from tiny_server import HEAD, WORKLOAD, chunk, silent_inside
 
 from inferometer.errors import MeasureError
+from inferometer.inputs.load_plan import LoadPlan
 from inferometer.measure.load import preflight
 from inferometer.measure.load.messages import ClientLimits
 from inferometer.measure.load.target import Secrets
-from inferometer.spec.load_plan import LoadPlan
 
 JSON_TYPE = b"Content-Type: application/json\r\n"
 

@@ -13,14 +13,14 @@ import pytest
 from scipy import stats
 from tests.measure.executors.ray_nodes import environment, two_nodes
 
+from inferometer.inputs.workload.reading import resolve_workload
+from inferometer.inputs.workload.replay import draw_workload
 from inferometer.records.raw_log import RawLogReader, RequestFrame, raw_logs
 from inferometer.records.reading import read_run
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
-from inferometer.spec.workload.reading import resolve_workload
-from inferometer.spec.workload.replay import draw_workload
 
 pytestmark = pytest.mark.slow
 AHEAD_S = 5000

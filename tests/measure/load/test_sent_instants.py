@@ -10,7 +10,7 @@ from arrival_tests import ARRIVALS, N_REQUESTS, check_dispersion, check_gaps, pl
 from scipy import stats
 from tiny_server import load
 
-from inferometer.spec.workload.plan import request_plan
+from inferometer.inputs.workload.plan import request_plan
 
 pytestmark = pytest.mark.slow
 SERVER = Path(__file__).parents[3] / "bench" / "answering_server.py"

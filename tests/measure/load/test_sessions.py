@@ -14,9 +14,9 @@ from arrival_tests import ARRIVALS, check_dispersion, check_gaps, plan_of
 from hypothesis import given, strategies as st
 from tiny_server import a_plan, frames_of, load, silent_inside
 
+from inferometer.inputs.workload.plan import NONE
 from inferometer.measure.load.sessions import Past, past_of, session_after
 from inferometer.records.raw_log import int64s, raw_logs
-from inferometer.spec.workload.plan import NONE
 
 
 def rows_of(session):

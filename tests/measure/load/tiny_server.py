@@ -6,6 +6,9 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 
+from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.workload.plan import request_plan
+from inferometer.inputs.workload.reading import resolve_workload
 from inferometer.measure.load.load_test import LoadQuestion, run_session
 from inferometer.measure.load.messages import ClientLimits
 from inferometer.measure.load.sessions import Past
@@ -18,9 +21,6 @@ from inferometer.records.raw_log import (
     SessionFrame,
     raw_logs,
 )
-from inferometer.spec.load_plan import LoadPlan
-from inferometer.spec.workload.plan import request_plan
-from inferometer.spec.workload.reading import resolve_workload
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = b'data: {"choices":[{"text":"tok"}]}\n\n'

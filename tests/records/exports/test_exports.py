@@ -13,6 +13,7 @@ import pytest
 from tests.records.server_pages import page
 
 from inferometer.errors import RecordError
+from inferometer.inputs.objectives import parse_objective
 from inferometer.records.exports.llmd_report import llmd_report
 from inferometer.records.exports.request_csv import HEADER, request_csv
 from inferometer.records.exports.vllm_bench_json import vllm_bench_json
@@ -23,7 +24,6 @@ from inferometer.records.request_summaries import summarise_requests
 from inferometer.records.server_series import sample_table
 from inferometer.records.tables import select
 from inferometer.records.types import ABSENT, RequestStatus
-from inferometer.spec.objectives import parse_objective
 
 RESULTS = Path(__file__).parents[1] / "imports" / "results"
 OBJECTIVE = parse_objective("ttft:p95<12ms, tpot:p95<50ms")

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inferometer.inputs.catalog import load_hardware
 from inferometer.records.imports.inferencex import read_inferencex, read_silicon
 from inferometer.records.published import PublishedPointTable
 from inferometer.records.tables import column_types, from_columns
-from inferometer.spec.catalog import load_hardware
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 

@@ -9,7 +9,7 @@ from inferometer.decide.artefacts import promql
 from inferometer.decide.artefacts.fleet import Fleet, OperatingPoint
 from inferometer.decide.artefacts.packaging import Packaging
 from inferometer.decide.artefacts.pods import Manifest
-from inferometer.spec.objectives import Threshold
+from inferometer.inputs.objectives import Threshold
 
 _KV_NEAR_FULL_FRACTION: Final = 0.95
 _PREEMPTIONS_RATIO: Final = 0.02

@@ -11,7 +11,7 @@ from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.kubernetes import in_flight_target
 from inferometer.decide.artefacts.packaging import Packaging
 from inferometer.decide.artefacts.pods import Manifest
-from inferometer.spec.objectives import METRIC_MEANINGS, Metric
+from inferometer.inputs.objectives import METRIC_MEANINGS, Metric
 
 _SCHEMA_VERSION: Final = 39
 """Of Grafana 11, which newer ones read."""

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from inferometer.decide.candidates import NODE_DEVICES
+from inferometer.inputs.objectives import ObjectiveSpec
+from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
+from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.records.types import Caution
 from inferometer.simulate.cluster_config import Router
 from inferometer.simulate.deployment import Pace
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.spec.objectives import ObjectiveSpec
-from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
-from inferometer.spec.workload.types import WorkloadSpec
 from inferometer.stats.estimate import Verdict
 
 

@@ -20,8 +20,8 @@ from inferometer.decide.artefacts import (
 )
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.packaging import Packaging
-from inferometer.spec.foreign_bytes import Door
-from inferometer.spec.verify_plan import SIZED_PLAN
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.verify_plan import SIZED_PLAN
 
 _PLAN: Final = Door(noun="plan", allowed="the plan.json of inferometer size --out DIR")
 

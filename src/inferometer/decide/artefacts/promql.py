@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.packaging import Packaging
+from inferometer.inputs.objectives import Metric, Threshold, percentile_name
 from inferometer.records.server_names import VLLM_EDGES_S
-from inferometer.spec.objectives import Metric, Threshold, percentile_name
 
 FAMILIES: Final[dict[Metric, str]] = {
     "ttft": "vllm:time_to_first_token_seconds",

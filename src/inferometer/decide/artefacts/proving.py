@@ -10,8 +10,8 @@ import msgspec
 from inferometer.decide.artefacts.checking import WORKLOAD_FILE, duration_s
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.packaging import Packaging
+from inferometer.inputs.verify_plan import BelievedServer, Client, Traffic, VerifyPlan
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.spec.verify_plan import BelievedServer, Client, Traffic, VerifyPlan
 
 _SHARED: Final = (
     "max_num_seqs",

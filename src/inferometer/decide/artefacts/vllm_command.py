@@ -11,8 +11,8 @@ from typing import Final
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.packaging import VLLM_VERSION, Packaging
 from inferometer.errors import SizingError
+from inferometer.inputs.types import DTYPE_BITS, DType
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.spec.types import DTYPE_BITS, DType
 
 _KV_DTYPES: Final[dict[DType, str]] = {
     "float16": "float16",

@@ -11,8 +11,8 @@ from typing import Final
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.packaging import Packaging
 from inferometer.decide.artefacts.pods import CACHE, CACHE_VARIABLES, Manifest, claim_name, metadata
+from inferometer.inputs.types import DTYPE_BITS, EngineSpec
 from inferometer.perfmodel.weights import weight_bytes
-from inferometer.spec.types import DTYPE_BITS, EngineSpec
 
 _MARGIN_RATIO: Final = 1.25
 """For the tokenizer, files of other formats beside the weights, and the file that is being

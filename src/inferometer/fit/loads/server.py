@@ -16,13 +16,13 @@ import numpy as np
 from inferometer.errors import ModelError
 from inferometer.fit.loads.load_tests import PeakLoad, StepPace
 from inferometer.fit.map import Prior
+from inferometer.inputs import catalog
+from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.scenario import BEST
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.records.columns import F64
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.spec import catalog
-from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
 
 Limit: TypeAlias = Literal["max_num_seqs", "max_num_batched_tokens", "n_kv_blocks"]
 Switch: TypeAlias = Literal["async_scheduling", "enable_chunked_prefill", "enable_prefix_caching"]

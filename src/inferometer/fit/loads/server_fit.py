@@ -15,11 +15,11 @@ from scipy.optimize import brentq
 from inferometer import suggestions
 from inferometer.errors import ModelError
 from inferometer.fit.loads import server
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.types import EngineSpec, ModelSpec
 from inferometer.perfmodel import steptime, steptime_arrays, steptime_levels, types
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.records.columns import F64
-from inferometer.spec.foreign_bytes import Door
-from inferometer.spec.types import EngineSpec, ModelSpec
 from inferometer.stats.estimate import Z_90, Estimate
 
 SERVER_SCHEMA_VERSION: Final = 1

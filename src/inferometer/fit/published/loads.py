@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 from inferometer.errors import SpecError
 from inferometer.fit.published.closed_loop import ClosedLoad, Statistic
+from inferometer.inputs.catalog import find_hardware, load_models
+from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit
 from inferometer.records.published import PublishedPointTable
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.serving_config import engine_config
-from inferometer.spec.catalog import find_hardware, load_models
-from inferometer.spec.types import DType, EngineSpec, HardwareSpec, ModelSpec
 
 BUDGETS: Final = {"vllm": 8192, "sglang": 16384, "trtllm": 16384}
 _FRAMEWORKS: Final = {"trt": "trtllm"}

@@ -13,10 +13,10 @@ import numpy as np
 
 from inferometer.fit.published.loads import PublishedLoad
 from inferometer.fit.sweeps.priors import BLEND_OF_GPU, peak_rates
+from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec, WeightFormat
 from inferometer.perfmodel.roofline import Peaks, peaks_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.columns import F64
-from inferometer.spec.types import DType, EngineSpec, HardwareSpec, ModelSpec, WeightFormat
 
 UNKNOWNS: Final = (*PARAMETERS, "front_end_s", "prompt_token_s")
 """Of a deployment: its step times; the time of a request outside of the scheduler; and the same for

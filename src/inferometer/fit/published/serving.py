@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 from inferometer.errors import ModelError
 from inferometer.fit.loads.replay import Replay
 from inferometer.fit.sweeps.kernels import model_from_kernels
+from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.steptime_levels import lockstep_arrays
@@ -12,7 +13,6 @@ from inferometer.records.imports.kernel_tables import KernelTables
 from inferometer.records.imports.llmservingsim import BLOCK_TOKENS, PublishedServing
 from inferometer.simulate.demand import SharedBlocks
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
 
 _MAX_MODEL_LEN: Final = 32_768
 """vLLM takes the model's own; no request of the runs comes near either."""

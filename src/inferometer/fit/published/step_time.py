@@ -25,6 +25,7 @@ from inferometer.fit.published.posterior import (
     simulated,
 )
 from inferometer.fit.published.priors import TPOT, TTFT, UNKNOWNS, DevicePrior, device_prior
+from inferometer.inputs.types import EngineSpec, HardwareSpec
 from inferometer.perfmodel import steptime, steptime_limits, steptime_terms
 from inferometer.perfmodel.fit_subject import FitSubject, subject_of
 from inferometer.perfmodel.steptime import FittedParameter, HeldOutError
@@ -32,7 +33,6 @@ from inferometer.perfmodel.steptime_limits import PhaseName
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.records.columns import F64
-from inferometer.spec.types import EngineSpec, HardwareSpec
 from inferometer.stats.estimate import Z_90, Estimate
 
 _LEAST: Final = 4

@@ -23,11 +23,11 @@ from inferometer.fit.published.priors import (
     device_prior,
     likeness,
 )
+from inferometer.inputs.types import EngineSpec, HardwareSpec
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
 from inferometer.perfmodel.steptime_limits import PhaseName, PhaseUncertainty
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.columns import F64, Bools
-from inferometer.spec.types import EngineSpec, HardwareSpec
 from inferometer.stats.estimate import Z_90
 
 _MISSES: Final[dict[PhaseName, Discrepancy]] = {"decode": TPOT, "prefill": TTFT}

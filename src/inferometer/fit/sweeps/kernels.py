@@ -17,6 +17,7 @@ from inferometer.errors import ModelError
 from inferometer.fit.parameters import informed_by, parameter_estimate
 from inferometer.fit.sweeps.priors import BLEND_OF_GPU, ParameterPrior, Priors
 from inferometer.fit.sweeps.regression import Data, StepTimePosterior, regress
+from inferometer.inputs.types import EngineSpec, ModelSpec
 from inferometer.perfmodel.communication import all_reduce
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn
 from inferometer.perfmodel.steptime_limits import PhaseUncertainty, box_of
@@ -25,7 +26,6 @@ from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.perfmodel.weights import checked_tensor_parallel, linears, n_shards
 from inferometer.records.columns import F64
 from inferometer.records.imports.kernel_tables import AttentionTable, GemmTable, KernelTables
-from inferometer.spec.types import EngineSpec, ModelSpec
 
 _FUSED: Final = {"query": "qkv", "key_value": "qkv"}
 """vLLM multiplies queries, keys and values at once."""

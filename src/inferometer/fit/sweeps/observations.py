@@ -20,11 +20,11 @@ from inferometer.fit.sweeps.drift import (
     estimate_drift,
     machine_states,
 )
+from inferometer.inputs.types import DTYPE_BITS, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.types import BatchShape
 from inferometer.records.columns import F64, I64, Bools
 from inferometer.records.types import ABSENT, Phase, PointStatus, Run, SweepTable
-from inferometer.spec.types import DTYPE_BITS, EngineSpec, HardwareSpec, ModelSpec
 
 PhaseName: TypeAlias = Literal["prefill", "decode"]
 
@@ -200,7 +200,7 @@ def kv_traffic_ratio(
 
     Example
     -------
-    >>> from inferometer.spec.catalog import find_model
+    >>> from inferometer.inputs.catalog import find_model
     >>> kv_traffic_ratio(find_model("qwen2.5-3b"), EngineSpec(mode="eager"), "eager")
     19.0
     """

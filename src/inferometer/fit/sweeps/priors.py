@@ -13,12 +13,12 @@ import numpy as np
 
 from inferometer.errors import SpecError
 from inferometer.fit.sweeps.observations import Observations
+from inferometer.inputs.types import DTYPE_BITS, EngineSpec, HardwareSpec
 from inferometer.perfmodel.roofline import peaks_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS, WorkColumns
 from inferometer.records.ceilings import probes_of
 from inferometer.records.columns import F64
 from inferometer.records.types import ProbeKind, Run
-from inferometer.spec.types import DTYPE_BITS, EngineSpec, HardwareSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

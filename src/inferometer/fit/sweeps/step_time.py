@@ -15,6 +15,7 @@ from inferometer.fit.parameters import informed_by, parameter_estimate
 from inferometer.fit.sweeps.observations import LEANER_TRAFFIC, Observations, observe
 from inferometer.fit.sweeps.priors import Ceilings, Priors, ceilings_of, priors_of
 from inferometer.fit.sweeps.regression import Data, Spreads, StepTimePosterior, regress
+from inferometer.inputs.types import Constant, EngineSpec, HardwareSpec, PeakSpec, Source
 from inferometer.perfmodel.fit_subject import FitSubject, known_device, subject_of
 from inferometer.perfmodel.steptime import (
     FittedParameter,
@@ -26,7 +27,6 @@ from inferometer.perfmodel.steptime_limits import PhaseName, PhaseUncertainty, b
 from inferometer.perfmodel.steptime_terms import PARAMETERS, parameters_of, work_columns
 from inferometer.records.columns import F64
 from inferometer.records.types import HostFacts, Run
-from inferometer.spec.types import Constant, EngineSpec, HardwareSpec, PeakSpec, Source
 from inferometer.stats.estimate import Z_90
 
 PHASES: Final[tuple[PhaseName, ...]] = ("prefill", "decode")

@@ -21,9 +21,9 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.quantization_config import GgufConfig
 
 from inferometer.errors import EngineError, SpecError
+from inferometer.inputs.gguf import read_gguf_header
 from inferometer.measure.engines.protocol import ModelReference
 from inferometer.measure.engines.transformers_config import HfConfig
-from inferometer.spec.gguf import read_gguf_header
 
 _LAYOUT = "1"
 """Raised when what we write changes, so that an older folder is not taken for a new one."""

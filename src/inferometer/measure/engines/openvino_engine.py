@@ -15,12 +15,12 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from inferometer.errors import EngineError, SpecError
+from inferometer.inputs.types import DType, EngineSpec, ModelSpec
 from inferometer.measure.engines.hf_folder import GgufContent, hash_file, read_gguf
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory, Repetition
 from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
 from inferometer.records.types import EngineFacts
-from inferometer.spec.types import DType, EngineSpec, ModelSpec
 
 Pipeline: TypeAlias = Any
 """``openvino_genai.ContinuousBatchingPipeline``, whose types only its own environment has."""

@@ -17,9 +17,9 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 import numpy as np
 
+from inferometer.inputs.types import DType, EngineSpec, ModelSpec, SweepPoint
 from inferometer.records.columns import I64
 from inferometer.records.types import EngineFacts, ProbeKind
-from inferometer.spec.types import DType, EngineSpec, ModelSpec, SweepPoint
 
 ModelKind: TypeAlias = Literal["folder", "gguf", "hub", "spec"]
 

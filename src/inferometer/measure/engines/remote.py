@@ -20,6 +20,7 @@ import msgspec
 
 import inferometer
 from inferometer.errors import EngineError, SpecError
+from inferometer.inputs.types import EngineSpec
 from inferometer.measure import lifeline
 from inferometer.measure.engines.channel import Channel, ChannelClosed
 from inferometer.measure.engines.protocol import (
@@ -41,7 +42,6 @@ from inferometer.measure.engines.protocol import (
 )
 from inferometer.measure.engines.settings import WorkerSettings, worker_variables
 from inferometer.records.types import EngineFacts
-from inferometer.spec.types import EngineSpec
 
 
 class RemoteEngine:

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import torch
 
+from inferometer.inputs.types import DType
 from inferometer.measure.ceilings import MATMUL_ROWS, PROBE_S, fastest_s
 from inferometer.measure.engines.protocol import Ceiling, ProbeSettings
 from inferometer.records.types import ProbeKind
-from inferometer.spec.types import DType
 
 _TORCH_DTYPE: Final[dict[DType, torch.dtype]] = {
     "float32": torch.float32,

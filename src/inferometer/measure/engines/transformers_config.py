@@ -5,8 +5,8 @@ from typing import Any, TypeAlias
 from transformers import AutoConfig
 
 from inferometer.errors import SpecError
-from inferometer.spec.config_writing import config_from_model
-from inferometer.spec.types import ModelSpec
+from inferometer.inputs.config_writing import config_from_model
+from inferometer.inputs.types import ModelSpec
 
 HfConfig: TypeAlias = Any
 """A ``PreTrainedConfig``: its attributes are those of its file, known to nobody before."""

@@ -15,6 +15,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
+from inferometer.inputs.types import EngineMode, EngineSpec
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory, Repetition
 from inferometer.measure.engines.transformers_config import HfConfig, HfModel
 from inferometer.measure.engines.transformers_loading import (
@@ -30,7 +31,6 @@ from inferometer.measure.engines.transformers_ranks import Ranks, rank_of_this_p
 from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
 from inferometer.records.types import EngineFacts
-from inferometer.spec.types import EngineMode, EngineSpec
 from inferometer.units import format_bytes
 
 

@@ -11,9 +11,9 @@ from transformers.distributed.configuration_utils import DistributedConfig
 from transformers.initialization import no_init_weights
 
 from inferometer.errors import EngineError, SpecError
+from inferometer.inputs.types import DType, EngineSpec
 from inferometer.measure.engines.protocol import ModelReference
 from inferometer.measure.engines.transformers_config import HfConfig, HfModel, configuration_of
-from inferometer.spec.types import DType, EngineSpec
 
 TORCH_DTYPE: Final[dict[DType, torch.dtype]] = {
     "float32": torch.float32,

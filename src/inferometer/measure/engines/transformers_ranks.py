@@ -17,8 +17,8 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from inferometer.inputs.types import EngineSpec
 from inferometer.measure.engines.protocol import Load, ModelReference
-from inferometer.spec.types import EngineSpec
 
 MEMORY_EXIT: Final = 77
 """Exit code of a rank that ran out of memory."""

@@ -16,6 +16,7 @@ import torch
 import transformers
 
 from inferometer.errors import EngineError, SpecError
+from inferometer.inputs.types import EngineSpec
 from inferometer.measure.engines.hf_folder import config_folder, weights_folder
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory, Repetition
 from inferometer.measure.engines.transformers_config import HfConfig
@@ -28,7 +29,6 @@ from inferometer.measure.engines.transformers_loading import (
 from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
 from inferometer.records.types import EngineFacts
-from inferometer.spec.types import EngineSpec
 
 # How does a model come into vLLM: what it can do, with which arguments, with how large a KV
 # cache?

@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from inferometer.errors import EngineError, InferometerError, SpecError
+from inferometer.inputs.types import EngineName, SweepPoint
 from inferometer.measure import lifeline
 from inferometer.measure.ceilings import NumpyCeilings
 from inferometer.measure.engines.channel import Channel, until_gone
@@ -42,7 +43,6 @@ from inferometer.measure.engines.protocol import (
     random_prompts,
 )
 from inferometer.measure.resident import peak_resident_bytes, reset_peak_resident
-from inferometer.spec.types import EngineName, SweepPoint
 
 ENGINES: Final[dict[EngineName, str]] = {
     "transformers": "inferometer.measure.engines.transformers_engine",

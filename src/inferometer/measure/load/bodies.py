@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.errors import SpecError
+from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.workload.plan import NONE, RequestPlan
+from inferometer.inputs.workload.trace_formats import Spoken
+from inferometer.inputs.workload.trace_texts import text_of_parts
+from inferometer.inputs.workload.traces import read_texts
+from inferometer.inputs.workload.types import TraceSource
 from inferometer.measure.load.local_tokenizer import encoder_of
-from inferometer.spec.load_plan import LoadPlan
-from inferometer.spec.workload.plan import NONE, RequestPlan
-from inferometer.spec.workload.trace_formats import Spoken
-from inferometer.spec.workload.trace_texts import text_of_parts
-from inferometer.spec.workload.traces import read_texts
-from inferometer.spec.workload.types import TraceSource
 
 # Which tokens, or words, does each prompt hold, so that the plan's shared prefixes are true token
 # by token?
@@ -80,7 +80,7 @@ def stretches(plan: RequestPlan, row: int) -> tuple[Stretch, ...]:
 
     Example
     -------
-    >>> from inferometer.spec.workload.plan import request_plan
+    >>> from inferometer.inputs.workload.plan import request_plan
     >>> lengths = {"prompt_tokens": [6, 12, 9], "output_tokens": [2, 1, 1]}
     >>> plan = request_plan("here", arrival_ns=[0, 1, 2], **lengths, prefix_request=[-1, 0, 1], prefix_tokens=[0, 8, 3])
     >>> [tuple(one) for one in stretches(plan, 1)], [tuple(one) for one in stretches(plan, 2)]

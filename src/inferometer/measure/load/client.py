@@ -18,6 +18,8 @@ from typing import Final
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.inputs.load_plan import most_in_flight, texts_of
+from inferometer.inputs.workload.plan import NONE
 from inferometer.measure.load import (
     ahead,
     answers,
@@ -41,8 +43,6 @@ from inferometer.records.raw_log import (
     int32s,
     int64s,
 )
-from inferometer.spec.load_plan import most_in_flight, texts_of
-from inferometer.spec.workload.plan import NONE
 from inferometer.units import NS_PER_S
 
 # How do frames get to the disk without holding up the loop?

@@ -10,9 +10,9 @@ from typing import Final, TypeAlias
 import msgspec
 import numpy as np
 
+from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.workload.plan import RequestPlan, column_types
 from inferometer.measure.load.target import Secrets
-from inferometer.spec.load_plan import LoadPlan
-from inferometer.spec.workload.plan import RequestPlan, column_types
 
 _LENGTH: Final = Struct("<I")
 ATOMIC_BYTES: Final = 4096

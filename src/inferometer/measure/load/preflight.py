@@ -15,11 +15,11 @@ import msgspec
 
 from inferometer import suggestions
 from inferometer.errors import MeasureError
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.load_plan import LoadPlan, texts_of
 from inferometer.measure.load import bodies, connections, messages, target
 from inferometer.measure.load.answers import JSON_TYPE, STREAM_TYPE, Answer, AnswerLimits
 from inferometer.records.exchange_errors import EXCHANGE_ERRORS
-from inferometer.spec.foreign_bytes import Door
-from inferometer.spec.load_plan import LoadPlan, texts_of
 from inferometer.units import NS_PER_S
 
 _ANSWER: Final = Door(noun="answer", allowed="JSON", refusal=MeasureError)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from inferometer.inputs.workload.plan import NONE, RequestPlan
 from inferometer.records.raw_log import (
     I32,
     I64,
@@ -22,7 +23,6 @@ from inferometer.records.raw_log import (
     int64s,
     raw_logs,
 )
-from inferometer.spec.workload.plan import NONE, RequestPlan
 from inferometer.units import NS_PER_S
 
 _NOT_SENT_ENOUGH: Final = frozenset({"interrupted"})

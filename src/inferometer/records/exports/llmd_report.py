@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.inputs.workload.types import OpenArrivals
 from inferometer.records.columns import F64
 from inferometer.records.latencies import (
     COMPLETED,
@@ -32,7 +33,6 @@ from inferometer.records.request_summaries import (
 )
 from inferometer.records.server_summaries import ServerSummary, summarise_server
 from inferometer.records.types import RequestStatus, RequestTable, Run
-from inferometer.spec.workload.types import OpenArrivals
 from inferometer.units import NS_PER_S
 
 # What do we know of a run that other tools' formats have no place for, as plain JSON?

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from inferometer.inputs.types import Source
 from inferometer.records.imports.imported import Imported, file_source
 from inferometer.records.imports.imported_run import ImportedRequest, ImportFacts, imported_run
 from inferometer.records.imports.json_fields import JsonFields, read_object
@@ -23,7 +24,6 @@ from inferometer.records.published import (
     PublishedSummary,
 )
 from inferometer.records.types import RequestStatus, Run
-from inferometer.spec.types import Source
 from inferometer.units import NS_PER_S, ns_from_s
 
 

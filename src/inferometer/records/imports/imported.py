@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from inferometer.errors import RecordError
+from inferometer.inputs.types import Source
 from inferometer.records.imports.json_fields import JsonFields
 from inferometer.records.published import PublishedPointTable, PublishedSummary, Tool
 from inferometer.records.types import Run
-from inferometer.spec.types import Source
 
 UNKNOWN: Final = -1
 """Stands in int32 columns for what a file does not tell."""

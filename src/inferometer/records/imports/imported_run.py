@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.inputs.types import ModelSpec, Source
 from inferometer.records.imports.imported import UNKNOWN
 from inferometer.records.load_types import ChunkKind, ChunkTable
 from inferometer.records.published import Tool
@@ -20,7 +21,6 @@ from inferometer.records.types import (
     Run,
     RunManifest,
 )
-from inferometer.spec.types import ModelSpec, Source
 
 
 class ImportedRequest(NamedTuple):

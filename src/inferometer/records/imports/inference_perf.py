@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from inferometer.inputs.types import Source
 from inferometer.records.imports.imported import Imported, file_source
 from inferometer.records.imports.imported_run import ImportedRequest, ImportFacts, imported_run
 from inferometer.records.imports.json_fields import (
@@ -28,7 +29,6 @@ from inferometer.records.published import (
     PublishedSummary,
 )
 from inferometer.records.types import RequestStatus
-from inferometer.spec.types import Source
 from inferometer.units import ns_from_s
 
 LATENCIES: Final[dict[PublishedLatencyName, tuple[str, str]]] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Self, TypeAlias, cast
 
 from inferometer.errors import RecordError
-from inferometer.spec.foreign_bytes import Door
+from inferometer.inputs.foreign_bytes import Door
 from inferometer.units import MOST_COUNT
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"

@@ -17,6 +17,8 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.inputs.catalog import known_model
+from inferometer.inputs.types import Source
 from inferometer.records.columns import F64, I64
 from inferometer.records.imports.json_fields import DOOR
 from inferometer.records.types import (
@@ -27,8 +29,6 @@ from inferometer.records.types import (
     RunManifest,
     SchedulerFacts,
 )
-from inferometer.spec.catalog import known_model
-from inferometer.spec.types import Source
 from inferometer.units import MOST_COUNT, MOST_S
 
 _LOGS: Final = ("requests.csv", "requests.jsonl")

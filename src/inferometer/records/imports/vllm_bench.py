@@ -12,6 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
+from inferometer.inputs.types import Source
 from inferometer.records.imports.imported import Imported, file_source, same_length
 from inferometer.records.imports.imported_run import ImportedRequest, ImportFacts, imported_run
 from inferometer.records.imports.json_fields import JsonFields, read_object
@@ -23,7 +24,6 @@ from inferometer.records.published import (
     PublishedSummary,
 )
 from inferometer.records.types import RequestStatus, Run
-from inferometer.spec.types import Source
 from inferometer.units import ns_from_s
 
 LATENCIES: Final[dict[PublishedLatencyName, str]] = {

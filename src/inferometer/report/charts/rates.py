@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import altair as alt
 
+from inferometer.inputs.objectives import parse_objective
 from inferometer.records.request_summaries import Percentile
 from inferometer.report.charts.frame import (
     MUTED,
@@ -27,7 +28,6 @@ from inferometer.report.charts.frame import (
 )
 from inferometer.report.decision_views import RatePoint, RateView
 from inferometer.report.request_words import duration_cell, rate_text
-from inferometer.spec.objectives import parse_objective
 from inferometer.units import format_number
 
 _HOLLOW = "hollow: not VALID"

@@ -1,0 +1,435 @@
+"""Which models and devices are known without a hub, and where does each number come from?
+
+The catalogue is read when it is first asked for and kept. ``catalog_data/`` holds its files,
+``catalog_files`` their form.
+"""
+
+from collections.abc import Iterable
+from dataclasses import fields
+from difflib import get_close_matches
+from functools import cache
+from importlib import resources
+from typing import Final, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from inferometer.errors import SpecError
+from inferometer.inputs.synonyms import USUAL_DEVICES, device_words, model_form
+from inferometer.inputs.types import (
+    Constant,
+    DType,
+    HardwareSpec,
+    KernelRate,
+    KernelRates,
+    ModelSpec,
+    PeakSpec,
+    PriceSpec,
+    Source,
+    WeightFormat,
+)
+
+
+@cache
+def load_models() -> tuple[ModelSpec, ...]:
+    """All models of the catalogue."""
+    return read_model_files()
+
+
+@cache
+def load_hardware() -> tuple[HardwareSpec, ...]:
+    """All devices of the catalogue."""
+    return read_hardware_files()
+
+
+def find_model(name: str) -> ModelSpec:
+    """The catalogue's model of this id, or of this Hugging Face id.
+
+    ``-Instruct``, ``-it`` and the like share the base's shape.
+
+    Raises
+    ------
+    SpecError
+        The catalogue does not know it; the message names what is close.
+
+    Example
+    -------
+    >>> find_model("Qwen/Qwen2.5-3B-Instruct").model_id
+    'qwen2.5-3b'
+    """
+    model = known_model(name)
+    if model is None:
+        raise _unknown(
+            "model", name, close_models(name), [model.model_id for model in load_models()]
+        )
+    return model
+
+
+def known_model(name: str) -> ModelSpec | None:
+    """Like ``find_model``, None where the catalogue does not know the name."""
+    wanted = name.strip().lower()
+    for model in load_models():
+        if wanted in {model.model_id, (model.hf_id or "").lower()}:
+            return model
+    form = model_form(name)
+    return next(
+        (
+            model
+            for model in load_models()
+            if form in {model_form(model.model_id), model_form(model.hf_id or "")}
+        ),
+        None,
+    )
+
+
+def close_models(name: str) -> tuple[str, ...]:
+    """Ids of the catalogue that look like ``name``, the closest first."""
+    short_names = {
+        (model.hf_id or model.model_id).rpartition("/")[2].lower(): model.model_id
+        for model in load_models()
+    }
+    ids = {model.model_id: model.model_id for model in load_models()}
+    return _close(name.rpartition("/")[2], short_names | ids)
+
+
+def find_hardware(name: str) -> HardwareSpec:
+    """The catalogue's device of this id or name, as people, drivers and clouds write it.
+
+    A name that several devices share means the usual one of them (``h100`` is ``h100_sxm``), where
+    there is one.
+
+    Raises
+    ------
+    SpecError
+        The catalogue does not know it; the message names what is close.
+
+    Example
+    -------
+    >>> find_hardware("NVIDIA H100 80GB HBM3").hardware_id, find_hardware("4090").hardware_id
+    ('h100_sxm', 'rtx_4090')
+    """
+    wanted = device_words(name)
+    names_a_part = any(
+        character.isdigit() for word in wanted for character in word
+    )  # `Xeon` names a family
+    alike = [device for device in load_hardware() if names_a_part and wanted <= _words_of(device)]
+    exact = [
+        device
+        for device in alike
+        if wanted in (device_words(device.hardware_id), device_words(device.name))
+    ]
+    usual = [device for device in alike if device.hardware_id in USUAL_DEVICES]
+    for found in (exact, alike, usual):
+        if len(found) == 1:
+            return found[0]
+    ids = {device.hardware_id: device.hardware_id for device in load_hardware()}
+    close = [device.hardware_id for device in alike] or _close("_".join(name.lower().split()), ids)
+    raise _unknown("hardware", name, close, list(ids))
+
+
+def unsourced_constants(hardware: HardwareSpec) -> tuple[str, ...]:
+    """Which numbers of the device nobody has a source for: names of fields, to be marked in every output.
+
+    Example
+    -------
+    >>> unsourced_constants(find_hardware("h100_sxm"))
+    ()
+    """
+    parts: list[tuple[str, Constant | None]] = [
+        ("memory_bytes", hardware.memory_bytes),
+        ("memory_bytes_per_s", hardware.memory_bytes_per_s),
+        ("link_bytes_per_s", hardware.link_bytes_per_s),
+        ("pcie_bytes_per_s", hardware.pcie_bytes_per_s),
+        ("power_watt", hardware.power_watt),
+    ]
+    parts += [(f"peak_{peak.dtype}_flop_per_s", peak.flop_per_s) for peak in hardware.peaks]
+    names = [name for name, part in parts if part is not None and part.source.kind == "unsourced"]
+    names += [
+        f"price_usd_per_hour ({price.basis})"
+        for price in hardware.prices
+        if price.source.kind == "unsourced"
+    ]
+    return tuple(names)
+
+
+def _words_of(device: HardwareSpec) -> frozenset[str]:
+    return device_words(device.hardware_id) | device_words(device.name)
+
+
+def _close(name: str, candidates: dict[str, str]) -> tuple[str, ...]:
+    wanted = name.lower()
+    found = [text for text in candidates if wanted and wanted in text] + get_close_matches(
+        wanted, candidates, n=4, cutoff=0.5
+    )
+    return tuple(dict.fromkeys(candidates[text] for text in found))[:4]
+
+
+def _unknown(kind: str, name: str, close: Iterable[str], allowed: list[str]) -> SpecError:
+    listed = ", ".join(close)
+    listing = "inferometer catalog models" if kind == "model" else "inferometer catalog hardware"
+    return SpecError(
+        f"the catalogue does not know the {kind} {name!r}",
+        where="--model, MODEL" if kind == "model" else "--hardware, --gpus",
+        allowed=f"one of {len(allowed)}: {', '.join(allowed[:5])}, …",
+        try_=f"did you mean {listed}? All of them: {listing}" if listed else listing,
+    )
+
+
+# In which form is the catalogue kept, and how does a file of it become specifications?
+# One TOML file for a family of models or a vendor of devices. Every number names its source,
+# which the file's ``[sources]`` spells out; devices are written in the units of datasheets (GiB,
+# 10^9 bytes/s, 10^12 FLOP/s).
+
+
+_GIB: Final = 2**30
+_GIGA: Final = 10**9
+_TERA: Final = 10**12
+_MICRO: Final = 1e-6
+_Parsed = TypeVar("_Parsed")
+
+
+class ConstantEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A number in the unit of its key, and the key of its source."""
+
+    value: float
+    source: str
+    note: str | None = None
+
+
+class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a device costs for an hour."""
+
+    usd_per_hour: float
+    basis: str
+    source: str
+    date_utc: str | None = None
+
+
+class KernelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What kernels reach that were timed alone."""
+
+    dense_tflop_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(
+        default_factory=dict[WeightFormat, ConstantEntry]
+    )
+    dense_gb_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(
+        default_factory=dict[WeightFormat, ConstantEntry]
+    )
+    experts_tflop_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(
+        default_factory=dict[WeightFormat, ConstantEntry]
+    )
+    experts_gb_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(
+        default_factory=dict[WeightFormat, ConstantEntry]
+    )
+    message_us: ConstantEntry | None = None
+    reduce_gb_per_s: ConstantEntry | None = None
+
+
+class HardwareEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A device as the catalogue writes it."""
+
+    hardware_id: str
+    name: str
+    vendor: str
+    kind: Literal["gpu", "cpu", "tpu", "apple", "asic"]
+    memory_gib: ConstantEntry
+    memory_gb_per_s: ConstantEntry
+    peaks_tflop_per_s: dict[DType, ConstantEntry]
+    measured_tflop_per_s: dict[DType, ConstantEntry] = msgspec.field(
+        default_factory=dict[DType, ConstantEntry]
+    )
+    kernels: KernelEntry = KernelEntry()
+    link_gb_per_s: ConstantEntry | None = None
+    pcie_gb_per_s: ConstantEntry | None = None
+    power_watt: ConstantEntry | None = None
+    prices: tuple[PriceEntry, ...] = ()
+    note: str | None = None
+
+
+class HardwareFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of devices."""
+
+    sources: dict[str, Source]
+    hardware: tuple[HardwareEntry, ...]
+
+
+class ModelFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of models: ``ModelSpec`` fields, a source key, 0 for no full-attention layer."""
+
+    sources: dict[str, Source]
+    models: tuple[dict[str, object], ...]
+
+
+def read_model_files() -> tuple[ModelSpec, ...]:
+    """All models of the catalogue, in the order of files and entries.
+
+    Raises
+    ------
+    SpecError
+        A file of the installed package is damaged.
+    """
+    models: list[ModelSpec] = []
+    for name, text in _texts("models"):
+        file = _decoded(text, ModelFile, name)
+        models += [model_from_entry(entry, file.sources, where=name) for entry in file.models]
+    return tuple(models)
+
+
+def read_hardware_files() -> tuple[HardwareSpec, ...]:
+    """All devices of the catalogue, in the order of files and entries.
+
+    Raises
+    ------
+    SpecError
+        A file of the installed package is damaged.
+    """
+    devices: list[HardwareSpec] = []
+    for name, text in _texts("hardware"):
+        file = _decoded(text, HardwareFile, name)
+        devices += [hardware_from_entry(entry, file.sources, where=name) for entry in file.hardware]
+    return tuple(devices)
+
+
+def model_from_entry(
+    entry: dict[str, object], sources: dict[str, Source], *, where: str
+) -> ModelSpec:
+    """The model that an entry of a catalogue file describes.
+
+    Raises
+    ------
+    SpecError
+        An unknown field or source, or a value of the wrong kind.
+    """
+    unknown = entry.keys() - {field.name for field in fields(ModelSpec)}
+    if unknown:
+        raise SpecError(
+            f"unknown fields {sorted(unknown)} of model {entry.get('model_id')!r}",
+            where=where,
+            allowed="the fields of ModelSpec",
+        )
+    attention = entry.get("attention")
+    if isinstance(attention, dict) and attention.get("full_attention_every") == 0:
+        attention = attention | {"full_attention_every": None}
+    source = _source(str(entry.get("source")), sources, where=where)
+    return _converted(entry | {"attention": attention, "source": source}, where=where)
+
+
+def hardware_from_entry(
+    entry: HardwareEntry, sources: dict[str, Source], *, where: str
+) -> HardwareSpec:
+    """The device that an entry of a catalogue file describes, in bytes, bytes/s and FLOP/s.
+
+    Raises
+    ------
+    SpecError
+        A source that the file does not spell out.
+    """
+    read = _Constants(sources, where)
+    kernels = entry.kernels
+    return HardwareSpec(
+        hardware_id=entry.hardware_id,
+        name=entry.name,
+        vendor=entry.vendor,
+        kind=entry.kind,
+        memory_bytes=read.constant(entry.memory_gib, _GIB),
+        memory_bytes_per_s=read.constant(entry.memory_gb_per_s, _GIGA),
+        peaks=read.peaks(entry.peaks_tflop_per_s, is_measured=False),
+        measured_peaks=read.peaks(entry.measured_tflop_per_s, is_measured=True),
+        kernels=KernelRates(
+            dense=read.rates(kernels.dense_tflop_per_s, kernels.dense_gb_per_s),
+            experts=read.rates(kernels.experts_tflop_per_s, kernels.experts_gb_per_s),
+            message_s=read.optional(kernels.message_us, _MICRO),
+            reduce_bytes_per_s=read.optional(kernels.reduce_gb_per_s, _GIGA),
+        ),
+        link_bytes_per_s=read.optional(entry.link_gb_per_s, _GIGA),
+        pcie_bytes_per_s=read.optional(entry.pcie_gb_per_s, _GIGA),
+        power_watt=read.optional(entry.power_watt, 1),
+        prices=tuple(
+            PriceSpec(
+                usd_per_hour=price.usd_per_hour,
+                basis=price.basis,
+                source=_source(price.source, sources, where=where),
+                date_utc=price.date_utc,
+            )
+            for price in entry.prices
+        ),
+        note=entry.note,
+    )
+
+
+class _Constants(NamedTuple):
+    """The constants of a catalogue file, each with the source that the file names."""
+
+    sources: dict[str, Source]
+    where: str
+
+    def constant(self, part: ConstantEntry, unit: float) -> Constant:
+        """The entry's value in the base unit; whole where the file's unit is larger than that."""
+        value = part.value * unit
+        return Constant(
+            value=round(value) if unit > 1 else value,
+            source=_source(part.source, self.sources, where=self.where),
+            note=part.note,
+        )
+
+    def optional(self, part: ConstantEntry | None, unit: float) -> Constant | None:
+        return None if part is None else self.constant(part, unit)
+
+    def peaks(
+        self, entries: dict[DType, ConstantEntry], *, is_measured: bool
+    ) -> tuple[PeakSpec, ...]:
+        return tuple(
+            PeakSpec(
+                dtype=dtype, flop_per_s=self.constant(part, _TERA), is_measured_matmul=is_measured
+            )
+            for dtype, part in entries.items()
+        )
+
+    def rates(
+        self, reached: dict[WeightFormat, ConstantEntry], read: dict[WeightFormat, ConstantEntry]
+    ) -> tuple[KernelRate, ...]:
+        return tuple(
+            KernelRate(
+                weights=name,
+                flop_per_s=self.constant(part, _TERA),
+                read_bytes_per_s=self.optional(read.get(name), _GIGA),
+            )
+            for name, part in reached.items()
+        )
+
+
+def _texts(folder: str) -> list[tuple[str, str]]:
+    files = (resources.files("inferometer.inputs") / "catalog_data" / folder).iterdir()
+    return sorted(
+        (f"catalog_data/{folder}/{file.name}", file.read_text(encoding="utf-8"))
+        for file in files
+        if file.name.endswith(".toml")
+    )
+
+
+def _decoded(text: str, kind: type[_Parsed], where: str) -> _Parsed:
+    try:
+        return msgspec.toml.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        raise SpecError(
+            f"the catalogue's file is damaged: {error}",
+            where=where,
+            try_="install inferometer again",
+        ) from error
+
+
+def _converted(entry: dict[str, object], *, where: str) -> ModelSpec:
+    try:
+        return msgspec.convert(entry, ModelSpec)
+    except msgspec.ValidationError as error:
+        raise SpecError(
+            f"model {entry.get('model_id')!r}: {error}",
+            where=where,
+            allowed="the fields of ModelSpec",
+        ) from error
+
+
+def _source(key: str, sources: dict[str, Source], *, where: str) -> Source:
+    if key not in sources:
+        raise SpecError(
+            f"source {key!r} is not spelled out", where=where, allowed=", ".join(sorted(sources))
+        )
+    return sources[key]

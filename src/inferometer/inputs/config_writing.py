@@ -1,0 +1,212 @@
+"""Which ``config.json`` makes Hugging Face libraries build this model?
+
+With it ``--load-format dummy`` gets the true architecture of a catalogue id, in transformers and in
+vLLM, with no hub.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from inferometer.errors import SpecError
+from inferometer.inputs.config_families import FAMILIES, Family, Flag
+from inferometer.inputs.model_config import model_from_config
+from inferometer.inputs.types import AttentionSpec, DType, ModelSpec
+
+_NAMES: Final = frozenset({"model_id", "family", "hf_id", "note", "checkpoint_dtype", "source"})
+"""Fields of a model that are not its shape."""
+
+
+def config_from_model(model: ModelSpec, *, dtype: DType = "bfloat16") -> dict[str, object]:
+    """The configuration of this model, as ``json.dumps`` takes it; reading it back gives the same shape.
+
+    Raises
+    ------
+    SpecError
+        The architecture is not known here, or its files cannot say what the model is.
+
+    Example
+    -------
+    >>> from inferometer.inputs.catalog import find_model
+    >>> config_from_model(find_model("gpt2"))["n_embd"]
+    768
+    """
+    family = FAMILIES.get(model.architecture)
+    where = f"model {model.model_id!r}"
+    if family is None:
+        raise SpecError(
+            f"no configuration is known for architecture {model.architecture!r}",
+            where=where,
+            allowed=", ".join(sorted(FAMILIES)),
+        )
+    config = (
+        _usual_fields(model, family)
+        | _flags(model, family)
+        | _window(model.attention, family, n_layers=model.n_layers)
+    )
+    config |= _experts(model, family) | _latent(model)
+    config = {family.names.get(name, name): value for name, value in config.items()}
+    if model.architecture in _OWN_FIELDS:
+        config |= _OWN_FIELDS[model.architecture](model)
+    config |= {
+        "architectures": [family.class_name],
+        "model_type": model.architecture,
+        "torch_dtype": dtype,
+    }
+    _check_says_the_same(config, model, where=where)
+    return config
+
+
+def _usual_fields(model: ModelSpec, family: Family) -> dict[str, object]:
+    heads = model.attention
+    config: dict[str, object] = {
+        "num_hidden_layers": model.n_layers,
+        "hidden_size": model.hidden_size,
+        "num_attention_heads": heads.n_heads,
+        "num_key_value_heads": heads.n_kv_heads,
+        "intermediate_size": model.mlp.intermediate_size,
+        "vocab_size": model.vocab_size,
+        "max_position_embeddings": model.max_position_tokens,
+        "tie_word_embeddings": model.tie_word_embeddings,
+    }
+    is_implied = (
+        "head_dim" not in family.defaults and heads.head_dim * heads.n_heads == model.hidden_size
+    )
+    if not family.has_latent_attention and not is_implied:
+        config["head_dim"] = heads.head_dim
+    # No special tokens: the classes' own lie outside small vocabularies, and random weights must
+    # not end an answer early.
+    return config | {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+
+
+def _flags(model: ModelSpec, family: Family) -> dict[str, object]:
+    heads = model.attention
+    said = (
+        (family.qkv_bias, heads.has_qkv_bias),
+        (family.out_bias, heads.has_out_bias),
+        (family.mlp_bias, model.mlp.has_bias),
+        (family.qk_norm, heads.has_qk_norm),
+    )
+    return {what.name: value for what, value in said if isinstance(what, Flag)}
+
+
+def _window(heads: AttentionSpec, family: Family, *, n_layers: int) -> dict[str, object]:
+    if family.window == "none":
+        return {}
+    window_tokens = heads.sliding_window_tokens
+    if family.window == "all":
+        return {"sliding_window": window_tokens}
+    if family.window == "switch":
+        is_on = window_tokens is not None
+        n_full = (heads.n_full_attention_layers or 0) if is_on else n_layers
+        return {
+            "use_sliding_window": is_on,
+            "sliding_window": window_tokens,
+            "max_window_layers": n_full,
+        }
+    every = heads.full_attention_every or n_layers + 1
+    kinds = [
+        "sliding_attention" if (index + 1) % every else "full_attention"
+        for index in range(n_layers)
+    ]
+    return {"sliding_window": window_tokens, "layer_types": kinds}
+
+
+def _experts(model: ModelSpec, family: Family) -> dict[str, object]:
+    moe = model.moe
+    if moe is None or family.experts is None:
+        return {}
+    config: dict[str, object] = {
+        family.experts: moe.n_experts,
+        "num_experts_per_tok": moe.n_experts_per_token,
+        family.expert_size: moe.intermediate_size,
+    }
+    if moe.has_shared_expert_gate:
+        config["shared_expert_intermediate_size"] = moe.n_shared_experts * moe.intermediate_size
+    elif family.experts == "n_routed_experts":
+        config |= {
+            "n_shared_experts": moe.n_shared_experts,
+            "first_k_dense_replace": moe.n_dense_layers,
+        }
+        # Group-limited routing needs groups that divide the experts; one group is no limit, and
+        # costs the same.
+        config |= {"n_group": 1, "topk_group": 1}
+    if moe.n_dense_layers and family.experts != "n_routed_experts":
+        config["mlp_only_layers"] = list(range(moe.n_dense_layers))
+    return config
+
+
+def _latent(model: ModelSpec) -> dict[str, object]:
+    mla = model.mla
+    if mla is None:
+        return {}
+    return {
+        "q_lora_rank": mla.q_lora_rank,
+        "kv_lora_rank": mla.kv_lora_rank,
+        "qk_nope_head_dim": mla.qk_nope_head_dim,
+        "qk_rope_head_dim": mla.qk_rope_head_dim,
+        "v_head_dim": mla.v_head_dim,
+    }
+
+
+def _falcon(model: ModelSpec) -> dict[str, object]:
+    is_grouped = 1 < model.attention.n_kv_heads < model.attention.n_heads
+    return {
+        "new_decoder_architecture": is_grouped,
+        "multi_query": model.attention.n_kv_heads == 1,
+        "parallel_attn": is_grouped or model.norms_per_layer == 1,
+        "num_ln_in_parallel_attn": model.norms_per_layer if is_grouped else None,
+        "alibi": model.position == "alibi",
+    }
+
+
+def _mpt(model: ModelSpec) -> dict[str, object]:
+    return {
+        "expansion_ratio": model.mlp.intermediate_size // model.hidden_size,
+        "attn_config": {"alibi": True, "attn_type": "multihead_attention"},
+        "no_bias": True,
+    }
+
+
+def _opt(model: ModelSpec) -> dict[str, object]:
+    return {
+        "word_embed_proj_dim": model.embedding_size or model.hidden_size,
+        "do_layer_norm_before": model.has_final_norm,
+    }
+
+
+def _bigcode(model: ModelSpec) -> dict[str, object]:
+    return {"multi_query": model.attention.n_kv_heads == 1}
+
+
+def _stablelm(model: ModelSpec) -> dict[str, object]:
+    return {"use_parallel_residual": model.norms_per_layer == 1}
+
+
+_OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
+    "falcon": _falcon,
+    "gpt_bigcode": _bigcode,
+    "mpt": _mpt,
+    "opt": _opt,
+    "stablelm": _stablelm,
+}
+
+
+def _check_says_the_same(config: dict[str, object], model: ModelSpec, *, where: str) -> None:
+    differences = _differences(
+        model_from_config(config, where=where, model_id=model.model_id), model
+    )
+    if differences:
+        raise SpecError(
+            f"a configuration of {model.architecture!r} cannot say that {'; '.join(differences)}",
+            where=where,
+            allowed="what the architecture's class can build",
+        )
+
+
+def _differences(written: ModelSpec, model: ModelSpec) -> list[str]:
+    shape = [name for name in ModelSpec.__dataclass_fields__ if name not in _NAMES]
+    return [
+        f"{name} = {getattr(model, name)}"
+        for name in shape
+        if getattr(written, name) != getattr(model, name)
+    ]

@@ -1,0 +1,155 @@
+"""What do the tables of a TOML or JSON file say, and if they cannot be so.
+
+Which key is wrong, what is its value, what is allowed there?
+
+The tables are ``msgspec`` structs, key for key: their types are the only description of a file's
+format.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import msgspec.inspect as shapes
+
+from inferometer.errors import SpecError
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.foreign_shapes import check_values
+
+Table = TypeVar("Table", bound=msgspec.Struct)
+
+_TOML: Final = Door(noun="TOML", allowed="TOML, or JSON in a .json file")
+_JSON: Final = Door(noun="JSON", allowed="TOML, or JSON in a .json file")
+_AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
+_STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
+
+
+def text_of(path: Path, *, noun: str, endings: str) -> str:
+    """What stands in the file of ``noun``.
+
+    Raises
+    ------
+    SpecError
+        It cannot be read.
+    """
+    return Door(noun=noun, allowed=f"a {endings} file").text_of(path)
+
+
+def table_from_text(text: str, table: type[Table], *, where: str, is_json: bool = False) -> Table:
+    """The table that this TOML (or JSON) says.
+
+    Raises
+    ------
+    SpecError
+        A key or value that cannot be; ``where`` names the text.
+    """
+    raw = _JSON.json(text, object, where=where) if is_json else _TOML.toml(text, where=where)
+    return table_from(raw, table, where=where)
+
+
+def table_from(raw: object, table: type[Table], *, where: str) -> Table:
+    """The same from the values of a file that was decoded.
+
+    Raises
+    ------
+    SpecError
+        A key or value that cannot be; ``where`` names who says so.
+    """
+    with _JSON.refusing(where):
+        try:
+            converted = msgspec.convert(raw, table)
+        except msgspec.ValidationError as error:
+            raise _named(str(error), raw, table, where) from error
+        check_values(raw)
+        return converted
+
+
+def _named(message: str, raw: object, table: type[msgspec.Struct], where: str) -> SpecError:
+    """The error of msgspec with the key, its value, and what the types allow there."""
+    match = _AT.match(message)
+    what, path = (match["what"], match["path"] or "") if match else (message, "")
+    key = path.removeprefix(".")
+    value, shape = _walked(path, raw, table)
+    said = f": {value!r}" if key and not isinstance(value, dict | list | None) else ""
+    return SpecError(
+        f"{key}{said}: {what}" if key else what,
+        where=f"{where}, key {key}" if key else where,
+        allowed=None if shape is None else _allowed(shape, value),
+    )
+
+
+def _walked(
+    path: str, raw: object, table: type[msgspec.Struct]
+) -> tuple[object, shapes.Type | None]:
+    """The value at a path, and the type that is expected there."""
+    value: object = raw
+    shape: shapes.Type | None = shapes.type_info(table)
+    for name, index in _STEP.findall(path):
+        if index:
+            value = (
+                value[int(index)] if isinstance(value, list) and int(index) < len(value) else None
+            )
+            shape = next(
+                (one.item_type for one in _options(shape) if isinstance(one, shapes.VarTupleType)),
+                None,
+            )
+            continue
+        structs = _structs(shape, value)
+        value = value.get(name) if isinstance(value, dict) else None
+        if (
+            name == "kind"
+        ):  # a tag is no field: what is allowed is said by the union that it picks from
+            continue
+        shape = next(
+            (field.type for one in structs for field in one.fields if field.encode_name == name),
+            None,
+        )
+    return value, shape
+
+
+def _options(shape: shapes.Type | None) -> Iterator[shapes.Type]:
+    for one in shape.types if isinstance(shape, shapes.UnionType) else (shape,):
+        if one is not None and not isinstance(one, shapes.NoneType):
+            yield one.type if isinstance(one, shapes.Metadata) else one
+
+
+def _structs(shape: shapes.Type | None, value: object) -> list[shapes.StructType]:
+    """The tables that are possible here, that of the value's kind alone where it says one."""
+    structs = [one for one in _options(shape) if isinstance(one, shapes.StructType)]
+    kind = value.get("kind") if isinstance(value, dict) else None
+    return [one for one in structs if one.tag == kind] or structs
+
+
+def _allowed(shape: shapes.Type, value: object) -> str | None:
+    structs = _structs(shape, value)
+    if len(structs) > 1:
+        return "kind = " + ", ".join(str(one.tag) for one in structs)
+    if structs:
+        kind = ("kind",) if structs[0].tag is not None else ()
+        return "keys " + ", ".join([*kind, *(field.encode_name for field in structs[0].fields)])
+    return "; ".join(filter(None, map(_leaf, _options(shape)))) or None
+
+
+def _leaf(shape: shapes.Type) -> str | None:
+    match shape:
+        case shapes.LiteralType(values=values):
+            return " or ".join(map(str, values))
+        case shapes.IntType() | shapes.FloatType():
+            name = "a whole number" if isinstance(shape, shapes.IntType) else "a number"
+            bounds = (
+                ("above", shape.gt),
+                ("from", shape.ge),
+                ("below", shape.lt),
+                ("to", shape.le),
+            )
+            return " ".join(
+                [name, *(f"{word} {bound:g}" for word, bound in bounds if bound is not None)]
+            )
+        case shapes.StrType():
+            return "text"
+        case shapes.BoolType():
+            return "true or false"
+        case _:
+            return None

@@ -1,0 +1,268 @@
+"""The one place that reads files and texts that this program did not write.
+
+Every reader goes through a ``Door``. It limits the size of files, of what a .gz file holds, of
+lines and of nesting, and turns each way in which bytes can be wrong (compression, encoding, syntax,
+numbers that are not finite) into the one error that the reader's caller expects.
+``tests/house/test_foreign_bytes.py`` forbids decoders elsewhere.
+"""
+
+import csv
+import gzip
+import json
+import math
+import mmap
+import struct
+import zlib
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final, TypeVar, cast
+
+import msgspec
+
+from inferometer.errors import InferometerError, SpecError
+from inferometer.inputs.foreign_shapes import check_json, check_toml, shortened
+from inferometer.units import format_limit
+
+Decoded = TypeVar("Decoded")
+
+MOST_DOCUMENT_BYTES: Final = 2**30
+"""Of a file that is read whole."""
+MOST_TABLE_BYTES: Final = 4 * 2**20
+"""Of a TOML file: they are written by hand."""
+MOST_LINE_BYTES: Final = 2**26
+MOST_UNPACKED_BYTES: Final = 2**35
+"""Of what a .gz file holds, read line by line."""
+_SHOWN: Final = 160
+_BROKEN: Final = (msgspec.MsgspecError, zlib.error, EOFError, csv.Error, struct.error)
+_WRONG: Final = (ValueError, RecursionError, ArithmeticError, LookupError, MemoryError)
+"""What decoders raise for bytes that their authors did not think of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """How one kind of foreign bytes is read.
+
+    What it is called, which error refuses it, what is allowed, and how large it may be.
+    """
+
+    noun: str
+    """In messages: the trace, the price list."""
+    allowed: str
+    refusal: type[InferometerError] = SpecError
+    try_: str | None = None
+    max_bytes: int = MOST_DOCUMENT_BYTES
+
+    def bytes_of(self, path: Path) -> bytes:
+        """The content of a file; of a .gz file, what it holds.
+
+        Raises
+        ------
+        InferometerError
+            Of the kind ``refusal``: it cannot be read, is damaged, or is larger than ``max_bytes``.
+            So of all methods.
+        """
+        with self.refusing(str(path)), _opened(path) as file:
+            content = file.read(self.max_bytes + 1)
+            if len(content) > self.max_bytes:
+                raise self._refused(
+                    f"the {self.noun} has more than {self.max_bytes:,} bytes",
+                    str(path),
+                    f"{self.max_bytes:,} bytes",
+                )
+            return content
+
+    def start_of(self, path: Path, n_bytes: int = 256) -> bytes:
+        """The first bytes of a file, behind blanks and a byte order mark."""
+        with self.refusing(str(path)), _opened(path) as file:
+            return file.read(n_bytes).removeprefix(b"\xef\xbb\xbf").lstrip()
+
+    def text_of(self, path: Path) -> str:
+        """The text of a file."""
+        return self.text(self.bytes_of(path), where=str(path))
+
+    def text(self, content: bytes, *, where: str) -> str:
+        """The text of these bytes, which are UTF-8, with or without a byte order mark."""
+        if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise self._refused(
+                f"the {self.noun} is in UTF-16", where, "UTF-8", try_="save it as UTF-8"
+            )
+        with self.refusing(where):
+            return content.decode("utf-8-sig")
+
+    def lines_of(self, path: Path) -> Iterator[tuple[int, bytes]]:
+        """The lines that are not blank, stripped, numbered from 1, one in memory at a time.
+
+        Of a .gz file, those inside.
+        """
+        n_bytes, number = 0, 0
+        with self.refusing(str(path)), _opened(path) as file:
+            while line := file.readline(MOST_LINE_BYTES + 1):
+                n_bytes, number = n_bytes + len(line), number + 1
+                where = f"{path}, line {number}"
+                if len(line) > MOST_LINE_BYTES:
+                    raise self._refused(
+                        f"line {number} has more than {MOST_LINE_BYTES:,} bytes",
+                        where,
+                        f"{MOST_LINE_BYTES:,} bytes",
+                    )
+                if n_bytes > MOST_UNPACKED_BYTES:
+                    raise self._refused(
+                        f"the {self.noun} has more than {n_bytes:,} bytes",
+                        where,
+                        f"{MOST_UNPACKED_BYTES:,} bytes",
+                    )
+                if stripped := line.removeprefix(b"\xef\xbb\xbf" if number == 1 else b"").strip():
+                    yield number, stripped
+
+    def json(self, content: bytes | str, kind: type[Decoded], *, where: str) -> Decoded:
+        """What this JSON says, as the type that is asked for."""
+        with self.refusing(where):
+            check_json(content)
+            return msgspec.json.decode(content, type=kind)
+
+    def loose_json(self, text: str, *, where: str) -> object:
+        """What this JSON says, in which NaN and Infinity may occur: Python's tools write them."""
+        with self.refusing(where):
+            check_json(text)
+            value: object = json.loads(text)
+            if (
+                "\\ud" in text or "\\uD" in text
+            ):  # half a character in an escape could never be printed again
+                json.dumps(value, ensure_ascii=False).encode()
+            return value
+
+    def toml(self, text: str, *, where: str) -> object:
+        """What this TOML says; ``file_tables.table_from`` checks its numbers."""
+        with self.refusing(where):
+            check_toml(text, MOST_TABLE_BYTES)
+            return cast("object", msgspec.toml.decode(text))
+
+    def csv_rows(
+        self, lines: Iterable[str], *, where: str, delimiter: str = ","
+    ) -> Iterator[list[str]]:
+        """The fields of each line."""
+        with self.refusing(where):
+            yield from csv.reader(lines, delimiter=delimiter)
+
+    def csv_records(self, lines: Iterable[str], *, where: str) -> Iterator[dict[str, str]]:
+        """The fields of each line under the names in the first; a line with more or fewer is refused."""
+        rows = self.csv_rows(lines, where=where)
+        names = next(rows, [])
+        for number, row in enumerate(rows, start=2):
+            if row and len(row) != len(names):
+                here = f"{where}, line {number}"
+                raise self._refused(
+                    f"line {number} has {len(row)} fields, the header has {len(names)}",
+                    here,
+                    f"{len(names)} fields",
+                )
+            if row:
+                yield dict(zip(names, row, strict=True))
+
+    def number(self, text: str, name: str, *, where: str, most: float = 1e15) -> float:
+        """The finite number that a text says."""
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not abs(value) <= most:
+            raise self._refused(
+                f"{name} = {text[:_SHOWN]!r}", where, f"a finite number up to {format_limit(most)}"
+            )
+        return value
+
+    def convert(self, value: object, kind: type[Decoded], *, where: str) -> Decoded:
+        """A decoded value as the type that is asked for."""
+        with self.refusing(where):
+            return msgspec.convert(value, kind)
+
+    @contextmanager
+    def mapped(self, path: Path) -> Generator[mmap.mmap]:
+        """The bytes of a file of any size, read where they are looked at."""
+        with self.refusing(str(path)), path.open("rb") as file:
+            if path.stat().st_size == 0:
+                raise self._refused(f"the {self.noun} is empty", str(path), self.allowed)
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                yield content
+
+    @contextmanager
+    def refusing(self, where: str) -> Generator[None]:
+        """Whatever goes wrong inside, because of the bytes, is the refusal of these bytes."""
+        try:
+            yield
+        except InferometerError as error:
+            if isinstance(error, self.refusal) and error.where:
+                raise
+            raise self._refused(
+                error.what, error.where or where, error.allowed or self.allowed, try_=error.try_
+            ) from error
+        except OSError as error:
+            if isinstance(error, gzip.BadGzipFile):
+                raise self._refused(
+                    f"the {self.noun} is damaged: {error}", where, self.allowed
+                ) from error
+            raise self._refused(
+                f"the {self.noun} cannot be read: {error.strerror or error}", where, self.allowed
+            ) from error
+        except (*_BROKEN, *_WRONG) as error:
+            raise self._refused(
+                f"the {self.noun} is damaged: {_short(error)}", where, self.allowed
+            ) from error
+
+    def _refused(
+        self, what: str, where: str, allowed: str, *, try_: str | None = None
+    ) -> InferometerError:
+        return self.refusal(what, where=where, allowed=allowed, try_=try_ or self.try_)
+
+
+def path_named(text: str, *, where: str) -> Path:
+    """The path that a text names, ``~`` being the home.
+
+    Raises
+    ------
+    SpecError
+        No file can have that name: it is too long, has a zero byte, or names a user who is not
+        there.
+    """
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+    except (OSError, ValueError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise SpecError(
+            f"{shortened(text)} cannot be a path: {why}", where=where, allowed="a path, or a name"
+        ) from error
+    return path
+
+
+@contextmanager
+def _opened(path: Path) -> Generator[IO[bytes]]:
+    with path.open("rb") as file:
+        if path.suffix.lower() == ".gz":
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                yield cast("IO[bytes]", unpacked)
+        else:
+            yield file
+
+
+def _short(error: BaseException) -> str:
+    """The reason of a decoder, on one line and not longer than a line."""
+    match error:
+        case RecursionError():
+            return "it is nested too deeply"
+        case MemoryError():
+            return "it needs more memory than there is"
+        case KeyError():
+            return f"{error} is missing"
+        case UnicodeDecodeError():
+            return (
+                f"byte {error.object[error.start]:#04x} at {error.start} is not"
+                f" {error.encoding.upper()}"
+            )
+        case UnicodeEncodeError():
+            return f"half a character at {error.start}"
+        case _:
+            text = " ".join(str(error).split()) or type(error).__name__
+            return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,0 +1,148 @@
+"""How does the gate before the engines admit requests: order, windows, limits?
+
+These are the tables of a gate file, key for key, and ``read_gate`` reads one. They stand here, and
+not with the simulator, because a real gateway is set up from the same file: classes and tenants by
+name, times in seconds. ``simulate.gate_rules`` numbers them for a workload.
+"""
+
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+
+from inferometer.inputs.file_tables import table_from_text, text_of
+from inferometer.inputs.workload.distributions import Natural
+
+GateOrder: TypeAlias = Literal[
+    "fcfs", "priority", "shortest-remaining", "earliest-deadline", "least-slack", "fair"
+]
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+SecondsOrNone: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
+OTHERS: Final = "*"
+"""The name of rules for all classes, or tenants, that have none of their own."""
+
+
+class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who is turned away: newcomers who find the queue full, and those who waited too long.
+
+    ``max_queued_tokens`` counts the prompts and ``max_tokens`` of all who wait. ``too_late``:
+    ``keep`` those who cannot meet their deadline any more, or turn them away when it has
+    ``passed``, or already when it is ``hopeless`` (the predicted first token comes after it).
+    """
+
+    max_queue: Natural | None = None
+    max_queued_tokens: Natural | None = None
+    max_wait_s: Seconds | None = None
+    too_late: Literal["keep", "passed", "hopeless"] = "keep"
+
+
+class FirstToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The time to the first token of a request that goes in now, as predicted.
+
+    A base and so much for each token of the prompt.
+    """
+
+    base_s: SecondsOrNone = 0.0
+    per_prompt_token_s: SecondsOrNone = 0.0
+
+
+class GateClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Rules for one class of requests (``*``: for all others). Limits count all replicas together.
+
+    A class with a window gathers requests until the oldest has waited ``window_s`` or
+    ``window_size`` are there; then they go in together. ``max_tokens`` cuts answers.
+    ``ttft_limit_s`` makes deadlines; without it, the limit of the class's ``slo`` in the workload
+    does. ``priority``: the smaller, the more urgent; else each request has its own.
+    """
+
+    name: str
+    priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] | None = None
+    window_s: Seconds | None = None
+    window_size: Natural | None = None
+    max_in_flight: Natural | None = None
+    max_tokens: Natural | None = None
+    max_queue: Natural | None = None
+    max_wait_s: Seconds | None = None
+    ttft_limit_s: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        if self.window_size is not None and self.window_s is None:
+            raise ValueError(
+                "a window_size without window_s: the last requests would wait for ever"
+            )
+
+
+class GateTenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Rules for one tenant (``*``: for each of all others).
+
+    Its bucket of tokens, and its share where tenants are served fairly.
+
+    A bucket holds ``burst_tokens``, full at first, and ``tokens_per_s`` flow in; who goes in takes
+    prompt and ``max_tokens`` out.
+    """
+
+    name: str
+    tokens_per_s: Natural | None = None
+    burst_tokens: Natural | None = None
+    weight: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+
+    def __post_init__(self) -> None:
+        if (self.tokens_per_s is None) != (self.burst_tokens is None):
+            raise ValueError("a bucket has both tokens_per_s and burst_tokens")
+
+
+class GateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A gate; what is not said is no rule.
+
+    ``order`` among those who may go in; with ``priority_bands`` the more urgent before all others.
+    ``lengths``: what the gate knows of an answer, ``declared`` (``max_tokens``) or, to see what
+    knowing more would bring, an ``oracle``'s. ``max_in_flight`` of each replica; else what the
+    engine can admit soon. ``output_token_weight``: how much service is a token of an answer, one of
+    a prompt being 1 (``fair``).
+    """
+
+    order: GateOrder = "fcfs"
+    priority_bands: bool = False
+    lengths: Literal["declared", "oracle"] = "declared"
+    max_in_flight: Natural | None = None
+    output_token_weight: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 2
+    admission: Admission = msgspec.field(default_factory=Admission)
+    first_token: FirstToken | None = None
+    """None: as the step times of the engine say."""
+    classes: tuple[GateClass, ...] = ()
+    tenants: tuple[GateTenant, ...] = ()
+
+    def __post_init__(self) -> None:
+        for noun, rules in (("classes", self.classes), ("tenants", self.tenants)):
+            names = [one.name for one in rules]
+            if len(set(names)) < len(names):
+                raise ValueError(f"two {noun} have one name: {', '.join(names)}")
+
+
+def read_gate(path: Path) -> GateSpec:
+    """The gate that a TOML file describes.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, or a key or value of it cannot be: the message names file, key,
+        value and what is allowed.
+    """
+    return gate_from_text(text_of(path, noun="gate", endings=".toml"), where=str(path))
+
+
+def gate_from_text(text: str, *, where: str) -> GateSpec:
+    """The gate that this TOML describes.
+
+    Raises
+    ------
+    SpecError
+        A key or value that cannot be; ``where`` names the text.
+
+    Example
+    -------
+    >>> gate_from_text("order = 'fair'", where="here").order
+    'fair'
+    """
+    return table_from_text(text, GateSpec, where=where)

@@ -1,0 +1,474 @@
+"""Which model does a Hugging Face ``config.json`` describe?
+
+Any decoder-only model of a known family; an unknown ``model_type`` whose fields are those of Llama
+is read as such, with a note.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from inferometer.errors import SpecError
+from inferometer.inputs.config_families import (
+    ALIASES,
+    FAMILIES,
+    LLAMA_LIKE,
+    NOT_ATTENTION_FIELDS,
+    NOT_DECODERS,
+    Family,
+    Flag,
+)
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.foreign_shapes import shortened
+from inferometer.inputs.types import (
+    AttentionSpec,
+    DType,
+    MlaSpec,
+    MlpSpec,
+    ModelSpec,
+    MoeSpec,
+    Source,
+)
+from inferometer.units import MOST_COUNT
+
+# What does a configuration file say under a name, and what is said when it says nothing or
+# something impossible?
+
+
+_MOST: Final = {
+    "num_hidden_layers": 10_000,
+    "num_attention_heads": 100_000,
+    "num_key_value_heads": 100_000,
+}
+"""Of what is gone through one by one."""
+_MOST_LETTERS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigFields:
+    """The fields of one ``config.json``, asked for by their usual (Llama) names.
+
+    ``names`` maps a usual name to the family's own; ``filled`` holds what the family's classes or
+    other fields say where the file is silent.
+    """
+
+    config: Mapping[str, object]
+    where: str
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    filled: Mapping[str, object] = field(default_factory=dict[str, object])
+
+    def value(self, name: str) -> object:
+        """What the file, or else the family, says; None where neither does."""
+        found = self.config.get(self.own_name(name))
+        return self.filled.get(name) if found is None else found
+
+    def own_name(self, name: str) -> str:
+        """The name in this family's files."""
+        return self.names.get(name, name)
+
+    def count(self, name: str, default: int | None = None) -> int:
+        """A whole number of 1 or more.
+
+        Raises
+        ------
+        SpecError
+            It is missing and has no default, or is anything else.
+        """
+        found = self.optional_count(name)
+        if found is not None:
+            return found
+        if default is None:
+            raise SpecError(
+                f"field {self.own_name(name)!r} is missing",
+                where=self.where,
+                allowed="a whole number, 1 or more",
+                try_="is this the config.json of a decoder-only language model?",
+            )
+        return default
+
+    def optional_count(self, name: str, *, minimum: int = 1) -> int | None:
+        """A whole number of ``minimum`` or more; None where it is missing or null.
+
+        Raises
+        ------
+        SpecError
+            It is anything else.
+        """
+        found = self.value(name)
+        if found is None:
+            return None
+        most = _MOST.get(name, MOST_COUNT)
+        if isinstance(found, bool) or not isinstance(found, int) or not minimum <= found <= most:
+            allowed = f"a whole number, {minimum} or more" + (
+                f", up to {most}" if isinstance(found, int) and found > most else ""
+            )
+            raise SpecError(
+                f"{self.own_name(name)} = {shortened(found)}", where=self.where, allowed=allowed
+            )
+        return found
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """True or false.
+
+        Raises
+        ------
+        SpecError
+            It is anything else.
+        """
+        found = self.value(name)
+        if found is None:
+            return default
+        if not isinstance(found, bool):
+            raise SpecError(
+                f"{self.own_name(name)} = {shortened(found)}",
+                where=self.where,
+                allowed="true or false",
+            )
+        return found
+
+    def text(self, name: str) -> str | None:
+        """A text; None where it is missing.
+
+        Raises
+        ------
+        SpecError
+            It is anything else.
+        """
+        found = self.value(name)
+        if found is not None and (not isinstance(found, str) or len(found) > _MOST_LETTERS):
+            raise SpecError(
+                f"{self.own_name(name)} = {shortened(found)}",
+                where=self.where,
+                allowed=f"a text of up to {_MOST_LETTERS} letters",
+            )
+        return found
+
+    def texts(self, name: str) -> tuple[str, ...] | None:
+        """A list of texts; None where it is missing.
+
+        Raises
+        ------
+        SpecError
+            It is anything else.
+        """
+        found = self.value(name)
+        if found is None:
+            return None
+        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+            raise SpecError(
+                f"{self.own_name(name)} = {shortened(found)}",
+                where=self.where,
+                allowed="a list of texts",
+            )
+        return tuple(str(item) for item in found)
+
+
+_DOOR: Final = Door(
+    noun="configuration",
+    allowed="a JSON object, below 10 MB",
+    try_="a folder with a config.json",
+    max_bytes=10_000_000,
+)
+_EXPERT_COUNTS: Final = ("n_routed_experts", "num_local_experts", "num_experts")
+_DTYPES: Final[dict[str, DType]] = {
+    "float32": "float32",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+}
+
+
+def read_model_config(path: Path) -> ModelSpec:
+    """The model that a ``config.json``, or the one in a folder, describes.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, is not a configuration, or is that of a model that cannot be asked
+        about.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    where = str(file)
+    config = _DOOR.json(_DOOR.bytes_of(file), dict[str, object], where=where)
+    name = file.resolve().parent.name or file.stem
+    model = model_from_config(config, where=where, model_id=name)
+    # The source travels in records: it names the file, not where this machine keeps it.
+    return replace(model, source=Source(kind="config", where=f"{name}/{file.name}"))
+
+
+def model_from_config(config: Mapping[str, object], *, where: str, model_id: str) -> ModelSpec:
+    """The model that a decoded configuration describes; the language model of a multimodal one.
+
+    Raises
+    ------
+    SpecError
+        A field is missing or impossible, or the model is no decoder-only attention model.
+
+    Example
+    -------
+    >>> config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+    ...           "intermediate_size": 128, "vocab_size": 1000, "max_position_embeddings": 512}
+    >>> model_from_config(config, where="here", model_id="tiny").attention.head_dim
+    16
+    """
+    nested = config.get("text_config")
+    if isinstance(nested, dict):
+        shared = {
+            name: config[name]
+            for name in ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
+            if name in config
+        }
+        text_config: dict[str, object] = {str(name): value for name, value in nested.items()}
+        text_config.setdefault("model_type", config.get("model_type"))
+        return model_from_config(shared | text_config, where=where, model_id=model_id)
+    family, model_type, note = _family(config, where=where)
+    # A null that the file says overrules the class's default: Mistral 0.2 turns its window off so.
+    silent = {
+        name: value
+        for name, value in family.defaults.items()
+        if family.names.get(name, name) not in config
+    }
+    fields = ConfigFields(
+        config=config, where=where, names=family.names, filled=silent | family.fill(config)
+    )
+    model = _model(fields, family, model_type=model_type, model_id=model_id)
+    return replace(model, note=note)
+
+
+def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, str | None]:
+    fields = ConfigFields(config=config, where=where)
+    model_type = fields.text("model_type")
+    if model_type is None:
+        raise SpecError(
+            "field 'model_type' is missing",
+            where=where,
+            allowed=f"one of {', '.join(FAMILIES)}, or a Llama-like one",
+        )
+    if fields.flag("is_encoder_decoder", default=False) or model_type in NOT_DECODERS:
+        kind = "an encoder" if model_type in NOT_DECODERS else "an encoder-decoder model"
+        raise SpecError(
+            f"model_type {model_type!r} is {kind}",
+            where=where,
+            allowed="a decoder-only language model",
+        )
+    alien = [name for name in NOT_ATTENTION_FIELDS if config.get(name) is not None]
+    if alien:
+        raise SpecError(
+            f"model_type {model_type!r} has layers that are no attention (field {alien[0]!r})",
+            where=where,
+            allowed="models whose every layer attends",
+        )
+    family = FAMILIES.get(ALIASES.get(model_type, model_type))
+    if family is not None:
+        return family, ALIASES.get(model_type, model_type), None
+    experts = next((name for name in _EXPERT_COUNTS if config.get(name) is not None), None)
+    size = (
+        "moe_intermediate_size"
+        if config.get("moe_intermediate_size") is not None
+        else "intermediate_size"
+    )
+    has_latent = config.get("kv_lora_rank") is not None
+    likeness = replace(
+        LLAMA_LIKE, experts=experts, expert_size=size, has_latent_attention=has_latent, window="all"
+    )
+    return (
+        likeness,
+        model_type,
+        f"model_type {model_type!r} is not known here: read as if it were Llama; counts may be off",
+    )
+
+
+def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: str) -> ModelSpec:
+    max_position_tokens = fields.count("max_position_embeddings")
+    position = family.position if fields.text("position") is None else fields.text("position")
+    mla = _latent(fields) if family.has_latent_attention else None
+    moe = _mixture(fields, family) if family.experts else None
+    norms_per_layer = fields.optional_count("norms_per_layer", minimum=0)
+    return ModelSpec(
+        model_id=model_id,
+        architecture=model_type,
+        n_layers=fields.count("num_hidden_layers"),
+        hidden_size=fields.count("hidden_size"),
+        vocab_size=fields.count("vocab_size"),
+        max_position_tokens=max_position_tokens,
+        attention=_attention(fields, family, mla),
+        mlp=MlpSpec(
+            intermediate_size=fields.count("intermediate_size"),
+            is_gated=family.is_gated,
+            has_bias=_said(fields, family.mlp_bias),
+        ),
+        source=Source(kind="config", where=fields.where),
+        tie_word_embeddings=fields.flag("tie_word_embeddings", default=family.ties_by_default),
+        norm=family.norm,
+        norm_has_bias=family.norm_has_bias,
+        norms_per_layer=family.norms_per_layer if norms_per_layer is None else norms_per_layer,
+        has_final_norm=fields.flag("has_final_norm", default=family.has_final_norm),
+        position="alibi" if position == "alibi" else family.position,
+        n_learned_positions=(
+            max_position_tokens + family.n_extra_positions if family.position == "learned" else 0
+        ),
+        embedding_size=_embedding_size(fields),
+        has_head_bias=family.has_head_bias,
+        moe=moe,
+        mla=mla,
+        hf_id=fields.text("_name_or_path") or None,
+        checkpoint_dtype=_checkpoint_dtype(fields),
+    )
+
+
+def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> AttentionSpec:
+    n_heads = fields.count("num_attention_heads")
+    hidden_size = fields.count("hidden_size")
+    if mla is not None:
+        return AttentionSpec(
+            n_heads=n_heads,
+            n_kv_heads=n_heads,
+            head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim,
+        )
+    head_dim = fields.optional_count("head_dim")
+    if head_dim is None and hidden_size % n_heads:
+        raise SpecError(
+            f"{fields.own_name('hidden_size')} = {hidden_size} is no multiple of"
+            f" {fields.own_name('num_attention_heads')} = {n_heads}",
+            where=fields.where,
+            allowed="as many channels for each head, or a field 'head_dim'",
+        )
+    window_tokens, every, n_full = _window(fields, family)
+    has_qk_norm = _said(fields, family.qk_norm)
+    return AttentionSpec(
+        n_heads=n_heads,
+        n_kv_heads=fields.count("num_key_value_heads", n_heads),
+        head_dim=head_dim or hidden_size // n_heads,
+        has_qkv_bias=_said(fields, family.qkv_bias),
+        has_out_bias=_said(fields, family.out_bias),
+        has_qk_norm=has_qk_norm,
+        has_sinks=family.has_sinks,
+        sliding_window_tokens=window_tokens,
+        full_attention_every=every,
+        n_full_attention_layers=n_full,
+        has_full_width_qk_norm=has_qk_norm and family.has_full_width_qk_norm,
+    )
+
+
+def _window(fields: ConfigFields, family: Family) -> tuple[int | None, int | None, int | None]:
+    """The window, every how many layers are full, and how many are where there is no such pattern."""
+    window_tokens, n_layers = (
+        fields.optional_count("sliding_window"),
+        fields.count("num_hidden_layers"),
+    )
+    is_off = family.window == "switch" and not fields.flag("use_sliding_window", default=False)
+    if family.window == "none" or window_tokens is None or is_off:
+        return None, 1, None
+    kinds = fields.texts("layer_types")
+    if kinds is not None:
+        return _listed_window(kinds, window_tokens, n_layers, where=fields.where)
+    if family.window == "all":
+        return window_tokens, None, None
+    if family.window == "switch":
+        n_full = min(fields.optional_count("max_window_layers", minimum=0) or 0, n_layers)
+        return (None, 1, None) if n_full == n_layers else (window_tokens, None, n_full)
+    every = fields.count("sliding_window_pattern", family.full_attention_every)
+    return window_tokens, every if every <= n_layers else None, None
+
+
+def _listed_window(
+    kinds: tuple[str, ...], window_tokens: int, n_layers: int, *, where: str
+) -> tuple[int | None, int | None, int | None]:
+    known = {"full_attention", "sliding_attention"}
+    if len(kinds) != n_layers or not set(kinds) <= known:
+        raise SpecError(
+            f"layer_types has {len(kinds)} entries of {sorted(set(kinds))} for {n_layers} layers",
+            where=where,
+            allowed=f"one of {sorted(known)} for each layer",
+        )
+    full = [index + 1 for index, kind in enumerate(kinds) if kind == "full_attention"]
+    if len(full) == n_layers:
+        return None, 1, None
+    if not full:
+        return window_tokens, None, None
+    every = full[0]
+    is_regular = full == list(range(every, n_layers + 1, every))
+    return window_tokens, every if is_regular else None, None if is_regular else len(full)
+
+
+def _latent(fields: ConfigFields) -> MlaSpec:
+    return MlaSpec(
+        q_lora_rank=fields.optional_count("q_lora_rank"),
+        kv_lora_rank=fields.count("kv_lora_rank"),
+        qk_nope_head_dim=fields.count("qk_nope_head_dim"),
+        qk_rope_head_dim=fields.count("qk_rope_head_dim"),
+        v_head_dim=fields.count("v_head_dim"),
+    )
+
+
+def _mixture(fields: ConfigFields, family: Family) -> MoeSpec:
+    name = next(
+        (key for key in (family.experts, *_EXPERT_COUNTS) if key and fields.value(key) is not None),
+        family.experts,
+    )
+    n_experts, n_chosen = fields.count(name or "num_experts"), fields.count("num_experts_per_tok")
+    if n_chosen > n_experts:
+        raise SpecError(
+            f"num_experts_per_tok = {n_chosen}",
+            where=fields.where,
+            allowed=f"at most {name} = {n_experts}",
+        )
+    size = fields.count(family.expert_size)
+    shared_size = fields.optional_count("shared_expert_intermediate_size", minimum=0) or 0
+    if shared_size % size:
+        raise SpecError(
+            f"shared_expert_intermediate_size = {shared_size}",
+            where=fields.where,
+            allowed=f"a multiple of {size}",
+        )
+    return MoeSpec(
+        n_experts=n_experts,
+        n_experts_per_token=n_chosen,
+        intermediate_size=size,
+        n_shared_experts=fields.optional_count("n_shared_experts", minimum=0)
+        or shared_size // size,
+        n_dense_layers=_n_dense_layers(fields),
+        has_bias=family.expert_bias,
+        has_router_bias=family.router_bias,
+        has_shared_expert_gate=family.has_shared_expert_gate,
+        has_only_experts_quantised=family.has_only_experts_quantised,
+    )
+
+
+def _n_dense_layers(fields: ConfigFields) -> int:
+    n_layers = fields.count("num_hidden_layers")
+    n_first = min(fields.optional_count("first_k_dense_replace", minimum=0) or 0, n_layers)
+    listed = fields.value("mlp_only_layers")
+    dense = (
+        {index for index in listed if isinstance(index, int) and index < n_layers}
+        if isinstance(listed, list)
+        else set[int]()
+    )
+    every = fields.count("decoder_sparse_step", 1)
+    dense |= {index for index in range(n_layers) if (index + 1) % every}
+    return max(n_first, len(dense))
+
+
+def _embedding_size(fields: ConfigFields) -> int | None:
+    size = fields.optional_count("embedding_size")
+    return None if size == fields.count("hidden_size") else size
+
+
+def _said(fields: ConfigFields, what: bool | Flag) -> bool:  # noqa: FBT001 - a family fixes it or names the field that says it
+    return fields.flag(what.name, default=what.default) if isinstance(what, Flag) else what
+
+
+def _checkpoint_dtype(fields: ConfigFields) -> DType | None:
+    quantised = fields.value("quantization_config")
+    if isinstance(quantised, dict):
+        said = {str(name): value for name, value in quantised.items()}
+        method, bits = str(said.get("quant_method")), said.get("bits")
+        if "fp8" in method:
+            return "float8"
+        if method == "mxfp4":
+            return "float4"
+        if bits in {4, 8} or said.get("load_in_4bit") or said.get("load_in_8bit"):
+            return "int4" if bits == 4 or said.get("load_in_4bit") else "int8"
+        return None
+    name = fields.value("dtype") or fields.value("torch_dtype")
+    return _DTYPES.get(name) if isinstance(name, str) else None

@@ -1,0 +1,279 @@
+"""What is promised to users: which latency, at which percentile, below which limit?
+
+Text such as ``ttft:p95<500ms, tpot:p95<50ms``, or the name of a preset, becomes an
+``ObjectiveSpec``. Each threshold says two things: its percentile is to lie below its limit (a
+verdict on the run), and a request is good when it keeps every limit (goodput).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from inferometer.errors import SpecError
+from inferometer.inputs.types import Source
+from inferometer.units import parse_duration_s
+
+Metric: TypeAlias = Literal["ttft", "tpot", "e2e", "queue"]
+
+METRIC_MEANINGS: Final[dict[Metric, str]] = {
+    "ttft": "time to first token, from the intended send",
+    "tpot": "time per output token after the first",
+    "e2e": "from the intended send to the last token",
+    "queue": "from the send to the first time in a batch",
+}
+
+_SYNONYMS: Final[dict[str, Metric]] = {"e2el": "e2e", "ttlt": "e2e"}
+_ALLOWED: Final = (
+    "METRIC:STATISTIC<LIMIT with commas between; METRIC one of ttft, tpot, e2e, queue; STATISTIC"
+    " p50, p95, p99.9, …"
+)
+_EXAMPLE: Final = "ttft:p95<500ms, tpot:p95<50ms"
+_THRESHOLD: Final = re.compile(
+    r"(?P<metric>[A-Za-z0-9_]+)\s*[:"
+    r" ]\s*(?P<statistic>[A-Za-z0-9.]+)\s*(?P<sign><=?|>=?|=)\s*(?P<limit>.+)"
+)
+_PERCENTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
+_FEW_SECONDS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """One promise: this percentile of this latency is below this limit.
+
+    ``percentile_fraction`` is None for a limit that counts for goodput alone.
+    """
+
+    metric: Metric
+    percentile_fraction: float | None
+    limit_s: float
+
+    def __post_init__(self) -> None:
+        if not self.limit_s > 0:
+            raise SpecError(
+                f"limit {self.limit_s} s of {self.metric}", allowed="above 0", try_=_EXAMPLE
+            )
+        if self.percentile_fraction is not None and not 0 < self.percentile_fraction < 1:
+            raise SpecError(
+                f"percentile {self.percentile_fraction} of {self.metric}",
+                allowed="between p0 and p100",
+                try_=_EXAMPLE,
+            )
+
+    @property
+    def text(self) -> str:
+        """As it is written: ``ttft:p95<500ms``."""
+        statistic = (
+            ""
+            if self.percentile_fraction is None
+            else f":{percentile_name(self.percentile_fraction)}"
+        )
+        limit = f"{self.limit_s * 1e3:.12g}ms" if self.limit_s < 10 else f"{self.limit_s:.12g}s"
+        return f"{self.metric}{statistic}<{limit}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveSpec:
+    """All that is promised (an SLO): one threshold or more."""
+
+    thresholds: tuple[Threshold, ...]
+
+    def __post_init__(self) -> None:
+        if not self.thresholds:
+            raise SpecError("an objective without a threshold", allowed=_ALLOWED, try_=_EXAMPLE)
+
+    @property
+    def text(self) -> str:
+        """As it is written, one threshold after the other."""
+        return ", ".join(threshold.text for threshold in self.thresholds)
+
+    @property
+    def percentile_fractions(self) -> tuple[float, ...]:
+        """Of the thresholds that promise a percentile."""
+        return tuple(
+            one.percentile_fraction
+            for one in self.thresholds
+            if one.percentile_fraction is not None
+        )
+
+
+def parse_objective(text: str, *, where: str = "--slo") -> ObjectiveSpec:
+    """Parse an SLO: ``ttft:p95<500ms, tpot:p95<50ms`` or ``mlperf:llama2-70b-server``.
+
+    Raises
+    ------
+    SpecError
+        A threshold or preset that is not known, or the same threshold twice; the message names it
+        and what is allowed.
+
+    Example
+    -------
+    >>> parse_objective("ttft p99 < 500ms, tpot:p95<50ms").text
+    'ttft:p99<500ms, tpot:p95<50ms'
+    """
+    text = _unfolded(text.strip())
+    thresholds = [_threshold(part.strip(), where) for part in text.split(",") if part.strip()]
+    if not thresholds:
+        raise SpecError(f"{text!r} promises nothing", where=where, allowed=_ALLOWED, try_=_EXAMPLE)
+    seen = [(threshold.metric, threshold.percentile_fraction) for threshold in thresholds]
+    for (metric, fraction), threshold in zip(seen, thresholds, strict=True):
+        if seen.count((metric, fraction)) > 1:
+            raise SpecError(
+                f"{threshold.text.partition('<')[0]} has two limits",
+                where=where,
+                allowed="one limit for each",
+                try_=_EXAMPLE,
+            )
+    return ObjectiveSpec(thresholds=tuple(thresholds))
+
+
+def percentile_name(fraction: float) -> str:
+    """How is a percentile called?
+
+    Example
+    -------
+    >>> percentile_name(0.95), percentile_name(0.999)
+    ('p95', 'p99.9')
+    """
+    return f"p{round(fraction * 100, 6):g}"
+
+
+def _unfolded(text: str) -> str:
+    """What a preset stands for; other text as it is."""
+    return find_presets(text)[0].text if text.lower().startswith("mlperf:") else text
+
+
+def _threshold(part: str, where: str) -> Threshold:
+    match = _THRESHOLD.fullmatch(part)
+    if match is None:
+        raise SpecError(f"{part!r} is no threshold", where=where, allowed=_ALLOWED, try_=_EXAMPLE)
+    metric = _metric(match["metric"], part, where)
+    percentile = _PERCENTILE.fullmatch(match["statistic"])
+    if percentile is None or not 0 < float(percentile[1]) < 100:
+        raise SpecError(
+            f"{match['statistic']!r} of {part!r} is no percentile",
+            where=where,
+            allowed="p50, p90, p95, p99, p99.9, …",
+            try_=_EXAMPLE,
+        )
+    if match["sign"] not in {"<", "<="}:
+        raise SpecError(
+            f"{match['sign']!r} of {part!r}: a latency has an upper limit",
+            where=where,
+            allowed="<",
+            try_=_EXAMPLE,
+        )
+    if match["limit"].strip().replace(".", "", 1).isdigit():
+        limit = f"{match['limit'].strip()}{_likely_unit(metric, float(match['limit']))}"
+        try_ = f"{match['metric']}:{match['statistic']}{match['sign']}{limit}"
+        raise SpecError(
+            f"{match['limit'].strip()!r} of {part!r} has no unit",
+            where=where,
+            allowed="ms, s, us, …",
+            try_=try_,
+        )
+    limit_s = round(parse_duration_s(match["limit"], where=where), 12)
+    if limit_s <= 0:
+        raise SpecError(
+            f"limit {match['limit'].strip()!r} of {part!r} is not above 0",
+            where=where,
+            allowed="a duration",
+            try_=_EXAMPLE,
+        )
+    return Threshold(
+        metric=metric, percentile_fraction=round(float(percentile[1]) / 100, 9), limit_s=limit_s
+    )
+
+
+def _likely_unit(metric: Metric, number: float) -> str:
+    """The unit of a bare number.
+
+    Milliseconds, which other tools mean, but for the few seconds of a TTFT or of a whole answer.
+    """
+    return "s" if metric in {"ttft", "e2e"} and number < _FEW_SECONDS else "ms"
+
+
+def _metric(name: str, part: str, where: str) -> Metric:
+    known: dict[str, Metric] = {**{metric: metric for metric in METRIC_MEANINGS}, **_SYNONYMS}
+    if name.lower() not in known:
+        allowed = "; ".join(f"{metric}: {meaning}" for metric, meaning in METRIC_MEANINGS.items())
+        raise SpecError(
+            f"{name!r} of {part!r} is no latency that is known",
+            where=where,
+            allowed=allowed,
+            try_=_EXAMPLE,
+        )
+    return known[name.lower()]
+
+
+# Which objectives have others promised, by name: the latency limits of MLPerf Inference's
+# datacenter rules?
+# A result under such an objective is no MLPerf result: those are submitted, reviewed, and hold to
+# a data set and an accuracy too.
+
+
+class PresetObjective(NamedTuple):
+    """A named objective."""
+
+    name: str
+    text: str
+    """As it is written after ``--slo``."""
+    what: str
+    source: Source
+
+
+_RULES: Final = Source(
+    kind="repository",
+    where=(
+        "mlcommons/inference_policies@ac93e89c (2026-07-23), inference_rules.adoc: datacenter"
+        " benchmarks; tail latency percentile 99 %"
+    ),
+    checked_utc="2026-11-21",
+)
+
+
+def _mlperf(name: str, ttft_ms: int, tpot_ms: int, what: str) -> PresetObjective:
+    return PresetObjective(
+        name=f"mlperf:{name}",
+        text=f"ttft:p99<{ttft_ms}ms, tpot:p99<{tpot_ms}ms",
+        what=what,
+        source=_RULES,
+    )
+
+
+_PRESETS: Final = (
+    _mlperf("llama3.1-8b-server", 2000, 100, "CNN Dailymail, conversational"),
+    _mlperf("llama3.1-8b-interactive", 500, 30, "CNN Dailymail, interactive"),
+    _mlperf("llama2-70b-server", 2000, 200, "OpenOrca, conversational"),
+    _mlperf("llama2-70b-interactive", 450, 40, "OpenOrca, interactive"),
+    _mlperf("llama3.1-405b-server", 6000, 175, "LongBench, LongDataCollections, Ruler, GovReport"),
+    _mlperf(
+        "llama3.1-405b-interactive", 4500, 80, "LongBench, LongDataCollections, Ruler, GovReport"
+    ),
+    _mlperf("mixtral-8x7b-server", 2000, 200, "OpenOrca, GSM8K, MBXP"),
+    _mlperf("deepseek-r1-server", 2000, 80, "mlperf_deepseek_r1"),
+    _mlperf("deepseek-r1-interactive", 1500, 15, "mlperf_deepseek_r1"),
+    _mlperf("gpt-oss-120b-server", 3000, 80, "AIME25, GPQA Diamond, LiveCodeBench v6"),
+    _mlperf("gpt-oss-120b-interactive", 2000, 20, "AIME25, GPQA Diamond, LiveCodeBench v6"),
+)
+PRESET_OBJECTIVES: Final = {preset.name: preset for preset in _PRESETS}
+
+
+def find_presets(name: str | None = None) -> tuple[PresetObjective, ...]:
+    """All of them, or the one of this name.
+
+    Raises
+    ------
+    SpecError
+        None has it.
+    """
+    if name is None:
+        return _PRESETS
+    if name.lower() not in PRESET_OBJECTIVES:
+        allowed = ", ".join(PRESET_OBJECTIVES)
+        raise SpecError(
+            f"no objective is called {name!r}",
+            where="its name",
+            allowed=allowed,
+            try_="inferometer catalog slos",
+        )
+    return (PRESET_OBJECTIVES[name.lower()],)

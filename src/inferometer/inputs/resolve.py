@@ -1,0 +1,221 @@
+"""What does the user mean by MODEL: a folder, a file, a catalogue id, a Hugging Face id?
+
+Nothing is downloaded and no network is asked: an id is looked up in the local hub cache and in the
+catalogue.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from inferometer.errors import SpecError
+from inferometer.inputs.catalog import close_models, known_model
+from inferometer.inputs.foreign_bytes import Door, path_named
+from inferometer.inputs.gguf import read_gguf_model
+from inferometer.inputs.model_config import read_model_config
+from inferometer.inputs.types import DTYPE_BITS, AskedFormat, DType, LoadFormat, ModelSpec
+
+_REVISION: Final = Door(noun="name of a revision", allowed="one line of text", max_bytes=1000)
+_PLAIN_BITS: Final = 16
+
+ResolvedKind: TypeAlias = Literal["folder", "gguf", "catalog", "hub_cache"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedModel:
+    """What MODEL turned out to be.
+
+    ``path`` is the folder or file; None where only the catalogue knows the model.
+    """
+
+    kind: ResolvedKind
+    path: Path | None
+    spec: ModelSpec
+    weights_available: bool
+
+    def quantization(self, asked: AskedFormat | None = None) -> DType | None:
+        """In which format do an engine's weights lie, where it is not that of its activations.
+
+        As asked, else as they were published?
+
+        A GGUF file's are widened by the engines that are measured here.
+
+        Example
+        -------
+        >>> resolve_model("deepseek-v3", load_format="dummy").quantization()
+        'float8'
+        """
+        if asked is not None:
+            return None if asked == "none" else asked
+        stored = self.spec.checkpoint_dtype
+        return (
+            stored
+            if stored is not None and DTYPE_BITS[stored] < _PLAIN_BITS and self.kind != "gguf"
+            else None
+        )
+
+
+def resolve_model(text: str, *, load_format: LoadFormat) -> ResolvedModel:
+    """Which model is meant, where is it, and can it be loaded as asked?
+
+    Raises
+    ------
+    SpecError
+        Nothing of that name is known, its files cannot be read, or weights are wanted that are not
+        here.
+
+    Example
+    -------
+    >>> resolve_model("qwen2.5-0.5b", load_format="dummy").kind
+    'catalog'
+    """
+    found = _local(text) or _cached(text) or _catalogued(text)
+    if found is None:
+        raise _unknown(text)
+    if load_format == "auto" and not found.weights_available:
+        raise _without_weights(text, found)
+    return found
+
+
+def hub_cache_folder() -> Path:
+    """Where Hugging Face libraries keep what they have downloaded on this machine.
+
+    Source
+    ------
+    huggingface_hub, constants: HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub.
+    """
+    if chosen := os.environ.get("HF_HUB_CACHE"):
+        return Path(chosen).expanduser()
+    home = os.environ.get("HF_HOME") or os.path.join(  # noqa: PTH118 -- "~"
+        os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
+    )
+    return Path(home).expanduser() / "hub"
+
+
+def _local(text: str) -> ResolvedModel | None:
+    path = path_named(text, where="MODEL")
+    if path.is_dir():
+        return _folder(path, "folder")
+    if path.is_file() and path.suffix.lower() == ".gguf":
+        return ResolvedModel(
+            kind="gguf", path=path, spec=read_gguf_model(path), weights_available=True
+        )
+    if path.is_file() and path.suffix.lower() == ".json":
+        return ResolvedModel(
+            kind="folder",
+            path=path.parent,
+            spec=read_model_config(path),
+            weights_available=_has_weights(path.parent),
+        )
+    if path.is_file():
+        raise SpecError(
+            f"{path.name} is neither a GGUF file nor a configuration",
+            where="MODEL",
+            allowed="FOLDER, FILE.gguf or config.json",
+        )
+    looks_like_path = text.startswith((".", "/", "~")) or path.suffix.lower() in {".gguf", ".json"}
+    if looks_like_path:
+        raise SpecError(
+            f"{text!r} does not exist",
+            where="MODEL",
+            allowed="a folder, a GGUF file, a config.json or an id",
+        )
+    return None
+
+
+def _folder(folder: Path, kind: ResolvedKind) -> ResolvedModel:
+    if (folder / "config.json").is_file():
+        return ResolvedModel(
+            kind=kind,
+            path=folder,
+            spec=read_model_config(folder),
+            weights_available=_has_weights(folder),
+        )
+    files = sorted(folder.glob("*.gguf"))
+    if len(files) == 1:
+        return ResolvedModel(
+            kind="gguf", path=files[0], spec=read_gguf_model(files[0]), weights_available=True
+        )
+    if files:
+        raise SpecError(
+            f"the folder has {len(files)} GGUF files",
+            where=str(folder),
+            allowed="one model",
+            try_=f"MODEL = {files[0]}",
+        )
+    raise SpecError(
+        "the folder has no config.json and no GGUF file",
+        where=str(folder),
+        allowed="a Hugging Face folder or a GGUF file",
+    )
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(
+        next(folder.glob(pattern), None) is not None
+        for pattern in ("*.safetensors", "pytorch_model*.bin")
+    )
+
+
+def _cached(text: str) -> ResolvedModel | None:
+    """The newest snapshot of the hub's model in the local cache; None where there is none."""
+    if text.count("/") != 1:
+        return None
+    repository = hub_cache_folder() / ("models--" + text.replace("/", "--"))
+    named = repository / "refs" / "main"
+    folders = (
+        [repository / "snapshots" / _REVISION.text_of(named).strip()] if named.is_file() else []
+    )
+    folders += sorted((repository / "snapshots").glob("*"))
+    usable = [folder for folder in folders if (folder / "config.json").is_file()]
+    if not usable:
+        return None
+    found = _folder(usable[0], "hub_cache")
+    return replace(found, spec=replace(found.spec, hf_id=text))
+
+
+def _catalogued(text: str) -> ResolvedModel | None:
+    model = known_model(text)
+    if model is None:
+        return None
+    named = (
+        replace(model, hf_id=text) if "/" in text else model
+    )  # what is served is what was asked for, not the variant known here
+    return ResolvedModel(kind="catalog", path=None, spec=named, weights_available=False)
+
+
+def _unknown(text: str) -> SpecError:
+    close = close_models(text)
+    return SpecError(
+        f"no model {text!r} is known on this machine",
+        where="MODEL",
+        allowed=(
+            "a Hugging Face folder, a GGUF file, a config.json, an id in the local hub cache, or a"
+            " catalogue id"
+        ),
+        try_=(
+            f"did you mean {', '.join(close)}? (catalogue: --load-format dummy)"
+            if close
+            else "inferometer catalog models"
+        ),
+    )
+
+
+def _without_weights(text: str, found: ResolvedModel) -> SpecError:
+    if found.kind == "catalog":
+        what = (
+            f"{text!r} is known to the catalogue ({found.spec.model_id}), but its weights are not"
+            " on this machine"
+        )
+    else:
+        what = f"{text!r} has a configuration but no weights"
+    return SpecError(
+        what,
+        where="MODEL",
+        allowed="a folder with *.safetensors, or a GGUF file",
+        try_=(
+            "--load-format dummy (true architecture, random weights: speed does not depend on their"
+            " values)"
+        ),
+    )

@@ -1,0 +1,206 @@
+"""What is to be proved: which server is believed, what will be asked of it, and what is promised?
+
+These are the tables of a plan of ``inferometer verify``, key for key, and ``read_plan`` reads one.
+A plan has either ``[traffic]``, loads that are replayed against a server, or ``[points]``, prefills
+and decodes of a sweep. Its server is told in the words of ``inferometer simulate``. ``inferometer
+size --out`` writes one of what it picked.
+"""
+
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+
+from inferometer import suggestions
+from inferometer.errors import SpecError
+from inferometer.inputs.file_tables import table_from_text, text_of
+from inferometer.inputs.foreign_bytes import path_named
+from inferometer.inputs.load_plan import Endpoint, PromptForm
+from inferometer.inputs.types import AskedFormat, DType
+from inferometer.inputs.workload.distributions import Natural
+
+PlanKind: TypeAlias = Literal["load", "sweep"]
+SIZED_PLAN: Final = "verify.toml"
+"""Its name in the folder of ``inferometer size --out``."""
+
+Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+
+
+class BelievedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The server that is believed.
+
+    The flags of ``inferometer simulate``, and what they mean there where a key is left out.
+
+    Step times come from ``fit``, a file of ``inferometer fit``, else from the datasheet of
+    ``hardware``. ``own`` are the engine's other knobs under its own names, as with ``--set``.
+    """
+
+    model: str
+    hardware: str | None = None
+    fit: str | None = None
+    dtype: DType | None = None
+    kv_dtype: DType | None = None
+    quantization: AskedFormat | None = None
+    tp: Natural | None = None
+    policy: str = "vllm"
+    max_num_seqs: Natural | None = None
+    max_num_batched_tokens: Natural | None = None
+    max_model_len: Natural | None = None
+    block_size: Natural | None = None
+    num_blocks: Natural | None = None
+    gpu_memory_utilization: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.92
+    own: dict[str, str | bool | int | float] = msgspec.field(
+        default_factory=dict[str, str | bool | int | float]
+    )
+    replicas: Natural = 1
+    router: str = "least-loaded"
+    transfer: bool | msgspec.UnsetType = msgspec.UNSET
+    """Carry the fit's step times over to another device; a plan that does not say so has the
+    same sum as before there was this key."""
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Loads: a workload at several rates or users, the same for simulator and server.
+
+    ``workload`` is a preset, a workload file or a trace. It ends after ``n_requests``, or with the
+    last request within ``duration_s`` (open loops alone: how many a closed one sends in a time
+    depends on the server). A trace comes at its own instants where nothing is asked.
+    """
+
+    workload: str = "chat"
+    rates_per_s: tuple[Positive, ...] = ()
+    concurrencies: tuple[Natural, ...] = ()
+    n_requests: Natural | None = None
+    duration_s: Positive | None = None
+    seed: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    slo: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.concurrencies and self.n_requests is None:
+            raise ValueError(
+                "a closed loop needs n_requests: how many come in a time depends on the server"
+            )
+        if self.concurrencies and self.duration_s is not None:
+            raise ValueError("a closed loop ends after n_requests, not after a duration_s")
+        for name in ("rates_per_s", "concurrencies"):
+            loads = getattr(self, name)
+            if len(set(loads)) < len(loads):
+                raise ValueError(f"the same load twice in {name}")
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How requests are sent: the flags of ``inferometer load``.
+
+    ``served_model`` is the model's id where nobody says.
+    """
+
+    served_model: str | None = None
+    endpoint: Endpoint = "completions"
+    prompts: PromptForm = "words"
+    tokenizer: str | None = None
+    processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    drain_s: Positive = 60.0
+    timeout_s: Positive = 600.0
+
+
+class Points(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Points of a sweep: each batch size at each prompt length."""
+
+    prompt_tokens: Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1)]
+    batch_sizes: Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1)]
+    gen_tokens: Annotated[int, msgspec.Meta(ge=2)] = 32
+
+
+class VerifyPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A plan: either ``traffic`` or ``points`` of the ``server`` that is believed.
+
+    ``name`` is the experiment's in the ledger.
+    """
+
+    name: str
+    server: BelievedServer
+    traffic: Traffic | None = None
+    points: Points | None = None
+    client: Client = msgspec.field(default_factory=Client)
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise ValueError("the experiment has no name")
+        if (self.traffic is None) == (self.points is None):
+            raise ValueError("a plan has either [traffic] or [points]")
+
+    @property
+    def kind(self) -> PlanKind:
+        """Is a server loaded, or are points of a sweep measured?"""
+        return "load" if self.traffic is not None else "sweep"
+
+
+def read_plan(path: Path) -> VerifyPlan:
+    """The plan of a TOML file, such as the ``verify.toml`` of ``inferometer size --out``.
+
+    The paths in it are relative to its folder.
+
+    The ``plan.json`` of ``inferometer size --out`` names a fleet: its plan is the ``verify.toml``
+    that was written beside it.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, or a key or value of it cannot be: the message names file, key,
+        value and what is allowed.
+    """
+    if path.suffix.lower() == ".json":
+        path = _beside(path)
+    text = text_of(path, noun="plan", endings=".toml")
+    return _rooted(plan_from_text(text, where=str(path)), path.parent)
+
+
+def _beside(path: Path) -> Path:
+    plan = path.with_name(SIZED_PLAN)
+    if not plan.is_file():
+        raise SpecError(
+            f"{path.name} has no {SIZED_PLAN} beside it, in which inferometer size writes what to"
+            " verify",
+            where=str(path),
+            allowed=(
+                "a TOML plan (docs/verify.md), or a plan.json of inferometer size with its"
+                f" {SIZED_PLAN}; sizings by a fit have none"
+            ),
+            try_=suggestions.command("deploy", path, "--out", path.with_name(f"{path.stem}-files")),
+        )
+    return plan
+
+
+def plan_from_text(text: str, *, where: str) -> VerifyPlan:
+    """The plan that this TOML describes.
+
+    Raises
+    ------
+    SpecError
+        A key or value that cannot be; ``where`` names the text.
+
+    Example
+    -------
+    >>> points = "points = {prompt_tokens = [8], batch_sizes = [1]}"
+    >>> plan_from_text(f"name = 'x'; server = {{model = 'm'}}; {points}".replace("; ", chr(10)), where="here").kind
+    'sweep'
+    """
+    return table_from_text(text, VerifyPlan, where=where)
+
+
+def _rooted(plan: VerifyPlan, folder: Path) -> VerifyPlan:
+    """The same plan with paths that hold from here; presets and names are no paths."""
+    replace = msgspec.structs.replace
+    server, client, traffic = plan.server, plan.client, plan.traffic
+    if server.fit is not None:
+        server = replace(server, fit=str(folder / server.fit))
+    if path_named(str(folder / server.model), where="server.model").exists():
+        server = replace(server, model=str(folder / server.model))
+    if client.tokenizer is not None:
+        client = replace(client, tokenizer=str(folder / client.tokenizer))
+    if (
+        traffic is not None
+        and path_named(str(folder / traffic.workload), where="traffic.workload").is_file()
+    ):
+        traffic = replace(traffic, workload=str(folder / traffic.workload))
+    return replace(plan, server=server, client=client, traffic=traffic)

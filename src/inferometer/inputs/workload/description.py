@@ -1,0 +1,107 @@
+"""What does a plan of requests look like: its rate, burstiness, lengths and shared prefixes?"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.inputs.workload.plan import NONE, RequestPlan
+from inferometer.units import NS_PER_S
+
+CONFIDENCE_FRACTION: Final = 0.95
+_DEVIATIONS: Final = 1.959963984540054  # of the two-sided 95 % of a normal distribution
+_MIN_GAPS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthSummary:
+    """How long are they?"""
+
+    mean_tokens: float
+    p50_tokens: float
+    p90_tokens: float
+    p99_tokens: float
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDescription:
+    """A plan in a few numbers; what cannot be told is None.
+
+    ``rate_per_s`` is that of arrivals that wait for nobody, over the time from the start to the
+    last of them; ``gap_cv_ratio``, the standard deviation of their gaps over the mean, has a 95 %
+    interval (delta method, gaps independent of each other). ``shared_prefix_fraction``: of all
+    prompt tokens, those that an earlier request held already (hits of an endless prefix cache).
+    """
+
+    n_requests: int
+    n_followers: int
+    n_sessions: int
+    n_classes: int
+    n_tenants: int
+    span_s: float
+    rate_per_s: float | None
+    gap_cv_ratio: float | None
+    gap_cv_low_ratio: float | None
+    gap_cv_high_ratio: float | None
+    prompt: LengthSummary
+    output: LengthSummary
+    shared_prefix_fraction: float
+
+
+def describe(plan: RequestPlan) -> PlanDescription:
+    """The plan in a few numbers.
+
+    Example
+    -------
+    >>> from inferometer.inputs.workload.plan import request_plan
+    >>> describe(request_plan("here", arrival_ns=[0, 10**9, 2 * 10**9], prompt_tokens=[1, 2, 3], output_tokens=[5, 5, 5])).rate_per_s
+    1.5
+    """
+    arrival_ns = plan.arrival_ns[plan.follows == NONE]
+    span_s = float(arrival_ns[-1]) / NS_PER_S
+    cv = _variation(np.diff(arrival_ns) / NS_PER_S)
+    in_session = plan.session_index[plan.session_index != NONE]
+    return PlanDescription(
+        n_requests=plan.n_requests,
+        n_followers=plan.n_requests - len(arrival_ns),
+        n_sessions=len(np.unique(in_session)),
+        n_classes=len(np.unique(plan.class_index)),
+        n_tenants=len(np.unique(plan.tenant_index)),
+        span_s=span_s,
+        rate_per_s=len(arrival_ns) / span_s if span_s > 0 else None,
+        gap_cv_ratio=None if cv is None else cv[0],
+        gap_cv_low_ratio=None if cv is None else max(cv[0] - cv[1], 0.0),
+        gap_cv_high_ratio=None if cv is None else cv[0] + cv[1],
+        prompt=_lengths(plan.prompt_tokens),
+        output=_lengths(plan.output_tokens),
+        shared_prefix_fraction=float(
+            plan.prefix_tokens.sum(dtype=np.int64) / plan.prompt_tokens.sum(dtype=np.int64)
+        ),
+    )
+
+
+def _variation(gaps_s: NDArray[np.float64]) -> tuple[float, float] | None:
+    """The coefficient of variation, and half the width of its interval."""
+    if len(gaps_s) < _MIN_GAPS or not gaps_s.any():
+        return None
+    mean, sd = float(gaps_s.mean()), float(gaps_s.std())
+    cv = sd / mean
+    if cv < 1e-6:  # a metronome, but for the rounding to nanoseconds
+        return cv, 0.0
+    scores = (gaps_s - mean) / sd
+    skewness, kurtosis = float((scores**3).mean()), float((scores**4).mean())
+    variance = max((kurtosis - 1) / 4 + cv * cv - skewness * cv, 0.0) / len(gaps_s)
+    return cv, _DEVIATIONS * cv * float(np.sqrt(variance))
+
+
+def _lengths(tokens: NDArray[np.int32]) -> LengthSummary:
+    p50, p90, p99 = np.quantile(tokens, (0.5, 0.9, 0.99)).tolist()
+    return LengthSummary(
+        mean_tokens=float(tokens.mean()),
+        p50_tokens=p50,
+        p90_tokens=p90,
+        p99_tokens=p99,
+        max_tokens=int(tokens.max()),
+    )

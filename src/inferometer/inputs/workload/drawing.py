@@ -1,0 +1,373 @@
+"""Which requests come of a workload specification?
+
+Every part draws from a stream of its own, by the index of the session or of the request: another
+rate, length or class weight changes nothing else, and more requests are the same ones and some
+more. Letters of shapes: S sessions, N requests.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.errors import SpecError
+from inferometer.inputs.workload.arrivals import (
+    DEFAULT_ARRIVALS,
+    close_loop,
+    profile_integral_s,
+    session_arrivals,
+)
+from inferometer.inputs.workload.distributions import (
+    Distribution,
+    Zipf,
+    mean_of,
+    quantile,
+    sampled,
+    seconds_to_ns,
+)
+from inferometer.inputs.workload.exact_math import Floats, normal_fraction, normal_quantile
+from inferometer.inputs.workload.plan import I64, NONE, DrawnWorkload, RequestPlan, request_plan
+from inferometer.inputs.workload.substreams import uniforms
+from inferometer.inputs.workload.types import (
+    Cap,
+    ClosedArrivals,
+    Multiple,
+    OpenArrivals,
+    RequestClass,
+    WorkloadSpec,
+)
+from inferometer.units import MOST_S, NS_PER_S
+
+_MAX_TOKENS: Final = 2**31 - 1
+MAX_REQUESTS: Final = 100_000_000
+_WHERE: Final = "the workload"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedArrivals:
+    """Instants that a trace has said (S, sorted)."""
+
+    at_ns: I64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turns:
+    """Requests before they are cut: one row a turn, session after session (N rows)."""
+
+    session: I64
+    turn: I64
+    class_index: I64
+    prompt_tokens: I64
+    output_tokens: I64
+    max_tokens: I64
+    system_tokens: I64
+    think_ns: I64
+    abort_after_ns: I64
+
+
+def draw_classes(spec: WorkloadSpec, recorded: RecordedArrivals | None = None) -> DrawnWorkload:
+    """The requests of a workload of classes; ``recorded`` instants take the place of its arrivals.
+
+    No file is read.
+
+    Raises
+    ------
+    SpecError
+        It has no end, cannot reach ``n_requests``, or says what cannot be.
+    """
+    _check_end(spec, recorded)
+    _check_size(spec)
+    n_sessions = _first_guess(spec)
+    while True:
+        arrival_ns = _session_arrivals(spec, recorded, n_sessions)
+        turns = _turns(spec, len(arrival_ns))
+        n_requests = len(turns.session)
+        in_time = (
+            n_requests
+            if spec.duration_s is None
+            else int(_in_time(spec, arrival_ns)[turns.session].sum())
+        )
+        is_enough = spec.n_requests is not None and n_requests >= spec.n_requests
+        is_over = in_time < n_requests
+        if is_enough or is_over or len(arrival_ns) < n_sessions:
+            break
+        n_sessions *= 2
+    n_kept = min(in_time, spec.n_requests or in_time)
+    if spec.n_requests is not None and spec.duration_s is None and n_kept < spec.n_requests:
+        try_ = f"n_requests = {n_kept}" if n_kept else "a higher rate_per_s"
+        raise SpecError(
+            f"only {n_kept} of {spec.n_requests} requests ever come",
+            where=_WHERE,
+            allowed=f"within {MOST_S:g} s",
+            try_=try_,
+        )
+    if n_kept == 0:
+        raise SpecError(
+            "no request comes within duration_s",
+            where=_WHERE,
+            allowed="at least one",
+            try_="a longer duration_s",
+        )
+    n_tenants = spec.tenants.n_tenants if spec.tenants is not None else 1
+    return DrawnWorkload(
+        name=spec.name,
+        plan=_plan(spec, arrival_ns, turns, n_kept),
+        class_names=tuple(one.name for one in spec.classes),
+        class_slos=tuple(one.slo for one in spec.classes),
+        tenant_names=tuple(f"tenant-{k}" for k in range(n_tenants)),
+    )
+
+
+def _check_end(spec: WorkloadSpec, recorded: RecordedArrivals | None) -> None:
+    is_open = isinstance(spec.arrivals or DEFAULT_ARRIVALS, OpenArrivals)
+    if spec.n_requests is None and not (
+        recorded is not None or (is_open and spec.duration_s is not None)
+    ):
+        allowed = (
+            "n_requests, duration_s or both"
+            if is_open
+            else "n_requests: how many come in a duration depends on the server"
+        )
+        raise SpecError(
+            "the workload has no end", where=_WHERE, allowed=allowed, try_="n_requests = 1000"
+        )
+    if spec.duration_s is not None and not is_open and recorded is None:
+        raise SpecError(
+            "duration_s of a closed loop or a batch depends on the server",
+            where=_WHERE,
+            allowed="n_requests",
+            try_="n_requests = 1000",
+        )
+
+
+def _check_size(spec: WorkloadSpec) -> None:
+    expected = expected_requests(spec) if spec.n_requests is None else None
+    if expected is not None and expected > MAX_REQUESTS:
+        raise SpecError(
+            f"about {expected:.3g} requests come within duration_s",
+            where=_WHERE,
+            allowed=f"{MAX_REQUESTS:,}",
+            try_="n_requests, or a lower rate",
+        )
+
+
+def expected_requests(spec: WorkloadSpec) -> float | None:
+    """Expected requests within ``duration_s``; None unless arrivals are open with a duration.
+
+    Raises
+    ------
+    SpecError
+        The profile of the rate is impossible.
+    """
+    arrivals = spec.arrivals or DEFAULT_ARRIVALS
+    if spec.duration_s is None or not isinstance(arrivals, OpenArrivals):
+        return None
+    if arrivals.profile is None:
+        return arrivals.rate_per_s * spec.duration_s
+    return arrivals.rate_per_s * profile_integral_s(arrivals.profile, spec.duration_s)
+
+
+def _first_guess(spec: WorkloadSpec) -> int:
+    wanted = float(spec.n_requests) if spec.n_requests is not None else float("inf")
+    arrivals = spec.arrivals or DEFAULT_ARRIVALS
+    if spec.duration_s is not None and isinstance(arrivals, OpenArrivals):
+        wanted = min(wanted, arrivals.rate_per_s * spec.duration_s)
+    return 64 + int(min(wanted, 1e9) / _mean_turns(spec) * 1.05) if np.isfinite(wanted) else 1 << 40
+
+
+def _mean_turns(spec: WorkloadSpec) -> float:
+    """Requests of a session on average, those not counted that ``max_context_tokens`` cuts off."""
+    weights = np.array([one.weight_ratio for one in spec.classes])
+    turns = np.array(
+        [
+            1.0 if one.sessions is None else mean_of(sampled(one.sessions.turns), at_least=1)
+            for one in spec.classes
+        ]
+    )
+    return float(np.cumsum(weights * turns)[-1] / np.cumsum(weights)[-1])
+
+
+def _session_arrivals(
+    spec: WorkloadSpec, recorded: RecordedArrivals | None, n_sessions: int
+) -> I64:
+    if recorded is not None:
+        return recorded.at_ns[:n_sessions]
+    return session_arrivals(
+        spec.arrivals or DEFAULT_ARRIVALS, spec.seed, n_sessions, turns_ratio=_mean_turns(spec)
+    )
+
+
+def _in_time(spec: WorkloadSpec, arrival_ns: I64) -> NDArray[np.bool_]:
+    return arrival_ns <= round((spec.duration_s or 0.0) * NS_PER_S)
+
+
+def _turns(spec: WorkloadSpec, n_sessions: int) -> _Turns:
+    weights = np.cumsum([one.weight_ratio for one in spec.classes])
+    class_of = np.searchsorted(
+        weights, uniforms(spec.seed, "class", n_sessions) * weights[-1], side="right"
+    )
+    n_turns = np.ones(n_sessions, np.int64)
+    u_turns = uniforms(spec.seed, "turns", n_sessions)
+    for index, one in enumerate(spec.classes):
+        mine = class_of == index
+        if one.sessions is not None:
+            n_turns[mine] = np.maximum(
+                np.rint(quantile(sampled(one.sessions.turns), u_turns[mine])), 1
+            )
+    session = np.repeat(np.arange(n_sessions), n_turns)
+    first = np.cumsum(n_turns) - n_turns
+    turn = np.arange(len(session)) - first[session]
+    return _grown(spec, session, turn, class_of[session])
+
+
+def _grown(spec: WorkloadSpec, session: I64, turn: I64, class_index: I64) -> _Turns:
+    """Lengths of every turn, the prompts of later turns grown by what was said before."""
+    n_rows = len(session)
+    u = {
+        name: uniforms(spec.seed, name, n_rows)
+        for name in ("prompt", "output", "think", "patience")
+    }
+    new, output, most = (np.ones(n_rows, np.int64) for _ in range(3))
+    system, think_ns, abort_ns = (
+        np.zeros(n_rows, np.int64),
+        np.full(n_rows, NONE, np.int64),
+        np.full(n_rows, NONE, np.int64),
+    )
+    most_context = np.full(n_rows, _MAX_TOKENS, np.int64)
+    for index, one in enumerate(spec.classes):
+        mine = np.flatnonzero(class_index == index)
+        new[mine], output[mine], most[mine] = _lengths(one, u["prompt"][mine], u["output"][mine])
+        if one.system_prompts is not None:
+            system[mine] = _system_tokens(spec, index)[_system_prompt(spec, index, session[mine])]
+        if one.sessions is not None:
+            think_ns[mine] = seconds_to_ns(sampled(one.sessions.think_s), u["think"][mine])
+            later = mine[turn[mine] > 0]
+            if one.sessions.later_prompt_tokens is not None:
+                new[later] = _tokens(one.sessions.later_prompt_tokens, u["prompt"][later])
+            most_context[mine] = one.sessions.max_context_tokens or _MAX_TOKENS
+        if one.patience_s is not None:
+            abort_ns[mine] = seconds_to_ns(sampled(one.patience_s), u["patience"][mine])
+    is_first = turn == 0
+    said = np.cumsum(new + output) - (new + output)
+    first = np.flatnonzero(is_first)
+    prompt = system + (said - np.repeat(said[first], np.diff(np.append(first, n_rows)))) + new
+    kept = is_first | (prompt + output <= most_context)
+    rows = _Turns(
+        session=session,
+        turn=turn,
+        class_index=class_index,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        max_tokens=most,
+        system_tokens=system,
+        think_ns=np.where(is_first, NONE, think_ns),
+        abort_after_ns=abort_ns,
+    )
+    return _Turns(**{name: getattr(rows, name)[kept] for name in _Turns.__slots__})
+
+
+def _lengths(one: RequestClass, u_prompt: Floats, u_output: Floats) -> tuple[I64, I64, I64]:
+    """New prompt tokens, output tokens and what the client allows."""
+    rho = one.correlation_ratio
+    if rho != 0:
+        score = rho * normal_quantile(u_prompt) + np.sqrt(1 - rho * rho) * normal_quantile(u_output)
+        u_output = normal_fraction(score)
+    prompt, output = (
+        _tokens(dist, u)
+        for dist, u in ((one.prompt_tokens, u_prompt), (one.output_tokens, u_output))
+    )
+    match one.max_tokens:
+        case Cap(tokens=tokens):
+            return prompt, np.minimum(output, tokens), np.full(len(output), tokens, np.int64)
+        case Multiple(ratio=ratio):
+            return prompt, output, np.minimum(np.ceil(output * ratio), _MAX_TOKENS).astype(np.int64)
+        case _:
+            return prompt, output, output
+
+
+def _tokens(distribution: Distribution, fractions: Floats) -> I64:
+    return np.clip(np.rint(quantile(sampled(distribution), fractions)), 1, _MAX_TOKENS).astype(
+        np.int64
+    )
+
+
+def _system_tokens(spec: WorkloadSpec, class_index: int) -> I64:
+    one = spec.classes[class_index]
+    assert one.system_prompts is not None  # noqa: S101 -- asked for only where it has some
+    u = uniforms(spec.seed, f"system prompt/{one.name}/tokens", one.system_prompts.n_prompts)
+    return _tokens(one.system_prompts.tokens, u)
+
+
+def _system_prompt(spec: WorkloadSpec, class_index: int, session: I64) -> I64:
+    """Which system prompt of its class does each of these sessions begin with?"""
+    one = spec.classes[class_index]
+    assert one.system_prompts is not None  # noqa: S101 -- asked for only where it has some
+    popularity = Zipf(
+        exponent=one.system_prompts.popularity_exponent, high=one.system_prompts.n_prompts
+    )
+    u = uniforms(spec.seed, f"system prompt/{one.name}", int(session.max(initial=-1)) + 1)
+    return quantile(popularity, u[session]).astype(np.int64) - 1
+
+
+def _plan(spec: WorkloadSpec, arrival_ns: I64, turns: _Turns, n_kept: int) -> RequestPlan:
+    rows = _Turns(**{name: getattr(turns, name)[:n_kept] for name in _Turns.__slots__})
+    follows = np.where(rows.turn > 0, np.arange(n_kept) - 1, NONE)
+    think_ns = rows.think_ns.copy()
+    if isinstance(spec.arrivals, ClosedArrivals):
+        firsts = np.flatnonzero(rows.turn == 0)
+        close_loop(
+            spec.arrivals,
+            spec.seed,
+            firsts=firsts,
+            lasts=np.append(firsts[1:], n_kept) - 1,
+            follows=follows,
+            think_ns=think_ns,
+        )
+    prefix_request, prefix_tokens = _prefixes(spec, rows)
+    tenant = np.zeros(n_kept, np.int64)
+    if spec.tenants is not None:
+        popularity = Zipf(exponent=spec.tenants.popularity_exponent, high=spec.tenants.n_tenants)
+        tenant = (
+            quantile(popularity, uniforms(spec.seed, "tenant", int(rows.session[-1]) + 1))[
+                rows.session
+            ].astype(np.int64)
+            - 1
+        )
+    has_sessions = np.array([one.sessions is not None for one in spec.classes])
+    return request_plan(
+        _WHERE,
+        arrival_ns=np.where(follows == NONE, arrival_ns[rows.session], NONE),
+        follows=follows,
+        think_ns=think_ns,
+        prompt_tokens=rows.prompt_tokens,
+        output_tokens=rows.output_tokens,
+        max_tokens=rows.max_tokens,
+        class_index=rows.class_index,
+        tenant_index=tenant,
+        priority=np.array([one.priority for one in spec.classes])[rows.class_index],
+        abort_after_ns=rows.abort_after_ns,
+        session_index=np.where(has_sessions[rows.class_index], rows.session, NONE),
+        prefix_request=prefix_request,
+        prefix_tokens=prefix_tokens,
+    )
+
+
+def _prefixes(spec: WorkloadSpec, rows: _Turns) -> tuple[I64, I64]:
+    """Prefixes: later turns begin with the turn before, first turns with the system prompt."""
+    n_rows = len(rows.turn)
+    owner = np.where(rows.turn > 0, np.arange(n_rows) - 1, NONE)
+    n_tokens = np.where(rows.turn > 0, np.roll(rows.prompt_tokens + rows.output_tokens, 1), 0)
+    for index, one in enumerate(spec.classes):
+        if one.system_prompts is None:
+            continue
+        firsts = np.flatnonzero((rows.turn == 0) & (rows.class_index == index))
+        _, where_first, group = np.unique(
+            _system_prompt(spec, index, rows.session[firsts]),
+            return_index=True,
+            return_inverse=True,
+        )
+        holder = firsts[where_first[group]]
+        owner[firsts] = np.where(holder == firsts, NONE, holder)
+        n_tokens[firsts] = np.where(holder == firsts, 0, rows.system_tokens[firsts])
+    return owner, n_tokens

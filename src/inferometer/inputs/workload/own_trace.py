@@ -1,0 +1,283 @@
+"""How are the requests of a plan written to a file and read back the same: JSON lines, CSV or Parquet?
+
+One row a request, the columns those of ``RequestPlan``; what does not apply is null (CSV: empty).
+The names of classes and tenants stand in a head: the first line (CSV: behind ``#``), or Parquet's
+metadata.
+"""
+
+import csv
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.errors import SpecError
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.foreign_parquet import connection, parquet_columns, parquet_metadata
+from inferometer.inputs.workload.plan import (
+    NONE,
+    DrawnWorkload,
+    RequestPlan,
+    WorkloadCaution,
+    column_types,
+    request_plan,
+)
+from inferometer.inputs.workload.trace_formats import DOOR, OWN_FORMAT, broken, decoded, lines
+
+_PARQUET: Final = Door(noun="file of requests", allowed="a whole Parquet file")
+_VERSION: Final = 1
+_COLUMNS: Final = tuple(column_types())
+_NULLABLE: Final = (
+    "arrival_ns",
+    "follows",
+    "think_ns",
+    "abort_after_ns",
+    "session_index",
+    "prefix_request",
+)
+_NEEDED: Final = ("prompt_tokens", "output_tokens")
+_SUFFIXES: Final = (".jsonl", ".csv", ".parquet")
+_METADATA_KEY: Final = "inferometer"
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file says besides its rows."""
+
+    format: str
+    version: int
+    name: str
+    class_names: tuple[str, ...]
+    class_slos: tuple[str | None, ...]
+    tenant_names: tuple[str, ...]
+    cautions: tuple[WorkloadCaution, ...] = ()
+
+
+def write_own_trace(workload: DrawnWorkload, path: Path) -> None:
+    """Write the requests to ``path``, in the format of its suffix: .jsonl, .csv or .parquet.
+
+    Raises
+    ------
+    SpecError
+        Another suffix, or the file cannot be written.
+    """
+    head = Head(
+        format=OWN_FORMAT,
+        version=_VERSION,
+        name=workload.name,
+        class_names=workload.class_names,
+        class_slos=workload.class_slos,
+        tenant_names=workload.tenant_names,
+        cautions=workload.cautions,
+    )
+    try:
+        match path.suffix:
+            case ".jsonl":
+                encode = msgspec.json.Encoder().encode
+                path.write_bytes(
+                    b"\n".join(
+                        [
+                            encode(head),
+                            *(
+                                encode(dict(zip(_COLUMNS, row, strict=True)))
+                                for row in _rows(workload.plan)
+                            ),
+                        ]
+                    )
+                    + b"\n"
+                )
+            case ".csv":
+                with path.open("w", encoding="utf-8", newline="") as file:
+                    file.write(f"# {msgspec.json.encode(head).decode()}\n")
+                    csv.writer(file, lineterminator="\n").writerows(
+                        [_COLUMNS, *_rows(workload.plan)]
+                    )
+            case ".parquet":
+                _write_parquet(workload.plan, head, path)
+            case _:
+                raise SpecError(
+                    f"requests are not written to {path.suffix or 'files without suffix'}",
+                    where=str(path),
+                    allowed=", ".join(_SUFFIXES),
+                )
+    except OSError as error:
+        raise SpecError(
+            f"the requests cannot be written: {error}", where=str(path), try_="another folder"
+        ) from error
+
+
+def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
+    """The requests that ``write_own_trace`` wrote, or anybody else did in that form.
+
+    Raises
+    ------
+    SpecError
+        A head or row that is broken or impossible, by its number.
+    """
+    numbers: list[int] | None = None
+    if DOOR.start_of(path).startswith(b"PAR1"):
+        head, columns = _read_parquet(path)
+    else:
+        head, columns, numbers = _read_lines(path)
+    if head.format != OWN_FORMAT or head.version != _VERSION:
+        raise SpecError(
+            f"this is {head.format} version {head.version}",
+            where=str(path),
+            allowed=f"{OWN_FORMAT} version {_VERSION}",
+        )
+    if not is_sorted:
+        order = np.argsort(_root_arrival(columns), kind="stable")
+        columns = _reordered(columns, order)
+        numbers = None if numbers is None else [numbers[row] for row in order.tolist()]
+
+    def row_name(row: int) -> str:
+        return f"request {row}" if numbers is None else f"the request of line {numbers[row]}"
+
+    plan = request_plan(str(path), row_name, **columns)
+    for name, names in (("class_index", head.class_names), ("tenant_index", head.tenant_names)):
+        if int(getattr(plan, name).max()) >= len(names):
+            raise SpecError(
+                f"{name} goes to {getattr(plan, name).max()}",
+                where=str(path),
+                allowed=f"below {len(names)}, the names in the head",
+            )
+    return DrawnWorkload(
+        name=head.name,
+        plan=plan,
+        class_names=head.class_names,
+        class_slos=head.class_slos,
+        tenant_names=head.tenant_names,
+        cautions=head.cautions,
+    )
+
+
+def _rows(plan: RequestPlan) -> Iterator[tuple[int | None, ...]]:
+    columns = [
+        (
+            [None if value == NONE else value for value in column.tolist()]
+            if name in _NULLABLE
+            else column.tolist()
+        )
+        for name, column in plan._asdict().items()
+    ]
+    return zip(*columns, strict=True)
+
+
+def _read_lines(path: Path) -> tuple[Head, dict[str, NDArray[Any]], list[int]]:
+    found = lines(path)
+    number, first = next(found, (0, b""))
+    is_csv = first.startswith(b"#")
+    head = decoded(first.removeprefix(b"#"), Head, path, number)
+    numbers: list[int] = []
+    values: dict[str, list[int]] = {}
+    for number, row in _csv_rows(found, path) if is_csv else _json_rows(found, path):
+        numbers.append(number)
+        if not values:
+            values = {name: [] for name in row}
+        if row.keys() != values.keys():
+            broken(path, number, f"its columns {', '.join(row)} are not those of the first row")
+        for name, value in row.items():
+            if value is None and name not in _NULLABLE:
+                broken(path, number, f"{name} is absent")
+            values[name].append(NONE if value is None else value)
+    _check_names(values, path)
+    with DOOR.refusing(str(path)):  # a number beyond 64 bits
+        return head, {name: np.array(column, np.int64) for name, column in values.items()}, numbers
+
+
+def _json_rows(
+    found: Iterator[tuple[int, bytes]], path: Path
+) -> Iterator[tuple[int, dict[str, int | None]]]:
+    for number, line in found:
+        yield number, decoded(line, dict[str, int | None], path, number)
+
+
+def _csv_rows(
+    found: Iterator[tuple[int, bytes]], path: Path
+) -> Iterator[tuple[int, dict[str, int | None]]]:
+    _, header = next(found, (0, b""))
+    names = header.decode("utf-8", errors="replace").split(",")
+    for number, line in found:
+        fields = line.decode("utf-8", errors="replace").split(",")
+        if len(fields) != len(names):
+            broken(path, number, f"{len(fields)} fields for {len(names)} columns")
+        try:
+            yield (
+                number,
+                {
+                    name: int(field) if field else None
+                    for name, field in zip(names, fields, strict=True)
+                },
+            )
+        except ValueError as error:
+            broken(path, number, str(error))
+
+
+def _write_parquet(plan: RequestPlan, head: Head, path: Path) -> None:
+    expressions = ", ".join(
+        f"nullif({name}, {NONE}) AS {name}" if name in _NULLABLE else name for name in _COLUMNS
+    )
+    metadata = msgspec.json.encode(head).decode().replace("'", "''")
+    with connection() as database:
+        database.register("columns_of_plan", plan._asdict())
+        options = f"FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{_METADATA_KEY}: '{metadata}'}}"
+        database.execute(
+            f"COPY (SELECT {expressions} FROM columns_of_plan) TO ? ({options})",  # noqa: S608
+            [str(path)],
+        )
+
+
+def _read_parquet(path: Path) -> tuple[Head, dict[str, NDArray[Any]]]:
+    found = parquet_metadata(path, _METADATA_KEY, _PARQUET)
+    columns = parquet_columns(path, _PARQUET)
+    if found is None:
+        raise SpecError(
+            "a Parquet file without a head",
+            where=str(path),
+            allowed=f"metadata {_METADATA_KEY!r}, as write_own_trace makes it",
+        )
+    _check_names(columns, path)
+    filled: dict[str, NDArray[Any]] = {}
+    for name, column in columns.items():
+        is_null = np.ma.getmaskarray(column)
+        if name not in _NULLABLE and bool(is_null.any()):
+            raise SpecError(
+                f"{name} of request {int(is_null.argmax())} is absent",
+                where=str(path),
+                allowed="a value in each row",
+            )
+        filled[name] = np.where(is_null, NONE, np.ma.getdata(column))
+    return decoded(found, Head, path, 0), filled
+
+
+def _check_names(columns: Iterable[str], path: Path) -> None:
+    names = set(columns)
+    unknown, missing = names - set(_COLUMNS), {"arrival_ns", *_NEEDED} - names
+    if unknown or missing:
+        problem = f"missing columns: {sorted(missing)}, unknown: {sorted(unknown)}"
+        raise SpecError(problem, where=str(path), allowed=", ".join(_COLUMNS))
+
+
+def _root_arrival(columns: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
+    """When the first request of each row's chain arrives."""
+    arrival: list[int] = columns["arrival_ns"].tolist()
+    leaders: list[int] = columns["follows"].tolist() if "follows" in columns else []
+    for row, leader in enumerate(leaders):
+        if leader != NONE:
+            arrival[row] = arrival[leader]
+    return np.array(arrival, np.int64)
+
+
+def _reordered(
+    columns: dict[str, NDArray[Any]], order: NDArray[np.intp]
+) -> dict[str, NDArray[Any]]:
+    """The rows in another order, what points to a row pointing to its new place."""
+    place = np.empty(len(order) + 1, np.int64)
+    place[order] = np.arange(len(order))
+    place[-1] = NONE
+    moved = {name: column[order] for name, column in columns.items()}
+    return moved | {
+        name: place[moved[name]] for name in ("follows", "prefix_request") if name in moved
+    }

@@ -1,0 +1,272 @@
+"""What do the lines of traces of token counts say: Azure's, Mooncake's, LLMServingSim's?"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple, NoReturn, TypeVar
+
+import msgspec
+
+from inferometer.errors import SpecError
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.workload.types import TraceFormat
+from inferometer.units import NS_PER_S
+
+# Which lines does a trace file have, which of the known formats is it, and what is one request of
+# it?
+
+
+DOOR: Final = Door(noun="trace", allowed="a text file, or one compressed with gzip")
+OWN_FORMAT: Final = "inferometer-requests"
+_FORMATS: Final = "azure, mooncake, llmservingsim, sharegpt, openai-batch, prompts, inferometer"
+_KEYS: Final[tuple[tuple[str, TraceFormat], ...]] = (
+    ("input_length", "mooncake"),
+    ("input_toks", "llmservingsim"),
+    ("custom_id", "openai-batch"),
+    ("conversations", "sharegpt"),
+    ("prompt", "prompts"),
+    ("question", "prompts"),
+    ("turns", "prompts"),
+)
+_Parsed = TypeVar("_Parsed")
+
+
+class Spoken(NamedTuple):
+    """A message: who says it, and the text, or the parts of a message that has several."""
+
+    role: str
+    content: str | list[dict[str, object]]
+
+
+class TraceRow(NamedTuple):
+    """One request of a foreign trace."""
+
+    line: int
+    arrival_ns: int | None
+    """None where the trace has no instants."""
+    prompt_tokens: int
+    output_tokens: int
+    max_tokens: int | None = None
+    block_ids: Sequence[int] = ()
+    """Ids of the prompt's blocks, equal where the blocks and all before them are."""
+    block_tokens: int = 0
+    session: int | None = None
+    """Rows of one session stand together: each prompt is all that was said before, and something
+    new."""
+    prompt_is_estimate: bool = False
+    output_is_estimate: bool = False
+    n_later_turns: int = 0
+    """Left out, since the trace does not have the answers between."""
+    said: tuple[Spoken, ...] = ()
+    """What the prompt adds to that of the session's request before, the answer to it first;
+    empty unless asked for."""
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, numbered from 1, one at a time; of a .gz file, those inside.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read.
+    """
+    return DOOR.lines_of(path)
+
+
+def detect_format(path: Path) -> TraceFormat:
+    """Which format is the file, going by its beginning?
+
+    Raises
+    ------
+    SpecError
+        None of the known ones.
+    """
+    found = known_format(path)
+    if found is not None:
+        return found
+    number, first = next(lines(path), (0, b""))
+    if not first:
+        raise SpecError("the trace is empty", where=str(path), allowed=_FORMATS)
+    if first.startswith(b"{"):
+        decoded(first, dict[str, msgspec.Raw], path, number)
+    raise SpecError(
+        "the trace's format is not known", where=str(path), allowed=_FORMATS, try_="--trace-format"
+    )
+
+
+def known_format(path: Path) -> TraceFormat | None:
+    """Which format is the file, going by its beginning; None where it is none of the known ones.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read.
+    """
+    start = DOOR.start_of(path)
+    if start.startswith(b"PAR1") or OWN_FORMAT.encode() in start[:200].partition(b"\n")[0]:
+        return "inferometer"
+    if start.lower().startswith(b"timestamp,contexttokens,generatedtokens"):
+        return "azure"
+    if start.startswith(b"["):
+        return "sharegpt"
+    try:
+        keys = DOOR.json(next(lines(path), (0, b""))[1], dict[str, msgspec.Raw], where=str(path))
+    except SpecError:
+        return None
+    for key, name in _KEYS:
+        if key in keys:
+            return name
+    return None
+
+
+def decoded(line: bytes, kind: type[_Parsed], path: Path, number: int) -> _Parsed:
+    """The JSON of a line.
+
+    Raises
+    ------
+    SpecError
+        It is broken or of another kind; the message names file and line.
+    """
+    try:
+        return DOOR.json(line, kind, where=str(path))
+    except SpecError as error:
+        broken(path, number, error.what)
+
+
+def ns_from_trace(value: float, unit_ns: int, path: Path, number: int) -> int:
+    """An instant of a trace in nanoseconds.
+
+    Raises
+    ------
+    SpecError
+        It is no number of the years that nanoseconds can count.
+    """
+    if not math.isfinite(value) or abs(value) * unit_ns > 2**62:
+        broken(path, number, f"{value} is no instant")
+    return round(value * unit_ns)
+
+
+def broken(
+    path: Path, number: int, what: str, *, try_: str = "remove the line, or --trace-format"
+) -> NoReturn:
+    """Refuse a line by its number.
+
+    Raises
+    ------
+    SpecError
+        Always.
+    """
+    where, allowed = f"{path}, line {number}", "lines as docs/workloads.md says of each format"
+    raise SpecError(f"line {number} is broken: {what}", where=where, allowed=allowed, try_=try_)
+
+
+_INSTANT: Final = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:\+00:00|Z)?")
+_NS_PER_MS: Final = 1_000_000
+_LLMSERVINGSIM_BLOCK: Final = 16
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Id = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class MooncakeLine(msgspec.Struct, frozen=True):
+    """A request of a Mooncake trace; other keys are passed over."""
+
+    timestamp: float
+    input_length: Count
+    output_length: Count
+    hash_ids: tuple[int, ...] = ()
+
+
+class LlmServingSimLine(msgspec.Struct, frozen=True):
+    """A request of an LLMServingSim workload; ``hash_runs`` are [first id, how many]."""
+
+    arrival_time_ns: int
+    input_toks: Count
+    output_toks: Count
+    hash_runs: tuple[tuple[Id, Count], ...] = ()
+
+
+def azure_rows(path: Path) -> Iterator[TraceRow]:
+    """Requests of an Azure LLM inference trace: instants of the wall clock, prompt and output tokens."""
+    for number, line in lines(path):
+        if number == 1:
+            continue
+        fields = line.decode("utf-8", errors="replace").split(",")
+        match = _INSTANT.fullmatch(fields[0])
+        if len(fields) != 3 or match is None:
+            broken(
+                path,
+                number,
+                f"{line.decode(errors='replace')!r} is not TIMESTAMP,ContextTokens,GeneratedTokens",
+            )
+        if not all(field.isdecimal() and len(field) < 10 for field in fields[1:]):
+            broken(path, number, f"{fields[1]!r}, {fields[2]!r} are no counts of tokens")
+        at_ns = _wall_ns(match[1], match[2] or "", path, number)
+        yield TraceRow(number, at_ns, int(fields[1]), int(fields[2]))
+
+
+def mooncake_rows(path: Path, block_tokens: int) -> Iterator[TraceRow]:
+    """Requests of a Mooncake trace: ms, lengths, hash ids of ``block_tokens``-token blocks."""
+    for number, line in lines(path):
+        row = decoded(line, MooncakeLine, path, number)
+        at_ns = ns_from_trace(row.timestamp, _NS_PER_MS, path, number)
+        _check_blocks(len(row.hash_ids), row.input_length, block_tokens, path, number)
+        yield TraceRow(
+            number,
+            at_ns,
+            row.input_length,
+            row.output_length,
+            block_ids=row.hash_ids,
+            block_tokens=block_tokens,
+        )
+
+
+def llmservingsim_rows(path: Path) -> Iterator[TraceRow]:
+    """Requests of an LLMServingSim workload.
+
+    Nanoseconds, lengths, runs of ids of blocks of 16 tokens with all before them.
+    """
+    for number, line in lines(path):
+        row = decoded(line, LlmServingSimLine, path, number)
+        _check_blocks(
+            sum(count for _, count in row.hash_runs),
+            row.input_toks,
+            _LLMSERVINGSIM_BLOCK,
+            path,
+            number,
+        )
+        ids = tuple(
+            chain.from_iterable(range(first, first + count) for first, count in row.hash_runs)
+        )
+        yield TraceRow(
+            number,
+            row.arrival_time_ns,
+            row.input_toks,
+            row.output_toks,
+            block_ids=ids,
+            block_tokens=_LLMSERVINGSIM_BLOCK,
+        )
+
+
+def _check_blocks(
+    n_ids: int, prompt_tokens: int, block_tokens: int, path: Path, number: int
+) -> None:
+    n_full, n_touched = prompt_tokens // block_tokens, -(-prompt_tokens // block_tokens)
+    if n_ids and not n_full <= n_ids <= n_touched:
+        fitting = -(-prompt_tokens // n_ids)
+        what = (
+            f"{n_ids} block ids for {prompt_tokens} tokens, which are {n_touched} blocks of"
+            f" {block_tokens}"
+        )
+        broken(path, number, f"{what} (hash_block_tokens = {fitting} would fit)")
+
+
+def _wall_ns(seconds: str, fraction: str, path: Path, number: int) -> int:
+    try:
+        whole = datetime.fromisoformat(seconds).replace(tzinfo=UTC)
+    except ValueError as error:
+        broken(path, number, str(error))
+    return round(whole.timestamp()) * NS_PER_S + int(fraction.ljust(9, "0"))

@@ -1,0 +1,274 @@
+"""Which requests does a trace file hold?"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from inferometer.errors import SpecError
+from inferometer.inputs.workload import trace_formats, trace_texts
+from inferometer.inputs.workload.own_trace import read_own_trace
+from inferometer.inputs.workload.plan import I64, NONE, DrawnWorkload, WorkloadCaution, request_plan
+from inferometer.inputs.workload.trace_formats import Spoken, TraceRow, detect_format
+from inferometer.inputs.workload.types import TraceFormat, TraceSource
+from inferometer.units import NS_PER_S
+
+_COARSE_S: Final = 0.1
+"""Where several requests share each instant and the next is this far or more, instants were
+rounded."""
+
+_WITH_TEXTS: Final[tuple[TraceFormat, ...]] = ("sharegpt", "openai-batch", "prompts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTrace:
+    """What a trace file says.
+
+    Without ``has_instants`` every first request is put at 0: the workload must say when they come.
+    """
+
+    format: TraceFormat
+    workload: DrawnWorkload
+    has_instants: bool
+
+
+class PrefixTree:
+    """Which earlier request has the most leading blocks in common? Fed in order of requests."""
+
+    __slots__ = ("_children", "_owner")
+
+    def __init__(self) -> None:
+        self._children: dict[tuple[int, int], int] = {}
+        self._owner: list[int] = []
+
+    def longest(self, request: int, block_ids: Iterable[int]) -> tuple[int, int]:
+        """The first request that had the longest known beginning of these blocks, and its length.
+
+        Remembers the rest as this one's.
+
+        Ids count together with all before them, so ids that name only a block's own content are
+        right too.
+        """
+        node, owner, n_shared = NONE, NONE, 0
+        for block_id in block_ids:
+            child = self._children.setdefault((node, block_id), len(self._owner))
+            if child == len(self._owner):
+                self._owner.append(request)
+            else:
+                owner, n_shared = self._owner[child], n_shared + 1
+            node = child
+        return owner, n_shared
+
+
+def read_trace(source: TraceSource) -> ReadTrace:
+    """The requests of a trace file of any known format, line by line.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read or is of no known format; a line is broken, out of order or without
+        tokens: by its number.
+    """
+    path = Path(source.path)
+    kind = source.format or detect_format(path)
+    if kind == "inferometer":
+        return ReadTrace(
+            format=kind,
+            workload=read_own_trace(path, is_sorted=source.is_sorted),
+            has_instants=True,
+        )
+    rows = list(_rows(kind, path, source))
+    if not rows:
+        raise SpecError(
+            "the trace has no requests", where=str(path), allowed=f"requests in the format {kind}"
+        )
+    if kind == "azure":  # the wall clock's instants: the first request comes at 0
+        start_ns = min(row.arrival_ns or 0 for row in rows)
+        rows = [row._replace(arrival_ns=(row.arrival_ns or 0) - start_ns) for row in rows]
+    cautions = [*_estimates(rows)]
+    if source.skip_empty:
+        n_before = len(rows)
+        rows = _without_empty(rows)
+        if len(rows) < n_before:
+            text = (
+                f"{n_before - len(rows)} of {n_before} requests were left out: without prompt or"
+                " answer, or after such a turn"
+            )
+            cautions.append(
+                WorkloadCaution(
+                    code="rows_skipped", text=text, remedy="skip_empty = false refuses them"
+                )
+            )
+    has_instants = all(row.arrival_ns is not None for row in rows)
+    if has_instants and not source.is_sorted:
+        rows.sort(key=lambda row: row.arrival_ns or 0)
+    cautions += _coarse(rows) if has_instants and not source.jitter_s else []
+    return ReadTrace(
+        format=kind, workload=_workload(rows, path, tuple(cautions)), has_instants=has_instants
+    )
+
+
+def read_texts(source: TraceSource) -> tuple[tuple[Spoken, ...], ...]:
+    """What each request of a file of texts says, in the order of ``read_trace``.
+
+    What it adds to the one before in its session.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, or holds numbers only.
+    """
+    path = Path(source.path)
+    kind = source.format or detect_format(path)
+    if kind not in _WITH_TEXTS:
+        raise SpecError(
+            f"the {kind} trace holds no texts",
+            where=str(path),
+            allowed=", ".join(_WITH_TEXTS),
+            try_="--prompts words",
+        )
+    rows: Sequence[TraceRow] = list(_rows(kind, path, source, with_texts=True))
+    rows = _without_empty(rows) if source.skip_empty else rows
+    for row in rows:
+        if not row.said:
+            raise SpecError(
+                f"line {row.line} has no text",
+                where=str(path),
+                allowed="requests with texts",
+                try_="--prompts words",
+            )
+    return tuple(row.said for row in rows)
+
+
+def _rows(
+    kind: TraceFormat, path: Path, source: TraceSource, *, with_texts: bool = False
+) -> Iterator[TraceRow]:
+    readers: dict[TraceFormat, Callable[[], Iterator[TraceRow]]] = {
+        "azure": lambda: trace_formats.azure_rows(path),
+        "mooncake": lambda: trace_formats.mooncake_rows(path, source.hash_block_tokens),
+        "llmservingsim": lambda: trace_formats.llmservingsim_rows(path),
+        "sharegpt": lambda: trace_texts.sharegpt_rows(
+            path, only_first_turn=source.turns == "first", with_texts=with_texts
+        ),
+        "openai-batch": lambda: trace_texts.openai_batch_rows(
+            path, output_tokens=source.output_tokens, with_texts=with_texts
+        ),
+        "prompts": lambda: trace_texts.prompt_rows(
+            path, output_tokens=source.output_tokens, with_texts=with_texts
+        ),
+    }
+    return readers[kind]()
+
+
+def _workload(
+    rows: Sequence[TraceRow], path: Path, cautions: tuple[WorkloadCaution, ...]
+) -> DrawnWorkload:
+    index = np.arange(len(rows))
+    session = np.array([NONE if row.session is None else row.session for row in rows])
+    is_later = (session != NONE) & (session == np.concatenate([[NONE], session[:-1]]))
+    prompt, output = (
+        np.array([getattr(row, name) for row in rows])
+        for name in ("prompt_tokens", "output_tokens")
+    )
+    owner, shared = _shared(rows, prompt)
+    plan = request_plan(
+        str(path),
+        lambda row: f"the request of line {rows[row].line}",
+        arrival_ns=np.where(is_later, NONE, [row.arrival_ns or 0 for row in rows]),
+        follows=np.where(is_later, index - 1, NONE),
+        think_ns=np.where(is_later, 0, NONE),
+        prompt_tokens=prompt,
+        output_tokens=output,
+        max_tokens=[
+            row.output_tokens if row.max_tokens is None else row.max_tokens for row in rows
+        ],
+        session_index=session,
+        prefix_request=np.where(is_later, index - 1, owner),
+        prefix_tokens=np.where(is_later, np.roll(prompt + output, 1), shared),
+    )
+    return DrawnWorkload(
+        name=path.stem,
+        plan=plan,
+        class_names=("trace",),
+        class_slos=(None,),
+        tenant_names=("trace",),
+        cautions=cautions,
+    )
+
+
+def _shared(rows: Sequence[TraceRow], prompt: I64) -> tuple[I64, I64]:
+    """The owner of the longest shared prefix of each prompt, and its tokens."""
+    tree = PrefixTree()
+    found = np.array(
+        [tree.longest(index, row.block_ids) for index, row in enumerate(rows)], np.int64
+    ).reshape(-1, 2)
+    owner = found[:, 0]
+    # The last block of either prompt may be a part of one.
+    whole = found[:, 1] * np.array([row.block_tokens for row in rows])
+    return owner, np.where(owner == NONE, 0, np.minimum(whole, np.minimum(prompt, prompt[owner])))
+
+
+def _without_empty(rows: Sequence[TraceRow]) -> list[TraceRow]:
+    kept: list[TraceRow] = []
+    ended: set[int] = set()
+    for row in rows:
+        if row.prompt_tokens < 1 or row.output_tokens < 1:
+            ended |= set() if row.session is None else {row.session}
+        elif row.session is None or row.session not in ended:
+            kept.append(row)
+    return kept
+
+
+def _estimates(rows: Sequence[TraceRow]) -> Iterator[WorkloadCaution]:
+    n_prompts, n_outputs = (
+        sum(row.prompt_is_estimate for row in rows),
+        sum(row.output_is_estimate for row in rows),
+    )
+    n_capped = sum(row.output_is_estimate and row.max_tokens is not None for row in rows)
+    if n_prompts or n_outputs - n_capped:
+        yield WorkloadCaution(
+            code="token_counts_estimated",
+            text=(
+                f"{max(n_prompts, n_outputs - n_capped)} of {len(rows)} requests have text only: "
+                f"a token is taken for {trace_texts.CHARACTERS_PER_TOKEN} characters"
+            ),
+            remedy="a trace with token counts, or the model's tokenizer",
+        )
+    n_later = sum(row.n_later_turns for row in rows)
+    if n_later:
+        yield WorkloadCaution(
+            code="later_turns_left_out",
+            text=(
+                f"{n_later} later turns were left out: the trace does not have the answers between"
+            ),
+            remedy="a trace of conversations",
+        )
+    if n_capped:
+        yield WorkloadCaution(
+            code="outputs_run_to_max_tokens",
+            text=(
+                f"{n_capped} of {len(rows)} requests say only max_tokens: every answer is taken to"
+                " be that long"
+            ),
+            remedy="the batch's output file, which has usage.completion_tokens",
+        )
+
+
+def _coarse(rows: Sequence[TraceRow]) -> list[WorkloadCaution]:
+    instants = np.unique([row.arrival_ns or 0 for row in rows])
+    if len(rows) < 2 * len(instants) or len(instants) < 2:
+        return []
+    step_s = float(np.median(np.diff(instants))) / NS_PER_S
+    if step_s < _COARSE_S:
+        return []
+    text = (
+        f"{len(rows)} requests come at {len(instants)} instants, {step_s:.3g} s apart: instants"
+        " were rounded"
+    )
+    return [
+        WorkloadCaution(
+            code="instants_are_coarse", text=text, remedy=f"jitter_s = {step_s:.3g} spreads them"
+        )
+    ]

@@ -1,0 +1,321 @@
+"""What can be asked of a server: arrivals, classes of requests, sessions, tenants, or a trace to replay?
+
+These are the tables of a workload file, key for key; ``reading`` reads them, ``drawing`` makes
+requests of them.
+"""
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from inferometer.inputs.workload.distributions import (
+    Distribution,
+    Natural,
+    NotNegative,
+    Positive,
+    Rate,
+)
+
+TraceFormat: TypeAlias = Literal[
+    "azure", "mooncake", "llmservingsim", "sharegpt", "openai-batch", "prompts", "inferometer"
+]
+Process: TypeAlias = Literal["poisson", "gamma", "constant"]
+
+
+class Ramp(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="ramp",
+):
+    """The rate ramps from ``from_ratio`` to ``to_ratio`` times ``rate_per_s`` in ``over_s``."""
+
+    from_ratio: NotNegative
+    to_ratio: NotNegative = 1.0
+    over_s: Positive
+
+
+class Bursts(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="bursts",
+):
+    """``on_ratio`` times ``rate_per_s`` for ``on_s``, ``off_ratio`` times it for ``off_s``, and again."""
+
+    on_s: Positive
+    off_s: Positive
+    on_ratio: Positive
+    off_ratio: NotNegative = 0.0
+
+
+class Points(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="points",
+):
+    """``ratios`` times ``rate_per_s``, as steps or straight lines, repeated each ``repeat_s``."""
+
+    at_s: tuple[NotNegative, ...]
+    ratios: tuple[NotNegative, ...]
+    interpolation: Literal["steps", "lines"] = "steps"
+    repeat_s: Positive | None = None
+
+
+Profile: TypeAlias = Ramp | Bursts | Points
+
+
+class OpenArrivals(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="open",
+):
+    """Requests come whether or not earlier ones are done.
+
+    ``rate_per_s`` counts requests; where sessions have several turns, sessions begin at the rate
+    that makes it so. ``burstiness_ratio`` is the shape of the gamma process, as ``--burstiness`` of
+    vLLM's ``bench serve``: gaps vary by its root's inverse.
+    """
+
+    rate_per_s: Rate = 1.0
+    process: Process = "poisson"
+    burstiness_ratio: Annotated[float, msgspec.Meta(ge=1e-3, le=1e6)] = 1.0
+    profile: Profile | None = None
+    source: str | None = None
+
+
+class ClosedArrivals(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="closed",
+):
+    """``concurrency`` users, each of whom sends, waits for the end, thinks, and sends again.
+
+    They start evenly over ``start_over_s``.
+    """
+
+    concurrency: Natural
+    think_s: Distribution | None = None
+    start_over_s: NotNegative = 0.0
+    source: str | None = None
+
+
+class TraceArrivals(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="trace",
+):
+    """The instants of a trace, ``speed_up_ratio`` times as fast; lengths come from the classes."""
+
+    path: str
+    format: TraceFormat | None = None
+    speed_up_ratio: Rate = 1.0
+    source: str | None = None
+
+
+class AtOnce(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="at_once",
+):
+    """All requests wait at the start: an offline batch."""
+
+    source: str | None = None
+
+
+Arrivals: TypeAlias = OpenArrivals | ClosedArrivals | TraceArrivals | AtOnce
+
+
+class Exact(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="exact",
+):
+    """The client asks for just as many tokens as come."""
+
+
+class Cap(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="cap",
+):
+    """The client allows this many tokens whatever comes; longer answers are cut."""
+
+    tokens: Natural
+
+
+class Multiple(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="multiple",
+):
+    """The client allows this many times the tokens that come."""
+
+    ratio: Annotated[float, msgspec.Meta(ge=1, le=1e6)]
+
+
+MaxTokens: TypeAlias = Exact | Cap | Multiple
+
+
+class Sessions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Conversations: each turn's prompt is all that was said before and new tokens.
+
+    New are ``prompt_tokens`` of the class, in later turns ``later_prompt_tokens`` where it is
+    given. A session ends early where a turn would exceed ``max_context_tokens`` with its answer;
+    its first turn is kept whatever its length.
+    """
+
+    turns: Distribution
+    think_s: Distribution
+    later_prompt_tokens: Distribution | None = None
+    max_context_tokens: Natural | None = None
+    source: str | None = None
+
+
+class SystemPrompts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``n_prompts`` texts that sessions begin with, in front of ``prompt_tokens``.
+
+    The k-th most popular goes as k^-exponent.
+    """
+
+    n_prompts: Natural = 1
+    popularity_exponent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
+    tokens: Distribution
+    source: str | None = None
+
+
+class RequestClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One kind of request: how often (by sessions), how long, how urgent, how patient.
+
+    ``correlation_ratio`` is that of the normal scores of prompt and output length (a Gaussian
+    copula). A smaller ``priority`` is more urgent. ``slo`` is carried along as text.
+    """
+
+    name: str
+    prompt_tokens: Distribution
+    output_tokens: Distribution
+    weight_ratio: NotNegative = 1.0
+    correlation_ratio: Annotated[float, msgspec.Meta(ge=-1, le=1)] = 0.0
+    max_tokens: MaxTokens = msgspec.field(default_factory=Exact)
+    priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] = 0
+    slo: str | None = None
+    patience_s: Distribution | None = None
+    sessions: Sessions | None = None
+    system_prompts: SystemPrompts | None = None
+    source: str | None = None
+
+
+class Tenants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who asks: ``n_tenants``, the k-th of whom goes as k^-exponent."""
+
+    n_tenants: Natural
+    popularity_exponent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
+
+
+class TraceSource(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="file",
+):
+    """A trace to replay: its requests, and its instants unless the workload has ``arrivals`` of its own.
+
+    ``jitter_s`` spreads instants that the trace rounded down to multiples of it.
+    ``hash_block_tokens``: tokens of a Mooncake block. ``is_sorted`` = false sorts the rows first.
+    ``skip_empty`` leaves out requests without prompt or output, and says how many.
+    ``output_tokens`` is what is asked where the trace says nothing of an answer.
+    """
+
+    path: str
+    format: TraceFormat | None = None
+    speed_up_ratio: Rate = 1.0
+    jitter_s: NotNegative = 0.0
+    hash_block_tokens: Natural = 512
+    is_sorted: bool = True
+    skip_empty: bool = False
+    turns: Literal["all", "first"] = "all"
+    think_s: Distribution | None = None
+    output_tokens: Natural | None = None
+
+
+class ServeGenSource(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="servegen",
+):
+    """ServeGen's per-client rates and length tables, drawn from; each client is a tenant.
+
+    ``without_lengths``: what becomes of clients whose length tables are not in the file:
+    ``refuse``, ``drop`` them, or ``pool`` the tables of the others.
+    """
+
+    rates_path: str
+    lengths_path: str
+    start_s: NotNegative = 0.0
+    rate_ratio: Rate = 1.0
+    without_lengths: Literal["refuse", "drop", "pool"] = "refuse"
+
+
+Replay: TypeAlias = TraceSource | ServeGenSource
+
+
+class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which requests are asked: drawn from ``classes`` at ``arrivals``, or those of a ``replay``.
+
+    Ends after ``n_requests``, or with the last request that comes within ``duration_s``, whichever
+    is first.
+    """
+
+    name: str = "workload"
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    n_requests: Natural | None = None
+    duration_s: Positive | None = None
+    arrivals: Arrivals | None = None
+    classes: tuple[RequestClass, ...] = ()
+    tenants: Tenants | None = None
+    replay: Replay | None = None
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.classes) == (self.replay is not None):
+            raise ValueError("a workload has either classes or a replay")
+        if self.replay is not None and self.tenants is not None:
+            raise ValueError("a replay has the tenants of its trace")
+        if self.classes and not any(one.weight_ratio for one in self.classes):
+            raise ValueError("every class has weight 0: no request can come")
+        names = [one.name for one in self.classes]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two classes have one name: {', '.join(names)}")

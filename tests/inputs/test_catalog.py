@@ -1,0 +1,192 @@
+"""Does the catalogue say where each number comes from, and does it find what is meant?"""
+
+import msgspec
+import pytest
+
+from inferometer.errors import SpecError
+from inferometer.inputs.catalog import (
+    HardwareEntry,
+    close_models,
+    find_hardware,
+    find_model,
+    hardware_from_entry,
+    known_model,
+    load_hardware,
+    load_models,
+    model_from_entry,
+    unsourced_constants,
+)
+from inferometer.inputs.types import Constant, Source
+
+DEVICES = load_hardware()
+MODELS = load_models()
+SOURCE = {"s": Source(kind="page", where="somewhere")}
+
+
+def constants(device):
+    found = [
+        device.memory_bytes,
+        device.memory_bytes_per_s,
+        device.link_bytes_per_s,
+        device.pcie_bytes_per_s,
+        device.power_watt,
+    ]
+    found += [peak.flop_per_s for peak in (*device.peaks, *device.measured_peaks)]
+    rates = (*device.kernels.dense, *device.kernels.experts)
+    found += [device.kernels.message_s, device.kernels.reduce_bytes_per_s]
+    found += [part for rate in rates for part in (rate.flop_per_s, rate.read_bytes_per_s)]
+    return [part for part in found if part is not None]
+
+
+def test_the_catalogue_is_as_large_as_promised():
+    assert len(MODELS) >= 60
+    assert sum(device.kind == "gpu" for device in DEVICES) >= 35
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.hardware_id)
+def test_every_number_of_a_device_has_a_source(device):
+    sources = [part.source for part in constants(device)] + [
+        price.source for price in device.prices
+    ]
+    assert len(sources) >= 4
+    assert all(source.where and source.kind for source in sources)
+    assert all(isinstance(part, Constant) and part.value > 0 for part in constants(device)), (
+        "an absent fact is None, not 0"
+    )
+    assert device.peaks
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.model_id)
+def test_every_model_has_a_source(model):
+    assert model.source.kind == "repository"
+    assert "@" in model.source.where
+    assert model.hf_id
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.hardware_id)
+def test_peaks_are_dense_and_measured_peaks_stay_below_them(device):
+    peaks = {peak.dtype: peak.flop_per_s.value for peak in device.peaks}
+    if {"bfloat16", "float8"} <= set(peaks):
+        assert peaks["float8"] <= 2.05 * peaks["bfloat16"], "a factor of 4 would be a sparse figure"
+    if {"bfloat16", "float16"} <= set(peaks) and device.hardware_id != "gaudi3":
+        assert peaks["bfloat16"] == peaks["float16"]
+    for measured in device.measured_peaks:
+        assert measured.is_measured_matmul
+        assert measured.flop_per_s.value < peaks[measured.dtype]
+
+
+@pytest.mark.parametrize(
+    "device", [one for one in DEVICES if one.kernels.dense], ids=lambda device: device.hardware_id
+)
+def test_kernels_stay_below_the_peaks_of_their_device(device):
+    peaks = {peak.dtype: peak.flop_per_s.value for peak in device.peaks}
+    fastest = {"bfloat16": "bfloat16", "float8": "float8", "nvfp4": "float4", "mxfp4": "float8"}
+    for rate in (*device.kernels.dense, *device.kernels.experts):
+        assert (
+            0.1 * peaks[fastest[rate.weights]]
+            < rate.flop_per_s.value
+            < peaks[fastest[rate.weights]]
+        )
+        assert (
+            rate.read_bytes_per_s is None
+            or 0.4 < rate.read_bytes_per_s.value / device.memory_bytes_per_s.value < 1
+        )
+    if device.kernels.reduce_bytes_per_s is not None:
+        assert device.kernels.reduce_bytes_per_s.value < device.link_bytes_per_s.value
+
+
+def test_units_of_a_device_that_is_known_by_heart():
+    h100 = find_hardware("h100_sxm")
+    assert h100.memory_bytes.value == 80 * 2**30
+    assert h100.memory_bytes_per_s.value == 3.35e12
+    assert h100.peak_flop_per_s("bfloat16").value == 989e12
+    assert h100.peak_flop_per_s("int4") is None
+    assert h100.link_bytes_per_s.value == 450e9
+    assert h100.power_watt.value == 700
+    assert h100.kernels.message_s.value == pytest.approx(5.4e-6)
+    assert h100.kernels.reduce_bytes_per_s.value == 262e9
+    assert find_hardware("l40s").link_bytes_per_s is None
+
+
+def test_unsourced_numbers_are_named():
+    assert "memory_bytes_per_s" in unsourced_constants(find_hardware("rtx_5070ti_laptop"))
+    assert unsourced_constants(find_hardware("b200_sxm")) == ()
+    assert any("price" in name for name in unsourced_constants(find_hardware("tpu_v6e")))
+
+
+@pytest.mark.parametrize(
+    ("name", "model_id"),
+    [
+        ("qwen2.5-3b", "qwen2.5-3b"),
+        ("Qwen/Qwen2.5-3B-Instruct", "qwen2.5-3b"),
+        ("meta-llama/Llama-2-70b-chat-hf", "llama-2-70b"),
+        ("google/gemma-2-2b-it", "gemma-2-2b"),
+        ("SmolLM2-135M-Instruct", "smollm2-135m"),
+        ("openai/gpt-oss-20b", "gpt-oss-20b"),
+    ],
+)
+def test_models_are_found_by_id_and_by_hub_name(name, model_id):
+    assert find_model(name).model_id == model_id
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen2.5-3c", "", "llama", "Qwen/Qwen2.5-3B-Math", "meta-llama/Llama-2-7b-70b"]
+)
+def test_a_name_that_is_not_quite_right_is_not_guessed(name):
+    assert known_model(name) is None
+
+
+def test_an_unknown_model_names_what_is_close():
+    with pytest.raises(SpecError) as caught:
+        find_model("llama3.1-9b")
+    assert "llama-3.1-8b" in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert close_models("Qwen/qwen3-0.5b")[0] == "qwen3-0.6b"
+
+
+@pytest.mark.parametrize("name", ["h100_sxm", "H100-SXM", "h100 sxm", "NVIDIA H100 SXM5 80GB"])
+def test_devices_are_found_however_they_are_written(name):
+    assert find_hardware(name).hardware_id == "h100_sxm"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("b200", "b200_sxm"),
+        ("rtx4090", "rtx_4090"),
+        ("NVIDIA A100-SXM4-80GB", "a100_80gb_sxm"),
+        ("Tesla T4", "t4"),
+        ("a6000", "rtx_a6000"),
+    ],
+)
+def test_what_only_one_device_is_called_means_that_one(name, meant):
+    assert find_hardware(name).hardware_id == meant
+
+
+@pytest.mark.parametrize("name", ["", "_", "80gb", "rtx", "l40"])
+def test_what_several_or_none_are_called_means_none(name):
+    with pytest.raises(SpecError):
+        find_hardware(name)
+
+
+def test_an_unknown_device_names_what_is_close():
+    with pytest.raises(SpecError, match="H100-SXN") as caught:
+        find_hardware("H100-SXN")
+    assert "h100_sxm" in (caught.value.try_ or "")
+
+
+def test_a_model_entry_with_a_typo_is_refused():
+    entry = {"model_id": "x", "n_layer": 3, "source": "s"}
+    with pytest.raises(SpecError, match="n_layer"):
+        model_from_entry(entry, SOURCE, where="here")
+    with pytest.raises(SpecError, match="model 'x'") as caught:
+        model_from_entry({"model_id": "x", "source": "s"}, SOURCE, where="here")
+    assert caught.value.where == "here"
+
+
+def test_an_entry_whose_source_is_missing_is_refused():
+    text = 'hardware_id="x"\nname="x"\nvendor="v"\nkind="gpu"\nmemory_gib={value=1,source="t"}\n'
+    text += 'memory_gb_per_s={value=1,source="s"}\npeaks_tflop_per_s.float32={value=1,source="s"}'
+    entry = msgspec.toml.decode(text, type=HardwareEntry)
+    with pytest.raises(SpecError, match="source 't'"):
+        hardware_from_entry(entry, SOURCE, where="here")

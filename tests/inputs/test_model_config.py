@@ -1,0 +1,228 @@
+"""Does a config.json become the model it describes, and does a broken one get one clear error?"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from inferometer.errors import SpecError
+from inferometer.inputs.config_families import FAMILIES
+from inferometer.inputs.model_config import model_from_config, read_model_config
+
+CASES = json.loads((Path(__file__).parent / "small_configs.json").read_text())
+LLAMA = CASES["llama"][0] | {"model_type": "llama"}
+
+
+def read(config):
+    return model_from_config(config, where="config.json", model_id="m")
+
+
+def test_every_family_has_a_case():
+    assert set(CASES) == set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "index"),
+    [(name, index) for name, cases in CASES.items() for index in range(len(cases))],
+)
+def test_every_family_is_read(model_type, index):
+    model = read(CASES[model_type][index] | {"model_type": model_type})
+    assert model.architecture == model_type
+    assert (model.n_layers, model.hidden_size, model.attention.n_heads, model.vocab_size) == (
+        4,
+        64,
+        4,
+        500,
+    )
+    assert model.note is None
+    assert model.source.kind == "config"
+
+
+def test_gemma3_nested_in_a_multimodal_configuration_with_what_its_files_leave_out():
+    # The published gemma-3-4b text_config names five fields; the rest are the class's.
+    config = {
+        "model_type": "gemma3",
+        "torch_dtype": "bfloat16",
+        "text_config": {
+            "hidden_size": 2560,
+            "intermediate_size": 10240,
+            "model_type": "gemma3_text",
+            "num_hidden_layers": 34,
+            "sliding_window": 1024,
+        },
+        "vision_config": {"hidden_size": 1152},
+    }
+    model = read(config)
+    assert (model.attention.n_heads, model.attention.n_kv_heads, model.attention.head_dim) == (
+        8,
+        4,
+        256,
+    )
+    assert (model.vocab_size, model.tie_word_embeddings, model.checkpoint_dtype) == (
+        262_208,
+        True,
+        "bfloat16",
+    )
+    assert (model.attention.sliding_window_tokens, model.attention.full_attention_every) == (
+        1024,
+        6,
+    )
+
+
+def test_a_window_that_the_file_turns_off():
+    mistral = CASES["mistral"][0] | {"model_type": "mistral"}
+    assert read(mistral).attention.sliding_window_tokens == 4096
+    assert read(mistral | {"sliding_window": None}).attention.sliding_window_tokens is None
+
+
+def test_which_layers_slide():
+    switched = CASES["qwen2"][1] | {"model_type": "qwen2"}
+    assert read(switched).attention.n_full_attention_layers == 2
+    assert read(switched | {"use_sliding_window": False}).attention.sliding_window_tokens is None
+    listed = CASES["gemma2"][0] | {"model_type": "gemma2"}
+    kinds = ["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"]
+    assert read(listed | {"layer_types": kinds}).attention.n_full_attention_layers == 1
+    assert (
+        read(listed | {"layer_types": ["full_attention"] * 4}).attention.sliding_window_tokens
+        is None
+    )
+    assert (
+        read(listed | {"layer_types": ["sliding_attention"] * 4}).attention.full_attention_every
+        is None
+    )
+    with pytest.raises(SpecError, match="layer_types has 2 entries"):
+        read(listed | {"layer_types": ["full_attention"] * 2})
+
+
+@pytest.mark.parametrize(
+    ("fields", "dtype"),
+    [
+        ({"torch_dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": "float16"}, "float16"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "float8"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "int4"),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "int8"),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "float4"),
+        ({"quantization_config": {"quant_method": "somethingelse"}}, None),
+        ({}, None),
+    ],
+)
+def test_the_format_of_the_checkpoint(fields, dtype):
+    assert read(LLAMA | fields).checkpoint_dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_hidden_layers": None}, "'num_hidden_layers' is missing"),
+        ({"hidden_size": 0}, "hidden_size = 0"),
+        ({"hidden_size": "64"}, "hidden_size = '64'"),
+        ({"hidden_size": True}, "hidden_size = True"),
+        ({"hidden_size": 65}, "hidden_size = 65 is no multiple"),
+        ({"vocab_size": -1}, "vocab_size = -1"),
+        ({"num_key_value_heads": 3}, "no multiple of n_kv_heads = 3"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings = 'yes'"),
+        ({"model_type": 7}, "model_type = 7"),
+        ({"model_type": None}, "'model_type' is missing"),
+    ],
+)
+def test_missing_and_impossible_fields_are_named(change, message):
+    with pytest.raises(SpecError, match=message) as caught:
+        read(LLAMA | change)
+    assert caught.value.where == "config.json"
+    assert caught.value.allowed
+
+
+def test_a_familys_own_names_are_used_in_errors():
+    with pytest.raises(SpecError, match="field 'n_layer' is missing"):
+        read({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_positions": 10, "vocab_size": 5})
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "t5", "is_encoder_decoder": True}, "encoder-decoder"),
+        ({"model_type": "bert"}, "an encoder"),
+        ({"model_type": "falcon_h1", "mamba_d_state": 16}, "no attention"),
+    ],
+)
+def test_models_that_are_no_decoders_are_refused(config, message):
+    with pytest.raises(SpecError, match=message):
+        read(config)
+
+
+def test_experts_that_are_more_than_there_are():
+    config = CASES["mixtral"][0] | {"model_type": "mixtral", "num_experts_per_tok": 9}
+    with pytest.raises(SpecError, match="num_experts_per_tok = 9") as caught:
+        read(config)
+    assert caught.value.allowed == "at most num_local_experts = 8"
+
+
+def test_an_unknown_type_with_the_fields_of_llama_is_read_with_a_note():
+    model = read(LLAMA | {"model_type": "newllama"})
+    assert model.architecture == "newllama"
+    assert "newllama" in (model.note or "")
+    moe = read(
+        LLAMA
+        | {
+            "model_type": "newmoe",
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+        }
+    )
+    assert moe.moe is not None
+    assert moe.moe.intermediate_size == 32
+    with pytest.raises(SpecError, match="is missing"):
+        read({"model_type": "alien"})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_hidden_layers", 2**31 - 1),
+        ("num_attention_heads", 10**9),
+        ("vocab_size", 2**63),
+        ("hidden_size", 10**4000),
+        ("vocab_size", 1e300),
+    ],
+)
+def test_counts_are_bounded(field, value):
+    with pytest.raises(SpecError, match=field) as caught:
+        model_from_config(LLAMA | {field: value}, where="here", model_id="x")
+    assert "up to" in caught.value.allowed or isinstance(value, float)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_name_of_a_family_is_short():
+    with pytest.raises(SpecError, match="model_type") as caught:
+        model_from_config(LLAMA | {"model_type": "x" * 140_000}, where="here", model_id="x")
+    assert len(str(caught.value)) < 500
+
+
+def test_files(tmp_path):
+    folder = tmp_path / "tiny-llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    model = read_model_config(folder)
+    assert model == read_model_config(folder / "config.json")
+    assert model.model_id == "tiny-llama"
+    assert model.source.where == "tiny-llama/config.json", (
+        "the record must not say where this machine keeps it"
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[1]", b"\xff\xfe{}", b'{"model_type": "llama"', b'{"a": ' + b"[" * 10_000],
+)
+def test_a_broken_file_is_one_clear_error(tmp_path, content):
+    file = tmp_path / "config.json"
+    file.write_bytes(content)
+    with pytest.raises(
+        SpecError, match=r"the configuration is damaged|nested more than 64 deep"
+    ) as caught:
+        read_model_config(file)
+    assert caught.value.where == str(file)
+    with pytest.raises(SpecError, match="cannot be read"):
+        read_model_config(tmp_path / "nothing.json")

@@ -1,0 +1,117 @@
+"""Is what is promised understood, and is what is not a promise refused with what is allowed?"""
+
+import pytest
+from hypothesis import given, strategies as st
+
+from inferometer.errors import SpecError
+from inferometer.inputs.objectives import (
+    METRIC_MEANINGS,
+    PRESET_OBJECTIVES,
+    ObjectiveSpec,
+    Threshold,
+    parse_objective,
+)
+
+THRESHOLDS = st.builds(
+    Threshold,
+    metric=st.sampled_from(sorted(METRIC_MEANINGS)),
+    percentile_fraction=st.integers(1, 999).map(lambda permille: permille / 1000),
+    limit_s=st.integers(1, 99_999_999).map(lambda ms: ms / 1000),
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ttft:p95<500ms, tpot:p95<50ms",
+        "ttft p95 < 500ms,tpot p95<=50ms",
+        " TTFT:p95 < 0.5s , tpot : p95 < 50 ms,",
+    ],
+)
+def test_spellings_of_one_promise(text):
+    assert parse_objective(text) == ObjectiveSpec(
+        thresholds=(
+            Threshold(metric="ttft", percentile_fraction=0.95, limit_s=0.5),
+            Threshold(metric="tpot", percentile_fraction=0.95, limit_s=0.05),
+        )
+    )
+
+
+@given(
+    st.lists(
+        THRESHOLDS, min_size=1, max_size=4, unique_by=lambda t: (t.metric, t.percentile_fraction)
+    )
+)
+def test_what_is_written_is_read(thresholds):
+    objective = ObjectiveSpec(thresholds=tuple(thresholds))
+    assert parse_objective(objective.text) == objective
+
+
+def test_a_bare_number_is_taken_for_what_was_most_likely_meant():
+    for text, try_ in (
+        ("ttft:p95<500", "ttft:p95<500ms"),
+        ("tpot p50 < 5", "tpot:p50<5ms"),
+        ("ttft:p95<1.5", "ttft:p95<1.5s"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            parse_objective(text)
+        assert caught.value.try_ == try_
+        parse_objective(try_)
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "allowed"),
+    [
+        ("", "promises nothing", "METRIC:STATISTIC<LIMIT"),
+        ("fast", "'fast' is no threshold", "METRIC:STATISTIC<LIMIT"),
+        ("ttft<500ms", "'ttft<500ms' is no threshold", "p95"),
+        ("speed:p95<1s", "'speed' of 'speed:p95<1s' is no latency", "tpot: time per output token"),
+        ("ttft:mean<1s", "'mean' of 'ttft:mean<1s' is no percentile", "p50"),
+        ("ttft:p100<1s", "is no percentile", "p99.9"),
+        ("ttft:p0<1s", "is no percentile", "p99.9"),
+        ("ttft:p95>1s", "an upper limit", "<"),
+        ("ttft:p95<500", "'500' of 'ttft:p95<500' has no unit", "ms"),
+        ("ttft:p95<0ms", "is not above 0", "a duration"),
+        ("ttft:p95<-1ms", "is not a duration", "ms"),
+        ("ttft:p95<1s, ttft:p95<2s", "ttft:p95 has two limits", "one limit"),
+    ],
+)
+def test_what_is_no_promise_is_refused(text, what, allowed):
+    with pytest.raises(SpecError) as caught:
+        parse_objective(text)
+    assert what in caught.value.what
+    assert allowed in caught.value.allowed
+    assert caught.value.where == "--slo"
+    assert caught.value.try_
+
+
+def test_two_percentiles_of_one_latency():
+    assert [t.text for t in parse_objective("ttft:p50<100ms, ttft:p99.9<2s").thresholds] == [
+        "ttft:p50<100ms",
+        "ttft:p99.9<2000ms",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fraction", "limit"), [(0.0, 1.0), (1.0, 1.0), (0.5, 0.0), (0.5, float("nan"))]
+)
+def test_impossible_thresholds_are_not_born(fraction, limit):
+    with pytest.raises(SpecError):
+        Threshold(metric="ttft", percentile_fraction=fraction, limit_s=limit)
+
+
+def test_mlperf_limits_have_names():
+    """As the rules have them: Llama2-70b interactive 450 ms / 40 ms, DeepSeek-r1 server 2000 ms / 80 ms, both at p99."""
+    assert parse_objective("mlperf:llama2-70b-interactive").text == "ttft:p99<450ms, tpot:p99<40ms"
+    assert parse_objective(" MLPerf:DeepSeek-R1-server").text == "ttft:p99<2000ms, tpot:p99<80ms"
+    with pytest.raises(SpecError, match="no objective is called 'mlperf:llama5'"):
+        parse_objective("mlperf:llama5")
+
+
+def test_every_preset_promises_something_and_has_a_source():
+    for preset in PRESET_OBJECTIVES.values():
+        assert {one.percentile_fraction for one in parse_objective(preset.name).thresholds} == {
+            0.99
+        }
+        assert preset.source.kind == "repository"
+        assert preset.source.checked_utc

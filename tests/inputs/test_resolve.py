@@ -1,0 +1,135 @@
+"""Is MODEL found wherever it can be, and does an unknown one say what would work?"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from inferometer.errors import SpecError
+from inferometer.inputs.resolve import hub_cache_folder, resolve_model
+
+LLAMA = json.loads((Path(__file__).parent / "small_configs.json").read_text())["llama"][0] | {
+    "model_type": "llama"
+}
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def write_folder(folder, *, has_weights):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    if has_weights:
+        (folder / "model.safetensors").write_bytes(b"")
+    return folder
+
+
+def test_a_folder_with_weights(tmp_path):
+    folder = write_folder(tmp_path / "tiny", has_weights=True)
+    found = resolve_model(str(folder), load_format="auto")
+    assert (found.kind, found.path, found.weights_available) == ("folder", folder, True)
+    assert found.spec.model_id == "tiny"
+
+
+def test_a_configuration_alone_can_be_run_with_random_weights(tmp_path):
+    folder = write_folder(tmp_path / "tiny", has_weights=False)
+    assert resolve_model(str(folder / "config.json"), load_format="dummy").path == folder
+    with pytest.raises(SpecError, match="no weights") as caught:
+        resolve_model(str(folder), load_format="auto")
+    assert "--load-format dummy" in (caught.value.try_ or "")
+
+
+def test_the_hub_cache(empty_cache):
+    repository = empty_cache / "models--org--tiny"
+    write_folder(repository / "snapshots" / "old", has_weights=True)
+    write_folder(repository / "snapshots" / "new", has_weights=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("new")
+    found = resolve_model("org/tiny", load_format="auto")
+    assert (found.kind, found.path) == ("hub_cache", repository / "snapshots" / "new")
+
+
+def test_the_cache_is_where_hugging_face_keeps_it(monkeypatch, tmp_path):
+    monkeypatch.delenv("HF_HUB_CACHE")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert hub_cache_folder() == tmp_path / "hub"
+    monkeypatch.delenv("HF_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert hub_cache_folder() == tmp_path / "huggingface" / "hub"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert hub_cache_folder() == Path.home() / ".cache" / "huggingface" / "hub"
+
+
+@pytest.mark.parametrize("text", ["qwen2.5-3b", "Qwen/Qwen2.5-3B-Instruct"])
+def test_the_catalogue_knows_shapes_without_weights(text):
+    found = resolve_model(text, load_format="dummy")
+    assert (found.kind, found.path, found.spec.model_id, found.weights_available) == (
+        "catalog",
+        None,
+        "qwen2.5-3b",
+        False,
+    )
+    with pytest.raises(SpecError, match="its weights are not on this machine") as caught:
+        resolve_model(text, load_format="auto")
+    assert "--load-format dummy" in (caught.value.try_ or "")
+
+
+def test_an_unknown_model_names_what_is_close():
+    with pytest.raises(SpecError, match=r"no model 'qwen2\.5-3x'") as caught:
+        resolve_model("qwen2.5-3x", load_format="dummy")
+    assert "qwen2.5-3b" in (caught.value.try_ or "")
+    with pytest.raises(SpecError) as caught:
+        resolve_model("zzz/yyy", load_format="dummy")
+    assert caught.value.exit_code == 2
+    assert "catalog models" in (caught.value.try_ or "")
+
+
+@pytest.mark.parametrize("text", ["./nothing", "/nothing/here", "model.gguf", "~/nothing"])
+def test_what_looks_like_a_path_is_taken_for_one(text):
+    with pytest.raises(SpecError, match="does not exist"):
+        resolve_model(text, load_format="auto")
+
+
+def test_folders_and_files_that_hold_no_model(tmp_path):
+    with pytest.raises(SpecError, match=r"no config\.json and no GGUF"):
+        resolve_model(str(tmp_path), load_format="auto")
+    (tmp_path / "a.gguf").write_bytes(b"")
+    (tmp_path / "b.gguf").write_bytes(b"")
+    with pytest.raises(SpecError, match="2 GGUF files"):
+        resolve_model(str(tmp_path), load_format="auto")
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(SpecError, match=r"notes\.txt is neither"):
+        resolve_model(str(tmp_path / "notes.txt"), load_format="auto")
+
+
+def test_weights_lie_as_they_were_published_unless_somebody_says_otherwise(tmp_path):
+    published = resolve_model("deepseek-r1", load_format="dummy")
+    assert [published.quantization(asked) for asked in (None, "none", "int4")] == [
+        "float8",
+        None,
+        "int4",
+    ]
+    assert resolve_model("llama-3.1-8b", load_format="dummy").quantization() is None
+    folder = write_folder(tmp_path / "tiny", has_weights=False)
+    (folder / "config.json").write_text(
+        json.dumps(LLAMA | {"quantization_config": {"quant_method": "awq", "bits": 4}})
+    )
+    assert resolve_model(str(folder), load_format="dummy").quantization() == "int4"
+
+
+def test_what_is_served_is_the_id_that_was_given():
+    """The catalogue knows the shape by another variant's name; commands and files name what the user has."""
+    given = "meta-llama/Llama-3.1-8B"
+    assert resolve_model(given, load_format="dummy").spec.hf_id == given
+    assert (
+        resolve_model("meta-llama/Llama-3.1-8B-Instruct", load_format="dummy").spec.hf_id
+        == "meta-llama/Llama-3.1-8B-Instruct"
+    )
+    assert (
+        resolve_model("llama-3.1-8b", load_format="dummy").spec.hf_id
+        == "meta-llama/Llama-3.1-8B-Instruct"
+    )
+    assert resolve_model("qwen2.5-7b", load_format="dummy").spec.hf_id == "Qwen/Qwen2.5-7B-Instruct"

@@ -1,0 +1,114 @@
+"""Are the names understood that people and tools type?"""
+
+import pytest
+
+from inferometer.errors import SpecError
+from inferometer.inputs.catalog import find_hardware, known_model, load_hardware, load_models
+from inferometer.inputs.synonyms import known_format, model_form, number_format
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("fp8", "float8"),
+        ("FP16", "float16"),
+        ("bf16", "bfloat16"),
+        ("torch.bfloat16", "bfloat16"),
+        ("awq", "int4"),
+        ("fp8_e4m3", "float8"),
+        ("nvfp4", "float4"),
+        ("w8a8", "int8"),
+        ("half", "float16"),
+        ("none", "none"),
+    ],
+)
+def test_formats(typed, meant):
+    assert known_format(typed) == meant
+
+
+def test_a_format_that_is_known_but_not_possible_here_is_refused_with_what_is():
+    with pytest.raises(SpecError, match="'awq' is not possible") as caught:
+        number_format("awq", allowed=("bfloat16", "float32"), where="--dtype")
+    assert "bfloat16" in caught.value.allowed
+    with pytest.raises(SpecError, match="not a number format") as caught:
+        number_format("bfloat15", allowed=("bfloat16", "float32"), where="--dtype")
+    assert caught.value.try_ == "--dtype bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("h100", "h100_sxm"),
+        ("H100", "h100_sxm"),
+        ("NVIDIA H100 80GB HBM3", "h100_sxm"),
+        ("NVIDIA H100 PCIe", "h100_pcie"),
+        ("NVIDIA H100 NVL", "h100_nvl"),
+        ("a100", "a100_80gb_sxm"),
+        ("A100-40GB", "a100_40gb_sxm"),
+        ("NVIDIA A100 80GB PCIe", "a100_80gb_pcie"),
+        ("mi300", "mi300x"),
+        ("AMD Instinct MI300X OAM", "mi300x"),
+        ("NVIDIA GeForce RTX 4090", "rtx_4090"),
+        ("4090", "rtx_4090"),
+        ("NVIDIA GeForce RTX 5070 Ti Laptop GPU", "rtx_5070ti_laptop"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx_6000_ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx_pro_6000_server"),
+        ("Tesla V100-SXM2-32GB", "v100_sxm2_32gb"),
+        ("Intel(R) Xeon(R) Platinum 8480+", "xeon_8480p"),
+        ("AMD EPYC 9654 96-Core Processor", "epyc_9654"),
+        ("v5e", "tpu_v5e"),
+    ],
+)
+def test_devices(typed, meant):
+    assert find_hardware(typed).hardware_id == meant
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "NVIDIA A100-PCIE-40GB",
+        "NVIDIA GH200 480GB",
+        "NVIDIA H200 NVL",
+        "rtx pro 6000",
+        "NVIDIA",
+        "h1000",
+        "Intel(R) Xeon(R) Processor",
+    ],
+)
+def test_a_device_that_is_not_in_the_catalogue_is_not_taken_for_another(typed):
+    with pytest.raises(SpecError):
+        find_hardware(typed)
+
+
+def test_every_device_and_model_is_found_by_its_own_names():
+    for device in load_hardware():
+        assert find_hardware(device.hardware_id) is device
+        assert find_hardware(device.name) is device
+    for model in load_models():
+        assert known_model(model.model_id) is model
+        assert known_model(model.hf_id) is model
+
+
+def test_no_two_models_share_a_form():
+    forms = [
+        form
+        for model in load_models()
+        for form in {model_form(model.model_id), model_form(model.hf_id)}
+    ]
+    assert len(forms) == len(set(forms))
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("llama-3.3-70b", "llama-3.3-70b"),
+        ("llama3.1:8b", "llama-3.1-8b"),
+        ("Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("qwen-2.5-7b", "qwen2.5-7b"),
+        ("mistral-7b", "mistral-7b-v0.3"),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-r1"),
+        ("Qwen/Qwen3-30B-A3B-Thinking-2507", "qwen3-30b-a3b-2507"),
+    ],
+)
+def test_models(typed, meant):
+    assert known_model(typed).model_id == meant

@@ -1,0 +1,410 @@
+"""Is every trace format read as it is meant, and every broken line named?"""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from inferometer.errors import SpecError
+from inferometer.inputs.workload.plan import NONE, block_contents
+from inferometer.inputs.workload.reading import with_changes
+from inferometer.inputs.workload.replay import draw_workload
+from inferometer.inputs.workload.traces import PrefixTree, read_texts, read_trace
+from inferometer.inputs.workload.types import TraceSource, WorkloadSpec
+
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,4808,10
+2023-11-16 18:17:04.0319600,3180,8
+2023-11-16 18:18:00,110,27
+"""
+MOONCAKE = """{"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 2]}
+{"timestamp": 0, "input_length": 1500, "output_length": 4, "hash_ids": [0, 1, 3]}
+{"timestamp": 27.5, "input_length": 1100, "output_length": 3, "hash_ids": [0, 1, 2], "more": true}
+{"timestamp": 30, "input_length": 100, "output_length": 3, "hash_ids": [9]}
+"""
+LLMSERVINGSIM = """{"request_id": "a", "arrival_time_ns": 5, "input_toks": 40, "output_toks": 5, "hash_runs": [[0, 2]]}
+{"request_id": "b", "arrival_time_ns": 9, "input_toks": 70, "output_toks": 5, "hash_runs": [[0, 1], [7, 3]]}
+"""
+SHAREGPT = """[
+ {"id": "a", "conversations": [{"from": "human", "value": "12345678"}, {"from": "gpt", "value": "12345"},
+                               {"from": "human", "value": "1234"}, {"from": "gpt", "value": "123456789"}]},
+ {"id": "b", "conversations": [{"from": "gpt", "value": "1234"}, {"from": "user", "value": "1"}, {"from": "assistant", "value": "1234"}]},
+ {"id": "c", "conversations": []}
+]"""
+BATCH = """{"custom_id": "1", "method": "POST", "body": {"messages": [{"role": "user", "content": "12345678"}], "max_tokens": 30}}
+{"custom_id": "2", "body": {"messages": [{"content": [{"text": "1234"}, {"type": "image_url"}]}], "max_completion_tokens": 7}}
+{"custom_id": "3", "method": "POST", "body": {"prompt": [5, 6, 7], "max_tokens": 8}}
+"""
+ANSWERS = """{"custom_id": "1", "response": {"status_code": 200, "body": {"usage": {"prompt_tokens": 12, "completion_tokens": 3}}}}
+"""
+PROMPTS = """{"task_id": "HumanEval/0", "prompt": "12345678", "canonical_solution": "12345", "test": "x"}
+{"question": "1234", "answer": "123456789"}
+{"question_id": 81, "category": "writing", "turns": ["123", "12345"]}
+{"prompt": "1", "output_tokens": 77}
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text, name="trace", **settings):
+        path = tmp_path / name
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+        return TraceSource(path=str(path), **settings)
+
+    return write
+
+
+def columns(trace, *names):
+    return [getattr(trace.workload.plan, name).tolist() for name in names]
+
+
+def test_azure(written):
+    trace = read_trace(written(AZURE))
+    assert trace.format == "azure"
+    assert columns(trace, "arrival_ns", "prompt_tokens", "output_tokens") == [
+        [0, 52_000_000, 56_020_040_000],
+        [4808, 3180, 110],
+        [10, 8, 27],
+    ]
+    assert trace.workload.cautions == ()
+
+
+def test_azure_of_the_year_after(written):
+    text = (
+        AZURE.replace("9799600", "979960+00:00")
+        .replace("0319600", "031960+00:00")
+        .replace("18:18:00", "18:18:00+00:00")
+    )
+    assert columns(read_trace(written(text)), "arrival_ns") == columns(
+        read_trace(written(AZURE)), "arrival_ns"
+    )
+
+
+@pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.gz"])
+def test_mooncake(written, name):
+    trace = read_trace(written(MOONCAKE, name))
+    assert trace.format == "mooncake"
+    assert columns(trace, "arrival_ns")[0] == [0, 0, 27_500_000, 30_000_000]
+    assert columns(trace, "prefix_request", "prefix_tokens") == [
+        [NONE, 0, 0, NONE],
+        [0, 1024, 1100, 0],
+    ]
+    ids = block_contents(trace.workload.plan, 512)
+    assert [ids.ids[a:b].tolist() for a, b in zip(ids.start, ids.start[1:], strict=False)] == [
+        [0, 1],
+        [0, 1],
+        [0, 1],
+        [],
+    ]
+
+
+def test_mooncake_blocks_of_another_size(written):
+    text = '{"timestamp": 0, "input_length": 40, "output_length": 5, "hash_ids": [0, 1, 2]}\n' * 2
+    assert columns(read_trace(written(text, hash_block_tokens=16)), "prefix_tokens") == [[0, 40]]
+    with pytest.raises(
+        SpecError,
+        match=r"line 1 is broken: 3 block ids for 40 tokens.*hash_block_tokens = 14 would fit",
+    ):
+        read_trace(written(text))
+
+
+def test_llmservingsim(written):
+    trace = read_trace(written(LLMSERVINGSIM))
+    assert trace.format == "llmservingsim"
+    assert columns(trace, "arrival_ns", "prefix_request", "prefix_tokens") == [
+        [5, 9],
+        [NONE, 0],
+        [0, 16],
+    ]
+
+
+def test_sharegpt_conversations_are_sessions(written):
+    trace = read_trace(written(SHAREGPT))
+    assert (trace.format, trace.has_instants) == ("sharegpt", False)
+    assert columns(trace, "prompt_tokens", "output_tokens", "follows") == [
+        [2, 5, 2],
+        [2, 3, 1],
+        [NONE, 0, NONE],
+    ]
+    assert columns(trace, "prefix_request", "prefix_tokens", "session_index") == [
+        [NONE, 0, NONE],
+        [0, 4, 0],
+        [0, 0, 1],
+    ]
+    assert [one.code for one in trace.workload.cautions] == ["token_counts_estimated"]
+    first = read_trace(written(SHAREGPT, turns="first"))
+    assert columns(first, "prompt_tokens") == [[2, 2]]
+    as_lines = "\n".join(json.dumps(item) for item in json.loads(SHAREGPT))
+    assert columns(read_trace(written(as_lines)), "prompt_tokens") == [[2, 5, 2]]
+
+
+def test_sharegpt_needs_instants_from_elsewhere(written):
+    source = written(SHAREGPT, think_s={"kind": "constant", "value": 3})
+    spec = with_changes(WorkloadSpec(replay=source), {}, where="here")
+    with pytest.raises(SpecError, match="no instants"):
+        draw_workload(spec)
+    plan = draw_workload(
+        with_changes(
+            spec,
+            {"arrivals": {"kind": "open", "process": "constant", "rate_per_s": 3}},
+            where="here",
+        )
+    ).plan
+    assert plan.arrival_ns.tolist() == [
+        500_000_000,
+        NONE,
+        1_000_000_000,
+    ]  # 2 sessions of 1.5 requests each
+    assert plan.think_ns.tolist() == [NONE, 3 * 10**9, NONE]
+    closed = draw_workload(
+        with_changes(spec, {"arrivals": {"kind": "closed", "concurrency": 1}}, where="here")
+    ).plan
+    assert closed.follows.tolist() == [NONE, 0, 1]
+
+
+def test_lists_of_prompts(written):
+    """An answer is as long as its text.
+
+    One that is not there takes what was asked for, and turns that follow it are left out.
+    """
+    source = written(PROMPTS, output_tokens=40)
+    trace = read_trace(source)
+    assert (trace.format, trace.has_instants) == ("prompts", False)
+    assert columns(trace, "prompt_tokens", "output_tokens") == [[2, 1, 1, 1], [2, 3, 40, 77]]
+    assert [one.code for one in trace.workload.cautions] == [
+        "token_counts_estimated",
+        "later_turns_left_out",
+    ]
+    assert [said[0].content for said in read_texts(source)] == ["12345678", "1234", "123", "1"]
+    with pytest.raises(SpecError, match="line 3 is broken: no answer"):
+        read_trace(written(PROMPTS))
+    with pytest.raises(SpecError, match="line 5 is broken: neither a prompt"):
+        read_trace(written(PROMPTS + '{"text": "?"}', name="broken", output_tokens=40))
+    with pytest.raises(SpecError, match="no instants"):
+        draw_workload(WorkloadSpec(replay=source))
+
+
+def test_what_a_batch_does_not_say_can_be_asked_for(written):
+    source = written(BATCH.replace(', "max_tokens": 8', ""), output_tokens=9)
+    assert columns(read_trace(source), "output_tokens", "max_tokens") == [[30, 7, 9], [30, 7, 9]]
+
+
+@pytest.mark.parametrize(
+    ("name", "n_requests"),
+    [("HumanEval.jsonl.gz", 164), ("gsm8k_test.jsonl", 1319), ("mt_bench_question.jsonl", 80)],
+)
+def test_published_prompts(published, name, n_requests):
+    """As many as the source note of the data says."""
+    source = TraceSource(path=published(f"text-prompts/{name}"), output_tokens=256)
+    assert read_trace(source).workload.plan.n_requests == len(read_texts(source)) == n_requests
+
+
+def test_openai_batches(written):
+    trace = read_trace(written(BATCH))
+    assert trace.format == "openai-batch"
+    assert columns(trace, "arrival_ns", "prompt_tokens", "output_tokens") == [
+        [0, 0, 0],
+        [2, 1, 3],
+        [30, 7, 8],
+    ]
+    cautions = {one.code: one.text for one in trace.workload.cautions}
+    assert set(cautions) == {"token_counts_estimated", "outputs_run_to_max_tokens"}
+    assert cautions["token_counts_estimated"].startswith("2 of 3")
+    counted = read_trace(written(ANSWERS))
+    assert columns(counted, "prompt_tokens", "output_tokens") == [[12], [3]]
+    assert counted.workload.cautions == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (AZURE + "2023-11-16 18:19:00,5\n", "line 5 is broken"),
+        (AZURE + "2023-11-16 18:19:00,5,-3\n", "line 5 is broken.*no counts"),
+        (AZURE + "2023-11-16 25:19:00,5,3\n", "line 5 is broken"),
+        (AZURE + "6023-11-16 18:19:00,5,3\n", "arrival_ns does not fit int64"),
+        (AZURE + "2026-13-01 18:19:00,5,3\n", "line 5 is broken: month must be in"),
+        (
+            AZURE + "2023-11-16 18:16:00,5,3\n",
+            "the request of line 5 arrives at .* before its predecessor",
+        ),
+        (AZURE + "2023-11-16 18:19:00,0,3\n", "prompt_tokens of the request of line 5 is 0"),
+        (MOONCAKE + "{", "line 5 is broken"),
+        (
+            MOONCAKE + '\n{"timestamp": 31, "input_length": 5, "output_length": 0}',
+            "output_tokens of the request of line 6 is 0",
+        ),
+        (
+            MOONCAKE + '{"timestamp": -1, "input_length": 5, "output_length": 1}',
+            "the request of line 5 is -1000000",
+        ),
+        (
+            MOONCAKE + '{"timestamp": 1e300, "input_length": 5, "output_length": 1}',
+            "line 5 is broken: 1e.300 is no instant",
+        ),
+        (
+            MOONCAKE + '{"timestamp": 31, "input_length": "5", "output_length": 1}',
+            "line 5 is broken.*input_length",
+        ),
+        (
+            MOONCAKE + '{"timestamp": 31, "input_length": -5, "output_length": 1}',
+            "line 5 is broken.*input_length",
+        ),
+        (
+            LLMSERVINGSIM
+            + '{"arrival_time_ns": 9, "input_toks": 40, "output_toks": 5, "hash_runs": [[0, 5]]}',
+            "line 3 is broken: 5 block ids",
+        ),
+        (SHAREGPT.replace('"from": "gpt", "value": "1234"', '"from": "gpt"'), "line 4 is broken"),
+        (SHAREGPT.replace('"user"', '"tool"'), "line 4 is broken: a message is from 'tool'"),
+        (SHAREGPT[:-2], "the trace is damaged"),
+        (BATCH.replace(', "max_tokens": 8', ""), "line 3 is broken: no max_tokens"),
+        (BATCH + '{"custom_id": "4"}', "line 4 is broken: neither"),
+        (
+            BATCH + '{"custom_id": "4", "response": {"status_code": 500, "body": {"error": 1}}}',
+            "line 4 is broken",
+        ),
+        ("", "the trace is empty"),
+        ("a,b,c\n1,2,3\n", "format is not known"),
+        ('{"promptly": 3}\n', "format is not known"),
+        ("{broken\n", "line 1 is broken"),
+        (AZURE.splitlines()[0], "no requests"),
+    ],
+)
+def test_broken_lines_are_named(written, text, what):
+    source = written(text)
+    with pytest.raises(SpecError, match=what) as caught:
+        read_trace(source)
+    assert source.path in caught.value.where
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(SpecError, match="cannot be read"):
+        read_trace(TraceSource(path=str(tmp_path / "no.csv")))
+
+
+def test_a_forced_format_is_believed(written):
+    with pytest.raises(SpecError, match="line 2 is broken"):
+        read_trace(written(MOONCAKE, format="azure"))
+
+
+def test_sorting_and_leaving_out_are_asked_for(written):
+    mixed = AZURE + "2023-11-16 18:17:04,7,1\n2023-11-16 18:17:05,0,1\n"
+    trace = read_trace(written(mixed, is_sorted=False, skip_empty=True))
+    assert columns(trace, "prompt_tokens") == [[4808, 7, 3180, 110]]
+    assert [one.text for one in trace.workload.cautions] == [
+        "1 of 5 requests were left out: without prompt or answer, or after such a turn"
+    ]
+
+
+def test_a_turn_without_answer_ends_its_session(written):
+    text = SHAREGPT.replace('"12345"', '""')
+    trace = read_trace(written(text, skip_empty=True))
+    assert columns(trace, "prompt_tokens", "session_index") == [[2], [1]]
+
+
+def test_jitter_spreads_rounded_instants_and_keeps_their_order(written):
+    text = "".join(
+        f'{{"timestamp": {3000 * (i // 50)}, "input_length": {i + 1}, "output_length": 1}}\n'
+        for i in range(200)
+    )
+    source = written(text)
+    coarse = read_trace(source)
+    assert [(one.code, one.remedy) for one in coarse.workload.cautions] == [
+        ("instants_are_coarse", "jitter_s = 3 spreads them")
+    ]
+    drawn = draw_workload(WorkloadSpec(replay=written(text, jitter_s=3, speed_up_ratio=2)))
+    assert drawn.cautions == ()
+    assert drawn.plan.prompt_tokens.tolist() == list(range(1, 201))
+    assert len(np.unique(drawn.plan.arrival_ns)) == 200
+    assert np.array_equal(
+        drawn.plan.arrival_ns * 2 // (3 * 10**9), coarse.workload.plan.arrival_ns // (3 * 10**9)
+    )
+
+
+def test_a_trace_lends_its_lengths_or_its_instants(written):
+    path = written(AZURE).path
+    lengths = {"kind": "trace", "path": path, "column": "prompt_tokens"}
+    one = {"name": "a", "prompt_tokens": lengths, "output_tokens": {"kind": "constant", "value": 5}}
+    spec = with_changes(
+        WorkloadSpec(classes=(), replay=TraceSource(path=path)),
+        {"replay": None, "classes": [one], "n_requests": 50},
+        where="x",
+    )
+    assert set(draw_workload(spec).plan.prompt_tokens.tolist()) == {4808, 3180, 110}
+    timed = with_changes(
+        spec,
+        {"n_requests": None, "arrivals": {"kind": "trace", "path": path, "speed_up_ratio": 2}},
+        where="x",
+    )
+    assert draw_workload(timed).plan.arrival_ns.tolist() == [0, 26_000_000, 28_010_020_000]
+    with pytest.raises(SpecError, match="only 3 of 50"):
+        draw_workload(with_changes(timed, {"n_requests": 50}, where="x"))
+
+
+def test_a_replay_can_be_cut(written):
+    spec = WorkloadSpec(replay=written(AZURE))
+    assert draw_workload(with_changes(spec, {"n_requests": 2}, where="x")).plan.n_requests == 2
+    assert draw_workload(with_changes(spec, {"duration_s": 10}, where="x")).plan.n_requests == 2
+    with pytest.raises(SpecError, match="has 3 requests, not 4"):
+        draw_workload(with_changes(spec, {"n_requests": 4}, where="x"))
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=20))
+def test_the_prefix_tree_finds_the_longest_and_its_first_holder(prompts):
+    tree = PrefixTree()
+    for row, prompt in enumerate(prompts):
+        owner, n_shared = tree.longest(row, prompt)
+        lengths = [
+            next((k for k in range(len(prompt), 0, -1) if earlier[:k] == prompt[:k]), 0)
+            for earlier in prompts[:row]
+        ]
+        assert n_shared == max(lengths, default=0)
+        assert owner == (lengths.index(n_shared) if n_shared else NONE)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_requests", "means"),
+    [
+        ("azure-llm-2023/AzureLLMInferenceTrace_conv.csv", 19_366, (1155, 211)),
+        ("azure-llm-2023/AzureLLMInferenceTrace_code.csv", 8_819, (2048, 28)),
+        ("mooncake-fast25/conversation_trace.jsonl", 12_031, (12_035, 343)),
+        ("mooncake-fast25/synthetic_trace.jsonl", 3_993, (15_325, 149)),
+        ("llmservingsim-vllm-bench/workload_sharegpt-llama-3.1-8b-300-sps10.jsonl", 300, None),
+    ],
+)
+def test_published_traces(published, name, n_requests, means):
+    """Rows and means are those that the source note of the data says it counted."""
+    plan = read_trace(TraceSource(path=published(name))).workload.plan
+    assert plan.n_requests == n_requests
+    if means is not None:
+        assert (round(plan.prompt_tokens.mean()), round(plan.output_tokens.mean())) == means
+
+
+@pytest.mark.parametrize(("name", "hits"), [("conversation", 0.374), ("synthetic", 0.651)])
+def test_published_prefix_hits(published, name, hits):
+    """An endless cache hits as many tokens as were counted for the data's source note, to its last digit."""
+    plan = read_trace(
+        TraceSource(path=published(f"mooncake-fast25/{name}_trace.jsonl"))
+    ).workload.plan
+    assert plan.prefix_tokens.sum() / plan.prompt_tokens.sum() == pytest.approx(hits, abs=5e-4)
+
+
+def test_published_block_ids_are_those_of_the_trace(published):
+    """For full blocks of 512 tokens our ids name the same blocks as the trace's own."""
+    path = published("mooncake-fast25/conversation_trace.jsonl")
+    plan = read_trace(TraceSource(path=path)).workload.plan
+    contents = block_contents(plan, 512)
+    with Path(path).open() as file:
+        rows = [json.loads(line) for line in file]
+    theirs = np.concatenate([row["hash_ids"][: row["input_length"] // 512] for row in rows])
+    ours = np.concatenate(
+        [
+            contents.ids[start : start + row["input_length"] // 512]
+            for start, row in zip(contents.start, rows, strict=False)
+        ]
+    )
+    pairs = np.unique(np.stack([theirs, ours]), axis=1)
+    assert len(np.unique(theirs)) == len(np.unique(ours)) == pairs.shape[1]
