@@ -86,7 +86,7 @@ class Reader(NamedTuple):
 CONFIGS = tuple(
     json.dumps(one[0] | {"model_type": name})
     for name, one in json.loads(
-        (ROOT / "tests" / "spec" / "small_configs.json").read_text()
+        (ROOT / "tests" / "inputs" / "small_configs.json").read_text()
     ).items()
 )
 

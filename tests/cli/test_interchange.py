@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_line import check_refused, run
-from test_examples import check, check_json, examples, run_one_of_each
+from test_examples import check, check_json, examples, run_here
 
 from inferometer.records.reading import read_run
 
@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("line", [line for verb in ("import", "export") for line in examples(verb)])
 def test_examples(line, folder):
-    check(line, run_one_of_each(line, folder))
+    check(line, run_here(line, folder=folder))
     for path in (folder / "report.json", folder / "requests.csv"):
         path.unlink(missing_ok=True)
     shutil.rmtree(folder / "runs" / "aiperf", ignore_errors=True)

@@ -14,7 +14,9 @@ import duckdb
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
+
+from inferometer.report.drawing import SafeConsole
 
 _SHOWN_BY: Final[Mapping[str, str]] = {
     "PredictAnswer": "inferometer.api.predict_text:predict_text",
@@ -85,14 +87,14 @@ class Answer:
 
     def __str__(self) -> str:
         """The answer in words and tables."""
-        console = Console(width=_COLUMNS, file=StringIO(), force_terminal=False)
+        console = SafeConsole(width=_COLUMNS, file=StringIO())
         with console.capture() as captured:
             console.print(self.page())
         return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
 
     def _repr_html_(self) -> str:
         """The same in a notebook, with its colours."""
-        console = Console(width=_COLUMNS, file=StringIO(), record=True, force_jupyter=False)
+        console = SafeConsole(width=_COLUMNS, file=StringIO(), record=True)
         console.print(self.page())
         return console.export_html(inline_styles=True, code_format=_HTML)
 

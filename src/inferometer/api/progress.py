@@ -5,7 +5,7 @@ is done in silence. The listener is a context variable, so that code deep inside
 on.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, NamedTuple
@@ -34,7 +34,7 @@ def talk(event: object) -> None:
 
 
 @contextmanager
-def heard_by(listener: Listener | None) -> Iterator[None]:
+def heard_by(listener: Listener | None) -> Generator[None]:
     """Until the end of the block ``listener`` hears what is going on; None keeps the present one."""
     if listener is None:
         yield

@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from inferometer.api.question import Field, fields_of, question_of
+from inferometer.cli.terminal import write_answer
 from inferometer.inputs.synonyms import number_format
 from inferometer.inputs.types import DType
 
@@ -143,7 +144,7 @@ def _show_all(ctx: click.Context, _parameter: click.Parameter, value: Any) -> No
         if isinstance(command, QuestionCommand):
             command.format_grouped(ctx, formatter, is_all=True)
         command.format_epilog(ctx, formatter)
-        click.echo(formatter.getvalue().rstrip("\n"))
+        write_answer(formatter.getvalue().rstrip("\n"))
         ctx.exit()
 
 

@@ -13,9 +13,10 @@ import msgspec
 from rich.status import Status
 from rich.text import Text
 
-from inferometer.cli.drawing import SafeConsole
-from inferometer.cli.terminal import STDERR, printable_json, talk
+from inferometer.cli.terminal import STDERR, talk
 from inferometer.measure.load.watch import LoadProgress, OnProgress
+from inferometer.report.drawing import SafeConsole
+from inferometer.report.printable import printable_json
 from inferometer.units import format_duration, format_number
 
 _EVERY_S: Final = 5.0

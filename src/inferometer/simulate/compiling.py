@@ -122,6 +122,7 @@ def entry(function: Function) -> Function:
 REACHED: Final = (
     "acceptance",
     "batch_config",
+    "cancelling",
     "cluster_config",
     "compiling",
     "demand",

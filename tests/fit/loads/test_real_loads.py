@@ -25,7 +25,7 @@ WORKLOAD = DATA / "workload_sharegpt-llama-3.1-8b-300-sps10.jsonl"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the published runs are not at hand")
 
 
-def subject(hardware="rtx_4090", told=None):
+def subject(hardware="rtx_4090", reported=None):
     device, model = (
         (None, None) if hardware is None else (find_hardware(hardware), find_model("llama-3.1-8b"))
     )
@@ -34,7 +34,7 @@ def subject(hardware="rtx_4090", told=None):
         model=model,
         hardware=device,
         engine=VLLM,
-        reported=told or ReportedSettings(),
+        reported=reported or ReportedSettings(),
     )
 
 

@@ -6,14 +6,18 @@ from typing import TextIO
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from inferometer.cli.terminal import printable
+from inferometer.report.printable import printable
 
 
 class SafeConsole(Console):
     """A console on which only rich itself drives the terminal: names are no markup, no emoji, no escape sequences."""
 
-    def __init__(self, *, file: TextIO | None = None, width: int | None = None) -> None:
-        super().__init__(file=file, width=width, highlight=False, markup=False, emoji=False)
+    def __init__(
+        self, *, file: TextIO | None = None, width: int | None = None, record: bool = False
+    ) -> None:
+        super().__init__(
+            file=file, width=width, record=record, highlight=False, markup=False, emoji=False
+        )
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
