@@ -60,7 +60,7 @@ check: setup
 
 # What computes runs side by side; what measures, or waits for a server, has the machine to itself, and a second try where it failed:
 # the machine may have stood still. What fails twice fails.
-COMPUTING := $(addprefix tests/,cli/test_executor_options.py cli/test_fit_load.py decide fit measure/engines measure/executors \
+COMPUTING := $(addprefix tests/,cli/test_executor_options.py cli/test_fit_load.py decide fit golden measure/engines measure/executors \
   measure/test_environments.py perfmodel records report simulate inputs stats verify)
 SLOW = INFEROMETER_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -q -m "slow and not gpu" --durations=15
 MEASURING = $(SLOW) $(addprefix --ignore=,$(COMPUTING))

@@ -85,10 +85,10 @@ def _headline(answer: SizeAnswer) -> str:
     pick = answer.pick
     if pick is None:
         nearest = f"; nearest: {_nearest(answer.impossible[0])}" if answer.impossible else ""
-        return (
-            f"ANSWER nothing on offer keeps {answer.objective} for {answer.model_id} at"
-            f" {asked}{nearest}"
-        )
+        question = f"{answer.objective} for {answer.model_id} at {asked}"
+        if answer.n_unexamined:
+            return f"ANSWER undecided: nothing was shown to meet {question} in time{nearest}"
+        return f"ANSWER nothing on offer meets {question}{nearest}"
     served = pick.asked.served
     cost = "" if pick.usd_per_hour is None else f"; ${pick.usd_per_hour:.2f}/h"
     output_cost = pick.costs.usd_per_million_output_tokens

@@ -16,7 +16,7 @@ import numpy as np
 
 from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.types import DType, EngineSpec, ModelSpec
-from inferometer.measure.engines.hf_folder import GgufContent, hash_file, read_gguf
+from inferometer.measure.engines.gguf_file import GgufContent, hash_file, read_gguf
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory, Repetition
 from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
