@@ -15,11 +15,11 @@ from hypothesis import given, strategies as st
 from rich.table import Table
 from rich.text import Text
 
+from inferometer.api.drawing import SafeConsole
+from inferometer.api.printable import printable, printable_json
 from inferometer.cli.answer import give
 from inferometer.cli.terminal import talk
 from inferometer.errors import MeasureError
-from inferometer.report.drawing import SafeConsole
-from inferometer.report.printable import printable, printable_json
 from inferometer.suggestions import command
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202eb\u2028c\r\x7f\ud800"
@@ -83,7 +83,7 @@ def test_suggestions_quote_what_others_chose(name):
 
 
 PRINTS = re.compile(r"\b(click\.s?echo|print|Console|sys\.stdout\.write|sys\.stderr\.write)\(")
-MAY_PRINT = {"cli/terminal.py", "report/drawing.py", "measure/engines/transformers_engine.py"}
+MAY_PRINT = {"cli/terminal.py", "api/drawing.py", "measure/engines/transformers_engine.py"}
 """The last one writes into the log of an engine's worker."""
 
 

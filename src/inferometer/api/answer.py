@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import RenderableType
 
-from inferometer.report.drawing import SafeConsole
+from inferometer.api.drawing import SafeConsole
 
 _SHOWN_BY: Final[Mapping[str, str]] = {
     "PredictAnswer": "inferometer.api.predict_text:predict_text",

@@ -17,10 +17,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from inferometer.api.drawing import SafeConsole
+from inferometer.api.printable import printable_json
 from inferometer.cli.terminal import write_answer, write_drawn
 from inferometer.errors import COMMAND
-from inferometer.report.drawing import SafeConsole
-from inferometer.report.printable import printable_json
 
 T = TypeVar("T")
 

@@ -13,10 +13,10 @@ import msgspec
 from rich.status import Status
 from rich.text import Text
 
+from inferometer.api.drawing import SafeConsole
+from inferometer.api.printable import printable_json
 from inferometer.cli.terminal import STDERR, talk
 from inferometer.measure.load.watch import LoadProgress, OnProgress
-from inferometer.report.drawing import SafeConsole
-from inferometer.report.printable import printable_json
 from inferometer.units import format_duration, format_number
 
 _EVERY_S: Final = 5.0

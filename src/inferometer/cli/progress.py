@@ -16,12 +16,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from inferometer.api.drawing import SafeConsole
 from inferometer.api.progress import PartsDone, heard_by
 from inferometer.cli.load_progress import shown_load
 from inferometer.cli.terminal import STDERR, talk
 from inferometer.measure.load.watch import LoadProgress
 from inferometer.measure.time_left import OnProgress, Progress as SweepProgress
-from inferometer.report.drawing import SafeConsole
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Final, TextIO
 
 import click
 
-from inferometer.report.printable import printable
+from inferometer.api.printable import printable
 
 
 def write_answer(text: str) -> None:
