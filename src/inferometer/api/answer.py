@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from io import StringIO
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 import duckdb
 import msgspec
@@ -44,6 +44,9 @@ class Answer:
 
     __slots__ = ()
 
+    table: ClassVar[str | None] = None
+    """The field that is the main table, with dots into records; None: the answer is one row."""
+
     def to_dict(self) -> dict[str, Any]:
         """The answer as ``--json`` prints it: plain dictionaries, lists, numbers and text."""
         return cast("dict[str, Any]", msgspec.to_builtins(self))
@@ -51,16 +54,14 @@ class Answer:
     def rows(self) -> list[dict[str, Any]]:
         """The main table of the answer: one dictionary of numbers and text for each row.
 
-        Rows are those of the longest field that is a list of records, else the answer is one row.
-        Records in records become columns with a dot: ``likely.value``.
+        Records in records become columns with a dot: ``likely.value``. Where the table is empty
+        the answer itself is the one row.
         """
-        tables = [
-            value
-            for value in self.to_dict().values()
-            if isinstance(value, list | tuple) and value and isinstance(value[0], dict)
-        ]
-        chosen = max(tables, key=len, default=[self.to_dict()])
-        return [dict(_flat(row)) for row in chosen]
+        answer = self.to_dict()
+        rows: Any = answer
+        for name in () if self.table is None else self.table.split("."):
+            rows = rows[name]
+        return [dict(_flat(row)) for row in (rows if self.table and rows else [answer])]
 
     def to_arrow(self) -> duckdb.DuckDBPyRelation:
         """The main table as an object of Arrow's C stream interface (``__arrow_c_stream__``).

@@ -92,7 +92,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
     check_prompts(
         workload,
         traffic.plan_at(workload, start_load_of(workload), requests.most_requests),
-        deployment.config.max_model_len,
+        servers.deployment.config.max_model_len,
     )
     limit = TimeLimit(question.time_limit)
     search = Search(
@@ -113,10 +113,10 @@ def capacity(question: Capacity) -> CapacityAnswer:
         is_resolved=found.is_resolved,
         is_located=found.is_located,
         levels=levels,
-        engine=deployment.config.engine,
+        engine=servers.deployment.config.engine,
         n_replicas=servers.n_replicas,
         router=servers.rules.router if servers.n_replicas > 1 else None,
-        step_times_from=deployment.step_times.origin,
+        step_times_from=servers.deployment.step_times.origin,
         next_step=_next_step(found, alone),
     )
     decision_pages.write_capacity_page(answer, question.report)
@@ -124,7 +124,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
 
 
 def _levels(
-    search: "Search",
+    search: Search,
     alone: lone_request.LoneRequest | None,
     workload: types.WorkloadSpec,
     where: executors.Executor,

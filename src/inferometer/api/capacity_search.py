@@ -15,20 +15,12 @@ from inferometer.simulate.gate_config import GateConfig
 
 _SPAN_RATIO: Final = 1e4
 """From the start of the search, up and down."""
-
-
 _MOST_EFFORT: Final = 6
 """Probes get longer until verdicts are decided, the traffic's limit is reached, or the time is
 over."""
-
-
 _FIRST_REQUESTS: Final = 40
-
-
 _LIKELY_FRACTION: Final = 0.7
 """Of the time limit, for the capacity at likely step times; the other cases share the rest."""
-
-
 _LAST_FRACTION: Final = 1.2
 """Of its share of the time: when a simulation that still runs is given up."""
 _ROUGH_RESOLUTION_RATIO: Final = 0.1
@@ -98,7 +90,7 @@ class Search(NamedTuple):
             self.deployment, self.deployment.step_times.likely, plan, self.objective
         )
 
-    def at(self, one: "CaseLoad") -> PacedCapacity:
+    def at(self, one: CaseLoad) -> PacedCapacity:
         """The capacity of this server, looked for from this load on; only the likely one is located closely."""
         case, start_load = one
         is_likely, n_others = case == "likely", len(self.deployment.cases) - 1

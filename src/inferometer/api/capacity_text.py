@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -66,6 +67,8 @@ class PacedCapacity:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityAnswer(Answer):
     """The capacity at likely step times, and at both ends of what they may be, or in draws."""
+
+    table: ClassVar[str | None] = "levels"
 
     model_id: str
     workload_name: str

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -18,6 +19,8 @@ from inferometer.units import format_duration, format_fraction
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainAnswer(Answer):
     """The parts of each step's time, and how well the model that says so does on points that it had not seen."""
+
+    table: ClassVar[str | None] = "explained"
 
     explained: tuple[Explained, ...]
     held_out: tuple[HeldOutRow, ...]

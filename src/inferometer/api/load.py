@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from rich.console import RenderableType
 
@@ -26,6 +26,8 @@ from inferometer.report.request_views import RequestReportView
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadAnswer(Answer):
     """How the server did; whether that can be trusted is in ``requests.online.validity``."""
+
+    table: ClassVar[str | None] = "requests.summaries"
 
     requests: RequestRunAnswer
     is_interrupted: bool

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -22,6 +23,8 @@ from inferometer.report import html, terminal, views
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredAnswer(Answer):
     """Where the measurements are, and what they say."""
+
+    table: ClassVar[str | None] = "view.points"
 
     run: str
     csv: str

@@ -2,8 +2,8 @@
 
 Each verb has one question class, and groups of fields that verbs share (the server, the workload,
 the limits) are fields of it. From that one definition come the keyword arguments of the Python
-function, the flags of the command line, and the keys of a plan file; ``question_of`` builds a
-question from any of them and is the one place that checks values.
+function and the flags of the command line. ``question_of`` builds a question from either, or from
+the server of a plan file, and checks every value.
 """
 
 import dataclasses
@@ -89,6 +89,12 @@ class Field(NamedTuple):
     def flags(self) -> tuple[str, ...]:
         """All flags on the command line."""
         return self.option.flags or (f"--{self.name.replace('_', '-')}",)
+
+    @property
+    def least(self) -> float | None:
+        """The lower bound; what is written as text (durations, sizes, speeds) is never negative."""
+        is_parsed_number = self.option.parse is not None and self.kind in {int, float}
+        return 0.0 if self.option.least is None and is_parsed_number else self.option.least
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -229,32 +235,37 @@ def _one(field: Field, value: object) -> object:  # noqa: PLR0911 -- one kind af
 
 def _number(field: Field, value: object) -> int | float:
     is_whole = field.kind is int
+    allowed = bounds_in_words(
+        is_whole=is_whole, least=field.least, most=field.option.most, is_open=field.option.is_open
+    )
     if isinstance(value, bool) or not isinstance(value, int | float):
         try:
             value = int(str(value)) if is_whole else float(str(value))
         except ValueError:
-            raise _refused(field, value, bounds_in_words(field)) from None
-    number = float(value)
-    low = field.option.least
-    is_low = low is not None and (number <= low if field.option.is_open else number < low)
-    is_high = field.option.most is not None and number > field.option.most
-    if is_low or is_high or (is_whole and number != math.floor(number)):
-        raise _refused(field, value, bounds_in_words(field))
-    check_number(value, field.name, where=field.flag)
-    return int(value) if is_whole else number
+            raise _refused(field, value, allowed) from None
+    check_number(value, field.name, where=field.flag)  # NaN and infinity end here
+    low, high = field.least, field.option.most
+    is_low = low is not None and (value <= low if field.option.is_open else value < low)
+    is_high = high is not None and value > high
+    if is_low or is_high or (is_whole and value != math.floor(value)):
+        raise _refused(field, value, allowed)
+    return int(value) if is_whole else float(value)
 
 
-def bounds_in_words(field: Field) -> str:
-    """``a whole number of at least 1``"""
-    option = field.option
-    least = (
-        ""
-        if option.least is None
-        else f" {'above' if option.is_open else 'of at least'} {option.least:g}"
-    )
-    most = "" if option.most is None else f" up to {option.most:g}"
-    kind = "a whole number" if field.kind is int else "a number"
-    return f"{kind}{least}{' and' if least and most else ''}{most}"
+def bounds_in_words(
+    *, is_whole: bool, least: float | None, most: float | None, is_open: bool = False
+) -> str:
+    """Which numbers are allowed; ``is_open``: ``least`` itself is not.
+
+    Example
+    -------
+    >>> bounds_in_words(is_whole=True, least=1, most=None)
+    'a whole number of at least 1'
+    """
+    low = "" if least is None else f" {'above' if is_open else 'of at least'} {least:g}"
+    high = "" if most is None else f" up to {most:g}"
+    kind = "a whole number" if is_whole else "a number"
+    return f"{kind}{low}{' and' if low and high else ''}{high}"
 
 
 def _refused(field: Field, value: object, allowed: str) -> SpecError:
@@ -279,9 +290,6 @@ def DURATION(text: str, where: str) -> float:  # noqa: N802 -- reads as a type i
     return parse_duration_s(text, where=where)
 
 
-ANSWERED: Final = "progress"
-
-
 def signature_of(question: type[Any]) -> inspect.Signature:
     """What the Python function of a question takes: shown by editors and notebooks."""
     parameters = [
@@ -295,9 +303,9 @@ def signature_of(question: type[Any]) -> inspect.Signature:
             default=(
                 inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
             ),
-            annotation=field.kind,
+            annotation=field.kind | None if field.is_optional else field.kind,
         )
         for field in sorted(fields_of(question), key=lambda one: not one.option.is_argument)
     ]
-    progress = inspect.Parameter(ANSWERED, inspect.Parameter.KEYWORD_ONLY, default=None)
+    progress = inspect.Parameter("progress", inspect.Parameter.KEYWORD_ONLY, default=None)
     return inspect.Signature([*parameters, progress])

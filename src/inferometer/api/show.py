@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from rich.console import Group, RenderableType
 
@@ -19,6 +19,8 @@ from inferometer.report.views import SweepReportView
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowAnswer(Answer):
     """All that a run says; the same facts as in the report."""
+
+    table: ClassVar[str | None] = "requests"
 
     runs: tuple[str, ...]
     view: SweepReportView | None

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple
 
 from inferometer import suggestions
 from inferometer.api import deployment_view, simulated_record
@@ -60,6 +60,8 @@ class SimulateAnswer(Answer):
     A verdict is *met* or *missed* where it is so on all of these; else *undecided*. None without an
     objective.
     """
+
+    table: ClassVar[str | None] = "levels"
 
     workload_name: str
     workload: description.PlanDescription

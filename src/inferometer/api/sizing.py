@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from inferometer.api import sizing_cautions, sizing_over_time
 from inferometer.api.answer import Answer
@@ -34,6 +34,8 @@ class Impossible:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeAnswer(Answer):
     """What to buy. ``verdict`` is that of the pick at likely, fast and slow step times."""
+
+    table: ClassVar[str | None] = "kinds"
 
     model_id: str
     workload_name: str

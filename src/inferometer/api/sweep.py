@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -28,6 +28,8 @@ from inferometer.inputs.types import EngineSpec, SweepPlan, SweepPoint
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSweep(Answer):
     """What ``--dry-run`` gives: what would be measured, in this order, and where it would be stored."""
+
+    table: ClassVar[str | None] = "points"
 
     summary: str
     run: str

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from rich.console import RenderableType
 
@@ -23,6 +23,8 @@ LEDGER: Final = Path("ledger/ledger.jsonl")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyAnswer(Answer):
     """What was predicted and what came of it; the verdict is that of all claims together."""
+
+    table: ClassVar[str | None] = "experiment.claims"
 
     verdict: checking.CheckVerdict
     experiment: score.Experiment

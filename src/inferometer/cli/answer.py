@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, get_args
 
-import click
 import msgspec
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -82,8 +81,3 @@ def json_schema(answer_type: Any) -> dict[str, Any]:
         return msgspec.json.schema(answer_type)
     schemas, definitions = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     return {"anyOf": list(schemas), "$defs": definitions}
-
-
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the answer as JSON (see `inferometer schema`)."
-)

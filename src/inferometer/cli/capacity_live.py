@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from inferometer.api import capacity_text, decision_pages, load_request, load_running, load_wording
-from inferometer.cli import answer, load_options, terminal
+from inferometer.cli import answer, flags, load_options, terminal
 from inferometer.cli.flags import takes
 from inferometer.cli.progress import heard
 from inferometer.decide import capacity, probing
@@ -118,7 +118,7 @@ Examples (a server must listen there):
     help="Folder of the probes; the same one goes on.",
 )
 @takes(decision_pages.Page, "page")
-@answer.json_option
+@flags.json_option
 def command(
     request: load_request.LoadRequest,
     *,

@@ -7,7 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from inferometer.cli.answer import give, json_option
+from inferometer.cli.answer import give
+from inferometer.cli.flags import json_option
 from inferometer.inputs.catalog import (
     find_hardware,
     find_model,

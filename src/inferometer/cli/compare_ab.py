@@ -14,7 +14,7 @@ from inferometer import suggestions
 from inferometer.api import ab_pairs, compare_text
 from inferometer.api.compare import Rule, rule_of
 from inferometer.api.load_request import LoadRequest
-from inferometer.cli import answer, terminal
+from inferometer.cli import answer, flags, terminal
 from inferometer.cli.flags import takes
 from inferometer.cli.load_options import takes_two_loads
 from inferometer.cli.progress import heard
@@ -55,7 +55,7 @@ Examples (servers must listen there):
     help="Folder of the runs; the same one resumes.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be sent.")
-@answer.json_option
+@flags.json_option
 def command(
     requests: tuple[LoadRequest, LoadRequest],
     asked_rule: Rule,

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from inferometer.api import deployment_folder
-from inferometer.cli import answer
+from inferometer.cli import answer, flags
 from inferometer.decide.artefacts.folder import read_plan
 from inferometer.decide.artefacts.packaging import Wishes
 from inferometer.errors import SpecError
@@ -100,7 +100,7 @@ Examples:
     metavar="HOST:PORT",
     help="A replica outside Kubernetes, for router and metrics; repeatable.",
 )
-@answer.json_option
+@flags.json_option
 def command(plan: Path, **flags: Any) -> None:
     """Write the files that run, watch and check PLAN, the plan.json of `inferometer size --out DIR`.
 

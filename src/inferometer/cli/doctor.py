@@ -6,7 +6,8 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from inferometer.cli.answer import give, json_option
+from inferometer.cli.answer import give
+from inferometer.cli.flags import json_option
 from inferometer.measure.host import examine_machine, host_facts
 from inferometer.records.types import Caution, HostFacts
 from inferometer.units import format_bytes

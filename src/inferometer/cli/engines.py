@@ -8,7 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from inferometer.cli.answer import give, json_option
+from inferometer.cli.answer import give
+from inferometer.cli.flags import json_option
 from inferometer.cli.terminal import talk
 from inferometer.errors import MissingEngineError
 from inferometer.inputs.types import EngineName

@@ -8,7 +8,8 @@ import click
 
 from inferometer.api.analysis import analyse
 from inferometer.api.sweep_table import table_rows
-from inferometer.cli.answer import give, json_option
+from inferometer.cli.answer import give
+from inferometer.cli.flags import json_option
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.objectives import parse_objective
 from inferometer.records.durability import replace_file

@@ -8,7 +8,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -16,7 +16,6 @@ from click.core import ParameterSource
 from inferometer.api.question import Field, fields_of, question_of
 from inferometer.cli.terminal import write_answer
 from inferometer.inputs.synonyms import number_format
-from inferometer.inputs.types import DType
 
 Q = TypeVar("Q")
 HEADINGS: Final = (
@@ -169,7 +168,7 @@ def asks(
             callback=_show_all,
             help="Show all options and exit.",
         )(wrapped)
-        wrapped = QUESTION_JSON(wrapped)
+        wrapped = json_option(wrapped)
         for field in reversed(fields_of(question)):
             wrapped = _parameter(field)(wrapped)
         return wrapped
@@ -244,7 +243,7 @@ def _click_type(field: Field) -> Any:
     return click.Path(path_type=Path) if field.kind is Path else click.STRING
 
 
-QUESTION_JSON: Final = click.option(
+json_option: Final = click.option(
     "--json",
     _AS_JSON,
     is_flag=True,
@@ -273,10 +272,6 @@ def takes(group: type[Q], name: str) -> Callable[[Callable[..., Any]], Callable[
     return decorated
 
 
-# Which number format does a flag name?
-# `fp8`, `bf16` and `awq` are understood wherever a format is.
-
-
 class NumberFormat(click.ParamType[str]):
     """A flag's value among ``allowed``, under any spelling of it.
 
@@ -302,8 +297,3 @@ class NumberFormat(click.ParamType[str]):
             return text
         flag = "a number format" if param is None else param.opts[0]
         return number_format(text, allowed=(*self.extra, *self.allowed), where=flag)
-
-
-FORMAT: Final = NumberFormat(get_args(DType))
-FORMAT_OR_AUTO: Final = NumberFormat(get_args(DType), extra=("auto",))
-FORMAT_OR_NONE: Final = NumberFormat((*get_args(DType), "none"))

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from inferometer import suggestions
-from inferometer.cli.answer import give, json_option
+from inferometer.cli.answer import give
+from inferometer.cli.flags import json_option
 from inferometer.errors import RecordError
 from inferometer.records.imports.detection import read_results
 from inferometer.records.imports.imported import Imported

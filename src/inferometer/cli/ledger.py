@@ -11,7 +11,8 @@ from rich.console import RenderableType
 from inferometer import suggestions
 from inferometer.api.ledger_text import ledger_markdown, ledger_text, short_markdown
 from inferometer.api.verify import LEDGER
-from inferometer.cli.answer import give, json_option
+from inferometer.cli.answer import give
+from inferometer.cli.flags import json_option
 from inferometer.cli.terminal import talk
 from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door

@@ -8,7 +8,8 @@ import click
 import msgspec
 from rich.console import RenderableType
 
-from inferometer.cli.answer import give, json_option, json_schema
+from inferometer.cli.answer import give, json_schema
+from inferometer.cli.flags import json_option
 from inferometer.cli.main import VERBS
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from inferometer import __version__
 from inferometer.api import decision_pages, tick_game
-from inferometer.cli import answer, terminal
+from inferometer.cli import answer, flags, terminal
 from inferometer.cli.flags import takes
 from inferometer.records import reading, slot_timeline
 from inferometer.report import html, perfetto, request_terminal, request_words, timeline_html
@@ -151,7 +151,7 @@ Examples:
     help="Write a trace for ui.perfetto.dev (.json.gz).",
 )
 @takes(decision_pages.Page, "page")
-@answer.json_option
+@flags.json_option
 def command(
     run: Path | None,
     first_step: int,

@@ -4,6 +4,7 @@ from typing import Final
 
 import click
 
+from inferometer.api.question import bounds_in_words
 from inferometer.errors import SpecError
 from inferometer.units import check_number
 
@@ -99,14 +100,10 @@ def _allowed(error: click.BadParameter) -> str | None:
     if isinstance(kind, click.Choice):
         return ", ".join(str(choice) for choice in kind.choices)
     if isinstance(kind, (click.IntRange, click.FloatRange)):
-        number = "a whole number" if isinstance(kind, click.IntRange) else "a number"
-        least = (
-            ""
-            if kind.min is None
-            else f" {'above' if kind.min_open else 'of at least'} {kind.min:g}"
+        is_whole = isinstance(kind, click.IntRange)
+        return bounds_in_words(
+            is_whole=is_whole, least=kind.min, most=kind.max, is_open=kind.min_open
         )
-        most = "" if kind.max is None else f" {'below' if kind.max_open else 'up to'} {kind.max:g}"
-        return f"{number}{least}{' and' if least and most else ''}{most}"
     if isinstance(kind, (click.types.IntParamType, click.types.FloatParamType)):
         return "a whole number" if isinstance(kind, click.types.IntParamType) else "a number"
     return error.param.help if isinstance(error.param, click.Option) else None

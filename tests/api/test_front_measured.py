@@ -1,0 +1,119 @@
+"""Do the functions that measure, fit and prove answer through the front door, as the commands do?"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import inferometer as im
+from inferometer.api.answer import _SHOWN_BY, Answer
+from inferometer.errors import InferometerError, SpecError
+from inferometer.serve.emulator_plan import EmulatorPlan
+from inferometer.serve.emulator_process import start
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.step_cost import linear_cost
+
+SWEPT = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
+PLAN = EmulatorPlan(
+    model_name="m",
+    config=SchedulerConfig(num_blocks=20_000, max_model_len=16_384, max_num_seqs=64),
+    cost=linear_cost(launch_s=1e-3),
+    mean_output_tokens=None,
+)
+POINTS = """name = "points"
+[server]
+model = "smollm2-135m"
+hardware = "l4"
+[points]
+prompt_tokens = [64, 256]
+batch_sizes = [1, 4]
+gen_tokens = 13
+"""
+
+
+def test_a_server_is_loaded(tmp_path):
+    heard = []
+    with start(PLAN) as emulator:
+        answer = im.load(
+            emulator.url,
+            workload="20x8",
+            rate=50,
+            requests=40,
+            out=tmp_path / "run",
+            export=["csv"],
+            progress=heard.append,
+        )
+        with pytest.raises(SpecError, match="dry run"):
+            im.load(emulator.url, rate=50, requests=4, dry_run=True)
+    assert answer.rows()[0]["n_requests"] == 40
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert any(isinstance(one, str) and "40 requests" in one for one in heard)
+    assert "TTFT" in str(answer)
+
+
+def test_a_sweep_is_planned_fitted_and_explained(tmp_path):
+    planned = im.sweep(
+        "smollm2-135m",
+        load_format="dummy",
+        seq="16,64",
+        batch_sizes="1,2",
+        dry_run=True,
+        out=tmp_path / "run",
+    )
+    assert len(planned.rows()) == 4
+    assert not (tmp_path / "run").exists()
+    run = shutil.copytree(SWEPT, tmp_path / "swept")
+    fitted = im.fit(run, out=tmp_path / "step_time.json")
+    assert fitted.model is not None
+    assert "launch" in str(fitted)
+    explained = im.explain([run])
+    assert {row["phase"] for row in explained.rows()} == {"prefill", "decode"}
+    asked = {"fit": tmp_path / "step_time.json", "batch": 2, "prompt": 64}
+    assert im.predict("smollm2-135m", **asked).basis == "fitted"
+
+
+def test_a_plan_is_sealed(tmp_path):
+    plan = tmp_path / "points.toml"
+    plan.write_text(POINTS)
+    proved = im.verify(
+        plan, seal_only=True, out=tmp_path / "proof", ledger=tmp_path / "ledger.jsonl"
+    )
+    assert proved.verdict == "open"
+    assert len(proved.rows()) == 8
+
+
+def test_every_answer_knows_how_it_looks_and_which_table_is_its_own():
+    def kinds(of):
+        return [one for kind in of.__subclasses__() for one in (kind, *kinds(kind))]
+
+    answers = {kind.__name__: kind for kind in kinds(Answer)}
+    assert set(answers) == set(_SHOWN_BY)
+    for kind in answers.values():
+        if kind.table is not None:
+            assert kind.table.partition(".")[0] in kind.__dataclass_fields__
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch": float("nan")},
+        {"batch": float("inf")},
+        {"batch": 10**400},
+        {"batch": True},
+        {"usd_per_hour": "cheap"},
+        {"prompt": "1e3"},
+        {"gpu_memory_utilization": float("nan")},
+        {"quantization": ["int8"]},
+        {"speculative": 4},
+    ],
+    ids=str,
+)
+def test_numbers_that_cannot_be_are_refused(options):
+    with pytest.raises(InferometerError):
+        im.predict("llama-3.1-8b", hardware="h100_sxm", **options)
+
+
+def test_durations_are_never_negative():
+    for options in ({"duration": -5}, {"until": -1.0}, {"kv_link": float("nan")}):
+        with pytest.raises(SpecError):
+            im.simulate("llama-3.1-8b", hardware="h100_sxm", rate=5, prefill_replicas=1, **options)
