@@ -24,9 +24,12 @@ READERS = frozenset({"show", "report", "explain", "export", "compare", "verify"}
 
 
 def commands_of(verb: str) -> list[click.Command]:
-    """A verb's parsers: some verbs have a second one for servers."""
+    """A verb's parsers: some verbs have a second one for servers; each study has its own."""
     with click.Context(app) as context:
         command = app.get_command(context, verb)
+        if isinstance(command, click.Group):
+            found = [command.get_command(context, name) for name in command.list_commands(context)]
+            return [one for one in found if one is not None]
     assert command is not None, f"no verb {verb!r}"
     others = {"capacity": [capacity_live.command], "compare": [compare_ab.command]}
     return [command, *others.get(verb, [])]
@@ -65,6 +68,9 @@ def check_words(words: tuple[str, ...]) -> None:
     if "--help" in arguments:
         assert verb in VERBS
         return
+    if verb == "study":
+        study, *arguments = arguments
+        assert study in {command.name for command in commands_of(verb)}
     problems = [
         problem
         for command in commands_of(verb)

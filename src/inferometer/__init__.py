@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         report,
         simulate,
         size,
+        study,
         sweep,
         verify,
     )
@@ -45,6 +46,7 @@ __all__ = [
     "report",
     "simulate",
     "size",
+    "study",
     "sweep",
     "verify",
 ]

@@ -4,6 +4,7 @@ How an answer looks is known by another module, which is imported when it is sho
 only computes does not wait for it.
 """
 
+import csv
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,7 @@ _SHOWN_BY: Final[Mapping[str, str]] = {
     "PlannedSweep": "inferometer.api.sweep:planned_text",
     "VerifyAnswer": "inferometer.api.verify:verify_text",
     "ShowAnswer": "inferometer.api.show:show_text",
+    "GridAnswer": "inferometer.api.grid_text:grid_text",
 }
 """The function that shows an answer, as ``module:name``."""
 _COLUMNS: Final = 110
@@ -62,6 +64,16 @@ class Answer:
         for name in () if self.table is None else self.table.split("."):
             rows = rows[name]
         return [dict(_flat(row)) for row in (rows if self.table and rows else [answer])]
+
+    def to_csv(self) -> str:
+        """The main table as comma-separated values, under one line of names."""
+        rows = self.rows()
+        text = StringIO()
+        names = dict.fromkeys(name for row in rows for name in row)
+        writer = csv.DictWriter(text, list(names), restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
 
     def to_arrow(self) -> duckdb.DuckDBPyRelation:
         """The main table as an object of Arrow's C stream interface (``__arrow_c_stream__``).

@@ -8,7 +8,7 @@ are exceptions of ``inferometer.errors``.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from inferometer.api import (
     capacity as capacities,
@@ -28,6 +28,7 @@ from inferometer.api import (
 )
 from inferometer.api.capacity_text import CapacityAnswer
 from inferometer.api.compare_text import CompareAnswer
+from inferometer.api.grid import GridAnswer, Verb, axes_of, grid
 from inferometer.api.measured import MeasuredAnswer
 from inferometer.api.prediction import PredictAnswer
 from inferometer.api.progress import Listener, heard_by
@@ -35,9 +36,12 @@ from inferometer.api.question import question_of, signature_of
 from inferometer.api.quick_question import Quick
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.api.sizing import SizeAnswer
+from inferometer.api.studies import CAPACITY, PREDICT, SIMULATE, STUDIES, study_options
 from inferometer.errors import SpecError
 
 Function = TypeVar("Function", bound=Callable[..., object])
+One = str | float | bool | Path | dict[str, Any] | None
+"""One value of an option; several make a grid."""
 Paths = str | Path | tuple[str | Path, ...] | list[str | Path]
 
 
@@ -51,9 +55,27 @@ def _takes(question: type[Any]) -> Callable[[Function], Function]:
     return shown
 
 
+def _asked(verb: Verb, values: dict[str, object]) -> Any:  # noqa: ANN401 -- of the verb, or a grid
+    """One answer, or the grid of options with several values."""
+    axes = axes_of(verb.question, values)
+    if axes:
+        return grid(verb, values, axes)
+    return verb.answer(question_of(verb.question, values))
+
+
+@overload
+def predict(model: str, *, progress: Listener | None = None, **options: One) -> PredictAnswer: ...
+@overload
+def predict(
+    model: str | list[str], *, progress: Listener | None = None, **options: object
+) -> PredictAnswer | GridAnswer: ...
 @_takes(predictions.Predict)
-def predict(model: str, *, progress: Listener | None = None, **options: object) -> PredictAnswer:
+def predict(
+    model: str | list[str], *, progress: Listener | None = None, **options: object
+) -> PredictAnswer | GridAnswer:
     """What would this model do on a device: memory, bounds, TTFT, TPOT, throughput, cost?
+
+    Several values of an option (``batch=[1, 8, 64]``) make a grid.
 
     Example
     -------
@@ -61,21 +83,60 @@ def predict(model: str, *, progress: Listener | None = None, **options: object) 
     'datasheet'
     """
     with heard_by(progress):
-        return predictions.predict(question_of(predictions.Predict, {"model": model, **options}))
+        answer: PredictAnswer | GridAnswer = _asked(PREDICT, {"model": model, **options})
+        return answer
 
 
+@overload
+def simulate(model: str, *, progress: Listener | None = None, **options: One) -> SimulateAnswer: ...
+@overload
+def simulate(
+    model: str | list[str], *, progress: Listener | None = None, **options: object
+) -> SimulateAnswer | GridAnswer: ...
 @_takes(simulations.Simulate)
-def simulate(model: str, *, progress: Listener | None = None, **options: object) -> SimulateAnswer:
-    """What would happen if this server got this traffic?"""
+def simulate(
+    model: str | list[str], *, progress: Listener | None = None, **options: object
+) -> SimulateAnswer | GridAnswer:
+    """What would happen if this server got this traffic?
+
+    Several values of an option (``policy=["static", "vllm"]``) make a grid.
+    """
     with heard_by(progress):
-        return simulations.simulate(question_of(simulations.Simulate, {"model": model, **options}))
+        answer: SimulateAnswer | GridAnswer = _asked(SIMULATE, {"model": model, **options})
+        return answer
 
 
+@overload
+def capacity(model: str, *, progress: Listener | None = None, **options: One) -> CapacityAnswer: ...
+@overload
+def capacity(
+    model: str | list[str], *, progress: Listener | None = None, **options: object
+) -> CapacityAnswer | GridAnswer: ...
 @_takes(capacities.Capacity)
-def capacity(model: str, *, progress: Listener | None = None, **options: object) -> CapacityAnswer:
-    """What is the highest load at which the SLO is met?"""
+def capacity(
+    model: str | list[str], *, progress: Listener | None = None, **options: object
+) -> CapacityAnswer | GridAnswer:
+    """What is the highest load at which the SLO is met?
+
+    Several values of an option (``tp=[1, 2, 4]``) make a grid.
+    """
     with heard_by(progress):
-        return capacities.capacity(question_of(capacities.Capacity, {"model": model, **options}))
+        answer: CapacityAnswer | GridAnswer = _asked(CAPACITY, {"model": model, **options})
+        return answer
+
+
+def study(
+    name: str, model: str, *, progress: Listener | None = None, **options: object
+) -> GridAnswer:
+    """How does an answer change with length, batch, tp, devices, precision, concurrency, policies?
+
+    ``name`` is one of these; the options are those of ``predict``, or of ``simulate`` for the last
+    two.
+    """
+    values = study_options(name, {"model": model, **options})
+    verb = STUDIES[name].verb
+    with heard_by(progress):
+        return grid(verb, values, axes_of(verb.question, values))
 
 
 @_takes(sizings.Size)

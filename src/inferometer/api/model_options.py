@@ -10,6 +10,7 @@ MODEL_OPTION: Final = Option(
     "A model of the catalogue, a Hugging Face id or folder, or a config.json.",
     heading="Model",
     is_argument=True,
+    is_axis=True,
 )
 TRANSFER_OPTION: Final = Option(
     "Carry the step times of --fit over to another device or --tp, with wider intervals.",

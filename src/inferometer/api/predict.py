@@ -44,6 +44,7 @@ class Predict:
             heading="Hardware",
             is_common=True,
             metavar="ID|this",
+            is_axis=True,
         ),
     ] = None
     batch: Annotated[

@@ -61,6 +61,8 @@ class Option:
     envvar: str | None = None
     parse: Callable[[str, str], Any] | None = None
     """From text and the flag's name to the field's value, for what people write: ``60s``."""
+    is_axis: bool = False
+    """Text of which several make a grid; numbers, formats and choices are so without it."""
 
 
 class Field(NamedTuple):
@@ -89,6 +91,13 @@ class Field(NamedTuple):
     def flags(self) -> tuple[str, ...]:
         """All flags on the command line."""
         return self.option.flags or (f"--{self.name.replace('_', '-')}",)
+
+    @property
+    def is_axis(self) -> bool:
+        """May several values be given, which make a grid of questions?"""
+        kinds = self.kind in {int, float} or bool(self.option.formats) or bool(self.choices)
+        is_of_server_or_load = self.option.heading not in {"Limits", "Output", "Runs"}
+        return not self.is_many and (self.option.is_axis or (kinds and is_of_server_or_load))
 
     @property
     def least(self) -> float | None:

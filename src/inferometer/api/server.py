@@ -43,6 +43,7 @@ class Server:
             heading="Hardware",
             is_common=True,
             metavar="ID",
+            is_axis=True,
         ),
     ] = None
     tp: Annotated[

@@ -10,6 +10,8 @@ from inferometer.inputs.workload import reading, types
 N_REQUESTS: Final = 2000
 """Where neither the workload nor an option says when it ends: enough for a 99th percentile of
 independent requests."""
+_WAVES: Final = 4
+"""Requests of each user of a closed loop, at least: the first ones all come at once."""
 _OF_TRACES: Final = {
     "trace_format": "format",
     "speed_up": "speed_up_ratio",
@@ -26,6 +28,7 @@ class Workload:
         Option(
             "A preset, lengths (1024x256), a workload file, or a trace.",
             heading="Workload",
+            is_axis=True,
             is_common=True,
         ),
     ] = "chat"
@@ -161,7 +164,7 @@ def workload_of(options: Workload, replayed: Replayed = _NOTHING_REPLAYED) -> ty
     changes |= _end_and_seed(options)
     is_endless = spec.classes and spec.n_requests is None and spec.duration_s is None
     if is_endless and not {"n_requests", "duration_s"} & set(changes):
-        changes["n_requests"] = N_REQUESTS
+        changes["n_requests"] = max(N_REQUESTS, _WAVES * (concurrency or 0))
     return reading.with_changes(spec, changes, where="the command line") if changes else spec
 
 

@@ -8,8 +8,9 @@ test holds it still.
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_args
 
+import click
 import msgspec
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -18,8 +19,11 @@ from rich.text import Text
 
 from inferometer.api.drawing import SafeConsole
 from inferometer.api.printable import printable_json
-from inferometer.cli.terminal import write_answer, write_drawn
+from inferometer.cli.terminal import AS_CSV, write_answer, write_drawn
 from inferometer.errors import COMMAND
+
+if TYPE_CHECKING:
+    from inferometer.api.answer import Answer
 
 T = TypeVar("T")
 
@@ -27,7 +31,11 @@ _PIPE_COLUMNS: Final = 10_000
 
 
 def give(answer: T, *, as_json: bool, show: Callable[[T], RenderableType]) -> None:
-    """Print the answer to stdout, as JSON or as ``show`` draws it."""
+    """Print the answer to stdout: as JSON, its main table as CSV, or as ``show`` draws it."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(AS_CSV):
+        write_answer(cast("Answer", answer).to_csv().removesuffix("\n"))
+        return
     if as_json:
         write_answer(
             printable_json(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())

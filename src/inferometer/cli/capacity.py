@@ -1,18 +1,22 @@
 """inferometer capacity: what is the highest load at which the SLO is met?"""
 
 import sys
+from functools import partial
 from typing import Any
 
 import click
 
 from inferometer.api import capacity
 from inferometer.api.capacity_text import CapacityAnswer, capacity_text
+from inferometer.api.grid import GridAnswer
+from inferometer.api.studies import CAPACITY
 from inferometer.cli import capacity_live
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
+from inferometer.cli.grid import give_grid
 from inferometer.cli.progress import heard
 
-ANSWER = CapacityAnswer
+ANSWER = CapacityAnswer | GridAnswer
 
 
 class OfAModelOrServer(QuestionCommand):
@@ -42,7 +46,7 @@ Examples:
   inferometer capacity llama-3.1-8b --hardware l40s --replicas 4 --slo 'ttft:p95<1s' --probe-requests 200
 """,
 )
-@asks(capacity.Capacity)
+@asks(capacity.Capacity, grid=partial(give_grid, CAPACITY))
 def command(question: capacity.Capacity, *, as_json: bool) -> None:
     """How many requests per second, or users (with --concurrency), do replicas of MODEL carry together within the SLO?
 

@@ -14,7 +14,8 @@ import click
 from click.core import ParameterSource
 
 from inferometer.api.question import Field, fields_of, question_of
-from inferometer.cli.terminal import write_answer
+from inferometer.cli.several import Several, one_of
+from inferometer.cli.terminal import AS_CSV, write_answer
 from inferometer.inputs.synonyms import number_format
 
 Q = TypeVar("Q")
@@ -89,6 +90,10 @@ class QuestionCommand(click.Command):
         ]
         with formatter.section("Help"):
             formatter.write_dl(others)
+            if any(isinstance(one.type, Several) for one in self.params):
+                formatter.write_text(
+                    "Several values (1,2,4 or 1..256) make a grid: one answer each."
+                )
             if n_hidden:
                 formatter.write_text(f"{n_hidden} more options: --help-all")
 
@@ -111,10 +116,11 @@ class QuestionOption(click.Option):
         )
         allowed = ""
         if not self.is_flag:
-            choices = self.type.choices if isinstance(self.type, click.Choice) else ()
+            kind = one_of(self.type)
+            choices = kind.choices if isinstance(kind, click.Choice) else ()
             listed = "|".join(str(one) for one in choices)
             is_short = bool(listed) and len(listed) <= _MOST_LISTED
-            words += f" {self.metavar or (listed if is_short else _metavar(self.type))}"
+            words += f" {self.metavar or (listed if is_short else _metavar(kind))}"
             if listed and not is_short:
                 allowed = f" One of {', '.join(str(one) for one in choices)}."
         has_default = self.show_default and self.default is not None and not self.multiple
@@ -148,14 +154,21 @@ def _show_all(ctx: click.Context, _parameter: click.Parameter, value: Any) -> No
 
 
 def asks(
-    question: type[Q],
+    question: type[Q], *, grid: Callable[[dict[str, Any], bool], bool] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the flags of ``question`` and ``--json``: it gets ``(question, as_json)``."""
+    """Give a command the flags of ``question``, ``--json`` and ``--csv``: it gets ``(question, as_json)``.
+
+    With ``grid`` options take several values, too: it gets what was given and whether JSON is
+    wanted, and is true where that was a grid, whose answer it has printed.
+    """
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         def with_question(**values: Any) -> Any:
             as_json = values.pop(_AS_JSON)
-            return function(question_of(question, _given(values)), as_json=as_json)
+            given = _given(values)
+            if grid is not None and grid(given, as_json):
+                return None
+            return function(question_of(question, given), as_json=as_json)
 
         with_question.__doc__ = function.__doc__
         with_question.__name__ = function.__name__
@@ -168,9 +181,9 @@ def asks(
             callback=_show_all,
             help="Show all options and exit.",
         )(wrapped)
-        wrapped = json_option(wrapped)
+        wrapped = csv_option(json_option(wrapped))
         for field in reversed(fields_of(question)):
-            wrapped = _parameter(field)(wrapped)
+            wrapped = _parameter(field, takes_lists=grid is not None)(wrapped)
         return wrapped
 
     return decorated
@@ -187,9 +200,13 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _parameter(field: Field) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _parameter(
+    field: Field, *, takes_lists: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     option = field.option
     kind = _click_type(field)
+    if takes_lists and field.is_axis:
+        kind = Several(kind)
     if option.is_argument:
         return click.argument(
             field.name,
@@ -251,6 +268,22 @@ json_option: Final = click.option(
     heading="Output",
     is_common=True,
     help="Print the answer as JSON (see `inferometer schema`).",
+)
+
+
+def _ask_csv(ctx: click.Context, _parameter: click.Parameter, value: Any) -> None:
+    ctx.meta[AS_CSV] = value
+
+
+csv_option: Final = click.option(
+    "--csv",
+    is_flag=True,
+    expose_value=False,
+    callback=_ask_csv,
+    cls=QuestionOption,
+    heading="Output",
+    is_common=False,
+    help="Print the answer's main table as CSV.",
 )
 
 

@@ -52,6 +52,10 @@ VERBS: Final[dict[str, Verb]] = {
     "simulate": Verb(
         "inferometer.cli.simulate", "What would happen if this server got this traffic?"
     ),
+    "study": Verb(
+        "inferometer.cli.study",
+        "How does it change with length, batch, TP, device, precision, load or policy?",
+    ),
     "emulate": Verb(
         "inferometer.cli.emulate",
         "Serve OpenAI's interface at a simulated server's pace: no GPU needed.",

@@ -1,18 +1,22 @@
 """inferometer predict: what would a model do on a device, from its datasheet or from a fitted model?"""
 
 import sys
+from functools import partial
 
 import click
 
 from inferometer.api import predict
+from inferometer.api.grid import GridAnswer
 from inferometer.api.predict_text import predict_text
 from inferometer.api.prediction import PredictAnswer
+from inferometer.api.studies import PREDICT
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
+from inferometer.cli.grid import give_grid
 from inferometer.cli.progress import heard
 from inferometer.errors import SizingError
 
-ANSWER = PredictAnswer
+ANSWER = PredictAnswer | GridAnswer
 
 
 @click.command(
@@ -31,7 +35,7 @@ With --fit device, number formats and number of devices are those of the fit, an
 Another device is answered with --transfer: step times are carried over as far as published tables say that devices resemble one another.
 """,
 )
-@asks(predict.Predict)
+@asks(predict.Predict, grid=partial(give_grid, PREDICT))
 def command(question: predict.Predict, *, as_json: bool) -> None:
     """What would MODEL do on a device: parameters, memory, largest batch, bounds, TTFT, TPOT, throughput, cost, energy?
 

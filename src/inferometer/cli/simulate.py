@@ -1,17 +1,21 @@
 """inferometer simulate: what would happen if this server got this traffic?"""
 
 import sys
+from functools import partial
 from typing import Final
 
 import click
 
 from inferometer.api import simulate, simulate_text
+from inferometer.api.grid import GridAnswer
 from inferometer.api.simulation import SimulateAnswer
+from inferometer.api.studies import SIMULATE
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
+from inferometer.cli.grid import give_grid
 from inferometer.cli.progress import heard
 
-ANSWER = SimulateAnswer
+ANSWER = SimulateAnswer | GridAnswer
 _EXIT_CODES: Final = {None: 0, "met": 0, "missed": 10, "undecided": 11}
 
 
@@ -31,7 +35,7 @@ Examples:
   inferometer simulate llama-2-70b --hardware h100_sxm --tp 4 --rate 0.5 --slo 'ttft:p95<20s, tpot:p95<500ms'
 """,
 )
-@asks(simulate.Simulate)
+@asks(simulate.Simulate, grid=partial(give_grid, SIMULATE))
 def command(question: simulate.Simulate, *, as_json: bool) -> None:
     """What would happen if MODEL on this server got this traffic.
 

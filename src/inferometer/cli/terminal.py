@@ -20,6 +20,9 @@ import click
 
 from inferometer.api.printable import printable
 
+AS_CSV: Final = "inferometer.as_csv"
+"""In click's context: was ``--csv`` given?"""
+
 
 def write_answer(text: str) -> None:
     """Write a text to stdout, and a newline."""

@@ -5,6 +5,7 @@ from typing import Final
 import click
 
 from inferometer.api.question import bounds_in_words
+from inferometer.cli.several import one_of
 from inferometer.errors import SpecError
 from inferometer.units import check_number
 
@@ -96,7 +97,7 @@ def _allowed(error: click.BadParameter) -> str | None:
     """What the parameter takes; None where its help says more than its type."""
     if error.param is None:
         return None
-    kind = error.param.type
+    kind = one_of(error.param.type)
     if isinstance(kind, click.Choice):
         return ", ".join(str(choice) for choice in kind.choices)
     if isinstance(kind, (click.IntRange, click.FloatRange)):

@@ -7,13 +7,14 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from inferometer.errors import SpecError
+from inferometer.inputs.listed import listed
 from inferometer.inputs.types import SweepPlan, SweepPoint, SweepVisit
 
 Axes: TypeAlias = Literal["grid", "separate"]
 
 
 def parse_counts(text: str, *, where: str) -> tuple[int, ...]:
-    """The whole numbers of a list such as ``128,256,512``, each 1 or more, each once, in order.
+    """The whole numbers of a list such as ``128,256,512`` or ``1..64``, each 1 or more, in order.
 
     Raises
     ------
@@ -24,17 +25,19 @@ def parse_counts(text: str, *, where: str) -> tuple[int, ...]:
     -------
     >>> parse_counts("4,1,2", where="--batch-sizes")
     (1, 2, 4)
+    >>> parse_counts("1..8", where="--batch-sizes")
+    (1, 2, 4, 8)
     """
     counts: set[int] = set()
-    for item in text.split(","):
+    for item in listed(text, where=where):
         try:
-            count = int(item.strip().replace("_", ""))
+            count = int(item.replace("_", ""))
         except ValueError:
             raise SpecError(
-                f"{item.strip()!r} is no whole number",
+                f"{item!r} is no whole number",
                 where=where,
-                allowed="numbers with commas between",
-                try_="1,2,4",
+                allowed="numbers with commas between, or a range",
+                try_="1,2,4 or 1..64",
             ) from None
         if count < 1:
             raise SpecError(f"{count} is too small", where=where, allowed="1 or more", try_="1,2,4")

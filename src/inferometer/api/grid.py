@@ -1,0 +1,214 @@
+"""How does an answer change with its options: one answer for each combination of listed values?
+
+Several values of an option (``batch=[1, 2, 4]``, ``--batch 1,2,4`` or ``1..256``) are an axis; the
+points of the grid are all combinations, in the order of the question's fields. A point that cannot
+be answered stands in the grid with its reason.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+
+from inferometer.api.answer import Answer
+from inferometer.api.executors import Executor, opened
+from inferometer.api.question import Field, fields_of, question_of, value_of
+from inferometer.errors import InferometerError, SpecError
+from inferometer.inputs.listed import is_listed, listed
+from inferometer.records.curves import CurveFinding
+from inferometer.stats.estimate import Estimate
+
+Q = TypeVar("Q")
+A = TypeVar("A", bound=Answer)
+Value = str | int | float | bool | None
+
+_MOST_POINTS: Final = 5_000
+_FOLDERS: Final = ("out", "report")
+"""Fields that name a place for one answer; in a grid each point has its own below it."""
+
+
+class Axis(NamedTuple):
+    """An option with several values."""
+
+    name: str
+    flag: str
+    values: tuple[Any, ...]
+
+
+class Headline(NamedTuple):
+    """What a grid shows of one answer."""
+
+    numbers: dict[str, Estimate | None]
+    """By name, with the unit in it."""
+    words: dict[str, str | None]
+    """What limits it, a verdict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridPoint:
+    """One combination of the listed values, and what came of it."""
+
+    values: dict[str, Value]
+    """The value of each axis, under the option's name."""
+    numbers: dict[str, Estimate | None]
+    words: dict[str, str | None]
+    refused: str | None = None
+    """Why this combination has no answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridAnswer(Answer):
+    """The answers of all combinations of the listed values."""
+
+    table: ClassVar[str | None] = "points"
+
+    verb: str
+    title: str
+    """What all points share."""
+    axes: dict[str, tuple[Value, ...]]
+    points: tuple[GridPoint, ...]
+    findings: tuple[CurveFinding, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each point: axes, then each number with both ends of its interval."""
+        return [dict(_cells(point)) for point in self.points]
+
+
+def _cells(point: GridPoint) -> list[tuple[str, Value]]:
+    cells = list[tuple[str, Value]](point.values.items())
+    for name, number in point.numbers.items():
+        low, high = (None, None) if number is None else (number.low, number.high)
+        cells += [
+            (name, None if number is None else number.value),
+            (f"{name}_low", low),
+            (f"{name}_high", high),
+        ]
+    return [*cells, *point.words.items(), ("refused", point.refused)]
+
+
+class Verb(NamedTuple):
+    """A verb of which a grid can be asked."""
+
+    name: str
+    question: type[Any]
+    answer: Callable[[Any], Answer]
+    headline: Callable[[Any], Headline]
+    title: Callable[[Mapping[str, object], tuple[Axis, ...]], str]
+    findings: Callable[[tuple[Axis, ...], tuple[GridPoint, ...]], tuple[CurveFinding, ...]]
+    is_short: bool = False
+    """Each point takes milliseconds: processes would cost more than they save."""
+
+
+def axes_of(question: type[Any], values: Mapping[str, object]) -> tuple[Axis, ...]:
+    """The options with several values, in the order of the question's fields; none: one question.
+
+    Raises
+    ------
+    SpecError
+        A value is not of its option's type or out of its bounds, or the combinations are too many.
+    """
+    axes = tuple(
+        axis
+        for field in fields_of(question)
+        if field.is_axis and (axis := _axis(field, values.get(field.name))) is not None
+    )
+    n_points = 1
+    for axis in axes:
+        n_points *= len(axis.values)
+    if n_points > _MOST_POINTS:
+        raise SpecError(
+            f"{n_points:,} combinations",
+            where=", ".join(axis.flag for axis in axes),
+            allowed=f"up to {_MOST_POINTS:,}",
+            try_="fewer values of one of them",
+        )
+    return axes
+
+
+def _axis(field: Field, value: object) -> Axis | None:
+    if isinstance(value, str):
+        is_file = field.kind is str and Path(value).exists()
+        if is_file or not is_listed(value):
+            return None
+        values: tuple[object, ...] = listed(value, where=field.flag)
+    elif isinstance(value, list | tuple | range):
+        values = tuple(value)
+    else:
+        return None
+    if not values:
+        raise SpecError("an empty list", where=field.flag, allowed="one value or more")
+    checked = tuple(dict.fromkeys(value_of(field, one) for one in values))
+    return Axis(field.name, field.flag, checked)
+
+
+def grid(verb: Verb, values: Mapping[str, object], axes: tuple[Axis, ...]) -> GridAnswer:
+    """Ask for each combination, several at once where they take long.
+
+    Raises
+    ------
+    SpecError
+        The options that the points share cannot be, or no point has an answer.
+    """
+    combinations = [
+        dict(zip((axis.name for axis in axes), combined, strict=True))
+        for combined in itertools.product(*(axis.values for axis in axes))
+    ]
+    fixed = {name: value for name, value in values.items() if name not in combinations[0]}
+    ask = partial(_asked, verb.question, verb.answer, verb.headline, fixed)
+    if verb.is_short:
+        points = tuple(ask(combined) for combined in combinations)
+    else:
+        with opened(_where(verb.question, fixed), "points") as executor:
+            points = executor.map(ask, combinations)
+    if all(point.refused is not None for point in points):
+        # the error of the first, with its parts and its exit code
+        verb.answer(question_of(verb.question, _of_point(fixed, combinations[0])))
+    return GridAnswer(
+        verb=verb.name,
+        title=verb.title(fixed, axes),
+        axes={axis.name: axis.values for axis in axes},
+        points=points,
+        findings=verb.findings(axes, points),
+    )
+
+
+def _where(question: type[Any], fixed: Mapping[str, object]) -> Executor:
+    """Processes on all cores, unless another executor was chosen."""
+    names = {field.name for field in fields_of(Executor)}
+    chosen = question_of(Executor, {name: value for name, value in fixed.items() if name in names})
+    has_executor = any(field.group == "where" for field in fields_of(question))
+    return replace(chosen, executor=chosen.executor or "processes") if has_executor else chosen
+
+
+def _of_point(fixed: Mapping[str, object], combined: Mapping[str, Any]) -> dict[str, object]:
+    """The options of one point: done where it is asked, into a folder of its own."""
+    options = {
+        name: value
+        for name, value in fixed.items()
+        if name not in {"executor", "jobs", "ray_address"}
+    }
+    label = "_".join(f"{name}={value}" for name, value in combined.items()).replace("/", "-")
+    for name in _FOLDERS:
+        if options.get(name) is not None:
+            path = Path(str(options[name]))
+            options[name] = (
+                path / label if name == "out" else path.with_stem(f"{path.stem}_{label}")
+            )
+    return options | dict(combined)
+
+
+def _asked(
+    question: type[Any],
+    answer: Callable[[Any], A],
+    headline: Callable[[A], Headline],
+    fixed: Mapping[str, object],
+    combined: Mapping[str, Any],
+) -> GridPoint:
+    values = dict(combined)
+    try:
+        found = headline(answer(question_of(question, _of_point(fixed, combined))))
+    except InferometerError as error:
+        return GridPoint(values=values, numbers={}, words={}, refused=error.what)
+    return GridPoint(values=values, numbers=found.numbers, words=found.words)

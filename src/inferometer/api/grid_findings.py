@@ -1,0 +1,250 @@
+"""What do the points of a grid say in words?"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from inferometer.api.grid import Axis, GridPoint, Value
+from inferometer.records import curves
+from inferometer.records.curves import Curve, CurveFinding, Rule
+from inferometer.units import format_duration, format_number
+
+_X_NAMES: Final = {"prompt": "prompt", "batch": "batch", "tp": "TP", "concurrency": "users",
+                   "rate": "rate", "output": "output"}  # fmt: skip
+_MOST_CURVES: Final = 4
+_LEAST_GAIN: Final = 1.1
+"""A policy that gives less than this more is not called better."""
+
+
+def curves_over(
+    axes: tuple[Axis, ...], points: Sequence[GridPoint], axis: Axis, number: str, y_name: str
+) -> list[Curve]:
+    """The number over this axis, a curve for each combination of the others; points without one are left out."""
+    others = [one for one in axes if one.name != axis.name]
+    groups = dict[tuple[Value, ...], list[tuple[float, float]]]()
+    for point in points:
+        estimate = point.numbers.get(number)
+        x = point.values[axis.name]
+        if estimate is not None and isinstance(x, int | float):
+            key = tuple(point.values[one.name] for one in others)
+            groups.setdefault(key, []).append((float(x), estimate.value))
+    found = list[Curve]()
+    for values, pairs in groups.items():
+        held = ", ".join(
+            f"{_X_NAMES.get(one.name, one.name.replace('_', ' '))} {value}"
+            for one, value in zip(others, values, strict=True)
+        )
+        xs, ys = zip(*sorted(pairs), strict=True)
+        found.append(
+            Curve(xs, ys, _X_NAMES.get(axis.name, axis.name.replace("_", " ")), y_name,
+                  f" at {held}" if held else "")
+        )  # fmt: skip
+    return found
+
+
+_PREDICT_RULES: Final[tuple[tuple[str, str, str, tuple[Rule, ...]], ...]] = (
+    ("prompt", "ttft_s", "TTFT", (curves.growth,)),
+    ("prompt", "tpot_s", "TPOT", (curves.growth,)),
+    ("prompt", "total_tokens_per_s", "total throughput", (curves.peak,)),
+    ("batch", "ttft_s", "TTFT", (curves.growth,)),
+    ("batch", "tpot_s", "TPOT", (curves.growth,)),
+    ("batch", "decode_tokens_per_s", "decode throughput", (curves.knee, curves.peak)),
+    ("tp", "ttft_s", "TTFT", (curves.growth,)),
+    ("tp", "tpot_s", "TPOT", (curves.growth,)),
+)
+"""Axis, number, its name in words, and the rules that speak of it."""
+_SIMULATE_RULES: Final[tuple[tuple[str, str, str, tuple[Rule, ...]], ...]] = tuple(
+    row
+    for axis in ("concurrency", "rate")
+    for row in (
+        (axis, "output_tokens_per_s", "output throughput", (curves.knee, curves.peak)),
+        (axis, "ttft_p95_s", "p95 TTFT", (curves.jumps,)),
+        (axis, "tpot_p50_s", "median TPOT", (curves.growth,)),
+    )
+)
+
+
+def _by_rules(
+    axes: tuple[Axis, ...],
+    points: Sequence[GridPoint],
+    rules: tuple[tuple[str, str, str, tuple[Rule, ...]], ...],
+) -> list[CurveFinding]:
+    return [
+        finding
+        for name, number, y_name, applied in rules
+        for axis in axes
+        if axis.name == name
+        for curve in _ends(curves_over(axes, points, axis, number, y_name))
+        for finding in curves.findings_of_curve(curve, applied)
+    ]
+
+
+def _ends(found: list[Curve]) -> list[Curve]:
+    """The first and the last of many curves: a sentence for each of them would not be read."""
+    return found if len(found) <= _MOST_CURVES else [found[0], found[-1]]
+
+
+def predict_findings(
+    axes: tuple[Axis, ...], points: tuple[GridPoint, ...]
+) -> tuple[CurveFinding, ...]:
+    """Growth laws, knees, phases, what fits, and which is fastest and cheapest."""
+    found = _by_rules(axes, points, _PREDICT_RULES)
+    for axis in axes:
+        if axis.name in {"prompt", "batch", "output"}:
+            found += [
+                finding
+                for curve in _ends(_prefill_shares(axes, points, axis))
+                if (finding := curves.share(curve)) is not None
+            ]
+    return (*found, *_same_tokens(axes, points), *_best(axes, points), *_fits(points))
+
+
+def _prefill_shares(axes: tuple[Axis, ...], points: Sequence[GridPoint], axis: Axis) -> list[Curve]:
+    ttft = curves_over(axes, points, axis, "ttft_s", "prefill")
+    e2e = curves_over(axes, points, axis, "e2e_s", "prefill")
+    return [
+        part._replace(y=tuple(a / b for a, b in zip(part.y, whole.y, strict=True)))
+        for part, whole in zip(ttft, e2e, strict=True)
+    ]
+
+
+def _same_tokens(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
+    """One long prompt or many short ones of as many tokens: which takes longer?"""
+    if {"prompt", "batch"} - {axis.name for axis in axes}:
+        return []
+    by_tokens = dict[tuple[object, ...], list[GridPoint]]()
+    for point in points:
+        prompt, batch = point.values["prompt"], point.values["batch"]
+        if isinstance(prompt, int) and isinstance(batch, int) and point.numbers.get("ttft_s"):
+            others = tuple(
+                value for name, value in point.values.items() if name not in {"prompt", "batch"}
+            )
+            by_tokens.setdefault((prompt * batch, *others), []).append(point)
+    widest = max(by_tokens.values(), key=len, default=[])
+    if len(widest) < 2:
+        return []
+    ordered = sorted(widest, key=lambda point: int(point.values["batch"] or 0))
+    ends = [
+        f"prompt {point.values['prompt']} x batch {point.values['batch']}: TTFT"
+        f" {format_duration(_value(point, 'ttft_s'))}, {format_number(_value(point, 'decode_tokens_per_s'))}"
+        " output tok/s"
+        for point in (ordered[0], ordered[-1])
+    ]
+    text = f"The same prompt tokens, different outcomes: {ends[0]}; {ends[1]}."
+    return [CurveFinding(code="LENGTH_VS_CONCURRENCY", sentence=text)]
+
+
+def _value(point: GridPoint, number: str) -> float:
+    estimate = point.numbers[number]
+    return float("nan") if estimate is None else estimate.value
+
+
+def _best(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
+    """Of devices, formats and models: the fastest decode, and the cheapest token, that fit."""
+    if not any(not isinstance(axis.values[0], int | float) for axis in axes):
+        return []
+    fitting = [point for point in points if point.words.get("fits") == "yes"]
+    found = list[CurveFinding]()
+    for number, what, unit in (
+        ("tpot_s", "Fastest per user", None),
+        ("usd_per_million_tokens", "Cheapest", "$ per 1M output tokens"),
+    ):
+        known = [point for point in fitting if point.numbers.get(number) is not None]
+        if len(known) > 1:
+            best = min(known, key=lambda point: _value(point, number))
+            value = _value(best, number)
+            amount = f"TPOT {format_duration(value)}" if unit is None else f"{value:.3g} {unit}"
+            text = f"{what}: {_name(best)} ({amount}), of {len(known)} that fit."
+            found.append(CurveFinding(code="BEST", sentence=text))
+    return found
+
+
+def _name(point: GridPoint) -> str:
+    return ", ".join(
+        f"{_X_NAMES[name]} {value}" if name in _X_NAMES else str(value)
+        for name, value in point.values.items()
+    )
+
+
+def _fits(points: Sequence[GridPoint]) -> list[CurveFinding]:
+    missing = [point for point in points if point.words.get("fits") == "no"]
+    refused = [point for point in points if point.refused is not None]
+    found = list[CurveFinding]()
+    if missing:
+        text = (
+            f"{len(missing)} of {len(points)} points do not fit in memory, the first at"
+            f" {_name(missing[0])}: their times are as if they did."
+        )
+        found.append(CurveFinding(code="OUT_OF_MEMORY", sentence=text))
+    if refused:
+        text = (
+            f"{len(refused)} of {len(points)} points have no answer, the first at"
+            f" {_name(refused[0])}: {refused[0].refused}."
+        )
+        found.append(CurveFinding(code="REFUSED", sentence=text))
+    return found
+
+
+def simulate_findings(
+    axes: tuple[Axis, ...], points: tuple[GridPoint, ...]
+) -> tuple[CurveFinding, ...]:
+    """Knees of throughput, jumps of TTFT, and what each policy gains over load."""
+    found = _by_rules(axes, points, _SIMULATE_RULES)
+    return (*_policies(axes, points), *found, *_fits(points))
+
+
+def _policies(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
+    """The gain of continuous over the other policies, and where one of them is faster."""
+    policy = next((axis for axis in axes if axis.name == "policy"), None)
+    load = next((axis for axis in axes if axis.name in {"concurrency", "rate"}), None)
+    if policy is None or load is None or len(policy.values) < 2:
+        return []
+    own = "vllm" if "vllm" in policy.values else policy.values[-1]
+    unit = "users" if load.name == "concurrency" else "requests/s"
+    rates = {
+        (point.values["policy"], point.values[load.name]): _value(point, "requests_per_s")
+        for point in points
+        if point.numbers.get("requests_per_s") is not None
+    }
+    found = list[CurveFinding]()
+    for other in policy.values:
+        gains = [
+            (rates[own, x] / rates[other, x], x)
+            for x in load.values
+            if (own, x) in rates and rates.get((other, x), 0.0) > 0
+        ]
+        if other == own or not gains:
+            continue
+        best, at = max(gains)
+        better = [x for gain, x in gains if gain >= _LEAST_GAIN]
+        worse = [x for gain, x in gains if gain <= 1 / _LEAST_GAIN]
+        text = f"{own} completes {best:.1f}x the requests of {other} at {at} {unit}"
+        loads = [x for _, x in gains]
+        if better and better[0] != loads[0]:
+            last = loads[loads.index(better[0]) - 1]
+            text += f", and no more than {other} up to {last}"
+        if not better:
+            text = f"{own} completes no more requests than {other} at any load"
+        if worse:
+            text += f"; {other} completes more at {', '.join(str(x) for x in worse)} {unit}"
+        found.append(CurveFinding(code="POLICY", sentence=f"{text}."))
+    return found
+
+
+def capacity_findings(
+    axes: tuple[Axis, ...], points: tuple[GridPoint, ...]
+) -> tuple[CurveFinding, ...]:
+    """How the capacity grows, and which combination carries the most."""
+    number = next((name for point in points for name in point.numbers), "capacity_requests_per_s")
+    found = [
+        finding
+        for axis in axes
+        for curve in curves_over(axes, points, axis, number, "capacity")
+        if (finding := curves.growth(curve)) is not None
+    ]
+    known = [point for point in points if point.numbers.get(number) is not None]
+    if len(known) > 1:
+        best = max(known, key=lambda point: _value(point, number))
+        unit = "users" if number.endswith("users") else "requests/s"
+        text = f"Most load within the SLO: {_name(best)} ({format_number(_value(best, number))} {unit})."
+        found.append(CurveFinding(code="BEST", sentence=text))
+    return (*found, *_fits(points))

@@ -1,0 +1,229 @@
+"""Which verbs answer grids, what is shown of each point, and which studies have a name?"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from inferometer.api import capacity as capacities, predict as predictions, simulate as simulations
+from inferometer.api.capacity_text import CapacityAnswer
+from inferometer.api.grid import Axis, Headline, Verb
+from inferometer.api.grid_findings import (
+    capacity_findings,
+    predict_findings,
+    simulate_findings,
+)
+from inferometer.api.prediction import PredictAnswer
+from inferometer.api.simulation import SimulateAnswer
+from inferometer.errors import SpecError
+from inferometer.inputs import catalog
+from inferometer.records.request_summaries import RequestSummary
+from inferometer.stats.estimate import Estimate
+
+
+def _of_prediction(answer: PredictAnswer) -> Headline:
+    sheet, fitted = answer.datasheet, answer.fitted
+    speeds = fitted or sheet.speeds
+    n_output = sheet.scenario.output_tokens
+    limits = (
+        (sheet.prefill.bound.bound_by, sheet.decode.bound.bound_by)
+        if fitted is None
+        else (fitted.prefill_limited_by, fitted.decode_limited_by)
+    )
+    return Headline(
+        numbers={
+            "ttft_s": speeds.ttft_s,
+            "tpot_s": speeds.tpot_s,
+            "e2e_s": _sum(speeds.ttft_s, speeds.tpot_s, n_output - 1),
+            "decode_tokens_per_s": speeds.decode_tokens_per_s,
+            "output_tokens_per_s": sheet.speeds.output_tokens_per_s if fitted is None else None,
+            "total_tokens_per_s": sheet.speeds.total_tokens_per_s if fitted is None else None,
+            "mbu_fraction": sheet.speeds.mbu_fraction if fitted is None else None,
+            "mfu_fraction": sheet.speeds.mfu_fraction if fitted is None else None,
+            "usd_per_million_tokens": sheet.costs.usd_per_million_tokens,
+            "memory_bytes": _exact(sheet.sizes.memory.total_bytes - sheet.sizes.memory.free_bytes),
+        },
+        words={
+            "prefill_limited_by": limits[0],
+            "decode_limited_by": limits[1],
+            "fits": "yes" if sheet.sizes.memory.fits else "no",
+        },
+    )
+
+
+def _exact(value: float) -> Estimate:
+    return Estimate(
+        value=value, low=None, high=None, confidence_fraction=0.9, n_samples=1, method="computed"
+    )
+
+
+def _sum(first: Estimate, second: Estimate, factor: int) -> Estimate:
+    """First + factor x second; their ends are those of the same step times."""
+    ends = [
+        None if one is None or other is None else one + factor * other
+        for one, other in ((first.low, second.low), (first.high, second.high))
+    ]
+    return Estimate(
+        value=first.value + factor * second.value,
+        low=ends[0],
+        high=ends[1],
+        confidence_fraction=first.confidence_fraction,
+        n_samples=min(first.n_samples, second.n_samples),
+        method=first.method,
+    )
+
+
+def _of_simulation(answer: SimulateAnswer) -> Headline:
+    """Likely step times, with an interval that holds all step times and the requests' noise."""
+    summaries = [level.summary for level in answer.levels]
+    numbers = {
+        "requests_per_s": _all([one.completed_requests_per_s for one in summaries]),
+        "output_tokens_per_s": _all([one.output_tokens_per_s for one in summaries]),
+        "ttft_p50_s": _percentile(summaries, "ttft", 0.5),
+        "ttft_p95_s": _percentile(summaries, "ttft", 0.95),
+        "tpot_p50_s": _percentile(summaries, "tpot", 0.5),
+        "tpot_p95_s": _percentile(summaries, "tpot", 0.95),
+        "e2e_p95_s": _percentile(summaries, "e2e", 0.95),
+    }
+    return Headline(numbers=numbers, words={"slo": answer.verdict})
+
+
+def _percentile(summaries: list[RequestSummary], latency: str, fraction: float) -> Estimate | None:
+    found = [one.latency(latency).percentile(fraction) for one in summaries]  # type: ignore[arg-type]
+    return _all([None if one is None else one.seconds for one in found])
+
+
+def _all(estimates: list[Estimate | None]) -> Estimate | None:
+    """The first estimate, with an interval that holds the values and the intervals of all."""
+    known = [one for one in estimates if one is not None]
+    if not known or len(known) < len(estimates):
+        return None
+    ends = [end for one in known for end in (one.value, one.low, one.high) if end is not None]
+    return replace(
+        known[0],
+        low=min(ends) if len(ends) > 1 else None,
+        high=max(ends) if len(ends) > 1 else None,
+        method="all step times, and the requests' noise",
+    )
+
+
+def _of_capacity(answer: CapacityAnswer) -> Headline:
+    found = [level.capacity for level in answer.levels]
+    loads = [one.located_load for one in found]
+    known = [one for one in loads if one is not None]
+    number = None
+    if loads[0] is not None:
+        is_whole = len(known) == len(loads) > 1
+        number = replace(
+            _exact(loads[0]),
+            low=min(known) if is_whole else None,
+            high=max(known) if is_whole else None,
+            method="all step times",
+        )
+    weakest = None if found[0].weakest is None else found[0].weakest.partition(": ")[0]
+    name = "capacity_users" if answer.unit == "users" else "capacity_requests_per_s"
+    return Headline(numbers={name: number}, words={"breaks_first": weakest})
+
+
+def _title(values: Mapping[str, object], axes: tuple[Axis, ...]) -> str:
+    """What all points share, and what differs."""
+    names = [name for name in ("model", "hardware") if isinstance(values.get(name), str)]
+    words = [" on ".join(str(values[name]) for name in names)] if names else []
+    words += [
+        f"{name.replace('_', ' ')} {value}"
+        for name, value in values.items()
+        if name not in {"model", "hardware", "out", "report"}
+        and isinstance(value, str | int | float)
+        and not isinstance(value, bool)
+    ]
+    over = " and ".join(axis.name.replace("_", " ") for axis in axes)
+    return f"{', '.join(words)}, by {over}" if words else f"by {over}"
+
+
+PREDICT: Final = Verb(
+    "predict", predictions.Predict, predictions.predict, _of_prediction, _title, predict_findings,
+    is_short=True,
+)  # fmt: skip
+SIMULATE: Final = Verb(
+    "simulate", simulations.Simulate, simulations.simulate, _of_simulation, _title,
+    simulate_findings,
+)  # fmt: skip
+CAPACITY: Final = Verb(
+    "capacity", capacities.Capacity, capacities.capacity, _of_capacity, _title, capacity_findings
+)  # fmt: skip
+
+
+class Study(NamedTuple):
+    """A grid that many people ask for, under a name."""
+
+    answers: str
+    verb: Verb
+    axes: dict[str, str]
+    """Options and the values that they get unless they are given."""
+    example: str
+
+
+STUDIES: Final[dict[str, Study]] = {
+    "length": Study(
+        "How do latency and throughput change with the prompt's length?",
+        PREDICT,
+        {"prompt": "128..16384"},
+        "inferometer study length llama-3.1-8b --hardware h100_sxm --batch 1,8",
+    ),
+    "batch": Study(
+        "How do latency and throughput change with the batch?",
+        PREDICT,
+        {"batch": "1..256"},
+        "inferometer study batch llama-3.1-8b --hardware h100_sxm --prompt 1024",
+    ),
+    "tp": Study(
+        "What do more tensor-parallel devices gain?",
+        PREDICT,
+        {"tp": "1..8"},
+        "inferometer study tp llama-3.1-70b --hardware h100_sxm",
+    ),
+    "devices": Study(
+        "Which device of the catalogue is fast, which is cheap?",
+        PREDICT,
+        {"hardware": "all"},
+        "inferometer study devices llama-3.1-8b --batch 16",
+    ),
+    "precision": Study(
+        "What do fewer bits of the weights gain?",
+        PREDICT,
+        {"quantization": "none,float8,int8,int4"},
+        "inferometer study precision llama-3.1-8b --hardware h100_sxm",
+    ),
+    "concurrency": Study(
+        "What do more users at once cost each of them?",
+        SIMULATE,
+        {"concurrency": "1..256"},
+        "inferometer study concurrency llama-3.1-8b --hardware h100_sxm --workload 512x128",
+    ),
+    "policies": Study(
+        "What does continuous batching gain over static and dynamic batching?",
+        SIMULATE,
+        {"policy": "none,static,dynamic,vllm", "concurrency": "1..2048"},
+        "inferometer study policies llama-3.1-8b --hardware h100_sxm --workload 512x128",
+    ),
+}
+
+
+def study_options(name: str, values: Mapping[str, object]) -> dict[str, object]:
+    """The options of a study: its own lists, where these options were not given.
+
+    Raises
+    ------
+    SpecError
+        There is no study of that name.
+    """
+    study = STUDIES.get(name)
+    if study is None:
+        raise SpecError(
+            f"there is no study {name!r}", where="STUDY", allowed=", ".join(STUDIES), try_="batch"
+        )
+    options: dict[str, object] = {**study.axes, **values}
+    if options.get("hardware") == "all":
+        options["hardware"] = [
+            one.hardware_id for one in catalog.load_hardware() if one.kind == "gpu"
+        ]
+    return options

@@ -1,0 +1,70 @@
+"""inferometer study: how does an answer change with one option, or two?"""
+
+from functools import partial
+from typing import Any
+
+import click
+
+from inferometer.api.grid import GridAnswer, axes_of, grid
+from inferometer.api.studies import STUDIES, Study, study_options
+from inferometer.cli.answer import give
+from inferometer.cli.flags import QuestionCommand, asks
+from inferometer.cli.progress import heard
+
+ANSWER = GridAnswer
+
+
+class StudyTable(click.Group):
+    """A command for each study: the options are those of the verb that answers it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The studies, in the order in which people ask for them."""
+        del ctx
+        return list(STUDIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this study."""
+        del ctx
+        study = STUDIES.get(cmd_name)
+        return None if study is None else _command(cmd_name, study)
+
+
+def _command(name: str, study: Study) -> click.Command:
+    def body(question: object, *, as_json: bool) -> None:
+        raise AssertionError(f"a study is a grid: {question}, {as_json}")
+
+    lists = " ".join(f"--{option} {values}" for option, values in study.axes.items())
+    body.__doc__ = (
+        f"{study.answers}\n\nThe options and the answer of `inferometer {study.verb.name}`, with"
+        f" {lists} unless other values are given."
+    )
+    asked = asks(study.verb.question, grid=partial(_grid, name))(body)
+    return click.command(
+        name,
+        cls=QuestionCommand,
+        short_help=study.answers,
+        epilog=f"\b\nExample:\n  {study.example}\n",
+    )(asked)
+
+
+def _grid(name: str, given: dict[str, Any], as_json: bool) -> bool:  # noqa: FBT001 -- as ``asks`` calls it
+    verb, options = STUDIES[name].verb, study_options(name, given)
+    with heard():
+        answer = grid(verb, options, axes_of(verb.question, options))
+    give(answer, as_json=as_json, show=lambda one: one.page())
+    return True
+
+
+@click.group(
+    "study",
+    cls=StudyTable,
+    short_help="How does it change with length, batch, TP, device, precision, load or policy?",
+    epilog="""\b
+Examples:
+  inferometer study batch llama-3.1-8b --hardware h100_sxm --prompt 1024
+  inferometer study devices llama-3.1-70b --tp 4 --quantization fp8
+  inferometer study policies llama-3.1-8b --hardware h100_sxm --workload 512x128 --concurrency 1,8,32
+""",
+)
+def command() -> None:
+    """How does an answer change with an option: one table, what it says in words, CSV and JSON?"""

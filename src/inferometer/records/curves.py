@@ -1,0 +1,194 @@
+"""What do curves with one number per point say in words: growth laws, knees, plateaus, peaks?
+
+The points carry no repetitions, so a sentence says what the numbers show, not how sure they are:
+predictions at likely step times, and tables of somebody else with one number per point.
+(``records.findings`` speaks of repeated measurements.)
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from inferometer.units import format_number
+
+KNEE_GAIN_RATIO: Final = 1.5
+"""A doubling that gains less than this is beyond the knee, as in ``stats.knee``."""
+PLATEAU_GAIN_RATIO: Final = 1.05
+"""A doubling that gains less than this buys nothing."""
+_FLAT_RATIO: Final = 1.1
+_LINEAR: Final = (0.9, 1.1)
+"""Exponents of a growth law that is called linear."""
+_NEARLY_FLAT: Final = 0.1
+_BEND: Final = 0.3
+"""Exponents of the two halves of a curve that differ by more are told apart."""
+_MIN_POINTS: Final = 3
+_MIN_SPAN_RATIO: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveFinding:
+    """One thing that the curves say."""
+
+    code: str
+    sentence: str
+
+
+class Curve(NamedTuple):
+    """One number over one axis, with everything else held."""
+
+    x: tuple[float, ...]
+    """Rising, above 0."""
+    y: tuple[float, ...]
+    x_name: str
+    """Of the axis: batch, prompt tokens, users."""
+    y_name: str
+    held: str = ""
+    """What is the same at all points, as the end of a sentence: `` at batch 8``."""
+
+    @property
+    def range_words(self) -> str:
+        """From the first to the last x."""
+        return f"from {self.x_name} {format_number(self.x[0])} to {format_number(self.x[-1])}"
+
+
+def growth(curve: Curve) -> CurveFinding | None:
+    """By which power of x does y grow; is it flat, linear, or more?
+
+    The exponent is the slope of the least-squares line through the logarithms; of a curve that
+    bends, the slopes of its two halves. None with fewer than three points or less than a factor
+    of four between the first and the last.
+    """
+    if not _is_long(curve) or min(curve.y) <= 0:
+        return None
+    change = max(curve.y) / min(curve.y)
+    if change <= _FLAT_RATIO:
+        within = max(change - 1, 0.01)
+        text = f"{curve.y_name} is flat (within {within:.0%}) {curve.range_words}{curve.held}."
+        return CurveFinding(code="FLAT", sentence=text)
+    log_x, log_y = np.log(curve.x), np.log(curve.y)
+    middle = len(log_x) // 2
+    halves = [
+        _slope(log_x[: middle + 1], log_y[: middle + 1]),
+        _slope(log_x[middle:], log_y[middle:]),
+    ]
+    verb = "grows" if curve.y[-1] > curve.y[0] else "falls"
+    factor = curve.y[-1] / curve.y[0]
+    by = f"{format_number(factor if factor > 1 else 1 / factor)}x {curve.range_words}{curve.held}"
+    if abs(halves[1] - halves[0]) > _BEND:
+        law = (
+            f"about as {curve.x_name}^{halves[0]:.2f} up to"
+            f" {format_number(curve.x[middle])}, then ^{halves[1]:.2f} ({_law(halves[1])})"
+        )
+    else:
+        slope = _slope(log_x, log_y)
+        law = f"as {curve.x_name}^{slope:.2f} ({_law(slope)})"
+    return CurveFinding(code="GROWTH", sentence=f"{curve.y_name} {verb} {by}: {law}.")
+
+
+def _slope(log_x: np.ndarray, log_y: np.ndarray) -> float:
+    return float(np.polyfit(log_x, log_y, 1)[0])
+
+
+def _law(slope: float) -> str:
+    if abs(slope) < _NEARLY_FLAT:
+        return "nearly flat"
+    linear = "linear" if slope > 0 else "in proportion"
+    if abs(slope) < _LINEAR[0]:
+        return f"less than {linear}"
+    return linear if abs(slope) <= _LINEAR[1] else f"more than {linear}"
+
+
+def knee(curve: Curve) -> CurveFinding | None:
+    """From which x does another doubling gain less than 1.5x, and from which nothing?
+
+    Gains per doubling are those between neighbouring points, to the power of one doubling. None
+    with fewer than three points, or less than a factor of four between the first and the last.
+    """
+    if not _is_long(curve) or min(curve.y) <= 0:
+        return None
+    x, y = np.asarray(curve.x), np.asarray(curve.y)
+    gains = (y[1:] / y[:-1]) ** (1 / np.log2(x[1:] / x[:-1]))
+    bent = _first(gains < KNEE_GAIN_RATIO)
+    full = _first(gains < PLATEAU_GAIN_RATIO)
+    if bent is None:
+        text = (
+            f"No knee: each doubling of {curve.x_name} up to {format_number(curve.x[-1])} gains more"
+            f" than {KNEE_GAIN_RATIO:g}x {curve.y_name}{curve.held}."
+        )
+    else:
+        text = (
+            f"From {curve.x_name} {format_number(curve.x[bent])} on another doubling gains less than"
+            f" {KNEE_GAIN_RATIO:g}x {curve.y_name}{curve.held}"
+        )
+        text += (
+            "."
+            if full is None
+            else f", from {format_number(curve.x[full])} on less than {PLATEAU_GAIN_RATIO:g}x:"
+            " a plateau."
+        )
+    return CurveFinding(code="KNEE", sentence=text)
+
+
+def peak(curve: Curve) -> CurveFinding | None:
+    """Where is y highest, if it falls again before the last point by more than a tenth?"""
+    best = int(np.argmax(curve.y))
+    if len(curve.y) < _MIN_POINTS or curve.y[-1] * _FLAT_RATIO > curve.y[best]:
+        return None
+    text = (
+        f"{curve.y_name} is highest at {curve.x_name} {format_number(curve.x[best])}"
+        f" ({format_number(curve.y[best])}){curve.held}, and falls to"
+        f" {format_number(curve.y[-1])} at {format_number(curve.x[-1])}."
+    )
+    return CurveFinding(code="PEAK", sentence=text)
+
+
+def share(curve: Curve) -> CurveFinding | None:
+    """How does a phase's share of the time move, and where does it pass one half?"""
+    if len(curve.y) < 2:
+        return None
+    first, last = curve.y[0], curve.y[-1]
+    text = f"{curve.y_name} takes {first:.0%} of the time at {curve.x_name} {format_number(curve.x[0])}"
+    text += f" and {last:.0%} at {format_number(curve.x[-1])}{curve.held}"
+    above = [value > 0.5 for value in curve.y]
+    if above[0] != above[-1]:
+        at = next(i for i, value in enumerate(above) if value != above[0])
+        text += f"; it passes one half by {format_number(curve.x[at])}"
+    return CurveFinding(code="PHASES", sentence=f"{text}.")
+
+
+def jumps(curve: Curve, *, factor_ratio: float = 2.0) -> CurveFinding | None:
+    """Where does y per x get worse by this factor from one point to the next?"""
+    worst, where = 0.0, 0
+    for i in range(1, len(curve.y)):
+        ratio = curve.y[i] / curve.y[i - 1] if curve.y[i - 1] > 0 else 0.0
+        if ratio > worst:
+            worst, where = ratio, i
+    if worst < factor_ratio:
+        return None
+    text = (
+        f"{curve.y_name} jumps {worst:.1f}x between {curve.x_name}"
+        f" {format_number(curve.x[where - 1])} and {format_number(curve.x[where])}{curve.held}."
+    )
+    return CurveFinding(code="COLLAPSE", sentence=text)
+
+
+def _is_long(curve: Curve) -> bool:
+    return len(curve.x) >= _MIN_POINTS and curve.x[-1] >= _MIN_SPAN_RATIO * curve.x[0]
+
+
+def _first(flags: np.ndarray) -> int | None:
+    """The first index from which all flags hold; None where the last one does not."""
+    if not flags[-1]:
+        return None
+    others = np.flatnonzero(~flags)
+    return int(others[-1]) + 1 if others.size else 0
+
+
+Rule = Callable[[Curve], CurveFinding | None]
+
+
+def findings_of_curve(curve: Curve, rules: Sequence[Rule]) -> list[CurveFinding]:
+    """What these rules say of the curve."""
+    return [found for rule in rules if (found := rule(curve)) is not None]

@@ -1,0 +1,115 @@
+"""A grid equals its points, whatever its axes; what cannot be answered stands in it with its reason."""
+
+import json
+
+import pytest
+
+import inferometer as im
+from inferometer.api.studies import STUDIES
+from inferometer.errors import SpecError
+
+MODEL = "llama-3.1-8b"
+
+
+def test_a_grid_equals_the_single_answers() -> None:
+    grid = im.predict(MODEL, hardware=["h100_sxm", "a100_80gb_sxm"], batch="1..4", prompt=1024)
+    assert [point.values for point in grid.points] == [
+        {"hardware": hardware, "batch": batch}
+        for hardware in ("h100_sxm", "a100_80gb_sxm")
+        for batch in (1, 2, 4)
+    ]
+    for point in grid.points:
+        alone = im.predict(MODEL, prompt=1024, **point.values)  # type: ignore[arg-type]
+        assert point.numbers["tpot_s"] == alone.datasheet.speeds.tpot_s
+        assert point.numbers["ttft_s"] == alone.datasheet.speeds.ttft_s
+
+
+def test_a_simulated_grid_equals_the_single_simulations_and_keeps_their_order() -> None:
+    options = {"hardware": "h100_sxm", "workload": "256x32", "requests": 100}
+    grid = im.simulate(MODEL, policy=["static", "vllm"], concurrency=[1, 4], **options)
+    assert [tuple(point.values.values()) for point in grid.points] == [
+        ("static", 1), ("static", 4), ("vllm", 1), ("vllm", 4),
+    ]  # fmt: skip
+    for point in grid.points:
+        alone = im.simulate(MODEL, **options, **point.values)  # type: ignore[arg-type]
+        likely = alone.levels[0].summary.output_tokens_per_s
+        assert likely is not None
+        assert point.numbers["output_tokens_per_s"].value == likely.value  # type: ignore[union-attr]
+        values = [
+            level.summary.output_tokens_per_s.value  # type: ignore[union-attr]
+            for level in alone.levels
+        ]
+        low, high = (getattr(point.numbers["output_tokens_per_s"], end) for end in ("low", "high"))
+        assert low <= min(values) <= max(values) <= high
+
+
+def test_rows_csv_and_frame_hold_the_same_numbers() -> None:
+    grid = im.study("batch", MODEL, hardware="h100_sxm", batch=[1, 8])
+    rows = grid.rows()
+    assert [row["batch"] for row in rows] == [1, 8]
+    assert rows[1]["tpot_s_low"] <= rows[1]["tpot_s"] <= rows[1]["tpot_s_high"]
+    head, first, *_ = grid.to_csv().splitlines()
+    assert head.startswith("batch,ttft_s,ttft_s_low,ttft_s_high,")
+    assert float(first.split(",")[1]) == rows[0]["ttft_s"]
+    assert len(grid.to_frame()) == 2
+    assert json.loads(json.dumps(grid.to_dict()))["axes"] == {"batch": [1, 8]}
+
+
+def test_a_point_without_an_answer_stands_in_the_grid() -> None:
+    # 8 KV heads cannot be split over 3 devices
+    grid = im.predict(MODEL, hardware="h100_sxm", tp=[1, 3])
+    assert grid.points[0].refused is None
+    assert grid.points[1].refused is not None
+    assert not grid.points[1].numbers
+    assert any(finding.code == "REFUSED" for finding in grid.findings)
+    assert "1 of 2 points answered" in str(grid)
+
+
+def test_a_grid_of_nothing_but_refusals_is_an_error() -> None:
+    with pytest.raises(SpecError):
+        im.predict(MODEL, hardware="h100_sxm", tp=[3, 5])
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"batch": [0, 1]}, "--batch"),
+        ({"batch": "1,x"}, "--batch"),
+        ({"batch": []}, "--batch"),
+        ({"dtype": "bf16,float99"}, "--dtype"),
+        ({"batch": "1..5000:1", "prompt": "1,2"}, "--batch, --prompt"),
+    ],
+)
+def test_a_bad_list_names_its_option(options: dict[str, object], where: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        im.predict(MODEL, hardware="h100_sxm", **options)
+    assert caught.value.where == where
+
+
+def test_the_ends_of_a_study_are_told_apart() -> None:
+    text = str(im.study("length", MODEL, hardware="h100_sxm"))
+    assert "TTFT grows" in text
+    assert "(linear)" in text
+    precision = str(im.study("precision", MODEL, hardware="h100_sxm"))
+    assert "Fastest per user: int4" in precision
+
+
+def test_devices_that_are_too_small_are_counted() -> None:
+    grid = im.study("devices", "llama-3.1-70b", hardware=["h100_sxm", "h200_sxm", "b200"])
+    fitting = [point.values["hardware"] for point in grid.points if point.words["fits"] == "yes"]
+    assert "h100_sxm" not in fitting
+    assert any(finding.code == "OUT_OF_MEMORY" for finding in grid.findings)
+
+
+@pytest.mark.parametrize("name", [name for name in STUDIES if STUDIES[name].verb.name == "predict"])
+def test_each_study_of_predictions_speaks(name: str) -> None:
+    options = {} if name == "devices" else {"hardware": "h100_sxm"}
+    grid = im.study(name, MODEL, **options)
+    assert len(grid.points) >= 4
+    assert grid.findings
+
+
+def test_an_unknown_study_names_the_known() -> None:
+    with pytest.raises(SpecError) as caught:
+        im.study("lenght", MODEL, hardware="h100_sxm")
+    assert "length" in str(caught.value.allowed)

@@ -1,0 +1,94 @@
+"""Lists on the command line, named studies, CSV."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.command_line import check_refused, run
+
+MODEL = "llama-3.1-8b"
+
+
+def test_a_list_makes_a_table_with_a_row_for_each_combination(tmp_path: Path) -> None:
+    outcome = run(
+        "predict", MODEL, "--hardware", "h100,a100", "--batch", "1..4", "--json", folder=tmp_path
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    answer = json.loads(outcome.stdout)
+    assert [list(point["values"].values()) for point in answer["points"]] == [
+        [device, batch] for device in ("h100", "a100") for batch in (1, 2, 4)
+    ]
+
+
+def test_csv_has_a_line_for_each_point_and_for_one_answer_too(tmp_path: Path) -> None:
+    options = ("predict", MODEL, "--hardware", "h100", "--csv")
+    grid = run(*options, "--batch", "1,8", folder=tmp_path)
+    rows = list(csv.DictReader(io.StringIO(grid.stdout)))
+    assert [row["batch"] for row in rows] == ["1", "8"]
+    assert float(rows[1]["tpot_s"]) > float(rows[0]["tpot_s"])
+    (alone,) = csv.DictReader(io.StringIO(run(*options, folder=tmp_path).stdout))
+    assert float(alone["datasheet.speeds.tpot_s.value"]) == float(rows[0]["tpot_s"])
+
+
+@pytest.mark.parametrize("name", ["length", "batch", "tp", "precision"])
+def test_a_study_answers_with_what_it_found_first(name: str, tmp_path: Path) -> None:
+    outcome = run("study", name, MODEL, "--hardware", "h100", folder=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    first, second, *_ = outcome.stdout.splitlines()
+    assert first.startswith(f"ANSWER {MODEL} on h100, by ")
+    assert second.startswith("- ")
+
+
+def test_policies_side_by_side_over_load(tmp_path: Path) -> None:
+    outcome = run(
+        "study", "policies", MODEL, "--hardware", "h100", "--workload", "256x64", "--requests",
+        "200", "--policy", "static,vllm", "--concurrency", "1,64", folder=tmp_path,
+    )  # fmt: skip
+    assert outcome.returncode == 0, outcome.stderr
+    assert "vllm completes" in outcome.stdout
+    assert "the requests of static at 64 users, and no more than static up to 1" in outcome.stdout
+
+
+def test_out_of_a_grid_is_a_folder_for_each_point(tmp_path: Path) -> None:
+    outcome = run(
+        "simulate", MODEL, "--hardware", "h100", "--workload", "64x8", "--requests", "50",
+        "--concurrency", "1,2", "--out", "runs", "--executor", "inline", folder=tmp_path,
+    )  # fmt: skip
+    assert outcome.returncode == 0, outcome.stderr
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
+        "concurrency=1", "concurrency=2",
+    ]  # fmt: skip
+    assert run("show", "runs/concurrency=2", folder=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (("--batch", "1,x"), "'x'"),
+        (("--batch", "8..2"), "'8..2'"),
+        (("--batch", "1,,2"), "'1,,2'"),
+        (("--tp", "0,1"), "0"),
+        (("--hardware", "h100,h1000"), "h1000"),
+    ],
+)
+def test_a_bad_list_is_refused_by_its_item(
+    words: tuple[str, ...], wrong: str, tmp_path: Path
+) -> None:
+    hardware = () if "--hardware" in words else ("--hardware", "h100")
+    outcome = run("predict", MODEL, *hardware, *words, folder=tmp_path)
+    if wrong == "h1000":  # a device more or less is a row without an answer
+        assert outcome.returncode == 0
+        assert wrong in outcome.stdout
+    else:
+        check_refused(outcome, 2, wrong)
+
+
+def test_the_help_of_a_study_is_short_and_says_what_it_stands_for(tmp_path: Path) -> None:
+    for words in (("study", "--help"), ("study", "batch", "--help"), ("predict", "--help")):
+        outcome = run(*words, folder=tmp_path)
+        assert outcome.returncode == 0
+        assert len(outcome.stdout.splitlines()) <= 60
+    assert "--batch 1..256" in run("study", "batch", "--help-all", folder=tmp_path).stdout
+    assert "1..256" in run("predict", "--help", folder=tmp_path).stdout
