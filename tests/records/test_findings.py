@@ -60,10 +60,12 @@ def test_the_same_with_noise_is_undecided(make_run):
     assert "COLLAPSE" not in found or found["COLLAPSE"].support == "undecided"
 
 
-def test_single_values_support_nothing_but_facts():
-    for finding in findings_of(read_run(FIXTURES / "t1_prompt_axis.csv")):
-        assert finding.support == "undecided"
-        assert finding.sentence.startswith("Undecided")
+def test_single_values_support_nothing_with_an_interval():
+    found = findings_of(read_run(FIXTURES / "t1_prompt_axis.csv"))
+    assert any(finding.code == "GROWTH" for finding in found)
+    for finding in found:
+        assert finding.support == "single number"
+        assert finding.sentence.endswith("(one number per point: no interval).")
 
 
 def test_length_costs_more_where_prefill_dominates(make_run):
@@ -156,7 +158,7 @@ def test_out_of_memory_is_a_fact(make_run):
 @pytest.mark.parametrize("n_reps", [1, 3])
 def test_few_repetitions_support_no_comparison(make_run, n_reps):
     for finding in findings_of(make_run(sweep_times(n_reps=n_reps))):
-        assert finding.support == "undecided" or finding.code == "NOISE"
+        assert finding.support != "supported" or finding.code == "NOISE"
 
 
 def test_an_empty_sweep_says_nothing(make_manifest):
@@ -220,3 +222,22 @@ def test_a_real_run_on_a_machine_that_doubled_its_speed_names_no_winner():
     found = by_code(read_run(FIXTURES / "version_1"))
     assert found["LENGTH_VS_CONCURRENCY"].support == "undecided"
     assert "speed changed during the run" in found["NOISE"].sentence
+
+
+def test_a_table_with_one_number_per_point_is_put_in_words_without_intervals(make_run):
+    found = findings_of(make_run(sweep_times(noise=0.0, n_reps=1)))
+    found = [finding for finding in found if finding.code != "COLLAPSE"]
+    assert {finding.support for finding in found} == {"single number"}
+    assert all("one number per point: no interval" in finding.sentence for finding in found)
+    text = "\n".join(finding.sentence for finding in found)
+    assert (
+        "Prefill time grows 16x from prompt 128 to 2048 at batch 1: as prompt^1.00 (linear)" in text
+    )
+    assert "Decode time per token is flat (within 1%) from prompt 128 to 2048 at batch 1" in text
+    assert "From batch 16 on another doubling gains less than 1.5x decode throughput" in text
+    assert "The same prompt tokens, different outcomes: prompt 2048 x batch 1" in text
+
+
+def test_two_points_with_one_number_carry_no_law_and_no_knee(make_run):
+    found = findings_of(make_run(sweep_times(n_reps=1, points=[(128, 1), (256, 1)])))
+    assert {finding.code for finding in found} == {"PHASES"}

@@ -18,21 +18,14 @@ from inferometer.records import ceilings, collapse
 from inferometer.records.columns import F64
 from inferometer.records.noise import noise_cautions, noise_of
 from inferometer.records.repetitions import PointRepetitions, repetitions_of
+from inferometer.records.sweep_curves import has_single_numbers, single_number_findings
 from inferometer.records.types import PointStatus, Run
 from inferometer.stats import comparison, knee, quantiles
 from inferometer.stats.estimate import Estimate, envelope
 from inferometer.units import format_bytes, format_fraction, format_number
 
-FindingCode: TypeAlias = Literal[
-    "LENGTH_VS_CONCURRENCY",
-    "PREFILL_VS_DECODE",
-    "KNEE",
-    "COLLAPSE",
-    "MEMORY_GROWTH",
-    "OUT_OF_MEMORY",
-    "NOISE",
-]
-Support: TypeAlias = Literal["supported", "undecided"]
+Support: TypeAlias = Literal["supported", "undecided", "single number"]
+"""By intervals; not by them; there are none, for each point has one number."""
 
 _SEED: Final = 20260101
 _MIN_REPEATS: Final = 5
@@ -43,7 +36,8 @@ _MIN_REPEATS: Final = 5
 class Finding:
     """One thing that the data say, or leave open."""
 
-    code: FindingCode
+    code: str
+    """Which rule speaks: KNEE, COLLAPSE, GROWTH, ..."""
     sentence: str
     evidence: Estimate | None
     support: Support
@@ -55,6 +49,13 @@ def findings_of(run: Run) -> tuple[Finding, ...]:
     points = views[0]
     if not points:
         return tuple(_out_of_memory(run))
+    if has_single_numbers(points):
+        said = single_number_findings(points)
+        single = [
+            Finding(code=one.code, sentence=one.sentence, evidence=None, support="single number")
+            for one in said
+        ]
+        return (*single, *_collapse(run), *_out_of_memory(run))
     return (
         *_length_vs_concurrency(views),
         *_prefill_vs_decode(points),

@@ -47,7 +47,7 @@ def request_report_text(view: RequestReportView) -> RenderableType:
     parts += [
         Text(f"  {statement.sentence}")
         for statement in view.statements
-        if statement.support == "supported"
+        if statement.support != "undecided"
     ]
     parts += [Text(f"CAUTION {caution.text} – {caution.remedy}") for caution in view.cautions]
     return Group(*parts)

@@ -38,7 +38,7 @@ def report_text(view: SweepReportView) -> RenderableType:
     parts += [
         Text(f"  {statement.sentence}")
         for statement in view.statements
-        if statement.support == "supported"
+        if statement.support != "undecided"
     ]
     parts += [Text(f"CAUTION {caution.text} – {caution.remedy}") for caution in view.cautions]
     return Group(*parts)

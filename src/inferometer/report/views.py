@@ -12,7 +12,7 @@ from inferometer.stats.estimate import Estimate
 
 PhaseName: TypeAlias = Literal["prefill", "decode"]
 CeilingKind: TypeAlias = Literal["read", "copy", "matmul"]
-Support: TypeAlias = Literal["supported", "undecided"]
+Support: TypeAlias = Literal["supported", "undecided", "single number"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
