@@ -143,7 +143,7 @@ def test_a_familys_own_names_are_used_in_errors():
     [
         ({"model_type": "t5", "is_encoder_decoder": True}, "encoder-decoder"),
         ({"model_type": "bert"}, "an encoder"),
-        ({"model_type": "falcon_h1", "mamba_d_state": 16}, "no attention"),
+        ({"model_type": "falcon_h1", "mamba_d_state": 16}, "not known here .field 'mamba_d_state'"),
     ],
 )
 def test_models_that_are_no_decoders_are_refused(config, message):

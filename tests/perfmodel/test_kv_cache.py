@@ -6,16 +6,19 @@ from hypothesis import given, strategies as st
 from inferometer.inputs.catalog import find_model, load_models
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.kv_cache import (
+    cache_rows,
     decode_pairs,
     kv_bytes,
     kv_bytes_per_token,
-    kv_read_token_layers,
+    kv_read_bytes,
     mean_cached_tokens,
     n_full_attention_layers,
     n_kv_shards,
     prefill_pairs,
+    state_bytes,
 )
 from inferometer.perfmodel.types import decode_shape, prefill_shape
+from inferometer.perfmodel.work import attention_flop, step_work
 
 GIB = 2**30
 MODELS = load_models()
@@ -57,6 +60,39 @@ def test_windows_stop_growing():
     )
 
 
+def test_top_k_attention_keeps_all_latents_and_reads_2048_of_them():
+    model = find_model("glm-5")  # 78 layers: 512 + 64 numbers, and a key of 128 in 8 bit + scale
+    assert kv_bytes_per_token(model, "bfloat16") == 78 * (576 * 2 + 132)
+    assert kv_bytes(model, "bfloat16", context_tokens=9000) == 9000 * 78 * (576 * 2 + 132)
+    shape = decode_shape(batch_size=3, context_tokens=9000)
+    latents, keys = 2048 * 576 * 2, 9000 * 132
+    assert kv_read_bytes(model, "bfloat16", shape) == 3 * 78 * (latents + keys)
+    short = decode_shape(batch_size=3, context_tokens=1000)
+    assert kv_read_bytes(model, "bfloat16", short) == 3 * 1000 * 78 * (576 * 2 + 132)
+
+
+def test_top_k_attention_of_a_prompt_by_counting_its_pairs():
+    model = find_model("glm-5")  # 64 heads absorbed: 576 for keys, 512 for values; 32 heads of 128
+    seen = sum(min(position, 2048) for position in range(1, 5001))
+    scored = sum(range(1, 5001))
+    expected = 78 * (seen * 64 * 2 * (576 + 512) + scored * 32 * 2 * 128)
+    assert attention_flop(model, prefill_shape(batch_size=1, prompt_tokens=5000)) == expected
+
+
+def test_linear_attention_keeps_a_state_of_constant_size():
+    model = find_model("qwen3.5-397b-a17b")  # 15 of 60 layers attend, with two heads of 256
+    state = 64 * 128 * 128 * 4 + 3 * (2 * 16 * 128 + 64 * 128) * 2
+    assert state_bytes(model, "bfloat16") == 45 * state
+    assert kv_bytes_per_token(model, "bfloat16") == 15 * 2 * 2 * 256 * 2
+    engine = EngineSpec(dtype="bfloat16", tensor_parallel_size=2)
+    work = step_work(model, engine, decode_shape(batch_size=5, context_tokens=700))
+    assert work.kv_read_bytes == 5 * (700 * 15 * 2 * 2 * 256 * 2 + 2 * 45 * state) / 2
+
+
+def total_pairs(model, shape, count):
+    return sum(count(rows, shape) for rows in cache_rows(model))
+
+
 def count_pairs(model, *, new_tokens, cached_tokens):
     window = model.attention.sliding_window_tokens or 10**9
     n_full = n_full_attention_layers(model)
@@ -77,18 +113,19 @@ def test_prefill_pairs_equal_a_count_of_every_pair(name, new_tokens, cached_toke
     shape = prefill_shape(
         batch_size=batch_size, prompt_tokens=new_tokens + cached_tokens, cached_tokens=cached_tokens
     )
-    assert prefill_pairs(model, shape) == pytest.approx(
+    assert total_pairs(model, shape, prefill_pairs) == pytest.approx(
         batch_size * count_pairs(model, new_tokens=new_tokens, cached_tokens=cached_tokens)
     )
     assert mean_cached_tokens(shape) == pytest.approx(cached_tokens, abs=1e-6)
 
 
-@given(st.sampled_from(MODELS), st.integers(1, 64), st.integers(1, 20_000))
+WHOLE = [model for model in MODELS if model.indexer is None]
+
+
+@given(st.sampled_from(WHOLE), st.integers(1, 64), st.integers(1, 20_000))
 def test_decode_reads_what_the_cache_holds(model, batch_size, context_tokens):
     shape = decode_shape(batch_size=batch_size, context_tokens=context_tokens)
-    rows = kv_read_token_layers(model, shape)
-    assert rows == decode_pairs(model, shape)
-    assert rows * kv_bytes_per_token(model, "bfloat16") / model.n_layers == pytest.approx(
+    assert kv_read_bytes(model, "bfloat16", shape) == pytest.approx(
         batch_size * kv_bytes(model, "bfloat16", context_tokens=context_tokens)
     )
 
@@ -102,8 +139,8 @@ def test_cache_grows_with_context_and_never_faster_than_per_token(model, context
 
 def test_an_empty_half_of_a_step_is_no_work():
     model = find_model("gemma-3-1b")
-    assert prefill_pairs(model, decode_shape(batch_size=4, context_tokens=100)) == 0
-    assert decode_pairs(model, prefill_shape(batch_size=4, prompt_tokens=100)) == 0
+    assert total_pairs(model, decode_shape(batch_size=4, context_tokens=100), prefill_pairs) == 0
+    assert total_pairs(model, prefill_shape(batch_size=4, prompt_tokens=100), decode_pairs) == 0
 
 
 def test_cache_is_split_over_kv_heads_at_most_and_never_for_latents():

@@ -157,6 +157,8 @@ def costs(draw, scale=1):
         staircase_log_ratio=np.array([0.1, -0.2, 0.3]) * draw(st.sampled_from([0, 1])),
         window_tokens=draw(st.sampled_from([float("inf"), 12.0])),
         full_share_ratio=draw(st.sampled_from([1.0, 0.25])),
+        full_pair_share_ratio=draw(st.sampled_from([1.0, 0.25])),
+        kv_sequence_s=draw(st.sampled_from([0.0, 3e-4])),
     )
 
 

@@ -23,6 +23,7 @@ MIXTURE = linear_cost(
     read_s=np.array([1e-3, 4e-3, 8e-3, 9e-3]),
     window_tokens=512.0,
     full_share_ratio=0.2,
+    full_pair_share_ratio=0.2,
     message_s=1e-5,
     link_row_s=1e-8,
     link_logit_s=1e-7,

@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 import msgspec
 
 from inferometer.errors import SpecError
+from inferometer.inputs.model_config import model_from_config
 from inferometer.inputs.synonyms import USUAL_DEVICES, device_words, model_form
 from inferometer.inputs.types import (
     Constant,
@@ -185,6 +186,9 @@ _GIGA: Final = 10**9
 _TERA: Final = 10**12
 _MICRO: Final = 1e-6
 _Parsed = TypeVar("_Parsed")
+_SHAPE: Final = tuple(
+    field.name for field in fields(ModelSpec) if field.name not in {"source", "note", "hf_id"}
+)
 
 
 class ConstantEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -252,7 +256,10 @@ class HardwareFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ModelFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of models: ``ModelSpec`` fields, a source key, 0 for no full-attention layer."""
+    """A file of models: ``ModelSpec`` fields, a source key, 0 for no full-attention layer.
+
+    Newer entries have, instead of a shape, the ``config`` of the model's own config.json.
+    """
 
     sources: dict[str, Source]
     models: tuple[dict[str, object], ...]
@@ -298,6 +305,12 @@ def model_from_entry(
     SpecError
         An unknown field or source, or a value of the wrong kind.
     """
+    config = entry.get("config")
+    if isinstance(config, dict):
+        stated = {name: value for name, value in entry.items() if name != "config"}
+        shape = model_from_config(config, where=where, model_id=str(entry.get("model_id")))
+        known = {name: getattr(shape, name) for name in _SHAPE}
+        entry = msgspec.to_builtins(known) | stated
     unknown = entry.keys() - {field.name for field in fields(ModelSpec)}
     if unknown:
         raise SpecError(

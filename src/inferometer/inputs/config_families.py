@@ -42,6 +42,7 @@ class Family:
     out_bias: bool | Flag = False
     qk_norm: bool | Flag = False
     has_full_width_qk_norm: bool = False
+    output_gate: bool | Flag = False
     has_sinks: bool = False
     is_gated: bool = True
     mlp_bias: bool | Flag = False
@@ -166,6 +167,15 @@ _MIXTRAL: Final = Family(
 _DEEPSEEK: Final = Family(
     class_name="DeepseekV2ForCausalLM", has_latent_attention=True, experts="n_routed_experts"
 )
+_QWEN3_NEXT: Final = replace(
+    _PLAIN,
+    class_name="Qwen3NextForCausalLM",
+    qk_norm=True,
+    output_gate=True,
+    experts="num_experts",
+    has_shared_expert_gate=True,
+    defaults={"full_attention_interval": 4, "head_dim": 256},
+)
 _GLM: Final = replace(
     _PLAIN,
     class_name="GlmForCausalLM",
@@ -197,6 +207,7 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": replace(_DEEPSEEK, class_name="DeepseekV3ForCausalLM", router_bias=True),
+    "deepseek_v32": replace(_DEEPSEEK, class_name="DeepseekV32ForCausalLM", router_bias=True),
     "falcon": Family(
         class_name="FalconForCausalLM",
         names={"num_key_value_heads": "num_kv_heads", "intermediate_size": "ffn_hidden_size"},
@@ -237,6 +248,7 @@ FAMILIES: Final[dict[str, Family]] = {
         experts="n_routed_experts",
         router_bias=True,
     ),
+    "glm_moe_dsa": replace(_DEEPSEEK, class_name="GlmMoeDsaForCausalLM", router_bias=True),
     "gpt2": _GPT2,
     "gpt_bigcode": replace(_GPT2, class_name="GPTBigCodeForCausalLM", fill=_fill_bigcode),
     "gpt_neox": replace(
@@ -277,6 +289,16 @@ FAMILIES: Final[dict[str, Family]] = {
         expert_size="intermediate_size",
     ),
     "llama": _LLAMA,
+    "minimax_m2": replace(
+        _PLAIN,
+        class_name="MiniMaxM2ForCausalLM",
+        qk_norm=True,
+        has_full_width_qk_norm=True,
+        experts="num_local_experts",
+        expert_size="intermediate_size",
+        router_bias=True,
+        defaults={"head_dim": 128},
+    ),
     "mistral": Family(
         class_name="MistralForCausalLM",
         window="all",
@@ -344,6 +366,11 @@ FAMILIES: Final[dict[str, Family]] = {
     "qwen3_moe": replace(
         _QWEN3, class_name="Qwen3MoeForCausalLM", experts="num_experts", window="none", defaults={}
     ),
+    "qwen3_5_moe_text": replace(_QWEN3_NEXT, class_name="Qwen3_5MoeForCausalLM"),
+    "qwen3_5_text": replace(
+        _QWEN3_NEXT, class_name="Qwen3_5ForCausalLM", experts=None, has_shared_expert_gate=False
+    ),
+    "qwen3_next": _QWEN3_NEXT,
     "smollm3": replace(
         _LLAMA, class_name="SmolLM3ForCausalLM", ties_by_default=True, window="switch"
     ),
@@ -369,6 +396,8 @@ FAMILIES: Final[dict[str, Family]] = {
 
 ALIASES: Final = {
     "gemma3": "gemma3_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
     "kimi_k2": "deepseek_v3",
     "code_llama": "llama",
     "ministral": "mistral",
@@ -403,10 +432,14 @@ NOT_ATTENTION_FIELDS: Final = (
     "state_size",
     "mamba_d_state",
     "mamba_n_heads",
-    "linear_num_value_heads",
+    "mamba_num_heads",
+    "linear_attn_config",
     "layers_block_type",
+    "compress_ratios",
+    "sparse_attention_config",
     "conv_L_cache",
     "lru_width",
     "rwkv_hidden_size",
 )
-"""Fields of models in which some layers are no attention."""
+"""Fields of layers that are not understood here: state-space models, block-sparse and compressed
+attention. Linear attention (``linear_num_value_heads``) and top-k attention (``index_topk``) are."""

@@ -5,6 +5,7 @@ vLLM, with no hub.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from inferometer.errors import SpecError
@@ -43,7 +44,7 @@ def config_from_model(model: ModelSpec, *, dtype: DType = "bfloat16") -> dict[st
         | _flags(model, family)
         | _window(model.attention, family, n_layers=model.n_layers)
     )
-    config |= _experts(model, family) | _latent(model)
+    config |= _experts(model, family) | _latent(model) | _indexed(model) | _recurrent(model)
     config = {family.names.get(name, name): value for name, value in config.items()}
     if model.architecture in _OWN_FIELDS:
         config |= _OWN_FIELDS[model.architecture](model)
@@ -85,6 +86,7 @@ def _flags(model: ModelSpec, family: Family) -> dict[str, object]:
         (family.out_bias, heads.has_out_bias),
         (family.mlp_bias, model.mlp.has_bias),
         (family.qk_norm, heads.has_qk_norm),
+        (family.output_gate, heads.has_output_gate),
     )
     return {what.name: value for what, value in said if isinstance(what, Flag)}
 
@@ -148,6 +150,39 @@ def _latent(model: ModelSpec) -> dict[str, object]:
     }
 
 
+def _indexed(model: ModelSpec) -> dict[str, object]:
+    indexer = model.indexer
+    if indexer is None:
+        return {}
+    types = ["full"] * indexer.n_layers + ["shared"] * (model.n_layers - indexer.n_layers)
+    return {
+        "index_n_heads": indexer.n_heads,
+        "index_head_dim": indexer.head_dim,
+        "index_topk": indexer.top_k_tokens,
+        "indexer_types": types,
+    }
+
+
+def _recurrent(model: ModelSpec) -> dict[str, object]:
+    linear = model.recurrent
+    if linear is None:
+        return {}
+    every = model.n_layers // max(model.n_attention_layers, 1)
+    kinds = [
+        "full_attention" if (index + 1) % every == 0 else "linear_attention"
+        for index in range(model.n_layers)
+    ]
+    return {
+        "linear_num_key_heads": linear.n_key_heads,
+        "linear_num_value_heads": linear.n_value_heads,
+        "linear_key_head_dim": linear.key_head_dim,
+        "linear_value_head_dim": linear.value_head_dim,
+        "linear_conv_kernel_dim": linear.conv_kernel,
+        "mamba_ssm_dtype": linear.state_dtype,
+        "layer_types": kinds,
+    }
+
+
 def _falcon(model: ModelSpec) -> dict[str, object]:
     is_grouped = 1 < model.attention.n_kv_heads < model.attention.n_heads
     return {
@@ -204,6 +239,10 @@ def _check_says_the_same(config: dict[str, object], model: ModelSpec, *, where: 
 
 
 def _differences(written: ModelSpec, model: ModelSpec) -> list[str]:
+    # Which matrices a checkpoint quantises is no shape: random weights are not quantised.
+    if model.moe is not None and written.moe is not None:
+        is_plain = model.moe.has_only_experts_quantised
+        written = replace(written, moe=replace(written.moe, has_only_experts_quantised=is_plain))
     shape = [name for name in ModelSpec.__dataclass_fields__ if name not in _NAMES]
     return [
         f"{name} = {getattr(model, name)}"

@@ -24,10 +24,12 @@ from inferometer.inputs.foreign_shapes import shortened
 from inferometer.inputs.types import (
     AttentionSpec,
     DType,
+    IndexerSpec,
     MlaSpec,
     MlpSpec,
     ModelSpec,
     MoeSpec,
+    RecurrentSpec,
     Source,
 )
 from inferometer.units import MOST_COUNT
@@ -254,9 +256,10 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
     alien = [name for name in NOT_ATTENTION_FIELDS if config.get(name) is not None]
     if alien:
         raise SpecError(
-            f"model_type {model_type!r} has layers that are no attention (field {alien[0]!r})",
+            f"model_type {model_type!r} has layers of a kind that is not known here (field"
+            f" {alien[0]!r})",
             where=where,
-            allowed="models whose every layer attends",
+            allowed="full, sliding, latent, top-k or linear attention",
         )
     family = FAMILIES.get(ALIASES.get(model_type, model_type))
     if family is not None:
@@ -267,14 +270,29 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
         if config.get("moe_intermediate_size") is not None
         else "intermediate_size"
     )
-    has_latent = config.get("kv_lora_rank") is not None
+    has_linear = config.get("linear_num_value_heads") is not None
     likeness = replace(
-        LLAMA_LIKE, experts=experts, expert_size=size, has_latent_attention=has_latent, window="all"
+        LLAMA_LIKE,
+        experts=experts,
+        expert_size=size,
+        has_latent_attention=config.get("kv_lora_rank") is not None,
+        output_gate=Flag(name="attn_output_gate", default=False),
+        window="none" if has_linear else "all",
     )
+    kinds = {
+        "latent": likeness.has_latent_attention,
+        "top-k": config.get("index_topk") is not None,
+        "gated linear": has_linear,
+        "a mixture of experts": experts is not None,
+    }
+    found = ", ".join(name for name, is_so in kinds.items() if is_so)
     return (
         likeness,
         model_type,
-        f"model_type {model_type!r} is not known here: read as if it were Llama; counts may be off",
+        (
+            f"model_type {model_type!r} is not known here: read as if it were Llama"
+            f"{found and f' with {found}'}; counts may be off"
+        ),
     )
 
 
@@ -284,6 +302,8 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
     mla = _latent(fields) if family.has_latent_attention else None
     moe = _mixture(fields, family) if family.experts else None
     norms_per_layer = fields.optional_count("norms_per_layer", minimum=0)
+    # Where every layer has experts, files may state no width of dense layers.
+    dense_size = None if moe is None or moe.n_dense_layers else moe.intermediate_size
     return ModelSpec(
         model_id=model_id,
         architecture=model_type,
@@ -293,7 +313,7 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         max_position_tokens=max_position_tokens,
         attention=_attention(fields, family, mla),
         mlp=MlpSpec(
-            intermediate_size=fields.count("intermediate_size"),
+            intermediate_size=fields.count("intermediate_size", dense_size),
             is_gated=family.is_gated,
             has_bias=_said(fields, family.mlp_bias),
         ),
@@ -311,6 +331,8 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         has_head_bias=family.has_head_bias,
         moe=moe,
         mla=mla,
+        indexer=_indexer(fields),
+        recurrent=_recurrent(fields),
         hf_id=fields.text("_name_or_path") or None,
         checkpoint_dtype=_checkpoint_dtype(fields),
     )
@@ -347,6 +369,7 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
         full_attention_every=every,
         n_full_attention_layers=n_full,
         has_full_width_qk_norm=has_qk_norm and family.has_full_width_qk_norm,
+        has_output_gate=_said(fields, family.output_gate),
     )
 
 
@@ -401,6 +424,42 @@ def _latent(fields: ConfigFields) -> MlaSpec:
     )
 
 
+def _indexer(fields: ConfigFields) -> IndexerSpec | None:
+    """The heads that choose the tokens of sparse attention, where ``index_topk`` is stated."""
+    top_k_tokens = fields.optional_count("index_topk")
+    if top_k_tokens is None:
+        return None
+    n_layers, types = fields.count("num_hidden_layers"), fields.texts("indexer_types")
+    return IndexerSpec(
+        n_heads=fields.count("index_n_heads"),
+        head_dim=fields.count("index_head_dim"),
+        top_k_tokens=top_k_tokens,
+        n_layers=n_layers if types is None else types.count("full"),
+    )
+
+
+def _recurrent(fields: ConfigFields) -> RecurrentSpec | None:
+    """The layers of linear attention, where ``linear_num_value_heads`` is stated."""
+    n_value_heads = fields.optional_count("linear_num_value_heads")
+    if n_value_heads is None:
+        return None
+    n_layers, types = fields.count("num_hidden_layers"), fields.texts("layer_types")
+    state = fields.text("mamba_ssm_dtype") or "float32"
+    return RecurrentSpec(
+        n_layers=(
+            n_layers - n_layers // fields.count("full_attention_interval")
+            if types is None
+            else types.count("linear_attention")
+        ),
+        n_key_heads=fields.count("linear_num_key_heads"),
+        n_value_heads=n_value_heads,
+        key_head_dim=fields.count("linear_key_head_dim"),
+        value_head_dim=fields.count("linear_value_head_dim"),
+        conv_kernel=fields.count("linear_conv_kernel_dim"),
+        state_dtype=_DTYPES.get(state, "float32"),
+    )
+
+
 def _mixture(fields: ConfigFields, family: Family) -> MoeSpec:
     name = next(
         (key for key in (family.experts, *_EXPERT_COUNTS) if key and fields.value(key) is not None),
@@ -431,7 +490,8 @@ def _mixture(fields: ConfigFields, family: Family) -> MoeSpec:
         has_bias=family.expert_bias,
         has_router_bias=family.router_bias,
         has_shared_expert_gate=family.has_shared_expert_gate,
-        has_only_experts_quantised=family.has_only_experts_quantised,
+        has_only_experts_quantised=family.has_only_experts_quantised
+        or _has_plain_attention(fields),
     )
 
 
@@ -446,6 +506,8 @@ def _n_dense_layers(fields: ConfigFields) -> int:
     )
     every = fields.count("decoder_sparse_step", 1)
     dense |= {index for index in range(n_layers) if (index + 1) % every}
+    if (kinds := fields.texts("mlp_layer_types")) is not None:
+        dense |= {index for index, kind in enumerate(kinds) if kind == "dense"}
     return max(n_first, len(dense))
 
 
@@ -458,13 +520,32 @@ def _said(fields: ConfigFields, what: bool | Flag) -> bool:  # noqa: FBT001 - a 
     return fields.flag(what.name, default=what.default) if isinstance(what, Flag) else what
 
 
+def _bits_of_groups(quantised: Mapping[str, object]) -> tuple[object, object]:
+    """Bits and kind of the weights, as compressed-tensors and modelopt nest them, or AWQ's bits."""
+    groups = quantised.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
+    weights = first.get("weights") if isinstance(first, dict) else None
+    if not isinstance(weights, dict):
+        return quantised.get("bits"), "int"
+    return weights.get("num_bits"), weights.get("type")
+
+
+def _has_plain_attention(fields: ConfigFields) -> bool:
+    """Whether the quantised checkpoint says that attention stays in 16 bit."""
+    quantised = fields.value("quantization_config")
+    ignored = quantised.get("ignore") if isinstance(quantised, dict) else None
+    return isinstance(ignored, list) and any("self_attn" in str(name) for name in ignored)
+
+
 def _checkpoint_dtype(fields: ConfigFields) -> DType | None:
     quantised = fields.value("quantization_config")
     if isinstance(quantised, dict):
         said = {str(name): value for name, value in quantised.items()}
-        method, bits = str(said.get("quant_method")), said.get("bits")
-        if "fp8" in method:
+        method, (bits, kind) = str(said.get("quant_method")), _bits_of_groups(said)
+        if "fp8" in method or (bits, kind) == (8, "float"):
             return "float8"
+        if (bits, kind) == (4, "float"):
+            return "float4"
         if method == "mxfp4":
             return "float4"
         if bits in {4, 8} or said.get("load_in_4bit") or said.get("load_in_8bit"):

@@ -58,7 +58,8 @@ class AttentionSpec:
     ``full_attention_every`` = N says that every N-th layer is full and the others slide; None with
     a window says that every layer slides. ``n_full_attention_layers`` overrides it where the
     pattern is irregular. ``has_full_width_qk_norm``: the norms of queries and keys span all heads
-    (OLMo 2), not one head.
+    (OLMo 2), not one head. ``has_output_gate``: a gate as wide as the queries multiplies what
+    attention returns (Qwen3-Next).
     """
 
     n_heads: int
@@ -72,6 +73,58 @@ class AttentionSpec:
     full_attention_every: int | None = 1
     n_full_attention_layers: int | None = None
     has_full_width_qk_norm: bool = False
+    has_output_gate: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexerSpec:
+    """Which earlier tokens does sparse attention read (DeepSeek-V3.2, arXiv 2512.02556)?
+
+    Small heads score all of them, and attention reads the best ``top_k_tokens``. ``n_layers`` have
+    an indexer; the others take over the choice of the layer before (GLM-5.2).
+    """
+
+    n_heads: int
+    head_dim: int
+    top_k_tokens: int
+    n_layers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrentSpec:
+    """Layers of linear attention, with a state of constant size instead of a KV cache.
+
+    Gated DeltaNet (arXiv 2412.06464): a short convolution over queries, keys and values, then a
+    matrix of key by value channels for each value head, which every token updates.
+    """
+
+    n_layers: int
+    n_key_heads: int
+    n_value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    conv_kernel: int
+    state_dtype: DType = "float32"
+
+    @property
+    def key_width(self) -> int:
+        """Channels of all keys, and of all queries."""
+        return self.n_key_heads * self.key_head_dim
+
+    @property
+    def value_width(self) -> int:
+        """Channels of all values."""
+        return self.n_value_heads * self.value_head_dim
+
+    @property
+    def conv_width(self) -> int:
+        """Channels that the convolution mixes: queries, keys and values."""
+        return 2 * self.key_width + self.value_width
+
+    @property
+    def state_elements(self) -> int:
+        """Numbers in the matrices that a layer keeps for a sequence."""
+        return self.n_value_heads * self.key_head_dim * self.value_head_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,10 +196,17 @@ class ModelSpec:
     has_head_bias: bool = False
     moe: MoeSpec | None = None
     mla: MlaSpec | None = None
+    indexer: IndexerSpec | None = None
+    recurrent: RecurrentSpec | None = None
     family: str | None = None
     hf_id: str | None = None
     checkpoint_dtype: DType | None = None
     note: str | None = None
+
+    @property
+    def n_attention_layers(self) -> int:
+        """Layers with a KV cache."""
+        return self.n_layers - (0 if self.recurrent is None else self.recurrent.n_layers)
 
     def __post_init__(self) -> None:
         counts = {

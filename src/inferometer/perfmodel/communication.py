@@ -12,31 +12,35 @@ from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelPlan:
-    """How the model is spread over devices: the group has tensor · pipeline devices.
+    """How the model is spread over devices: the group has tensor · pipeline · sharing devices.
 
     ``has_expert_parallelism``: each expert lives whole on one device of the tensor group (vLLM's
     --enable-expert-parallel), and tokens travel to it. ``has_sequence_parallelism``: norms work
     on a share of the tokens (arXiv 2205.05198), so that an all-reduce becomes a reduce-scatter
-    and an all-gather.
+    and an all-gather. ``n_sharing`` replicas of the attention, each of n_tensor devices, take every
+    step together and share the experts (vLLM's --data-parallel-size with --enable-expert-parallel,
+    SGLang's and TensorRT-LLM's attention data parallelism): a step's shape is then one replica's.
     """
 
     n_tensor: int = 1
     n_pipeline: int = 1
+    n_sharing: int = 1
     has_expert_parallelism: bool = False
     has_sequence_parallelism: bool = False
 
     def __post_init__(self) -> None:
-        if min(self.n_tensor, self.n_pipeline) < 1:
+        if min(self.n_tensor, self.n_pipeline, self.n_sharing) < 1:
             raise SpecError(
-                f"tensor parallel {self.n_tensor}, pipeline parallel {self.n_pipeline}",
-                where="--tp, --pp",
+                f"tensor parallel {self.n_tensor}, pipeline parallel {self.n_pipeline}, replicas"
+                f" {self.n_sharing}",
+                where="--tp, --pp, --dp",
                 allowed="1 or more",
             )
 
     @property
     def n_devices(self) -> int:
-        """Devices of one replica: the only place that multiplies the two."""
-        return self.n_tensor * self.n_pipeline
+        """Devices of the whole group: the only place that multiplies these."""
+        return self.n_tensor * self.n_pipeline * self.n_sharing
 
     def stage_fraction(self, n_layers: int) -> float:
         """Share of the layers in the largest stage; as in vLLM, some stages take one layer more."""
@@ -77,20 +81,24 @@ def step_traffic(
 
     Tensor parallel (arXiv 1909.08053): two all-reduces of the hidden states in each layer, one
     after the split embedding, and a gather of the logits. Expert parallel: the all-reduce after
-    an expert layer becomes two all-to-alls. Pipeline parallel: the hidden states go to the next
+    an expert layer becomes two all-to-alls. Replicas that share experts: there the rows of all are
+    gathered, and the results scattered back. Pipeline parallel: the hidden states go to the next
     stage.
     """
     hidden_bytes = n_rows * model.hidden_size * DTYPE_BITS[dtype] / 8
     traffic = NO_TRAFFIC
+    n_sparse = 0 if model.moe is None else model.n_layers - model.moe.n_dense_layers
+    if plan.n_sharing > 1:
+        gathered = all_gather(hidden_bytes * plan.n_sharing / plan.n_tensor, plan.n_sharing)
+        traffic = repeated(gathered, 2 * n_sparse)
     if plan.n_tensor > 1:
-        n_sparse = 0 if model.moe is None else model.n_layers - model.moe.n_dense_layers
         n_exchanges = n_sparse if plan.has_expert_parallelism else 0
         n_reductions = 2 * model.n_layers - n_exchanges + 1
         per_reduction = all_reduce(
             hidden_bytes, plan.n_tensor, is_split=plan.has_sequence_parallelism
         )
         logits_bytes = n_logit_positions * model.vocab_size * DTYPE_BITS[dtype] / 8
-        traffic = repeated(per_reduction, n_reductions).plus(
+        traffic = traffic.plus(repeated(per_reduction, n_reductions)).plus(
             all_gather(logits_bytes, plan.n_tensor)
         )
         if n_exchanges and model.moe is not None:

@@ -1,28 +1,95 @@
-"""Bytes of the KV cache per token and per sequence, and (query, key) pairs of attention."""
+"""What attention keeps and reads: the KV cache's rows, recurrent states, (query, key) pairs."""
+
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 from inferometer.perfmodel.types import BatchShape
 
+_INDEX_KEY_BITS: Final = 8.25
+"""Of a number in an indexer's key: 8 bit, and a 32-bit scale for 128 of them."""
 
-def kv_elements_per_token_layer(model: ModelSpec) -> int:
-    """Numbers that a layer stores for a token.
 
-    K and V of each KV head, or MLA's latent row and shared rotary key.
+class CacheRows(NamedTuple):
+    """What layers of one kind store for a token, and which of it a query reads."""
+
+    n_layers: int
+    elements: int
+    """Numbers that a layer stores for a token."""
+    prefill_flop: float
+    """Of one (query, key) pair in a layer, on all devices together."""
+    decode_flop: float
+    most_kept_tokens: int | None = None
+    """A sliding window: older rows are dropped."""
+    most_read_tokens: int | None = None
+    """A sliding window, or the choice of an indexer."""
+    bits: float | None = None
+    """Of an element, where it is not the KV cache's format."""
+
+
+@lru_cache(maxsize=64)
+def cache_rows(model: ModelSpec) -> tuple[CacheRows, ...]:
+    """The rows of each kind of layer; linear attention has none (``state_bytes``).
+
+    2·n_heads·(head dim of keys + head dim of values) FLOP for each pair. Latent attention stores
+    the latent and the shared rotary key of a token. In prefill it expands them (heads of 128 + 64
+    and 128 in DeepSeek-V3); in decode it works on the latent itself, every head 512 + 64 and 512
+    wide. Top-k attention does so in prefill too, and its indexer scores a small key of every token.
 
     Source
     ------
-    Grouped queries: arXiv 2305.13245. Latent attention: arXiv 2405.04434, section 2.1.4.
+    Grouped queries: arXiv 2305.13245. Latent attention: arXiv 2405.04434, section 2.1. Top-k:
+    DeepSeek-V3.2, arXiv 2512.02556, section 2.1; keys of 8 bit as vLLM and SGLang store them.
     """
-    if model.mla is not None:
-        return model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
-    return 2 * model.attention.n_kv_heads * model.attention.head_dim
+    heads, mla, indexer = model.attention, model.mla, model.indexer
+    top_k = None if indexer is None else indexer.top_k_tokens
+    if mla is not None:
+        absorbed = 2.0 * heads.n_heads * (2 * mla.kv_lora_rank + mla.qk_rope_head_dim)
+        expanded = (
+            2.0 * heads.n_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim)
+        )
+        n_elements, flop = mla.kv_lora_rank + mla.qk_rope_head_dim, (expanded, absorbed)
+        if indexer is not None:
+            flop = (absorbed, absorbed)
+    else:
+        n_elements = 2 * heads.n_kv_heads * heads.head_dim
+        flop = (4.0 * heads.n_heads * heads.head_dim,) * 2
+    n_full, window = n_full_attention_layers(model), heads.sliding_window_tokens
+    rows = [CacheRows(n_full, n_elements, *flop, most_read_tokens=top_k)]
+    if n_full < model.n_attention_layers:
+        n_sliding = model.n_attention_layers - n_full
+        rows.append(CacheRows(n_sliding, n_elements, *flop, window, window))
+    if indexer is not None:
+        scores = 2.0 * indexer.n_heads * indexer.head_dim
+        rows.append(
+            CacheRows(indexer.n_layers, indexer.head_dim, scores, scores, bits=_INDEX_KEY_BITS)
+        )
+    return tuple(rows)
+
+
+def layer_bits(rows: CacheRows, dtype: DType) -> float:
+    """Bits that all layers of this kind store for a token."""
+    return rows.n_layers * rows.elements * (rows.bits or DTYPE_BITS[dtype])
+
+
+def state_bytes(model: ModelSpec, dtype: DType) -> int:
+    """Bytes that linear attention keeps for a sequence of any length, on all devices together.
+
+    The matrices, and the last columns before the short convolution in the activations' format.
+    """
+    linear = model.recurrent
+    if linear is None:
+        return 0
+    conv = linear.conv_width * (linear.conv_kernel - 1)
+    bits = linear.state_elements * DTYPE_BITS[linear.state_dtype] + conv * DTYPE_BITS[dtype]
+    return linear.n_layers * bits // 8
 
 
 def kv_bytes_per_token(model: ModelSpec, dtype: DType) -> int:
     """Bytes of one more token in the cache, all devices together, while no layer's window is full.
 
     2 · n_layers · n_kv_heads · head_dim · bytes per element; for MLA n_layers · (latent rank +
-    rotary dim) · bytes.
+    rotary dim) · bytes, and the indexers' keys.
 
     Example
     -------
@@ -30,7 +97,7 @@ def kv_bytes_per_token(model: ModelSpec, dtype: DType) -> int:
     >>> kv_bytes_per_token(find_model("qwen2.5-3b"), "bfloat16")
     36864
     """
-    return model.n_layers * kv_elements_per_token_layer(model) * DTYPE_BITS[dtype] // 8
+    return int(sum(layer_bits(rows, dtype) for rows in cache_rows(model))) // 8
 
 
 def kv_bytes(model: ModelSpec, dtype: DType, *, context_tokens: int) -> int:
@@ -45,19 +112,13 @@ def kv_bytes(model: ModelSpec, dtype: DType, *, context_tokens: int) -> int:
     0.3125
     """
     return (
-        kept_token_layers(model, context_tokens)
-        * kv_elements_per_token_layer(model)
-        * DTYPE_BITS[dtype]
+        int(
+            sum(
+                layer_bits(rows, dtype) * _at_most(context_tokens, rows.most_kept_tokens)
+                for rows in cache_rows(model)
+            )
+        )
         // 8
-    )
-
-
-def kept_token_layers(model: ModelSpec, context_tokens: int) -> int:
-    """(token, layer) rows that a sequence of ``context_tokens`` stores."""
-    n_full, window_tokens = n_full_attention_layers(model), model.attention.sliding_window_tokens
-    n_sliding = model.n_layers - n_full
-    return n_full * context_tokens + n_sliding * min(
-        context_tokens, window_tokens or context_tokens
     )
 
 
@@ -72,7 +133,7 @@ def n_full_attention_layers(model: ModelSpec) -> int:
     """
     heads = model.attention
     if heads.sliding_window_tokens is None:
-        return model.n_layers
+        return model.n_attention_layers
     if heads.n_full_attention_layers is not None:
         return heads.n_full_attention_layers
     return 0 if heads.full_attention_every is None else model.n_layers // heads.full_attention_every
@@ -85,38 +146,33 @@ def n_kv_shards(model: ModelSpec, engine: EngineSpec) -> int:
     )
 
 
-def decode_pairs(model: ModelSpec, shape: BatchShape) -> float:
-    """(query, key, layer) triples of the decoding requests; windows apply to the mean context."""
+def decode_pairs(rows: CacheRows, shape: BatchShape) -> float:
+    """(query, key, layer) triples of the decoding requests; limits apply to the mean context."""
     if shape.n_decode_requests == 0:
         return 0.0
     mean_tokens = shape.decode_context_tokens / shape.n_decode_requests
-    n_full, window_tokens = n_full_attention_layers(model), model.attention.sliding_window_tokens
-    seen_tokens = mean_tokens if window_tokens is None else min(mean_tokens, window_tokens)
-    return shape.n_decode_requests * (
-        n_full * mean_tokens + (model.n_layers - n_full) * seen_tokens
-    )
+    return shape.n_decode_requests * rows.n_layers * _at_most(mean_tokens, rows.most_read_tokens)
 
 
-def prefill_pairs(model: ModelSpec, shape: BatchShape) -> float:
+def prefill_pairs(rows: CacheRows, shape: BatchShape) -> float:
     """(query, key, layer) triples of the prefilling requests, causal.
 
-    Full layers: the shape's context product. Sliding layers: sum over the q new tokens of min(c
-    + j, window), of the mean request (exact where all requests of the step are alike).
+    Without a limit: the shape's context product. With one: sum over the q new tokens of min(c + j,
+    limit), of the mean request (exact where all requests of the step are alike).
     """
     if shape.n_prefill_requests == 0 or shape.prefill_tokens == 0:
         return 0.0
-    n_full, window_tokens = n_full_attention_layers(model), model.attention.sliding_window_tokens
-    full = float(shape.prefill_context_product_tokens2)
-    if window_tokens is None or n_full == model.n_layers:
-        return model.n_layers * full
+    limit = rows.most_read_tokens
+    if limit is None:
+        return rows.n_layers * float(shape.prefill_context_product_tokens2)
     new_tokens = shape.prefill_tokens / shape.n_prefill_requests
     cached_tokens = mean_cached_tokens(shape)
-    growing_tokens = min(max(window_tokens - cached_tokens, 0.0), new_tokens)
-    windowed = (
+    growing_tokens = min(max(limit - cached_tokens, 0.0), new_tokens)
+    limited = (
         growing_tokens * (cached_tokens + (growing_tokens + 1) / 2)
-        + (new_tokens - growing_tokens) * window_tokens
+        + (new_tokens - growing_tokens) * limit
     )
-    return n_full * full + (model.n_layers - n_full) * shape.n_prefill_requests * windowed
+    return rows.n_layers * shape.n_prefill_requests * limited
 
 
 def mean_cached_tokens(shape: BatchShape) -> float:
@@ -132,21 +188,25 @@ def mean_cached_tokens(shape: BatchShape) -> float:
     )
 
 
-def kv_read_token_layers(model: ModelSpec, shape: BatchShape) -> float:
-    """(token, layer) rows of the cache that the step reads, each once per request that needs it.
+def kv_read_bytes(model: ModelSpec, dtype: DType, shape: BatchShape) -> float:
+    """Bytes of the cache that the step reads, each row once per request that needs it.
 
     A decoding request reads all that it attends to. A prefilling request reads, at best, its
     cached and its new rows once (a kernel that tiles queries reads them again for each tile;
     that is not a bound).
     """
-    rows = decode_pairs(model, shape)
+    return sum(_rows_read(rows, shape) * layer_bits(rows, dtype) for rows in cache_rows(model)) / 8
+
+
+def _rows_read(rows: CacheRows, shape: BatchShape) -> float:
+    """Rows of the mean layer."""
+    n_read = decode_pairs(rows._replace(n_layers=1), shape)
     if shape.n_prefill_requests == 0:
-        return rows
+        return n_read
     new_tokens = shape.prefill_tokens / shape.n_prefill_requests
-    cached_tokens = mean_cached_tokens(shape)
-    n_full, window_tokens = n_full_attention_layers(model), model.attention.sliding_window_tokens
-    seen_tokens = cached_tokens if window_tokens is None else min(cached_tokens, window_tokens)
-    per_request = n_full * (cached_tokens + new_tokens) + (model.n_layers - n_full) * (
-        seen_tokens + new_tokens
-    )
-    return rows + shape.n_prefill_requests * per_request
+    cached_tokens = _at_most(mean_cached_tokens(shape), rows.most_kept_tokens)
+    return n_read + shape.n_prefill_requests * (cached_tokens + new_tokens)
+
+
+def _at_most(n_tokens: float, limit: int | None) -> float:
+    return n_tokens if limit is None else min(n_tokens, limit)

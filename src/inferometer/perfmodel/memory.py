@@ -14,7 +14,7 @@ from inferometer.inputs.types import (
     Source,
 )
 from inferometer.perfmodel.communication import ParallelPlan, plan_of
-from inferometer.perfmodel.kv_cache import kv_bytes, n_kv_shards
+from inferometer.perfmodel.kv_cache import kv_bytes, n_kv_shards, state_bytes
 from inferometer.perfmodel.weights import linears, n_shards, weight_bytes
 from inferometer.perfmodel.work import kv_dtype, logits_bytes
 
@@ -137,7 +137,7 @@ def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
         kv_bytes(model, kv_dtype(engine), context_tokens=blocks_tokens)
         / n_kv_shards(model, engine)
         * stage_fraction
-    )
+    ) + _state_bytes(question)
     return MemoryBudget(
         total_bytes=total_bytes,
         reserve_bytes=round(total_bytes * (1 - question.utilization_fraction)),
@@ -192,7 +192,8 @@ def n_kv_blocks_that_fit(question: MemoryQuestion, *, max_num_seqs: int) -> int:
         / n_kv_shards(model, engine)
         * stage_fraction
     )
-    return max(int((budget.free_bytes + budget.kv_bytes) / block_bytes), 0)
+    states = max_num_seqs * _state_bytes(question)
+    return max(int((budget.free_bytes + budget.kv_bytes - states) / block_bytes), 0)
 
 
 def fewest_tensor_parallel(
@@ -238,6 +239,13 @@ def logits_trap(
             model, engine.dtype, batch_size=batch_size, n_positions=prompt_tokens
         ),
     )
+
+
+def _state_bytes(question: MemoryQuestion) -> float:
+    """Of linear attention, on one device, for a sequence."""
+    model, engine = question.model, question.engine
+    stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)
+    return state_bytes(model, engine.dtype) / engine.tensor_parallel_size * stage_fraction
 
 
 def _row_elements(model: ModelSpec, n_devices: int) -> float:

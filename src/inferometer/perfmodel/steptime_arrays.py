@@ -6,15 +6,17 @@ answer is that of ``StepTimeModel.predict`` (a test holds them together).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import astuple, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.perfmodel.kv_cache import n_full_attention_layers
+from inferometer.perfmodel.kv_cache import CacheRows, cache_rows, layer_bits, state_bytes
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.steptime_terms import REFERENCE_ROWS
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
+from inferometer.perfmodel.work import kv_dtype
 from inferometer.records.columns import F64
 
 _MAX_ROWS: Final = 2**20
@@ -47,9 +49,9 @@ class StepTimeArrays(NamedTuple):
     link_row_s: float
     link_logit_s: float
     window_tokens: float
-    """Sliding window; infinite where there is none."""
+    """Sliding window, or the most tokens that top-k attention reads; infinite where there is none."""
     full_share_ratio: float
-    """Share of the layers that attend to the whole context."""
+    """Share of ``kv_token_s`` that grows with the whole context."""
     staircase_log_rows: F64
     staircase_log_ratio: F64
     computes_all_logits: bool
@@ -58,6 +60,10 @@ class StepTimeArrays(NamedTuple):
     nothing is shared."""
     mixed_kv_ratio: float = 1.0
     """Time of ``kv_token_s`` in a step that also prefills, relative to one that does not."""
+    full_pair_share_ratio: float = 1.0
+    """Share of ``attention_pair_s`` that grows with the whole context."""
+    kv_sequence_s: float = 0.0
+    """Seconds to read and write the recurrent state of a decoding request."""
 
 
 def arrays_of(model: StepTimeModel) -> StepTimeArrays:
@@ -74,7 +80,11 @@ def arrays_of(model: StepTimeModel) -> StepTimeArrays:
     two_rows = replace(token, n_decode_requests=2, decode_context_tokens=2)
     probed = as_asked.work([token, two_rows, replace(token, n_logit_positions=2), prompt])
     link_bytes = probed.link_bytes.tolist()
-    sliding = model.model.attention.sliding_window_tokens
+    kinds, engine = cache_rows(model.model), model.engine
+    limits = [rows.most_read_tokens for rows in kinds if rows.most_read_tokens is not None]
+    state = (
+        2 * state_bytes(model.model, engine.dtype) / engine.tensor_parallel_size
+    ) * model.kv_traffic_ratio
     layer_bytes = as_asked.work(
         [replace(token, n_decode_requests=int(n), decode_context_tokens=int(n)) for n in rows]
     ).layer_bytes
@@ -90,13 +100,13 @@ def arrays_of(model: StepTimeModel) -> StepTimeArrays:
         matmul_row_s=float(probed.matmul_flop[0]) / physical.matmul_flop_per_s,
         head_read_s=float(probed.head_bytes[0]) / physical.weight_bytes_per_s,
         head_row_s=float(probed.logits_flop[0]) / physical.matmul_flop_per_s,
-        kv_token_s=float(probed.kv_bytes[0]) / physical.kv_bytes_per_s,
+        kv_token_s=(float(probed.kv_bytes[0]) - state) / physical.kv_bytes_per_s,
         attention_pair_s=float(probed.attention_flop[3]) / physical.attention_flop_per_s,
         message_s=float(probed.n_messages[0]) * physical.message_s,
         link_row_s=(link_bytes[1] - link_bytes[0]) / physical.link_bytes_per_s,
         link_logit_s=(link_bytes[2] - link_bytes[0]) / physical.link_bytes_per_s,
-        window_tokens=math.inf if sliding is None else float(sliding),
-        full_share_ratio=n_full_attention_layers(model.model) / model.model.n_layers,
+        window_tokens=float(min(limits)) if limits else math.inf,
+        full_share_ratio=_full_share(kinds, [layer_bits(rows, kv_dtype(engine)) for rows in kinds]),
         staircase_log_rows=(
             posterior.staircase.log_rows if posterior.staircase.log_rows.size else np.zeros(1)
         ),
@@ -105,7 +115,17 @@ def arrays_of(model: StepTimeModel) -> StepTimeArrays:
         ),
         computes_all_logits=model.computes_all_logits,
         mixed_kv_ratio=physical.mixed_kv_ratio,
+        full_pair_share_ratio=_full_share(
+            kinds, [rows.n_layers * rows.prefill_flop for rows in kinds]
+        ),
+        kv_sequence_s=state / physical.kv_bytes_per_s,
     )
+
+
+def _full_share(kinds: Sequence[CacheRows], costs: Sequence[float]) -> float:
+    """Share of these costs in layers that read the whole context."""
+    full = [cost for rows, cost in zip(kinds, costs, strict=True) if rows.most_read_tokens is None]
+    return sum(full) / sum(costs)
 
 
 def slowed(arrays: StepTimeArrays, factor_ratio: float) -> StepTimeArrays:
@@ -172,6 +192,7 @@ def group_step_duration_s(  # noqa: PLR0913, PLR0917 -- compiled code takes plai
         seen_tokens = min(decode_context_tokens, arrays.window_tokens * n_decode_requests)
         share = arrays.full_share_ratio
         kv_s = arrays.kv_token_s * (share * decode_context_tokens + (1 - share) * seen_tokens)
+        kv_s += arrays.kv_sequence_s * n_decode_requests
         device_s += kv_s * arrays.mixed_kv_ratio if n_prefill_requests > 0 else kv_s
     if n_prefill_requests > 0 and prefill_tokens > 0:
         device_s += arrays.attention_pair_s * _pairs(
@@ -227,7 +248,7 @@ def _pairs(
     prefill_tokens: int,
     prefill_context_product_tokens2: int,
 ) -> float:
-    """(query, key) pairs of the mean layer, as ``kv_cache.prefill_pairs`` counts them."""
+    """(query, key) pairs of the mean layer, by cost, as ``kv_cache.prefill_pairs`` counts them."""
     if math.isinf(arrays.window_tokens):
         return prefill_context_product_tokens2
     new_tokens = prefill_tokens / n_prefill_requests
@@ -239,7 +260,7 @@ def _pairs(
         growing_tokens * (cached_tokens + (growing_tokens + 1) / 2)
         + (new_tokens - growing_tokens) * arrays.window_tokens
     )
-    share = arrays.full_share_ratio
+    share = arrays.full_pair_share_ratio
     return share * prefill_context_product_tokens2 + (1 - share) * n_prefill_requests * windowed
 
 

@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.inputs.types import EngineSpec, ModelSpec
+from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.types import BatchShape
 from inferometer.perfmodel.work import step_work
 from inferometer.records.columns import F64
@@ -166,14 +167,19 @@ def parameters_of(vector: F64) -> StepParameters:
 
 
 def work_columns(
-    model: ModelSpec, engine: EngineSpec, shapes: Sequence[BatchShape], *, kv_traffic_ratio: float
+    model: ModelSpec,
+    engine: EngineSpec,
+    shapes: Sequence[BatchShape],
+    *,
+    kv_traffic_ratio: float,
+    plan: ParallelPlan | None = None,
 ) -> WorkColumns:
-    """Work of these steps.
+    """Work of these steps; the plan is the engine's tensor parallelism unless it is given.
 
     ``kv_traffic_ratio`` is the number of bytes that attention moves for each byte of KV cache
     that a decoding request holds.
     """
-    rows = _work_rows(model, engine, tuple(shapes), kv_traffic_ratio)
+    rows = _work_rows(model, engine, tuple(shapes), kv_traffic_ratio, plan)
     return WorkColumns(
         *np.array(rows, dtype=np.float64).reshape(len(rows), len(WorkColumns._fields)).T
     )
@@ -262,21 +268,30 @@ def _gemm(
 
 @lru_cache(maxsize=64)
 def _work_rows(
-    model: ModelSpec, engine: EngineSpec, shapes: tuple[BatchShape, ...], kv_traffic_ratio: float
+    model: ModelSpec,
+    engine: EngineSpec,
+    shapes: tuple[BatchShape, ...],
+    kv_traffic_ratio: float,
+    plan: ParallelPlan | None,
 ) -> tuple[tuple[float, ...], ...]:
     """The rows of ``work_columns``; cached, since a sizing needs the same ones for each pace and knob."""
-    return tuple(_work_of(model, engine, shape, kv_traffic_ratio) for shape in shapes)
+    return tuple(_work_of(model, engine, shape, kv_traffic_ratio, plan) for shape in shapes)
 
 
 def _work_of(
-    model: ModelSpec, engine: EngineSpec, shape: BatchShape, kv_traffic_ratio: float
+    model: ModelSpec,
+    engine: EngineSpec,
+    shape: BatchShape,
+    kv_traffic_ratio: float,
+    plan: ParallelPlan | None,
 ) -> tuple[float, ...]:
-    work = step_work(model, engine, shape)
-    layers = step_work(model, engine, replace(shape, n_logit_positions=0))
+    work = step_work(model, engine, shape, plan=plan)
+    layers = step_work(model, engine, replace(shape, n_logit_positions=0), plan=plan)
     prefill = step_work(
         model,
         engine,
         replace(shape, n_decode_requests=0, decode_context_tokens=0, n_logit_positions=0),
+        plan=plan,
     )
     return (
         shape.n_rows,

@@ -132,7 +132,7 @@ def linears(model: ModelSpec) -> tuple[Linear, ...]:
     >>> [(part.name, part.n_in, part.n_out) for part in linears(find_model("qwen2.5-3b"))][:2]
     [('query', 2048, 2048), ('key_value', 2048, 512)]
     """
-    parts = _attention(model) + _feed_forward(model)
+    parts = _attention(model) + _indexer(model) + _recurrent(model) + _feed_forward(model)
     if model.embedding_size not in {None, model.hidden_size}:
         ends = [
             Linear(name=name, n_in=n_in, n_out=n_out, n_layers=1, split="none")
@@ -250,19 +250,24 @@ def step_weight_bytes(
     *,
     n_rows: int,
     n_logit_positions: int,
+    n_sharing: int = 1,
     is_sparse: bool = False,
 ) -> float:
     """Bytes of weights that one device reads in a step of ``n_rows`` new tokens.
 
     Each matrix once, of the experts only those that some row is routed to, the head where logits
-    are wanted; of the embedding only the rows looked up, which count as activations.
+    are wanted; of the embedding only the rows looked up, which count as activations. ``n_sharing``
+    replicas with as many rows each share the experts.
     """
     n_devices = checked_tensor_parallel(model, engine)
     plain_bits = DTYPE_BITS[engine.dtype]
     bits = 0.0
     for part in linears(model):
+        n_sharing_part = n_sharing if part.n_copies > 1 else 1
         share_fraction = (
-            expected_experts(part.n_copies, part.n_active_copies, n_rows) / part.n_copies
+            expected_experts(part.n_copies, part.n_active_copies, n_rows * n_sharing_part)
+            / part.n_copies
+            / n_sharing_part
         )
         bits += (
             linear_bits(part, engine, is_sparse=is_sparse)
@@ -337,12 +342,16 @@ def head_elements(model: ModelSpec) -> int:
 
 
 def _attention(model: ModelSpec) -> list[Linear]:
-    heads, hidden, n_layers = model.attention, model.hidden_size, model.n_layers
+    heads, hidden, n_layers = model.attention, model.hidden_size, model.n_attention_layers
     if model.mla is not None:
         return _latent_attention(model, model.mla)
     n_queries, n_keys_values = heads.n_heads * heads.head_dim, 2 * heads.n_kv_heads * heads.head_dim
     query = Linear(
-        name="query", n_in=hidden, n_out=n_queries, n_layers=n_layers, has_bias=heads.has_qkv_bias
+        name="query",
+        n_in=hidden,
+        n_out=2 * n_queries if heads.has_output_gate else n_queries,
+        n_layers=n_layers,
+        has_bias=heads.has_qkv_bias,
     )
     return [
         query,
@@ -363,7 +372,7 @@ def _latent_attention(model: ModelSpec, mla: MlaSpec) -> list[Linear]:
     n_queries = n_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
     n_expanded = n_heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     n_latent = mla.kv_lora_rank + mla.qk_rope_head_dim
-    part = partial(Linear, n_layers=model.n_layers)
+    part = partial(Linear, n_layers=model.n_attention_layers)
     query = [part(name="query", n_in=model.hidden_size, n_out=n_queries)]
     if (rank := mla.q_lora_rank) is not None:
         query = [
@@ -375,6 +384,45 @@ def _latent_attention(model: ModelSpec, mla: MlaSpec) -> list[Linear]:
         part(name="key_value_down", n_in=model.hidden_size, n_out=n_latent, split="none"),
         part(name="key_value_up", n_in=mla.kv_lora_rank, n_out=n_expanded),
         part(name="attention_out", n_in=n_heads * mla.v_head_dim, n_out=model.hidden_size),
+    ]
+
+
+def _indexer(model: ModelSpec) -> list[Linear]:
+    """DeepSeek Sparse Attention's indexer: vLLM copies its matrices to each device.
+
+    Source: DeepSeek-V3.2 (arXiv 2512.02556), section 2.1; queries start from MLA's own latent.
+    """
+    indexer, mla = model.indexer, model.mla
+    if indexer is None:
+        return []
+    n_query_in = model.hidden_size if mla is None else mla.q_lora_rank or model.hidden_size
+    part = partial(Linear, n_layers=indexer.n_layers, split="none")
+    return [
+        part(name="index_query", n_in=n_query_in, n_out=indexer.n_heads * indexer.head_dim),
+        part(name="index_key", n_in=model.hidden_size, n_out=indexer.head_dim),
+        part(
+            name="index_weights", n_in=model.hidden_size, n_out=indexer.n_heads, is_quantised=False
+        ),
+    ]
+
+
+def _recurrent(model: ModelSpec) -> list[Linear]:
+    """Linear attention: queries, keys, values and an output gate; two gates for each value head."""
+    linear = model.recurrent
+    if linear is None:
+        return []
+    part = partial(Linear, n_layers=linear.n_layers)
+    return [
+        part(
+            name="linear_in", n_in=model.hidden_size, n_out=linear.conv_width + linear.value_width
+        ),
+        part(
+            name="linear_gates",
+            n_in=model.hidden_size,
+            n_out=2 * linear.n_value_heads,
+            is_quantised=False,
+        ),
+        part(name="linear_out", n_in=linear.value_width, n_out=model.hidden_size),
     ]
 
 
@@ -429,10 +477,10 @@ def _positions(model: ModelSpec) -> int:
 
 
 def _small_vectors(model: ModelSpec) -> int:
-    """Norms, biases and attention sinks."""
+    """Norms, biases, attention sinks, and what linear attention has beside matrices."""
     heads, mla = model.attention, model.mla
     norm = model.hidden_size * (2 if model.norm_has_bias else 1)
-    per_layer = model.norms_per_layer * norm
+    per_layer = 0
     if heads.has_qk_norm:
         per_layer += (
             (heads.n_heads + heads.n_kv_heads) * heads.head_dim
@@ -446,8 +494,23 @@ def _small_vectors(model: ModelSpec) -> int:
     final = norm if model.has_final_norm else 0
     head_bias = model.vocab_size if model.has_head_bias else 0
     return (
-        model.n_layers * per_layer
+        model.n_layers * model.norms_per_layer * norm
+        + model.n_attention_layers * per_layer
+        + _small_vectors_of_choice(model)
         + final
         + head_bias
         + sum(part.n_biases for part in linears(model))
     )
+
+
+def _small_vectors_of_choice(model: ModelSpec) -> int:
+    """Norms of the indexers' keys; convolution, decay and norm of linear attention."""
+    indexer, linear = model.indexer, model.recurrent
+    n_elements = 0 if indexer is None else indexer.n_layers * 2 * indexer.head_dim
+    if linear is not None:
+        n_elements += linear.n_layers * (
+            linear.conv_width * linear.conv_kernel
+            + 2 * linear.n_value_heads
+            + linear.value_head_dim
+        )
+    return n_elements

@@ -8,11 +8,13 @@ the catalogue).
 from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 from inferometer.perfmodel.communication import ParallelPlan, plan_of, step_traffic
 from inferometer.perfmodel.kv_cache import (
+    cache_rows,
     decode_pairs,
-    kv_elements_per_token_layer,
-    kv_read_token_layers,
+    kv_bytes_per_token,
+    kv_read_bytes,
     n_kv_shards,
     prefill_pairs,
+    state_bytes,
 )
 from inferometer.perfmodel.types import BatchShape, StepWork
 from inferometer.perfmodel.weights import (
@@ -42,12 +44,11 @@ def step_work(
     """
     plan = plan or plan_of(engine)
     n_devices = checked_tensor_parallel(model, engine)
-    row_bytes = (
-        kv_elements_per_token_layer(model)
-        * DTYPE_BITS[kv_dtype(engine)]
-        / 8
-        / n_kv_shards(model, engine)
+    n_kv, n_requests = (
+        n_kv_shards(model, engine),
+        shape.n_prefill_requests + shape.n_decode_requests,
     )
+    states = 2 * n_requests * state_bytes(model, engine.dtype) / n_devices  # read and written
     traffic = step_traffic(
         model, engine.dtype, plan, n_rows=shape.n_rows, n_logit_positions=shape.n_logit_positions
     )
@@ -56,10 +57,14 @@ def step_work(
         attention_flop=attention_flop(model, shape) / n_devices,
         logits_flop=2.0 * head_elements(model) * shape.n_logit_positions / n_devices,
         weight_bytes=step_weight_bytes(
-            model, engine, n_rows=shape.n_rows, n_logit_positions=shape.n_logit_positions
+            model,
+            engine,
+            n_rows=shape.n_rows,
+            n_logit_positions=shape.n_logit_positions,
+            n_sharing=plan.n_sharing,
         ),
-        kv_read_bytes=kv_read_token_layers(model, shape) * row_bytes,
-        kv_write_bytes=shape.n_rows * model.n_layers * row_bytes,
+        kv_read_bytes=kv_read_bytes(model, kv_dtype(engine), shape) / n_kv + states,
+        kv_write_bytes=shape.n_rows * kv_bytes_per_token(model, kv_dtype(engine)) / n_kv,
         activation_bytes=activation_bytes(model, engine, shape),
         link_bytes=traffic.sent_bytes,
         n_link_messages=traffic.n_messages,
@@ -67,8 +72,15 @@ def step_work(
 
 
 def matmul_flop_per_row(model: ModelSpec, n_devices: int = 1) -> float:
-    """FLOP of the layers' matrices for one new token on one device: 2 per weight that it uses."""
-    return sum(
+    """FLOP of the layers' matrices for one new token on one device: 2 per weight that it uses.
+
+    And of linear attention's state: the gated delta rule decays it, reads it with the key, adds an
+    outer product, and reads it with the query, 7 FLOP for each element (arXiv 2412.06464,
+    equation 10); chunks of a prompt are computed with about as many.
+    """
+    linear = model.recurrent
+    state = 0.0 if linear is None else 7.0 * linear.n_layers * linear.state_elements / n_devices
+    return state + sum(
         2.0
         * part.n_in
         * part.n_out
@@ -80,23 +92,12 @@ def matmul_flop_per_row(model: ModelSpec, n_devices: int = 1) -> float:
 
 
 def attention_flop(model: ModelSpec, shape: BatchShape) -> float:
-    """FLOP of scores and their weighted sums, causal, on all devices together.
-
-    For each (query, key) pair and layer 2·n_heads·(head dim of keys + head dim of values). MLA
-    in prefill expands the latent (heads of 128 + 64 and 128 in DeepSeek-V3); in decode it works
-    on the latent itself, every head 512 + 64 and 512 wide (arXiv 2405.04434, weight absorption).
-    """
-    heads, mla = model.attention, model.mla
-    if mla is None:
-        return (
-            4.0
-            * heads.n_heads
-            * heads.head_dim
-            * (prefill_pairs(model, shape) + decode_pairs(model, shape))
-        )
-    expanded = 2.0 * heads.n_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim)
-    absorbed = 2.0 * heads.n_heads * (2 * mla.kv_lora_rank + mla.qk_rope_head_dim)
-    return expanded * prefill_pairs(model, shape) + absorbed * decode_pairs(model, shape)
+    """FLOP of scores and their weighted sums, causal, on all devices together."""
+    return sum(
+        rows.prefill_flop * prefill_pairs(rows, shape)
+        + rows.decode_flop * decode_pairs(rows, shape)
+        for rows in cache_rows(model)
+    )
 
 
 def activation_bytes(model: ModelSpec, engine: EngineSpec, shape: BatchShape) -> float:
