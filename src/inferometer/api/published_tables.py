@@ -9,7 +9,7 @@ from inferometer.api.published_rows import WHERE, table_rows
 from inferometer.api.question import Option
 from inferometer.api.runs import RunRequest
 from inferometer.errors import SpecError
-from inferometer.fit.published.loads import BUDGETS, PublishedLoad
+from inferometer.fit.published.loads import BUDGETS, PublishedLoad, first_of_shape
 from inferometer.inputs.types import HardwareSpec
 
 _LEAST_OWN = 4
@@ -104,7 +104,7 @@ def _meant(
     loads: Sequence[PublishedLoad], request: RunRequest, choice: TableChoice
 ) -> list[PublishedLoad]:
     """Flag by flag, so that the first that leaves nothing is the one that is named."""
-    model = request.table.model
+    model = None if request.table.model is None else first_of_shape(request.table.model)
     wanted: tuple[tuple[str, str | None, Callable[[PublishedLoad], str]], ...] = (
         ("--model", None if model is None else model.model_id, lambda one: one.model.model_id),
         ("--framework", choice.framework, lambda one: one.framework),

@@ -116,8 +116,8 @@ class PublishedPointTable(NamedTuple):
     framework: Texts
     framework_version: Texts
     is_disaggregated: Bools
-    """Prefill and decode on devices of their own: ``tensor_parallel`` is then not the number of
-    devices."""
+    """Prefill and decode on devices of their own: the parallelism is then that of a decode worker,
+    where the file states it."""
     uses_speculation: Bools
     """The file says so; where it has no column for it, False says nothing."""
     is_provisional: Bools
@@ -125,6 +125,11 @@ class PublishedPointTable(NamedTuple):
     expert_parallel: I32
     data_parallel: I32
     """Of attention."""
+    decode_workers: I32
+    """-1 where not disaggregated or not stated, as the three below."""
+    prefill_workers: I32
+    prefill_tensor_parallel: I32
+    prefill_data_parallel: I32
     n_devices: I32
     """-1 where disaggregated."""
     prompt_tokens: I32

@@ -111,12 +111,60 @@ def test_every_row_of_the_silicon_table(silicon):
         "bf16": 80,
     }
     assert (int(silicon.is_disaggregated.sum()), int(silicon.is_provisional.sum())) == (1602, 234)
-    assert Counter(silicon.hardware_id.tolist())[""] == 277, "gb300 is not in the catalogue"
+    assert "" not in silicon.hardware_id.tolist()
     assert np.isnan(silicon.device_total_tokens_per_s).all(), "it has no throughput"
-    known = silicon.n_devices[silicon.n_devices > 0]
-    assert len(known) == 2652
+    assert Counter(silicon.n_devices.tolist())[-1] == 1602
+    assert int((silicon.prefill_workers > 0).sum()) == 274
     assert (silicon.tpot_unnamed_s > 0).all()
     assert 1e-3 < np.median(silicon.tpot_unnamed_s) < 0.1
+
+
+def test_one_measurement_of_several_exports_has_one_layout(silicon):
+    """InferenceX's later exports state 64 devices where its first has 8: the square of them."""
+    layouts = {}
+    for index in np.flatnonzero(~silicon.is_disaggregated & (silicon.n_devices <= 8)):
+        seen = tuple(column[index] for column in (silicon.ttft_unnamed_s, silicon.tpot_unnamed_s))
+        layout = tuple(
+            int(column[index])
+            for column in (
+                silicon.tensor_parallel,
+                silicon.data_parallel,
+                silicon.expert_parallel,
+                silicon.n_devices,
+            )
+        )
+        layouts.setdefault(seen, set()).add(layout)
+    assert all(len(found) == 1 for found in layouts.values())
+    found = Counter(layout for each in layouts.values() for layout in each)
+    assert min(found[8, 1, 8, 8], found[4, 1, 4, 4], found[1, 8, 8, 8], found[1, 4, 4, 4]) > 10
+
+
+HEADER = (
+    "origin,concurrency,backend,model_path,system,mode,isl,osl,ttft_ms,tpot_ms,tp_size,"
+    "attention_dp_size,moe_tp_size,moe_ep_size"
+)
+
+
+@pytest.mark.parametrize(
+    ("stated", "layout"),
+    [
+        ("64,1,8,8", (8, 1, 8)),
+        ("1,64,8,8", (1, 8, 8)),
+        ("4,4,1,16", (1, 4, 4)),
+        ("4,1,2,2", (2, 1, 2)),
+        ("4,1,1,4", (4, 1, 4)),
+        ("8,1,8,1", (8, 1, 1)),
+        ("1,4,4,1", (1, 4, 1)),
+    ],
+)
+def test_the_square_of_the_devices_is_the_number_of_them(tmp_path, stated, layout):
+    path = tmp_path / "silicon_sample.csv"
+    row = "inferencex-export-2026-04-06,8,trtllm,deepseek-ai/DeepSeek-R1,b200_sxm,agg,1024,1024,9,9"
+    path.write_text(f"{HEADER}\n{row},{stated}\n")
+    table = read_silicon(path)
+    found = table.tensor_parallel[0], table.data_parallel[0], table.expert_parallel[0]
+    assert found == layout
+    assert table.n_devices[0] == layout[0] * layout[1]
 
 
 def test_hardware_ids_are_those_of_the_catalogue(official, silicon):

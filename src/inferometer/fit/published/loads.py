@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from inferometer.errors import SpecError
+from inferometer.fit.published.apart import Workers
 from inferometer.fit.published.closed_loop import ClosedLoad, Statistic
 from inferometer.inputs.catalog import find_hardware, load_models
-from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec
+from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec, Source
+from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit
 from inferometer.records.published import PublishedPointTable
 from inferometer.simulate.engine_config import EngineConfig
@@ -30,7 +32,8 @@ _QUANTIZATIONS: Final[dict[str, DType | None]] = {
 }
 _BLOCK_TOKENS: Final = 64
 _LARGEST_GROUP: Final = 8
-"""Larger tensor-parallel groups of the tables are racks with separate prefill and decode."""
+"""Larger groups of the tables are racks with separate prefill and decode, of which only the number
+of all devices is stated."""
 _DRAWN_LENGTHS: Final = {(1024, 1024), (1024, 8192), (8192, 1024)}
 """InferenceX's workloads, whose lengths are drawn from 80 to 100 % of these; others are taken as
 stated. The statistic that the collected table does not name is then most like a mean: it grows
@@ -40,7 +43,7 @@ _DRAWN_SHARE: Final = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedLoad:
-    """A closed loop on one replica, and its measured latencies; None: not published."""
+    """A closed loop on one server, and its measured latencies; None: not published."""
 
     label: str
     hardware: HardwareSpec
@@ -54,6 +57,29 @@ class PublishedLoad:
     ttft_s: float | None = None
     tpot_s: float | None = None
     device_output_tokens_per_s: float | None = None
+    n_sharing: int = 1
+    """Replicas of the attention that share the experts."""
+    has_expert_parallelism: bool = False
+    n_decode_workers: int = 1
+    """Servers like this one, behind the prefill workers where there are any."""
+    prefill: Workers | None = None
+    """Servers that compute prompts, where they are apart."""
+
+    @property
+    def plan(self) -> ParallelPlan:
+        """Devices of one server."""
+        n_tensor = self.engine.tensor_parallel_size
+        return ParallelPlan(n_tensor=n_tensor, n_sharing=self.n_sharing)
+
+    @property
+    def decode(self) -> Workers:
+        """The servers that compute tokens (and prompts, where nobody else does)."""
+        return Workers(n_workers=self.n_decode_workers, plan=self.plan)
+
+    @property
+    def n_devices(self) -> int:
+        """Devices of the whole deployment."""
+        return self.decode.n_devices + (0 if self.prefill is None else self.prefill.n_devices)
 
     @property
     def key(self) -> tuple[str | int, ...]:
@@ -67,12 +93,22 @@ class PublishedLoad:
                 self.precision,
             ),
             *(
-                self.engine.tensor_parallel_size,
+                self.plan.n_tensor,
+                self.plan.n_sharing,
+                self.has_expert_parallelism,
+                self.n_decode_workers,
+                "" if self.prefill is None else repr(self.prefill),
                 self.load.prompt_tokens,
                 self.load.output_tokens,
                 self.load.concurrency,
             ),
         )
+
+    @property
+    def replica_load(self) -> ClosedLoad:
+        """The users of one replica of the attention: they are spread evenly."""
+        n_users = -(-self.load.concurrency // self.decode.n_replicas)
+        return replace(self.load, concurrency=n_users)
 
 
 class PublishedLoads(NamedTuple):
@@ -87,9 +123,9 @@ def published_loads(points: PublishedPointTable) -> PublishedLoads:
 
     The last of repeated rows counts; of one measurement under two names, the first.
     """
-    known = {model.model_id: model for model in load_models()}
+    known = {model.model_id: first_of_shape(model) for model in load_models()}
     kept: dict[tuple[str | int, ...], PublishedLoad] = {}
-    measured: set[tuple[str, EngineSpec, ClosedLoad, float, float]] = set()
+    measured: set[tuple[object, ...]] = set()
     left_out: Counter[str] = Counter()
     for index in range(len(points.row)):
         model = _model_of(str(points.model[index]), known)
@@ -98,12 +134,24 @@ def published_loads(points: PublishedPointTable) -> PublishedLoads:
             left_out[why] += 1
             continue
         load = _load_of(points, index, model)
-        same = (load.hardware.hardware_id, load.engine, load.load, *_seen(points, index))
+        layout = (load.engine, load.n_sharing, load.has_expert_parallelism, load.prefill)
+        same = (load.hardware.hardware_id, *layout, load.load, *_seen(points, index))
         left_out["repeated"] += load.key in kept or same in measured
         if same not in measured:
             kept[load.key] = load
         measured.add(same)
     return PublishedLoads(tuple(kept.values()), +left_out)
+
+
+def first_of_shape(model: ModelSpec) -> ModelSpec:
+    """The catalogue's first model with these matrices: DeepSeek-R1 takes the time of DeepSeek-V3."""
+    nameless = _nameless(model)
+    return next((one for one in load_models() if _nameless(one) == nameless), model)
+
+
+def _nameless(model: ModelSpec) -> ModelSpec:
+    source = Source(kind="unsourced", where="")
+    return replace(model, model_id="", hf_id=None, note=None, source=source)
 
 
 def _model_of(name: str, known: dict[str, ModelSpec]) -> ModelSpec | None:
@@ -124,7 +172,7 @@ def scheduler_of(load: PublishedLoad) -> EngineConfig:
     """
     longest = load.load.prompt_tokens + load.load.output_tokens + _BLOCK_TOKENS
     budget = BUDGETS[load.framework]
-    needed = load.load.concurrency * longest
+    needed = load.replica_load.concurrency * longest
     room = _kv_tokens(load, budget)
     tokens = 2 ** (math.ceil(math.log2(needed)) + 1) if room > needed else max(room, 2 * longest)
     block = 32 if load.framework == "trtllm" else 16
@@ -164,19 +212,27 @@ def _kv_tokens(load: PublishedLoad, budget: int) -> int:
         max_step_tokens=budget,
         block_tokens=_BLOCK_TOKENS,
         utilization_fraction=USUAL_BEFORE.value,
+        n_expert_shards=load.plan.n_sharing,
     )
-    return _BLOCK_TOKENS * n_kv_blocks_that_fit(question, max_num_seqs=load.load.concurrency)
+    n_users = load.replica_load.concurrency
+    return _BLOCK_TOKENS * n_kv_blocks_that_fit(question, max_num_seqs=n_users)
 
 
 def _why_not(points: PublishedPointTable, index: int, model: ModelSpec | None) -> str:
-    n_tensor, framework = int(points.tensor_parallel[index]), str(points.framework[index])
+    plan, framework = _plan_of(points, index), str(points.framework[index])
+    is_apart = bool(points.is_disaggregated[index])
     reasons = {
-        "prefill and decode apart": (
-            bool(points.is_disaggregated[index]) or not 1 <= n_tensor <= _LARGEST_GROUP
+        "prefill and decode apart, by workers that are not stated": (
+            is_apart and min(points.decode_workers[index], points.prefill_workers[index]) < 1
+        ),
+        "devices of several nodes, by their number alone": (
+            not is_apart and not 1 <= points.n_devices[index] <= _LARGEST_GROUP
         ),
         "a model that the catalogue does not have": model is None,
         "a device that the catalogue does not have": not points.hardware_id[index],
-        "replicas of the attention": points.data_parallel[index] > 1,
+        "replicas of a dense model": (
+            plan.n_sharing > 1 and model is not None and model.moe is None
+        ),
         "speculation": bool(points.uses_speculation[index]),
         "an engine that is not simulated": _FRAMEWORKS.get(framework, framework) not in BUDGETS,
         "a precision that is not known": str(points.precision[index]) not in _QUANTIZATIONS,
@@ -185,6 +241,23 @@ def _why_not(points: PublishedPointTable, index: int, model: ModelSpec | None) -
         ),
     }
     return next((why for why, is_so in reasons.items() if is_so), "")
+
+
+def _plan_of(points: PublishedPointTable, index: int) -> ParallelPlan:
+    return ParallelPlan(
+        n_tensor=max(int(points.tensor_parallel[index]), 1),
+        n_sharing=max(int(points.data_parallel[index]), 1),
+    )
+
+
+def _prefill_of(points: PublishedPointTable, index: int) -> Workers | None:
+    if not points.is_disaggregated[index]:
+        return None
+    plan = ParallelPlan(
+        n_tensor=max(int(points.prefill_tensor_parallel[index]), 1),
+        n_sharing=max(int(points.prefill_data_parallel[index]), 1),
+    )
+    return Workers(n_workers=int(points.prefill_workers[index]), plan=plan)
 
 
 def _seen(points: PublishedPointTable, index: int) -> tuple[float, float]:
@@ -204,6 +277,7 @@ def _load_of(points: PublishedPointTable, index: int, model: ModelSpec) -> Publi
     lengths = int(points.prompt_tokens[index]), int(points.output_tokens[index])
     is_drawn = lengths in _DRAWN_LENGTHS
     is_named = math.isnan(float(points.ttft_unnamed_s[index]))
+    plan = _plan_of(points, index)
     return PublishedLoad(
         label=f"{points.source_file[index]} row {points.row[index]}",
         hardware=find_hardware(str(points.hardware_id[index])),
@@ -214,8 +288,12 @@ def _load_of(points: PublishedPointTable, index: int, model: ModelSpec) -> Publi
             dtype="bfloat16",
             device="cuda",
             quantization=_QUANTIZATIONS[precision],
-            tensor_parallel_size=int(points.tensor_parallel[index]),
+            tensor_parallel_size=plan.n_tensor,
         ),
+        n_sharing=plan.n_sharing,
+        n_decode_workers=max(int(points.decode_workers[index]), 1),
+        prefill=_prefill_of(points, index),
+        has_expert_parallelism=model.moe is not None and bool(points.expert_parallel[index] > 1),
         framework=_FRAMEWORKS.get(framework, framework),
         framework_version=str(points.framework_version[index]),
         precision=precision,

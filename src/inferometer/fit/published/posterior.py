@@ -19,8 +19,9 @@ import numpy as np
 from scipy.special import stdtrit
 
 from inferometer.fit.map import Conditional, conditional
+from inferometer.fit.published.apart import ApartSchedule, apart_schedule, apart_work
 from inferometer.fit.published.closed_loop import LoopSchedule, LoopSeen, loop_schedule
-from inferometer.fit.published.loads import PublishedLoad, scheduler_of
+from inferometer.fit.published.loads import BUDGETS, PublishedLoad, scheduler_of
 from inferometer.fit.published.priors import (
     TPOT,
     TTFT,
@@ -62,7 +63,7 @@ class SimulatedLoad:
     """A published load, the steps that it takes, and their work."""
 
     published: PublishedLoad
-    schedule: LoopSchedule
+    schedule: LoopSchedule | ApartSchedule
     work: WorkColumns
 
 
@@ -110,11 +111,18 @@ def simulated(load: PublishedLoad) -> SimulatedLoad:
     SpecError
         The engine cannot hold such a request.
     """
-    schedule = loop_schedule(load.load, scheduler_of(load))
+    if load.prefill is not None:
+        apart = apart_schedule(load.load, load.prefill, load.decode, budget=BUDGETS[load.framework])
+        plans = (load.prefill.plan, load.plan)
+        work = apart_work(load.model, load.engine, apart, plans)
+        return SimulatedLoad(published=load, schedule=apart, work=work)
+    schedule = loop_schedule(load.replica_load, scheduler_of(load))
     return SimulatedLoad(
         published=load,
         schedule=schedule,
-        work=work_columns(load.model, load.engine, schedule.shapes, kv_traffic_ratio=1.0),
+        work=work_columns(
+            load.model, load.engine, schedule.shapes, kv_traffic_ratio=1.0, plan=load.plan
+        ),
     )
 
 
@@ -243,9 +251,13 @@ def _linearised(problem: _Problem, at: F64) -> _Linearised:
             both = np.log(np.stack([seen.tpot_s, seen.ttft_s], axis=1))
             level[index], rate[index] = both[0], np.log(seen.output_tokens_per_s[0])
             slopes[index, :, number, free] = (both[1:] - both[0]) / _MOVE
-    n_tensor = [one.published.engine.tensor_parallel_size for one in problem.loads]
+    # A schedule's rate is that of one replica, or of all devices of workers apart.
+    n_devices = [
+        one.published.n_devices if one.published.prefill else one.published.plan.n_tensor
+        for one in problem.loads
+    ]
     return _Linearised(
-        at, level.reshape(-1), slopes.reshape(2 * n_loads, -1), rate - np.log(n_tensor)
+        at, level.reshape(-1), slopes.reshape(2 * n_loads, -1), rate - np.log(n_devices)
     )
 
 

@@ -57,6 +57,8 @@ does."""
 _READ_IN_A_STEP: Final = 0.73
 """Share of a kernel's rate alone at which weights are read in a step."""
 _SENT_IN_A_STEP: Final = 0.65
+_BETWEEN_LAYOUTS: Final = 2.0
+"""Distance of another layout of the experts, as a reach of the discrepancies."""
 _MESSAGE_IN_A_STEP: Final = 1.85
 """Time of all-reduces in a step, in those timed alone: devices wait for one another."""
 
@@ -119,7 +121,7 @@ def _kernel_rates(
 ) -> _Rates:
     """Of the matrix products that take most of a step."""
     weights = _FORMATS.get(engine.quantization or engine.dtype, "bfloat16")
-    if weights == "nvfp4" and model.moe is not None and model.moe.has_only_experts_quantised:
+    if weights == "nvfp4" and model.moe is not None and model.checkpoint_dtype == "float4":
         weights = "mxfp4"
     known = hardware.kernels.dense if model.moe is None else hardware.kernels.experts
     found = next((rate for rate in known if rate.weights == weights), None)
@@ -228,18 +230,20 @@ TTFT: Final = Discrepancy(
 
 
 class Places(NamedTuple):
-    """Coordinates of N loads: doublings (N, 4), and names of versions and devices."""
+    """Coordinates of N loads: doublings (N, 4), and names of versions, devices and layouts."""
 
     doublings: F64
     versions: tuple[str, ...]
     devices: tuple[str, ...]
+    layouts: tuple[str, ...]
+    """Experts split, whole on one device each, or shared by replicas; prefill apart or not."""
 
 
 def places_of(loads: Sequence[PublishedLoad]) -> Places:
     """Coordinates of these loads."""
     counts = [
         (
-            one.engine.tensor_parallel_size,
+            one.n_devices,
             one.load.prompt_tokens,
             one.load.output_tokens,
             one.load.concurrency,
@@ -250,6 +254,10 @@ def places_of(loads: Sequence[PublishedLoad]) -> Places:
         doublings=np.log2(np.array(counts, dtype=np.float64)).reshape(len(loads), 4),
         versions=tuple(one.framework_version for one in loads),
         devices=tuple(one.hardware.hardware_id for one in loads),
+        layouts=tuple(
+            f"{one.has_expert_parallelism} {one.plan.n_sharing > 1} {one.prefill is not None}"
+            for one in loads
+        ),
     )
 
 
@@ -261,6 +269,7 @@ def covariance(size: Discrepancy, here: Places, there: Places) -> F64:
     apart = here.doublings[:, None] - there.doublings[None]
     squares = np.sum((apart / np.array(size.reaches_ratio[:4])) ** 2, axis=-1)
     squares += _differ(here.versions, there.versions) / size.reaches_ratio[4] ** 2
+    squares += _differ(here.layouts, there.layouts) / _BETWEEN_LAYOUTS**2
     far = np.sqrt(3.0 * squares)
     shared = np.where(_differ(here.devices, there.devices), size.between_devices_ratio, 1.0)
     return np.asarray(size.amplitude_ratio**2 * shared * (1 + far) * np.exp(-far), dtype=np.float64)

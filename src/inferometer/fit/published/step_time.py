@@ -243,8 +243,9 @@ def target_loads(
     seen: Sequence[SimulatedLoad], hardware: HardwareSpec, n_tensor: int
 ) -> list[SimulatedLoad]:
     """The measured lengths and concurrencies, on the target devices; schedules stay as measured."""
+    alone = [one for one in seen if one.published.decode.n_replicas == 1]
     own = sorted(
-        seen,
+        [one for one in alone or seen if one.published.prefill is None] or seen,
         key=lambda one: (
             one.published.engine.tensor_parallel_size != n_tensor,
             one.published.hardware != hardware,
@@ -259,7 +260,7 @@ def target_loads(
     return [
         replace(
             one,
-            published=replace(one.published, hardware=hardware, engine=engine),
+            published=replace(one.published, hardware=hardware, engine=engine, n_sharing=1),
             work=steptime_terms.work_columns(
                 one.published.model, engine, one.schedule.shapes, kv_traffic_ratio=1.0
             ),
@@ -310,7 +311,7 @@ def uncertainties_of(
 
 def typical_step(one: SimulatedLoad, phase: str) -> BatchShape:
     """The step of the load that dominates its TPOT (decode) or TTFT (prefill)."""
-    load = one.published.load
+    load = one.published.replica_load
     if phase == "prefill":
         return prefill_shape(batch_size=1, prompt_tokens=load.prompt_tokens)
     return decode_shape(

@@ -169,6 +169,7 @@ class _Apart(NamedTuple):
                 doublings=np.log2([[n_devices, 1.0, 1.0, 1.0]]),
                 versions=("",),
                 devices=(device.hardware_id,),
+                layouts=("",),
             )
             for device, n_devices in ((self.source, self.n_measured), (self.target, self.n_asked))
         )

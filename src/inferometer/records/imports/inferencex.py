@@ -2,7 +2,8 @@
 
 ``agg_*.json`` holds points of one model and workload (InferenceMAX and InferenceX alike; times in
 seconds; also as CSV, a line each), ``silicon_sample.csv`` those of all (times in milliseconds, of a
-statistic that it does not name, and no throughput). Traps: ``tput_per_gpu`` counts input *and*
+statistic that it does not name, and no throughput; ``_layout`` has its way of stating devices).
+Traps: ``tput_per_gpu`` counts input *and*
 output tokens; lengths are drawn from 80 to 100 % of the nominal; a mean time to first token may be
 far above the median, because of warm-up.
 """
@@ -10,7 +11,7 @@ far above the median, because of warm-up.
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -39,6 +40,7 @@ _HARDWARE_IDS: Final = {
     "b200_sxm": "b200_sxm",
     "b300_sxm": "b300_sxm",
     "gb200": "gb200",
+    "gb300": "gb300",
     "mi300x": "mi300x",
     "mi325x": "mi325x",
     "mi355x": "mi355x",
@@ -80,6 +82,12 @@ _COLLECTED: Final = frozenset({"backend", "model_path", "system"})
 _LENGTHS_OF_LINES: Final = {"isl": "isl_max", "osl": "osl_max"}
 """As some name the nominal lengths in a CSV."""
 
+_WORKERS: Final = (
+    "decode_workers",
+    "prefill_workers",
+    "prefill_tensor_parallel",
+    "prefill_data_parallel",
+)
 _Row = dict[str, str | float | int | bool]
 
 
@@ -163,6 +171,7 @@ def _point(path: Path, number: int, fields: JsonFields) -> _Row:
     hardware, framework = (fields.text("hw") or "").lower(), fields.text("framework") or ""
     is_disaggregated = fields.content.get("disagg") is True or framework.startswith("dynamo")
     tensor_parallel = _count(fields.whole("tp"))
+    has_replicas = (fields.text("dp_attention") or "").lower() == "true"
     prompt_tokens, output_tokens = _workload(path, fields)
     return {
         "source_file": path.name,
@@ -177,11 +186,10 @@ def _point(path: Path, number: int, fields: JsonFields) -> _Row:
         "uses_speculation": "on" in {fields.text("mtp"), fields.text("spec_decoding")}
         or fields.text("spec_decoding") == "mtp",
         "is_provisional": False,
-        "tensor_parallel": tensor_parallel,
+        "tensor_parallel": 1 if has_replicas else tensor_parallel,
         "expert_parallel": _count(fields.whole("ep")),
-        "data_parallel": tensor_parallel
-        if (fields.text("dp_attention") or "").lower() == "true"
-        else 1,
+        "data_parallel": tensor_parallel if has_replicas else 1,
+        **dict.fromkeys(_WORKERS, UNKNOWN),
         "n_devices": UNKNOWN if is_disaggregated else tensor_parallel,
         "prompt_tokens": prompt_tokens,
         "output_tokens": output_tokens,
@@ -238,12 +246,15 @@ def _silicon_point(path: Path, number: int, row: Mapping[str, str]) -> _Row:
         return int(value(name)) if value(name) >= 1 else UNKNOWN
 
     is_disaggregated = row["mode"] == "disagg"
-    tensor_parallel, pipeline_parallel, data_parallel = (
-        count("tp_size"),
-        count("pp_size"),
-        count("attention_dp_size"),
+    layout = _Layout(
+        *(max(count(f"{name}_size"), 1) for name in ("tp", "attention_dp", "moe_tp", "moe_ep"))
     )
-    is_known = min(tensor_parallel, pipeline_parallel, data_parallel) >= 1 and not is_disaggregated
+    if row["origin"].startswith("inferencex"):
+        layout = layout.as_started()
+    if is_disaggregated:
+        layout = _Layout(
+            *(count(f"decode_{name}_size") for name in ("tp", "attention_dp", "moe_tp", "moe_ep"))
+        )
     return {
         "source_file": path.name,
         "row": number,
@@ -256,16 +267,49 @@ def _silicon_point(path: Path, number: int, row: Mapping[str, str]) -> _Row:
         "is_disaggregated": is_disaggregated,
         "uses_speculation": False,
         "is_provisional": row.get("wip") == "True",
-        "tensor_parallel": tensor_parallel,
-        "expert_parallel": count("moe_ep_size"),
-        "data_parallel": data_parallel,
-        "n_devices": tensor_parallel * pipeline_parallel * data_parallel if is_known else UNKNOWN,
+        "tensor_parallel": layout.tensor,
+        "expert_parallel": layout.expert_parallel,
+        "data_parallel": layout.replicas,
+        "decode_workers": count("decode_num_workers"),
+        "prefill_workers": count("prefill_num_workers"),
+        "prefill_tensor_parallel": count("prefill_tp_size"),
+        "prefill_data_parallel": count("prefill_attention_dp_size"),
+        "n_devices": UNKNOWN
+        if is_disaggregated
+        else layout.tensor * layout.replicas * max(count("pp_size"), 1),
         "prompt_tokens": count("isl"),
         "output_tokens": count("osl"),
         "concurrency": count("concurrency"),
         "ttft_unnamed_s": value("ttft_ms") / 1e3,
         "tpot_unnamed_s": value("tpot_ms") / 1e3,
     }
+
+
+class _Layout(NamedTuple):
+    """Devices of one server: attention in ``tensor`` · ``replicas``, experts over the same."""
+
+    tensor: int
+    replicas: int
+    expert_tensor: int
+    expert_parallel: int
+
+    def as_started(self) -> "_Layout":
+        """The layout that InferenceX started, where the collection states the square of it.
+
+        Its later exports multiply tensor by expert parallelism, which are the same n devices: a
+        server with n = 8 has 64. The same measured values stand in the first export with 8. Rows
+        of vLLM with n replicas state n · n too; its script starts n replicas of one device.
+        """
+        n_devices = self.tensor * self.replicas
+        n_tensor = self.expert_tensor if self.expert_tensor > 1 else self.tensor
+        if n_tensor < 2 or n_devices != n_tensor**2 or self.expert_parallel == 1:
+            return self
+        return self._replace(
+            tensor=1 if self.replicas > 1 else n_tensor,
+            replicas=n_tensor if self.replicas > 1 else 1,
+            expert_tensor=1,
+            expert_parallel=n_tensor,
+        )
 
 
 def _table(rows: Sequence[_Row]) -> PublishedPointTable:
