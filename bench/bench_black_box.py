@@ -29,7 +29,7 @@ from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.types import EngineSpec
 from inferometer.inputs.workload import reading, replay
-from inferometer.perfmodel.steptime_arrays import arrays_of
+from inferometer.perfmodel.steptime import arrays_of
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_step_time
 from inferometer.records.types import ABSENT, Run, RunManifest
 from inferometer.simulate.deployment import Deployment, Knobs

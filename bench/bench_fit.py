@@ -15,7 +15,7 @@ import numpy as np
 
 from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.perfmodel import steptime_arrays
-from inferometer.perfmodel.steptime_arrays import arrays_of
+from inferometer.perfmodel.steptime import arrays_of
 from inferometer.perfmodel.types import decode_shape
 from inferometer.records.reading import read_run
 

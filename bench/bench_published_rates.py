@@ -22,7 +22,7 @@ from inferometer.fit.map import Prior, posterior_of
 from inferometer.fit.sweeps.kernels import model_from_kernels
 from inferometer.inputs.catalog import find_model
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.steptime_arrays import arrays_of
+from inferometer.perfmodel.steptime import arrays_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.imports.kernel_tables import read_kernel_tables
 from inferometer.simulate.demand import demand

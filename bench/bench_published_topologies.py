@@ -39,11 +39,14 @@ LEAST_ROWS = 4
 
 
 def topology_of(one):
-    parallel = (one.plan.n_tensor, one.plan.n_sharing, one.has_expert_parallelism)
+    workers = "" if one.prefill is None else f"{one.prefill} {one.decode}"
     return (
         *family_of(one),
         one.hardware.hardware_id,
-        *parallel,
+        one.plan.n_tensor,
+        one.plan.n_sharing,
+        one.has_expert_parallelism,
+        workers,
         one.load.prompt_tokens,
         one.load.output_tokens,
     )
@@ -67,7 +70,8 @@ def theirs_of(path):
 
 def their_key(one):
     lengths = (str(one.load.prompt_tokens), str(one.load.output_tokens))
-    return (*family_of(one), one.hardware.hardware_id, str(one.plan.n_devices), *lengths)
+    n_devices = str(one.n_devices) if one.prefill is None else "apart"
+    return (*family_of(one), one.hardware.hardware_id, n_devices, *lengths)
 
 
 def left_out(families, load):
@@ -124,12 +128,24 @@ def summary(name, found):
     )
 
 
+def written(found, path):
+    """A line for each topology: the errors of both, and how many rows."""
+    names = ("framework", "model", "precision", "device", "n_tensor", "n_sharing")
+    names += ("experts", "workers", "prompt_tokens", "output_tokens")
+    with path.open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow([*names, "rows", "tpot", "ttft", "aisimulate_tpot", "aisimulate_ttft"])
+        for errors, known, inside, name in found:
+            lines.writerow([*name, len(inside), *errors, *known])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--data", type=Path, default=os.environ.get("INFEROMETER_PUBLISHED_DATA", DATA)
     )
     parser.add_argument("--family", help="Only models whose name contains this.", default="")
+    parser.add_argument("--out", type=Path, help="Write the errors of each topology here.")
     parser.add_argument("--cache", type=Path, help="Keep simulated schedules here between runs.")
     arguments = parser.parse_args()
     if arguments.cache:
@@ -151,7 +167,12 @@ def main():
         known = theirs.get(their_key(asked[0].published), (np.nan, np.nan))
         found.append((errors.mean(axis=0), known, inside, name))
     print("not predicted:", dict(reasons))
+    if arguments.out:
+        written(found, arguments.out)
     summary("all", found)
+    apart = [one for one in found if one[3][7]]
+    if apart:
+        summary("prefill and decode apart", apart)
     cohort = [one for one in found if np.isfinite(one[1][0])]
     for framework in ("", *sorted({one[3][0] for one in cohort})):
         mine = [one for one in cohort if framework in {"", one[3][0]}]

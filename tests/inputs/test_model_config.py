@@ -226,3 +226,45 @@ def test_a_broken_file_is_one_clear_error(tmp_path, content):
     assert caught.value.where == str(file)
     with pytest.raises(SpecError, match="cannot be read"):
         read_model_config(tmp_path / "nothing.json")
+
+
+def test_a_model_of_next_month_is_read_by_its_fields():
+    """Unknown names with fields that are understood get a typed architecture, and a note that says so."""
+    sparse = CASES["glm_moe_dsa"][0] | {"model_type": "glm6"}
+    model = read(sparse)
+    known = read(sparse | {"model_type": "glm_moe_dsa"})
+    assert (model.mla, model.indexer) == (known.mla, known.indexer)
+    assert model.moe.n_experts == 8
+    assert "'glm6' is not known here" in model.note
+    assert "latent, top-k, a mixture of experts" in model.note
+    hybrid = CASES["qwen3_5_moe_text"][0] | {"model_type": "qwen4", "attn_output_gate": True}
+    model = read(hybrid)
+    known = read(hybrid | {"model_type": "qwen3_5_moe_text"})
+    assert model.recurrent == known.recurrent
+    assert (model.n_attention_layers, model.attention.has_output_gate) == (1, True)
+    assert "gated linear, three such layers to one full (assumed)" in model.note
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("compress_ratios", [4, 128]), ("sparse_attention_config", {}), ("linear_attn_config", {})],
+)
+def test_layers_of_unknown_kinds_are_named(field, value):
+    with pytest.raises(SpecError, match=f"not known here .field '{field}'"):
+        read(LLAMA | {"model_type": "newer", field: value})
+
+
+def test_checkpoints_that_keep_attention_in_16_bit():
+    """Kimi-K2.5 stores int4 experts, as compressed-tensors states it; modelopt's NVFP4 is alike."""
+    mixture = CASES["deepseek_v3"][0] | {"model_type": "deepseek_v3"}
+    weights = {"num_bits": 4, "type": "int", "group_size": 32}
+    stated = {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"weights": weights}},
+        "ignore": ["re:.*self_attn.*"],
+    }
+    model = read(mixture | {"quantization_config": stated})
+    assert (model.checkpoint_dtype, model.moe.has_only_experts_quantised) == ("int4", True)
+    stated["config_groups"]["group_0"]["weights"] = {"num_bits": 4, "type": "float"}
+    assert read(mixture | {"quantization_config": stated}).checkpoint_dtype == "float4"
+    assert not read(mixture).moe.has_only_experts_quantised

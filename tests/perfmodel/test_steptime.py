@@ -21,12 +21,12 @@ from inferometer.perfmodel.steptime import (
     FittedParameter,
     StepTimeModel,
     TrainedOn,
+    arrays_of,
     load_step_time_model,
 )
 from inferometer.perfmodel.steptime_arrays import (
     CLOSED_FORM_PARTS,
     StepTimeArrays,
-    arrays_of,
     step_duration_s,
 )
 from inferometer.perfmodel.steptime_levels import fitted_levels

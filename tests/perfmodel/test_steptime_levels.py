@@ -10,8 +10,8 @@ from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Scenario, phases_at
+from inferometer.perfmodel.steptime import arrays_of
 from inferometer.perfmodel.steptime_arrays import (
-    arrays_of,
     group_step_duration_s,
     shape_duration_s,
     slowed,

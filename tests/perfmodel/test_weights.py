@@ -1,5 +1,6 @@
 """Are parameters and weight bytes those of the real models?"""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -36,6 +37,23 @@ def test_parameters_are_those_that_transformers_built(model):
 def test_every_model_has_a_recorded_count():
     assert {model.model_id for model in MODELS} == set(COUNTS)
     assert len(MODELS) >= 40
+
+
+NAMED = {"minimax-m2.5": (230, 10), "glm-5": (744, 40), "deepseek-v3.2": (671, 37)}
+"""Billions of parameters, all and active, on model cards; other names carry them."""
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.model_id)
+def test_mixtures_are_as_large_as_their_cards_say(model):
+    stated = re.search(r"-(\d+)b-a(\d+)b", model.model_id)
+    card = NAMED.get(model.model_id) if stated is None else tuple(map(int, stated.groups()))
+    if card is None:
+        pytest.skip("its name does not say")
+    assert n_parameters(model) / 1e9 == pytest.approx(card[0], rel=0.02)
+    # Cards round to billions, and count the embedding, the head, both or neither.
+    ends = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size
+    active = n_active_parameters(model)
+    assert (active - ends) / 1e9 - 0.5 <= card[1] <= (active + ends) / 1e9 + 0.5
 
 
 def test_weights_of_qwen3b_by_hand():

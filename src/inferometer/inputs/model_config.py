@@ -264,6 +264,19 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
     family = FAMILIES.get(ALIASES.get(model_type, model_type))
     if family is not None:
         return family, ALIASES.get(model_type, model_type), None
+    likeness, found = _likeness(config)
+    return (
+        likeness,
+        model_type,
+        (
+            f"model_type {model_type!r} is not known here: read as if it were Llama"
+            f"{found and f' with {found}'}; counts may be off"
+        ),
+    )
+
+
+def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
+    """Llama with what the fields of an unknown ``model_type`` state, and that in words."""
     experts = next((name for name in _EXPERT_COUNTS if config.get(name) is not None), None)
     size = (
         "moe_intermediate_size"
@@ -278,22 +291,18 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
         has_latent_attention=config.get("kv_lora_rank") is not None,
         output_gate=Flag(name="attn_output_gate", default=False),
         window="none" if has_linear else "all",
+        defaults={"full_attention_interval": 4} if has_linear else {},
     )
+    states_layers = {"layer_types", "full_attention_interval"} & config.keys()
     kinds = {
         "latent": likeness.has_latent_attention,
         "top-k": config.get("index_topk") is not None,
         "gated linear": has_linear,
+        "three such layers to one full (assumed)": has_linear and not states_layers,
         "a mixture of experts": experts is not None,
     }
     found = ", ".join(name for name, is_so in kinds.items() if is_so)
-    return (
-        likeness,
-        model_type,
-        (
-            f"model_type {model_type!r} is not known here: read as if it were Llama"
-            f"{found and f' with {found}'}; counts may be off"
-        ),
-    )
+    return likeness, found
 
 
 def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: str) -> ModelSpec:

@@ -33,7 +33,7 @@ class ParallelPlan:
             raise SpecError(
                 f"tensor parallel {self.n_tensor}, pipeline parallel {self.n_pipeline}, replicas"
                 f" {self.n_sharing}",
-                where="--tp, --pp, --dp",
+                where="--tp, --pp",
                 allowed="1 or more",
             )
 

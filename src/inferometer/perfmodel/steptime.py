@@ -5,18 +5,28 @@ covariance, the box of shapes in which it was checked, and its error on held-out
 It is made by ``inferometer.fit``. Letters of shapes: N steps, K free parameters.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
+import numpy as np
 
 from inferometer import suggestions
 from inferometer.errors import ModelError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.types import EngineSpec, ModelSpec
 from inferometer.perfmodel.fit_subject import FitSubject
+from inferometer.perfmodel.kv_cache import (
+    CacheRows,
+    cache_rows,
+    layer_bits,
+    n_kv_shards,
+    state_bytes,
+)
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.perfmodel.steptime_limits import (
     BoxRange,
     ParameterPosterior,
@@ -35,7 +45,15 @@ from inferometer.perfmodel.steptime_terms import (
     term_columns,
     work_columns,
 )
-from inferometer.perfmodel.types import BatchShape, Limit, StepPrediction, Term
+from inferometer.perfmodel.types import (
+    BatchShape,
+    Limit,
+    StepPrediction,
+    Term,
+    decode_shape,
+    prefill_shape,
+)
+from inferometer.perfmodel.work import kv_dtype
 from inferometer.records.columns import F64
 from inferometer.stats.estimate import Estimate
 
@@ -209,6 +227,106 @@ def _terms_at(terms: TermColumns, index: int) -> tuple[Term, ...]:
     }
     return tuple(
         Term(name=name, duration_s=float(column[index])) for name, column in seconds.items()
+    )
+
+
+# The same model as a simulator takes it (``steptime_arrays``).
+
+
+_MAX_ROWS: Final = 2**20
+
+
+def arrays_of(model: StepTimeModel) -> StepTimeArrays:
+    """The numbers of a model. A test with dense, MoE, sliding and split models checks them all."""
+    physical, posterior = model.physical(), model.posterior()
+    as_asked = replace(model, computes_all_logits=False)
+    rows = (
+        np.unique(np.round(np.geomspace(1, _MAX_ROWS, 161)))
+        if model.model.moe is not None
+        else np.ones(1)
+    )
+    token = decode_shape(batch_size=1, context_tokens=1)
+    prompt = prefill_shape(batch_size=1, prompt_tokens=1)
+    two_rows = replace(token, n_decode_requests=2, decode_context_tokens=2)
+    probed = as_asked.work([token, two_rows, replace(token, n_logit_positions=2), prompt])
+    link_bytes = probed.link_bytes.tolist()
+    reach = _reach(model)
+    layer_bytes = as_asked.work(
+        [replace(token, n_decode_requests=int(n), decode_context_tokens=int(n)) for n in rows]
+    ).layer_bytes
+    staircase = posterior.staircase
+    has_stairs = bool(staircase.log_rows.size)
+    return StepTimeArrays(
+        launch_s=physical.launch_s,
+        prefill_launch_s=physical.launch_s * physical.prefill_ratio,
+        overlap_ratio=physical.overlap_ratio,
+        blend_ratio=physical.blend_ratio,
+        sag_ratio=physical.sag_ratio,
+        per_sequence_s=physical.per_sequence_s,
+        read_log_rows=np.log(rows),
+        read_s=layer_bytes / physical.weight_bytes_per_s + physical.floor_s,
+        matmul_row_s=float(probed.matmul_flop[0]) / physical.matmul_flop_per_s + reach.row_s,
+        head_read_s=float(probed.head_bytes[0]) / physical.weight_bytes_per_s,
+        head_row_s=float(probed.logits_flop[0]) / physical.matmul_flop_per_s,
+        kv_token_s=reach.kv_token_s,
+        attention_pair_s=reach.pair_s,
+        message_s=float(probed.n_messages[0]) * physical.message_s,
+        link_row_s=(link_bytes[1] - link_bytes[0]) / physical.link_bytes_per_s,
+        link_logit_s=(link_bytes[2] - link_bytes[0]) / physical.link_bytes_per_s,
+        window_tokens=reach.window_tokens,
+        full_share_ratio=reach.full_share_ratio,
+        staircase_log_rows=staircase.log_rows if has_stairs else np.zeros(1),
+        staircase_log_ratio=staircase.log_ratio if has_stairs else np.zeros(1),
+        computes_all_logits=model.computes_all_logits,
+        mixed_kv_ratio=physical.mixed_kv_ratio,
+        full_pair_share_ratio=reach.full_pair_share_ratio,
+        kv_sequence_s=reach.kv_sequence_s,
+    )
+
+
+class _Reach(NamedTuple):
+    """What attention takes for a token, a pair, a sequence and a row, and how far back it reads."""
+
+    window_tokens: float
+    kv_token_s: float
+    full_share_ratio: float
+    pair_s: float
+    full_pair_share_ratio: float
+    kv_sequence_s: float
+    row_s: float
+
+
+def _reach(model: StepTimeModel) -> _Reach:
+    """Of layers with several limits, those with the longest keep it.
+
+    The others (a window of 128 tokens beside a choice of 4,096) count as full from the first token.
+    """
+    spec, engine, physical = model.model, model.engine, model.physical()
+    kinds = cache_rows(spec)
+    longest = max((rows.most_read_tokens or 0 for rows in kinds), default=0)
+    short = [rows for rows in kinds if 0 < (rows.most_read_tokens or longest) < longest]
+    bent = [rows for rows in kinds if rows not in short]
+    full = [rows for rows in bent if rows.most_read_tokens is None]
+    bits_s = model.kv_traffic_ratio / n_kv_shards(spec, engine) / 8 / physical.kv_bytes_per_s
+    flop_s = 1 / engine.tensor_parallel_size / physical.attention_flop_per_s
+    state_s = state_bytes(spec, engine.dtype) / engine.tensor_parallel_size
+    state_s *= 2 * model.kv_traffic_ratio / physical.kv_bytes_per_s
+
+    def bits(rows: CacheRows) -> float:
+        return layer_bits(rows, kv_dtype(engine))
+
+    def flop(rows: CacheRows) -> float:
+        return rows.n_layers * rows.prefill_flop
+
+    return _Reach(
+        window_tokens=float(longest or math.inf),
+        kv_token_s=sum(map(bits, bent)) * bits_s,
+        full_share_ratio=sum(map(bits, full)) / sum(map(bits, bent)),
+        pair_s=sum(map(flop, bent)) * flop_s,
+        full_pair_share_ratio=sum(map(flop, full)) / sum(map(flop, bent)),
+        kv_sequence_s=state_s
+        + sum(bits(one) * (one.most_read_tokens or 0) for one in short) * bits_s,
+        row_s=sum(flop(one) * (one.most_read_tokens or 0) for one in short) * flop_s,
     )
 
 

@@ -2,24 +2,17 @@
 
 ``step_duration_s`` and the functions that it calls (``CLOSED_FORM_PARTS``) use floats, a
 NamedTuple of arrays and ``math`` only, so that ``numba.njit`` compiles them as they stand; the
-answer is that of ``StepTimeModel.predict`` (a test holds them together).
+answer is that of ``StepTimeModel.predict`` (a test holds them together). ``steptime.arrays_of``
+makes the numbers; changes there leave compiled code as it is.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from typing import Final, NamedTuple
 
-import numpy as np
-
-from inferometer.perfmodel.kv_cache import CacheRows, cache_rows, layer_bits, state_bytes
-from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.steptime_terms import REFERENCE_ROWS
-from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
-from inferometer.perfmodel.work import kv_dtype
+from inferometer.perfmodel.types import BatchShape
 from inferometer.records.columns import F64
-
-_MAX_ROWS: Final = 2**20
 
 
 class StepTimeArrays(NamedTuple):
@@ -64,68 +57,6 @@ class StepTimeArrays(NamedTuple):
     """Share of ``attention_pair_s`` that grows with the whole context."""
     kv_sequence_s: float = 0.0
     """Seconds to read and write the recurrent state of a decoding request."""
-
-
-def arrays_of(model: StepTimeModel) -> StepTimeArrays:
-    """The numbers of a model. A test with dense, MoE, sliding and split models checks them all."""
-    physical, posterior = model.physical(), model.posterior()
-    as_asked = replace(model, computes_all_logits=False)
-    rows = (
-        np.unique(np.round(np.geomspace(1, _MAX_ROWS, 161)))
-        if model.model.moe is not None
-        else np.ones(1)
-    )
-    token = decode_shape(batch_size=1, context_tokens=1)
-    prompt = prefill_shape(batch_size=1, prompt_tokens=1)
-    two_rows = replace(token, n_decode_requests=2, decode_context_tokens=2)
-    probed = as_asked.work([token, two_rows, replace(token, n_logit_positions=2), prompt])
-    link_bytes = probed.link_bytes.tolist()
-    kinds, engine = cache_rows(model.model), model.engine
-    limits = [rows.most_read_tokens for rows in kinds if rows.most_read_tokens is not None]
-    state = (
-        2 * state_bytes(model.model, engine.dtype) / engine.tensor_parallel_size
-    ) * model.kv_traffic_ratio
-    layer_bytes = as_asked.work(
-        [replace(token, n_decode_requests=int(n), decode_context_tokens=int(n)) for n in rows]
-    ).layer_bytes
-    return StepTimeArrays(
-        launch_s=physical.launch_s,
-        prefill_launch_s=physical.launch_s * physical.prefill_ratio,
-        overlap_ratio=physical.overlap_ratio,
-        blend_ratio=physical.blend_ratio,
-        sag_ratio=physical.sag_ratio,
-        per_sequence_s=physical.per_sequence_s,
-        read_log_rows=np.log(rows),
-        read_s=layer_bytes / physical.weight_bytes_per_s + physical.floor_s,
-        matmul_row_s=float(probed.matmul_flop[0]) / physical.matmul_flop_per_s,
-        head_read_s=float(probed.head_bytes[0]) / physical.weight_bytes_per_s,
-        head_row_s=float(probed.logits_flop[0]) / physical.matmul_flop_per_s,
-        kv_token_s=(float(probed.kv_bytes[0]) - state) / physical.kv_bytes_per_s,
-        attention_pair_s=float(probed.attention_flop[3]) / physical.attention_flop_per_s,
-        message_s=float(probed.n_messages[0]) * physical.message_s,
-        link_row_s=(link_bytes[1] - link_bytes[0]) / physical.link_bytes_per_s,
-        link_logit_s=(link_bytes[2] - link_bytes[0]) / physical.link_bytes_per_s,
-        window_tokens=float(min(limits)) if limits else math.inf,
-        full_share_ratio=_full_share(kinds, [layer_bits(rows, kv_dtype(engine)) for rows in kinds]),
-        staircase_log_rows=(
-            posterior.staircase.log_rows if posterior.staircase.log_rows.size else np.zeros(1)
-        ),
-        staircase_log_ratio=(
-            posterior.staircase.log_ratio if posterior.staircase.log_ratio.size else np.zeros(1)
-        ),
-        computes_all_logits=model.computes_all_logits,
-        mixed_kv_ratio=physical.mixed_kv_ratio,
-        full_pair_share_ratio=_full_share(
-            kinds, [rows.n_layers * rows.prefill_flop for rows in kinds]
-        ),
-        kv_sequence_s=state / physical.kv_bytes_per_s,
-    )
-
-
-def _full_share(kinds: Sequence[CacheRows], costs: Sequence[float]) -> float:
-    """Share of these costs in layers that read the whole context."""
-    full = [cost for rows, cost in zip(kinds, costs, strict=True) if rows.most_read_tokens is None]
-    return sum(full) / sum(costs)
 
 
 def slowed(arrays: StepTimeArrays, factor_ratio: float) -> StepTimeArrays:

@@ -11,12 +11,13 @@ from inferometer.perfmodel.communication import ParallelPlan, all_gather, step_t
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.roofline import peaks_of
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Efficiency, scaled_peaks
-from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of, slowed
+from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn, arrays_of
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays, slowed
 from inferometer.perfmodel.steptime_limits import BoxRange, nearest
 from inferometer.perfmodel.steptime_terms import StepParameters
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.perfmodel.weights import Linear, expected_experts, linear_bits, linears
+from inferometer.perfmodel.work import matmul_flop_per_row
 from inferometer.stats.estimate import Estimate
 
 _TYPICAL_BATCHES: Final = (1, 8, 64)
@@ -252,10 +253,10 @@ def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
         [sum(_read_bytes(part, model, float(count)) for part in experts) for count in rows]
     )
     dense_bytes = sum(_read_bytes(part, model, 1.0) for part in dense)
-    expert_flop, dense_flop = (
-        sum(2.0 * part.n_in * part.n_out * part.n_active_copies * part.n_layers for part in parts)
-        for parts in (experts, dense)
+    expert_flop = sum(
+        2.0 * part.n_in * part.n_out * part.n_active_copies * part.n_layers for part in experts
     )
+    dense_flop = matmul_flop_per_row(spec) - expert_flop
     n_sparse = spec.n_layers - spec.moe.n_dense_layers
     sent_bytes = (
         2

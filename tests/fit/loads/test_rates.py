@@ -9,7 +9,7 @@ from inferometer.errors import ModelError
 from inferometer.fit.loads.requests import STATISTICS, RateStatistics, fit_rates
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.steptime_arrays import arrays_of
+from inferometer.perfmodel.steptime import arrays_of
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.simulate.demand import demand
 from inferometer.simulate.run import simulate

@@ -8,7 +8,7 @@ from inferometer.fit.published.closed_loop import ClosedLoad, loop_demand, loop_
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.scenario import BEST, WORST
-from inferometer.perfmodel.steptime_arrays import arrays_of
+from inferometer.perfmodel.steptime import arrays_of
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inferometer.fit.sweeps.step_time import fit_step_time
-from inferometer.perfmodel.steptime_arrays import arrays_of
+from inferometer.perfmodel.steptime import arrays_of
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.reading import read_run
 from inferometer.records.repetitions import repetitions_of

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from inferometer.perfmodel.steptime import StepTimeModel
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of
+from inferometer.perfmodel.steptime import StepTimeModel, arrays_of
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.columns import F64, I64, Bools
 from inferometer.records.types import RequestStatus, RequestTable, StepTable
 from inferometer.simulate.cluster_config import ClusterConfig, Router

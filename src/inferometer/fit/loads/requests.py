@@ -16,8 +16,7 @@ from inferometer.errors import ModelError
 from inferometer.fit.loads.replay import Replay, latencies
 from inferometer.fit.map import Posterior, Prior, posterior_of
 from inferometer.fit.parameters import informed_by, parameter_estimate, plain_value
-from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
-from inferometer.perfmodel.steptime_arrays import arrays_of
+from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, arrays_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.columns import F64, Bools
 from inferometer.records.types import RequestStatus, Run
