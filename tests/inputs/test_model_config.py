@@ -247,7 +247,7 @@ def test_a_model_of_next_month_is_read_by_its_fields():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("compress_ratios", [4, 128]), ("sparse_attention_config", {}), ("linear_attn_config", {})],
+    [("sparse_attention_config", {}), ("linear_attn_config", {}), ("mamba_num_heads", 64)],
 )
 def test_layers_of_unknown_kinds_are_named(field, value):
     with pytest.raises(SpecError, match=f"not known here .field '{field}'"):
@@ -268,3 +268,10 @@ def test_checkpoints_that_keep_attention_in_16_bit():
     stated["config_groups"]["group_0"]["weights"] = {"num_bits": 4, "type": "float"}
     assert read(mixture | {"quantization_config": stated}).checkpoint_dtype == "float4"
     assert not read(mixture).moe.has_only_experts_quantised
+
+
+@pytest.mark.parametrize("ratios", [[0, 4, 128], [0, 4, 128, 7], "all", [0, 4, 128, [4]]])
+def test_compressed_attention_states_each_layer(ratios):
+    config = CASES["deepseek_v4"][0] | {"model_type": "deepseek_v4", "compress_ratios": ratios}
+    with pytest.raises(SpecError, match="compress_ratios"):
+        read(config)

@@ -79,6 +79,22 @@ def test_top_k_attention_of_a_prompt_by_counting_its_pairs():
     assert attention_flop(model, prefill_shape(batch_size=1, prompt_tokens=5000)) == expected
 
 
+def test_compressed_attention_keeps_a_window_and_blocks():
+    """DeepSeek-V4-Pro: 61 windows of 128, 30 layers of blocks of 4, of which 1,024 are read, 31 of 128."""
+    model, n_tokens = find_model("deepseek-v4-pro"), 8192
+    window, fine, coarse = 61 * 128 * 512, 30 * n_tokens // 4, 31 * n_tokens // 128 * 512
+    keys = fine * 128 * 8.25 / 8
+    assert kv_bytes(model, "bfloat16", context_tokens=n_tokens) == (
+        2 * (window + fine * 512 + coarse) + keys
+    )
+    shape = decode_shape(batch_size=2, context_tokens=n_tokens)
+    read = 2 * (window + 30 * 1024 * 512 + coarse) + keys
+    assert kv_read_bytes(model, "bfloat16", shape) == 2 * read
+    pairs = 61 * 128 + 30 * 1024 + 31 * n_tokens / 128
+    scores = 30 * n_tokens / 4 * 64 * 128 * 2
+    assert attention_flop(model, shape) == 2 * (pairs * 128 * 512 * 4 + scores)
+
+
 def test_linear_attention_keeps_a_state_of_constant_size():
     model = find_model("qwen3.5-397b-a17b")  # 15 of 60 layers attend, with two heads of 256
     state = 64 * 128 * 128 * 4 + 3 * (2 * 16 * 128 + 64 * 128) * 2
@@ -120,6 +136,7 @@ def test_prefill_pairs_equal_a_count_of_every_pair(name, new_tokens, cached_toke
 
 
 WHOLE = [model for model in MODELS if model.indexer is None]
+"""Those whose decoding requests read all that they keep."""
 
 
 @given(st.sampled_from(WHOLE), st.integers(1, 64), st.integers(1, 20_000))

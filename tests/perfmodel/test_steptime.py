@@ -275,6 +275,7 @@ SUBJECTS = {
     "sliding": model_of(name="gemma-3-1b"),
     "latent": model_of(name="deepseek-v3"),
     "top-k": model_of(name="glm-5"),
+    "compressed": model_of(name="deepseek-v4-flash"),
     "linear": model_of(name="qwen3.5-27b"),
     "all logits": replace(model_of(), computes_all_logits=True),
     "parallel": model_of(
@@ -295,8 +296,9 @@ MIXED = BatchShape(
 @pytest.mark.parametrize("shape", [*SHAPES, MIXED])
 def test_plain_arrays_say_the_same(subject, shape):
     model = SUBJECTS[subject]
-    # Tables of what experts read are interpolated.
+    # Tables of what experts read are interpolated. A window beside a choice counts as full.
     tolerance = 2e-3 if subject in {"experts", "latent", "top-k"} else 1e-9
+    tolerance = 4e-2 if subject == "compressed" else tolerance
     assert seconds_of(step_duration_s, arrays_of(model), shape) == pytest.approx(
         model.predict(shape).duration_s.value, rel=tolerance
     )

@@ -208,6 +208,14 @@ FAMILIES: Final[dict[str, Family]] = {
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": replace(_DEEPSEEK, class_name="DeepseekV3ForCausalLM", router_bias=True),
     "deepseek_v32": replace(_DEEPSEEK, class_name="DeepseekV32ForCausalLM", router_bias=True),
+    "deepseek_v4": Family(
+        class_name="DeepseekV4ForCausalLM",
+        experts="n_routed_experts",
+        router_bias=True,
+        has_sinks=True,
+        window="all",
+        defaults={"num_key_value_heads": 1, "head_dim": 512, "n_shared_experts": 1, "hc_mult": 4},
+    ),
     "falcon": Family(
         class_name="FalconForCausalLM",
         names={"num_key_value_heads": "num_kv_heads", "intermediate_size": "ffn_hidden_size"},
@@ -435,7 +443,6 @@ NOT_ATTENTION_FIELDS: Final = (
     "mamba_num_heads",
     "linear_attn_config",
     "layers_block_type",
-    "compress_ratios",
     "sparse_attention_config",
     "conv_L_cache",
     "lru_width",

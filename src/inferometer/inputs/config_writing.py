@@ -151,9 +151,26 @@ def _latent(model: ModelSpec) -> dict[str, object]:
 
 
 def _indexed(model: ModelSpec) -> dict[str, object]:
-    indexer = model.indexer
+    indexer, compressed = model.indexer, model.compressed
     if indexer is None:
         return {}
+    if compressed is not None:
+        n_plain = model.n_layers - compressed.n_fine_layers - compressed.n_coarse_layers
+        return {
+            "index_n_heads": indexer.n_heads,
+            "index_head_dim": indexer.head_dim,
+            "index_topk": indexer.top_k_tokens // compressed.fine_tokens,
+            "compress_ratios": [
+                *[compressed.coarse_tokens] * compressed.n_coarse_layers,
+                *[compressed.fine_tokens] * compressed.n_fine_layers,
+                *[0] * n_plain,
+            ],
+            "q_lora_rank": compressed.q_lora_rank,
+            "o_groups": compressed.n_output_groups,
+            "o_lora_rank": compressed.output_lora_rank,
+            "hc_mult": compressed.n_streams,
+            "num_hash_layers": 0 if model.moe is None else model.moe.n_hashed_layers,
+        }
     types = ["full"] * indexer.n_layers + ["shared"] * (model.n_layers - indexer.n_layers)
     return {
         "index_n_heads": indexer.n_heads,

@@ -23,6 +23,7 @@ from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.foreign_shapes import shortened
 from inferometer.inputs.types import (
     AttentionSpec,
+    CompressedSpec,
     DType,
     IndexerSpec,
     MlaSpec,
@@ -172,6 +173,8 @@ _DOOR: Final = Door(
     try_="a folder with a config.json",
     max_bytes=10_000_000,
 )
+_COMPRESSED: Final = (0, 4, 128)
+"""Tokens that a layer of DeepSeek-V4 compresses into a row: none, few of which it chooses, many."""
 _EXPERT_COUNTS: Final = ("n_routed_experts", "num_local_experts", "num_experts")
 _DTYPES: Final[dict[str, DType]] = {
     "float32": "float32",
@@ -342,6 +345,7 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         mla=mla,
         indexer=_indexer(fields),
         recurrent=_recurrent(fields),
+        compressed=_compressed(fields),
         hf_id=fields.text("_name_or_path") or None,
         checkpoint_dtype=_checkpoint_dtype(fields),
     )
@@ -439,11 +443,42 @@ def _indexer(fields: ConfigFields) -> IndexerSpec | None:
     if top_k_tokens is None:
         return None
     n_layers, types = fields.count("num_hidden_layers"), fields.texts("indexer_types")
+    if (compressed := _compressed(fields)) is not None:
+        n_layers, top_k_tokens = (
+            compressed.n_fine_layers,
+            top_k_tokens * compressed.fine_tokens,
+        )
     return IndexerSpec(
         n_heads=fields.count("index_n_heads"),
         head_dim=fields.count("index_head_dim"),
         top_k_tokens=top_k_tokens,
         n_layers=n_layers if types is None else types.count("full"),
+    )
+
+
+def _compressed(fields: ConfigFields) -> CompressedSpec | None:
+    """DeepSeek-V4's attention, where ``compress_ratios`` states how many tokens each layer compresses."""
+    ratios = fields.value("compress_ratios")
+    if ratios is None:
+        return None
+    n_layers = fields.count("num_hidden_layers")
+    known = [one for one in ratios if one in _COMPRESSED] if isinstance(ratios, list) else []
+    if not isinstance(ratios, list) or len(known) != len(ratios) or len(ratios) < n_layers:
+        raise SpecError(
+            f"compress_ratios = {shortened(ratios)}",
+            where=fields.where,
+            allowed=f"one of {', '.join(map(str, _COMPRESSED))} for each layer",
+        )
+    used = ratios[:n_layers]  # a further one is of the multi-token-prediction module
+    return CompressedSpec(
+        q_lora_rank=fields.count("q_lora_rank"),
+        n_output_groups=fields.count("o_groups"),
+        output_lora_rank=fields.count("o_lora_rank"),
+        fine_tokens=_COMPRESSED[1],
+        n_fine_layers=used.count(_COMPRESSED[1]),
+        coarse_tokens=_COMPRESSED[2],
+        n_coarse_layers=used.count(_COMPRESSED[2]),
+        n_streams=fields.count("hc_mult"),
     )
 
 
@@ -498,6 +533,7 @@ def _mixture(fields: ConfigFields, family: Family) -> MoeSpec:
         n_dense_layers=_n_dense_layers(fields),
         has_bias=family.expert_bias,
         has_router_bias=family.router_bias,
+        n_hashed_layers=fields.optional_count("num_hash_layers", minimum=0) or 0,
         has_shared_expert_gate=family.has_shared_expert_gate,
         has_only_experts_quantised=family.has_only_experts_quantised
         or _has_plain_attention(fields),

@@ -91,6 +91,26 @@ class IndexerSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedSpec:
+    """Attention to a window of tokens and to compressed blocks of all earlier ones (DeepSeek-V4).
+
+    One row of ``AttentionSpec.head_dim`` numbers is key and value of all heads. ``n_fine_layers``
+    compress ``fine_tokens`` tokens into a row, of which the indexer chooses; ``n_coarse_layers``
+    compress ``coarse_tokens`` and read all. Queries pass a latent, outputs are projected in
+    ``n_output_groups``, and the residual has ``n_streams`` streams (hyper-connections).
+    """
+
+    q_lora_rank: int
+    n_output_groups: int
+    output_lora_rank: int
+    fine_tokens: int
+    n_fine_layers: int
+    coarse_tokens: int
+    n_coarse_layers: int
+    n_streams: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentSpec:
     """Layers of linear attention, with a state of constant size instead of a KV cache.
 
@@ -152,7 +172,8 @@ class MoeSpec:
     """The mixture of experts of the layers that are not among the first ``n_dense_layers``.
 
     ``has_bias``: router and experts have biases; ``has_router_bias``: only the router has
-    (DeepSeek-V3's score correction). ``has_only_experts_quantised``: a quantised checkpoint stores
+    (DeepSeek-V3's score correction), but for the first ``n_hashed_layers``, which look experts up
+    by token id (DeepSeek-V4). ``has_only_experts_quantised``: a quantised checkpoint stores
     attention in 16 bit (gpt-oss).
     """
 
@@ -163,6 +184,7 @@ class MoeSpec:
     n_dense_layers: int = 0
     has_bias: bool = False
     has_router_bias: bool = False
+    n_hashed_layers: int = 0
     has_shared_expert_gate: bool = False
     has_only_experts_quantised: bool = False
 
@@ -198,6 +220,7 @@ class ModelSpec:
     mla: MlaSpec | None = None
     indexer: IndexerSpec | None = None
     recurrent: RecurrentSpec | None = None
+    compressed: CompressedSpec | None = None
     family: str | None = None
     hf_id: str | None = None
     checkpoint_dtype: DType | None = None

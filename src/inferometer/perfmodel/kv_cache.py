@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
+from inferometer.inputs.types import DTYPE_BITS, CompressedSpec, DType, EngineSpec, ModelSpec
 from inferometer.perfmodel.types import BatchShape
 
 _INDEX_KEY_BITS: Final = 8.25
@@ -14,8 +14,8 @@ class CacheRows(NamedTuple):
     """What layers of one kind store for a token, and which of it a query reads."""
 
     n_layers: int
-    elements: int
-    """Numbers that a layer stores for a token."""
+    elements: float
+    """Numbers that a layer stores for a token; of a compressed block, each token's share."""
     prefill_flop: float
     """Of one (query, key) pair in a layer, on all devices together."""
     decode_flop: float
@@ -42,6 +42,8 @@ def cache_rows(model: ModelSpec) -> tuple[CacheRows, ...]:
     DeepSeek-V3.2, arXiv 2512.02556, section 2.1; keys of 8 bit as vLLM and SGLang store them.
     """
     heads, mla, indexer = model.attention, model.mla, model.indexer
+    if model.compressed is not None:
+        return _compressed_rows(model, model.compressed)
     top_k = None if indexer is None else indexer.top_k_tokens
     if mla is not None:
         absorbed = 2.0 * heads.n_heads * (2 * mla.kv_lora_rank + mla.qk_rope_head_dim)
@@ -64,6 +66,33 @@ def cache_rows(model: ModelSpec) -> tuple[CacheRows, ...]:
         rows.append(
             CacheRows(indexer.n_layers, indexer.head_dim, scores, scores, bits=_INDEX_KEY_BITS)
         )
+    return tuple(rows)
+
+
+def _compressed_rows(model: ModelSpec, compressed: CompressedSpec) -> tuple[CacheRows, ...]:
+    """DeepSeek-V4: each layer keeps a window; blocks of tokens share a row, counted by the token.
+
+    Source: the class of transformers 5.23 (deepseek_v4), which cites the technical report.
+    """
+    width, window, indexer = (
+        model.attention.head_dim,
+        model.attention.sliding_window_tokens,
+        model.indexer,
+    )
+    flop = 4.0 * model.attention.n_heads * width
+    fine, coarse = compressed.fine_tokens, compressed.coarse_tokens
+    rows = [
+        CacheRows(model.n_layers, width, flop, flop, window, window),
+        CacheRows(compressed.n_coarse_layers, width / coarse, flop / coarse, flop / coarse),
+    ]
+    if indexer is not None:
+        scores = 2.0 * indexer.n_heads * indexer.head_dim / fine
+        keys = CacheRows(indexer.n_layers, indexer.head_dim / fine, scores, scores)
+        chosen = CacheRows(compressed.n_fine_layers, width / fine, flop / fine, flop / fine)
+        rows += [
+            chosen._replace(most_read_tokens=indexer.top_k_tokens),
+            keys._replace(bits=_INDEX_KEY_BITS),
+        ]
     return tuple(rows)
 
 

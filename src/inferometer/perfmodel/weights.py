@@ -11,6 +11,7 @@ from typing import Final, Literal, TypeAlias
 from inferometer.errors import SpecError
 from inferometer.inputs.types import (
     DTYPE_BITS,
+    CompressedSpec,
     DType,
     EngineSpec,
     MlaSpec,
@@ -345,6 +346,8 @@ def _attention(model: ModelSpec) -> list[Linear]:
     heads, hidden, n_layers = model.attention, model.hidden_size, model.n_attention_layers
     if model.mla is not None:
         return _latent_attention(model, model.mla)
+    if model.compressed is not None:
+        return _compressed_attention(model, model.compressed)
     n_queries, n_keys_values = heads.n_heads * heads.head_dim, 2 * heads.n_kv_heads * heads.head_dim
     query = Linear(
         name="query",
@@ -387,6 +390,46 @@ def _latent_attention(model: ModelSpec, mla: MlaSpec) -> list[Linear]:
     ]
 
 
+def _compressed_attention(model: ModelSpec, compressed: CompressedSpec) -> list[Linear]:
+    """DeepSeek-V4: one key-value row, its compressors, grouped output, and residual streams.
+
+    Source: the class of transformers 5.23 (deepseek_v4), which cites the technical report.
+    """
+    heads, hidden, rank = model.attention, model.hidden_size, compressed.q_lora_rank
+    grouped = compressed.n_output_groups * compressed.output_lora_rank
+    streams = compressed.n_streams * hidden
+    part = partial(Linear, n_layers=model.n_layers)
+    copied = partial(part, n_in=hidden, split="none")
+    n_fine, n_coarse = compressed.n_fine_layers, compressed.n_coarse_layers
+    return [
+        copied(name="query_down", n_out=rank),
+        part(name="query_up", n_in=rank, n_out=heads.n_heads * heads.head_dim),
+        copied(name="key_value", n_out=heads.head_dim),
+        copied(name="compress_fine", n_out=4 * heads.head_dim, n_layers=n_fine),
+        copied(name="compress_coarse", n_out=2 * heads.head_dim, n_layers=n_coarse),
+        part(
+            name="attention_out_grouped",
+            n_in=heads.n_heads * heads.head_dim // compressed.n_output_groups,
+            n_out=grouped,
+        ),
+        part(name="attention_out", n_in=grouped, n_out=hidden),
+        copied(
+            name="streams",
+            n_in=streams,
+            n_out=(2 + compressed.n_streams) * compressed.n_streams,
+            n_layers=2 * model.n_layers,
+            is_quantised=False,
+        ),
+        copied(
+            name="streams_out",
+            n_in=streams,
+            n_out=compressed.n_streams,
+            n_layers=1,
+            is_quantised=False,
+        ),
+    ]
+
+
 def _indexer(model: ModelSpec) -> list[Linear]:
     """DeepSeek Sparse Attention's indexer: vLLM copies its matrices to each device.
 
@@ -395,11 +438,15 @@ def _indexer(model: ModelSpec) -> list[Linear]:
     indexer, mla = model.indexer, model.mla
     if indexer is None:
         return []
-    n_query_in = model.hidden_size if mla is None else mla.q_lora_rank or model.hidden_size
+    rank = None if mla is None else mla.q_lora_rank
+    n_keys = indexer.head_dim
+    if model.compressed is not None:  # keys and their gates, each of two overlapping blocks
+        rank, n_keys = model.compressed.q_lora_rank, 4 * indexer.head_dim
+    n_query_in = rank or model.hidden_size
     part = partial(Linear, n_layers=indexer.n_layers, split="none")
     return [
         part(name="index_query", n_in=n_query_in, n_out=indexer.n_heads * indexer.head_dim),
-        part(name="index_key", n_in=model.hidden_size, n_out=indexer.head_dim),
+        part(name="index_key", n_in=model.hidden_size, n_out=n_keys),
         part(
             name="index_weights", n_in=model.hidden_size, n_out=indexer.n_heads, is_quantised=False
         ),
@@ -453,8 +500,20 @@ def _expert_layers(model: ModelSpec, moe: MoeSpec, n_layers: int) -> list[Linear
         n_active_copies=moe.n_experts_per_token,
         has_bias=moe.has_bias,
     )
+    routers = [
+        gate(
+            name="router",
+            n_out=moe.n_experts,
+            n_layers=n_layers - moe.n_hashed_layers,
+            has_bias=moe.has_bias or moe.has_router_bias,
+        )
+    ]
+    if moe.n_hashed_layers:
+        routers.append(
+            gate(name="hashed_router", n_out=moe.n_experts, n_layers=moe.n_hashed_layers)
+        )
     parts = [
-        gate(name="router", n_out=moe.n_experts, has_bias=moe.has_bias or moe.has_router_bias),
+        *routers,
         expert(name="experts_up", n_in=hidden, n_out=n_up * moe.intermediate_size),
         expert(name="experts_down", n_in=moe.intermediate_size, n_out=hidden),
     ]
@@ -504,9 +563,22 @@ def _small_vectors(model: ModelSpec) -> int:
 
 
 def _small_vectors_of_choice(model: ModelSpec) -> int:
-    """Norms of the indexers' keys; convolution, decay and norm of linear attention."""
-    indexer, linear = model.indexer, model.recurrent
+    """Norms and positions of indexers and compressors, streams, and linear attention's own."""
+    indexer, linear, compressed = model.indexer, model.recurrent, model.compressed
     n_elements = 0 if indexer is None else indexer.n_layers * 2 * indexer.head_dim
+    if compressed is not None:
+        width, n_streams = model.attention.head_dim, compressed.n_streams
+        n_keys = 0 if indexer is None else indexer.head_dim
+        positions = compressed.fine_tokens * 2
+        fine = positions * (width + n_keys) + width - n_keys  # the indexer has one norm, not two
+        n_elements += (
+            model.n_layers * (compressed.q_lora_rank + width)
+            + compressed.n_fine_layers * fine
+            + compressed.n_coarse_layers * (compressed.coarse_tokens + 1) * width
+            + 2 * model.n_layers * ((2 + n_streams) * n_streams + 3)
+            + n_streams
+            + 1
+        )
     if linear is not None:
         n_elements += linear.n_layers * (
             linear.conv_width * linear.conv_kernel
