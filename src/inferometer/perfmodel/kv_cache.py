@@ -50,17 +50,16 @@ def cache_rows(model: ModelSpec) -> tuple[CacheRows, ...]:
         expanded = (
             2.0 * heads.n_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim)
         )
-        n_elements, flop = mla.kv_lora_rank + mla.qk_rope_head_dim, (expanded, absorbed)
-        if indexer is not None:
-            flop = (absorbed, absorbed)
+        n_elements = mla.kv_lora_rank + mla.qk_rope_head_dim
+        prefill_flop, decode_flop = absorbed if indexer else expanded, absorbed
     else:
         n_elements = 2 * heads.n_kv_heads * heads.head_dim
-        flop = (4.0 * heads.n_heads * heads.head_dim,) * 2
+        prefill_flop = decode_flop = 4.0 * heads.n_heads * heads.head_dim
     n_full, window = n_full_attention_layers(model), heads.sliding_window_tokens
-    rows = [CacheRows(n_full, n_elements, *flop, most_read_tokens=top_k)]
+    rows = [CacheRows(n_full, n_elements, prefill_flop, decode_flop, most_read_tokens=top_k)]
     if n_full < model.n_attention_layers:
         n_sliding = model.n_attention_layers - n_full
-        rows.append(CacheRows(n_sliding, n_elements, *flop, window, window))
+        rows.append(CacheRows(n_sliding, n_elements, prefill_flop, decode_flop, window, window))
     if indexer is not None:
         scores = 2.0 * indexer.n_heads * indexer.head_dim
         rows.append(
