@@ -45,9 +45,9 @@ def test_tables_go_to_arrow_without_its_library(simulated):
 
 def test_an_answer_in_a_notebook_and_as_text(simulated):
     answer, _, _ = simulated
-    assert "ANSWER llama-3.1-8b" in str(answer)
+    assert str(answer).startswith("llama-3.1-8b on NVIDIA H100")
     page = answer._repr_html_()
-    assert "ANSWER llama-3.1-8b" in page
+    assert "llama-3.1-8b on NVIDIA H100" in page
     assert "<script" not in page
 
 

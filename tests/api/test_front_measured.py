@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import inferometer as im
-from inferometer.api.answer import _SHOWN_BY, Answer
+from inferometer.api.answer import _PAGED_BY, Answer
 from inferometer.errors import InferometerError, SpecError
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
@@ -87,7 +87,7 @@ def test_every_answer_knows_how_it_looks_and_which_table_is_its_own():
         return [one for kind in of.__subclasses__() for one in (kind, *kinds(kind))]
 
     answers = {kind.__name__: kind for kind in kinds(Answer)}
-    assert set(answers) == set(_SHOWN_BY)
+    assert set(answers) == set(_PAGED_BY)
     for kind in answers.values():
         if kind.table is not None:
             assert kind.table.partition(".")[0] in kind.__dataclass_fields__

@@ -38,7 +38,7 @@ def _check_advice(arguments: tuple[object, ...], said: str) -> None:
         advice = [
             line
             for line in said.splitlines()
-            if line.lstrip().startswith(("try: ", "NEXT", "THEN", "CAUTION"))
+            if line.lstrip().startswith(("try: ", "NEXT", "inferometer ", "CAUTION"))
         ]
         suggested.check_said(verb, "\n".join(advice))
 

@@ -185,7 +185,7 @@ def test_a_fit_answers_only_for_what_was_fitted(fitted, tmp_path):
     )
     folder = run("predict", "qwen2.5-3b", "--fit", tmp_path, folder=tmp_path)
     assert folder.returncode == 0, folder.stderr
-    assert "float16 on NVIDIA A100 80GB" in folder.stdout
+    assert "qwen2.5-3b on NVIDIA A100 80GB" in folder.stdout
     assert "TRUST  the fit does not state its engine" in folder.stdout, (
         "a table of which nobody said what ran it"
     )

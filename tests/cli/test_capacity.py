@@ -43,8 +43,8 @@ def test_replicas_behind_a_router_carry_together_what_pooling_gives_them():
 
 def test_the_terminal_says_what_each_carries():
     text = " ".join(capacity("--replicas", "2").split())
-    assert "ANSWER llama-3.1-8b, 2 replicas, chat:" in text
-    assert "of 2 replicas behind a least-loaded router, simulated together" in text
+    assert "llama-3.1-8b, 2 replicas, chat: up to " in text
+    assert "of 2 behind a least-loaded router, simulated together" in text
 
 
 def test_the_capacity_is_located_and_noise_is_an_interval_around_it():

@@ -72,14 +72,14 @@ def test_folders_of_runs_are_decided(runs):
         folder=runs,
     )
     assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.startswith("ANSWER B is worse: tpot_p50_s B / A = 1.")
+    assert outcome.stdout.startswith("B is worse: tpot_p50_s B / A = 1.")
     assert "5 against 5 runs" in outcome.stdout
 
 
 def test_single_runs_are_undecided(runs):
     outcome = run("compare", "runs/a", "runs/b", folder=runs)
     assert outcome.returncode == 11
-    assert outcome.stdout.startswith("ANSWER undecided")
+    assert outcome.stdout.startswith("undecided: ")
     assert "CAUTION" in outcome.stdout
 
 

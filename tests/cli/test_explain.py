@@ -51,4 +51,4 @@ def test_the_largest_part_of_the_smallest_and_of_the_largest_point_is_the_answer
 def test_the_answer_stands_first():
     done = CliRunner().invoke(app, ["explain", str(SMOLLM2)])
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("ANSWER decode is mostly launch (")
+    assert done.stdout.startswith("decode is mostly launch (")

@@ -69,9 +69,10 @@ def test_its_rows_become_a_model_that_is_simulated_with(table, tmp_path):
     assert model.front_end_s is not None
     said = " ".join(outcome.stdout.split())
     assert said.startswith(
-        "ANSWER llama-3.1-8b on NVIDIA H200 SXM 141GB (vllm): a prefill of 301 tokens "
+        "llama-3.1-8b on NVIDIA H200 SXM 141GB (vllm): a decode step at batch 16 takes "
     )
-    assert "; error on points held out: " in said
+    assert "TRUST error on points held out: " in said
+    assert "a prefill of 301 tokens" in said
     assert "NEXT" in outcome.stdout
     asked = (
         "--fit",

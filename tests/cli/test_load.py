@@ -166,7 +166,7 @@ def test_token_ids_have_exact_lengths(url, folder):
 def test_the_objective_decides_the_exit_code(url, folder):
     outcome = load(url, "--slo", "ttft:p50<1us", folder=folder)
     assert outcome.returncode in {10, 3}, outcome.stderr
-    assert "MISSED" in outcome.stdout
+    assert "✘ misses the SLO" in outcome.stdout
     again = load(url, "--slo", "ttft:p50<20s", folder=folder)
     assert "had been made before" in again.stderr
     assert again.returncode in {0, 3}

@@ -43,6 +43,6 @@ def test_the_json_holds_the_gain_over_dense_weights():
 
 
 def test_the_text_says_it():
-    text = " ".join(predicted("--sparsity").split())
-    assert "2:4 sparsity makes it fit on" in text
+    text = " ".join(predicted("--sparsity", "--verbose").split())
+    assert "makes it fit on" in text
     assert "(37%)" in text

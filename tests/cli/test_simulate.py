@@ -63,7 +63,7 @@ def test_pipeline_stages_count_as_devices_once_everywhere(tmp_path):
         4,
         "TP2 PP2",
     )
-    assert "on 4 x NVIDIA H100 SXM5 80GB (TP2 PP2)" in run(*model, *words, folder=tmp_path).stdout
+    assert "on 4 × NVIDIA H100 SXM5 80GB (TP2 PP2)" in run(*model, *words, folder=tmp_path).stdout
     question = memory.MemoryQuestion(
         model=find_model("llama-3.1-70b"),
         engine=EngineSpec(dtype="bfloat16", tensor_parallel_size=2, device="cuda"),
@@ -432,10 +432,13 @@ def test_a_router_that_has_nothing_to_go_by_is_refused(tmp_path):
 
 def test_the_text_says_verdict_interval_and_goodput(tmp_path):
     text = " ".join(
-        run(*LLAMA, "--rate", 5, "--slo", "ttft:p50<60s", folder=tmp_path).stdout.split()
+        run(
+            *LLAMA, "--rate", 5, "--slo", "ttft:p50<60s", "--verbose", folder=tmp_path
+        ).stdout.split()
     )
-    assert text.startswith("ANSWER llama-3.1-8b bfloat16 on NVIDIA H100 SXM5 80GB, chat: ")
-    assert "SLO met" in text
+    assert text.startswith("llama-3.1-8b on NVIDIA H100 SXM5 80GB, ")
+    assert " of chat: TTFT p95 " in text
+    assert "✔ meets the SLO" in text
     assert "Goodput is" in text
     assert "(n too small)" in text, "300 requests carry no 99th percentile"
     assert "CAUTION step times are those of a datasheet" in text

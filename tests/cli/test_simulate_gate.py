@@ -84,10 +84,11 @@ def test_a_gate_file_limits_and_the_answer_says_whom(folder):
     is_served_report = (requests.class_index == 1) & (requests.status != RequestStatus.REJECTED)
     assert set(requests.output_tokens[is_served_report].tolist()) == {300}
     assert set(requests.status[is_served_report].tolist()) == {RequestStatus.LENGTH}
-    text = run(*LLAMA, "--workload", "mix.toml", "--gate", "desk.toml", folder=folder).stdout
-    assert "GATE   earliest-deadline, 1 classes and 0 tenants with rules" in text
-    assert "SLO    chat: " in text
-    assert "weakest ttft:p95<1000ms" in text
+    words = ("--workload", "mix.toml", "--gate", "desk.toml", "--verbose")
+    text = run(*LLAMA, *words, folder=folder).stdout
+    assert "gate: earliest-deadline, 1 classes and 0 tenants with rules" in text
+    assert "WHY    chat: " in text
+    assert "nearest its limit ttft:p95<1000ms" in text
 
 
 def test_what_a_gate_cannot_be_is_refused(folder):

@@ -42,7 +42,7 @@ def test_who_did_what_and_what_the_transfers_waited_for(tmp_path):
     assert "prompts computed by 1 replicas" in stored.manifest.source.where
     shown = json.loads(run("show", "run", "--json", folder=tmp_path).stdout)
     assert shown["requests"][0]["handovers"] == said["handovers"]
-    text = run("show", "run", folder=tmp_path).stdout
+    text = run("show", "run", "--verbose", folder=tmp_path).stdout
     assert "KV transfer" in text
 
 
@@ -65,12 +65,12 @@ def test_the_link_is_that_of_the_catalogue_and_the_pools_may_differ(tmp_path):
 
 
 def test_the_terminal_says_it_in_words(tmp_path):
-    outcome = run(*LLAMA, *POOLS, "--first-token-from", "prefill", folder=tmp_path)
+    outcome = run(*LLAMA, *POOLS, "--first-token-from", "prefill", "--verbose", folder=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     for words in (
         "1 replicas for prompts and 2 for answers",
-        "MOVED 200 of 200 KV caches",
-        "token given by prefill",
+        "KV caches moved: 200 of 200",
+        "first token: given by prefill",
     ):
         assert words in " ".join(outcome.stdout.split())
 

@@ -87,7 +87,7 @@ def test_what_the_time_limit_leaves_out_is_counted():
     flags = ("--rate", "2", "--gpus", "l40s", "--time-limit", "1ms", "--max-num-seqs", "64,128,256")
     _, said = size(*flags)
     assert said["n_unexamined"] == 3
-    words = ["size", "llama-3.1-8b", "--slo", EASY, *SMALL, *flags]
+    words = ["size", "llama-3.1-8b", "--slo", EASY, *SMALL, *flags, "--verbose"]
     assert "3 not examined within the time limit (--time-limit)" in " ".join(
         CliRunner().invoke(app, words).stdout.split()
     )
@@ -143,23 +143,26 @@ def test_what_is_nearest_is_said_with_how_far_it_is_and_what_to_ask_instead():
             "5",
             "--gpus",
             "h100_sxm,t4",
+            "--verbose",
         ],
     )
     text = " ".join(done.stdout.split())
     assert "nearest: NVIDIA H100 SXM5 80GB, TP1 bfloat16, 256 seats, at " in text
     assert " times its limit" in text
     assert "NEXT limits " in text
-    assert "TRIED 1 kinds of replica, 1 searched" in text
+    assert "tried: 1 kinds of replica, 1 searched" in text
     assert "the others" not in text
 
 
 def test_what_cannot_be_for_one_reason_is_said_once():
     flags = ("--rate", "1", "--gpus", "l4,t4", "--tp", "1,2,4")
-    done = CliRunner().invoke(app, ["size", "smollm2-135m", "--slo", EASY, *SMALL[2:], *flags])
+    done = CliRunner().invoke(
+        app, ["size", "smollm2-135m", "--slo", EASY, *SMALL[2:], *flags, "--verbose"]
+    )
     text = " ".join(done.stdout.split())
-    assert "serve 1 request/s of chat" in text
+    assert "1 request/s of chat → 1 × NVIDIA L4" in text
     assert (
-        "NOT bfloat16 on 2 x NVIDIA L4, bfloat16 on 4 x NVIDIA L4: tensor parallelism does not"
+        "not: bfloat16 on 2 x NVIDIA L4, bfloat16 on 4 x NVIDIA L4: tensor parallelism does not"
         " divide its 9 heads" in text
     )
     assert "bfloat16 on 1 x NVIDIA T4: NVIDIA T4 has no known rate in bfloat16" in text
@@ -169,13 +172,13 @@ def test_weights_lie_as_published_and_devices_go_by_short_names():
     flags = ("--rate", "1", "--gpus", "h200", "--tp", "8", "--quantization", "int4,none")
     said = " ".join(
         CliRunner()
-        .invoke(app, ["size", "deepseek-r1", "--slo", EASY, *SMALL[2:], *flags])
+        .invoke(app, ["size", "deepseek-r1", "--slo", EASY, *SMALL[2:], *flags, "--verbose"])
         .stdout.split()
     )
-    assert re.search(
-        r"ANSWER 8 x NVIDIA H200 SXM 141GB \(1 replica, TP8 (float8|int4) weights", said
-    ), said
-    assert "TRIED 3 kinds of replica" in said, "published, int4, and two stages for bfloat16"
+    assert re.search(r"→ 8 × NVIDIA H200 SXM 141GB \(1 replica, TP8 (float8|int4) weights", said), (
+        said
+    )
+    assert "tried: 3 kinds of replica" in said, "published, int4, and two stages for bfloat16"
 
 
 def test_prompts_that_no_replica_takes_are_refused_before_the_search():
@@ -200,7 +203,7 @@ def test_what_a_death_costs_is_said():
     ]
     said = " ".join(CliRunner().invoke(app, words).stdout.split())
     told = re.search(
-        r"FAILS one dies: (\d+) requests are cut off and come again; of ([\d,]+) until another"
+        r"if one replica dies: (\d+) requests are cut off and come again; of ([\d,]+) until another"
         r" answers \(3 min\)",
         said,
     )
@@ -319,7 +322,8 @@ def test_bought_rented_and_elsewhere(tmp_path):
     assert api["price"]["name"] == "one"
     drawn = page.read_text(encoding="utf-8")
     assert all(
-        f'<figure id="{name}"' in drawn for name in ("pareto", "cost-vs-slo", "goodput-vs-rate")
+        f'<figure class="fig" id="{name}"' in drawn
+        for name in ("pareto", "cost-vs-slo", "goodput-vs-rate")
     )
 
 

@@ -37,7 +37,7 @@ def test_a_study_answers_with_what_it_found_first(name: str, tmp_path: Path) -> 
     outcome = run("study", name, MODEL, "--hardware", "h100", folder=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     first, second, *_ = outcome.stdout.splitlines()
-    assert first.startswith(f"ANSWER {MODEL} on h100, by ")
+    assert first.startswith(f"{MODEL} on h100, by ")
     assert second.startswith("- ")
 
 

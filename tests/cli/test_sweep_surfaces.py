@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from inferometer.api.analysis import analyse
-from inferometer.api.measured import measured_answer, places_of, show_measured
+from inferometer.api.measured import measured_answer, measured_page, places_of
 from inferometer.inputs.types import EngineSpec, SweepPlan, SweepPoint
 from inferometer.records import tables
 from inferometer.records.types import (
@@ -24,6 +24,7 @@ from inferometer.records.types import (
     SweepTable,
 )
 from inferometer.report.tables import definitions, points_table
+from inferometer.report.terminal import page_text
 from inferometer.units import format_number
 
 MS_NS = 1_000_000
@@ -110,7 +111,7 @@ def test_csv_json_page_and_terminal_give_the_same_numbers(answer):
     rows = json.loads(msgspec.json.encode(answer))["view"]["points"]
     page = points_table(answer.view)
     out = io.StringIO()
-    Console(file=out, width=200).print(show_measured(answer))
+    Console(file=out, width=200).print(page_text(measured_page(answer)))
     for point, line, row, cells in zip(POINTS, lines, rows, page.rows, strict=True):
         tpot_ms, median_ms, tokens_per_s = by_hand(point)
         assert (

@@ -17,15 +17,19 @@ from rich.text import Text
 
 from inferometer.cli import answer, terminal
 from inferometer.cli.main import _end_of_the_system
-from inferometer.report.terminal import five_lines_text
-from inferometer.report.views import FiveLines
+from inferometer.report.page import Line, Page
+from inferometer.report.terminal import page_text
 
 COMMAND = (
     "inferometer sweep /a/folder/whose/name/is/longer/than/any/line/of/a/terminal --out 'runs/2026"
     " a' --budget 10min"
 )
-LINES = FiveLines(
-    answer="word " * 30, limit="memory", next=f"more points: {COMMAND}", trust="good", report="none"
+PAGE = Page(
+    title="word " * 30,
+    lines=(
+        Line(label="LIMIT", text="word " * 60),
+        Line(label="NEXT", text=f"more points: {COMMAND}"),
+    ),
 )
 
 
@@ -37,7 +41,7 @@ def on_a_terminal(shown, width):
 
 @pytest.mark.parametrize("width", [20, 40, 80])
 def test_a_command_is_never_broken_by_a_newline_and_prose_is_wrapped(width):
-    shown = on_a_terminal(Group(five_lines_text(LINES), Text(f"CAUTION a – {COMMAND}")), width)
+    shown = on_a_terminal(Group(page_text(PAGE), Text(f"CAUTION a – {COMMAND}")), width)
     assert shown.count(COMMAND) == 2
     prose = [line for line in shown.splitlines() if COMMAND not in line]
     assert max(len(line.rstrip()) for line in prose) <= max(width, 30)
@@ -48,9 +52,7 @@ def test_in_a_pipe_nothing_is_wrapped_and_no_line_ends_in_blanks(monkeypatch):
     table = Table("what", "where", box=None)
     table.add_row("a", "words " * 60)
     table.add_row("b", "")
-    drawn = answer.drawn(
-        Group(Padding(table, (0, 0, 1, 0)), Text("word " * 100), five_lines_text(LINES))
-    )
+    drawn = answer.drawn(Group(Padding(table, (0, 0, 1, 0)), Text("word " * 100), page_text(PAGE)))
     assert "words " * 59 in drawn
     assert "word " * 99 in drawn
     assert all(line == line.rstrip() for line in drawn.split("\n"))

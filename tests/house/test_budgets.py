@@ -19,9 +19,7 @@ MAX_FUNCTION_LINES = 50
 MAX_IMPORTS = 20
 MAX_COLUMNS, MAX_WIDE_FRACTION = 100, 0.01
 TOO_LONG = {
-    "api/best_use_view.py best_use_lines",
     "api/best_use_view.py best_use_of",
-    "api/fit_text.py fit_text",
     "api/load_request.py request_of",
     "api/rate_fitting.py fit_rate_statistics",
     "api/request_view.py request_view",

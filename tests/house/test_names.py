@@ -26,6 +26,10 @@ UNITLESS_FIELDS = {
     "inferometer.stats.estimate.Estimate.high",
     "inferometer.api.question.Option.least",
     "inferometer.api.question.Option.most",
+    # Of whatever is drawn: the unit is in words beside it.
+    *(f"inferometer.report.page.Number.{name}" for name in ("value", "low", "high", "limit")),
+    *(f"inferometer.report.charts.plot.Axis.{name}" for name in ("low", "high")),
+    *(f"inferometer.report.charts.plot.{name}" for name in ("Rule.at", "Text.x", "Text.y")),
 }
 
 

@@ -3,15 +3,12 @@
 And nothing that there is not?
 """
 
-import json
-import re
-import shutil
-import subprocess
 from dataclasses import replace
 
 import pytest
+from tests.report.browser import check_looks_right, needs_browser
+from tests.report.marks import marks, words
 
-from inferometer.records.types import Caution
 from inferometer.report import decision_views as views
 from inferometer.report.charts.decision import (
     limit_cost_chart,
@@ -20,8 +17,10 @@ from inferometer.report.charts.decision import (
     replicas_chart,
     traffic_chart,
 )
-from inferometer.report.decision_html import decision_page_of
-from inferometer.report.html import render_page, write_page
+from inferometer.report.charts.plot import Dots, Line, Rule
+from inferometer.report.decision_page import decision_sections
+from inferometer.report.html import render_page
+from inferometer.report.page import Page
 from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Estimate
 
@@ -70,12 +69,6 @@ def view():
         views.PolicyCourse(name="static peak", n_replicas=(3, 3, 3), usd=6.0, kept_fraction=1.0),
     )
     return views.DecisionView(
-        title="a model: what chat takes",
-        subtitle="20 requests/s",
-        answers=(("Answer", "2 x A"), ("SLO", "met")),
-        tables=(
-            TextTable(caption="Cost", header=("device", "$/h"), rows=(("a", "2"), ("b", "3"))),
-        ),
         trades=(
             trade("a", 1.0, 90.0, 100.0, "met"),
             trade("a", 9.0, 40.0, 800.0, "met"),
@@ -98,40 +91,29 @@ def view():
         kept_load=4.0,
         broken_load=4.2,
         objective="ttft:p95<1s",
-        facts=(("router", "least-loaded"),),
-        cautions=(
-            Caution(code="DATASHEET", text="step times are those of datasheets", remedy="a fit"),
-        ),
-        tool_version="0",
     )
 
 
-def rows_of(chart):
-    return [
-        row
-        for layer in (chart.spec, *chart.spec["layer"])
-        for row in layer.get("data", {}).get("values", [])
-    ]
+TABLE = TextTable(caption="Cost", header=("device", "$/h"), rows=(("a", "2"), ("b", "3")))
+
+
+def page_of(view):
+    sections = decision_sections(view, (TABLE,))
+    return Page(title="a model on 2 x A", sections=sections, tool_version="0")
 
 
 def test_the_best_trade_is_one_that_keeps_the_promise(view):
     chart = pareto_chart(view)
     assert "800 tok/s on a" in chart.finding
-    assert {row["flags"] for row in rows_of(chart)} == {"", "missed"}
+    assert [mark.is_hollow for mark in marks(chart, Dots)] == [[False, False], [True, False]]
     assert len(chart.rows) == 4
 
 
 def test_a_device_has_one_colour_in_all_charts(view):
     """The pick comes first, whatever its name."""
     turned = replace(view, trades=view.trades[::-1], limit_costs=view.limit_costs[::-1])
-    domains = [
-        layer["encoding"]["color"]["scale"]["domain"]
-        for chart in (pareto_chart(turned), limit_cost_chart(turned))
-        for layer in chart.spec["layer"]
-        if "color" in layer["encoding"]
-    ]
-    assert domains
-    assert all(domain == ["b", "a"] for domain in domains)
+    for chart in (pareto_chart(turned), limit_cost_chart(turned)):
+        assert {mark.name: mark.colour for mark in marks(chart, Dots)} == {"b": "c0", "a": "c1"}
 
 
 def test_costs_without_a_price_are_not_drawn(view):
@@ -141,7 +123,7 @@ def test_costs_without_a_price_are_not_drawn(view):
 
 
 def test_replicas_over_time(view):
-    assert [row["value"] for row in rows_of(traffic_chart(view))] == [2.0, 8.0, 4.0]
+    assert list(marks(traffic_chart(view), Line)[0].ys) == [2.0, 8.0, 4.0]
     chart = replicas_chart(view)
     assert (
         "cheapest policy is scheduled for 4.00 $: it keeps the promise 100.0% of the time"
@@ -152,58 +134,27 @@ def test_replicas_over_time(view):
 
 def test_every_probe_and_the_bracket(view):
     chart = probes_chart(view)
-    drawn = [row for row in rows_of(chart) if "place" in row]
-    assert [row["value"] for row in drawn] == [0.2, 10.0, 0.9, 1.1]
-    assert [row["x"] for row in rows_of(chart) if set(row) == {"x"}] == [4.0, 4.2]
+    assert [list(mark.ys) for mark in marks(chart, Dots)] == [[0.2, 10.0], [0.9, 1.1]]
+    assert [mark.at for mark in marks(chart, Rule) if mark.is_vertical] == [4.0, 4.2]
     assert chart.rows[1][-2] == "–"
-    assert "at the top: 10 or more" in json.dumps(chart.spec)
+    assert "at the top: 10 or more" in words(chart)
     finding = probes_chart(replace(view, kept_load=None, broken_load=None)).finding
     assert "No load was shown to keep the promise, none was shown to break it" in finding
 
 
 def test_the_page_has_what_there_is(view):
-    page = render_page(decision_page_of(view))
+    page = render_page(page_of(view))
     assert len(page.encode()) <= 1_500_000
-    assert render_page(decision_page_of(view)) == page
+    assert render_page(page_of(view)) == page
     for name in ("pareto", "cost-vs-slo", "traffic", "replicas", "probes"):
-        assert f'<figure id="{name}"' in page
-    bare = render_page(
-        decision_page_of(
-            views.DecisionView(
-                title="t", subtitle="", answers=(("Answer", "nothing"),), tool_version="0"
-            )
-        )
-    )
+        assert f'<figure class="fig" id="{name}"' in page
+    bare = render_page(page_of(views.DecisionView()))
     assert "<figure" not in bare
     assert "<script" not in bare
 
 
-CHROMIUM = shutil.which("chromium")
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+@needs_browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_draws_all_charts_without_a_word(view, tmp_path, width):
-    write_page(decision_page_of(view), tmp_path / "report.html")
-    (tmp_path / "frame.html").write_text(
-        f"""<iframe src="report.html" style="width:{width}px;height:900px;border:0"></iframe><script>setTimeout(function () {{
-        var page = document.querySelector("iframe").contentDocument, root = page.documentElement;
-        var charts = Array.from(page.querySelectorAll("figure")).filter(function (figure) {{
-          var drawn = figure.querySelector(".live svg"); return drawn && drawn.clientWidth > 200; }});
-        document.title = [root.scrollWidth, root.clientWidth, charts.length].join(" "); }}, 8000);</script>""",
-        encoding="utf-8",
-    )
-    command = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-        "--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--allow-file-access-from-files",
-        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=20000", "--window-size=1400,1000", "--dump-dom",
-        f"file://{tmp_path / 'frame.html'}",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
-    scroll_width, client_width, n_charts = map(
-        int, re.search(r"<title>([\d ]+)</title>", done.stdout).group(1).split()
-    )
-    assert scroll_width <= client_width
-    assert n_charts == 5
+    check_looks_right(render_page(page_of(view)), tmp_path, width=width, n_charts=5)

@@ -1,6 +1,5 @@
 """Do several runs of requests make curves, with doubtful runs hollow and closed loops apart?"""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from tests.records.load_run import load_plan, load_run
+from tests.report.marks import marks, words
 from tests.report.request_example import recorded_run
 
 from inferometer.api.request_pages import rate_view
@@ -21,6 +21,7 @@ from inferometer.inputs.workload.types import ClosedArrivals, OpenArrivals
 from inferometer.records.store import write_run
 from inferometer.report import request_tables
 from inferometer.report.charts.first_token import ttft_parts_rate_chart
+from inferometer.report.charts.plot import Dots, Line, Rule
 from inferometer.report.charts.rates import (
     goodput_rate_chart,
     throughput_latency_chart,
@@ -28,8 +29,8 @@ from inferometer.report.charts.rates import (
     ttft_rate_chart,
 )
 from inferometer.report.html import render_page
-from inferometer.report.rate_html import RATE_CHARTS, rate_page_of
-from inferometer.report.request_html import request_page_of
+from inferometer.report.rate_page import RATE_CHARTS, rate_page_of
+from inferometer.report.request_page import request_page_of
 
 QUESTION = RequestQuestion(objective=parse_objective("ttft:p95<40ms"))
 
@@ -60,14 +61,6 @@ def view():
     return view_of(run_at(40, slower=3), run_at(10), run_at(20, send_lag_s=0.06))
 
 
-def rows_of(chart):
-    return [
-        row
-        for layer in (chart.spec, *chart.spec["layer"])
-        for row in layer.get("data", {}).get("values", [])
-    ]
-
-
 def test_runs_stand_in_order_of_their_rate(view):
     rates = [point.offered_requests_per_s for point in view.points]
     assert rates == sorted(rates)
@@ -78,12 +71,23 @@ def test_runs_stand_in_order_of_their_rate(view):
 
 
 def test_limits_are_lines_that_say_what_was_promised(view):
-    promised = [row for row in rows_of(ttft_rate_chart(view)) if row.get("text")]
-    assert {(row["value"], row["text"]) for row in promised} == {(40.0, "promised: ttft:p95<40ms")}
-    assert not [row for row in rows_of(tpot_rate_chart(view)) if row.get("text")]
-    assert not [
-        row for row in rows_of(ttft_rate_chart(replace(view, objective=""))) if row.get("text")
-    ]
+    rules = marks(ttft_rate_chart(view), Rule)
+    assert [(rule.at, rule.text) for rule in rules] == [(40.0, "SLO: ttft:p95<40ms")]
+    assert not marks(tpot_rate_chart(view), Rule)
+    assert not marks(ttft_rate_chart(replace(view, objective="")), Rule)
+
+
+def test_where_a_latency_crosses_its_limit_is_the_finding(view):
+    assert ttft_rate_chart(view).finding.startswith("TTFT p95 crosses its limit at ")
+    below = replace(view, objective="ttft:p95<10s")
+    assert "stays below its limit up to" in ttft_rate_chart(below).finding
+    assert "goes from" in ttft_rate_chart(replace(view, objective="")).finding
+
+
+def test_capacity_and_traffic_are_drawn(view):
+    chart = ttft_rate_chart(replace(view, capacity_per_s=25.0, traffic_per_s=20.0))
+    rules = [mark for mark in marks(chart, Rule) if mark.is_vertical]
+    assert [(rule.at, rule.tone) for rule in rules] == [(25.0, "capacity"), (20.0, "traffic")]
 
 
 def test_curves(view):
@@ -93,8 +97,8 @@ def test_curves(view):
         assert chart.finding.endswith(".")
         assert len(chart.rows) == 3
         assert all(len(row) == len(chart.header) for row in chart.rows)
-        assert "hollow: not VALID" in json.dumps(chart.spec, allow_nan=False)
-    values = [row["value"] for row in rows_of(charts["ttft-vs-rate"]) if row.get("series") == "p50"]
+        assert "hollow: not VALID" in words(chart)
+    (values,) = [mark.ys for mark in marks(charts["ttft-vs-rate"], Line) if mark.name == "p50"]
     assert min(values) == pytest.approx(20, rel=0.1)
     assert max(values) == pytest.approx(80, rel=0.1)
 
@@ -106,7 +110,7 @@ def test_where_the_first_token_waits_at_each_rate():
     )
     chart = ttft_parts_rate_chart(view_of(slow, fast, question=RequestQuestion()))
     assert {row[0] for row in chart.rows} == {"slow", "fast"}
-    assert "rows: runs by their traffic" in json.dumps(chart.spec)
+    assert "rows: runs by their traffic" in words(chart)
     assert ttft_parts_rate_chart(view_of(run_at(10), run_at(20))) is None
 
 
@@ -119,13 +123,11 @@ def test_goodput_is_what_was_promised(view):
 
 def test_users_who_wait_have_no_rate_of_their_own():
     view = view_of(run_at(10), run_at(20), run_at(30, concurrency=8))
-    assert {row["run"] for row in rows_of(ttft_rate_chart(view)) if "run" in row} == {
-        "10 requests/s",
-        "20 requests/s",
-    }
-    assert {
-        row["series"] for row in rows_of(throughput_latency_chart(view)) if "series" in row
-    } == {"open loop", "closed loop"}
+    tips = [tip for mark in marks(ttft_rate_chart(view), Dots) for tip in mark.tips]
+    runs = {tip.partition("\t")[0].partition(", ")[2] for tip in tips}
+    assert runs == {"10 requests/s", "20 requests/s"}
+    loops = {mark.name for mark in marks(throughput_latency_chart(view), Line)}
+    assert loops == {"open loop", "closed loop"}
     assert tpot_rate_chart(view_of(run_at(10), run_at(30, concurrency=8))) is None
 
 
@@ -138,7 +140,7 @@ def test_closed_loops_stand_by_concurrency_and_name_no_offered_rate():
         "concurrency 32",
     ]
     for build in (ttft_rate_chart, tpot_rate_chart, goodput_rate_chart):
-        assert sorted({row["x"] for row in rows_of(build(view)) if "run" in row}) == [8, 16, 32]
+        assert sorted({x for mark in marks(build(view), Dots) for x in mark.xs}) == [8, 16, 32]
     page = render_page(rate_page_of(view))
     assert "Runs by concurrency" in page
     assert "concurrent requests" in page
@@ -169,7 +171,7 @@ def test_the_page(view):
     page = render_page(rate_page_of(view))
     assert len(page.encode()) <= 1_500_000
     for chart in ("ttft-vs-rate", "tpot-vs-rate", "goodput-vs-rate", "throughput-latency"):
-        assert f'<figure id="{chart}"' in page
+        assert f'<figure class="fig" id="{chart}"' in page
     assert render_page(rate_page_of(view)) == page
 
 

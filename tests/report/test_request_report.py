@@ -2,21 +2,20 @@
 
 import io
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 from rich.console import Console
+from tests.report.browser import check_looks_right, needs_browser
 
 from inferometer.records.slot_timeline import slot_timeline
 from inferometer.records.types import Caution
 from inferometer.report.html import render_page, write_page
-from inferometer.report.request_html import request_page_of
-from inferometer.report.request_terminal import request_report_text
-from inferometer.report.timeline_html import slot_timeline_text
+from inferometer.report.request_page import request_page_of
+from inferometer.report.terminal import page_text
+from inferometer.report.timeline_page import slot_timeline_text
 
 SECTIONS = [
     "answer",
@@ -62,7 +61,7 @@ def test_page(page):
     found = Ids(page)
     assert found.sections == SECTIONS
     assert len(found.ids) == len(set(found.ids))
-    assert page.index("MISSED: weakest is ttft:p95") < page.index('id="promises"')
+    assert page.index("nearest its limit: ttft:p95") < page.index('id="promises"')
     assert "21" in page
     assert "≥ 847 ms" in page
     assert "nan" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL).lower().split()
@@ -95,9 +94,9 @@ def test_sections_without_data_are_absent(bare_example):
 def test_overload_stands_before_the_answer(bare_example):
     view = replace(bare_example, lead_cautions=(OVERLOAD,))
     page = render_page(request_page_of(view))
-    assert page.index("grows without bound") < page.index("<dt>Answer</dt>")
-    text = text_of(request_report_text(view), 120)
-    assert text.index("grows without bound") < text.index("ANSWER")
+    assert page.index("grows without bound") < page.index('class="cards"')
+    text = text_of(page_text(request_page_of(view)), 120)
+    assert text.index("grows without bound") < text.index("E2E p95")
 
 
 def test_names_run_nothing(request_example):
@@ -120,10 +119,10 @@ def test_same_view_same_bytes(request_example, page, tmp_path):
 
 
 def test_terminal(request_example):
-    text = text_of(request_report_text(request_example), 140)
+    text = text_of(page_text(request_page_of(request_example), is_verbose=True), 140)
     assert (
-        text.index("ANSWER")
-        < text.index("ttft:p95<500ms")
+        text.index("misses the SLO")
+        < text.index("limit 500")
         < text.index("Goodput is 7.26 requests/s")
         < text.index("completed req/s")
     )
@@ -164,30 +163,16 @@ def test_many_seats_are_cut_and_said_so(recorded_requests):
     assert "300 seats" in text
 
 
-CHROMIUM = shutil.which("chromium")
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
-def test_a_browser_draws_all_charts_without_a_word(request_example, tmp_path):
-    write_page(request_page_of(request_example), tmp_path / "report.html")
-    (tmp_path / "frame.html").write_text(
-        """<iframe src="report.html" style="width:390px;height:900px;border:0"></iframe><script>setTimeout(function () {
-        var page = document.querySelector("iframe").contentDocument, root = page.documentElement;
-        var charts = Array.from(page.querySelectorAll("figure")).filter(function (figure) {
-          var drawn = figure.querySelector(".live svg"); return drawn && drawn.clientWidth > 200; });
-        document.title = [root.scrollWidth, root.clientWidth, charts.length].join(" "); }, 8000);</script>""",
-        encoding="utf-8",
-    )
-    command = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-        "--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--allow-file-access-from-files",
-        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=20000", "--dump-dom", f"file://{tmp_path / 'frame.html'}",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
-    scroll_width, client_width, n_charts = map(
-        int, re.search(r"<title>([\d ]+)</title>", done.stdout).group(1).split()
-    )
-    assert scroll_width <= client_width
-    assert n_charts == 8
+@needs_browser
+@pytest.mark.parametrize(("width", "is_dark"), [(390, False), (1280, True), (1440, False)])
+def test_a_browser_draws_all_charts_without_a_word(request_example, tmp_path, width, is_dark):
+    page = render_page(request_page_of(request_example))
+    check_looks_right(page, tmp_path, width=width, n_charts=8, is_dark=is_dark)
+
+
+def test_a_first_screen_in_the_terminal(request_example):
+    """At 80 columns at most 25 lines, none of them wider."""
+    lines = text_of(page_text(request_page_of(request_example)), 80).rstrip().splitlines()
+    assert len(lines) <= 25
+    assert all(len(line) <= 80 for line in lines if "inferometer " not in line)

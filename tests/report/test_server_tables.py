@@ -17,7 +17,7 @@ from inferometer.cli.answer import json_schema
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware
 from inferometer.report.html import render_page
-from inferometer.report.request_html import request_page_of
+from inferometer.report.request_page import request_page_of
 from inferometer.report.server_tables import limit_sentence, server_table, tables_of
 
 

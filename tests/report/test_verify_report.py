@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from tests.report.marks import marks, words
 
-from inferometer.report.charts.frame import PALETTE
+from inferometer.report.charts.plot import Dots, Line
 from inferometer.report.charts.verified import verified_charts
 from inferometer.report.html import render_page
-from inferometer.report.verify_html import verify_page_of
+from inferometer.report.verify_page import verify_page_of
 from inferometer.report.verify_tables import ClaimRow, PromiseRow, VerifyView
 from inferometer.stats.estimate import Estimate
 
@@ -41,7 +42,8 @@ CLAIMS = (
 VIEW = VerifyView(
     title="<b>an experiment</b>",
     subtitle="m on a device",
-    answer="not all was right",
+    answer="<b>an experiment</b>: not all was right",
+    verdict="wrong",
     why="",
     trust="fitted",
     seal="",
@@ -62,20 +64,10 @@ VIEW = VerifyView(
 )
 
 
-def drawn(chart):
-    """All rows of the chart's data that are points of it."""
-    return [
-        row
-        for layer in chart.spec["layer"]
-        for row in layer.get("data", {}).get("values", ())
-        if "metric" in row
-    ]
-
-
 def test_each_unit_has_its_chart_of_what_was_measured():
     ms, rate = verified_charts(VIEW)
     assert (ms.chart_id, rate.chart_id) == ("verified-ms", "verified-tok-per-s")
-    assert {row["metric"] for row in drawn(ms)} == {"TTFT p50", "TTFT p95", "TPOT p50"}
+    assert {mark.name: len(mark.xs) for mark in marks(ms, Dots)} == {"TTFT": 2, "TPOT": 1}
     assert ms.finding == "1 of 3 held, 1 lie within ±10 %; the median error is 23.1 % in size."
     assert [row[0:2] + row[-2:] for row in ms.rows][2] == (
         "2 requests/s",
@@ -87,20 +79,12 @@ def test_each_unit_has_its_chart_of_what_was_measured():
 
 def test_both_intervals_are_drawn_where_they_are_known():
     ms, rate = verified_charts(VIEW)
-    rows = {row["metric"]: row for row in drawn(ms)}
-    assert (rows["TTFT p50"]["x_low"], rows["TTFT p50"]["x_high"]) == (90.0, 110.0)
-    assert (rows["TTFT p50"]["low"], rows["TTFT p50"]["high"]) == (99.0, 120.0)
-    assert "low" not in rows["TTFT p95"]
-    assert not any("low" in row for row in drawn(rate)), (
-        "an end at 0 has no place on a logarithmic axis"
-    )
-    assert "no bar: n too small" in str(ms.spec)
-    colours = {
-        colour
-        for layer in ms.spec["layer"]
-        for colour in layer["encoding"].get("color", {}).get("scale", {}).get("range", ())
-    }
-    assert colours <= set(PALETTE)
+    ttft = marks(ms, Dots)[0]
+    assert (90.0, 110.0) in [tuple(mark.xs) for mark in marks(ms, Line)]
+    assert list(ttft.bars) == [(99.0, 120.0), None]
+    (output,) = marks(rate, Dots)
+    assert list(output.bars) == [None], "an end at 0 has no place on a logarithmic axis"
+    assert "no bar: n too small" in words(ms)
 
 
 def test_the_page_says_all_of_it_and_lets_no_name_in():

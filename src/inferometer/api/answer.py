@@ -7,35 +7,39 @@ only computes does not wait for it.
 import csv
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from io import StringIO
-from typing import Any, ClassVar, Final, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import duckdb
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 
 from inferometer.api.drawing import SafeConsole
 
-_SHOWN_BY: Final[Mapping[str, str]] = {
-    "PredictAnswer": "inferometer.api.predict_text:predict_text",
-    "SimulateAnswer": "inferometer.api.simulate_text:simulate_text",
-    "CapacityAnswer": "inferometer.api.capacity_text:capacity_text",
-    "SizeAnswer": "inferometer.api.size_text:size_text",
-    "ExplainAnswer": "inferometer.api.explain:explain_text",
-    "CompareAnswer": "inferometer.api.compare_text:compare_text",
-    "ReportAnswer": "inferometer.api.report:report_text",
-    "FitAnswer": "inferometer.api.fit:answer_text",
-    "LoadAnswer": "inferometer.api.load:load_text",
-    "MeasuredAnswer": "inferometer.api.measured:show_measured",
-    "PlannedSweep": "inferometer.api.sweep:planned_text",
-    "VerifyAnswer": "inferometer.api.verify:verify_text",
-    "ShowAnswer": "inferometer.api.show:show_text",
-    "GridAnswer": "inferometer.api.grid_text:grid_text",
+if TYPE_CHECKING:
+    from inferometer.report.page import Page
+
+_PAGED_BY: Final[Mapping[str, str]] = {
+    "PredictAnswer": "inferometer.api.predict_page:predict_page",
+    "SimulateAnswer": "inferometer.api.simulate_page:simulate_page",
+    "CapacityAnswer": "inferometer.api.capacity_page:capacity_page",
+    "SizeAnswer": "inferometer.api.size_page:size_page",
+    "ExplainAnswer": "inferometer.api.explain:explain_page",
+    "CompareAnswer": "inferometer.api.compare_page:compare_page",
+    "ReportAnswer": "inferometer.api.report:report_page",
+    "FitAnswer": "inferometer.api.fit:answer_page",
+    "LoadAnswer": "inferometer.api.load:load_page",
+    "MeasuredAnswer": "inferometer.api.measured:measured_page",
+    "PlannedSweep": "inferometer.api.sweep:planned_page",
+    "VerifyAnswer": "inferometer.api.verify:verify_page",
+    "ShowAnswer": "inferometer.api.show:show_pages",
+    "GridAnswer": "inferometer.api.grid_page:grid_page",
 }
-"""The function that shows an answer, as ``module:name``."""
+"""The function that makes the page of an answer, or its pages, as ``module:name``."""
 _COLUMNS: Final = 110
 _INPUTS: Final = frozenset({"datasheet.scenario"})
 """Of an answer of one row: what was asked about, which has hundreds of columns."""
@@ -92,27 +96,37 @@ class Answer:
                 return importlib.import_module(library).DataFrame(rows)
         return self.to_arrow()
 
-    def page(self) -> RenderableType:
-        """The answer as the command line shows it."""
-        module, _, name = _SHOWN_BY[type(self).__name__].partition(":")
-        shown: Callable[[Answer], RenderableType] = getattr(importlib.import_module(module), name)
-        return shown(self)
+    def pages(self) -> "tuple[Page, ...]":
+        """What there is to read; of several runs of requests a page for each."""
+        module, _, name = _PAGED_BY[type(self).__name__].partition(":")
+        made: Page | tuple[Page, ...] = getattr(importlib.import_module(module), name)(self)
+        return made if isinstance(made, tuple) else (made,)
+
+    def save_page(self, path: Path | str) -> None:
+        """Write the first page as one offline HTML file."""
+        html = importlib.import_module("inferometer.report.html")
+        html.write_page(self.pages()[0], Path(path))
 
     def __str__(self) -> str:
         """The answer in words and tables."""
         console = SafeConsole(width=_COLUMNS, file=StringIO())
         with console.capture() as captured:
-            console.print(self.page())
+            console.print(_drawn(self.pages()))
         return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
 
     def _repr_html_(self) -> str:
         """The same in a notebook, with its colours."""
         console = SafeConsole(width=_COLUMNS, file=StringIO(), record=True)
-        console.print(self.page())
+        console.print(_drawn(self.pages()))
         return console.export_html(inline_styles=True, code_format=_HTML)
 
 
 _HTML: Final = '<pre style="line-height:normal;overflow-x:auto">{code}</pre>'
+
+
+def _drawn(pages: "tuple[Page, ...]") -> RenderableType:
+    terminal = importlib.import_module("inferometer.report.terminal")
+    return Group(*(terminal.page_text(page, is_verbose=True) for page in pages))
 
 
 def _flat(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

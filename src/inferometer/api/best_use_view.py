@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from inferometer import suggestions
+from inferometer import __version__, suggestions
 from inferometer.decide.best_use import FoundUse, Use
 from inferometer.inputs.types import DType
-from inferometer.report.request_terminal import table_text
+from inferometer.records.types import Caution
+from inferometer.report.page import Chip, Number, Page, lines_of
 from inferometer.report.tables import TextTable
 from inferometer.units import format_number
 
@@ -145,45 +143,11 @@ def _row(use: Use, published: DType | None) -> UseRow:
     )
 
 
-def best_use_lines(
-    said: BestUse, model_id: str, workload_name: str, objective: str
-) -> list[RenderableType]:
-    """The answer, what other formats would gain, the best layouts."""
+def best_use_page(
+    said: BestUse, subject: str, objective: str, cautions: tuple[Caution, ...]
+) -> Page:
+    """The best layout, what other formats would gain, and the next best layouts."""
     best = said.best
-    if best is None:
-        why = "" if said.why_none is None else f"; {said.why_none}"
-        head = (
-            f"ANSWER no layout of {said.n_total} devices meets {objective} for {model_id},"
-            f" {workload_name}{why}"
-        )
-        return [Text(head, style="bold"), Text(f"NEXT   {said.next_step}")]
-    shown = (
-        f" (shown to meet it: {format_number(best.kept_requests_per_s)})"
-        if best.kept_requests_per_s
-        else ""
-    )
-    head = (
-        f"ANSWER {best.n_devices} x {best.hardware}: {_replicas(best)}, {best.layout}, serve up to"
-        f" {format_number(best.located_requests_per_s)} requests/s of {workload_name} within"
-        f" {objective}{shown}"
-    )
-    check = (
-        ["CHECK  its number format is not the published one: needs a quality check"]
-        if best.needs_quality_check
-        else []
-    )
-    others = {
-        row.weights_dtype + row.kv_cache_dtype: row
-        for row in reversed(said.rows)
-        if row.needs_quality_check and row is not best
-    }
-    offers = [
-        f"OFFER  {row.layout}, {_replicas(row)}: {format_number(row.located_requests_per_s)}"
-        f" requests/s ({row.located_requests_per_s / best.located_requests_per_s:.2f} times), needs"
-        " a quality check"
-        for row in sorted(others.values(), key=lambda row: -row.located_requests_per_s)
-        if row.located_requests_per_s > best.located_requests_per_s
-    ]
     left_out = (
         f", {said.n_unexamined} not examined within the time limit (--time-limit)"
         if said.n_unexamined
@@ -192,16 +156,70 @@ def best_use_lines(
     splits = (
         "" if said.is_split_examined else "; splits into prompts and answers were not all examined"
     )
-    tail = [
-        f"TRIED  {said.n_candidates} kinds of replica{left_out}{splits}",
-        f"NEXT   {said.next_step}",
-    ]
+    tried = f"{said.n_candidates} kinds of replica tried{left_out}{splits}; simulated, not measured"
+    if best is None:
+        return _no_page(said, subject, objective, tried, cautions)
+    shown = (
+        "" if not best.kept_requests_per_s else f"shown: {format_number(best.kept_requests_per_s)}"
+    )
+    rate = format_number(best.located_requests_per_s)
+    check = "its number format is not the published one: needs a quality check"
+    return Page(
+        title=(
+            f"{subject}: {best.n_devices} × {best.hardware} serve up to {rate} requests/s"
+            f" ({_replicas(best)}, {best.layout})"
+        ),
+        chips=(Chip(verdict="met", text=f"meets {objective}"),),
+        numbers=(
+            Number(
+                name="capacity",
+                value=best.located_requests_per_s,
+                unit="requests/s",
+                low=best.kept_requests_per_s,
+                high=best.broken_requests_per_s,
+                note=shown,
+            ),
+        ),
+        table=_table(said),
+        lines=lines_of(
+            ("WHY", check if best.needs_quality_check else ""),
+            ("OR", "\n".join(_offers(said, best))),
+            ("TRUST", tried),
+            ("NEXT", said.next_step or ""),
+        ),
+        cautions=cautions,
+        tool_version=__version__,
+    )
+
+
+def _no_page(
+    said: BestUse, subject: str, objective: str, tried: str, cautions: tuple[Caution, ...]
+) -> Page:
+    """No layout meets the SLO: what comes nearest, and what else could be asked."""
+    return Page(
+        title=f"{subject}: no layout of {said.n_total} devices meets {objective}",
+        chips=(Chip(verdict="missed", text=f"missed: {objective}"),),
+        lines=lines_of(
+            ("WHY", said.why_none or ""), ("TRUST", tried), ("NEXT", said.next_step or "")
+        ),
+        cautions=cautions,
+        tool_version=__version__,
+    )
+
+
+def _offers(said: BestUse, best: UseRow) -> list[str]:
+    """What other number formats would carry."""
+    others = {
+        row.weights_dtype + row.kv_cache_dtype: row
+        for row in reversed(said.rows)
+        if row.needs_quality_check and row is not best
+    }
     return [
-        Text(head, style="bold"),
-        *map(Text, [*check, *offers]),
-        Text(""),
-        table_text(_table(said)),
-        *map(Text, tail),
+        f"{row.layout}, {_replicas(row)}: {format_number(row.located_requests_per_s)} requests/s"
+        f" ({row.located_requests_per_s / best.located_requests_per_s:.2f} times), needs a quality"
+        " check"
+        for row in sorted(others.values(), key=lambda row: -row.located_requests_per_s)
+        if row.located_requests_per_s > best.located_requests_per_s
     ]
 
 
@@ -232,11 +250,3 @@ def _replicas(row: UseRow) -> str:
             f"{row.n_prefill} replicas for prompts and {row.n_replicas - row.n_prefill} for answers"
         )
     return f"{row.n_replicas} replica{'s' * (row.n_replicas > 1)}"
-
-
-def best_use_text(
-    said: BestUse, model_id: str, workload_name: str, objective: str, cautions: Sequence[str]
-) -> RenderableType:
-    """The whole answer."""
-    lines = best_use_lines(said, model_id, workload_name, objective)
-    return Group(*lines, *(Text(f"CAUTION {text}") for text in cautions))

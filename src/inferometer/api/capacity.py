@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from inferometer.api import decision_pages, executors
+from inferometer.api.capacity_page import CapacityAnswer, CapacityRow, PacedCapacity, paced
 from inferometer.api.capacity_search import CaseLoad, Search, gated_servers, start_load_of
-from inferometer.api.capacity_text import CapacityAnswer, CapacityRow, PacedCapacity, paced
 from inferometer.api.cluster import Cluster, servers_of
 from inferometer.api.gate import Gate, gate_of
 from inferometer.api.missed import what_serves_one

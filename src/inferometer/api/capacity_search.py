@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from inferometer.api.capacity_text import PacedCapacity, paced
+from inferometer.api.capacity_page import PacedCapacity, paced
 from inferometer.api.cluster import RouterRules, Servers
 from inferometer.api.time_limit import TimeLimit
 from inferometer.decide import capacity as searches, lone_request, probing, time_limits, traffic

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
-from inferometer.api.compare_text import CompareAnswer
+from inferometer.api.compare_page import CompareAnswer
 from inferometer.api.question import Option
 from inferometer.errors import RecordError
 from inferometer.records import layout, reading, run_comparison

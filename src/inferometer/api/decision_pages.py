@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from inferometer import __version__
-from inferometer.api import capacity_text, size_tables, size_text
+from inferometer.api.capacity_page import CapacityAnswer, capacity_page
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
+from inferometer.api.size_page import size_page
 from inferometer.api.sizing import SizeAnswer
 from inferometer.decide import curves, sizing_types
 from inferometer.report import decision_views
-from inferometer.report.decision_html import decision_page_of
 from inferometer.report.decision_views import RatePoint
 from inferometer.report.html import write_page
 from inferometer.units import format_number
@@ -50,11 +49,8 @@ def write_size_page(
         next(kind for kind in best if kind.hardware_id == row.hardware_id) for row in answer.kinds
     ]
     loaded = {kind.hardware_id: curves.load_curve(question, kind) for kind in ordered}
+    pick = answer.pick
     view = decision_views.DecisionView(
-        title=f"{answer.model_id}: what {answer.workload_name} takes",
-        subtitle=f"{format_number(answer.rate_per_s)} requests/s · {answer.objective}",
-        answers=tuple(size_text.lead_lines(answer)),
-        tables=size_tables.size_tables(answer),
         trades=tuple(
             trade for kind in ordered for trade in _trades(kind, loaded[kind.hardware_id])
         ),
@@ -64,15 +60,14 @@ def write_size_page(
         ),
         objective=answer.objective,
         course=_course(answer),
-        facts=_facts(answer),
-        cautions=answer.cautions,
-        tool_version=__version__,
+        kept_load=None if pick is None else pick.asked.kept_requests_per_s,
+        traffic_per_s=answer.rate_per_s,
     )
-    write_page(decision_page_of(view), path)
+    write_page(size_page(answer, view), path)
     talk(f"REPORT {path}")
 
 
-def write_capacity_page(answer: capacity_text.CapacityAnswer, path: Path | None) -> None:
+def write_capacity_page(answer: CapacityAnswer, path: Path | None) -> None:
     """The page of a search, where one was asked for: its probes and their bracket, at likely step times or as measured.
 
     Raises
@@ -82,31 +77,7 @@ def write_capacity_page(answer: capacity_text.CapacityAnswer, path: Path | None)
     """
     if path is None:
         return
-    found = answer.levels[0].capacity
-    words = "resolved" if found.is_resolved else "unresolved"
-    answers = [("Answer", capacity_text.headline(answer)), ("Why", f"{words}: {found.why}")]
-    answers += [("Breaks", found.weakest)] if found.weakest else []
-    view = decision_views.DecisionView(
-        title=f"{answer.model_id}: what it carries of {answer.workload_name}",
-        subtitle=answer.objective,
-        answers=tuple(answers),
-        probes=tuple(
-            decision_views.ProbePoint(
-                offered_load=probe.offered_load,
-                effort=probe.effort,
-                verdict=probe.verdict,
-                margin_ratio=probe.margin_ratio,
-                why=probe.why,
-            )
-            for probe in found.probes
-        ),
-        unit=answer.unit,
-        kept_load=found.kept_load,
-        broken_load=found.broken_load,
-        facts=(("engine", answer.engine), ("step times", answer.step_times_from)),
-        tool_version=__version__,
-    )
-    write_page(decision_page_of(view), path)
+    write_page(capacity_page(answer), path)
     talk(f"REPORT {path}")
 
 
@@ -184,36 +155,3 @@ def _course(answer: SizeAnswer) -> decision_views.CourseView | None:
             for row in said.policies
         ),
     )
-
-
-def _facts(answer: SizeAnswer) -> tuple[tuple[str, str], ...]:
-    pick = answer.pick
-    if pick is None:
-        return ()
-    price = pick.rent or pick.owned
-    facts = [
-        ("model", answer.model_id),
-        ("weights, KV cache", f"{pick.weights_dtype}, {pick.kv_cache_dtype}"),
-        ("parallelism", pick.parallelism),
-        (
-            "lengths",
-            (
-                f"{format_number(pick.mean_prompt_tokens)} tokens in,"
-                f" {format_number(pick.mean_output_tokens)} out on average"
-            ),
-        ),
-        ("requests in flight", f"{format_number(pick.in_flight_load)} in each replica on average"),
-        ("router", answer.router),
-        ("step times", pick.step_times_from),
-        ("KV blocks of a replica", f"{pick.n_kv_blocks:,}"),
-        (
-            "price",
-            (
-                "nobody says"
-                if price is None
-                else f"{price.basis}, {price.date_utc or 'undated'} ({price.source.where})"
-            ),
-        ),
-    ]
-    facts += [(name, str(value)) for name, value in pick.knobs]
-    return tuple(facts)

@@ -2,18 +2,27 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
+from inferometer import __version__
 from inferometer.api.answer import Answer
 from inferometer.api.fit_views import explained, held_out_rows
 from inferometer.api.runs import Runs, analyses_of, load_sweeps, request_of
 from inferometer.errors import ModelError
-from inferometer.report import cells, terminal
-from inferometer.report.views import Explained, HeldOutRow
+from inferometer.report import cells
+from inferometer.report.charts.time_parts import decode_time_chart, prefill_time_chart
+from inferometer.report.page import Page, Section, lines_of
+from inferometer.report.tables import TextTable
+from inferometer.report.views import Explained, FiveLines, HeldOutRow, SweepReportView
 from inferometer.units import format_duration, format_fraction
+
+_SHORT_NAMES: Final = {
+    "attention": "attn",
+    "per_sequence": "seqs",
+    "communication": "comm",
+    "unexplained": "rest",
+    "kv": "KV",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +68,50 @@ def explain(question: Explain) -> ExplainAnswer:
     )
 
 
-def explain_text(answer: ExplainAnswer) -> RenderableType:
+def explain_page(answer: ExplainAnswer) -> Page:
     """The largest parts first, then each point, then how far the model may be trusted."""
-    trust = (
-        "Error of the model on points held out:"
-        f" {cells.held_out_text(answer.held_out) or 'too few points to tell'}."
+    held_out = cells.held_out_text(answer.held_out) or "too few points to tell"
+    view = SweepReportView(
+        title="",
+        subtitle="",
+        five_lines=FiveLines(answer="", limit="", next="", trust="", report=""),
+        points=(),
+        explained=answer.explained,
     )
-    said = Text(f"ANSWER {headline(answer.explained)}", style="bold")
-    return Group(said, Text(""), terminal.explained_table(answer.explained), Text(""), Text(trust))
+    charts = tuple(
+        chart for build in (decode_time_chart, prefill_time_chart) if (chart := build(view))
+    )
+    return Page(
+        title=headline(answer.explained),
+        table=explained_table(answer.explained),
+        chart=charts[0] if charts else None,
+        lines=lines_of(("TRUST", f"error of the model on points held out: {held_out}")),
+        sections=(Section(id="time", title="Where does the time go?", nav="Time", charts=charts),),
+        tool_version=__version__,
+    )
+
+
+def explained_table(explained: Sequence[Explained]) -> TextTable:
+    """Where the time of each point goes: a column for each part, as a share of what was measured."""
+    names = list(
+        dict.fromkeys(part.name for row in explained for part in row.parts if part.duration_s)
+    )
+    rows = list[tuple[str, ...]]()
+    for row in explained:
+        seconds = {part.name: part.duration_s for part in row.parts}
+        shares = (
+            cells.ABSENT_TEXT
+            if (part_s := seconds.get(name)) is None
+            else f"{part_s / row.measured_s.value:.0%}"
+            for name in names
+        )
+        where = f"{row.prompt_tokens}×{row.batch_size}"
+        rows.append((row.phase, where, format_duration(row.measured_s.value), *shares))
+    return TextTable(
+        caption="Where the time goes",
+        header=("phase", "in×batch", "measured", *(_SHORT_NAMES.get(name, name) for name in names)),
+        rows=tuple(rows),
+    )
 
 
 def headline(explained: Sequence[Explained]) -> str:

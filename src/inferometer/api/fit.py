@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from rich.console import RenderableType
-
 from inferometer.api.answer import Answer
-from inferometer.api.fit_text import fit_text, refused_text, server_fit_text
+from inferometer.api.fit_page import fit_page, refused_page, server_fit_page
 from inferometer.api.kernel_fitting import HeldOutStatistic, fit_served
 from inferometer.api.known_facts import ServerKnowledge
 from inferometer.api.load_fitting import fit_load_tests
@@ -26,6 +24,7 @@ from inferometer.fit.loads.conclusions import Refusal
 from inferometer.fit.loads.server_fit import SERVER_FIT_NAME, ServerFit
 from inferometer.fit.sweeps.diagnostics import Unidentified, unidentified
 from inferometer.perfmodel import steptime
+from inferometer.report.page import Page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,20 +76,22 @@ class Fit:
     given: frozenset[str] = frozenset()
 
 
-def answer_text(answer: FitAnswer) -> RenderableType:
-    """The fit as the command line shows it; of published serving runs without what was held out."""
+def answer_page(answer: FitAnswer) -> Page:
+    """What is there to read of a fit; of published serving runs without what was held out."""
     if answer.model is not None:
-        return fit_text(answer.model, answer.model_file or "")
+        return fit_page(answer.model, answer.model_file or "")
     if answer.server is not None:
-        return server_fit_text(answer.server, answer.model_file or "")
-    return "UNDECIDED" if answer.refusal is None else f"UNDECIDED {answer.refusal.reason}"
+        return server_fit_page(answer.server, answer.model_file or "")
+    return Page(
+        title="Undecided" if answer.refusal is None else f"Undecided: {answer.refusal.reason}"
+    )
 
 
 class Fitted(NamedTuple):
-    """The answer, and how it looks in a terminal."""
+    """The answer, and what there is to read of it."""
 
     answer: FitAnswer
-    text: RenderableType
+    page: Page
 
 
 def fit(question: Fit) -> Fitted:
@@ -125,7 +126,7 @@ def fit(question: Fit) -> Fitted:
     answer = FitAnswer(
         model_file=str(path), model=model, unidentified=unidentified(model), held_out=held_out
     )
-    return Fitted(answer, fit_text(model, str(path), served))
+    return Fitted(answer, fit_page(model, str(path), served))
 
 
 def _of_loads(question: Fit, request: RunRequest, path: Path) -> Fitted:
@@ -135,10 +136,10 @@ def _of_loads(question: Fit, request: RunRequest, path: Path) -> Fitted:
     )
     if judged.refusal is not None:
         answer = FitAnswer(model_file=None, model=None, refusal=judged.refusal)
-        return Fitted(answer, refused_text(judged.fit, judged.refusal))
+        return Fitted(answer, refused_page(judged.fit, judged.refusal))
     _save(judged.fit, path)
     answer = FitAnswer(model_file=str(path), model=None, server=judged.fit)
-    return Fitted(answer, server_fit_text(judged.fit, str(path)))
+    return Fitted(answer, server_fit_page(judged.fit, str(path)))
 
 
 def _save(fit: steptime.StepTimeModel | ServerFit, path: Path) -> None:

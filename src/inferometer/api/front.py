@@ -26,8 +26,8 @@ from inferometer.api import (
     sweep as sweeps,
     verify as verifications,
 )
-from inferometer.api.capacity_text import CapacityAnswer
-from inferometer.api.compare_text import CompareAnswer
+from inferometer.api.capacity_page import CapacityAnswer
+from inferometer.api.compare_page import CompareAnswer
 from inferometer.api.grid import GridAnswer, Verb, axes_of, grid
 from inferometer.api.measured import MeasuredAnswer
 from inferometer.api.prediction import PredictAnswer

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from inferometer.api.verify_view import METRICS
-from inferometer.report.request_terminal import table_text
 from inferometer.report.tables import TextTable
+from inferometer.report.terminal import table_text
 from inferometer.units import format_fraction
 from inferometer.verify.score import Experiment, MetricScore, Score
 

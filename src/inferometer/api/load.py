@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from rich.console import RenderableType
-
 from inferometer.api import load_running
 from inferometer.api.answer import Answer
 from inferometer.api.load_sending import EndedLoad
@@ -18,8 +16,9 @@ from inferometer.records.exports.writing import exported_text
 from inferometer.records.promises import judge_objective
 from inferometer.records.reading import read_run
 from inferometer.records.types import Run
-from inferometer.report import html, request_html
-from inferometer.report.request_terminal import request_report_text
+from inferometer.report import html
+from inferometer.report.page import Page
+from inferometer.report.request_page import request_page_of
 from inferometer.report.request_views import RequestReportView
 
 
@@ -63,7 +62,7 @@ def answered(ended: EndedLoad) -> Loaded:
     question = RequestQuestion(objective=objective, class_names=ended.class_names)
     view = request_view(loaded.run, question, path=ended.folder, report_path=report)
     if report is not None:
-        html.write_page(request_html.request_page_of(view), report)
+        html.write_page(request_page_of(view), report)
     answer = LoadAnswer(
         requests=answer_of(view),
         is_interrupted=loaded.is_interrupted,
@@ -85,6 +84,6 @@ def write_exports(run: Run, ended: EndedLoad) -> None:
         talk(f"as {format_}: {path}")
 
 
-def load_text(answer: LoadAnswer) -> RenderableType:
-    """The run as the command line shows it; it is read again."""
-    return request_report_text(request_view(read_run(Path(answer.record)), RequestQuestion()))
+def load_page(answer: LoadAnswer) -> Page:
+    """What there is to read of the run; it is read again."""
+    return request_page_of(request_view(read_run(Path(answer.record)), RequestQuestion()))

@@ -1,13 +1,11 @@
 """What does a verb that measured give: the run, its table, its report, and all that they say?"""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import msgspec
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from inferometer import suggestions
 from inferometer.api.analysis import Analysis
@@ -17,7 +15,9 @@ from inferometer.api.sweep_view import REPORT_NAME, sweep_view
 from inferometer.errors import RecordError
 from inferometer.inputs import resolve, types
 from inferometer.records.sweep_columns import write_sweep_csv
-from inferometer.report import html, terminal, views
+from inferometer.report import html, views
+from inferometer.report.page import Line, Page
+from inferometer.report.sweep_page import page_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,19 +75,23 @@ def measured_answer(analysis: Analysis, places: Places) -> MeasuredAnswer:
     write_sweep_csv(csv, table_rows(analysis))
     report = folder / REPORT_NAME
     view = sweep_view([analysis], report_path=report)
-    html.write_page(html.page_of(view), report)
+    html.write_page(page_of(view), report)
     next_commands = tuple(suggestions.command(verb, folder) for verb in ("explain", "fit", "show"))
     return MeasuredAnswer(
         run=str(folder), csv=str(csv), report=str(report), view=view, next_commands=next_commands
     )
 
 
-def show_measured(answer: MeasuredAnswer) -> RenderableType:
-    """The answer in the terminal, ending with what to type next."""
-    return Group(
-        terminal.report_text(answer.view),
-        Text(f"CSV    {answer.csv}"),
-        Text(f"THEN   {answer.next_commands[0]}"),
+def measured_page(answer: MeasuredAnswer) -> Page:
+    """The page of the sweep, ending with its table and what to type next."""
+    page = page_of(answer.view)
+    return replace(
+        page,
+        lines=(
+            *page.lines,
+            Line(label="DATA", text=answer.csv),
+            Line(label="NEXT", text="", command=answer.next_commands[0]),
+        ),
     )
 
 

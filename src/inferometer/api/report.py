@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from rich.text import Text
-
 from inferometer.api import request_answer, request_options
 from inferometer.api.answer import Answer
 from inferometer.api.question import Option
@@ -14,6 +12,8 @@ from inferometer.api.runs import Runs, analyses_of, load_runs, request_of
 from inferometer.api.sweep_view import REPORT_NAME, sweep_view
 from inferometer.report import export as exporting, html
 from inferometer.report.charts.catalogue import charts_of
+from inferometer.report.page import Page
+from inferometer.report.sweep_page import page_of
 from inferometer.units import format_bytes
 
 
@@ -38,7 +38,7 @@ class Report:
     ] = None
     export: Annotated[
         Path | None,
-        Option("Folder for each chart as SVG, PNG and CSV.", is_common=True, metavar="DIR"),
+        Option("Folder for each chart as SVG and CSV.", is_common=True, metavar="DIR"),
     ] = None
     given: frozenset[str] = frozenset()
 
@@ -60,7 +60,7 @@ def report(question: Report) -> ReportAnswer:
         charts = write_request_page(runs, request.paths, judged, path)
     else:
         view = sweep_view(analyses_of(request, runs), report_path=path)
-        html.write_page(html.page_of(view), path)
+        html.write_page(page_of(view), path)
         charts = charts_of(view)
     exported = (
         ()
@@ -70,7 +70,9 @@ def report(question: Report) -> ReportAnswer:
     return ReportAnswer(report=str(path), size_bytes=path.stat().st_size, exported=exported)
 
 
-def report_text(answer: ReportAnswer) -> Text:
+def report_page(answer: ReportAnswer) -> Page:
     """Where the page is."""
     charts = f", {len(answer.exported)} files of charts exported" if answer.exported else ""
-    return Text(f"REPORT {answer.report} ({format_bytes(answer.size_bytes)}, offline){charts}")
+    return Page(
+        title=f"REPORT {answer.report} ({format_bytes(answer.size_bytes)}, offline){charts}"
+    )

@@ -10,9 +10,9 @@ from inferometer.api.request_view import RequestQuestion
 from inferometer.api.run_titles import common_title, traffic_labels
 from inferometer.records.request_summaries import concurrency_of
 from inferometer.records.types import Run
-from inferometer.report import html, rate_html, request_html
+from inferometer.report import html, rate_page, request_page
 from inferometer.report.charts.catalogue import request_charts_of
-from inferometer.report.charts.frame import ChartSpec
+from inferometer.report.charts.plot import Chart
 from inferometer.report.decision_views import RatePoint, RateView
 from inferometer.report.request_views import RequestReportView
 from inferometer.units import format_number
@@ -20,7 +20,7 @@ from inferometer.units import format_number
 
 def write_request_page(
     runs: Sequence[Run], paths: Sequence[Path], question: RequestQuestion, path: Path
-) -> tuple[ChartSpec, ...]:
+) -> tuple[Chart, ...]:
     """Write the page of a run, or of several by their rate; gives back its charts.
 
     Raises
@@ -31,9 +31,9 @@ def write_request_page(
     views = views_of(runs, paths, question, path)
     if len(runs) > 1:
         view = rate_view(runs, views, [str(one) for one in paths])
-        html.write_page(rate_html.rate_page_of(view), path)
-        return rate_html.rate_charts_of(view)
-    html.write_page(request_html.request_page_of(views[0]), path)
+        html.write_page(rate_page.rate_page_of(view), path)
+        return rate_page.rate_charts_of(view)
+    html.write_page(request_page.request_page_of(views[0]), path)
     return request_charts_of(views[0])
 
 

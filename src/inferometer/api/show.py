@@ -4,15 +4,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from rich.console import Group, RenderableType
-
 from inferometer.api.answer import Answer
 from inferometer.api.request_answer import RequestRunAnswer, answer_of, are_of_requests, views_of
 from inferometer.api.request_options import Judged, question_of
 from inferometer.api.runs import Runs, analyses_of, load_runs, request_of
 from inferometer.api.sweep_view import sweep_view
-from inferometer.report.request_terminal import request_report_text
-from inferometer.report.terminal import report_text
+from inferometer.report.page import Page
+from inferometer.report.request_page import request_page_of
+from inferometer.report.sweep_page import page_of
 from inferometer.report.views import SweepReportView
 
 
@@ -39,10 +38,10 @@ class Show:
 
 
 class Shown(NamedTuple):
-    """The answer, and how it looks in a terminal."""
+    """The answer, and a page of all sweeps, or one of each run of requests."""
 
     answer: ShowAnswer
-    text: RenderableType
+    pages: tuple[Page, ...]
 
 
 def show(question: Show) -> Shown:
@@ -58,16 +57,17 @@ def show(question: Show) -> Shown:
     names = tuple(str(path) for path in request.paths)
     if are_of_requests(runs):
         views = views_of(runs, request.paths, question_of(question.judged))
-        text = Group(*(request_report_text(view) for view in views))
         answers = tuple(answer_of(view) for view in views)
-        return Shown(ShowAnswer(runs=names, view=None, requests=answers), text)
+        return Shown(
+            ShowAnswer(runs=names, view=None, requests=answers), tuple(map(request_page_of, views))
+        )
     view = sweep_view(analyses_of(request, runs))
-    return Shown(ShowAnswer(runs=names, view=view, requests=()), report_text(view))
+    return Shown(ShowAnswer(runs=names, view=view, requests=()), (page_of(view),))
 
 
-def show_text(answer: ShowAnswer) -> RenderableType:
-    """The runs as the command line shows them; runs of requests are read again."""
+def show_pages(answer: ShowAnswer) -> tuple[Page, ...]:
+    """What there is to read; runs of requests are read again."""
     if answer.view is not None:
-        return report_text(answer.view)
+        return (page_of(answer.view),)
     runs = tuple(Path(name) for name in answer.runs)
-    return show(Show(runs=Runs(runs=runs))).text
+    return show(Show(runs=Runs(runs=runs))).pages

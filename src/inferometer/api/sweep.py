@@ -4,10 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from inferometer.api.answer import Answer
 from inferometer.api.engine import Engine, engine_of
 from inferometer.api.measured import (
@@ -23,6 +19,8 @@ from inferometer.errors import SpecError
 from inferometer.inputs.resolve import resolve_model
 from inferometer.inputs.sweep_plan import Axes, parse_counts, shuffled, sweep_points
 from inferometer.inputs.types import EngineSpec, SweepPlan, SweepPoint
+from inferometer.report.page import Page
+from inferometer.report.tables import TextTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +147,17 @@ def _planned(plan: SweepPlan, summary: str, places: Places) -> PlannedSweep:
     )
 
 
-def planned_text(planned: PlannedSweep) -> RenderableType:
+def planned_page(planned: PlannedSweep) -> Page:
     """The points in their order."""
-    table = Table("prompt", "batch", "generated tokens", box=None, pad_edge=False)
-    for point in planned.points:
-        table.add_row(str(point.prompt_tokens), str(point.batch_size), str(point.gen_tokens))
-    return Group(Text(f"{planned.summary}; into {planned.run}"), Text("In this order:"), table)
+    rows = tuple(
+        (str(point.prompt_tokens), str(point.batch_size), str(point.gen_tokens))
+        for point in planned.points
+    )
+    header = ("prompt", "batch", "generated tokens")
+    return Page(
+        title=f"{planned.summary}; into {planned.run}",
+        table=TextTable(caption="In this order", header=header, rows=rows),
+    )
 
 
 def _plan(question: Sweep, engine: EngineSpec) -> SweepPlan:

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
-from rich.console import RenderableType
-
 from inferometer import suggestions
 from inferometer.api import verify_elsewhere, verify_replaying, verify_sealing, verify_view
 from inferometer.api.answer import Answer
@@ -14,7 +12,9 @@ from inferometer.api.question import Option
 from inferometer.api.sweep_view import REPORT_NAME
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs import verify_plan
-from inferometer.report import html, verify_html
+from inferometer.report import html
+from inferometer.report.page import Page
+from inferometer.report.verify_page import verify_page_of
 from inferometer.verify import checking, score, seals
 
 LEDGER: Final = Path("ledger/ledger.jsonl")
@@ -108,9 +108,9 @@ def verify(question: Verify) -> VerifyAnswer:
     return _answer(sealed, plan_path, ledger_path, url)
 
 
-def verify_text(answer: VerifyAnswer) -> RenderableType:
+def verify_page(answer: VerifyAnswer) -> Page:
     """Where the experiment stands, claim by claim."""
-    return verify_html.verify_text(verify_view.view_of(answer.experiment, answer.next_command))
+    return verify_page_of(verify_view.view_of(answer.experiment, answer.next_command))
 
 
 def _replay(sealed: verify_sealing.Sealed, url: str) -> None:
@@ -140,9 +140,7 @@ def _answer(
     following = next_ if standing.open_questions else ""
     report = sealed.folder / REPORT_NAME if standing.measured else None
     if report is not None:
-        html.write_page(
-            verify_html.verify_page_of(verify_view.view_of(standing, following)), report
-        )
+        html.write_page(verify_page_of(verify_view.view_of(standing, following)), report)
     return VerifyAnswer(
         verdict=standing.verdict,
         experiment=standing,

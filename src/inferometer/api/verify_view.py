@@ -44,6 +44,7 @@ def view_of(experiment: Experiment, next_command: str) -> VerifyView:
             f" {'of a load' if seal.kind == 'load' else 'of a sweep'}, sealed before measuring"
         ),
         answer=_answer(experiment),
+        verdict=experiment.verdict,
         why=_why(experiment),
         trust=f"{seal.belief.basis}: {seal.belief.rests_on}",
         seal=(

@@ -19,8 +19,10 @@ from rich.text import Text
 
 from inferometer.api.drawing import SafeConsole
 from inferometer.api.printable import printable_json
-from inferometer.cli.terminal import AS_CSV, write_answer, write_drawn
+from inferometer.cli.terminal import AS_CSV, VERBOSE, write_answer, write_drawn
 from inferometer.errors import COMMAND
+from inferometer.report.page import Page
+from inferometer.report.terminal import page_text
 
 if TYPE_CHECKING:
     from inferometer.api.answer import Answer
@@ -30,7 +32,9 @@ T = TypeVar("T")
 _PIPE_COLUMNS: Final = 10_000
 
 
-def give(answer: T, *, as_json: bool, show: Callable[[T], RenderableType]) -> None:
+def give(
+    answer: T, *, as_json: bool, show: Callable[[T], RenderableType | Page | tuple[Page, ...]]
+) -> None:
     """Print the answer to stdout: as JSON, its main table as CSV, or as ``show`` draws it."""
     context = click.get_current_context(silent=True)
     if context is not None and context.meta.get(AS_CSV):
@@ -44,8 +48,13 @@ def give(answer: T, *, as_json: bool, show: Callable[[T], RenderableType]) -> No
     shown = show(answer)
     if isinstance(shown, str):
         write_answer(shown)
-    else:
-        write_drawn(drawn(shown))
+        return
+    if isinstance(shown, Page):
+        shown = (shown,)
+    if isinstance(shown, tuple):
+        is_verbose = context is not None and bool(context.meta.get(VERBOSE))
+        shown = Group(*(page_text(page, is_verbose=is_verbose) for page in shown))
+    write_drawn(drawn(shown))
 
 
 def drawn(shown: RenderableType) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from inferometer.api import capacity
-from inferometer.api.capacity_text import CapacityAnswer, capacity_text
+from inferometer.api.capacity_page import CapacityAnswer, capacity_page
 from inferometer.api.grid import GridAnswer
 from inferometer.api.studies import CAPACITY
 from inferometer.cli import capacity_live
@@ -57,6 +57,6 @@ def command(question: capacity.Capacity, *, as_json: bool) -> None:
     """
     with heard():
         answer = capacity.capacity(question)
-    give(answer, as_json=as_json, show=capacity_text)
+    give(answer, as_json=as_json, show=capacity_page)
     found = answer.levels[0].capacity
     sys.exit(0 if answer.is_located else 10 if capacity.meets_nowhere(found) else 11)

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from inferometer.api import capacity_text, decision_pages, load_request, load_running, load_wording
+from inferometer.api import capacity_page, decision_pages, load_request, load_running, load_wording
 from inferometer.cli import answer, flags, load_options, terminal
 from inferometer.cli.flags import takes
 from inferometer.cli.progress import heard
@@ -160,17 +160,17 @@ def command(
     )
     with heard():
         found = capacity.find_capacity(probe, question)
-    said = capacity_text.CapacityAnswer(
+    said = capacity_page.CapacityAnswer(
         model_id=request.load.served_model,
         workload_name=spec.name,
         objective=objective.text,
         unit="users" if users else "requests/s",
         is_resolved=found.is_resolved,
         is_located=found.is_located,
-        levels=(capacity_text.paced("measured", found),),
+        levels=(capacity_page.paced("measured", found),),
         engine=request.load.url,
         step_times_from=f"the server at {request.load.url}; its probes are in {out}",
     )
     decision_pages.write_capacity_page(said, page.report)
-    answer.give(said, as_json=as_json, show=capacity_text.capacity_text)
+    answer.give(said, as_json=as_json, show=capacity_page.capacity_page)
     sys.exit(0 if said.is_resolved else 11)

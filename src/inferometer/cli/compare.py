@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from inferometer.api import compare
-from inferometer.api.compare_text import CompareAnswer, compare_text
+from inferometer.api.compare_page import CompareAnswer, compare_page
 from inferometer.cli import compare_ab
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
@@ -57,6 +57,6 @@ def command(question: compare.Compare, *, as_json: bool) -> None:
     """
     with heard():
         answer = compare.compare(question)
-    give(answer, as_json=as_json, show=compare_text)
+    give(answer, as_json=as_json, show=compare_page)
     is_undecided = answer.comparison.answer.verdict == "undecided"
     sys.exit(EXIT_UNDECIDED if is_undecided else EXIT_ANSWERED)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from inferometer import suggestions
-from inferometer.api import ab_pairs, compare_text
+from inferometer.api import ab_pairs, compare_page
 from inferometer.api.compare import Rule, rule_of
 from inferometer.api.load_request import LoadRequest
 from inferometer.cli import answer, flags, terminal
@@ -90,7 +90,7 @@ def command(
     with heard():
         olds, news = ab_pairs.made(asked, takes_invalid=rule.takes_invalid)
     comparison = run_comparison.compare_runs(olds, news, replace(rule, is_paired=True))
-    said = compare_text.CompareAnswer(
+    said = compare_page.CompareAnswer(
         old=tuple(map(str, asked.folders(0))),
         new=tuple(map(str, asked.folders(1))),
         comparison=comparison,
@@ -100,7 +100,7 @@ def command(
             else (_promise("A", olds, objective), _promise("B", news, objective))
         ),
     )
-    answer.give(said, as_json=flags["as_json"], show=compare_text.compare_text)
+    answer.give(said, as_json=flags["as_json"], show=compare_page.compare_page)
     sys.exit(EXIT_UNDECIDED if comparison.answer.verdict == "undecided" else EXIT_ANSWERED)
 
 
@@ -118,9 +118,9 @@ def _check_repeats(n_pairs: int, confidence_fraction: float) -> None:
 
 def _promise(
     side: str, runs: tuple[types.Run, ...], objective: ObjectiveSpec
-) -> compare_text.SidePromise:
+) -> compare_page.SidePromise:
     verdicts = [promises.judge_objective(run, objective).verdict for run in runs]
-    return compare_text.SidePromise(
+    return compare_page.SidePromise(
         side=side,
         objective=objective.text,
         n_met=verdicts.count("met"),

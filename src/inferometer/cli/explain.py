@@ -24,4 +24,4 @@ def command(question: explain.Explain, *, as_json: bool) -> None:
     """Where does the time of each measured point go: weights, KV cache, matmul, attention, launches, unexplained?"""
     with heard():
         answer = explain.explain(question)
-    give(answer, as_json=as_json, show=explain.explain_text)
+    give(answer, as_json=as_json, show=explain.explain_page)

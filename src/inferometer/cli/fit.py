@@ -57,6 +57,6 @@ def command(question: fit.Fit, *, as_json: bool) -> None:
     """
     with heard():
         fitted = fit.fit(question)
-    give(fitted.answer, as_json=as_json, show=lambda _: fitted.text)
+    give(fitted.answer, as_json=as_json, show=lambda _: fitted.page)
     if fitted.answer.refusal is not None:
         sys.exit(EXIT_UNDECIDED)

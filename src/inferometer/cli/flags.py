@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from inferometer.api.question import Field, fields_of, question_of
 from inferometer.cli.several import Several, one_of
-from inferometer.cli.terminal import AS_CSV, write_answer
+from inferometer.cli.terminal import AS_CSV, VERBOSE, write_answer
 from inferometer.inputs.synonyms import number_format
 
 Q = TypeVar("Q")
@@ -181,7 +181,7 @@ def asks(
             callback=_show_all,
             help="Show all options and exit.",
         )(wrapped)
-        wrapped = csv_option(json_option(wrapped))
+        wrapped = csv_option(json_option(_verbose_option(wrapped)))
         for field in reversed(fields_of(question)):
             wrapped = _parameter(field, takes_lists=grid is not None)(wrapped)
         return wrapped
@@ -284,6 +284,22 @@ csv_option: Final = click.option(
     heading="Output",
     is_common=False,
     help="Print the answer's main table as CSV.",
+)
+
+
+def _show_verbose(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 -- click calls it
+    ctx.meta[VERBOSE] = value
+
+
+_verbose_option: Final = click.option(
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=_show_verbose,
+    cls=QuestionOption,
+    heading="Output",
+    is_common=True,
+    help="Show all of the answer, not its first screen.",
 )
 
 

@@ -13,5 +13,5 @@ def give_grid(verb: Verb, given: dict[str, Any], as_json: bool) -> bool:  # noqa
     if axes:
         with heard():
             answer = grid(verb, given, axes)
-        give(answer, as_json=as_json, show=lambda one: one.page())
+        give(answer, as_json=as_json, show=lambda one: one.pages())
     return bool(axes)

@@ -11,7 +11,7 @@ from inferometer.cli.answer import give
 from inferometer.cli.load import AnswerableLoad
 from inferometer.cli.progress import heard
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, MeasureError
-from inferometer.report.request_terminal import request_report_text
+from inferometer.report.request_page import request_page_of
 
 _EXIT_CODES: Final = {
     None: EXIT_ANSWERED,
@@ -30,7 +30,7 @@ def answer(made: AnswerableLoad) -> None:
         give(
             loaded.answer,
             as_json=made.as_json,
-            show=lambda _: request_report_text(loaded.view),
+            show=lambda _: request_page_of(loaded.view),
         )
         if loaded.answer.is_interrupted:
             raise KeyboardInterrupt

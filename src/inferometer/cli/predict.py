@@ -7,7 +7,7 @@ import click
 
 from inferometer.api import predict
 from inferometer.api.grid import GridAnswer
-from inferometer.api.predict_text import predict_text
+from inferometer.api.predict_page import predict_page
 from inferometer.api.prediction import PredictAnswer
 from inferometer.api.studies import PREDICT
 from inferometer.cli.answer import give
@@ -44,5 +44,5 @@ def command(question: predict.Predict, *, as_json: bool) -> None:
     """
     with heard():
         answer = predict.predict(question)
-    give(answer, as_json=as_json, show=predict_text)
+    give(answer, as_json=as_json, show=predict_page)
     sys.exit(0 if answer.datasheet.sizes.memory.fits else SizingError.exit_code)

@@ -1,6 +1,6 @@
 """What does a quick look answer? The second half of ``inferometer quick``."""
 
-from inferometer.api.measured import MeasuredAnswer, show_measured
+from inferometer.api.measured import MeasuredAnswer, measured_page
 from inferometer.api.quick import quick
 from inferometer.cli.answer import give
 from inferometer.cli.progress import heard
@@ -13,4 +13,4 @@ def answer(made: QuickQuestion) -> None:
     """Measure, and say what was found."""
     with heard():
         found = quick(made.question)
-    give(found, as_json=made.as_json, show=show_measured)
+    give(found, as_json=made.as_json, show=measured_page)

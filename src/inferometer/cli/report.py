@@ -28,4 +28,4 @@ def command(question: report.Report, *, as_json: bool) -> None:
     """
     with heard():
         answer = report.report(question)
-    give(answer, as_json=as_json, show=report.report_text)
+    give(answer, as_json=as_json, show=report.report_page)

@@ -27,4 +27,4 @@ def command(question: show.Show, *, as_json: bool) -> None:
     """
     with heard():
         shown = show.show(question)
-    give(shown.answer, as_json=as_json, show=lambda _: shown.text)
+    give(shown.answer, as_json=as_json, show=lambda _: shown.pages)

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from inferometer.api import simulate, simulate_text
+from inferometer.api import simulate, simulate_page
 from inferometer.api.grid import GridAnswer
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.api.studies import SIMULATE
@@ -47,5 +47,5 @@ def command(question: simulate.Simulate, *, as_json: bool) -> None:
     """
     with heard():
         answer = simulate.simulate(question)
-    give(answer, as_json=as_json, show=simulate_text.simulate_text)
+    give(answer, as_json=as_json, show=simulate_page.simulate_page)
     sys.exit(_EXIT_CODES[answer.verdict])

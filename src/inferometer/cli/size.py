@@ -5,7 +5,7 @@ from typing import Final
 
 import click
 
-from inferometer.api import size, size_text
+from inferometer.api import size, size_page
 from inferometer.api.sizing import SizeAnswer
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
@@ -37,5 +37,5 @@ def command(question: size.Size, *, as_json: bool) -> None:
     """
     with heard():
         answer = size.size(question)
-    give(answer, as_json=as_json, show=size_text.size_text)
+    give(answer, as_json=as_json, show=size_page.size_page)
     sys.exit(_EXIT_CODES[answer.verdict])

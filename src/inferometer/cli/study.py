@@ -51,7 +51,7 @@ def _grid(name: str, given: dict[str, Any], as_json: bool) -> bool:  # noqa: FBT
     verb, options = STUDIES[name].verb, study_options(name, given)
     with heard():
         answer = grid(verb, options, axes_of(verb.question, options))
-    give(answer, as_json=as_json, show=lambda one: one.page())
+    give(answer, as_json=as_json, show=lambda one: one.pages())
     return True
 
 

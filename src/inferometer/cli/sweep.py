@@ -30,4 +30,4 @@ def command(question: Sweep, *, as_json: bool) -> None:
     """
     with heard():
         answer = sweep(question)
-    give(answer, as_json=as_json, show=lambda said: said.page())
+    give(answer, as_json=as_json, show=lambda said: said.pages())

@@ -22,6 +22,8 @@ from inferometer.api.printable import printable
 
 AS_CSV: Final = "inferometer.as_csv"
 """In click's context: was ``--csv`` given?"""
+VERBOSE: Final = "inferometer.verbose"
+"""In the context of a command: is all of the answer to be shown?"""
 
 
 def write_answer(text: str) -> None:

@@ -14,7 +14,8 @@ from inferometer.api import decision_pages, tick_game
 from inferometer.cli import answer, flags, terminal
 from inferometer.cli.flags import takes
 from inferometer.records import reading, slot_timeline
-from inferometer.report import html, perfetto, request_terminal, request_words, timeline_html
+from inferometer.report import html, perfetto, request_words, terminal as drawing, timeline_page
+from inferometer.report.page import Line
 from inferometer.simulate.ticks import TICK_NS, Batching, Counted, Horizon, Rng, TickReport
 
 
@@ -179,7 +180,7 @@ def command(
         drawn = "; a tick is drawn as a millisecond" if games else ""
         terminal.talk(f"{perfetto.write_perfetto(stored, trace):,} steps written to {trace}{drawn}")
     if page is not None:
-        html.write_page(timeline_html.timeline_page_of(_page(run, timeline, games, n_steps)), page)
+        html.write_page(timeline_page.timeline_page_of(_page(run, timeline, games, n_steps)), page)
         terminal.talk(f"REPORT {page}")
     answer.give(
         _answer(run, timeline, games), as_json=as_json, show=lambda _: _shown(timeline, games)
@@ -215,19 +216,21 @@ def _page(
     timeline: slot_timeline.SlotTimeline,
     games: Sequence[tick_game.Played],
     n_steps: int,
-) -> timeline_html.TimelineView:
+) -> timeline_page.TimelineView:
     """The timeline asked for, and those of the other ways of batching from their first step on."""
     compared = tick_game.in_order(games)
     others = [
         (game.name, slot_timeline.slot_timeline(game.run, n_steps=n_steps, tick_ns=TICK_NS))
         for game in games[1:]
     ]
-    return timeline_html.TimelineView(
+    return timeline_page.TimelineView(
         title="Slots of a batch" if games else f"Slots of {run}",
         subtitle="the tick model: a token costs one tick" if games else "",
-        answers=tuple(zip(("Answer", "Requested"), tick_game.answer_lines(games), strict=False))
-        if games
-        else (),
+        lines=(
+            tuple(Line(label="ANSWER", text=line) for line in tick_game.answer_lines(games))
+            if games
+            else ()
+        ),
         timelines=((games[0].name if games else "", timeline), *others),
         tables=(tick_game.tick_table(compared or games),) if games else (),
         definitions=tick_game.DEFINITIONS if games else (),
@@ -243,10 +246,10 @@ def _shown(
         Text(f"ANSWER {line}" if rank == 0 else f"       {line}", style="bold")
         for rank, line in enumerate(lines)
     ]
-    parts.append(timeline_html.slot_timeline_text(timeline))
+    parts.append(timeline_page.slot_timeline_text(timeline))
     if compared := tick_game.in_order(games):
         parts += [
             Text("in 1,000 ticks, and means in ticks:"),
-            request_terminal.table_text(tick_game.tick_table(compared)),
+            drawing.table_text(tick_game.tick_table(compared)),
         ]
     return Group(*parts)

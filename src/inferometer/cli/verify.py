@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from inferometer.api.verify import Verify, VerifyAnswer, verify, verify_text
+from inferometer.api.verify import Verify, VerifyAnswer, verify, verify_page
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
@@ -50,7 +50,7 @@ def command(question: Verify, *, as_json: bool) -> None:
     """
     with heard():
         answer = verify(question)
-    give(answer, as_json=as_json, show=verify_text)
+    give(answer, as_json=as_json, show=verify_page)
     sys.exit(EXIT_ANSWERED if question.seal_only else _exit_code(answer))
 
 

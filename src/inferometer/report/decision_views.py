@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from inferometer.records.load_types import ValidityVerdict
 from inferometer.records.request_summaries import Percentile
 from inferometer.records.ttft_parts import TtftParts
-from inferometer.records.types import Caution
-from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Estimate, Verdict
 
 # What is there to show of several runs of requests side by side, one for each rate or number of
@@ -51,6 +49,9 @@ class RateView:
     """'' where none was given."""
     points: tuple[RatePoint, ...]
     """By offered rate, or by concurrency."""
+    capacity_per_s: float | None = None
+    traffic_per_s: float | None = None
+    """The user's own."""
     files: tuple[tuple[str, str], ...]
     tool_version: str
 
@@ -117,12 +118,8 @@ class ProbePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionView:
-    """All that a page on a decision shows; what a decision does not have is empty."""
+    """The data of the charts of a decision; what it does not have is empty."""
 
-    title: str
-    subtitle: str
-    answers: tuple[tuple[str, str], ...]
-    tables: tuple[TextTable, ...] = ()
     trades: tuple[TradePoint, ...] = ()
     limit_costs: tuple[LimitCost, ...] = ()
     rates: tuple[RatePoint, ...] = ()
@@ -134,6 +131,5 @@ class DecisionView:
     """Of the probes' loads."""
     kept_load: float | None = None
     broken_load: float | None = None
-    facts: tuple[tuple[str, str], ...] = ()
-    cautions: tuple[Caution, ...] = ()
-    tool_version: str
+    traffic_per_s: float | None = None
+    """The user's own, where loads are rates."""

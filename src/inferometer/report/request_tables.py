@@ -79,6 +79,9 @@ DEFINITIONS: Final = (
 )
 
 
+_BRIEF: Final = (0.5, 0.9, 0.95, 0.99)
+
+
 def counts_table(view: RequestReportView) -> TextTable:
     """How many requests, of which class, ended how, with how many tokens?"""
     statuses = list(
@@ -145,6 +148,25 @@ def latency_table(view: RequestReportView) -> TextTable:
     )
     return TextTable(
         caption="Latency: mean and percentiles [95 % interval]", header=present[0], rows=present[1]
+    )
+
+
+def brief_latency_table(summary: RequestSummary) -> TextTable:
+    """Mean and percentiles of each latency without their intervals: a first screen's table."""
+    rows = tuple(
+        (
+            LATENCY_NAMES[one.latency],
+            *(
+                percentile_text(found).partition(" [")[0].partition(" (")[0]
+                for found in (one.mean, *(one.percentile(fraction) for fraction in _BRIEF))
+            ),
+        )
+        for one in summary.latencies
+        if one.n_samples and not _repeats_ttft(summary, one)
+    )
+    header = ("latency", "mean", *(percentile_name(fraction) for fraction in _BRIEF))
+    return TextTable(
+        caption=f"Latency of {summary.n_requests:,} requests", header=header, rows=rows
     )
 
 
@@ -223,13 +245,11 @@ def promises_table(judgement: Judgement) -> TextTable:
                 if one.threshold.percentile_fraction is None
                 else one.verdict.upper()
             ),
-            "weakest link" if one is judgement.weakest else "",
+            "nearest its limit" if one is judgement.weakest else "",
         )
         for one in judgement.thresholds
     ]
-    return TextTable(
-        caption="What was promised", header=("promise", "seen", "verdict", ""), rows=tuple(rows)
-    )
+    return TextTable(caption="The SLO", header=("limit", "seen", "verdict", ""), rows=tuple(rows))
 
 
 def goodput_text(judgement: Judgement) -> str:

@@ -1,60 +1,103 @@
-"""How does a run look in a terminal: the answer in five lines, then the table that carries it?
+"""What does an answer look like in a terminal: at most 25 lines of 80 columns, or all of it?
 
-Nothing here prints: renderables are returned, and the command line prints them. Readable at 80
-columns and without colour.
+Nothing here prints: renderables are returned. Readable without colour.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from inferometer.errors import COMMAND
-from inferometer.report.views import Explained, FiveLines, PointRow, SweepReportView
-from inferometer.stats.estimate import Estimate
-from inferometer.units import format_duration, format_number
+from inferometer.records.types import Caution
+from inferometer.report.cells import ABSENT_TEXT
+from inferometer.report.page import Number, Page, Section, Tone
+from inferometer.report.tables import TextTable
+from inferometer.units import format_number
 
-ABSENT_TEXT: Final = "–"
+_LABEL: Final = 7
+_GAP: Final = 2
+_SHORT_CELL: Final = 24
 _LEAST_COLUMNS: Final = 20
-
-_SHORT_NAMES: Final = {
-    "attention": "attn",
-    "per_sequence": "seqs",
-    "communication": "comm",
-    "unexplained": "rest",
-    "kv": "KV",
+_BAR: Final = 22
+_ROOMS: Final = ((3, 2, 16), (3, 2, 12), (2, 2, 9), (2, 1, 7), (1, 1, 6), (1, 0, 5))
+"""Lines of a sentence, cautions and rows of the table, until all of it has room."""
+_MORE: Final = " … --verbose"
+MOST_LINES: Final = 25
+_UNIT_LETTERS: Final = 6
+_STYLES: Final[dict[Tone, str]] = {
+    "good": "bold green",
+    "bad": "bold red",
+    "open": "bold yellow",
+    "plain": "bold",
 }
 
 
-def report_text(view: SweepReportView) -> RenderableType:
-    """The whole run: headline, five lines, table of batches, findings that the data carry, cautions."""
-    parts: list[RenderableType] = [
-        Text(f"{view.title} · {view.subtitle}", style="bold"),
-        five_lines_text(view.five_lines),
-        points_table(view.points),
-    ]
-    parts += [
-        Text(f"  {statement.sentence}")
-        for statement in view.statements
-        if statement.support != "undecided"
-    ]
-    parts += [Text(f"CAUTION {caution.text} – {caution.remedy}") for caution in view.cautions]
-    return Group(*parts)
-
-
-def five_lines_text(lines: FiveLines) -> RenderableType:
-    """ANSWER, LIMIT, NEXT, TRUST, REPORT, each hanging under its word."""
-    named = (
-        ("ANSWER", lines.answer),
-        ("LIMIT", lines.limit),
-        ("NEXT", lines.next),
-        ("TRUST", lines.trust),
-        ("REPORT", lines.report),
+def page_text(page: Page, *, is_verbose: bool = False) -> RenderableType:
+    """The first screen of the page; with ``is_verbose`` all of it."""
+    if not is_verbose:
+        return FirstScreen(page)
+    sections = (part for section in page.sections for part in _section(section, page))
+    return Group(
+        *_first(page, most_lines=None, n_cautions=len(page.cautions), most_rows=None), *sections
     )
-    width = max(len(word) for word, _ in named) + 1
-    return Group(*(Prose(word.ljust(width), text) for word, text in named), Text())
+
+
+class FirstScreen:
+    """The first screen, its sentences and cautions as long as all of it has room."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it; rich calls this."""
+        for most_lines, n_cautions, n_rows in _ROOMS:
+            parts = Group(
+                *_first(self._page, most_lines=most_lines, n_cautions=n_cautions, most_rows=n_rows)
+            )
+            lines = console.render_lines(parts, options, pad=False)
+            if len(lines) <= MOST_LINES:
+                break
+        yield parts
+
+
+def _first(
+    page: Page, *, most_lines: int | None, n_cautions: int, most_rows: int | None
+) -> list[RenderableType]:
+    """The parts of the first screen."""
+    parts: list[RenderableType] = [Prose("", page.title, style="bold")]
+    parts += [
+        Prose(
+            f"{chip.icon} ",
+            chip.text,
+            style=_STYLES[chip.tone],
+            label_style=_STYLES[chip.tone],
+            most_lines=most_lines,
+        )
+        for chip in page.chips
+    ]
+    parts += [Prose("", page.subtitle, style="dim", most_lines=1 if most_lines else None)]
+    parts = parts if page.subtitle else parts[:-1]
+    parts += [Prose("- ", finding, most_lines=most_lines) for finding in page.findings]
+    parts += [_caution(caution, style="bold") for caution in page.lead_cautions]
+    parts += [Text(""), numbers_text(page.numbers)] if page.numbers else []
+    if page.table is not None:
+        parts += [
+            Text(""),
+            table_text(page.table) if most_rows is None else BriefTable(page.table, most_rows),
+        ]
+    parts += [Text("")] if page.lines or page.cautions else []
+    for line in page.lines:
+        label = line.label.ljust(_LABEL)
+        parts += [Prose(label, line.text, most_lines=most_lines)] if line.text else []
+        if line.command:
+            parts.append(Prose(" " * _LABEL if line.text else label, line.command))
+    parts += [_caution(one, most_lines=most_lines) for one in page.cautions[:n_cautions]]
+    n_more = len(page.cautions) - n_cautions
+    return [*parts, Prose("CAUTION ", f"{n_more} more: --verbose")] if n_more > 0 else parts
 
 
 class Prose:
@@ -64,121 +107,176 @@ class Prose:
     inside would break what is pasted.
     """
 
-    def __init__(self, word: str, text: str) -> None:
-        self._word = word
-        self._text = text
+    def __init__(
+        self,
+        word: str,
+        text: str,
+        *,
+        style: str = "",
+        label_style: str = "bold",
+        most_lines: int | None = None,
+    ) -> None:
+        self._word, self._text = word, text
+        self._style, self._label_style = style, label_style
+        self._most_lines = most_lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it; rich calls this."""
-        text = Text(self._text)
+        text = Text(self._text, style=self._style)
         width = max(options.max_width - len(self._word), _LEAST_COLUMNS)
         parts = (
             [part] if COMMAND in part.plain else part.wrap(console, width, overflow="fold")
             for part in text.split("\n")
         )
         lines = [line for part in parts for line in part]
+        if self._most_lines and len(lines) > self._most_lines and COMMAND not in self._text:
+            del lines[self._most_lines :]
+            lines[-1].truncate(width - len(_MORE))
+            lines[-1].rstrip()
+            lines[-1].append(_MORE)
         for index, line in enumerate(lines):
             word = self._word if index == 0 else " " * len(self._word)
-            yield Text.assemble((word, "bold"), line, no_wrap=True, overflow="ignore")
+            yield Text.assemble((word, self._label_style), line, no_wrap=True, overflow="ignore")
 
 
-def points_table(points: Sequence[PointRow]) -> RenderableType:
-    """Batch × (TPOT, throughput, median step, prediction, limit), a block per prompt and run."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    has_runs = len({row.run_label for row in points}) > 1
-    step = (
-        "step → predicted" if any(row.predicted_decode_step_s for row in points) else "median step"
-    )
-    for header in (["run"] if has_runs else []) + [
-        "prompt",
-        "batch",
-        "TTFT",
-        "TPOT ms",
-        "tok/s",
-        step,
-        "limited by",
-        "",
-    ]:
-        table.add_column(
-            header,
-            justify="left" if header in {"run", "limited by", ""} else "right",
-            no_wrap=header != "limited by",
+def numbers_text(numbers: tuple[Number, ...]) -> RenderableType:
+    """A row for each number: its interval, its limit, and where it stands between 0 and there."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+    has_interval = any(number.interval for number in numbers)
+    has_limit = any(number.limit is not None for number in numbers)
+    has_bar = any(number.places for number in numbers)
+    has_note = any(number.note for number in numbers)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    for is_there in (True, has_interval, has_limit, has_bar):
+        if is_there:
+            table.add_column(no_wrap=True)
+    if has_note:
+        table.add_column(overflow="fold")
+    for number in numbers:
+        limit = "" if number.limit is None else f"{number.limit_name} {format_number(number.limit)}"
+        cells = (
+            (f"  {number.name}", True),
+            (Text(number.text, style="bold"), True),
+            (number.unit, True),
+            (number.interval, has_interval),
+            (limit, has_limit),
+            (_bar(number), has_bar),
+            (number.note, has_note),
         )
-    for row in points:
-        cells = [
-            str(row.prompt_tokens),
-            str(row.batch_size),
-            duration_text(row.ttft_s),
-            _with_margin(row.tpot_s, 1e3),
-            _with_margin(row.decode_tokens_per_s, 1.0),
-            _predicted_text(row),
-            row.decode_limited_by or ABSENT_TEXT,
-            " ".join(row.flags),
-        ]
-        table.add_row(*([row.run_label] if has_runs else []), *cells)
+        table.add_row(*(cell for cell, is_there in cells if is_there))
     return table
 
 
-def explained_table(explained: Sequence[Explained]) -> RenderableType:
-    """Where the time of each point goes: a column for each part, as a share of what was measured."""
-    names = [
-        name
-        for name in dict.fromkeys(part.name for row in explained for part in row.parts)
-        if any_time(explained, name)
-    ]
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("phase", no_wrap=True)
-    for header in ["in×batch", "measured", *(_SHORT_NAMES.get(name, name) for name in names)]:
-        table.add_column(header, justify="right", no_wrap=True)
-    for row in explained:
-        seconds = {part.name: part.duration_s for part in row.parts}
-        shares = [_share_text(seconds.get(name), row.measured_s.value) for name in names]
-        table.add_row(
-            row.phase,
-            f"{row.prompt_tokens}×{row.batch_size}",
-            duration_text(row.measured_s),
-            *shares,
+class BriefTable:
+    """The first rows of a table, in the columns that have room: intervals go before columns do."""
+
+    def __init__(self, table: TextTable, most_rows: int) -> None:
+        self._table, self._most_rows = table, most_rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it; rich calls this."""
+        table = self._table
+        rows = table.rows[: self._most_rows]
+        if _width(table.header, rows) > options.max_width:
+            rows = tuple(tuple(cell.partition(" [")[0] for cell in row) for row in rows)
+        n_columns = len(table.header)
+        while n_columns > 2 and _width(table.header[:n_columns], rows) > options.max_width:
+            n_columns -= 1
+        kept = TextTable(
+            caption=table.caption,
+            header=table.header[:n_columns],
+            rows=tuple(row[:n_columns] for row in rows),
         )
-    return table
+        yield table_text(kept)
+        left_out = (
+            (len(table.rows) - len(rows), "row"),
+            (len(table.header) - n_columns, "column"),
+        )
+        more = [f"{n} more {what}{'s' * (n > 1)}" for n, what in left_out if n]
+        if more:
+            yield Text(f"… {' and '.join(more)}: --verbose")
 
 
-def any_time(explained: Sequence[Explained], name: str) -> bool:
-    """Does this part take any time anywhere (communication takes none on one device)?"""
-    return any(
-        abs(part.duration_s) > 0 for row in explained for part in row.parts if part.name == name
-    )
+def _width(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Of a table whose cells are not wrapped; a header is wrapped at its spaces."""
+    width = -_GAP
+    for index, name in enumerate(header):
+        cells = (len(row[index]) for row in rows)
+        width += _GAP + max(*map(len, (name.split() or [""])), *cells, 0)
+    return width
 
 
-def duration_text(estimate: Estimate | None) -> str:
-    """A duration with its interval, or the sign of absence."""
-    if estimate is None:
-        return ABSENT_TEXT
-    return format_duration(estimate.value)
+def table_text(table: TextTable) -> RenderableType:
+    """A table without lines: numbers to the right, all else to the left."""
+    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+    for index, name in enumerate(table.header):
+        is_number = index > 0 and all(_is_number(row[index]) for row in table.rows)
+        cells = max((len(row[index]) for row in table.rows), default=0)
+        drawn.add_column(
+            name,
+            justify="right" if is_number else "left",
+            overflow="fold",
+            # Where there is little room headers are wrapped, and long texts, not short cells.
+            min_width=cells if cells <= _SHORT_CELL else None,
+        )
+    for row in table.rows:
+        drawn.add_row(*(Text(cell) for cell in row))
+    return drawn
 
 
-def _with_margin(estimate: Estimate | None, factor_ratio: float) -> str:
-    """``31.8 ±0.5``: half of the interval's width; no margin where the repetitions carry none."""
-    if estimate is None:
-        return ABSENT_TEXT
-    value = format_number(estimate.value * factor_ratio)
-    if estimate.low is None or estimate.high is None:
-        return f"{value} (n={estimate.n_samples})"
-    return f"{value} ±{format_number((estimate.high - estimate.low) / 2 * factor_ratio)}"
+def _section(section: Section, page: Page) -> Iterator[RenderableType]:
+    """What a page says under a title, without its charts."""
+    tables = [table for table in section.tables if table is not page.table]
+    has_more = section.statements or section.cautions or tables or section.groups or section.files
+    if not (has_more or section.charts):
+        return
+    yield Text("")
+    yield Text(section.title.upper(), style="bold")
+    for statement in section.statements:
+        yield Prose("  ", statement.sentence)
+    for chart in section.charts:
+        yield Prose("  ", chart.finding)
+    for caution in section.cautions:
+        if caution not in page.cautions:
+            yield _caution(caution)
+    for table in tables:
+        yield Text(table.caption, style="italic")
+        yield Padding(table_text(table), (0, 0, 1, 0))
+    for group in section.groups:
+        yield Text(group.title, style="italic")
+        for name, value in group.facts:
+            yield Prose(f"  {name}: ", value, label_style="")
+    for what, path in section.files:
+        yield Prose(f"  {what}: ", path, label_style="")
 
 
-def _predicted_text(row: PointRow) -> str:
-    """``31.5 → 30.9 (-2 %)``.
-
-    The measured median step, what a model fitted without the point predicted for it, and its error.
-    """
-    measured, predicted = row.decode_step_s, row.predicted_decode_step_s
-    if predicted is None:
-        return ABSENT_TEXT if measured is None else format_number(measured.value * 1e3)
-    if measured is None:
-        return f"{ABSENT_TEXT} → {format_number(predicted.value * 1e3)}"
-    error = f"({predicted.value / measured.value - 1:+.0%})"
-    return f"{format_number(measured.value * 1e3)} → {format_number(predicted.value * 1e3)} {error}"
+def _is_number(cell: str) -> bool:
+    """A number, perhaps with its unit and interval, or the sign of absence."""
+    has_digit = any(letter.isdigit() for letter in cell)
+    n_letters = sum(letter.isalpha() for letter in cell)
+    return (has_digit and n_letters <= _UNIT_LETTERS) or cell in {"", ABSENT_TEXT}
 
 
-def _share_text(part_s: float | None, measured_s: float) -> str:
-    return ABSENT_TEXT if part_s is None else f"{part_s / measured_s:.0%}"
+def _caution(caution: Caution, *, style: str = "", most_lines: int | None = None) -> Prose:
+    text = f"{caution.text} – {caution.remedy}" if caution.remedy else caution.text
+    return Prose("CAUTION ", text, style=style, most_lines=most_lines)
+
+
+def _bar(number: Number) -> Text:
+    """``···━━●━━···│·``: the interval, the value in it, and the limit."""
+    places = number.places
+    if places is None:
+        return Text("")
+    cells = ["·"] * _BAR
+
+    def at(name: str) -> int:
+        return min(round(places[name] * (_BAR - 1)), _BAR - 1)
+
+    if "low" in places:
+        for cell in range(at("low"), at("high") + 1 if "high" in places else _BAR):
+            cells[cell] = "━"
+    if "limit" in places:
+        cells[at("limit")] = "│"
+    cells[at("value")] = "●"
+    return Text("".join(cells))

@@ -50,6 +50,7 @@ class VerifyView:
     title: str
     subtitle: str
     answer: str
+    verdict: str
     why: str
     trust: str
     """What the predictions rest on."""

@@ -1,28 +1,25 @@
 """Does each chart of a run of requests say what its view says, for readers who see no colours too?"""
 
 import itertools
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.report.marks import marks, words
 from tests.report.request_example import recorded_run
 
 from inferometer.records.slot_timeline import CellState, SlotTimeline, slices_of
 from inferometer.records.tokens import deliveries
 from inferometer.report.charts.catalogue import REQUEST_CHARTS, request_charts_of
 from inferometer.report.charts.first_token import ttft_parts_chart
-from inferometer.report.charts.frame import PALETTE
 from inferometer.report.charts.history import history_chart
 from inferometer.report.charts.load import kv_chart, preemption_chart, queue_chart
 from inferometer.report.charts.online import gap_chart
+from inferometer.report.charts.plot import Band, Boxes, Dots, Line, Text
 from inferometer.report.charts.slots import MAX_SEATS, MAX_SLICES, slots_chart
+from inferometer.report.charts.svg import SERIES_COLOURS, drawn
 from inferometer.report.charts.tails import tails_chart
 from inferometer.report.request_words import STATE_COLOURS, STATE_LETTERS
-
-
-def datasets(chart):
-    return [row for layer in chart.spec["layer"] for row in layer.get("data", {}).get("values", [])]
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +34,9 @@ def test_all_are_drawn_with_a_sentence_and_a_table(charts):
         assert "  " not in chart.finding
         assert chart.rows
         assert all(len(row) == len(chart.header) for row in chart.rows), chart.chart_id
-        text = json.dumps(chart.spec, allow_nan=False)
+        text = "".join(drawn(plot) for plot in chart.plots)
         assert "http" not in text
-        assert '"url"' not in text
+        assert "nan" not in text
 
 
 def test_without_data_nothing_is_drawn(request_example):
@@ -64,9 +61,9 @@ def test_where_the_first_token_waits(request_example):
     assert (name, int(n_requests)) == ("all requests", int(first.sum()))
     assert float(queue) == pytest.approx(queue_ms, rel=0.01)
     assert float(client) + float(queue) + float(prefill) == pytest.approx(float(whole), rel=0.01)
-    bars = [row for row in datasets(chart) if "part" in row]
-    assert bars[-1]["to"] == pytest.approx(100)
-    assert [bar["part"] for bar in bars] == ["queue", "prefill"]
+    bars = [mark for mark in marks(chart, Boxes) if mark.boxes]
+    assert bars[-1].boxes[0][1] == pytest.approx(100)
+    assert [bar.name for bar in bars] == ["queue", "prefill"]
     assert "of the mean TTFT is queue" in chart.finding
     assert "of the mean TTFT is queue" in request_example.five_lines.limit
 
@@ -80,34 +77,41 @@ def test_a_part_that_nobody_told_is_no_bar(request_example):
     )
     chart = ttft_parts_chart(view)
     assert "–" in chart.rows[0] or "queue, ms" not in chart.header
-    assert all(row["share"] > 0 for row in datasets(chart) if "part" in row)
+    assert all(box[1] > box[0] for mark in marks(chart, Boxes) for box in mark.boxes)
 
 
 def test_stalls_of_a_simulated_run_are_mapped(request_example):
     chart = gap_chart(request_example)
-    cells = [row for row in chart.spec["data"]["values"] if "value" in row]
+    cells = [box for mark in marks(chart, Boxes) for box in mark.boxes]
     tokens = deliveries(recorded_run())
-    assert sum(cell["n"] for cell in cells) == len(tokens.n_tokens) - len(
+    assert len(cells) == len(request_example.gaps.gap_s)
+    assert int(request_example.gaps.n_gaps.sum()) == len(tokens.n_tokens) - len(
         np.unique(tokens.request_index)
     )
-    assert "cividis" in json.dumps(chart.spec)
+    slow = request_example.gaps.gap_s.argmax()
+    hottest = max(marks(chart, Boxes), key=lambda mark: mark.colour)
+    assert request_example.gaps.time_s[slow] in {box[0] for box in hottest.boxes}
 
 
 def test_tails(request_example):
     chart = tails_chart(request_example)
     assert "TTFT exceeds 63.4 ms in half and ≥ 847 ms in 5 % of 599 requests" in chart.finding
-    rows = [row for row in datasets(chart) if "share" in row]
-    assert {row["series"] for row in rows} == {"TTFT", "TPOT", "E2E"}
-    assert any(row["note"] for row in rows)
-    assert all(row["low"] <= row["value"] <= row["high"] for row in rows if "low" in row)
-    assert "hollow" in json.dumps(chart.spec)
+    assert {mark.name for mark in marks(chart, Line)} == {"TTFT", "TPOT", "E2E"}
+    assert any(any(mark.is_hollow) for mark in marks(chart, Dots))
+    for band, line in zip(marks(chart, Band), marks(chart, Line), strict=True):
+        value_at = dict(zip(line.ys, line.xs, strict=True))
+        ends = {}
+        for x, share in band.outline:
+            ends.setdefault(share, []).append(x)
+        assert all(min(xs) <= value_at[share] <= max(xs) for share, xs in ends.items())
+    assert "hollow" in words(chart)
 
 
 def test_history_says_what_was_not_done(request_example):
     chart = history_chart(request_example)
     assert "14 of 599 requests were not that far" in chart.finding
-    dots = [row for row in datasets(chart) if "note" in row]
-    assert len([dot for dot in dots if dot["note"]]) >= 14
+    (undone,) = [mark for mark in marks(chart, Dots) if mark.colour == "c1"]
+    assert len(undone.xs) >= 14
 
 
 def test_load(request_example):
@@ -138,15 +142,15 @@ def test_slots(request_example):
     chart = slots_chart(request_example)
     assert chart.title == "What each seat did, steps 3000 to 3059"
     slices = slices_of(request_example.timeline)
-    rows = [row for row in datasets(chart) if "state" in row]
-    drawn = {(row["seat"], row["x"], row["to"], row["request"]) for row in rows}
-    assert drawn == {
-        (f"seat {s.seat}", s.first_step, s.first_step + s.n_steps, str(s.request_index))
-        for s in slices
+    bars = [mark for mark in marks(chart, Boxes) if mark.name]
+    shown = {
+        (int(top), round(left), round(right)) for mark in bars for left, right, top, _ in mark.boxes
     }
-    assert {row["state"][0] for row in rows} == {"C", "g", "E"}
-    assert any(row["label"] == "E" for row in rows)
-    assert any(row["label"].startswith("g 2") for row in rows)
+    assert shown == {(s.seat, s.first_step, s.first_step + s.n_steps) for s in slices}
+    assert {mark.name[0] for mark in bars} == {"C", "g", "E"}
+    labels = [mark.text for mark in marks(chart, Text)]
+    assert "E" in labels
+    assert any(label.startswith("g 2") for label in labels)
 
 
 def test_a_large_batch_stays_light():
@@ -165,9 +169,9 @@ def test_a_large_batch_stays_light():
     )
     view = type("View", (), {"timeline": timeline})()
     chart = slots_chart(view)
-    rows = [row for row in datasets(chart) if "state" in row]
-    assert 0 < len(rows) <= MAX_SLICES
-    assert len({row["seat"] for row in rows}) <= MAX_SEATS
+    boxes = [box for mark in marks(chart, Boxes) if mark.name for box in mark.boxes]
+    assert 0 < len(boxes) <= MAX_SLICES
+    assert len({int(box[2]) for box in boxes}) <= MAX_SEATS
     assert "of them are drawn" in chart.finding
 
 
@@ -229,8 +233,8 @@ def test_states_are_told_apart_by_everybody(vision):
 
 @pytest.mark.parametrize("vision", [name for name in VISION if name != "tritan"])
 def test_three_lines_are_told_apart(vision):
-    """Without blue cones, which one in ten thousand readers lacks, shapes alone tell blue from green."""
-    assert smallest_difference(PALETTE[:3], VISION[vision]) > 20
+    """Without blue cones, which one in ten thousand readers lacks, labels and dashes alone tell blue from green."""
+    assert smallest_difference(SERIES_COLOURS[:3], VISION[vision]) > 20
 
 
 def test_the_colours_of_vllms_own_timeline_would_fail():

@@ -1,18 +1,28 @@
 """What do charts with one row per point share: the order of rows, their labels, the height of the chart?"""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
-
-import altair as alt
+from typing import Final, NamedTuple
 
 from inferometer.report.cells import has_several_runs, point_label
-from inferometer.report.charts.frame import INK, Row, phone_lines, values
+from inferometer.report.charts.plot import Axis, Boxes, Mark, Plot, Text, tip
 from inferometer.report.views import PointRow
+from inferometer.units import format_duration, format_number
 
-MAX_LABEL_WIDTH: Final = 150
-ROW_HEIGHT: Final = 22
 MAX_ROWS: Final = 40
 """More rows than this are in the table only: bars thinner than a letter tell nothing."""
+_ROW_HEIGHT: Final = 34
+_FROM: Final = 0.46
+_TO: Final = 0.92
+"""Where the bars of a row lie: its label stands above them."""
+
+
+class Part(NamedTuple):
+    """A part of a bar, in percent of the whole."""
+
+    name: str
+    start: float
+    end: float
+    duration_s: float
 
 
 def labelled(points: Sequence[PointRow]) -> tuple[tuple[str, PointRow], ...]:
@@ -21,63 +31,71 @@ def labelled(points: Sequence[PointRow]) -> tuple[tuple[str, PointRow], ...]:
     return tuple((point_label(row, has_runs=has_runs), row) for row in points)
 
 
-def label_axis(
-    labels: Sequence[str], *title: str, n_all: int, rows: str = "rows: prompt × batch"
-) -> alt.Y:
-    """One row for each point, in the given order.
+def box_of(
+    row: int, start: float, end: float, *, rank: int = 0, n_of: int = 1
+) -> tuple[float, float, float, float]:
+    """The box of a bar in its row; where a row has several, this is number ``rank`` of ``n_of``."""
+    height = (_TO - _FROM) / n_of
+    top = row + _FROM + rank * height
+    return start, end, top, top + height * 0.92
 
-    The lines of the title lie flat above, from the left edge of the labels.
 
-    Where not all of the ``n_all`` rows are drawn, the title says so.
-    """
-    sort = list(dict.fromkeys(labels))
+def rows_plot(
+    labels: Sequence[str],
+    x: Axis,
+    marks: Sequence[Mark],
+    *notes: str,
+    n_all: int,
+    rows: str = "rows: prompt × batch",
+    row_height: int = _ROW_HEIGHT,
+) -> Plot:
+    """A row for each label, in the given order; where not all of ``n_all`` are drawn, it says so."""
     left_out = (
         f"the first {len(labels)} of {n_all} rows, the table has all" if n_all > len(labels) else ""
     )
-    lines = phone_lines([*title, rows, left_out])
-    axis = alt.Axis(
-        title=lines,
-        labelLimit=MAX_LABEL_WIDTH,
-        labelPadding=5,
-        ticks=False,
-        domain=False,
-        titleAngle=0,
-        titleAlign="left",
-        titleAnchor="end",
-        titleBaseline="bottom",
-        titleX=-min(MAX_LABEL_WIDTH, 6 * max(len(label) for label in sort)) - 5,
-        titleY=-8 - 15 * (len(lines) - 1),
-    )
-    return alt.Y(
-        "label:N",
-        sort=sort,
-        axis=axis,
-        scale=alt.Scale(domain=sort, paddingInner=0.25, paddingOuter=0.2),
+    return Plot(
+        x=x,
+        y=Axis(title=" · ".join(one for one in (*notes, rows, left_out) if one)),
+        marks=tuple(marks),
+        rows=tuple(labels),
+        height=row_height * len(labels),
     )
 
 
-def rows_height(labels: Sequence[str], *, row_height: int = ROW_HEIGHT) -> int:
-    """As high as the rows need."""
-    return max(3, len(set(labels))) * row_height
+def stacked(
+    rows: Sequence[tuple[str, Sequence[Part], float]], colours: Mapping[str, str]
+) -> list[Mark]:
+    """Bars made of parts, each in its colour, with the whole's duration at the right.
 
-
-def stacked_layers(
-    rows: Sequence[Row], totals: Sequence[Row], x: alt.X, y: alt.Y, colours: Mapping[str, str]
-) -> list[alt.Chart]:
-    """Bars made of parts, each in its colour, with the whole's duration as text at the right."""
-    names = list(colours)
-    colour = alt.Color(
-        "part:N",
-        sort=names,
-        scale=alt.Scale(domain=names, range=list(colours.values())),
-        legend=alt.Legend(title=None, columns=2),
-    )
-    tooltip = [
-        "label:N",
-        "part:N",
-        alt.Tooltip("share:Q", title="%", format=".3~r"),
-        alt.Tooltip("time:N"),
-    ]
-    bars = alt.Chart(values(rows)).mark_bar(stroke=INK, strokeWidth=0.5)
-    text = alt.Chart(values(totals)).mark_text(align="left", dx=6).encode(x=x, y=y, text="text:N")
-    return [bars.encode(x=x, x2="to:Q", y=y, color=colour, tooltip=tooltip), text]
+    Each row is a label, its parts, and the whole in seconds.
+    """
+    marks = list[Mark]()
+    for name, colour in colours.items():
+        chosen = [
+            (rank, label, part)
+            for rank, (label, parts, _) in enumerate(rows)
+            for part in parts
+            if part.name == name
+        ]
+        tips = [
+            tip(
+                (label, ""),
+                (name, format_duration(part.duration_s)),
+                ("share", f"{format_number(abs(part.end - part.start))} %"),
+            )
+            for _, label, part in chosen
+        ]
+        boxes = [box_of(rank, part.start, part.end) for rank, _, part in chosen]
+        marks.append(Boxes(boxes=boxes, name=name, colour=colour, tips=tips))
+    for rank, (_, parts, whole_s) in enumerate(rows):
+        right = max((max(part.start, part.end) for part in parts), default=0.0)
+        place = box_of(rank, 0, 0)
+        marks.append(
+            Text(
+                x=right + 1,
+                y=(place[2] + place[3]) / 2,
+                text=format_duration(whole_s),
+                anchor="start",
+            )
+        )
+    return marks

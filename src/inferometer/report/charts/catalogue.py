@@ -6,9 +6,8 @@ from typing import Final, TypeAlias
 
 from inferometer.report.charts.ceilings import ceilings_chart
 from inferometer.report.charts.first_token import ttft_parts_chart
-from inferometer.report.charts.frame import ChartSpec
 from inferometer.report.charts.history import history_chart, tpot_history_chart
-from inferometer.report.charts.latency import step_chart, ttft_chart
+from inferometer.report.charts.latency import step_chart, throughput_chart, ttft_chart
 from inferometer.report.charts.load import (
     holes_chart,
     kv_chart,
@@ -18,17 +17,17 @@ from inferometer.report.charts.load import (
 )
 from inferometer.report.charts.memory import memory_chart
 from inferometer.report.charts.online import gap_chart, in_flight_chart, lateness_chart
+from inferometer.report.charts.plot import Chart
 from inferometer.report.charts.predicted import predicted_chart
 from inferometer.report.charts.roofline import roofline_chart
 from inferometer.report.charts.slots import slots_chart
 from inferometer.report.charts.tails import tails_chart
-from inferometer.report.charts.throughput import throughput_chart
 from inferometer.report.charts.time_parts import decode_time_chart, prefill_time_chart
 from inferometer.report.charts.utilisation import utilisation_chart
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.views import SweepReportView
 
-ChartBuilder: TypeAlias = Callable[[SweepReportView], ChartSpec | None]
+ChartBuilder: TypeAlias = Callable[[SweepReportView], Chart | None]
 
 CHARTS: Final[tuple[ChartBuilder, ...]] = (
     roofline_chart,
@@ -47,7 +46,7 @@ CHARTS: Final[tuple[ChartBuilder, ...]] = (
 )
 
 
-def charts_of(view: SweepReportView) -> tuple[ChartSpec, ...]:
+def charts_of(view: SweepReportView) -> tuple[Chart, ...]:
     """The charts that this view has data for, in the order of the report."""
     return tuple(chart for build in CHARTS if (chart := build(view)) is not None)
 
@@ -55,7 +54,7 @@ def charts_of(view: SweepReportView) -> tuple[ChartSpec, ...]:
 # Which charts does a report on a run of requests draw, in which order?
 
 
-RequestChartBuilder: TypeAlias = Callable[[RequestReportView], ChartSpec | None]
+RequestChartBuilder: TypeAlias = Callable[[RequestReportView], Chart | None]
 
 REQUEST_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (
     tails_chart,
@@ -78,7 +77,7 @@ MEMORY_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (holes_chart, swap_chart
 """Of runs whose KV cache is not paged, or that swap."""
 
 
-def request_charts_of(view: RequestReportView) -> tuple[ChartSpec, ...]:
+def request_charts_of(view: RequestReportView) -> tuple[Chart, ...]:
     """The charts that this view has data for, in the order of the report."""
     return tuple(
         chart

@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final
 
-import altair as alt
-
 from inferometer.report.cells import has_several_runs
-from inferometer.report.charts.frame import (
-    MUTED,
-    ChartSpec,
-    Row,
-    finished,
-    series_channels,
-    values,
-    y_axis,
+from inferometer.report.charts.plot import (
+    Axis,
+    Chart,
+    Dots,
+    Line,
+    Mark,
+    Plot,
+    Rule,
+    colours_of,
+    tip,
 )
 from inferometer.report.views import CeilingMoment, SweepReportView
 from inferometer.units import format_duration, format_number, format_rate
@@ -25,53 +25,43 @@ evenly, its extremes kept in the table."""
 UNITS: Final = {"read": "B/s", "copy": "B/s", "matmul": "FLOP/s"}
 
 
-def ceilings_chart(view: SweepReportView) -> ChartSpec | None:
+def ceilings_chart(view: SweepReportView) -> Chart | None:
     """Each ceiling over the run's time, as a share of its own median: noise is scatter, drift is slope."""
     if not view.ceilings:
         return None
     lines = _lines(view.ceilings)
-    rows: list[Row] = []
+    colours, marks = colours_of(lines), list[Mark]()
     for name, moments in lines.items():
         middle = median(moment.value_per_s for moment in moments)
-        rows += [
-            {
-                "series": name,
-                "x": moment.elapsed_s,
-                "value": 100 * moment.value_per_s / middle,
-                "text": format_rate(moment.value_per_s, UNITS[moment.kind]),
-            }
-            for moment in moments[:: 1 + len(moments) // MAX_DRAWN]
+        shown = moments[:: 1 + len(moments) // MAX_DRAWN]
+        xs = [moment.elapsed_s for moment in shown]
+        ys = [100 * moment.value_per_s / middle for moment in shown]
+        tips = [
+            tip(
+                (name, format_rate(moment.value_per_s, UNITS[moment.kind])),
+                ("after", f"{moment.elapsed_s:.1f} s"),
+            )
+            for moment in shown
         ]
-    channels = series_channels(list(lines))
-    x = alt.X(
-        "x:Q", axis=alt.Axis(title="time since the start of the run, s", tickCount=6, grid=False)
-    )
-    numbers = [row["value"] for row in rows]
-    margin = max(1.0, 0.1 * (max(numbers) - min(numbers)))
-    scale = alt.Scale(domain=[min(numbers) - margin, max(numbers) + margin], nice=False)
-    y = alt.Y(
-        "value:Q",
-        scale=scale,
-        axis=y_axis("% of this ceiling's median", _mark_words(lines), tick_count=5),
-    )
-    tooltip = [
-        "series:N",
-        alt.Tooltip("text:N", title="ceiling"),
-        alt.Tooltip("x:Q", title="s", format=".1f"),
-    ]
-    data = alt.Chart(values(rows))
-    layers = [
-        alt.Chart(values([{"value": 100}])).mark_rule(color=MUTED, strokeDash=[4, 3]).encode(y=y),
-        data.mark_line(strokeWidth=1, opacity=0.4).encode(x=x, y=y, color=channels["color"]),
-        data.mark_point(filled=True, size=34, opacity=1).encode(
-            x=x, y=y, **channels, tooltip=tooltip
+        marks.append(Line(xs=xs, ys=ys, name=name, colour=colours[name], is_faint=True))
+        marks.append(Dots(xs=xs, ys=ys, name=name, colour=colours[name], tips=tips))
+    numbers = [y for mark in marks if isinstance(mark, Dots) for y in mark.ys]
+    room = max(1.0, 0.1 * (max(numbers) - min(numbers)))
+    plot = Plot(
+        x=Axis(title="time since the start of the run, s"),
+        y=Axis(
+            title="% of this ceiling's median", low=min(numbers) - room, high=max(numbers) + room
         ),
-    ]
-    return ChartSpec(
+        marks=(Rule(at=100, text="", tone="plain"), *marks),
+        height=240,
+        has_brush=True,
+        legend=_mark_words(lines),
+    )
+    return Chart(
         chart_id="ceilings",
         title="Ceilings of the machine during the run",
         finding=_finding(lines),
-        spec=finished(layers, height=240),
+        plots=(plot,),
         header=("ceiling", "probes", "first", "median", "last", "lowest", "highest"),
         rows=tuple(_cells(name, moments) for name, moments in lines.items()),
     )

@@ -4,23 +4,12 @@ Requests one by one, and percentiles of windows of time.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
-import altair as alt
+import numpy as np
 
-from inferometer.report.charts.frame import (
-    BAND_OPACITY,
-    MUTED,
-    PALETTE,
-    ChartSpec,
-    Row,
-    finished,
-    log_axis_domain,
-    series_channels,
-    values,
-    y_axis,
-)
+from inferometer.records.promises import Judgement
+from inferometer.report.charts.plot import Axis, Boxes, Chart, Dots, Line, Mark, Plot, Rule
 from inferometer.report.request_views import LatencyHistory, RequestReportView
 from inferometer.report.request_words import LATENCY_NAMES
 from inferometer.units import format_duration
@@ -28,34 +17,33 @@ from inferometer.units import format_duration
 _NAMES: Final = ("p50", "p90", "p99")
 
 
-def history_chart(view: RequestReportView) -> ChartSpec | None:
+def history_chart(view: RequestReportView) -> Chart | None:
     """TTFT against the time of the intended send; what was sent outside the steady state is shaded."""
-    return _chart(view.history)
+    return _chart(view.history, view.judgement)
 
 
-def tpot_history_chart(view: RequestReportView) -> ChartSpec | None:
+def tpot_history_chart(view: RequestReportView) -> Chart | None:
     """The same of TPOT."""
-    return _chart(view.tpot_history)
+    return _chart(view.tpot_history, view.judgement)
 
 
-def _chart(history: LatencyHistory | None) -> ChartSpec | None:
+def _chart(history: LatencyHistory | None, judgement: Judgement | None) -> Chart | None:
     if history is None or not (history.lower_s > 0).any():
         return None
     name = LATENCY_NAMES[history.latency]
-    dots = _dots(history)
-    lines = _lines(history)
-    x = alt.X(
-        "x:Q",
-        axis=alt.Axis(title="intended send, s since the start of the run", tickCount=6, grid=False),
+    plot = Plot(
+        x=Axis(title="intended send, s since the start of the run"),
+        y=Axis(title=f"{name}, ms (log scale)", scale="log"),
+        marks=(*_limits(history, judgement), *_marks(history)),
+        height=280,
+        has_brush=True,
+        legend=_legend(history),
     )
-    shades = _shades(history, x)
-    y = _latency_axis(history, dots, lines, has_shades=bool(shades))
-    layers = [*shades, *_dot_layers(dots, x, y), *_line_layers(lines, x, y)]
-    return ChartSpec(
+    return Chart(
         chart_id=f"{history.latency}-over-time",
         title=f"{name} over the time of the run",
         finding=_finding(history, name),
-        spec=finished(layers, height=280),
+        plots=(plot,),
         header=("sent from, s", "requests", "not done", "p50", "p90", "p99"),
         rows=tuple(
             _cells(history, i)
@@ -64,118 +52,57 @@ def _chart(history: LatencyHistory | None) -> ChartSpec | None:
     )
 
 
-def _latency_axis(
-    history: LatencyHistory, dots: Sequence[Row], lines: Sequence[Row], *, has_shades: bool
-) -> alt.Y:
-    """A logarithmic axis whose title says what is drawn."""
-    name = LATENCY_NAMES[history.latency]
-    scale = alt.Scale(
-        type="log", domain=log_axis_domain([row["value"] for row in (*dots, *lines)]), nice=False
-    )
+def _limits(history: LatencyHistory, judgement: Judgement | None) -> list[Mark]:
+    thresholds = () if judgement is None else judgement.thresholds
+    return [
+        Rule(at=1e3 * one.threshold.limit_s, text=f"SLO: {one.threshold.text}")
+        for one in thresholds
+        if one.threshold.metric == history.latency
+    ]
+
+
+def _legend(history: LatencyHistory) -> str:
+    n_drawn = int((history.lower_s > 0).sum())
     drawn = (
-        "each dot is a request"
-        if len(dots) == history.n_requests
-        else f"dots: {len(dots)} of {history.n_requests} requests"
+        "each small dot is a request"
+        if n_drawn == history.n_requests
+        else f"small dots: {n_drawn} of {history.n_requests} requests"
     )
-    shaded = " · shaded: warm-up and drain" if has_shades else ""
-    triangles = ", triangles: not done" if any(dot["note"] for dot in dots) else ""
-    window = (
-        f"lines: percentiles of windows of {format_duration(history.windows.width_s)}"
-        if lines
-        else ""
-    )
-    return alt.Y(
-        "value:Q",
-        scale=scale,
-        axis=y_axis(
-            f"{name}, ms (log scale)", f"{drawn}{triangles} · {window}{shaded}", tick_count=5
-        ),
-    )
-
-
-def _dot_layers(dots: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """Requests one by one; triangles are lower bounds."""
-    tooltip = [
-        alt.Tooltip("x:Q", title="s", format=".2f"),
-        alt.Tooltip("value:Q", title="ms", format=".4~r"),
-        alt.Tooltip("note:N", title=" "),
+    parts = [
+        drawn,
+        "orange: not done, at least" if history.is_bounded_below_only.any() else "",
+        f"lines: percentiles of windows of {format_duration(history.windows.width_s)}",
+        "shaded: warm-up and drain" if history.steady_s is not None else "",
     ]
-    layers = [
-        alt.Chart(values(dots))
-        .mark_point(filled=True, size=9, opacity=0.35, color=MUTED)
-        .encode(x=x, y=y, tooltip=tooltip),
-    ]
-    undone = [dot for dot in dots if dot["note"]]
-    if undone:
-        layers.append(
-            alt.Chart(values(undone))
-            .mark_point(shape="triangle-up", filled=False, size=36, color=MUTED)
-            .encode(x=x, y=y, tooltip=tooltip)
-        )
-    return layers
+    return " · ".join(part for part in parts if part)
 
 
-def _line_layers(lines: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """Percentiles of windows, each with its points."""
-    if not lines:
-        return []
-    channels = series_channels(
-        [one for one in _NAMES if any(row["series"] == one for row in lines)]
-    )
-    base = alt.Chart(values(lines))
-    shown = [
-        alt.Tooltip("series:N", title="percentile"),
-        alt.Tooltip("value:Q", title="ms", format=".4~r"),
-        alt.Tooltip("n:Q", title="requests"),
-    ]
-    return [
-        base.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=channels["color"]),
-        base.mark_point(filled=True, size=22, opacity=1).encode(
-            x=x, y=y, **channels, tooltip=shown
-        ),
-    ]
-
-
-def _dots(history: LatencyHistory) -> list[Row]:
-    """Requests one by one."""
-    columns = (
-        history.sent_s.tolist(),
-        history.lower_s.tolist(),
-        history.is_bounded_below_only.tolist(),
-    )
-    return [
-        {"x": x, "value": 1e3 * value, "note": "not done: at least" if is_bound else ""}
-        for x, value, is_bound in zip(*columns, strict=True)
-        if value > 0
-    ]
-
-
-def _shades(history: LatencyHistory, x: alt.X) -> list[alt.Chart]:
-    """What was sent before and after the steady state."""
-    if history.steady_s is None or not len(history.sent_s):
-        return []
-    first_s, last_s = float(history.sent_s[0]), float(history.sent_s[-1])
-    start_s, end_s = history.steady_s
-    rows: list[Row] = [
-        {"x": a, "x2": b, "note": note}
-        for a, b, note in ((first_s, start_s, "warm-up"), (end_s, last_s, "drain"))
-        if b > a
-    ]
-    if not rows:
-        return []
-    shade = alt.Chart(values(rows)).mark_rect(color=PALETTE[4], opacity=BAND_OPACITY)
-    return [shade.encode(x=x, x2="x2:Q", tooltip=[alt.Tooltip("note:N", title=" ")])]
-
-
-def _lines(history: LatencyHistory) -> list[Row]:
+def _marks(history: LatencyHistory) -> list[Mark]:
+    """Requests one by one, percentiles of windows, and what lies outside the steady state."""
+    is_shown = history.lower_s > 0
+    undone = is_shown & history.is_bounded_below_only
+    marks = list[Mark]()
+    for chosen, colour in ((is_shown & ~undone, "c5"), (undone, "c1")):
+        if chosen.any():
+            xs, ys = history.sent_s[chosen].tolist(), (1e3 * history.lower_s[chosen]).tolist()
+            marks.append(Dots(xs=xs, ys=ys, colour=colour, is_small=True))
     windows = history.windows
-    middles = (windows.start_s + windows.width_s / 2).tolist()
-    rows: list[Row] = []
-    for name, column in zip(_NAMES, (windows.p50_s, windows.p90_s, windows.p99_s), strict=True):
-        for x, value, n in zip(middles, column.tolist(), windows.n_samples.tolist(), strict=True):
-            if not math.isnan(value) and value > 0:
-                rows.append({"series": name, "x": x, "value": 1e3 * value, "n": n})
-    return rows
+    middles = windows.start_s + windows.width_s / 2
+    columns = (windows.p50_s, windows.p90_s, windows.p99_s)
+    for rank, (name, column) in enumerate(zip(_NAMES, columns, strict=True)):
+        values = np.where(column > 0, 1e3 * column, np.nan)
+        if not np.isnan(values).all():
+            marks.append(
+                Line(xs=middles.tolist(), ys=values.tolist(), name=name, colour=f"c{rank}")
+            )
+    if history.steady_s is not None and len(history.sent_s):
+        first_s, last_s = float(history.sent_s[0]), float(history.sent_s[-1])
+        start_s, end_s = history.steady_s
+        shown = 1e3 * history.lower_s[is_shown]
+        low, high = float(shown.min()) / 1.05, float(shown.max()) * 1.05
+        boxes = [(a, b, low, high) for a, b in ((first_s, start_s), (end_s, last_s)) if b > a]
+        marks += [Boxes(boxes=boxes, colour="shade")] if boxes else []
+    return marks
 
 
 def _finding(history: LatencyHistory, name: str) -> str:

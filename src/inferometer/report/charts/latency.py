@@ -1,22 +1,11 @@
-"""How long do the first token and a decode step take as prompts or batches grow?"""
+"""How long do the first token and a decode step take, and how many tokens come, as prompts or batches grow?"""
 
-from collections.abc import Sequence
-from typing import Any
-
-import altair as alt
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
 from inferometer.report.cells import estimate_cell, notes_text, statistic_text
-from inferometer.report.charts.frame import (
-    ChartSpec,
-    Row,
-    ends,
-    finished,
-    log_axis_domain,
-    measured_lines,
-    predicted_lines,
-    shared_x,
-    y_axis,
-)
+from inferometer.report.charts.plot import Axis as PlotAxis, Chart, Plot, Scale
 from inferometer.report.charts.series import (
     AXIS_IDS,
     AXIS_WORDS,
@@ -25,111 +14,91 @@ from inferometer.report.charts.series import (
     SeriesPoints,
     along,
     chart_title,
-    curve_rows,
+    curve_marks,
     drawn_lines,
     has_flags,
     left_out_text,
+    line_marks,
     place_text,
-    point_rows,
     series_along,
+    swept_axis,
     tested_values,
 )
-from inferometer.report.views import PointRow, SweepReportView
+from inferometer.report.views import PhaseName, PointRow, SweepReportView
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_number
 
-MS_PER_S = 1e3
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """A number of points that is drawn against what was swept."""
+
+    chart_id: str
+    title: str
+    axis_title: str
+    unit: str
+    column: str
+    pick: PickEstimate
+    factor_ratio: float
+    scale: Scale
+    usual_axis: Axis
+    phase: PhaseName | None
+    """Whose fitted curve is drawn beside."""
+    finding: Callable[[SeriesPoints, Axis], str]
 
 
-def ttft_chart(view: SweepReportView, axis: Axis = "prompt_tokens") -> ChartSpec | None:
+def ttft_chart(view: SweepReportView, axis: Axis = "prompt_tokens") -> Chart | None:
     """TTFT against what was swept: prompt tokens, a line for each batch, or the other way round."""
-    lines = series_along(view, axis, _ttft, usual_axis="prompt_tokens")
-    if not lines:
-        return None
-    drawn = drawn_lines(lines)
-    rows = point_rows(drawn, axis, _ttft, MS_PER_S)
-    curve = curve_rows(view, drawn, "prefill", axis, MS_PER_S)
-    numbers = [end for row in (*rows, *curve) for end in ends(row)]
-    scale = alt.Scale(type="log", domain=log_axis_domain(numbers), nice=False)
-    title = ("TTFT, ms (log scale)", *_statistic(lines, _ttft, has_curve=bool(curve)))
-    y = alt.Y("value:Q", scale=scale, axis=y_axis(*title, number_format=",~r", tick_count=5))
-    header, cells = _table(lines, axis, _ttft, "TTFT ms [95 %]")
-    return ChartSpec(
-        chart_id=f"ttft-vs-{AXIS_IDS[axis]}",
-        title=chart_title("Time to first token", axis),
-        finding=_growth(lines, axis, _ttft, "Time to first token"),
-        spec=_drawn(rows, curve, list(drawn), axis, y, "TTFT, ms"),
-        header=header,
-        rows=cells,
-    )
+    return _chart(view, axis, _TTFT)
 
 
-def step_chart(view: SweepReportView, axis: Axis = "batch_size") -> ChartSpec | None:
+def step_chart(view: SweepReportView, axis: Axis = "batch_size") -> Chart | None:
     """Median decode step against the batch, a line per prompt length, or the other way round."""
-    lines = series_along(view, axis, _step, usual_axis="batch_size")
+    return _chart(view, axis, _STEP)
+
+
+def throughput_chart(view: SweepReportView, axis: Axis = "batch_size") -> Chart | None:
+    """Output tokens per second of decode against what was swept, both in doublings."""
+    return _chart(view, axis, _THROUGHPUT)
+
+
+def _chart(view: SweepReportView, axis: Axis, kind: _Kind) -> Chart | None:
+    lines = series_along(view, axis, kind.pick, usual_axis=kind.usual_axis)
     if not lines:
         return None
     drawn = drawn_lines(lines)
-    rows = point_rows(drawn, axis, _step, MS_PER_S)
-    curve = curve_rows(view, drawn, "decode", axis, MS_PER_S)
-    title = ("median decode step, ms", *_statistic(lines, _step, has_curve=bool(curve)))
-    y = alt.Y("value:Q", scale=alt.Scale(zero=True, nice=True), axis=y_axis(*title, tick_count=5))
-    header, cells = _table(lines, axis, _step, "median step ms [95 %]")
-    return ChartSpec(
-        chart_id=f"step-vs-{AXIS_IDS[axis]}",
-        title=chart_title("Decode step", axis),
-        finding=_growth(lines, axis, _step, "A decode step"),
-        spec=_drawn(rows, curve, list(drawn), axis, y, "median step, ms"),
-        header=header,
-        rows=cells,
+    curve = (
+        [] if kind.phase is None else curve_marks(view, drawn, kind.phase, axis, kind.factor_ratio)
     )
-
-
-def _drawn(
-    rows: Sequence[Row],
-    curve: Sequence[Row],
-    names: Sequence[str],
-    axis: Axis,
-    y: alt.Y,
-    y_title: str,
-) -> dict[str, Any]:
-    x = shared_x(rows, curve, f"{AXIS_WORDS[axis]} (log scale)")
-    tooltip = _tooltip(AXIS_WORDS[axis], y_title)
-    return finished(
-        [
-            *predicted_lines(curve, names, x, y),
-            *measured_lines(rows, x, y, tooltip=tooltip, has_curve=bool(curve)),
-        ]
-    )
-
-
-def _ttft(row: PointRow) -> Estimate | None:
-    return row.ttft_s
-
-
-def _step(row: PointRow) -> Estimate | None:
-    return row.decode_step_s
-
-
-def _statistic(lines: SeriesPoints, pick: PickEstimate, *, has_curve: bool) -> tuple[str, str, str]:
-    estimates = [pick(row) for rows in lines.values() for row in rows]
-    return (
+    points = line_marks(drawn, axis, kind.pick, kind.factor_ratio, kind.unit)
+    estimates = [kind.pick(row) for rows in lines.values() for row in rows]
+    notes = (
         statistic_text(estimates),
-        notes_text(estimates, has_curve=has_curve, has_flags=has_flags(lines)),
+        notes_text(estimates, has_curve=bool(curve), has_flags=has_flags(lines)),
         left_out_text(lines),
     )
+    header, cells = _table(lines, axis, kind)
+    return Chart(
+        chart_id=f"{kind.chart_id}-vs-{AXIS_IDS[axis]}",
+        title=chart_title(kind.title, axis),
+        finding=kind.finding(lines, axis),
+        plots=(
+            Plot(
+                x=swept_axis(lines, axis),
+                y=PlotAxis(
+                    title=kind.axis_title, scale=kind.scale, has_zero=kind.scale == "linear"
+                ),
+                marks=(*curve, *points),
+                legend=" · ".join(note for note in notes if note),
+            ),
+        ),
+        header=header,
+        rows=cells,
+    )
 
 
-def _tooltip(x_title: str, y_title: str) -> list[alt.Tooltip]:
-    return [
-        alt.Tooltip("series:N", title="line"),
-        alt.Tooltip("x:Q", title=x_title, format="d"),
-        alt.Tooltip("value:Q", title=y_title, format=".3~r"),
-        alt.Tooltip("low:Q", title="from", format=".3~r"),
-        alt.Tooltip("high:Q", title="to", format=".3~r"),
-        alt.Tooltip("n:Q", title="repetitions"),
-        alt.Tooltip("flags:N", title="flags"),
-    ]
+def _growth_of(pick: PickEstimate, what: str) -> Callable[[SeriesPoints, Axis], str]:
+    return lambda lines, axis: _growth(lines, axis, pick, what)
 
 
 def _growth(lines: SeriesPoints, axis: Axis, pick: PickEstimate, what: str) -> str:
@@ -153,10 +122,37 @@ def _growth(lines: SeriesPoints, axis: Axis, pick: PickEstimate, what: str) -> s
     return f"{what}: {'; '.join(parts)}."
 
 
+def _gain(lines: SeriesPoints, axis: Axis) -> str:
+    parts: list[str] = []
+    what = "prompt length" if axis == "prompt_tokens" else "batch"
+    for name, rows in drawn_lines(lines).items():
+        first, last = _output(rows[0]), _output(rows[-1])
+        if first is None or last is None:
+            continue
+        prefix = f"{name}: " if len(lines) > 1 else ""
+        x_first, x_last = along(rows[0], axis), along(rows[-1], axis)
+        if x_first == x_last:
+            parts.append(
+                f"{prefix}{format_number(first.value)} output tok/s at {place_text(x_first, axis)}"
+            )
+            continue
+        gain = format_number(last.value / first.value)
+        growth = f"{format_number(x_last / x_first)} times the {what} yields {gain} times"
+        ends = (
+            f"{format_number(first.value)} → {format_number(last.value)} output tok/s, {what}"
+            f" {x_first} → {x_last}"
+        )
+        parts.append(f"{prefix}{growth} the throughput ({ends})")
+    parts += [text] if (text := left_out_text(lines)) else []
+    text = "; ".join(parts)
+    return f"{text[0].upper() if len(lines) == 1 else text[0]}{text[1:]}."
+
+
 def _table(
-    lines: SeriesPoints, axis: Axis, pick: PickEstimate, column: str
+    lines: SeriesPoints, axis: Axis, kind: _Kind
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """A row for each tested value, a column for each line."""
+    column = kind.column
     header = (
         AXIS_WORDS[axis],
         *(column if len(lines) == 1 else f"{line} {column}" for line in lines),
@@ -165,9 +161,62 @@ def _table(
     for name, rows in lines.items():
         for row in rows:
             found[along(row, axis), name] = " ".join(
-                (estimate_cell(pick(row), MS_PER_S), *row.flags)
+                (estimate_cell(kind.pick(row), kind.factor_ratio), *row.flags)
             )
     body = tuple(
         (str(x), *(found.get((x, name), "–") for name in lines)) for x in tested_values(lines, axis)
     )
     return header, body
+
+
+def _ttft(row: PointRow) -> Estimate | None:
+    return row.ttft_s
+
+
+def _step(row: PointRow) -> Estimate | None:
+    return row.decode_step_s
+
+
+def _output(row: PointRow) -> Estimate | None:
+    return row.decode_tokens_per_s
+
+
+_TTFT: Final = _Kind(
+    chart_id="ttft",
+    title="Time to first token",
+    axis_title="TTFT, ms (log scale)",
+    unit="TTFT, ms",
+    column="TTFT ms [95 %]",
+    pick=_ttft,
+    factor_ratio=1e3,
+    scale="log",
+    usual_axis="prompt_tokens",
+    phase="prefill",
+    finding=_growth_of(_ttft, "Time to first token"),
+)
+_STEP: Final = _Kind(
+    chart_id="step",
+    title="Decode step",
+    axis_title="median decode step, ms",
+    unit="median step, ms",
+    column="median step ms [95 %]",
+    pick=_step,
+    factor_ratio=1e3,
+    scale="linear",
+    usual_axis="batch_size",
+    phase="decode",
+    finding=_growth_of(_step, "A decode step"),
+)
+_THROUGHPUT: Final = _Kind(
+    chart_id="throughput",
+    title="Throughput",
+    axis_title="output tok/s of decode (log scale)",
+    unit="output tok/s",
+    column="output tok/s [95 %]",
+    pick=_output,
+    factor_ratio=1.0,
+    scale="log",
+    usual_axis="batch_size",
+    phase=None,
+    finding=_gain,
+)

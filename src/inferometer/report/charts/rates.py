@@ -4,27 +4,25 @@ Points whose run is not VALID are hollow. Closed loops go with their concurrency
 rate they stand in throughput against latency alone, as a line of their own.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
-import altair as alt
-
-from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.objectives import Threshold, parse_objective
 from inferometer.records.request_summaries import Percentile
-from inferometer.report.charts.frame import (
-    MUTED,
-    PAPER,
-    POINT_SIZE,
-    ChartSpec,
-    Row,
-    ends,
-    finished,
-    interval_fields,
-    log_axis_domain,
-    measured_lines,
-    series_channels,
-    values,
-    y_axis,
+from inferometer.report.charts.plot import (
+    Axis,
+    Chart,
+    Dots,
+    Line,
+    Mark,
+    Plot,
+    Rule,
+    band_of,
+    bar_of,
+    colours_of,
+    tip,
 )
 from inferometer.report.decision_views import RatePoint, RateView
 from inferometer.report.request_words import duration_cell, rate_text
@@ -55,174 +53,153 @@ _Pick: TypeAlias = tuple[str, Callable[[RatePoint], Percentile | None]]
 """A percentile's name, and where a run has it."""
 
 
-def ttft_rate_chart(view: RateView) -> ChartSpec | None:
+def ttft_rate_chart(view: RateView) -> Chart | None:
     """TTFT p50 and p95 against the offered rate, or the concurrency."""
     return _latency_chart(
         view, "TTFT", (("p50", lambda point: point.ttft_p50), ("p95", lambda point: point.ttft_p95))
     )
 
 
-def tpot_rate_chart(view: RateView) -> ChartSpec | None:
+def tpot_rate_chart(view: RateView) -> Chart | None:
     """TPOT p50 and p95 against the offered rate, or the concurrency."""
     return _latency_chart(
         view, "TPOT", (("p50", lambda point: point.tpot_p50), ("p95", lambda point: point.tpot_p95))
     )
 
 
-def goodput_rate_chart(view: RateView) -> ChartSpec | None:
+def goodput_rate_chart(view: RateView) -> Chart | None:
     """Goodput against the offered rate (dashed: all requests are good), or against concurrency."""
     traffic = _traffic(view)
     shown = [point for point in _placed(view) if point.good_requests_per_s is not None]
     if not shown:
         return None
-    rows: list[Row] = [
-        {
-            "x": _place(point),
-            "value": point.good_requests_per_s,
-            "flags": _flag(point),
-            "series": "goodput",
-            "run": point.label,
-        }
-        for point in shown
+    xs, ys = (
+        [_place(point) for point in shown],
+        [point.good_requests_per_s or 0.0 for point in shown],
+    )
+    end = 1.05 * max(*xs, *ys)
+    tips = [
+        tip(
+            (point.label, _flag(point)),
+            (traffic.header, format_number(x)),
+            ("good/s", format_number(y)),
+        )
+        for point, x, y in zip(shown, xs, ys, strict=True)
     ]
+    is_hollow = [bool(_flag(point)) for point in shown]
+    ideal = () if view.is_closed else (Line(xs=(0, end), ys=(0, end), colour="c5", dash="dashed"),)
+    notes = ("" if view.is_closed else "dashed: all that were offered", _hollow(shown))
     best = max(shown, key=lambda point: point.good_requests_per_s or 0.0)
-    return ChartSpec(
+    return Chart(
         chart_id="goodput-vs-rate",
         title=f"Goodput against {traffic.words}",
         finding=(
             f"Goodput is at most {format_number(best.good_requests_per_s or 0.0)} requests/s, "
             f"at {format_number(_place(best))} {traffic.unit}."
         ),
-        spec=finished(_goodput_layers(rows, traffic, is_closed=view.is_closed), height=260),
+        plots=(
+            Plot(
+                x=Axis(title=traffic.axis, low=0, high=1.05 * max(xs) if view.is_closed else end),
+                y=Axis(title="requests/s within every limit", low=0),
+                marks=(
+                    *ideal,
+                    Line(xs=xs, ys=ys, is_faint=True),
+                    Dots(xs=xs, ys=ys, is_hollow=is_hollow, tips=tips),
+                    *_marked(view),
+                ),
+                height=260,
+                legend=" · ".join(note for note in notes if note),
+            ),
+        ),
         header=("run", traffic.header, "good/s", "verdict"),
         rows=tuple(
-            (row["run"], format_number(row["x"]), format_number(row["value"]), row["flags"])
-            for row in rows
+            (point.label, format_number(x), format_number(y), _flag(point))
+            for point, x, y in zip(shown, xs, ys, strict=True)
         ),
     )
 
 
-def _goodput_layers(rows: Sequence[Row], traffic: _Traffic, *, is_closed: bool) -> list[alt.Chart]:
-    """Goodput, and behind it the line on which all offered requests are good."""
-    end = max(max(row["x"], row["value"]) for row in rows) * 1.05
-    x_end, y_end = (
-        (max(row["x"] for row in rows) * 1.05, max(row["value"] for row in rows) * 1.05)
-        if is_closed
-        else (end, end)
-    )
-    x = alt.X("x:Q", axis=_traffic_axis(traffic), scale=alt.Scale(domain=[0, x_end], nice=False))
-    dashed = "" if is_closed else "dashed: all that were offered"
-    axis = y_axis("requests/s within every limit", dashed, _hollow(rows), tick_count=5)
-    y = alt.Y("value:Q", axis=axis, scale=alt.Scale(domain=[0, y_end], nice=False))
-    ideal = alt.Chart(values([{"x": 0, "value": 0}, {"x": end, "value": end}])).mark_line(
-        strokeDash=[4, 3], color=MUTED, strokeWidth=1
-    )
-    behind = [] if is_closed else [ideal.encode(x=x, y=y)]
-    tooltip = [
-        alt.Tooltip("run:N"),
-        alt.Tooltip("x:Q", title=traffic.header, format=".3~r"),
-        alt.Tooltip("value:Q", title="good/s", format=".3~r"),
-    ]
-    return [*behind, *measured_lines(rows, x, y, tooltip=tooltip, has_curve=False)]
-
-
-def throughput_latency_chart(view: RateView) -> ChartSpec | None:
-    """Output tokens per second against TTFT p95."""
+def throughput_latency_chart(view: RateView) -> Chart | None:
+    """Output tokens per second against TTFT p95: a line through the runs in the order of their traffic."""
     shown = [
-        point
+        (point, 1e3 * point.ttft_p95.seconds.value, point.output_tokens_per_s.value)
         for point in view.points
-        if point.output_tokens_per_s is not None and point.ttft_p95 is not None
+        if point.output_tokens_per_s is not None
+        and point.ttft_p95 is not None
+        and point.ttft_p95.seconds.value > 0
     ]
     if len(shown) < 2:
         return None
-    rows = [row for point in shown if (row := _traded(point)) is not None]
-    most = max(rows, key=lambda row: float(row["value"]))
-    return ChartSpec(
+    marks = list[Mark]()
+    for name, colour in colours_of(_loop(point) for point, _, _ in shown).items():
+        chosen = sorted(
+            (one for one in shown if _loop(one[0]) == name),
+            key=lambda one: _place(one[0]) or one[2],
+        )
+        xs, ys = [x for _, x, _ in chosen], [y for _, _, y in chosen]
+        tips = [
+            tip(
+                (point.label, _flag(point)),
+                ("TTFT p95, ms", format_number(x)),
+                ("tok/s", format_number(y)),
+            )
+            for point, x, y in chosen
+        ]
+        is_hollow = [bool(_flag(point)) for point, _, _ in chosen]
+        marks.append(Line(xs=xs, ys=ys, name=name, colour=colour, is_faint=True))
+        marks.append(Dots(xs=xs, ys=ys, name=name, colour=colour, is_hollow=is_hollow, tips=tips))
+    _, ttft_ms, most = max(shown, key=lambda one: one[2])
+    return Chart(
         chart_id="throughput-latency",
         title="Throughput against TTFT",
         finding=(
-            f"The most output is {format_number(most['value'])} tok/s, at a TTFT p95 of"
-            f" {format_number(most['x'])} ms."
+            f"The most output is {format_number(most)} tok/s, at a TTFT p95 of"
+            f" {format_number(ttft_ms)} ms."
         ),
-        spec=finished(_trade_layers(rows), height=280),
+        plots=(
+            Plot(
+                x=Axis(title="TTFT p95, ms (log scale)", scale="log"),
+                y=Axis(title="output tok/s", has_zero=True),
+                marks=tuple(marks),
+                height=280,
+                legend=_hollow([point for point, _, _ in shown]),
+            ),
+        ),
         header=("run", "TTFT p95, ms", "output tok/s", "verdict"),
         rows=tuple(
-            (row["run"], format_number(row["x"]), format_number(row["value"]), row["flags"])
-            for row in rows
+            (point.label, format_number(x), format_number(y), _flag(point)) for point, x, y in shown
         ),
     )
 
 
-def _trade_layers(rows: Sequence[Row]) -> list[alt.Chart]:
-    """A line through the runs in the order of their traffic; flagged runs are hollow."""
-    x_scale = alt.Scale(type="log", domain=log_axis_domain([row["x"] for row in rows]), nice=False)
-    x = alt.X(
-        "x:Q",
-        scale=x_scale,
-        axis=alt.Axis(title="TTFT p95, ms (log scale)", format=",~r", tickCount=5, grid=False),
-    )
-    y = alt.Y(
-        "value:Q",
-        scale=alt.Scale(zero=True),
-        axis=y_axis("output tok/s", _hollow(rows), tick_count=5),
-    )
-    channels = series_channels(list(dict.fromkeys(row["series"] for row in rows)))
-    tooltip = [
-        alt.Tooltip("run:N"),
-        alt.Tooltip("x:Q", title="TTFT p95, ms", format=".4~r"),
-        alt.Tooltip("value:Q", title="tok/s", format=".4~r"),
-    ]
-    data = alt.Chart(values(rows))
-    layers = [
-        data.mark_line(strokeWidth=1.2, opacity=0.5).encode(
-            x=x, y=y, color=channels["color"], order=alt.Order("place:Q")
-        ),
-        data.mark_point(filled=True, size=POINT_SIZE, opacity=1).encode(
-            x=x, y=y, **channels, tooltip=tooltip
-        ),
-    ]
-    flagged = [row for row in rows if row["flags"]]
-    if flagged:
-        hollow = alt.Chart(values(flagged)).mark_point(
-            filled=True, size=POINT_SIZE * 0.3, opacity=1, color=PAPER
-        )
-        layers.append(hollow.encode(x=x, y=y, shape=channels["shape"]))
-    return layers
-
-
-def _latency_chart(view: RateView, name: str, picks: Sequence[_Pick]) -> ChartSpec | None:
-    traffic = _traffic(view)
-    rows = _latency_rows(view, picks)
-    if len({row["run"] for row in rows}) < 2:
+def _latency_chart(view: RateView, name: str, picks: Sequence[_Pick]) -> Chart | None:
+    traffic, placed = _traffic(view), _placed(view)
+    series = {
+        label: [(point, found) for point in placed if (found := _positive(pick(point))) is not None]
+        for label, pick in picks
+    }
+    if len({point.label for points in series.values() for point, _ in points}) < 2:
         return None
-    x_scale = alt.Scale(nice=False, zero=False, padding=12)
-    x = alt.X("x:Q", axis=_traffic_axis(traffic), scale=x_scale)
-    promised = _promised_rows(view, name)
-    shown = [end for row in rows for end in ends(row)] + [row["value"] for row in promised]
-    scale = alt.Scale(type="log", domain=log_axis_domain(shown))
-    y = alt.Y(
-        "value:Q",
-        scale=scale,
-        axis=y_axis(f"{name}, ms (log scale)", "bars: 95 % interval", _hollow(rows), tick_count=5),
-    )
-    tooltip = [
-        alt.Tooltip("run:N"),
-        alt.Tooltip("series:N", title=" "),
-        alt.Tooltip("value:Q", title="ms", format=".4~r"),
-    ]
-    shown_last = [row for row in rows if row["series"] == picks[-1][0]]
-    first, last = shown_last[0], shown_last[-1]
-    lines = measured_lines(rows, x, y, tooltip=tooltip, has_curve=False)
-    return ChartSpec(
+    limits = _limits(view, name)
+    marks: list[Mark] = [Rule(at=one.limit_s * 1e3, text=f"SLO: {one.text}") for one in limits]
+    for label, colour in zip(series, ("c5", "c0"), strict=True):
+        marks += _percentile_marks(series[label], label, colour, traffic)
+    return Chart(
         chart_id=f"{name.lower()}-vs-rate",
         title=f"{name} against {traffic.words}",
-        finding=(
-            f"{name} {picks[-1][0]} goes from {format_number(first['value'])} ms at"
-            f" {format_number(first['x'])} {traffic.unit} to {format_number(last['value'])} ms at"
-            f" {format_number(last['x'])}."
+        finding=_finding(name, picks[-1][0], series[picks[-1][0]], limits, traffic),
+        plots=(
+            Plot(
+                x=Axis(title=traffic.axis),
+                y=Axis(title=f"{name}, ms (log scale)", scale="log"),
+                marks=(*marks, *_marked(view)),
+                height=300,
+                legend=" · ".join(
+                    note for note in ("bars and band: 95 % interval", _hollow(placed)) if note
+                ),
+            ),
         ),
-        spec=finished([*_promised_lines(promised, y), *lines], height=260),
-        header=("run", traffic.header, *(f"{name} {series}" for series, _ in picks), "verdict"),
+        header=("run", traffic.header, *(f"{name} {label}" for label, _ in picks), "verdict"),
         rows=tuple(
             (
                 point.label,
@@ -233,70 +210,100 @@ def _latency_chart(view: RateView, name: str, picks: Sequence[_Pick]) -> ChartSp
                 ),
                 _flag(point),
             )
-            for point in _placed(view)
+            for point in placed
         ),
     )
 
 
-def _latency_rows(view: RateView, picks: Sequence[_Pick]) -> list[Row]:
-    rows: list[Row] = []
-    for series, pick in picks:
-        for point in _placed(view):
-            found = pick(point)
-            if found is not None and found.seconds.value > 0:
-                bounded = interval_fields(found.seconds, 1e3)
-                # An end that nobody saw, and one at 0, have no place on a logarithmic axis.
-                if not 0 < bounded.get("low", 1.0) <= bounded.get("high", 1.0) < float("inf"):
-                    bounded = {"value": bounded["value"], "n": bounded["n"]}
-                rows.append(
-                    {
-                        "series": series,
-                        "x": _place(point),
-                        "flags": _flag(point),
-                        "run": point.label,
-                    }
-                    | bounded
-                )
-    return rows
+def _percentile_marks(
+    points: Sequence[tuple[RatePoint, Percentile]], label: str, colour: str, traffic: _Traffic
+) -> list[Mark]:
+    """A line through the runs, its points, and for the upper percentile its band."""
+    xs = [_place(point) for point, _ in points]
+    ys = [found.seconds.value * 1e3 for _, found in points]
+    bars = [_bar(found) for _, found in points]
+    tips = [
+        tip(
+            (f"{label}, {point.label}", _flag(point)),
+            (traffic.header, format_number(x)),
+            ("latency", duration_cell(found.seconds)),
+        )
+        for (point, found), x in zip(points, xs, strict=True)
+    ]
+    known = [(x, bar) for x, bar in zip(xs, bars, strict=True) if bar is not None]
+    band = [band_of([x for x, _ in known], [bar for _, bar in known], colour=colour, name=label)]
+    return [
+        *(band if len(known) > 1 else []),
+        Line(xs=xs, ys=ys, name=label, colour=colour, dash="" if label == "p95" else "dashed"),
+        Dots(
+            xs=xs,
+            ys=ys,
+            name=label,
+            colour=colour,
+            bars=bars,
+            is_hollow=[bool(_flag(point)) for point, _ in points],
+            tips=tips,
+        ),
+    ]
 
 
-def _promised_rows(view: RateView, name: str) -> list[Row]:
+def _bar(found: Percentile) -> tuple[float, float] | None:
+    """An end that nobody saw, and one at 0, have no place on a logarithmic axis."""
+    bar = bar_of(found.seconds, 1e3)
+    return None if bar is None or bar[0] <= 0 else bar
+
+
+def _positive(found: Percentile | None) -> Percentile | None:
+    return None if found is None or found.seconds.value <= 0 else found
+
+
+def _finding(
+    name: str,
+    label: str,
+    points: Sequence[tuple[RatePoint, Percentile]],
+    limits: Sequence[Threshold],
+    traffic: _Traffic,
+) -> str:
+    """Where it crosses its limit; without a limit how it grows."""
+    places = sorted((_place(point), found.seconds.value) for point, found in points)
+    if limits and places:
+        limit_s = min(one.limit_s for one in limits)
+        for (x0, low_s), (x1, high_s) in pairwise(places):
+            if low_s <= limit_s < high_s:
+                share = math.log(limit_s / low_s) / math.log(high_s / low_s)
+                at = format_number(x0 + share * (x1 - x0))
+                return f"{name} {label} crosses its limit at {at} {traffic.unit}."
+        if places[-1][1] <= limit_s:
+            most = format_number(places[-1][0])
+            return f"{name} {label} stays below its limit up to {most} {traffic.unit}."
+    first, last = places[0], places[-1]
+    return (
+        f"{name} {label} goes from {format_number(first[1] * 1e3)} ms at"
+        f" {format_number(first[0])} {traffic.unit} to {format_number(last[1] * 1e3)} ms at"
+        f" {format_number(last[0])}."
+    )
+
+
+def _limits(view: RateView, name: str) -> list[Threshold]:
     """The limits of this latency."""
     limits = parse_objective(view.objective).thresholds if view.objective else ()
-    return [
-        {"value": limit.limit_s * 1e3, "text": f"promised: {limit.text}"}
-        for limit in limits
-        if limit.metric == name.lower()
-    ]
+    return [one for one in limits if one.metric == name.lower()]
 
 
-def _promised_lines(rows: Sequence[Row], y: alt.Y) -> list[alt.Chart]:
-    """A dashed line across for each limit, which says which it is."""
-    if not rows:
-        return []
-    data = alt.Chart(values(rows))
-    words = data.mark_text(align="left", baseline="bottom", dx=4, dy=-2, color=MUTED, fontSize=11)
-    return [
-        data.mark_rule(strokeDash=[4, 3], color=MUTED, strokeWidth=1).encode(y=y),
-        words.encode(y=y, x=alt.value(0), text="text:N"),
-    ]
+def _marked(view: RateView) -> list[Mark]:
+    """The capacity, and the user's own traffic."""
+    marks = list[Mark]()
+    if view.capacity_per_s is not None:
+        text = f"capacity {format_number(view.capacity_per_s)}"
+        marks.append(Rule(at=view.capacity_per_s, text=text, is_vertical=True, tone="capacity"))
+    if view.traffic_per_s is not None:
+        text = f"your traffic {format_number(view.traffic_per_s)}/s"
+        marks.append(Rule(at=view.traffic_per_s, text=text, is_vertical=True, tone="traffic"))
+    return marks
 
 
-def _traded(point: RatePoint) -> Row | None:
-    if (
-        point.output_tokens_per_s is None
-        or point.ttft_p95 is None
-        or point.ttft_p95.seconds.value <= 0
-    ):
-        return None
-    return {
-        "series": "open loop" if point.concurrency is None else "closed loop",
-        "x": 1e3 * point.ttft_p95.seconds.value,
-        "value": point.output_tokens_per_s.value,
-        "place": _place(point) or point.output_tokens_per_s.value,
-        "flags": _flag(point),
-        "run": point.label,
-    }
+def _loop(point: RatePoint) -> str:
+    return "open loop" if point.concurrency is None else "closed loop"
 
 
 def _traffic(view: RateView) -> _Traffic:
@@ -325,12 +332,8 @@ def _flag(point: RatePoint) -> str:
     return "" if point.verdict in {None, "VALID"} else str(point.verdict)
 
 
-def _hollow(rows: Sequence[Row]) -> str:
-    return _HOLLOW if any(row["flags"] for row in rows) else ""
-
-
-def _traffic_axis(traffic: _Traffic) -> alt.Axis:
-    return alt.Axis(title=traffic.axis, tickCount=6, grid=False)
+def _hollow(points: Sequence[RatePoint]) -> str:
+    return _HOLLOW if any(_flag(point) for point in points) else ""
 
 
 def rate_cells(point: RatePoint) -> tuple[str, ...]:

@@ -8,8 +8,17 @@ to the chart of the other one.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
-from inferometer.report.cells import has_several_runs
-from inferometer.report.charts.frame import Row, interval_fields
+from inferometer.report.cells import estimate_cell, has_several_runs
+from inferometer.report.charts.plot import (
+    Axis as PlotAxis,
+    Dots,
+    Line,
+    Mark,
+    band_of,
+    bar_of,
+    colours_of,
+    tip,
+)
 from inferometer.report.views import Curve, CurvePoint, PhaseName, PointRow, SweepReportView
 from inferometer.stats.estimate import Estimate
 
@@ -78,31 +87,46 @@ def series_name(run_label: str, other: int, axis: Axis, *, has_runs: bool) -> st
     return f"{run_label} · {fixed}" if has_runs else fixed
 
 
-def point_rows(
-    lines: SeriesPoints, axis: Axis, pick: PickEstimate, factor_ratio: float
-) -> list[Row]:
-    """One row for each measured point, in the display unit."""
-    rows: list[Row] = []
+def line_marks(
+    lines: SeriesPoints, axis: Axis, pick: PickEstimate, factor_ratio: float, unit: str
+) -> list[Mark]:
+    """Each line with its points, in the display unit; flagged points are hollow."""
+    marks = list[Mark]()
+    colours = colours_of(lines)
     for name, points in lines.items():
-        for row in points:
-            estimate = pick(row)
-            if estimate is not None:
-                rows.append(
-                    {"series": name, "x": along(row, axis), "flags": " ".join(row.flags)}
-                    | interval_fields(estimate, factor_ratio)
-                )
-    return rows
+        known = [(row, found) for row in points if (found := pick(row)) is not None]
+        xs = [float(along(row, axis)) for row, _ in known]
+        ys = [found.value * factor_ratio for _, found in known]
+        marks.append(Line(xs=xs, ys=ys, name=name, colour=colours[name], is_faint=True))
+        marks.append(
+            Dots(
+                xs=xs,
+                ys=ys,
+                name=name,
+                colour=colours[name],
+                bars=[bar_of(found, factor_ratio) for _, found in known],
+                is_hollow=[bool(row.flags) for row, _ in known],
+                tips=[
+                    tip(
+                        (name, ""),
+                        (AXIS_WORDS[axis], str(along(row, axis))),
+                        (unit, estimate_cell(found, factor_ratio)),
+                        ("repetitions", str(found.n_samples)),
+                        ("flags", " ".join(row.flags)),
+                    )
+                    for row, found in known
+                ],
+            )
+        )
+    return marks
 
 
-def curve_rows(
+def curve_marks(
     view: SweepReportView, lines: SeriesPoints, phase: PhaseName, axis: Axis, factor_ratio: float
-) -> list[Row]:
-    """One row for each point of the fitted curves that belong to a drawn line.
-
-    ``part`` tells inside the checked box from beyond.
-    """
+) -> list[Mark]:
+    """The fitted curves of the drawn lines: dashed inside the checked box, dotted beyond it."""
     has_runs = has_several_runs(row.run_label for row in view.points)
-    rows: list[Row] = []
+    colours, marks = colours_of(lines), list[Mark]()
     for curve in view.curves:
         if curve.phase != phase or len({_place(point, axis) for point in curve.points}) < 2:
             continue
@@ -110,8 +134,17 @@ def curve_rows(
         other = first.batch_size if axis == "prompt_tokens" else first.prompt_tokens
         name = series_name(curve.run_label, other, axis, has_runs=has_runs)
         if name in lines:
-            rows += _rows_of_curve(curve, axis, name, factor_ratio)
-    return rows
+            marks += _marks_of_curve(curve, axis, name, colours[name], factor_ratio)
+    return marks
+
+
+def swept_axis(lines: SeriesPoints, axis: Axis) -> PlotAxis:
+    """A doubling is a step to the right; ticks where something was measured."""
+    return PlotAxis(
+        title=f"{AXIS_WORDS[axis]} (log scale)",
+        scale="log2",
+        ticks=tuple(float(one) for one in tested_values(lines, axis)),
+    )
 
 
 def tested_values(lines: SeriesPoints, axis: Axis) -> tuple[int, ...]:
@@ -124,19 +157,33 @@ def has_flags(lines: SeriesPoints) -> bool:
     return any(row.flags for rows in lines.values() for row in rows)
 
 
-def _rows_of_curve(curve: Curve, axis: Axis, name: str, factor_ratio: float) -> list[Row]:
-    rows: list[Row] = []
-    was_inside = curve.points[0].is_inside_box
+def _marks_of_curve(
+    curve: Curve, axis: Axis, name: str, colour: str, factor_ratio: float
+) -> list[Mark]:
+    marks = list[Mark]()
+    whole = [point for point in curve.points if bar_of(point.duration_s) is not None]
+    if len(whole) > 1:
+        ends = [bar_of(point.duration_s, factor_ratio) or (0.0, 0.0) for point in whole]
+        xs = [float(_place(point, axis)) for point in whole]
+        marks.append(band_of(xs, ends, colour=colour, name=name))
+    parts = list[list[CurvePoint]]()
     for point in curve.points:
-        row = {"series": name, "x": _place(point, axis)} | interval_fields(
-            point.duration_s, factor_ratio
-        )
-        if point.is_inside_box != was_inside and rows:
+        if not parts or parts[-1][-1].is_inside_box != point.is_inside_box:
             # The border belongs to both parts, so that the line has no gap.
-            rows.append((row if point.is_inside_box else rows[-1]) | {"part": "beyond"})
-        rows.append(row | {"part": "inside" if point.is_inside_box else "beyond"})
-        was_inside = point.is_inside_box
-    return rows
+            parts.append(parts[-1][-1:] if parts else [])
+        parts[-1].append(point)
+    for part in parts:
+        is_inside = part[-1].is_inside_box and part[0].is_inside_box
+        marks.append(
+            Line(
+                xs=[float(_place(point, axis)) for point in part],
+                ys=[point.duration_s.value * factor_ratio for point in part],
+                name=name,
+                colour=colour,
+                dash="dashed" if is_inside else "dotted",
+            )
+        )
+    return marks
 
 
 def _spread(names: Sequence[str], n_kept: int) -> list[str]:

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Final
 
-import altair as alt
-
 from inferometer.records.slot_timeline import (
     CellState,
     Slice,
@@ -12,7 +10,7 @@ from inferometer.records.slot_timeline import (
     slices_of,
     state_shares,
 )
-from inferometer.report.charts.frame import GRID, INK, WIDTH, ChartSpec, Row, finished, values
+from inferometer.report.charts.plot import Axis, Boxes, Chart, Mark, Plot, Text, tip
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.request_words import (
     STATE_COLOURS,
@@ -25,19 +23,25 @@ from inferometer.units import format_fraction
 MAX_SEATS: Final = 48
 MAX_SLICES: Final = 1500
 """As many marks as a page can carry; seats beyond them are left to the trace."""
-_LETTER_WIDTH: Final = 9
 _ROW_HEIGHT: Final = 17
 _MAX_TABLE_ROWS: Final = 60
+_WIDTH: Final = 1000
+"""Of a usual screen: letters that have no room there are left out."""
+_COLOURS: Final = {
+    CellState.CONTEXT: "context",
+    CellState.GENERATION: "generation",
+    CellState.END: "end",
+}
 
 
-def slots_chart(view: RequestReportView) -> ChartSpec | None:
+def slots_chart(view: RequestReportView) -> Chart | None:
     """Seats against steps, where the run says who did what."""
     return None if view.timeline is None else timeline_chart(view.timeline)
 
 
 def timeline_chart(
     timeline: SlotTimeline, *, chart_id: str = "slot-timeline", who: str = ""
-) -> ChartSpec | None:
+) -> Chart | None:
     """Seats against steps; letters repeat the colours, white is idle.
 
     ``who`` stands before the title where there are several.
@@ -52,63 +56,90 @@ def timeline_chart(
         return None
     n_steps = timeline.states.shape[1]
     last = timeline.first_step + n_steps
-    rows = [_row(timeline, one, cell_width=WIDTH / n_steps) for one in drawn]
-    return ChartSpec(
+    return Chart(
         chart_id=chart_id,
         title=(
             f"{f'{who}: what' if who else 'What'} each seat did, steps {timeline.first_step} to"
             f" {last - 1}"
         ),
         finding=_finding(timeline, n_seats),
-        spec=finished(
-            _layers(timeline, rows, states, n_seats), height=max(60, _ROW_HEIGHT * n_seats)
+        plots=(
+            Plot(
+                x=Axis(
+                    title="step of the engine",
+                    low=timeline.first_step,
+                    high=timeline.first_step + n_steps,
+                ),
+                y=Axis(
+                    title="seat, from the top",
+                    low=n_seats,
+                    high=0,
+                    ticks=tuple(seat + 0.5 for seat in range(n_seats)),
+                    labels=tuple(str(seat) for seat in range(n_seats)),
+                ),
+                marks=tuple(_marks(timeline, drawn, states, n_seats)),
+                height=max(60, _ROW_HEIGHT * n_seats),
+            ),
         ),
         header=("seat", "did", "request", "steps", "tokens", "from", "for"),
         rows=tuple(_cells(timeline, one) for one in drawn[:_MAX_TABLE_ROWS]),
     )
 
 
-def _layers(
-    timeline: SlotTimeline, rows: Sequence[Row], states: Sequence[CellState], n_seats: int
-) -> list[alt.Chart]:
+def _marks(
+    timeline: SlotTimeline, drawn: Sequence[Slice], states: Sequence[CellState], n_seats: int
+) -> list[Mark]:
     """A row for each seat, a bar for each slice, letters on the bars."""
-    last = timeline.first_step + timeline.states.shape[1]
-    x_scale = alt.Scale(domain=[timeline.first_step, last], nice=False)
-    x = alt.X(
-        "x:Q",
-        scale=x_scale,
-        axis=alt.Axis(
-            title="step of the engine", tickCount=10, format="d", grid=False, tickMinStep=1
-        ),
-    )
-    names = [f"seat {seat}" for seat in range(n_seats)]
-    y = alt.Y(
-        "seat:N",
-        sort=names,
-        scale=alt.Scale(domain=names, padding=0.08),
-        axis=alt.Axis(title=None, grid=False),
-    )
-    domain = [_legend_name(state) for state in states]
-    colour = alt.Color(
-        "state:N",
-        sort=domain,
-        scale=alt.Scale(domain=domain, range=[STATE_COLOURS[state] for state in states]),
-    )
-    tooltip = ["state:N", "request:N", "seat:N", "steps:N", alt.Tooltip("tokens:Q"), "time:N"]
-    whole = [{"seat": name, "x": timeline.first_step, "to": last} for name in names]
-    layers = [
-        alt.Chart(values(whole)).mark_bar(fill=GRID, fillOpacity=0.35).encode(x=x, x2="to:Q", y=y),
-        alt.Chart(values(rows))
-        .mark_bar(stroke="white", strokeWidth=0.6)
-        .encode(x=x, x2="to:Q", y=y, color=colour, tooltip=tooltip),
-    ]
+    first, n_steps = timeline.first_step, timeline.states.shape[1]
+    idle = [(first, first + n_steps, seat + 0.06, seat + 0.94) for seat in range(n_seats)]
+    marks: list[Mark] = [Boxes(boxes=idle, colour="idle")]
     for state in states:
-        labelled = [row for row in rows if row["label"] and row["state"] == _legend_name(state)]
-        if labelled:
-            ink = INK if state is CellState.CONTEXT else "white"
-            text = alt.Chart(values(labelled)).mark_text(fontSize=9, color=ink)
-            layers.append(text.encode(x=alt.X("middle:Q", scale=x_scale), y=y, text="label:N"))
-    return layers
+        chosen = [one for one in drawn if one.state == state]
+        marks.append(
+            Boxes(
+                boxes=[
+                    (
+                        one.first_step + 0.04,
+                        one.first_step + one.n_steps - 0.04,
+                        one.seat + 0.06,
+                        one.seat + 0.94,
+                    )
+                    for one in chosen
+                ],
+                name=f"{STATE_LETTERS[state]}  {STATE_NAMES[state]}",
+                colour=_COLOURS[state],
+                tips=[_tip(timeline, one) for one in chosen],
+            )
+        )
+        marks += [
+            Text(
+                x=one.first_step + one.n_steps / 2,
+                y=one.seat + 0.5,
+                text=label,
+                is_wide_only=True,
+                looks="on-light" if state is CellState.CONTEXT else "on-dark",
+            )
+            for one in chosen
+            if (label := _label(one, cell_width=_WIDTH / n_steps))
+        ]
+    return marks
+
+
+def _label(one: Slice, *, cell_width: float) -> str:
+    letter = STATE_LETTERS[one.state]
+    long, room = f"{letter} {one.request_index}", one.n_steps * cell_width
+    return long if room >= 7 * len(long) else letter if room >= 9 else ""
+
+
+def _tip(timeline: SlotTimeline, one: Slice) -> str:
+    last = one.first_step + one.n_steps - 1
+    return tip(
+        (STATE_NAMES[one.state], f"request {one.request_index}"),
+        ("seat", str(one.seat)),
+        ("steps", str(last) if one.n_steps == 1 else f"{one.first_step} to {last}"),
+        ("tokens", str(one.n_tokens)),
+        ("for", slot_time_text(timeline, one.duration_ns)),
+    )
 
 
 def _n_drawn(timeline: SlotTimeline, slices: Sequence[Slice]) -> int:
@@ -117,30 +148,6 @@ def _n_drawn(timeline: SlotTimeline, slices: Sequence[Slice]) -> int:
     while n_seats > 1 and sum(one.seat < n_seats for one in slices) > MAX_SLICES:
         n_seats -= 1
     return n_seats
-
-
-def _legend_name(state: CellState) -> str:
-    return f"{STATE_LETTERS[state]}  {STATE_NAMES[state]}"
-
-
-def _row(timeline: SlotTimeline, one: Slice, *, cell_width: float) -> Row:
-    letter = STATE_LETTERS[one.state]
-    room = one.n_steps * cell_width
-    long = f"{letter} {one.request_index}"
-    label = long if room >= 7 * len(long) else letter if room >= _LETTER_WIDTH else ""
-    last = one.first_step + one.n_steps - 1
-    return {
-        "seat": f"seat {one.seat}",
-        "x": one.first_step,
-        "to": one.first_step + one.n_steps,
-        "middle": one.first_step + one.n_steps / 2,
-        "state": _legend_name(one.state),
-        "request": str(one.request_index),
-        "steps": str(one.first_step) if one.n_steps == 1 else f"{one.first_step} to {last}",
-        "tokens": one.n_tokens,
-        "time": slot_time_text(timeline, one.duration_ns),
-        "label": label,
-    }
 
 
 def _finding(timeline: SlotTimeline, n_seats: int) -> str:

@@ -3,38 +3,34 @@
 from collections.abc import Sequence
 from typing import Final
 
-import altair as alt
-
 from inferometer.report.cells import ABSENT_TEXT, estimate_cell, has_several_runs, statistic_text
-from inferometer.report.charts.bars import MAX_ROWS, label_axis, rows_height, stacked_layers
-from inferometer.report.charts.frame import ChartSpec, Row, finished
+from inferometer.report.charts.bars import MAX_ROWS, Part, rows_plot, stacked
+from inferometer.report.charts.first_token import SHARES
+from inferometer.report.charts.plot import Axis, Chart
 from inferometer.report.views import Explained, PhaseName, SweepReportView
-from inferometer.units import format_duration, format_number
+from inferometer.units import format_number
 
 COLOURS: Final = {
-    "launch": "#e69f00",
-    "weights": "#0072b2",
-    "kv": "#56b4e9",
-    "matmul": "#d55e00",
-    "attention": "#cc79a7",
-    "logits": "#009e73",
-    "per_sequence": "#f0e442",
-    "communication": "#882255",
-    "unexplained": "#c4c9ce",
+    "launch": "c4",
+    "weights": "c0",
+    "kv": "c6",
+    "matmul": "c1",
+    "attention": "c3",
+    "logits": "c2",
+    "per_sequence": "c5",
+    "communication": "c7",
+    "unexplained": "idle",
 }
-"""Areas, not lines: each has a dark stroke, a legend in the order of the stack, and the table
-beside it."""
-OTHER_COLOUR: Final = "#999999"
 
 
-def decode_time_chart(view: SweepReportView) -> ChartSpec | None:
+def decode_time_chart(view: SweepReportView) -> Chart | None:
     """The parts of a decode step, as shares of what was measured."""
     return _time_chart(
         view, "decode", chart_id="time-decode", title="Where the time of a decode step goes"
     )
 
 
-def prefill_time_chart(view: SweepReportView) -> ChartSpec | None:
+def prefill_time_chart(view: SweepReportView) -> Chart | None:
     """The parts of a prefill, as shares of what was measured."""
     return _time_chart(
         view, "prefill", chart_id="time-prefill", title="Where the time of a prefill goes"
@@ -43,49 +39,31 @@ def prefill_time_chart(view: SweepReportView) -> ChartSpec | None:
 
 def _time_chart(
     view: SweepReportView, phase: PhaseName, *, chart_id: str, title: str
-) -> ChartSpec | None:
+) -> Chart | None:
     explained = [row for row in view.explained if row.phase == phase and row.measured_s.value > 0]
     names = _names(explained)
     if not names:
         return None
     has_runs = has_several_runs(row.run_label for row in explained)
-    shown = explained[:MAX_ROWS]
-    labels = [_label(row, has_runs=has_runs) for row in shown]
     rows = [
-        bar
-        for label, row in zip(labels, shown, strict=True)
-        for bar in _bar_rows(row, names, label)
+        (_label(row, has_runs=has_runs), _parts(row, names), row.measured_s.value)
+        for row in explained[:MAX_ROWS]
     ]
-    lowest = min(0.0, *(row["from"] for row in rows))
-    highest = max(100.0, *(row["to"] for row in rows))
-    scale = alt.Scale(domain=[lowest, highest * 1.35], nice=False)
-    x = alt.X(
-        "from:Q",
-        scale=scale,
-        axis=alt.Axis(title="% of the measured median", values=[0, 20, 40, 60, 80, 100]),
-    )
-    y = label_axis(
-        labels,
+    shares = [share for _, parts, _ in rows for part in parts for share in (part.start, part.end)]
+    lowest, highest = min(0.0, *shares), max(100.0, *shares)
+    plot = rows_plot(
+        [label for label, _, _ in rows],
+        Axis(title="% of the measured median", low=lowest, high=highest * 1.12, ticks=SHARES),
+        stacked(rows, {name: COLOURS.get(name.replace(" ", "_"), "c5") for name in names}),
         _statistic(explained),
         "left of 0: the parts exceed what was measured" if lowest < 0 else "",
         n_all=len(explained),
     )
-    totals: list[Row] = [
-        {
-            "label": label,
-            "from": max(bar["to"] for bar in rows if bar["label"] == label),
-            "text": format_duration(row.measured_s.value),
-        }
-        for label, row in zip(labels, shown, strict=True)
-    ]
-    colours = {name: COLOURS.get(name.replace(" ", "_"), OTHER_COLOUR) for name in names}
-    return ChartSpec(
+    return Chart(
         chart_id=chart_id,
         title=title,
         finding=_finding(explained),
-        spec=finished(
-            stacked_layers(rows, totals, x, y, colours), height=rows_height(labels, row_height=24)
-        ),
+        plots=(plot,),
         header=("point", "measured ms", *(f"{name} ms" for name in names), "limited by"),
         rows=tuple(_cells(row, names, _label(row, has_runs=has_runs)) for row in explained),
     )
@@ -111,31 +89,19 @@ def _names(explained: Sequence[Explained]) -> list[str]:
     return sorted(found, key=lambda name: name == "unexplained")
 
 
-def _bar_rows(row: Explained, names: Sequence[str], label: str) -> list[Row]:
+def _parts(row: Explained, names: Sequence[str]) -> list[Part]:
     """Positive parts stack to the right of 0, negative ones to its left."""
     seconds = {_words(part.name): part.duration_s for part in row.parts}
-    bars: list[Row] = []
-    right = left = 0.0
+    parts, right, left = list[Part](), 0.0, 0.0
     for name in names:
         share = 100 * seconds.get(name, 0.0) / row.measured_s.value
-        if share == 0:
-            continue
-        start = right if share > 0 else left
-        right, left = (start + share, left) if share > 0 else (right, start + share)
-        bars.append(
-            {
-                "label": label,
-                "part": name,
-                "share": share,
-                "from": start,
-                "to": start + share,
-                "time": format_duration(seconds[name]),
-            }
-        )
-    return [
-        bar | {"from": min(bar["from"], bar["to"]), "to": max(bar["from"], bar["to"])}
-        for bar in bars
-    ]
+        if share > 0:
+            parts.append(Part(name, right, right + share, seconds[name]))
+            right += share
+        elif share < 0:
+            parts.append(Part(name, left + share, left, seconds[name]))
+            left += share
+    return parts
 
 
 def _finding(explained: Sequence[Explained]) -> str:

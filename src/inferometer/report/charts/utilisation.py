@@ -3,20 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-import altair as alt
-
 from inferometer.report.cells import estimate_cell, notes_text, statistic_text
-from inferometer.report.charts.bars import MAX_ROWS, label_axis, labelled, rows_height
-from inferometer.report.charts.frame import (
-    INK,
-    PALETTE,
-    ChartSpec,
-    Row,
-    ends,
-    finished,
-    interval_fields,
-    values,
-)
+from inferometer.report.charts.bars import MAX_ROWS, box_of, labelled, rows_plot
+from inferometer.report.charts.plot import Axis, Boxes, Chart, Line, Mark, bar_of, tip
 from inferometer.report.views import PointRow, SweepReportView
 from inferometer.units import format_number
 
@@ -24,7 +13,7 @@ NAMES: Final = ("MBU of decode", "MFU of prefill")
 PERCENT: Final = 100.0
 
 
-def utilisation_chart(view: SweepReportView) -> ChartSpec | None:
+def utilisation_chart(view: SweepReportView) -> Chart | None:
     """MBU and MFU of each point against the measured ceilings, as bars with intervals."""
     points = [
         pair
@@ -33,29 +22,23 @@ def utilisation_chart(view: SweepReportView) -> ChartSpec | None:
     ]
     if not points:
         return None
-    rows = [row for label, point in points[:MAX_ROWS] for row in _bar_rows(label, point)]
     estimates = [
         estimate for _, point in points for estimate in (point.mbu_fraction, point.mfu_fraction)
     ]
-    labels = [label for label, _ in points[:MAX_ROWS]]
-    highest = max(ends(row)[1] for row in rows)
-    x = alt.X(
-        "value:Q",
-        scale=alt.Scale(domain=[0, max(100.0, highest)], nice=False),
-        axis=alt.Axis(title="% of the measured ceiling", tickCount=5),
-    )
-    y = label_axis(
-        labels,
-        "% of the measured ceiling",
+    plot = rows_plot(
+        [label for label, _ in points[:MAX_ROWS]],
+        Axis(title="% of the measured ceiling", low=0, ticks=(0, 20, 40, 60, 80, 100)),
+        _marks(points[:MAX_ROWS]),
         statistic_text(estimates),
         notes_text(estimates),
         n_all=len(points),
+        row_height=44,
     )
-    return ChartSpec(
+    return Chart(
         chart_id="utilisation",
         title="Memory bandwidth (MBU) and arithmetic (MFU) in use",
         finding=_finding([point for _, point in points]),
-        spec=finished(_layers(rows, x, y), height=rows_height(labels, row_height=30)),
+        plots=(plot,),
         header=(
             "point",
             "MBU % of measured",
@@ -67,43 +50,27 @@ def utilisation_chart(view: SweepReportView) -> ChartSpec | None:
     )
 
 
-def _layers(rows: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+def _marks(points: Sequence[tuple[str, PointRow]]) -> list[Mark]:
     """A pair of bars for each point, and their intervals."""
-    offset = alt.YOffset("series:N", sort=list(NAMES))
-    colour = alt.Color(
-        "series:N",
-        scale=alt.Scale(domain=list(NAMES), range=[PALETTE[0], PALETTE[4]]),
-        legend=alt.Legend(title=None),
-    )
-    tooltip = [
-        "label:N",
-        "series:N",
-        alt.Tooltip("value:Q", title="%", format=".3~r"),
-        alt.Tooltip("n:Q", title="repetitions"),
-    ]
-    bars = (
-        alt.Chart(values(rows))
-        .mark_bar(stroke=INK, strokeWidth=0.6)
-        .encode(x=x, y=y, yOffset=offset, color=colour, tooltip=tooltip)
-    )
-    layers = [bars]
-    with_bar = [row for row in rows if "low" in row]
-    if with_bar:
-        layers.append(
-            alt.Chart(values(with_bar))
-            .mark_rule(color=INK, strokeWidth=1.5)
-            .encode(x=alt.X("low:Q"), x2="high:Q", y=y, yOffset=offset)
-        )
-    return layers
-
-
-def _bar_rows(label: str, point: PointRow) -> list[Row]:
-    pairs = zip(NAMES, (point.mbu_fraction, point.mfu_fraction), strict=True)
-    return [
-        {"label": label, "series": name} | interval_fields(estimate, PERCENT)
-        for name, estimate in pairs
-        if estimate is not None
-    ]
+    marks: list[Mark] = [Boxes(boxes=[(0, 100, 0, 0)])]
+    for rank, (name, colour) in enumerate(zip(NAMES, ("c0", "c4"), strict=True)):
+        found = [
+            (row, label, estimate)
+            for row, (label, point) in enumerate(points)
+            if (estimate := (point.mbu_fraction, point.mfu_fraction)[rank]) is not None
+        ]
+        boxes = [box_of(row, 0, one.value * PERCENT, rank=rank, n_of=2) for row, _, one in found]
+        tips = [
+            tip((label, ""), (name, f"{estimate_cell(one, PERCENT)} %"), ("n", str(one.n_samples)))
+            for _, label, one in found
+        ]
+        marks.append(Boxes(boxes=boxes, name=name, colour=colour, tips=tips))
+        for box, (_, _, one) in zip(boxes, found, strict=True):
+            ends = bar_of(one, PERCENT)
+            if ends is not None:
+                middle = (box[2] + box[3]) / 2
+                marks.append(Line(xs=ends, ys=(middle, middle), colour="end", is_faint=True))
+    return marks
 
 
 def _finding(points: list[PointRow]) -> str:

@@ -3,25 +3,14 @@
 from collections.abc import Sequence
 from statistics import median
 
-import altair as alt
-
 from inferometer.report.cells import estimate_cell, notes_text
-from inferometer.report.charts.frame import (
-    POINT_SIZE,
-    ChartSpec,
-    Row,
-    finished,
-    log_axis_domain,
-    series_channels,
-    values,
-    y_axis,
-)
-from inferometer.report.charts.predicted import BAND_FRACTION, identity_layers
+from inferometer.report.charts.plot import Axis, Chart, Dots, Line, Mark, Plot, colours_of, tip
+from inferometer.report.charts.predicted import BAND_FRACTION, identity_marks
 from inferometer.report.verify_tables import ClaimRow, VerifyView, error_cell
 from inferometer.units import format_number
 
 
-def verified_charts(view: VerifyView) -> tuple[ChartSpec, ...]:
+def verified_charts(view: VerifyView) -> tuple[Chart, ...]:
     """A chart for each unit in which something was measured."""
     units = dict.fromkeys(claim.unit for claim in view.claims if claim.measured is not None)
     return tuple(
@@ -33,14 +22,13 @@ def verified_charts(view: VerifyView) -> tuple[ChartSpec, ...]:
     )
 
 
-def _chart(unit: str, claims: Sequence[ClaimRow]) -> ChartSpec:
+def _chart(unit: str, claims: Sequence[ClaimRow]) -> Chart:
     """Measured against predicted, both with their intervals, with y = x and a band of ±10 %."""
-    rows = [_row(claim) for claim in claims]
-    return ChartSpec(
+    return Chart(
         chart_id=f"verified-{unit.replace('/', '-per-').replace(' ', '-')}",
         title=f"Predicted against measured, {unit}",
         finding=_finding(claims),
-        spec=finished(_layers(unit, claims, rows), height=380),
+        plots=(_plot(unit, claims),),
         header=("at", "metric", "predicted", "measured", "error", "verdict"),
         rows=tuple(
             (
@@ -56,72 +44,60 @@ def _chart(unit: str, claims: Sequence[ClaimRow]) -> ChartSpec:
     )
 
 
-def _layers(unit: str, claims: Sequence[ClaimRow], rows: Sequence[Row]) -> list[alt.Chart]:
+def _plot(unit: str, claims: Sequence[ClaimRow]) -> Plot:
     """The line of equality, both intervals as a cross, and the points."""
-    domain = log_axis_domain(
-        [
-            row[key]
-            for row in rows
-            for key in ("x", "x_low", "x_high", "value", "low", "high")
-            if key in row
+    marks, numbers = list[Mark](), list[float]()
+    for name, colour in colours_of(claim.series for claim in claims).items():
+        pairs = [
+            (claim, claim.measured)
+            for claim in claims
+            if claim.series == name and claim.measured is not None
         ]
-    )
+        for claim, measured in pairs:
+            low, high = claim.predicted.low, claim.predicted.high
+            if low is not None and high is not None and low > 0:
+                ys = (measured.value, measured.value)
+                marks.append(Line(xs=(low, high), ys=ys, colour=colour, is_faint=True))
+                numbers += [low, high]
+        marks.append(
+            Dots(
+                xs=[claim.predicted.value for claim, _ in pairs],
+                ys=[measured.value for _, measured in pairs],
+                name=name,
+                colour=colour,
+                # An end at 0 has no place on a logarithmic axis.
+                bars=[
+                    (one.low, one.high)
+                    if one.low is not None and one.high is not None and one.low > 0
+                    else None
+                    for _, one in pairs
+                ],
+                is_hollow=[claim.verdict != "held" for claim, _ in pairs],
+                tips=[_tip(unit, claim) for claim, _ in pairs],
+            )
+        )
+        numbers += [x for claim, one in pairs for x in (claim.predicted.value, one.value)]
     words = (
-        "line: measured = predicted · band: ±10 % · bars: 95 % measured, 90 % predicted",
+        "line: measured = predicted · band: ±10 %",
+        "bars: 95 % measured, 90 % predicted · hollow: not held",
         notes_text(one.measured for one in claims),
     )
-    title = (f"measured, {unit} (log scale)", " · ".join(text for text in words if text))
-    x_axis = alt.Axis(title=f"predicted, {unit} (log scale)", format=",~r", tickCount=5, grid=False)
-    x = alt.X("x:Q", scale=alt.Scale(type="log", domain=domain, nice=False), axis=x_axis)
-    y_domain = [domain[0] * (1 - BAND_FRACTION), domain[1] * (1 + BAND_FRACTION)]
-    y = alt.Y(
-        "value:Q",
-        scale=alt.Scale(type="log", domain=y_domain, nice=False),
-        axis=y_axis(*title, tick_count=5),
+    return Plot(
+        x=Axis(title=f"predicted, {unit} (log scale)", scale="log"),
+        y=Axis(title=f"measured, {unit} (log scale)", scale="log"),
+        marks=(*identity_marks(min(numbers) / 1.15, max(numbers) * 1.15), *marks),
+        height=380,
+        legend=" · ".join(text for text in words if text),
     )
-    channels = series_channels(list(dict.fromkeys(row["series"] for row in rows)))
-    tooltip = [
-        "metric:N",
-        alt.Tooltip("at:N", title=" "),
-        alt.Tooltip("x:Q", title=f"predicted, {unit}", format=".3~r"),
-        alt.Tooltip("value:Q", title=f"measured, {unit}", format=".3~r"),
-        "error:N",
-        "verdict:N",
-    ]
-    bounded = alt.Chart(values([row for row in rows if "low" in row]))
-    all_rows = alt.Chart(values(rows))
-    return [
-        *identity_layers(domain, x, y),
-        all_rows.mark_rule(strokeWidth=2).encode(
-            x=alt.X("x_low:Q"), x2="x_high:Q", y=y, color=channels["color"]
-        ),
-        bounded.mark_rule(strokeWidth=2).encode(
-            x=x, y=alt.Y("low:Q"), y2="high:Q", color=channels["color"]
-        ),
-        all_rows.mark_point(filled=True, size=POINT_SIZE, opacity=1).encode(
-            x=x, y=y, **channels, tooltip=tooltip
-        ),
-    ]
 
 
-def _row(claim: ClaimRow) -> Row:
-    measured = claim.measured
-    if measured is None:
-        raise ValueError(f"{claim.metric} at {claim.at} was not measured")
-    row: Row = {
-        "series": claim.series,
-        "metric": claim.metric,
-        "at": claim.at,
-        "x": claim.predicted.value,
-        "x_low": claim.predicted.low,
-        "x_high": claim.predicted.high,
-        "value": measured.value,
-        "error": error_cell(claim.error_fraction),
-        "verdict": claim.verdict,
-    }
-    # An end at 0 has no place on a logarithmic axis.
-    has_ends = measured.low is not None and measured.low > 0
-    return row | {"low": measured.low, "high": measured.high} if has_ends else row
+def _tip(unit: str, claim: ClaimRow) -> str:
+    return tip(
+        (f"{claim.metric}, {claim.at}", claim.verdict),
+        (f"predicted, {unit}", estimate_cell(claim.predicted)),
+        (f"measured, {unit}", estimate_cell(claim.measured)),
+        ("error", error_cell(claim.error_fraction)),
+    )
 
 
 def _finding(claims: Sequence[ClaimRow]) -> str:

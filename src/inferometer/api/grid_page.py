@@ -1,13 +1,12 @@
-"""How does a grid look in the terminal: findings first, then a row for each point?"""
+"""What is there to read of a grid: findings first, then a row for each point?"""
 
 from collections.abc import Callable
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from inferometer import __version__
 from inferometer.api.grid import GridAnswer, GridPoint
+from inferometer.report.page import Page
+from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_bytes, format_duration, format_fraction, format_number
 
@@ -31,35 +30,34 @@ _WITH_INTERVAL: Final = (
 _NAMES: Final = {"usd_per_million_tokens": "$/1M tok", "mbu_fraction": "MBU", "mfu_fraction": "MFU"}
 
 
-def grid_text(answer: GridAnswer) -> RenderableType:
+def grid_page(answer: GridAnswer) -> Page:
     """What the points say, and the points."""
     n_answered = sum(point.refused is None for point in answer.points)
     n_points = len(answer.points)
     refused = "" if n_answered == n_points else f"; {n_answered} of {n_points} points answered"
-    head = f"ANSWER {answer.title}{refused}"
-    lines = [Text(head, style="bold")]
-    lines += [Text(f"- {finding.sentence}") for finding in answer.findings]
-    return Group(*lines, Text(""), _table(answer))
+    return Page(
+        title=f"{answer.title}{refused}",
+        table=_table(answer),
+        findings=tuple(finding.sentence for finding in answer.findings),
+        tool_version=__version__,
+    )
 
 
-def _table(answer: GridAnswer) -> RenderableType:
-    numbers = _shown([point.numbers for point in answer.points])
-    words = _shown([point.words for point in answer.points])
+def _table(answer: GridAnswer) -> TextTable:
+    numbers = _names_of([point.numbers for point in answer.points])
+    words = _names_of([point.words for point in answer.points])
     has_refused = any(point.refused for point in answer.points)
-    table = Table(
+    header = (
         *(name.replace("_", " ") for name in answer.axes),
         *(_heading(name) for name in numbers),
         *(name.replace("_", " ") for name in words),
         *(("no answer because",) if has_refused else ()),
-        box=None,
-        pad_edge=False,
     )
-    for point in answer.points:
-        table.add_row(*_row(point, numbers, words, has_refused=has_refused))
-    return table
+    rows = (_row(point, numbers, words, has_refused=has_refused) for point in answer.points)
+    return TextTable(caption="Point by point", header=header, rows=tuple(map(tuple, rows)))
 
 
-def _shown(rows: list[dict[str, Estimate | None]] | list[dict[str, str | None]]) -> list[str]:
+def _names_of(rows: list[dict[str, Estimate | None]] | list[dict[str, str | None]]) -> list[str]:
     """Names that at least one point has a value of."""
     return list(dict.fromkeys(name for row in rows for name, one in row.items() if one is not None))
 

@@ -1,15 +1,16 @@
-"""How does a capacity look in the terminal: the bracket, what breaks, and every probe?"""
+"""What is a capacity, and what is there to read of it: the bracket, what misses first, every probe?"""
 
 import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from inferometer import __version__
 from inferometer.api.answer import Answer
 from inferometer.decide.capacity import Capacity, Probe
+from inferometer.report.decision_page import decision_sections
+from inferometer.report.decision_views import DecisionView, ProbePoint
+from inferometer.report.page import Chip, Number, Page, lines_of
+from inferometer.report.tables import TextTable
 from inferometer.simulate.cluster_config import Router
 from inferometer.stats.estimate import Verdict
 from inferometer.units import format_duration, format_number
@@ -117,38 +118,101 @@ def _row(probe: Probe) -> ProbeRow:
     )
 
 
-def capacity_text(answer: CapacityAnswer) -> RenderableType:
+def capacity_page(answer: CapacityAnswer) -> Page:
     """The estimate and its interval first, then what misses first, then every probe."""
-    likely = answer.levels[0]
-    found = likely.capacity
-    parts: list[RenderableType] = [
-        Text(f"ANSWER {headline(answer)}", style="bold"),
-        Text(f"WHY    {_why(found)}"),
-    ]
-    parts += [Text(f"MISSES first: {found.weakest}")] if found.weakest else []
-    if (
-        answer.router is not None
-        and answer.n_replicas is not None
-        and found.located_load is not None
-    ):
-        each = format_number(found.located_load / answer.n_replicas)
-        parts.append(
-            Text(
-                f"EACH   {each} {answer.unit} of {answer.n_replicas} replicas behind a"
-                f" {answer.router} router, simulated together"
+    found = answer.levels[0].capacity
+    view = DecisionView(
+        probes=tuple(
+            ProbePoint(
+                offered_load=probe.offered_load,
+                effort=probe.effort,
+                verdict=probe.verdict,
+                margin_ratio=probe.margin_ratio,
+                why=probe.why,
             )
-        )
-    parts.append(Text(f"STEPS  {_ends(answer.levels)} {answer.unit}: {answer.step_times_from}"))
-    parts += [Text(f"NEXT   {answer.next_step}")] if answer.next_step else []
-    parts += [Text(""), _probes(found, answer.unit), Text("")] if found.probes else []
-    n_probes = sum(len(level.capacity.probes) for level in answer.levels)
-    parts.append(
-        Text(
-            f"SPENT  {n_probes} probes,"
-            f" {format_duration(sum(level.probe_s for level in answer.levels))} of traffic"
-        )
+            for probe in found.probes
+        ),
+        unit=answer.unit,
+        kept_load=found.kept_load,
+        broken_load=found.broken_load,
     )
-    return Group(*parts)
+    sections = decision_sections(view)
+    charts = [chart for section in sections for chart in section.charts]
+    n_probes = sum(len(level.capacity.probes) for level in answer.levels)
+    spent = format_duration(sum(level.probe_s for level in answer.levels))
+    return Page(
+        title=_title(answer),
+        subtitle=f"{answer.engine} · {n_probes} probes, {spent} of traffic",
+        chips=_chips(answer),
+        numbers=_numbers(answer),
+        table=_probes(found, answer.unit) if found.probes else None,
+        chart=charts[0] if charts else None,
+        lines=lines_of(
+            ("WHY", f"misses first: {found.weakest}" if found.weakest else found.why),
+            (
+                "TRUST",
+                f"{_why(found)}; {_ends(answer.levels)} {answer.unit}: {answer.step_times_from}",
+            ),
+            ("NEXT", answer.next_step or ""),
+        ),
+        sections=sections,
+        tool_version=__version__,
+    )
+
+
+def _title(answer: CapacityAnswer) -> str:
+    found = answer.levels[0].capacity
+    replicas = "" if answer.router is None else f", {answer.n_replicas} replicas"
+    subject = f"{answer.model_id}{replicas}, {answer.workload_name}"
+    load = found.kept_load if found.located_load is None else found.located_load
+    if load is None:
+        return f"{subject}: no load was shown to meet {answer.objective}"
+    return f"{subject}: up to {format_number(load)} {answer.unit} meet {answer.objective}"
+
+
+def _chips(answer: CapacityAnswer) -> tuple[Chip, ...]:
+    found = answer.levels[0].capacity
+    if found.located_load is None and found.kept_load is None:
+        return (Chip(verdict="undecided" if found.probes else "missed", text=found.why),)
+    if found.is_resolved:
+        return (Chip(verdict="met", text="located, and shown"),)
+    if found.is_located:
+        return (Chip(verdict="met", text="located"),)
+    return (Chip(verdict="undecided", text=f"not located: {found.why}"),)
+
+
+def _numbers(answer: CapacityAnswer) -> tuple[Number, ...]:
+    """The estimate between what was shown to meet and to miss the SLO; of each replica."""
+    found = answer.levels[0].capacity
+    located, kept, broken = found.located_load, found.kept_load, found.broken_load
+    if located is None:
+        shown = (("shown to meet it", kept), ("shown to miss it", broken))
+        return tuple(
+            Number(name=name, value=load, unit=answer.unit)
+            for name, load in shown
+            if load is not None
+        )
+    bracket = "; ".join(
+        f"{words}: {format_number(load)}"
+        for words, load in (("shown to meet it", kept), ("to miss it", broken))
+        if load is not None
+    )
+    whole = kept is not None and broken is not None and kept <= located <= broken
+    numbers = [
+        Number(
+            name="capacity",
+            value=located,
+            unit=answer.unit,
+            low=kept if whole else None,
+            high=broken if whole else None,
+            note=bracket,
+        )
+    ]
+    if answer.router is not None and answer.n_replicas is not None:
+        each = located / answer.n_replicas
+        note = f"of {answer.n_replicas} behind a {answer.router} router, simulated together"
+        numbers.append(Number(name="each replica", value=each, unit=answer.unit, note=note))
+    return tuple(numbers)
 
 
 def _why(found: CapacityRow) -> str:
@@ -174,45 +238,19 @@ def _ends(levels: tuple[PacedCapacity, ...]) -> str:
     )
 
 
-def headline(answer: CapacityAnswer) -> str:
-    """The estimate and its interval in words."""
-    found = answer.levels[0].capacity
-    replicas = "" if answer.router is None else f", {answer.n_replicas} replicas"
-    asked = f"{answer.model_id}{replicas}, {answer.workload_name}:"
-    shown = (("shown to meet it", found.kept_load), ("to miss it", found.broken_load))
-    bracket = "; ".join(
-        f"{words}: {format_number(load)}" for words, load in shown if load is not None
-    )
-    if found.located_load is None:
-        meets = (
-            "no load was shown to meet"
-            if found.kept_load is None
-            else f"{format_number(found.kept_load)} {answer.unit} meet"
-        )
-        misses = (
-            ""
-            if found.broken_load is None or found.kept_load is None
-            else f", {format_number(found.broken_load)} miss it"
-        )
-        return f"{asked} {meets} {answer.objective}{misses}"
-    return (
-        f"{asked} up to {format_number(found.located_load)} {answer.unit} meet"
-        f" {answer.objective}{f' ({bracket})' if bracket else ''}"
-    )
-
-
-def _probes(found: CapacityRow, unit: str) -> RenderableType:
-    table = Table(unit, "requests", "verdict", "seen / limit", "weakest", box=None, pad_edge=False)
-    for probe in found.probes:
-        margin = "–" if probe.margin_ratio is None else format_number(probe.margin_ratio)
-        table.add_row(
+def _probes(found: CapacityRow, unit: str) -> TextTable:
+    rows = tuple(
+        (
             format_number(probe.offered_load),
             f"{probe.n_requests:,}",
             probe.verdict,
-            margin,
+            "–" if probe.margin_ratio is None else format_number(probe.margin_ratio),
             probe.why,
         )
-    return table
+        for probe in found.probes
+    )
+    header = (unit, "requests", "verdict", "seen / limit", "weakest")
+    return TextTable(caption="Every probe", header=header, rows=rows)
 
 
 def _number(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What do slots of a batch look like as one file that opens anywhere?"""
+"""What is there to read of the slots of a batch?"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,8 +9,8 @@ from rich.text import Text
 
 from inferometer.records.slot_timeline import Cells, CellState, SlotTimeline, state_shares
 from inferometer.report.charts.slots import timeline_chart
+from inferometer.report.page import Line, Page, Section
 from inferometer.report.request_words import STATE_LETTERS, STATE_NAMES, slot_time_text
-from inferometer.report.sections import Page, Section, figure_of
 from inferometer.report.tables import TextTable
 from inferometer.units import format_fraction
 
@@ -21,7 +21,7 @@ class TimelineView:
 
     title: str
     subtitle: str
-    answers: tuple[tuple[str, str], ...]
+    lines: tuple[Line, ...]
     timelines: tuple[tuple[str, SlotTimeline], ...]
     tables: tuple[TextTable, ...] = ()
     definitions: tuple[tuple[str, str], ...] = ()
@@ -34,19 +34,22 @@ def timeline_page_of(view: TimelineView) -> Page:
         timeline_chart(one, chart_id=f"slot-timeline-{rank}", who=name)
         for rank, (name, one) in enumerate(view.timelines)
     ]
-    figures = tuple(figure_of(chart) for chart in charts if chart is not None)
+    shown = tuple(chart for chart in charts if chart is not None)
     sections = (
-        Section(id="numbers", title="What came of it", nav="Numbers", tables=view.tables),
-        Section(id="slots", title="Who sits where", nav="Slots", figures=figures),
+        Section(id="numbers", title="What came of it?", nav="Numbers", tables=view.tables),
         Section(
-            id="method", title="Method and definitions", nav="Method", definitions=view.definitions
+            id="slots", title="What does each slot of the batch do?", nav="Slots", charts=shown
+        ),
+        Section(
+            id="method", title="What do the words mean?", nav="Method", definitions=view.definitions
         ),
     )
     return Page(
         title=view.title,
         subtitle=view.subtitle,
         tool_version=view.tool_version,
-        answers=view.answers,
+        lines=view.lines,
+        chart=shown[0] if shown else None,
         sections=sections,
     )
 

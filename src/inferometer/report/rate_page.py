@@ -1,10 +1,10 @@
-"""What do several runs of requests look like as one file that opens anywhere?"""
+"""What is there to read of several runs of requests side by side?"""
 
 from typing import Final
 
 from inferometer.report import online_tables, request_tables
 from inferometer.report.charts.first_token import ttft_parts_rate_chart
-from inferometer.report.charts.frame import ChartSpec
+from inferometer.report.charts.plot import Chart
 from inferometer.report.charts.rates import (
     goodput_rate_chart,
     rate_cells,
@@ -13,7 +13,7 @@ from inferometer.report.charts.rates import (
     ttft_rate_chart,
 )
 from inferometer.report.decision_views import RateView
-from inferometer.report.sections import Page, Section, figure_of
+from inferometer.report.page import Page, Section
 from inferometer.report.tables import TextTable
 
 RATE_CHARTS: Final = (
@@ -37,14 +37,14 @@ _HEADER: Final = (
 )
 
 
-def rate_charts_of(view: RateView) -> tuple[ChartSpec, ...]:
+def rate_charts_of(view: RateView) -> tuple[Chart, ...]:
     """The charts that these runs have data for, in the order of the page."""
     return tuple(chart for build in RATE_CHARTS if (chart := build(view)) is not None)
 
 
 def rate_page_of(view: RateView) -> Page:
     """The sections of a report on several runs of requests: curves, then the table that they draw."""
-    figures = tuple(figure_of(chart) for chart in rate_charts_of(view))
+    charts = rate_charts_of(view)
     by = "concurrency" if view.is_closed else "offered rate"
     header = tuple(
         {"traffic": "concurrency" if view.is_closed else "offered req/s"}.get(name, name)
@@ -59,23 +59,24 @@ def rate_page_of(view: RateView) -> Page:
     sections = (
         Section(
             id="rates",
-            title=f"Latency, goodput and throughput against the {by}",
+            title=f"What happens as the {by} grows?",
             nav=by.capitalize(),
             tables=(table,),
-            figures=figures,
+            charts=charts,
         ),
         Section(
             id="method",
-            title="Method and definitions",
+            title="What do the words mean?",
             nav="Method",
             definitions=request_tables.DEFINITIONS + online_tables.ONLINE_DEFINITIONS,
         ),
-        Section(id="data", title="Data", nav="Data", files=view.files),
+        Section(id="data", title="Which runs are these?", nav="Data", files=view.files),
     )
     return Page(
-        title=view.title,
+        title=f"{view.title}: {view.answer.rstrip('.')}",
         subtitle=view.subtitle,
         tool_version=view.tool_version,
-        answers=(("Answer", view.answer),),
+        table=table,
+        chart=charts[0] if charts else None,
         sections=sections,
     )

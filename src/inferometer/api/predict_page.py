@@ -1,0 +1,313 @@
+"""What is there to read of a prediction: how fast, what limits it, and what would change it?"""
+
+from collections.abc import Callable
+from typing import Final
+
+from inferometer import __version__
+from inferometer.api.prediction import PredictAnswer, WhatIfRow
+from inferometer.perfmodel.datasheet import DatasheetPrediction, PhaseAnswer
+from inferometer.perfmodel.memory import how_it_fits
+from inferometer.records.types import Caution
+from inferometer.report.page import (
+    Chip,
+    Number,
+    Page,
+    Section,
+    duration_number,
+    lines_of,
+    rate_number,
+)
+from inferometer.report.tables import TextTable
+from inferometer.report.views import FactGroup
+from inferometer.stats.estimate import Estimate
+from inferometer.units import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_fraction,
+    format_number,
+    format_rate,
+)
+
+_ABSENT: Final = "not known"
+_MOST_NAMES: Final = 8
+_SHOWN_GAIN: Final = 1.05
+
+
+def predict_page(answer: PredictAnswer) -> Page:
+    """The whole prediction."""
+    sheet, memory = answer.datasheet, answer.datasheet.sizes.memory
+    rows = answer.what_ifs if answer.sparsity is None else (answer.sparsity, *answer.what_ifs)
+    of = "" if answer.fitted is None else "on what is by datasheet: "
+    return Page(
+        title=_title(answer),
+        subtitle=_subtitle(answer),
+        chips=(
+            Chip(verdict="fits", text="fits in memory")
+            if memory.fits
+            else Chip(verdict="missed", text=_too_much(sheet)),
+        ),
+        numbers=_numbers(answer),
+        lines=lines_of(
+            ("LIMIT", _limit(answer)),
+            ("OR", "\n".join(_best_changes(answer.what_ifs))),
+            ("TRUST", _trust(answer)),
+            ("NEXT", "" if memory.fits else _how_it_fits(answer)),
+        ),
+        cautions=tuple(
+            Caution(code="datasheet", text=f"{of}{text}", remedy="") for text in sheet.cautions
+        ),
+        sections=(
+            Section(
+                id="speeds",
+                title="How fast, between which bounds?",
+                nav="Speed",
+                tables=(_speeds(answer), _bounds(sheet)),
+            ),
+            Section(
+                id="memory",
+                title="What does the memory hold?",
+                nav="Memory",
+                groups=(FactGroup(title="Memory of one device", facts=tuple(_sizes(sheet))),),
+            ),
+            Section(
+                id="what-if",
+                title="What would change it?",
+                nav="What if",
+                tables=(_gains(rows),) if rows else (),
+            ),
+        ),
+        tool_version=__version__,
+    )
+
+
+def _title(answer: PredictAnswer) -> str:
+    """Whether it fits, and if so how fast it is: the sentence that was asked for."""
+    scenario = answer.datasheet.scenario
+    devices = f"{scenario.n_devices} × " if scenario.n_devices > 1 else ""
+    server = f"{scenario.model.model_id} on {devices}{scenario.hardware.name}"
+    if not answer.datasheet.sizes.memory.fits:
+        return f"{server} does not fit"
+    ttft_s, tpot_s, decode = _answered(answer)
+    return (
+        f"{server}: TTFT {format_duration(ttft_s.value)}, TPOT {format_duration(tpot_s.value)},"
+        f" {format_number(decode.value)} output tok/s"
+    )
+
+
+def _subtitle(answer: PredictAnswer) -> str:
+    scenario = answer.datasheet.scenario
+    return (
+        f"{scenario.engine.formats} · {scenario.prompt_tokens:,} tokens in,"
+        f" {scenario.output_tokens:,} out, {scenario.batch_size:,} at once · by {answer.basis}"
+    )
+
+
+def _too_much(sheet: DatasheetPrediction) -> str:
+    memory = sheet.sizes.memory
+    each = " each" if sheet.scenario.n_devices > 1 else ""
+    needed = format_bytes(memory.total_bytes - memory.free_bytes)
+    return f"does not fit: {needed}{each} are needed, {format_bytes(memory.total_bytes)} are there"
+
+
+def _numbers(answer: PredictAnswer) -> tuple[Number, ...]:
+    ttft_s, tpot_s, decode = _answered(answer)
+    speeds, costs = answer.datasheet.speeds, answer.datasheet.costs
+    used = (
+        () if answer.fitted else rate_number("MBU of decode", speeds.mbu_fraction.scaled(100), "%")
+    )
+    price = "" if costs.price is None else f"at {format_number(costs.price.usd_per_hour)} $/h"
+    return (
+        *duration_number("TTFT", ttft_s),
+        *duration_number("TPOT", tpot_s),
+        *rate_number("output, decoding", decode, "tok/s"),
+        *used,
+        *rate_number("cost of 1M output tok", costs.usd_per_million_tokens, "$", note=price),
+    )
+
+
+def _limit(answer: PredictAnswer) -> str:
+    sheet, fitted = answer.datasheet, answer.fitted
+    prefill, decode = (
+        (sheet.prefill.bound.bound_by, sheet.decode.bound.bound_by)
+        if fitted is None
+        else (fitted.prefill_limited_by, fitted.decode_limited_by)
+    )
+    largest = sheet.sizes.largest_batch_size
+    batch = f"at most {largest:,} at once fit" if largest else "not even one request fits"
+    return f"prefill: {prefill}, decode: {decode}; {batch} in memory"
+
+
+def _how_it_fits(answer: PredictAnswer) -> str:
+    largest = answer.datasheet.sizes.largest_batch_size
+    fewer = f"; or {largest:,} at once (--batch)" if largest else ""
+    return f"{how_it_fits(answer.fewest_tensor_parallel)}{fewer}; times are as if it fitted"
+
+
+def _best_changes(rows: tuple[WhatIfRow, ...]) -> list[str]:
+    """The two changes that gain most per device."""
+    best = sorted(rows, key=lambda row: -row.throughput_gain_ratio.value)[:2]
+    return [
+        f"{row.name}: {row.throughput_gain_ratio.value:.2f}x tok/s per device, TPOT"
+        f" {row.tpot_gain_ratio.value:.2f}x" + (f" (needs {row.needs})" if row.needs else "")
+        for row in best
+        if row.throughput_gain_ratio.value > _SHOWN_GAIN
+    ]
+
+
+def _trust(answer: PredictAnswer) -> str:
+    fitted = answer.fitted
+    if fitted is not None and fitted.reservations:
+        outside = (
+            [f"OUTSIDE what the fit was checked on: {fitted.outside_why}"]
+            if fitted.outside_why
+            else []
+        )
+        return "; ".join((*fitted.reservations, *outside))
+    if fitted is not None and fitted.outside_why:
+        return f"fitted, but OUTSIDE what the fit was checked on: {fitted.outside_why}"
+    if fitted is not None:
+        return "fitted to measurements, within the shapes in which it was checked; 90 % intervals"
+    if answer.basis == "measured ceilings":
+        return "this machine's measured ceilings; how much of them the engine gets was not measured"
+    return "the datasheet alone: nothing was measured, so intervals are wide"
+
+
+def _answered(answer: PredictAnswer) -> tuple[Estimate, Estimate, Estimate]:
+    """TTFT, TPOT and the output rate while decoding, by the fit where there is one."""
+    said = answer.fitted or answer.datasheet.speeds
+    return said.ttft_s, said.tpot_s, said.decode_tokens_per_s
+
+
+def _speeds(answer: PredictAnswer) -> TextTable:
+    speeds, costs, fitted = answer.datasheet.speeds, answer.datasheet.costs, answer.fitted
+    rows = list[tuple[str, str, str]]()
+
+    def row(name: str, estimate: Estimate, write: Callable[[float], str]) -> None:
+        rows.append((name, *_with_range(estimate, write)))
+
+    ttft_s, tpot_s, decode = _answered(answer)
+    row("TTFT", ttft_s, format_duration)
+    row("TPOT", tpot_s, format_duration)
+    row("output tok/s, decoding", decode, format_number)
+    by = ", by datasheet" if fitted else ""
+    row(f"output tok/s, prefill too{by}", speeds.output_tokens_per_s, format_number)
+    if fitted is None:  # a fit has its own idea of what the ceilings give
+        row("MBU of decode", speeds.mbu_fraction, format_fraction)
+        row("MFU of prefill", speeds.mfu_fraction, format_fraction)
+    if costs.usd_per_million_tokens is not None and costs.price is not None:
+        row(f"$ / 1M output tokens{by}", costs.usd_per_million_tokens, format_number)
+        price = f"{format_number(costs.price.usd_per_hour)} $/h"
+        rows.append(("price of a device", price, costs.price.basis))
+    if costs.joule_per_million_tokens is not None:
+        row(
+            f"kWh / 1M output tokens{by}",
+            costs.joule_per_million_tokens.scaled(1 / 3.6e6),
+            format_number,
+        )
+    return TextTable(caption="Speed", header=("", "likely", "between"), rows=tuple(rows))
+
+
+def _with_range(estimate: Estimate, write: Callable[[float], str]) -> tuple[str, str]:
+    if estimate.low is None or estimate.high is None:
+        return write(estimate.value), _ABSENT
+    return write(estimate.value), f"{write(estimate.low)} to {write(estimate.high)}"
+
+
+def _sizes(sheet: DatasheetPrediction) -> list[tuple[str, str]]:
+    sizes = sheet.sizes
+    active = (
+        f", {format_count(sizes.n_active_parameters)} active"
+        if sizes.n_active_parameters != sizes.n_parameters
+        else ""
+    )
+    return [
+        ("parameters", f"{format_count(sizes.n_parameters)}{active}"),
+        ("weights, one device", format_bytes(sizes.weight_bytes)),
+        ("KV cache per token", f"{sizes.kv_bytes_per_token:,} B"),
+        ("memory of one device", _memory_sentence(sheet)),
+        (
+            "largest batch that fits",
+            str(sizes.largest_batch_size) if sizes.largest_batch_size else "none",
+        ),
+        (
+            "logits of all positions",
+            (
+                f"{format_bytes(sizes.logits.all_bytes)}; last only"
+                f" {format_bytes(sizes.logits.last_bytes)}"
+            ),
+        ),
+    ]
+
+
+def _memory_sentence(sheet: DatasheetPrediction) -> str:
+    memory = sheet.sizes.memory
+    used = f"weights {format_bytes(memory.weight_bytes)} + KV {format_bytes(memory.kv_bytes)}"
+    used += (
+        f" + activations {format_bytes(memory.activation_bytes)} + reserve"
+        f" {format_bytes(memory.reserve_bytes)}"
+    )
+    left = (
+        f"{format_bytes(memory.free_bytes)} free"
+        if memory.fits
+        else f"{format_bytes(-memory.free_bytes)} TOO MUCH"
+    )
+    return f"{used} of {format_bytes(memory.total_bytes)}: {left}"
+
+
+def _bounds(sheet: DatasheetPrediction) -> TextTable:
+    header = (
+        *("one step, at the peaks", "FLOP", "bytes", "compute", "memory", "links"),
+        "bound by",
+    )
+    phases = (("prefill", sheet.prefill), ("decode", sheet.decode))
+    rows = tuple((name, *_bound_cells(phase)) for name, phase in phases)
+    return TextTable(caption="Bounds of one step", header=header, rows=rows)
+
+
+def _bound_cells(phase: PhaseAnswer) -> tuple[str, ...]:
+    work, bound = phase.work, phase.bound
+    times = (bound.compute_s, bound.memory_s, bound.link_s)
+    return (
+        format_rate(work.total_flop, "FLOP"),
+        format_bytes(work.memory_bytes),
+        *(format_duration(time_s) if time_s else "none" for time_s in times),
+        bound.bound_by,
+    )
+
+
+def _gains(rows: tuple[WhatIfRow, ...]) -> TextTable:
+    header = (
+        "change",
+        "TTFT",
+        "TPOT",
+        "tok/s per device",
+        "weights saved",
+        "needs",
+        "makes it fit on",
+    )
+    cells = tuple(
+        (
+            row.name,
+            *(
+                f"{gain.value:.2f}x"
+                for gain in (row.ttft_gain_ratio, row.tpot_gain_ratio, row.throughput_gain_ratio)
+            ),
+            f"{format_bytes(row.weight_bytes_saved)} ({row.weight_saved_fraction:.0%})"
+            if row.weight_bytes_saved
+            else "none",
+            row.needs or "",
+            _few(row.newly_fits_on),
+        )
+        for row in rows
+    )
+    return TextTable(caption="What a change would gain", header=header, rows=cells)
+
+
+def _few(names: tuple[str, ...]) -> str:
+    rest = (
+        f" and {len(names) - _MOST_NAMES} more (--json lists them)"
+        if len(names) > _MOST_NAMES
+        else ""
+    )
+    return ", ".join(names[:_MOST_NAMES]) + rest

@@ -1,0 +1,438 @@
+"""What is there to read of a simulation: the answer and its verdict, then what it rests on?"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from inferometer import __version__
+from inferometer.api import deployment_view, simulation
+from inferometer.api.gate import gate_text
+from inferometer.api.simulation import Level
+from inferometer.records import request_summaries, step_memory
+from inferometer.records.latencies import Latency
+from inferometer.report import request_tables
+from inferometer.report.page import Chip, Number, Page, Section, lines_of, spanned
+from inferometer.report.request_page import answer_words, slo_chips, summary_numbers
+from inferometer.report.request_words import percentile_text, rate_text
+from inferometer.report.tables import TextTable
+from inferometer.report.views import FactGroup, Statement
+from inferometer.simulate.replica_shares import Role
+from inferometer.stats.estimate import Estimate
+from inferometer.units import format_bytes, format_duration, format_number
+
+_SHOWN: Final[tuple[tuple[Latency, str], ...]] = (
+    ("ttft", "TTFT"),
+    ("tpot", "TPOT"),
+    ("e2e", "E2E"),
+    ("queue", "queue"),
+)
+_FRACTIONS: Final = (0.5, 0.95, 0.99)
+_OF_CLASSES: Final[tuple[Latency, ...]] = ("ttft", "tpot", "e2e")
+_ABSENT: Final = "–"
+_ROLES: Final[dict[Role, str]] = {"both": "all", "prefill": "prompts", "decode": "answers"}
+
+
+def simulate_page(answer: simulation.SimulateAnswer) -> Page:
+    """The whole answer."""
+    likely = answer.levels[0]
+    return Page(
+        title=f"{_subject(answer)}: {answer_words(likely.summary)}",
+        subtitle=_subtitle(answer),
+        chips=_chips(answer),
+        numbers=_numbers(answer),
+        table=request_tables.brief_latency_table(likely.summary),
+        lines=lines_of(
+            ("WHY", "\n".join(_why(answer))),
+            ("TRUST", _trust(answer)),
+            ("NEXT", answer.next_step or ""),
+            ("DATA", answer.record or ""),
+        ),
+        cautions=answer.cautions,
+        sections=_sections(answer),
+        tool_version=__version__,
+    )
+
+
+def _sections(answer: simulation.SimulateAnswer) -> tuple[Section, ...]:
+    tables = [_latencies(answer), _rates(answer)]
+    tables += [_classes(answer.classes)] if answer.classes else []
+    tables += [_replicas(answer)] if answer.replicas else []
+    facts = [*_origins(answer)]
+    if answer.memory is not None:
+        facts.append(("KV cache", _memory_words(answer.memory, answer.deployment.n_kv_blocks)))
+    if answer.disaggregation is not None:
+        facts += _transfer_facts(answer.disaggregation)
+    bounded = likely_bound = answer.levels[0].summary.latency("ttft").n_bounded_below_only
+    if bounded:
+        facts.append(
+            ("≥", f"{likely_bound:,} requests were not done: they took at least that long")
+        )
+    return (
+        Section(
+            id="latency",
+            title="How fast, and how much?",
+            nav="Latency",
+            statements=_goodputs(answer),
+            tables=tuple(tables),
+        ),
+        Section(
+            id="rests-on",
+            title="What does it rest on?",
+            nav="Rests on",
+            groups=(FactGroup(title="The simulation", facts=tuple(facts)),),
+        ),
+    )
+
+
+def _subject(answer: simulation.SimulateAnswer) -> str:
+    """``llama-3.1-8b on NVIDIA H100 SXM, 5 requests/s of chat``"""
+    where = answer.deployment
+    devices = f"{where.n_devices} × " if where.n_devices > 1 else ""
+    layout = f" ({where.parallelism})" if where.n_devices > where.tensor_parallel_size else ""
+    on = f" on {devices}{where.hardware}{layout}" if where.hardware else ""
+    if answer.disaggregation is not None:
+        on += (
+            f", {answer.disaggregation.prefill.n_replicas} replicas for prompts and"
+            f" {where.n_replicas} for answers"
+        )
+    elif where.n_replicas > 1:
+        together = " that share experts" if where.data_parallel_size > 1 else ""
+        on += f", {where.n_replicas} replicas{together} behind {where.router}"
+    offered_per_s, asked = _offered_per_s(answer), answer.workload
+    traffic = "" if offered_per_s is None else f"{format_number(offered_per_s)} requests/s of "
+    if offered_per_s is None and asked.n_followers and asked.rate_per_s is None:
+        traffic = f"concurrency {asked.n_requests - asked.n_followers} of "
+    return f"{where.model_id}{on}, {traffic}{answer.workload_name}"
+
+
+def _subtitle(answer: simulation.SimulateAnswer) -> str:
+    """The server in the engine's words, and how many requests were simulated."""
+    where, likely = answer.deployment, answer.levels[0].summary
+    weights = "" if where.quantization is None else f"{where.quantization} weights, else "
+    knobs = [f"{name} {value}" for name in _KNOBS if (value := where.knobs.get(name)) is not None]
+    return " · ".join(
+        (
+            where.engine,
+            f"{weights}{where.dtype}",
+            *knobs,
+            f"{likely.n_requests:,} requests simulated, {format_duration(likely.span_s)}",
+        )
+    )
+
+
+_KNOBS: Final = ("max_num_seqs", "max_running_requests", "max_batch_size")
+
+
+def _chips(answer: simulation.SimulateAnswer) -> tuple[Chip, ...]:
+    """Is the SLO met at all step times that may be, or in how many of the draws?"""
+    likely = answer.levels[0].judgement
+    if answer.verdict is None or likely is None:
+        return ()
+    (chip,) = slo_chips(likely)
+    if answer.verdict == likely.verdict != "undecided":
+        return (chip,)
+    why = _why_open(answer) if answer.verdict == "undecided" else ""
+    return (Chip(verdict=answer.verdict, text=f"{answer.verdict}{why}"),)
+
+
+def _numbers(answer: simulation.SimulateAnswer) -> tuple[Number, ...]:
+    """The likely run's numbers; intervals span what is not known of step times, too."""
+    numbers = summary_numbers(answer.levels[0].summary, answer.levels[0].judgement)
+    others = [
+        {one.name: one for one in summary_numbers(level.summary, level.judgement)}
+        for level in answer.levels[1:]
+    ]
+    return tuple(
+        spanned(
+            number,
+            [
+                other[number.name].value
+                for other in others
+                if number.name in other and other[number.name].unit == number.unit
+            ],
+        )
+        for number in numbers
+    )
+
+
+def _why(answer: simulation.SimulateAnswer) -> list[str]:
+    """What is nearest its limit; at each pace where they disagree; the classes' own limits."""
+    judged = [
+        (level.step_times, level.judgement)
+        for level in answer.levels
+        if level.judgement is not None
+    ]
+    is_open = len({judgement.verdict for _, judgement in judged}) > 1
+    lines = list[str]()
+    for pace, judgement in judged if is_open else judged[:1]:
+        weakest = judgement.weakest
+        if weakest is not None and pace != "draw":
+            lead = f"{pace} step times: {judgement.verdict}; " if is_open else ""
+            lines.append(f"{lead}nearest its limit {weakest.threshold.text}: {weakest.why}")
+    if judged and are_draws(answer.levels):
+        lines.append(f"draws: {verdicts_of_draws(answer.levels)}")
+    for one in answer.promises:
+        link = one.likely.weakest
+        why = "" if link is None else f"; nearest its limit {link.threshold.text}: {link.why}"
+        lines.append(f"{one.name}: {one.verdict}{why}")
+    return lines
+
+
+def _goodputs(answer: simulation.SimulateAnswer) -> tuple[Statement, ...]:
+    """Goodput of all requests, and of each class with limits of its own."""
+    likely = answer.levels[0].judgement
+    whole = [] if likely is None else [request_tables.goodput_text(likely)]
+    classes = [f"{one.name}: {request_tables.goodput_text(one.likely)}" for one in answer.promises]
+    return tuple(Statement(sentence=one, support="supported") for one in (*whole, *classes))
+
+
+def _trust(answer: simulation.SimulateAnswer) -> str:
+    """Where step times are from, and how far the headline moves with what is not known of them."""
+    spread = f"; intervals: {ends_words(answer.levels)}" if len(answer.levels) > 1 else ""
+    return f"step times: {answer.deployment.step_times_from}{spread}"
+
+
+def _why_open(answer: simulation.SimulateAnswer) -> str:
+    """What would decide an open verdict: step times that are known better, or more requests?"""
+    if answer.verdict != "undecided":
+        return ""
+    verdicts = {level.judgement.verdict for level in answer.levels if level.judgement is not None}
+    if {"met", "missed"} <= verdicts:
+        return (
+            ": it is met or missed with how long steps take; a fit of this device and engine (--fit"
+            " FILE) decides it"
+        )
+    return ": the simulated requests are too few to tell (a larger --requests)"
+
+
+def _latencies(answer: simulation.SimulateAnswer) -> TextTable:
+    rows = list[tuple[str, ...]]()
+    likely = answer.levels[0].summary
+    for name, label in _SHOWN:
+        ends = " … ".join(
+            _p95(level.summary, name) for level in ends_of_latency(answer.levels, name)
+        )
+        shown = (
+            likely.latency(name).mean,
+            *(likely.latency(name).percentile(fraction) for fraction in _FRACTIONS),
+        )
+        rows.append((label, *(percentile_text(one) for one in shown), ends))
+    return TextTable(
+        caption="Latency [95 % interval]",
+        header=(
+            "latency",
+            "mean",
+            *(f"p{fraction * 100:g}" for fraction in _FRACTIONS),
+            f"p95, {ends_words(answer.levels)}",
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _rates(answer: simulation.SimulateAnswer) -> TextTable:
+    rows = list[tuple[str, ...]]()
+
+    def row(
+        label: str, unit: str, of: Callable[[request_summaries.RequestSummary], Estimate | None]
+    ) -> None:
+        ends = (of(level.summary) for level in ends_of_rate(answer.levels, of))
+        likely = rate_text(of(answer.levels[0].summary), unit)
+        rows.append((label, likely, " … ".join(_shown(end) for end in ends)))
+
+    row("completed", "requests/s", lambda summary: summary.completed_requests_per_s)
+    row("output", "tok/s", lambda summary: summary.output_tokens_per_s)
+    row("input and output", "tok/s", lambda summary: summary.total_tokens_per_s)
+    row("1 / median TPOT", "tok/s/user", lambda summary: summary.tokens_per_s_per_user)
+    header = ("throughput", "likely", ends_words(answer.levels))
+    return TextTable(caption="Throughput [95 % interval]", header=header, rows=tuple(rows))
+
+
+def _classes(classes: tuple[request_summaries.RequestSummary, ...]) -> TextTable:
+    rows = list[tuple[str, ...]]()
+    for one in classes:
+        latencies = [percentile_text(one.latency(name).percentile(0.95)) for name in _OF_CLASSES]
+        output = rate_text(one.output_tokens_per_s, "tok/s")
+        rows.append((one.name, f"{one.n_requests:,}", *latencies, output))
+    header = ("class", "requests", "p95 TTFT", "p95 TPOT", "p95 E2E", "output")
+    return TextTable(caption="Class by class", header=header, rows=tuple(rows))
+
+
+def _replicas(answer: simulation.SimulateAnswer) -> TextTable:
+    rows = list[tuple[str, ...]]()
+    for one in answer.replicas:
+        cached = f"{one.cached_tokens / one.prompt_tokens:.0%}" if one.prompt_tokens else _ABSENT
+        counts = (
+            f"{one.n_requests:,}",
+            f"{one.prompt_tokens:,}",
+            cached,
+            f"{one.output_tokens:,}",
+            f"{one.n_preemptions:,}",
+        )
+        rows.append((str(one.replica), _ROLES[one.role], *counts, f"{one.busy_fraction:.0%}"))
+    header = (
+        *("replica", "for", "requests", "input tok", "cached", "output tok", "preempted"),
+        "busy",
+    )
+    return TextTable(caption="Replica by replica", header=header, rows=tuple(rows))
+
+
+def _memory_words(memory: step_memory.StepMemorySummary, n_kv_blocks: int) -> str:
+    """How well was the KV cache used?"""
+    line = (
+        f"{memory.mean_used_blocks:,} of {n_kv_blocks:,} KV blocks used on average,"
+        f" {memory.peak_used_blocks:,} at most"
+    )
+    if (
+        memory.mean_fragmented_fraction is not None
+        and memory.waits_for_compaction_fraction is not None
+    ):
+        line += (
+            f"; {memory.mean_fragmented_fraction:.0%} of what was free lay outside the largest"
+            " hole, "
+        )
+        line += (
+            f"and for {memory.waits_for_compaction_fraction:.0%} of the time somebody waited whom"
+            " moving pieces would have let in"
+        )
+    return (
+        line
+        if memory.swapped_blocks is None
+        else f"{line}; {memory.swapped_blocks:,} blocks swapped"
+    )
+
+
+def _transfer_facts(view: deployment_view.DisaggregationView) -> list[tuple[str, str]]:
+    """How did the KV caches travel?"""
+    moved, link = (
+        view.transfers,
+        f"{format_number(view.link_bytes_per_s / 1e9)} GB/s, {view.link_from}",
+    )
+    means = (
+        (moved.mean_room_wait_s, "for room"),
+        (moved.mean_link_wait_s, "for the link"),
+        (moved.mean_moving_s, "moving"),
+    )
+    waits = ", ".join(
+        f"{format_duration(seconds)} {what}" for seconds, what in means if seconds is not None
+    )
+    percentiles = () if view.handovers is None else view.handovers.percentiles
+    spread = ", ".join(
+        f"p{one.percentile_fraction * 100:g} {format_duration(one.seconds.value)}"
+        for one in percentiles
+    )
+    prefill = (
+        f"prompts on {view.prefill.n_devices} devices each, {view.prefill.n_kv_blocks:,} KV blocks"
+    )
+    shape = "shared by all" if view.link_shape == "shared" else "at each replica"
+    return [
+        (
+            "KV caches moved",
+            (
+                f"{moved.n_received:,} of {moved.n_transfers:,}, {format_bytes(moved.moved_bytes)};"
+                f" in the mean {waits}; from the prefill's end to the arrival {spread}; the busiest"
+                f" port was taken {moved.busiest_port_fraction:.0%} of the time"
+            ),
+        ),
+        ("link", f"{link} {shape}"),
+        (
+            "first token",
+            f"given by {view.answer_begins_at}; {prefill}, {view.prefill.kv_blocks_from}",
+        ),
+    ]
+
+
+def _origins(answer: simulation.SimulateAnswer) -> list[tuple[str, str]]:
+    where, asked, likely = answer.deployment, answer.workload, answer.levels[0].summary
+    counts = ", ".join(f"{n:,} {status}" for status, n in likely.n_by_status)
+    preempted = "" if likely.n_preemptions is None else f"; {likely.n_preemptions:,} preemptions"
+    lengths = (
+        f"{asked.n_requests:,} requests, prompts of {format_number(asked.prompt.mean_tokens)} tokens"
+        f" in the mean, outputs of {format_number(asked.output.mean_tokens)};"
+        f" {asked.shared_prefix_fraction:.0%} of prompt tokens seen before"
+    )
+    return [
+        ("requested", lengths),
+        ("ended", f"{counts}{preempted}"),
+        ("step times", where.step_times_from),
+        ("KV blocks", f"{where.n_kv_blocks:,}, {where.kv_blocks_from}"),
+        ("scheduler", where.engine),
+        *([] if answer.gate is None else [("gate", gate_text(answer.gate))]),
+    ]
+
+
+def _offered_per_s(answer: simulation.SimulateAnswer) -> float | None:
+    """The offered rate; None of a closed loop, which offers what the server takes."""
+    return (
+        None
+        if answer.workload.rate_per_s is None
+        else answer.levels[0].summary.offered_requests_per_s
+    )
+
+
+def _p95(summary: request_summaries.RequestSummary, name: Latency) -> str:
+    found = summary.latency(name).percentile(0.95)
+    return (
+        _ABSENT
+        if found is None
+        else f"{'≥ ' if found.is_lower_bound else ''}{format_duration(found.seconds.value)}"
+    )
+
+
+def _shown(estimate: Estimate | None) -> str:
+    return _ABSENT if estimate is None else format_number(estimate.value)
+
+
+# Which two of the servers that may be the one are the ends of a number, and what are they called?
+
+
+def are_draws(levels: Sequence[Level]) -> bool:
+    """Were servers drawn, or are these both ends of the step times?"""
+    return any(level.step_times == "draw" for level in levels)
+
+
+def ends_words(levels: Sequence[Level]) -> str:
+    """What the ends are called at the head of a column."""
+    return f"least … most of {len(levels) - 1} draws" if are_draws(levels) else "fast … slow"
+
+
+def ends_of_latency(levels: Sequence[Level], name: Latency) -> list[Level]:
+    """Where this latency's 95th percentile is least and most; at fast and slow step times where none were drawn."""
+    return _ends(levels, partial(_p95_s, name=name))
+
+
+def ends_of_rate(
+    levels: Sequence[Level], of: Callable[[request_summaries.RequestSummary], Estimate | None]
+) -> list[Level]:
+    """The same of a rate."""
+    return _ends(levels, lambda summary: _per_s(of(summary)))
+
+
+def verdicts_of_draws(levels: Sequence[Level]) -> str:
+    """How many draws keep the promise?"""
+    drawn = Counter(
+        level.judgement.verdict
+        for level in levels
+        if level.step_times == "draw" and level.judgement is not None
+    )
+    return ", ".join(f"{n} {verdict}" for verdict, n in drawn.most_common())
+
+
+def _ends(
+    levels: Sequence[Level], of: Callable[[request_summaries.RequestSummary], float]
+) -> list[Level]:
+    others = list(levels[1:])
+    if not are_draws(levels):
+        return others
+    ordered = sorted(others, key=lambda level: of(level.summary))
+    return [ordered[0], ordered[-1]]
+
+
+def _p95_s(summary: request_summaries.RequestSummary, name: Latency) -> float:
+    found = summary.latency(name).percentile(0.95)
+    return math.inf if found is None else found.seconds.value
+
+
+def _per_s(estimate: Estimate | None) -> float:
+    return -math.inf if estimate is None else estimate.value

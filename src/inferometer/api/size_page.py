@@ -1,0 +1,560 @@
+"""What is there to read of a sizing: what to buy, why, what else, and what it rests on?"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from inferometer import __version__
+from inferometer.api.best_use_view import best_use_page
+from inferometer.api.sizing import Impossible, SizeAnswer
+from inferometer.api.sizing_over_time import OverTime
+from inferometer.api.sizing_rows import KindRow, PaceRow
+from inferometer.decide.candidate_probes import MOST_TOGETHER
+from inferometer.inputs.objectives import Metric, parse_objective, percentile_name
+from inferometer.records.request_summaries import Percentile
+from inferometer.report.cells import ABSENT_TEXT, estimate_cell
+from inferometer.report.decision_page import decision_sections, rate_charts
+from inferometer.report.decision_views import DecisionView
+from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of, spanned
+from inferometer.report.request_page import slo_words
+from inferometer.report.request_words import LATENCY_NAMES, share_cell
+from inferometer.report.tables import TextTable
+from inferometer.report.views import FactGroup
+from inferometer.units import format_duration, format_number
+
+_MAX_REFUSED: Final = 3
+_MS: Final = 1e3
+
+
+def size_page(answer: SizeAnswer, view: DecisionView | None = None) -> Page:
+    """The whole answer; with ``view`` its charts too."""
+    if answer.best_use is not None:
+        return best_use_page(
+            answer.best_use,
+            f"{answer.model_id}, {answer.workload_name}",
+            answer.objective,
+            answer.cautions,
+        )
+    shown = DecisionView() if view is None else view
+    charts, pick = rate_charts(shown), answer.pick
+    return Page(
+        title=_title(answer),
+        subtitle=_subtitle(answer),
+        chips=_chips(answer),
+        numbers=() if pick is None else _numbers(answer, pick),
+        table=_devices(answer),
+        chart=charts[0] if charts else None,
+        lines=lines_of(
+            ("WHY", "\n".join(_why(answer))),
+            ("OR", "\n".join(_others(answer))),
+            (
+                "TRUST",
+                ""
+                if pick is None
+                else f"step times: {pick.step_times_from}; simulated, not measured",
+            ),
+            ("NEXT", _next(answer)),
+        ),
+        cautions=answer.cautions,
+        sections=(
+            *decision_sections(shown, size_tables(answer)),
+            Section(
+                id="rests-on",
+                title="What does it rest on?",
+                nav="Rests on",
+                groups=(FactGroup(title="Assumptions", facts=tuple(_facts(answer))),),
+            ),
+        ),
+        tool_version=__version__,
+    )
+
+
+def _traffic(answer: SizeAnswer) -> str:
+    plural = "" if answer.rate_per_s == 1 else "s"
+    return f"{format_number(answer.rate_per_s)} request{plural}/s of {answer.workload_name}"
+
+
+def _title(answer: SizeAnswer) -> str:
+    asked, pick = f"{answer.model_id}, {_traffic(answer)}", answer.pick
+    if pick is not None:
+        return (
+            f"{asked} → {pick.n_devices} × {pick.hardware} ({_replicas(pick.n_replicas)},"
+            f" {pick.layout})"
+        )
+    nearest = f"; nearest: {_nearest(answer.impossible[0])}" if answer.impossible else ""
+    if answer.n_unexamined:
+        return f"{asked}: nothing was shown to meet {answer.objective} in time{nearest}"
+    return f"{asked}: nothing on offer meets {answer.objective}{nearest}"
+
+
+def _subtitle(answer: SizeAnswer) -> str:
+    pick = answer.pick
+    if pick is None:
+        return answer.objective
+    knobs = [f"{name} {value}" for name, value in pick.knobs[:1]]
+    return " · ".join(
+        (
+            pick.engine,
+            f"weights {pick.weights_dtype}, KV {pick.kv_cache_dtype}",
+            *knobs,
+            f"{answer.router} router",
+            "simulated",
+        )
+    )
+
+
+def _chips(answer: SizeAnswer) -> tuple[Chip, ...]:
+    """Is the SLO met at fast, likely and slow step times; what decides, where that is open?"""
+    pick = answer.pick
+    if pick is None:
+        verdict = "undecided" if answer.n_unexamined else "missed"
+        return (Chip(verdict=verdict, text=f"{verdict}: {answer.objective}"),)
+    ends = ", ".join(
+        f"{pace.served.verdict} at {pace.step_times}{_would_need(pace, pick)}"
+        for pace in pick.paces
+    )
+    if len({pace.served.verdict for pace in pick.paces}) == 1:
+        ends = "at fast, likely and slow step times"
+    return (Chip(verdict=pick.verdict, text=f"{slo_words(pick.verdict)}: {ends}"),)
+
+
+def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
+    """The latencies against their limits, what is carried, the reserve, and the cost."""
+    served, numbers = pick.asked.served, list[Number]()
+    limits = {one.metric: one for one in parse_objective(answer.objective).thresholds}
+    latencies: tuple[tuple[Metric, Percentile | None], ...] = (
+        ("ttft", served.ttft),
+        ("tpot", served.tpot),
+        ("e2e", served.e2e),
+    )
+    for metric, found in latencies:
+        limit = limits.get(metric)
+        if found is not None and (limit is not None or metric != "e2e"):
+            (number,) = duration_number(
+                f"{LATENCY_NAMES[metric]} {which(found)}",
+                found,
+                limit_s=None if limit is None else limit.limit_s,
+            )
+            at_paces = [getattr(pace.served, metric) for pace in pick.paces]
+            factor = number.value / found.seconds.value if found.seconds.value else 1.0
+            numbers.append(
+                spanned(number, [one.seconds.value * factor for one in at_paces if one is not None])
+            )
+    pace = pick.asked
+    kept, broken = pace.kept_requests_per_s, pace.broken_requests_per_s
+    located = kept if pace.located_requests_per_s is None else pace.located_requests_per_s
+    if kept is not None and located is not None:
+        is_between = broken is not None and kept <= located <= broken
+        headroom = pick.headroom_fraction
+        numbers.append(
+            Number(
+                name="capacity",
+                value=located if is_between else kept,
+                unit="req/s",
+                low=kept if is_between else None,
+                high=broken if is_between else None,
+                note="" if headroom is None else f"headroom {headroom:.0%}",
+            )
+        )
+    numbers.append(
+        Number(
+            name="N+1",
+            value=pick.n_replicas_if_one_fails,
+            unit="replicas",
+            note=_reserve(pick),
+        )
+    )
+    if pick.usd_per_hour is not None:
+        output = pick.costs.usd_per_million_output_tokens
+        per_token = "" if output is None else f"${output:.2f} / 1M output tok"
+        numbers.append(Number(name="cost", value=pick.usd_per_hour, unit="$/h", note=per_token))
+    return tuple(numbers)
+
+
+def _reserve(pick: KindRow) -> str:
+    """What is left if one replica is lost."""
+    lost = pick.without_one
+    if lost is None:
+        return "one lost: nothing is left"
+    return f"one lost: {lost.verdict} with {lost.n_replicas}"
+
+
+def _why(answer: SizeAnswer) -> list[str]:
+    pick = answer.pick
+    if pick is None:
+        return [f"{one.hardware}, {one.layout}: {one.why}" for one in answer.impossible]
+    weakest = pick.asked.served.weakest
+    lines = [f"nearest its limit: {weakest}"] if weakest else []
+    lines += (
+        [f"more traffic breaks first: {pick.asked.breaks_first}"] if pick.asked.breaks_first else []
+    )
+    return [*lines, *_failure(answer)]
+
+
+def _others(answer: SizeAnswer) -> list[str]:
+    """The next best devices, and those of which nothing meets the SLO."""
+    lines = list[str]()
+    for row in answer.kinds[1:3]:
+        cost = "" if row.usd_per_hour is None else f", ${row.usd_per_hour:.2f}/h"
+        lines.append(
+            f"{row.n_devices} × {row.hardware} ({_replicas(row.n_replicas)}, {row.layout}){cost}:"
+            f" {row.verdict}"
+        )
+    if answer.pick is not None:
+        lines += [f"not {one.hardware}, {one.layout}: {one.why}" for one in answer.impossible[:2]]
+    return lines
+
+
+def _nearest(nearest: Impossible) -> str:
+    """``NVIDIA L4, TP2 bfloat16, 64 seats: 3.1 times a limit``"""
+    beyond = (
+        ""
+        if nearest.margin_ratio is None
+        else f", at {format_number(nearest.margin_ratio)} times its limit"
+    )
+    return f"{nearest.hardware}, {nearest.layout}{beyond}"
+
+
+def _next(answer: SizeAnswer) -> str:
+    """What decides an open verdict, or what else could be asked where nothing meets the SLO."""
+    pick = answer.pick
+    if pick is None:
+        return _instead(answer) if answer.impossible else ""
+    is_of_steps = pick.verdict == "undecided" and pick.asked.served.verdict != "undecided"
+    return (
+        "what is open is how long steps take: --fit FILE decides it, --sure sizes for the slow end"
+        if is_of_steps
+        else ""
+    )
+
+
+def _instead(answer: SizeAnswer) -> str:
+    """What else could be asked, where nothing keeps the promise."""
+    nearest = answer.impossible[0]
+    longer = (
+        ""
+        if nearest.margin_ratio is None
+        else f"limits {format_number(1.05 * nearest.margin_ratio)} times as long, "
+    )
+    return (
+        f"{longer}other devices (--gpus), more of them to a replica (--tp), or fewer bits"
+        " (--quantization)"
+    )
+
+
+def _facts(answer: SizeAnswer) -> list[tuple[str, str]]:
+    """What was requested, tried and refused, and where step times and prices are from."""
+    facts = _tried(answer)
+    pick = answer.pick
+    if pick is None:
+        return facts
+    power = pick.costs.power_from
+    bound = "" if power is None or power.kind == "measured" else " (an upper bound)"
+    prices = [
+        ("price", f"{one.basis}, {one.date_utc or 'undated'} ({one.source.where})")
+        for one in (pick.rent, pick.owned)
+        if one is not None
+    ]
+    return [
+        ("model", f"{answer.model_id} on {pick.engine}, {pick.parallelism}"),
+        (
+            "lengths",
+            (
+                f"{format_number(pick.mean_prompt_tokens)} tokens in,"
+                f" {format_number(pick.mean_output_tokens)} out on average"
+            ),
+        ),
+        ("SLO", answer.objective),
+        ("router", f"{answer.router}, {_together(pick.n_replicas)}"),
+        ("requests in flight", f"{format_number(pick.in_flight_load)} in each replica on average"),
+        ("step times", pick.step_times_from),
+        ("KV blocks", f"{pick.n_kv_blocks:,} a replica"),
+        *((name, str(value)) for name, value in pick.knobs),
+        *(("cost", line) for line in _money(pick)),
+        *(prices or [("price", "not known")]),
+        ("power", "not known" if power is None else f"{power.where}{bound}"),
+        *facts,
+    ]
+
+
+def _tried(answer: SizeAnswer) -> list[tuple[str, str]]:
+    """How many kinds of replica were tried, and what was refused."""
+    others = (
+        ", the others cannot do with fewer devices"
+        if answer.n_searched + answer.n_unexamined < answer.n_candidates
+        else ""
+    )
+    left_out = (
+        f", {answer.n_unexamined} not examined within the time limit (--time-limit)"
+        if answer.n_unexamined
+        else ""
+    )
+    return [
+        (
+            "tried",
+            (
+                f"{answer.n_candidates} kinds of replica, {answer.n_searched}"
+                f" searched{others}{left_out}"
+            ),
+        ),
+        *_refused(answer),
+    ]
+
+
+def _refused(answer: SizeAnswer) -> list[tuple[str, str]]:
+    """What cannot be, those of one device and reason together."""
+    alike = dict[tuple[str, str], list[str]]()
+    for one in answer.refused:
+        alike.setdefault((one.hardware, one.why), []).append(one.what)
+    lines = [("not", f"{', '.join(what)}: {why}") for (_, why), what in alike.items()]
+    more = (
+        [("not", f"{len(lines) - _MAX_REFUSED} more reasons (--json)")]
+        if len(lines) > _MAX_REFUSED
+        else []
+    )
+    return lines[:_MAX_REFUSED] + more
+
+
+def _would_need(pace: PaceRow, pick: KindRow) -> str:
+    if pace.n_replicas is None:
+        return ", no number of replicas meets it" if pace.is_examined else ""
+    return "" if pace.n_replicas <= pick.n_replicas else f", {_replicas(pace.n_replicas)} needed"
+
+
+def _failure(answer: SizeAnswer) -> list[str]:
+    """The minutes after one replica dies."""
+    said, pick = answer.failure, answer.pick
+    if said is None:
+        is_left_out = pick is not None and pick.n_replicas > 1
+        return (
+            [
+                (
+                    "a failing replica: not examined: too many requests for one simulation, or they follow one"
+                    " another"
+                )
+            ]
+            if is_left_out
+            else []
+        )
+    end_s = said.kept_again_s
+    again = (
+        "not met again before the simulation ends"
+        if end_s is None
+        else f"met again {format_duration(end_s)} after"
+    )
+    kept = f"the SLO is {'met throughout' if end_s == 0 else again}"
+    shares = [share_cell(one) for one in (said.good, said.good_otherwise) if one is not None]
+    within = (
+        f"; of {said.n_until_started:,} until another answers ({format_duration(said.start_up_s)})"
+        f" {' instead of '.join(shares)} are "
+    )
+    return [
+        (
+            f"if one replica dies: {said.n_cut_off} requests are cut off and come again{within}within every"
+            f" limit; {kept}"
+        )
+    ]
+
+
+def _money(pick: KindRow) -> list[str]:
+    """Prompts and output apart, bought or rented, and somebody else's tokens."""
+    lines = list[str]()
+    if pick.usd_per_hour is not None:
+        share = f"{pick.costs.prompt_time_fraction:.0%} of the time is the prompts'"
+        lines.append(
+            f"{share}: so $/1M in and out; '$/1M out, all' lets output pay for everything,"
+            " under this traffic"
+        )
+    if pick.owned is not None and pick.rent is not None:
+        used = pick.owned_break_even_fraction
+        even = (
+            "never cheaper" if used is None else f"cheaper from {used:.0%} of its hours in use on"
+        )
+        lines.append(
+            f"${pick.owned.usd_per_hour:.2f}/h a device bought,"
+            f" ${pick.rent.usd_per_hour:.2f}/h rented: bought is {even}"
+        )
+    for api in pick.costs.apis:
+        even = (
+            ""
+            if api.break_even_requests_per_s is None
+            else f"; break-even at {format_number(api.break_even_requests_per_s)} req/s"
+        )
+        carried = "" if api.is_carried is not False else ", which these replicas do not carry"
+        lines.append(
+            f"{api.price.name}: ${api.usd_per_hour:.2f}/h for the same tokens{even}{carried}"
+            f" ({api.price.date_utc})"
+        )
+    return lines
+
+
+def size_tables(answer: SizeAnswer) -> tuple[TextTable, ...]:
+    """Each device in each; none where nothing meets the SLO."""
+    if not answer.kinds:
+        return ()
+    over = () if answer.over_time is None else (policy_table(answer.over_time),)
+    return _fast(answer), _much(answer), _dear(answer), *over
+
+
+def _devices(answer: SizeAnswer) -> TextTable | None:
+    """The devices side by side in few columns; of one device the policies over time, if any."""
+    if answer.over_time is not None:
+        return policy_table(answer.over_time)
+    if len(answer.kinds) < 2:
+        return None
+    rows = tuple(
+        (
+            row.hardware_id,
+            f"{row.n_replicas} x {row.parallelism} {row.weights_dtype}",
+            str(row.n_devices),
+            _capacity(row.asked),
+            _usd(row.usd_per_hour),
+            _usd(row.costs.usd_per_million_output_tokens),
+            row.verdict,
+        )
+        for row in answer.kinds
+    )
+    return TextTable(
+        caption="The best of each device",
+        header=("device", "layout", "devices", "max req/s", "$/h", "$/1M out", "SLO"),
+        rows=rows,
+    )
+
+
+def _fast(answer: SizeAnswer) -> TextTable:
+    first = answer.kinds[0].asked.served
+    header = (
+        "device",
+        "layout",
+        f"TTFT {which(first.ttft)}, ms",
+        f"TPOT {which(first.tpot)}, ms",
+        "verdict",
+    )
+    rows = [
+        (
+            row.hardware_id,
+            f"{row.n_replicas} x {row.parallelism} {row.weights_dtype}",
+            _ms(row.asked.served.ttft),
+            _ms(row.asked.served.tpot),
+            row.verdict,
+        )
+        for row in answer.kinds
+    ]
+    return TextTable(
+        caption="Latency under this traffic [95 % interval]", header=header, rows=tuple(rows)
+    )
+
+
+def _much(answer: SizeAnswer) -> TextTable:
+    header = (
+        "device",
+        "in flight each",
+        "req/s each",
+        "req/s/device",
+        "max req/s",
+        "headroom",
+        "N+1",
+    )
+    rows = [
+        (
+            row.hardware_id,
+            format_number(row.in_flight_load),
+            _number(row.instance_requests_per_s),
+            _number(row.device_requests_per_s),
+            _capacity(row.asked),
+            ABSENT_TEXT if row.headroom_fraction is None else f"{row.headroom_fraction:.0%}",
+            str(row.n_replicas_if_one_fails),
+        )
+        for row in answer.kinds
+    ]
+    return TextTable(caption="What it carries within the SLO", header=header, rows=tuple(rows))
+
+
+def _dear(answer: SizeAnswer) -> TextTable:
+    header = ("device", "devices", "$/h", "$/1M in", "$/1M out", "$/1M out, all", "J/tok out")
+    rows = [
+        (
+            row.hardware_id,
+            str(row.n_devices),
+            _usd(row.usd_per_hour),
+            _usd(row.costs.input_usd_per_million_tokens),
+            _usd(row.costs.output_usd_per_million_tokens),
+            _usd(row.costs.usd_per_million_output_tokens),
+            _number(row.costs.output_joule_per_token),
+        )
+        for row in answer.kinds
+    ]
+    return TextTable(caption="Cost under this traffic", header=header, rows=tuple(rows))
+
+
+def policy_table(said: OverTime) -> TextTable:
+    """Each policy: replicas, cost, how often the SLO is met."""
+    header = ("policy", "replicas", "$", "SLO met, time", "requests in limits", "verdict")
+    rows = [
+        (
+            row.name + ("" if row.is_settled else " (not settled)"),
+            _span(row.n_replicas),
+            _usd(row.usd),
+            f"{row.kept_fraction:.1%}",
+            ABSENT_TEXT if row.good is None else f"{row.good.value:.2%}",
+            row.verdict,
+        )
+        for row in said.policies
+    ]
+    span_s = said.window_s * len(said.rates_per_s)
+    caption = (
+        f"Policies over {format_duration(span_s)} at {format_number(min(said.rates_per_s))} to"
+        f" {format_number(max(said.rates_per_s))} requests/s, in windows of"
+        f" {format_duration(said.window_s)}; a start takes {format_duration(said.start_up_s)},"
+        f" policies that react aim at {said.target_fraction:.0%} of what is carried"
+    )
+    return TextTable(caption=caption, header=header, rows=tuple(rows))
+
+
+def which(percentile: Percentile | None) -> str:
+    """``p95``"""
+    return "" if percentile is None else percentile_name(percentile.percentile_fraction)
+
+
+def _ms(percentile: Percentile | None) -> str:
+    """``444 [290, 783]``"""
+    if percentile is None:
+        return ABSENT_TEXT
+    return f"{'≥ ' if percentile.is_lower_bound else ''}{estimate_cell(percentile.seconds, _MS)}"
+
+
+def _capacity(pace: PaceRow) -> str:
+    """Of all replicas: the highest rate that was shown to keep the promise, and the lowest that was shown to break it."""
+    if pace.kept_requests_per_s is None:
+        return ABSENT_TEXT
+    above = (
+        ""
+        if pace.broken_requests_per_s is None
+        else f"–{format_number(pace.broken_requests_per_s)}"
+    )
+    return f"{format_number(pace.kept_requests_per_s)}{above}"
+
+
+def _usd(value: float | None) -> str:
+    return ABSENT_TEXT if value is None else f"{value:.2f}"
+
+
+def _number(value: float | None) -> str:
+    return ABSENT_TEXT if value is None else format_number(value)
+
+
+def _span(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return str(low) if low == high else f"{low}–{high}"
+
+
+def _together(n_replicas: int) -> str:
+    n_together = min(n_replicas, MOST_TOGETHER)
+    return (
+        "all replicas simulated together"
+        if n_together == n_replicas
+        else f"{n_together} replicas simulated with their part of the load"
+    )
+
+
+def _replicas(n_replicas: int) -> str:
+    return f"{n_replicas} replica{'s' if n_replicas > 1 else ''}"

@@ -1,0 +1,249 @@
+"""The document that every answer is: drawn by the terminal, by HTML and in notebooks.
+
+A title that is a sentence, a verdict, the few numbers that people quote, then why, what else, how
+far to trust it and what to do next; all else in sections.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+from inferometer.errors import COMMAND
+from inferometer.records.request_summaries import LatencyMean, Percentile
+from inferometer.records.types import Caution
+from inferometer.report.charts.plot import Chart
+from inferometer.report.tables import TextTable
+from inferometer.report.views import FactGroup, Statement
+from inferometer.stats.estimate import Estimate
+from inferometer.units import format_number
+
+Tone: TypeAlias = Literal["good", "bad", "open", "plain"]
+Label: TypeAlias = Literal[
+    "ANSWER", "LIMIT", "WHY", "OR", "COST", "TRUST", "NEXT", "REPORT", "DATA"
+]
+
+TONES: Final[dict[str, Tone]] = {
+    "met": "good",
+    "VALID": "good",
+    "held": "good",
+    "better": "good",
+    "fits": "good",
+    "equivalent": "plain",
+    "missed": "bad",
+    "INVALID": "bad",
+    "wrong": "bad",
+    "worse": "bad",
+    "undecided": "open",
+    "SUSPECT": "open",
+    "open": "open",
+}
+ICONS: Final[dict[Tone, str]] = {"good": "✔", "bad": "✘", "open": "?", "plain": "="}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """The verdict in a few words, with its colour and icon."""
+
+    verdict: str
+    """One of ``TONES``."""
+    text: str
+
+    @property
+    def tone(self) -> Tone:
+        """Good, bad, open or plain."""
+        return TONES.get(self.verdict, "plain")
+
+    @property
+    def icon(self) -> str:
+        """The sign that repeats what the colour says."""
+        return ICONS[self.tone]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A number that people quote, with its interval and its limit, all in ``unit``."""
+
+    name: str
+    value: float
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    """May be infinite: among the slowest are requests that never ended."""
+    limit: float | None = None
+    limit_name: str = "limit"
+    note: str = ""
+    is_at_least: bool = False
+    """The value is a lower bound."""
+
+    @property
+    def text(self) -> str:
+        """``≥ 576``"""
+        return f"{'≥ ' if self.is_at_least else ''}{format_number(self.value)}"
+
+    @property
+    def interval(self) -> str:
+        """``[470, 720]``; '' without one."""
+        if self.low is None or self.high is None:
+            return ""
+        high = "…" if math.isinf(self.high) else format_number(self.high)
+        return f"[{format_number(self.low)}, {high}]"
+
+    @property
+    def places(self) -> dict[str, float] | None:
+        """Where value, interval and limit stand on a bar from 0 to 1; None: nothing to compare."""
+        if self.low is None and self.limit is None:
+            return None
+        ends = [one for one in (self.value, self.high, self.limit) if one is not None]
+        most = max(one for one in ends if math.isfinite(one)) * (1.2 if self.limit else 1.35)
+        if most <= 0:
+            return None
+        named = {"low": self.low, "high": self.high, "value": self.value, "limit": self.limit}
+        return {name: min(one / most, 1.0) for name, one in named.items() if one is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A sentence under one of the labels that all verbs share."""
+
+    label: Label
+    text: str
+    command: str = ""
+    """To be pasted; never wrapped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """What follows the first screen, named by a question; drawn in the order of its fields."""
+
+    id: str
+    """Its anchor, which is no chart's."""
+    title: str
+    nav: str
+    """Its name in the list of sections."""
+    statements: tuple[Statement, ...] = ()
+    cautions: tuple[Caution, ...] = ()
+    charts: tuple[Chart, ...] = ()
+    tables: tuple[TextTable, ...] = ()
+    definitions: tuple[tuple[str, str], ...] = ()
+    groups: tuple[FactGroup, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    command: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Is there nothing to draw?"""
+        parts = (
+            self.statements,
+            self.cautions,
+            self.charts,
+            self.tables,
+            self.definitions,
+            self.groups,
+            self.files,
+            self.command,
+        )
+        return not any(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """An answer, ready to be drawn."""
+
+    title: str
+    """A sentence: model, traffic, answer."""
+    subtitle: str = ""
+    """The deployment in the engine's words, and where the numbers come from."""
+    findings: tuple[str, ...] = ()
+    """Sentences that answer beside the title, where there are several."""
+    chips: tuple[Chip, ...] = ()
+    numbers: tuple[Number, ...] = ()
+    """Four to six."""
+    table: TextTable | None = None
+    """The table that carries the answer; a section has it too, if it is not here alone."""
+    chart: Chart | None = None
+    """The one chart of the first screen."""
+    lines: tuple[Line, ...] = ()
+    lead_cautions: tuple[Caution, ...] = ()
+    """What makes the answer itself doubtful stands before it."""
+    cautions: tuple[Caution, ...] = ()
+    sections: tuple[Section, ...] = ()
+    tool_version: str = ""
+
+
+def lines_of(*named: tuple[Label, str]) -> tuple[Line, ...]:
+    """The sentences that are not empty; what to do next may end in a command."""
+    return tuple(
+        _next(text) if label == "NEXT" else Line(label=label, text=text)
+        for label, text in named
+        if text
+    )
+
+
+def _next(text: str) -> Line:
+    words, name, rest = text.partition(COMMAND)
+    words = words.strip().removesuffix("try:").strip()
+    return Line(label="NEXT", text=words, command=f"{name}{rest}")
+
+
+def duration_number(
+    name: str,
+    measured: Percentile | LatencyMean | Estimate | None,
+    *,
+    limit_s: float | None = None,
+    note: str = "",
+) -> tuple[Number, ...]:
+    """A latency in the unit in which it is read: ms below 10 s, s above; nothing where absent."""
+    if measured is None:
+        return ()
+    seconds = measured if isinstance(measured, Estimate) else measured.seconds
+    size_s = max(seconds.value, limit_s or 0.0)
+    unit, factor = ("µs", 1e6) if size_s < 1e-3 else ("ms", 1e3) if size_s < 10 else ("s", 1.0)
+    return (
+        _number(
+            name,
+            seconds,
+            unit,
+            factor,
+            limit=None if limit_s is None else limit_s * factor,
+            note=note,
+            is_at_least=not isinstance(measured, Estimate) and measured.is_lower_bound,
+        ),
+    )
+
+
+def spanned(number: Number, others: Sequence[float]) -> Number:
+    """The number with an interval that holds these values, too: those at other step times."""
+    ends = [one for one in (number.value, number.low, number.high, *others) if one is not None]
+    if not others or min(ends) == max(ends):
+        return number
+    return replace(number, low=min(ends), high=max(ends))
+
+
+def rate_number(
+    name: str, rate: Estimate | None, unit: str, *, note: str = ""
+) -> tuple[Number, ...]:
+    """A rate with its interval; nothing where it is absent."""
+    return () if rate is None else (_number(name, rate, unit, 1.0, note=note),)
+
+
+def _number(
+    name: str,
+    estimate: Estimate,
+    unit: str,
+    factor: float,
+    *,
+    limit: float | None = None,
+    note: str = "",
+    is_at_least: bool = False,
+) -> Number:
+    return Number(
+        name=name,
+        value=estimate.value * factor,
+        unit=unit,
+        low=None if estimate.low is None else estimate.low * factor,
+        high=None if estimate.high is None else estimate.high * factor,
+        limit=limit,
+        note=note,
+        is_at_least=is_at_least,
+    )

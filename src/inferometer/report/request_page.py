@@ -1,0 +1,261 @@
+"""What is there to read of a run of requests, measured or simulated?"""
+
+from typing import Final
+
+from inferometer.inputs.objectives import Metric, percentile_name
+from inferometer.records.promises import Judgement
+from inferometer.records.request_summaries import RequestSummary
+from inferometer.report import online_tables, request_tables, server_tables
+from inferometer.report.charts.catalogue import request_charts_of
+from inferometer.report.page import (
+    Chip,
+    Number,
+    Page,
+    Section,
+    duration_number,
+    lines_of,
+    rate_number,
+)
+from inferometer.report.request_views import OnlineView, RequestReportView
+from inferometer.report.request_words import LATENCY_NAMES, percentile_text
+from inferometer.report.sweep_page import Drawn, drawn_of, files_of
+from inferometer.report.views import Statement
+from inferometer.stats.estimate import Verdict
+from inferometer.units import format_fraction, format_number
+
+_HEADLINE: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e")
+
+
+def request_page_of(view: RequestReportView) -> Page:
+    """The page of one run: its verdicts, its latencies against their limits, then its evidence."""
+    charts = {chart.chart_id: chart for chart in request_charts_of(view)}
+    lines, whole = view.five_lines, view.summaries[0]
+    weakest = None if view.judgement is None else view.judgement.weakest
+    return Page(
+        title=f"{view.title}: {answer_words(whole)}",
+        subtitle=view.subtitle,
+        chips=(*slo_chips(view.judgement), *_validity(view.online)),
+        numbers=summary_numbers(whole, view.judgement),
+        table=request_tables.brief_latency_table(whole),
+        chart=charts.get("ttft-over-time") or charts.get("latency-tails"),
+        lines=lines_of(
+            ("LIMIT", lines.limit),
+            (
+                "WHY",
+                ""
+                if weakest is None
+                else f"nearest its limit: {weakest.threshold.text}, {weakest.why}",
+            ),
+            ("TRUST", lines.trust),
+            ("NEXT", lines.next),
+            *files_of(lines),
+        ),
+        lead_cautions=view.lead_cautions,
+        cautions=view.cautions,
+        sections=(*_results(view, drawn_of(charts)), *_evidence(view, drawn_of(charts))),
+        tool_version=view.tool_version,
+    )
+
+
+def answer_words(summary: RequestSummary) -> str:
+    """Throughput and the latencies that users feel, for a title."""
+    parts = [
+        f"{name} p95 {percentile_text(found).partition(' [')[0].partition(' (')[0]}"
+        for name, found in (
+            ("TTFT", summary.latency("ttft").percentile(0.95)),
+            ("TPOT", summary.latency("tpot").percentile(0.95)),
+        )
+        if found is not None
+    ]
+    rate = summary.output_tokens_per_s
+    parts += [] if rate is None else [f"{format_number(rate.value)} output tok/s"]
+    return ", ".join(parts) or "no request gave a token"
+
+
+def slo_words(verdict: Verdict) -> str:
+    """The verdict on an SLO, for a chip."""
+    words = {"met": "meets the SLO", "missed": "misses the SLO"}
+    return words.get(verdict, "undecided whether it meets the SLO")
+
+
+def slo_chips(judgement: Judgement | None) -> tuple[Chip, ...]:
+    """Was the SLO met; none where none was given."""
+    if judgement is None:
+        return ()
+    good = (
+        "" if judgement.good is None else f": {format_fraction(judgement.good.value)} of requests"
+    )
+    within = f"{good} within {judgement.objective.text}"
+    return (Chip(verdict=judgement.verdict, text=f"{slo_words(judgement.verdict)}{within}"),)
+
+
+def summary_numbers(summary: RequestSummary, judgement: Judgement | None) -> tuple[Number, ...]:
+    """The latencies with a limit, else TTFT, TPOT and E2E at p95; throughput; goodput."""
+    judged = [
+        (one.threshold.metric, one.threshold.percentile_fraction, one.seen, one.threshold.limit_s)
+        for one in (() if judgement is None else judgement.thresholds)
+        if one.threshold.percentile_fraction is not None
+    ]
+    named = {(metric, fraction) for metric, fraction, _, _ in judged}
+    plain = [
+        (metric, 0.95, summary.latency(metric).percentile(0.95), None)
+        for metric in _HEADLINE
+        if (metric, 0.95) not in named
+    ]
+    latencies = [
+        number
+        for metric, fraction, seen, limit_s in (*judged, *plain)
+        for number in duration_number(
+            f"{LATENCY_NAMES[metric]} {percentile_name(fraction or 0.5)}", seen, limit_s=limit_s
+        )
+    ]
+    good = None if judgement is None else judgement.good_requests_per_s
+    return (
+        *latencies[:4],
+        *rate_number("output", summary.output_tokens_per_s, "tok/s"),
+        *rate_number("completed", summary.completed_requests_per_s, "requests/s"),
+        *(() if good is None else (Number(name="goodput", value=good, unit="requests/s"),)),
+    )[:6]
+
+
+def _results(view: RequestReportView, drawn: Drawn) -> tuple[Section, ...]:
+    """What was measured or simulated."""
+    online, handovers = view.online, request_tables.handovers_table(view)
+    return (
+        _promises(view.judgement),
+        Section(
+            id="latency",
+            title="How fast, and how much?",
+            nav="Latency",
+            statements=view.statements,
+            tables=(
+                request_tables.rates_table(view),
+                request_tables.latency_table(view),
+                request_tables.counts_table(view),
+                *([handovers] if handovers else ()),
+            ),
+            charts=drawn(
+                "latency-tails",
+                "ttft-parts",
+                "ttft-over-time",
+                "tpot-over-time",
+                *(("itl-map",) if online is None else ()),
+            ),
+        ),
+        *online_sections(online, drawn),
+        Section(
+            id="load",
+            title="Is it full: batch, queue, KV cache?",
+            nav="Queue and KV",
+            charts=drawn("load-queue", "load-kv", "load-holes", "load-swaps", "load-preemptions"),
+        ),
+        Section(
+            id="slots",
+            title="What does each slot of the batch do?",
+            nav="Slots",
+            charts=drawn("slot-timeline"),
+        ),
+    )
+
+
+def _evidence(view: RequestReportView, drawn: Drawn) -> tuple[Section, ...]:
+    """Whether it may be trusted, what the words mean, and where it comes from."""
+    online = view.online
+    return (
+        Section(
+            id="checks",
+            title="Can the numbers be trusted?",
+            nav="Validity",
+            cautions=view.cautions,
+            tables=() if online is None else (online_tables.validity_table(online),),
+            charts=drawn("client-lateness"),
+        ),
+        Section(
+            id="method",
+            title="What do the words mean?",
+            nav="Method",
+            definitions=_definitions(view),
+        ),
+        Section(
+            id="provenance", title="Where is it from?", nav="Provenance", groups=view.fact_groups
+        ),
+        Section(
+            id="data",
+            title="How is it repeated?",
+            nav="Data",
+            files=view.files,
+            command=view.rerun_command,
+        ),
+    )
+
+
+def _promises(judgement: Judgement | None) -> Section:
+    goodput = (
+        ()
+        if judgement is None
+        else (Statement(sentence=request_tables.goodput_text(judgement), support="supported"),)
+    )
+    return Section(
+        id="promises",
+        title="Was the SLO met?",
+        nav="SLO",
+        statements=goodput,
+        tables=() if judgement is None else (request_tables.promises_table(judgement),),
+    )
+
+
+def _definitions(view: RequestReportView) -> tuple[tuple[str, str], ...]:
+    return request_tables.DEFINITIONS + (
+        ()
+        if view.online is None
+        else online_tables.ONLINE_DEFINITIONS + server_tables.SERVER_DEFINITIONS
+    )
+
+
+def _validity(online: OnlineView | None) -> tuple[Chip, ...]:
+    if online is None:
+        return ()
+    text = online_tables.validity_line(online.validity)
+    return (Chip(verdict=online.validity.verdict, text=text),)
+
+
+def online_sections(online: OnlineView | None, drawn: Drawn) -> tuple[Section, ...]:
+    """Sections of a load test: tokens, in-flight, server, errors, other tools; else none."""
+    if online is None:
+        return ()
+    errors = online_tables.errors_table(online)
+    tools = tuple(
+        table
+        for table in (online_tables.tools_table(online), online_tables.tool_rates_table(online))
+        if table is not None
+    )
+    steady = Statement(sentence=online_tables.steady_sentence(online.steady), support="supported")
+    return (
+        Section(
+            id="tokens",
+            title="How evenly do tokens come?",
+            nav="Tokens",
+            tables=(online_tables.inter_token_table(online.inter_token),),
+            charts=drawn("itl-map"),
+        ),
+        Section(
+            id="steady",
+            title="Was it steady?",
+            nav="Over time",
+            statements=(steady,),
+            charts=drawn("in-flight"),
+        ),
+        Section(
+            id="server",
+            title="What does the server say?",
+            nav="Server",
+            tables=server_tables.tables_of(online),
+        ),
+        Section(
+            id="errors",
+            title="What went wrong?",
+            nav="Errors",
+            tables=() if errors is None else (errors,),
+        ),
+        Section(id="tools", title="What would other tools say?", nav="Other tools", tables=tools),
+    )
