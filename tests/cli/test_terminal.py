@@ -15,8 +15,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from inferometer.cli import answer, terminal
+from inferometer.cli import answer, load_progress, terminal
 from inferometer.cli.main import _end_of_the_system
+from inferometer.measure.load.watch import LoadProgress
 from inferometer.report.page import Line, Page
 from inferometer.report.terminal import page_text
 
@@ -85,3 +86,27 @@ def test_no_open_files_left_is_advised_as_that(capsys):
         _end_of_the_system(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
     assert ended.value.code == 3
     assert "try: ulimit -n 65536" in capsys.readouterr().err
+
+
+def test_what_stands_beside_the_bar_of_a_load_test_fits_a_line():
+    """The bar and the counts take 34 of 110 columns."""
+    now = LoadProgress(
+        elapsed_s=30.0,
+        n_planned=10_000,
+        n_sent=5_000,
+        n_in_flight=1_024,
+        n_good=3_900,
+        n_failed=76,
+        sent_per_s=100.0,
+        first_bytes_s=1.2,
+        first_bytes_p95_s=3.4,
+        read_gap_s=0.0123,
+        read_gap_p95_s=0.0456,
+        worst_lag_s=0.001,
+        errors=(("timeout", 76),),
+    )
+    assert load_progress.so_far(now) == (
+        "1,024 in flight · TTFT 1200 ms, p95 3400 ms · TPOT 12.3 ms, p95 45.6 ms · 76 failed"
+        " · 50 s left"
+    )
+    assert "first bytes 1200 ms, p95 3400 ms" in load_progress.sentence(now)

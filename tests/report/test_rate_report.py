@@ -66,8 +66,9 @@ def test_runs_stand_in_order_of_their_rate(view):
     assert rates == sorted(rates)
     assert rates[0] == pytest.approx(10, rel=0.15)
     assert [point.verdict for point in view.points] == ["VALID", "INVALID", "VALID"]
-    assert "is INVALID" in view.answer
-    assert "most goodput within ttft:p95<40ms" in view.answer
+    (chip,) = rate_page_of(view).chips
+    assert (chip.verdict, chip.text) == ("INVALID", "20 requests/s is INVALID")
+    assert "most goodput within the SLO" in view.answer
 
 
 def test_limits_are_lines_that_say_what_was_promised(view):
@@ -78,7 +79,7 @@ def test_limits_are_lines_that_say_what_was_promised(view):
 
 
 def test_where_a_latency_crosses_its_limit_is_the_finding(view):
-    assert ttft_rate_chart(view).finding.startswith("TTFT p95 crosses its limit at ")
+    assert ttft_rate_chart(view).finding.startswith("TTFT p95 crosses its limit between ")
     below = replace(view, objective="ttft:p95<10s")
     assert "stays below its limit up to" in ttft_rate_chart(below).finding
     assert "goes from" in ttft_rate_chart(replace(view, objective="")).finding

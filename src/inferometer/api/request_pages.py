@@ -60,8 +60,9 @@ def rate_view(
     judgement = views[0].judgement
     return RateView(
         title=common_title(runs),
-        subtitle=f"{len(runs)} runs of requests",
-        answer=_answer(ordered, "" if judgement is None else judgement.objective.text),
+        subtitle=f"{len(runs)} runs of requests"
+        + ("" if judgement is None else f" · {judgement.objective.text}"),
+        answer=_answer(ordered),
         objective="" if judgement is None else judgement.objective.text,
         points=ordered,
         files=tuple(zip(labels, paths, strict=True)),
@@ -88,7 +89,7 @@ def _point(run: Run, view: RequestReportView, label: str) -> RatePoint:
     )
 
 
-def _answer(points: Sequence[RatePoint], objective: str) -> str:
+def _answer(points: Sequence[RatePoint]) -> str:
     best = max(
         (point for point in points if point.output_tokens_per_s is not None),
         key=_throughput,
@@ -96,28 +97,16 @@ def _answer(points: Sequence[RatePoint], objective: str) -> str:
     )
     if best is None:
         return "no run has a throughput"
-    parts = [f"most output: {format_number(_throughput(best))} tok/s in {best.label}"]
+    parts = [f"most output {format_number(_throughput(best))} tok/s ({best.label})"]
     good = max(
         (point for point in points if point.good_requests_per_s is not None),
         key=_goodput,
         default=None,
     )
-    parts += (
-        []
-        if good is None
-        else [
-            (
-                f"most goodput within {objective}: {format_number(_goodput(good))} requests/s in"
-                f" {good.label}"
-            )
-        ]
-    )
-    doubtful = [
-        f"{point.label} is {point.verdict}"
-        for point in points
-        if point.verdict not in {None, "VALID"}
-    ]
-    return f"{'; '.join(parts + doubtful)}."
+    if good is not None:
+        rate = format_number(_goodput(good))
+        parts.append(f"most goodput within the SLO {rate} requests/s ({good.label})")
+    return "; ".join(parts)
 
 
 def _throughput(point: RatePoint) -> float:

@@ -13,9 +13,18 @@ from inferometer.report.charts.rates import (
     ttft_rate_chart,
 )
 from inferometer.report.decision_views import RateView
-from inferometer.report.page import Page, Section
+from inferometer.report.page import (
+    Chip,
+    Number,
+    Page,
+    Section,
+    duration_number,
+    lines_of,
+    rate_number,
+)
 from inferometer.report.tables import TextTable
 
+_MOST_NAMED: Final = 3
 RATE_CHARTS: Final = (
     ttft_rate_chart,
     tpot_rate_chart,
@@ -73,10 +82,54 @@ def rate_page_of(view: RateView) -> Page:
         Section(id="data", title="Which runs are these?", nav="Data", files=view.files),
     )
     return Page(
-        title=f"{view.title}: {view.answer.rstrip('.')}",
+        title=f"{view.title}: {view.answer}",
         subtitle=view.subtitle,
         tool_version=view.tool_version,
+        chips=_validity(view),
+        numbers=_numbers(view),
         table=table,
         chart=charts[0] if charts else None,
+        lines=lines_of(
+            ("WHY", "\n".join(chart.finding for chart in charts[1:4])),
+            ("TRUST", "numbers are of the steady state where a run has one, else of the whole run"),
+        ),
         sections=sections,
+    )
+
+
+def _validity(view: RateView) -> tuple[Chip, ...]:
+    """Are all runs VALID; which are not?"""
+    known = [point for point in view.points if point.verdict is not None]
+    doubtful = [point for point in known if point.verdict != "VALID"]
+    if not known:
+        return ()
+    if not doubtful:
+        return (Chip(verdict="VALID", text=f"all {len(known)} runs are VALID"),)
+    verdict = "INVALID" if any(one.verdict == "INVALID" for one in doubtful) else "SUSPECT"
+    named = ", ".join(f"{one.label} is {one.verdict}" for one in doubtful[:_MOST_NAMED])
+    more = f" and {len(doubtful) - _MOST_NAMED} more" if len(doubtful) > _MOST_NAMED else ""
+    return (Chip(verdict=verdict, text=f"{named}{more}"),)
+
+
+def _numbers(view: RateView) -> tuple[Number, ...]:
+    """The most output and goodput, and TTFT and TPOT at the least and at the most traffic."""
+    most = max(
+        view.points, key=lambda one: one.output_tokens_per_s.value if one.output_tokens_per_s else 0
+    )
+    good = max(view.points, key=lambda one: one.good_requests_per_s or 0.0)
+    goodput = good.good_requests_per_s
+    ends = dict.fromkeys((view.points[0], view.points[-1]))
+    return (
+        *rate_number("most output", most.output_tokens_per_s, "tok/s", note=most.label),
+        *(
+            (Number(name="most goodput", value=goodput, unit="requests/s", note=good.label),)
+            if goodput is not None
+            else ()
+        ),
+        *(
+            number
+            for name, pick in (("TTFT", "ttft_p95"), ("TPOT", "tpot_p95"))
+            for one in ends
+            for number in duration_number(f"{name} p95", getattr(one, pick), note=one.label)
+        ),
     )

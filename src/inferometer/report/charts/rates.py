@@ -28,7 +28,9 @@ from inferometer.report.decision_views import RatePoint, RateView
 from inferometer.report.request_words import duration_cell, rate_text
 from inferometer.units import format_number
 
-_HOLLOW = "hollow: not VALID"
+_HOLLOW: Final = "hollow: not VALID"
+_FINE_RATIO: Final = 1.25
+"""Between loads that are further apart a crossing is not interpolated."""
 
 
 class _Traffic(NamedTuple):
@@ -270,6 +272,9 @@ def _finding(
         limit_s = min(one.limit_s for one in limits)
         for (x0, low_s), (x1, high_s) in pairwise(places):
             if low_s <= limit_s < high_s:
+                if x1 > _FINE_RATIO * x0:
+                    ends = f"{format_number(x0)} and {format_number(x1)}"
+                    return f"{name} {label} crosses its limit between {ends} {traffic.unit}."
                 share = math.log(limit_s / low_s) / math.log(high_s / low_s)
                 at = format_number(x0 + share * (x1 - x0))
                 return f"{name} {label} crosses its limit at {at} {traffic.unit}."

@@ -305,7 +305,8 @@ class _Drawing:
                 f' y="{y}" text-anchor="{anchor}">{escape(rule.text)}</text>'
             )
         across = [one for one in self.plot.marks if isinstance(one, Rule) and not one.is_vertical]
-        above = [self._y(one.at) * height - 4 for one in across]
+        heights = (self._y(one.at) * height for one in across)
+        above = [y - 4 if y > _ROW else y + 13 for y in heights]
         for rule, y in zip(across, _apart(above, height), strict=True):
             parts.append(
                 f'<text class="{rule.tone} halo" x="4" y="{y:.1f}">{escape(rule.text)}</text>'
