@@ -7,14 +7,21 @@ import numpy as np
 import pytest
 
 from inferometer.errors import ModelError, SpecError
+from inferometer.fit.published.apart import Workers
 from inferometer.fit.published.closed_loop import ClosedLoad
 from inferometer.fit.published.loads import PublishedLoad, published_loads
-from inferometer.fit.published.posterior import fit_published, simulated
+from inferometer.fit.published.posterior import fit_published, informing, simulated
 from inferometer.fit.published.priors import UNKNOWNS, device_prior
 from inferometer.fit.published.step_time import published_step_time
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.steptime_terms import NO_STAIRCASE, PARAMETERS, term_columns
+from inferometer.perfmodel.communication import ParallelPlan
+from inferometer.perfmodel.steptime_terms import (
+    NO_STAIRCASE,
+    PARAMETERS,
+    term_columns,
+    work_columns,
+)
 from inferometer.perfmodel.types import decode_shape
 from inferometer.records.imports.inferencex import read_inferencex
 
@@ -169,3 +176,39 @@ def test_half_of_a_published_table_from_the_other_half():
     assert np.median(misses[:, 0]) < 0.05
     assert np.median(misses[:, 1]) < 0.12
     assert np.mean(misses <= half) >= 0.7
+
+
+def test_rows_with_workers_apart_tell_nothing_of_a_server_that_does_both():
+    """They are simulated without a schedule, predicted from both kinds, and predict their own alone."""
+    workers = Workers(n_workers=2, plan=ParallelPlan(n_tensor=2))
+    alike = replace(asked(16), prefill=workers, n_decode_workers=3)
+    assert (alike.n_devices, alike.replica_load.concurrency) == (2 * 2 + 3, 6)
+    apart, together = measured(alike, 0.0), measured(asked(16), 0.0)
+    assert apart.published.tpot_s < together.published.tpot_s  # nobody's prompts come between
+    both = [apart, together]
+    assert informing(both, together.published) == [together]
+    assert informing(both, apart.published) == both
+    seen = [measured(replace(alike, load=asked(n).load), 0.0) for n in (4, 64)]
+    misses, _ = errors(fit_published([*seen, together], [apart]), [apart])
+    assert misses.max() < 0.1
+
+
+def test_replicas_that_share_experts_have_a_part_of_the_users_and_of_the_experts():
+    mixture = find_model("qwen3-30b-a3b")
+    whole = replace(asked(64), model=mixture)
+    shared = replace(whole, n_sharing=4)
+    one, four = simulated(whole), simulated(shared)
+    assert four.schedule.load.concurrency == 16
+    assert shared.n_devices == 4
+    decode = decode_shape(batch_size=8, context_tokens=300)
+    alone, group = (
+        work_columns(mixture, whole.engine, [decode], kv_traffic_ratio=1.0, plan=load.plan)
+        for load in (whole, shared)
+    )
+    experts = 48 * 128 * 3 * 2048 * 768 * 2  # layers, experts, matrices of bfloat16
+    touched = [1 - (1 - 8 / 128) ** n_rows for n_rows in (8, 32)]
+    dense = alone.layer_bytes[0] - touched[0] * experts
+    assert group.layer_bytes[0] == pytest.approx(dense + touched[1] * experts / 4)
+    assert (group.kv_bytes == alone.kv_bytes).all()
+    assert group.link_bytes[0] > alone.link_bytes[0] == 0
+    assert one.published.key != four.published.key

@@ -167,6 +167,18 @@ def test_the_square_of_the_devices_is_the_number_of_them(tmp_path, stated, layou
     assert table.n_devices[0] == layout[0] * layout[1]
 
 
+@pytest.mark.parametrize(
+    ("stated", "layout"), [("1,,2,1", (1, 2, 1)), ("2,,2,1", (2, 1, 1)), ("4,,1,1", (4, 1, 1))]
+)
+def test_replicas_that_are_not_stated_follow_from_the_experts(tmp_path, stated, layout):
+    path = tmp_path / "silicon_sample.csv"
+    row = "nvidia-internal-gap-analysis,8,vllm,Qwen/Qwen3-235B-A22B-FP8,h200_sxm,agg,1000,100,9,9"
+    path.write_text(f"{HEADER}\n{row},{stated}\n")
+    table = read_silicon(path)
+    found = table.tensor_parallel[0], table.data_parallel[0], table.expert_parallel[0]
+    assert found == layout
+
+
 def test_hardware_ids_are_those_of_the_catalogue(official, silicon):
     known = {hardware.hardware_id for hardware in load_hardware()}
     assert set(official.hardware_id.tolist()) | set(silicon.hardware_id.tolist()) <= known | {""}

@@ -56,6 +56,8 @@ def published_step_time(
     """
     _check(loads)
     seen = _held(loads)
+    together = [one for one in seen if one.published.prefill is None]
+    seen = together if len(together) >= _LEAST else seen
     places = target_loads(seen, hardware, n_tensor)
     fit = fit_published(seen, places)
     second = parameters_only_fit(places, fit)

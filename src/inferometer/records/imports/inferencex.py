@@ -9,7 +9,7 @@ far above the median, because of warm-up.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -246,15 +246,7 @@ def _silicon_point(path: Path, number: int, row: Mapping[str, str]) -> _Row:
         return int(value(name)) if value(name) >= 1 else UNKNOWN
 
     is_disaggregated = row["mode"] == "disagg"
-    layout = _Layout(
-        *(max(count(f"{name}_size"), 1) for name in ("tp", "attention_dp", "moe_tp", "moe_ep"))
-    )
-    if row["origin"].startswith("inferencex"):
-        layout = layout.as_started()
-    if is_disaggregated:
-        layout = _Layout(
-            *(count(f"decode_{name}_size") for name in ("tp", "attention_dp", "moe_tp", "moe_ep"))
-        )
+    layout = _Layout.stated(row, count, "decode_" if is_disaggregated else "")
     return {
         "source_file": path.name,
         "row": number,
@@ -292,6 +284,23 @@ class _Layout(NamedTuple):
     replicas: int
     expert_tensor: int
     expert_parallel: int
+
+    @classmethod
+    def stated(cls, row: Mapping[str, str], count: Callable[[str], int], prefix: str) -> "_Layout":
+        """That of a row, or of its workers with this prefix."""
+        names = ("tp", "attention_dp", "moe_tp", "moe_ep")
+        layout = cls(*(max(count(f"{prefix}{name}_size"), 1) for name in names))
+        if prefix:
+            return layout
+        if row["origin"].startswith("inferencex"):
+            return layout.as_started()
+        return layout if row.get("attention_dp_size") else layout.with_replicas()
+
+    def with_replicas(self) -> "_Layout":
+        """Replicas of the attention, which are not stated: experts are over as many devices."""
+        return self._replace(
+            replicas=max(self.expert_tensor * self.expert_parallel // self.tensor, 1)
+        )
 
     def as_started(self) -> "_Layout":
         """The layout that InferenceX started, where the collection states the square of it.
