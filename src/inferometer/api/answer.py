@@ -38,6 +38,7 @@ _PAGED_BY: Final[Mapping[str, str]] = {
     "VerifyAnswer": "inferometer.api.verify:verify_page",
     "ShowAnswer": "inferometer.api.show:show_pages",
     "GridAnswer": "inferometer.api.grid_page:grid_page",
+    "QualityAnswer": "inferometer.api.quality_page:quality_page",
 }
 """The function that makes the page of an answer, or its pages, as ``module:name``."""
 _COLUMNS: Final = 110

@@ -18,6 +18,7 @@ from inferometer.api import (
     load as loads,
     load_sending,
     predict as predictions,
+    quality as qualities,
     quick as quicks,
     report as reports,
     show as shows,
@@ -182,6 +183,15 @@ def load(url: str, *, progress: Listener | None = None, **options: object) -> lo
             raise KeyboardInterrupt
         loads.write_exports(loaded.run, ended)
         return loaded.answer
+
+
+@_takes(qualities.Quality)
+def quality(
+    model: str, *, progress: Listener | None = None, **options: object
+) -> qualities.QualityAnswer:
+    """What does a lossy option cost in quality: perplexity, top-1 and greedy agreement?"""
+    with heard_by(progress):
+        return qualities.quality(question_of(qualities.Quality, {"model": model, **options}))
 
 
 @_takes(verifications.Verify)

@@ -92,6 +92,9 @@ VERBS: Final[dict[str, Verb]] = {
     "compare": Verb(
         "inferometer.cli.compare", "Are these runs faster than those, or can nobody tell?"
     ),
+    "quality": Verb(
+        "inferometer.cli.quality", "What do fewer bits or 2:4 sparsity cost in quality?"
+    ),
     "import": Verb(
         "inferometer.cli.import_results",
         "What do other tools' result files say? (vLLM bench, AIPerf, GuideLLM, ...)",

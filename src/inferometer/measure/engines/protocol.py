@@ -17,6 +17,7 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 import numpy as np
 
+from inferometer.inputs.lossy import LossyChange
 from inferometer.inputs.types import DType, EngineSpec, ModelSpec, SweepPoint
 from inferometer.records.columns import I64
 from inferometer.records.types import EngineFacts, ProbeKind
@@ -98,6 +99,20 @@ class Engine(Protocol):
         ...
 
 
+class Reader(Protocol):
+    """An engine that can read a text and say how probable each token was."""
+
+    def score(self, task: "Score") -> "Scored":
+        """Change the model, then read and continue the text.
+
+        Raises
+        ------
+        SpecError
+            The model has no tokenizer, or the text is too short.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSettings:
     """Which ceilings of the machine are to be probed between repetitions?"""
@@ -164,6 +179,26 @@ class ProbeNow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     probes: ProbeSettings
 
 
+class Score(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Change the loaded model so, then read this text with it; answered by Scored, NoMemory or Failed.
+
+    The text is cut into windows of as many tokens, each read by itself; from the beginning of each
+    of the first windows tokens are generated, greedily.
+    """
+
+    change: LossyChange
+    text: str
+    window_tokens: int
+    n_windows: int
+    """At most; fewer where the text is shorter."""
+    prompt_tokens: int
+    gen_tokens: int
+    n_generated: int
+    """Windows of which the beginning is continued."""
+    n_at_once: int
+    """Windows that are computed together; another number adds up in another order."""
+
+
 class Close(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Give everything back and leave; answered by the end of the stream."""
 
@@ -189,6 +224,17 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ceilings: tuple[Ceiling, ...]
 
 
+class Scored(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """How the text was read. Lists over windows, then over the tokens after the first."""
+
+    token_ids: tuple[tuple[int, ...], ...]
+    nll: tuple[tuple[float, ...], ...]
+    """-log of the probability that the token was given (nats)."""
+    top_ids: tuple[tuple[int, ...], ...]
+    """The most probable token there."""
+    generated_ids: tuple[tuple[int, ...], ...]
+
+
 class NoMemory(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """It does not fit. The worker lives on and takes the next point, unless it was loading."""
 
@@ -205,8 +251,8 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     try_: str | None = None
 
 
-Command: TypeAlias = Load | Measure | ProbeNow | Close
-Reply: TypeAlias = Loaded | Repeated | Probed | NoMemory | Failed
+Command: TypeAlias = Load | Measure | ProbeNow | Score | Close
+Reply: TypeAlias = Loaded | Repeated | Probed | Scored | NoMemory | Failed
 
 
 def random_prompts(point: SweepPoint, *, vocab_size: int, seed: int, repetition: int) -> I64:

@@ -39,6 +39,8 @@ from inferometer.measure.engines.protocol import (
     ProbeSettings,
     Repeated,
     Reply,
+    Score,
+    Scored,
 )
 from inferometer.measure.engines.settings import WorkerSettings, worker_variables
 from inferometer.records.types import EngineFacts
@@ -120,6 +122,25 @@ class RemoteEngine:
         self.facts()
         reply = next(self._replies(ProbeNow(probes=probes), self.settings.reply_timeout_s))
         return reply.ceilings if isinstance(reply, Probed) else ()
+
+    def score(self, task: Score) -> Scored:
+        """Change the model and read a text with it: a loaded model is changed for good.
+
+        Raises
+        ------
+        OutOfMemory, SpecError, EngineError
+            It does not fit; the question was bad; the engine failed or died.
+        """
+        self.facts()
+        scored: Scored | None = None
+        for reply in self._replies(task, self.settings.reply_timeout_s):
+            if isinstance(reply, Scored):
+                scored = reply
+            elif isinstance(reply, Loaded):
+                break
+        if scored is None:
+            raise EngineError("the worker read nothing")
+        return scored
 
     def close(self, patience_s: float = 5.0) -> None:
         """End the worker and everything that it started."""

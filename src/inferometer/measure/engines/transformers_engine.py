@@ -16,7 +16,13 @@ import transformers
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
 from inferometer.inputs.types import EngineMode, EngineSpec
-from inferometer.measure.engines.protocol import ModelReference, OutOfMemory, Repetition
+from inferometer.measure.engines.protocol import (
+    ModelReference,
+    OutOfMemory,
+    Repetition,
+    Score,
+    Scored,
+)
 from inferometer.measure.engines.transformers_config import HfConfig, HfModel
 from inferometer.measure.engines.transformers_loading import (
     TORCH_DTYPE,
@@ -27,6 +33,7 @@ from inferometer.measure.engines.transformers_loading import (
     read_config,
     replicated_parts,
 )
+from inferometer.measure.engines.transformers_quality import read_text
 from inferometer.measure.engines.transformers_ranks import Ranks, rank_of_this_process
 from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
@@ -158,6 +165,16 @@ class TransformersEngine:
             if is_memory:
                 raise OutOfMemory(str(error).splitlines()[0]) from None
             raise
+
+    def score(self, task: Score) -> Scored:
+        """Change the model, then read and continue the text.
+
+        Raises
+        ------
+        SpecError
+            The model has no tokenizer, or the text is too short.
+        """
+        return read_text(self._model, self._reference, task)
 
     def close(self) -> None:
         """Give back memory and the other ranks."""

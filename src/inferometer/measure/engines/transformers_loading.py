@@ -81,7 +81,7 @@ def read_config(model: ModelReference) -> HfConfig:
             )
         return configuration_of(model.spec)
     try:
-        folder, gguf = _folder_and_gguf(model)
+        folder, gguf = folder_and_gguf(model)
         config = AutoConfig.from_pretrained(folder, **gguf)
     except (OSError, ValueError) as error:
         raise SpecError(
@@ -123,7 +123,7 @@ def load_model(spec: EngineSpec, model: ModelReference, config: HfConfig, device
                     distributed_config=sharding(config, spec),
                 )
         else:
-            folder, gguf = _folder_and_gguf(model)
+            folder, gguf = folder_and_gguf(model)
             where: dict[str, Any] = (
                 {"distributed_config": sharding(config, spec)}
                 if is_sharded
@@ -212,7 +212,8 @@ def _random_model(config: HfConfig, dtype: torch.dtype, device: str) -> HfModel:
     return loaded
 
 
-def _folder_and_gguf(model: ModelReference) -> tuple[str, dict[str, str]]:
+def folder_and_gguf(model: ModelReference) -> tuple[str, dict[str, str]]:
+    """The folder, and as an argument the file in it, as transformers' loaders take them."""
     location = str(model.location)
     if model.kind == "gguf":
         return str(Path(location).parent), {"gguf_file": Path(location).name}

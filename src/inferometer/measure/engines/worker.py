@@ -40,6 +40,8 @@ from inferometer.measure.engines.protocol import (
     Repeated,
     Repetition,
     Reply,
+    Score,
+    Scored,
     random_prompts,
 )
 from inferometer.measure.resident import peak_resident_bytes, reset_peak_resident
@@ -85,7 +87,7 @@ def serve(commands: Iterator[Command], reply: Callable[[Reply], None]) -> None:
                     allowed="Load first",
                 )
             else:
-                for result in run_point(engine, command, probe):
+                for result in _results(engine, command, probe):
                     reply(result)
             reply(Loaded(facts=engine.facts()))
         except (OutOfMemory, MemoryError) as error:
@@ -110,6 +112,28 @@ def _open(command: Load) -> Engine:
         command.spec, command.model
     )
     return engine
+
+
+def _results(
+    engine: Engine, command: Measure | Score, probe: CeilingProbe
+) -> Iterator[Probed | Repeated | Scored]:
+    if isinstance(command, Measure):
+        yield from run_point(engine, command, probe)
+    else:
+        yield _scored(engine, command)
+
+
+def _scored(engine: Engine, task: Score) -> Scored:
+    read = getattr(engine, "score", None)
+    if read is None:
+        raise SpecError(
+            "this engine does not say how probable a token is",
+            where="--engine",
+            allowed="transformers",
+            try_="--engine transformers",
+        )
+    scored: Scored = read(task)
+    return scored
 
 
 def _open_probe(engine: EngineName) -> CeilingProbe:

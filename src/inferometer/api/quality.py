@@ -1,0 +1,353 @@
+"""What does a lossy option cost in quality: fewer bits of weights or KV cache, 2:4 sparsity, another checkpoint?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple, cast
+
+import numpy as np
+
+from inferometer.api.answer import Answer
+from inferometer.api.progress import PartsDone, talk
+from inferometer.api.question import Option
+from inferometer.api.sweep_run import reference_to
+from inferometer.errors import SpecError
+from inferometer.inputs import catalog
+from inferometer.inputs.lossy import CacheFormat, LossyChange, WeightFormat
+from inferometer.inputs.resolve import ResolvedModel, resolve_model
+from inferometer.inputs.types import DType, EngineSpec
+from inferometer.measure.engines.protocol import Score, Scored
+from inferometer.measure.engines.remote import RemoteEngine
+from inferometer.perfmodel import whatif
+from inferometer.perfmodel.scenario import Scenario
+from inferometer.records.quality import (
+    QualityDifference,
+    QualityVerdict,
+    Reading,
+    difference,
+    judge_quality,
+)
+from inferometer.stats.estimate import Estimate
+
+WEIGHTS: Final = ("int8", "int4", "float8")
+CACHES: Final = ("int8", "float8")
+_TEXT: Final = ("texts", "opticks.txt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """Which changes of a model are compared with it, on which text?"""
+
+    model: Annotated[
+        str,
+        Option(
+            "Folder, GGUF file or Hugging Face id here, with weights and tokenizer: the reference.",
+            heading="Model",
+            is_argument=True,
+        ),
+    ]
+    other: Annotated[
+        str | None,
+        Option(
+            "Another checkpoint of the same tokenizer, compared with it.",
+            heading="Model",
+            is_argument=True,
+        ),
+    ] = None
+    quantization: Annotated[
+        tuple[str, ...],
+        Option(
+            "Weights rounded to nearest: int8, int4 or fp8; repeatable.",
+            heading="Model",
+            is_common=True,
+            formats=WEIGHTS,
+        ),
+    ] = ()
+    group_size: Annotated[
+        int, Option("Weights that share a scale in int4.", heading="Model", least=1)
+    ] = 128
+    kv_dtype: Annotated[
+        tuple[str, ...],
+        Option(
+            "KV cache in int8 or fp8; repeatable.",
+            heading="Model",
+            is_common=True,
+            formats=CACHES,
+            flags=("--kv-dtype", "--kv-cache-dtype"),
+        ),
+    ] = ()
+    sparsity: Annotated[
+        bool, Option("Weights pruned 2:4 by size.", heading="Model", is_common=True)
+    ] = False
+    dtype: Annotated[
+        str,
+        Option(
+            "Of the arithmetic of both.",
+            heading="Model",
+            is_common=True,
+            formats=("float32", "bfloat16", "float16"),
+        ),
+    ] = "float32"
+    device: Annotated[
+        str, Option("Where both run.", heading="Hardware", choices=("cpu", "cuda"))
+    ] = "cpu"
+    text: Annotated[
+        Path | None,
+        Option(
+            "A text of your own traffic. [64,000 characters of Newton's Opticks, 1730]",
+            heading="Workload",
+            is_common=True,
+        ),
+    ] = None
+    tokens: Annotated[
+        int, Option("Tokens to read.", heading="Workload", is_common=True, least=128)
+    ] = 8192
+    window: Annotated[
+        int, Option("Tokens that are read in one piece.", heading="Workload", least=16)
+    ] = 512
+    generated: Annotated[
+        int, Option("Texts to continue greedily.", heading="Workload", least=0)
+    ] = 8
+    gen_tokens: Annotated[
+        int, Option("Tokens of each continuation.", heading="Workload", is_common=True, least=1)
+    ] = 128
+    margin: Annotated[
+        float,
+        Option(
+            "Perplexity may rise by this share.",
+            heading="Limits",
+            is_common=True,
+            least=0,
+            is_open=True,
+        ),
+    ] = 0.01
+    hardware: Annotated[
+        str | None,
+        Option(
+            "Device of the catalogue for which the gain is predicted.",
+            heading="Hardware",
+            is_common=True,
+            metavar="ID",
+        ),
+    ] = None
+    given: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityRow:
+    """One change: what it costs in quality, and what it gains."""
+
+    name: str
+    verdict: QualityVerdict
+    difference: QualityDifference
+    tpot_gain_ratio: Estimate | None
+    """Predicted, at batch 1; None without --hardware or where the format has no kernel there."""
+    weight_bytes_saved_fraction: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityAnswer(Answer):
+    """Each change against the reference, and what two readings of the same model differ by."""
+
+    table: ClassVar[str | None] = "changes"
+
+    model_id: str
+    text: str
+    """Which one was read."""
+    n_tokens: int
+    window_tokens: int
+    margin_fraction: float
+    perplexity: float
+    """Of the reference."""
+    noise: QualityDifference
+    """The reference against itself, computed in batches of another size (A/A)."""
+    changes: tuple[QualityRow, ...]
+    cautions: tuple[str, ...]
+
+    @property
+    def verdict(self) -> QualityVerdict:
+        """That of the worst change."""
+        verdicts = {row.verdict for row in self.changes}
+        order: tuple[QualityVerdict, ...] = ("worse", "undecided", "not worse")
+        return next(one for one in order if one in verdicts)
+
+
+class _Task(NamedTuple):
+    name: str
+    model: ResolvedModel
+    change: LossyChange
+    n_at_once: int = 1
+
+
+def quality(question: Quality) -> QualityAnswer:
+    """Perplexity, top-1 and greedy agreement of changed models against their reference.
+
+    Raises
+    ------
+    SpecError
+        No change is named, or the text is too short.
+    MeasureError, EngineError
+        The engine is not there, or failed.
+    """
+    model = resolve_model(question.model, load_format="auto")
+    text, text_name = _text(question.text)
+    tasks = list(_tasks(question, model))
+    readings = list[Reading]()
+    ids: tuple[tuple[int, ...], ...] = ()
+    for n_done, task in enumerate(tasks):
+        scored = _read(question, task, text)
+        if ids and scored.token_ids != ids:
+            raise SpecError(
+                f"{task.name} cuts the text into other tokens than {question.model}",
+                where="MODEL OTHER",
+                allowed="two checkpoints of one tokenizer",
+            )
+        ids = scored.token_ids
+        readings.append(_reading(scored))
+        talk(PartsDone("readings", n_done + 1, len(tasks)))
+    reference, again, *changed = readings
+    return QualityAnswer(
+        model_id=model.spec.model_id,
+        text=text_name,
+        n_tokens=sum(len(row) for row in ids),
+        window_tokens=question.window,
+        margin_fraction=question.margin,
+        perplexity=reference.perplexity,
+        noise=difference(again, reference),
+        changes=tuple(
+            _row(question, task, model, difference(reading, reference))
+            for task, reading in zip(tasks[2:], changed, strict=True)
+        ),
+        cautions=tuple(_cautions(question, model)),
+    )
+
+
+def _text(path: Path | None) -> tuple[str, str]:
+    if path is None:
+        place = resources.files("inferometer.measure").joinpath(*_TEXT)
+        return place.read_text(encoding="utf-8"), "Newton's Opticks (1730)"
+    try:
+        return path.read_text(encoding="utf-8"), str(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(
+            f"the text cannot be read: {error}", where="--text", allowed="a file of UTF-8 text"
+        ) from error
+
+
+def _tasks(question: Quality, model: ResolvedModel) -> Iterator[_Task]:
+    """The reference twice, then each change."""
+    yield _Task("the reference", model, LossyChange())
+    # other batches add up in another order: what differs then is noise
+    yield _Task("the reference again", model, LossyChange(), n_at_once=3)
+    n_changes = 0
+    for change, name in _changes(question):
+        n_changes += 1
+        yield _Task(name, model, change)
+    if question.other is not None:
+        n_changes += 1
+        yield _Task(
+            question.other, resolve_model(question.other, load_format="auto"), LossyChange()
+        )
+    if n_changes == 0:
+        raise SpecError(
+            "nothing is changed",
+            where="quality",
+            allowed="--quantization, --kv-dtype, --sparsity or another checkpoint",
+            try_="--quantization int8",
+        )
+
+
+def _changes(question: Quality) -> Iterator[tuple[LossyChange, str]]:
+    for weights in dict.fromkeys(question.quantization):
+        change = LossyChange(weights=cast("WeightFormat", weights), group_size=question.group_size)
+        groups = f", groups of {question.group_size}" if weights == "int4" else ""
+        yield change, f"{weights} weights{groups}"
+    for cache in dict.fromkeys(question.kv_dtype):
+        yield LossyChange(kv_cache=cast("CacheFormat", cache)), f"{cache} KV cache"
+    if question.sparsity:
+        yield LossyChange(is_sparse=True), "2:4 sparse weights"
+
+
+def _engine(question: Quality) -> EngineSpec:
+    return EngineSpec(
+        engine="transformers",
+        dtype=cast("DType", question.dtype),
+        device=cast('Literal["cpu", "cuda"]', question.device),
+    )
+
+
+def _read(question: Quality, task: _Task, text: str) -> Scored:
+    n_windows = max(question.tokens // question.window, 1)
+    with RemoteEngine(_engine(question), reference_to(task.model)) as engine:
+        return engine.score(
+            Score(
+                change=task.change,
+                text=text,
+                window_tokens=question.window,
+                n_windows=n_windows,
+                prompt_tokens=max(question.window // 4, 1),
+                gen_tokens=question.gen_tokens,
+                n_generated=question.generated,
+                n_at_once=task.n_at_once,
+            )
+        )
+
+
+def _reading(scored: Scored) -> Reading:
+    return Reading(
+        nll=np.asarray(scored.nll, dtype=np.float64),
+        top_ids=np.asarray(scored.top_ids, dtype=np.int64),
+        generated_ids=scored.generated_ids,
+    )
+
+
+def _row(
+    question: Quality, task: _Task, model: ResolvedModel, found: QualityDifference
+) -> QualityRow:
+    gain = None if question.hardware is None else _gain(question.hardware, task.change, model)
+    return QualityRow(
+        name=task.name,
+        verdict=judge_quality(found.perplexity_ratio, question.margin),
+        difference=found,
+        tpot_gain_ratio=None if gain is None else gain.tpot_gain_ratio,
+        weight_bytes_saved_fraction=(
+            None
+            if gain is None
+            else gain.weight_bytes_saved / (gain.weight_bytes_saved + gain.after.sizes.weight_bytes)
+        ),
+    )
+
+
+def _gain(device: str, change: LossyChange, model: ResolvedModel) -> whatif.WhatIf | None:
+    """What the change gains on this device at batch 1, by the datasheet; None where it cannot run."""
+    scenario = Scenario(
+        model=replace(model.spec, checkpoint_dtype=None),
+        engine=EngineSpec(dtype="bfloat16", device="cuda"),
+        hardware=catalog.find_hardware(device),
+        batch_size=1,
+        prompt_tokens=512,
+        output_tokens=128,
+    )
+    try:
+        if change.weights is not None:
+            return whatif.what_if(scenario, whatif.with_quantization(scenario, change.weights))
+        if change.kv_cache is not None:
+            return whatif.what_if(scenario, whatif.with_kv_dtype(scenario, change.kv_cache))
+        if change.is_sparse:
+            return whatif.what_if(scenario, whatif.with_sparsity(scenario))
+    except SpecError:
+        return None
+    return None
+
+
+def _cautions(question: Quality, model: ResolvedModel) -> Iterator[str]:
+    if question.quantization:
+        yield (
+            "weights are rounded to nearest: a checkpoint made with calibration (AWQ, GPTQ) loses"
+            " less; compare it as a second MODEL"
+        )
+    if model.kind == "gguf":
+        yield "the reference is a GGUF file, whose weights are rounded already"
+    if question.text is None:
+        yield "one English text of 1730: your own traffic (--text FILE) may lose more or less"

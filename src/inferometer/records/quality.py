@@ -1,0 +1,145 @@
+"""How much worse does a changed model read the same text than the model it was made of?"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from inferometer.records.columns import F64, I64
+from inferometer.stats.autocorrelated import run_mean_estimate, run_share_estimate
+from inferometer.stats.estimate import Estimate
+
+QualityVerdict: TypeAlias = Literal["not worse", "worse", "undecided"]
+_DEPTHS: Final = (0, 64, 256, 1024, 4096, 16384)
+_NGRAM: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a model read a text: rows are windows, columns the tokens after the first."""
+
+    nll: F64
+    """-log of the probability of the token that stands there (nats)."""
+    top_ids: I64
+    generated_ids: tuple[tuple[int, ...], ...]
+    """Greedy continuations of the beginning of the first windows."""
+
+    @property
+    def perplexity(self) -> float:
+        """The exponential of the mean -log probability."""
+        return math.exp(float(self.nll.mean()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthQuality:
+    """Perplexity over the tokens that stand at this depth of their window."""
+
+    first_token: int
+    last_token: int
+    reference_perplexity: float
+    perplexity: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityDifference:
+    """A changed model against its reference, on the same tokens."""
+
+    perplexity: float
+    perplexity_ratio: Estimate
+    """Changed / reference; above 1 is worse."""
+    by_depth: tuple[DepthQuality, ...]
+    top1_agreement: Estimate | None
+    """Share of tokens at which both find the same token most probable."""
+    n_greedy: int
+    n_greedy_same: int
+    """Continuations that are the same to their last token."""
+    first_difference_tokens: float | None
+    """Median of the continuations that differ: tokens that are the same before."""
+    repeated_fraction: float
+    """Share of four-token sequences of a continuation that stood in it before, in the mean: loops."""
+    reference_repeated_fraction: float
+
+
+def difference(changed: Reading, reference: Reading) -> QualityDifference:
+    """How much worse is the changed model?
+
+    The interval of the ratio of perplexities is that of the mean of the differences of -log
+    probabilities, token by token, with the autocorrelation of neighbouring tokens.
+    """
+    differences = (changed.nll - reference.nll).ravel()
+    mean = run_mean_estimate(
+        differences, float(differences.mean()), name="difference of -log probabilities"
+    )
+    pairs = list(zip(changed.generated_ids, reference.generated_ids, strict=True))
+    same = [_same_tokens(one, other) for one, other in pairs]
+    differing = [n for n, (one, _) in zip(same, pairs, strict=True) if n < len(one)]
+    return QualityDifference(
+        perplexity=changed.perplexity,
+        perplexity_ratio=replace(
+            mean,
+            value=math.exp(mean.value),
+            low=None if mean.low is None else math.exp(mean.low),
+            high=None if mean.high is None else math.exp(mean.high),
+        ),
+        by_depth=_by_depth(changed.nll, reference.nll),
+        top1_agreement=run_share_estimate(
+            (changed.top_ids == reference.top_ids).ravel(), name="top-1 agreement"
+        ),
+        n_greedy=len(pairs),
+        n_greedy_same=len(pairs) - len(differing),
+        first_difference_tokens=float(np.median(differing)) if differing else None,
+        repeated_fraction=_repeated(changed.generated_ids),
+        reference_repeated_fraction=_repeated(reference.generated_ids),
+    )
+
+
+def judge_quality(ratio: Estimate, margin_fraction: float) -> QualityVerdict:
+    """Is perplexity higher by more than the margin that was chosen before (non-inferiority)?
+
+    *not worse*: the whole interval lies below it; *worse*: above it.
+    """
+    if ratio.low is None or ratio.high is None:
+        return "undecided"
+    if ratio.high <= 1 + margin_fraction:
+        return "not worse"
+    return "worse" if ratio.low > 1 + margin_fraction else "undecided"
+
+
+def _same_tokens(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens that are the same before the first difference."""
+    for i, (a, b) in enumerate(zip(one, other, strict=True)):
+        if a != b:
+            return i
+    return len(one)
+
+
+def _by_depth(changed: F64, reference: F64) -> tuple[DepthQuality, ...]:
+    n_tokens = changed.shape[1]
+    starts = [depth for depth in _DEPTHS if depth < n_tokens]
+    found = list[DepthQuality]()
+    for first, last in zip(starts, [*starts[1:], n_tokens], strict=True):
+        means = [float(nll[:, first:last].mean()) for nll in (changed, reference)]
+        found.append(
+            DepthQuality(
+                first_token=first + 1,
+                last_token=last,
+                reference_perplexity=math.exp(means[1]),
+                perplexity=math.exp(means[0]),
+                ratio=math.exp(means[0] - means[1]),
+            )
+        )
+    return tuple(found)
+
+
+def _repeated(sequences: Sequence[Sequence[int]]) -> float:
+    """Share of four-token sequences that stood before in the same continuation; 0 of none."""
+    shares = list[float]()
+    for ids in sequences:
+        grams = Counter(tuple(ids[i : i + _NGRAM]) for i in range(len(ids) - _NGRAM + 1))
+        if grams:
+            shares.append(1 - len(grams) / grams.total())
+    return float(np.mean(shares)) if shares else 0.0

@@ -1,0 +1,64 @@
+"""SmolLM2 with its real weights: fewer bits cost what they cost, and noise costs nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import inferometer as im
+from inferometer.errors import SpecError
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def answer(smollm2):
+    return im.quality(
+        smollm2.location,
+        quantization=["int8", "int4"],
+        kv_dtype=["int8"],
+        sparsity=True,
+        tokens=2048,
+        generated=4,
+        gen_tokens=32,
+        hardware="h100_sxm",
+    )
+
+
+def test_the_reference_reads_english_and_noise_is_small(answer):
+    assert 10 < answer.perplexity < 60
+    assert abs(answer.noise.perplexity_ratio.value - 1) < 1e-4
+    assert answer.noise.top1_agreement.value > 0.999
+
+
+def test_eight_bits_cost_nothing_and_fewer_cost_more(answer):
+    int8, int4, cache, sparse = answer.changes
+    assert int8.verdict == cache.verdict == "not worse"
+    assert int4.verdict == sparse.verdict == "worse"
+    ratios = [row.difference.perplexity_ratio.value for row in (int8, int4, sparse)]
+    assert ratios[0] < 1.01
+    assert 1.1 < ratios[1] < ratios[2]
+    agreements = [row.difference.top1_agreement.value for row in (int8, int4, sparse)]
+    assert agreements[0] > 0.97
+    assert 0.9 > agreements[1] > agreements[2]
+    assert answer.verdict == "worse"
+
+
+def test_the_gain_stands_beside_the_verdict(answer):
+    int8, int4, *_ = answer.changes
+    assert int4.tpot_gain_ratio.value > int8.tpot_gain_ratio.value > 1
+    assert 0.3 < int8.weight_bytes_saved_fraction < 0.5
+    assert "TPOT gain" in str(answer)
+    assert json.loads(json.dumps(answer.to_dict()))["changes"][1]["verdict"] == "worse"
+    assert len(answer.rows()) == 4
+
+
+def test_what_cannot_be_read_is_refused(smollm2, tmp_path: Path):
+    short = tmp_path / "short.txt"
+    short.write_text("Too short.")
+    with pytest.raises(SpecError, match="nothing is changed"):
+        im.quality(smollm2.location)
+    with pytest.raises(SpecError, match="tokens"):
+        im.quality(smollm2.location, quantization=["int8"], text=short)
+    with pytest.raises(SpecError):
+        im.quality("llama-3.1-8b", quantization=["int8"])
