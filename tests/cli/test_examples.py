@@ -29,6 +29,8 @@ NEEDS_A_PLAN = ("deploy",)
 """Its examples are run by ``test_deploy.py``, which sizes one."""
 NEEDS_A_SERVER = ("load", "verify")
 """Their examples are run by ``test_load.py`` and ``test_verify.py``, against emulated servers."""
+NEEDS_WEIGHTS = ("quality",)
+"""Its examples name folders with weights; ``test_quality_real.py`` has some."""
 COMPARES_RUNS = ("compare",)
 """Its examples name runs that ``test_compare.py`` makes, and are decided or not: exit codes 0
 and 11."""
@@ -93,7 +95,13 @@ MEASURE_NOTHING = [
     verb
     for verb in VERBS
     if verb
-    not in MEASURES + READS_RUNS + COMPARES_RUNS + NEEDS_A_SERVER + NEEDS_A_PLAN + IN_AND_OUT
+    not in MEASURES
+    + READS_RUNS
+    + COMPARES_RUNS
+    + NEEDS_A_SERVER
+    + NEEDS_A_PLAN
+    + NEEDS_WEIGHTS
+    + IN_AND_OUT
 ]
 
 

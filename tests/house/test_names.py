@@ -20,6 +20,10 @@ MODULES = sorted(
 
 # A number whose unit belongs to whoever holds it.
 UNITLESS_FIELDS = {
+    "inferometer.api.quality.QualityAnswer.perplexity",
+    "inferometer.records.quality.QualityDifference.perplexity",
+    "inferometer.records.quality.DepthQuality.perplexity",
+    "inferometer.records.quality.DepthQuality.reference_perplexity",
     "inferometer.inputs.types.Constant.value",
     "inferometer.stats.estimate.Estimate.value",
     "inferometer.stats.estimate.Estimate.low",

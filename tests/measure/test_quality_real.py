@@ -18,9 +18,9 @@ def answer(smollm2):
         quantization=["int8", "int4"],
         kv_dtype=["int8"],
         sparsity=True,
-        tokens=2048,
-        generated=4,
-        gen_tokens=32,
+        tokens=1024,
+        generated=2,
+        gen_tokens=16,
         hardware="h100_sxm",
     )
 
@@ -39,7 +39,7 @@ def test_eight_bits_cost_nothing_and_fewer_cost_more(answer):
     assert ratios[0] < 1.01
     assert 1.1 < ratios[1] < ratios[2]
     agreements = [row.difference.top1_agreement.value for row in (int8, int4, sparse)]
-    assert agreements[0] > 0.97
+    assert agreements[0] > 0.93
     assert 0.9 > agreements[1] > agreements[2]
     assert answer.verdict == "worse"
 

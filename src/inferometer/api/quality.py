@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, NamedTuple, cast
 
@@ -14,13 +13,13 @@ from inferometer.api.question import Option
 from inferometer.api.sweep_run import reference_to
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog
+from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.lossy import CacheFormat, LossyChange, WeightFormat
 from inferometer.inputs.resolve import ResolvedModel, resolve_model
 from inferometer.inputs.types import DType, EngineSpec
 from inferometer.measure.engines.protocol import Score, Scored
 from inferometer.measure.engines.remote import RemoteEngine
-from inferometer.perfmodel import whatif
-from inferometer.perfmodel.scenario import Scenario
+from inferometer.perfmodel import scenario, whatif
 from inferometer.records.quality import (
     QualityDifference,
     QualityVerdict,
@@ -32,7 +31,8 @@ from inferometer.stats.estimate import Estimate
 
 WEIGHTS: Final = ("int8", "int4", "float8")
 CACHES: Final = ("int8", "float8")
-_TEXT: Final = ("texts", "opticks.txt")
+_OPTICKS: Final = Path(__file__).parents[1] / "measure" / "texts" / "opticks.txt"
+_TEXT: Final = Door(noun="text", allowed="a file of UTF-8 text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +195,7 @@ def quality(question: Quality) -> QualityAnswer:
     tasks = list(_tasks(question, model))
     readings = list[Reading]()
     ids: tuple[tuple[int, ...], ...] = ()
-    for n_done, task in enumerate(tasks):
-        scored = _read(question, task, text)
+    for n_done, (task, scored) in enumerate(_readings(question, tasks, text)):
         if ids and scored.token_ids != ids:
             raise SpecError(
                 f"{task.name} cuts the text into other tokens than {question.model}",
@@ -225,14 +224,8 @@ def quality(question: Quality) -> QualityAnswer:
 
 def _text(path: Path | None) -> tuple[str, str]:
     if path is None:
-        place = resources.files("inferometer.measure").joinpath(*_TEXT)
-        return place.read_text(encoding="utf-8"), "Newton's Opticks (1730)"
-    try:
-        return path.read_text(encoding="utf-8"), str(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(
-            f"the text cannot be read: {error}", where="--text", allowed="a file of UTF-8 text"
-        ) from error
+        return _TEXT.text_of(_OPTICKS), "Newton's Opticks (1730)"
+    return _TEXT.text_of(path), str(path)
 
 
 def _tasks(question: Quality, model: ResolvedModel) -> Iterator[_Task]:
@@ -277,21 +270,26 @@ def _engine(question: Quality) -> EngineSpec:
     )
 
 
-def _read(question: Quality, task: _Task, text: str) -> Scored:
-    n_windows = max(question.tokens // question.window, 1)
-    with RemoteEngine(_engine(question), reference_to(task.model)) as engine:
-        return engine.score(
-            Score(
-                change=task.change,
-                text=text,
-                window_tokens=question.window,
-                n_windows=n_windows,
-                prompt_tokens=max(question.window // 4, 1),
-                gen_tokens=question.gen_tokens,
-                n_generated=question.generated,
-                n_at_once=task.n_at_once,
-            )
-        )
+def _readings(question: Quality, tasks: list[_Task], text: str) -> Iterator[tuple[_Task, Scored]]:
+    """What each model read, one after the other; a checkpoint is loaded once."""
+    for model in dict.fromkeys(task.model.path for task in tasks):
+        of_model = [task for task in tasks if task.model.path == model]
+        with RemoteEngine(_engine(question), reference_to(of_model[0].model)) as engine:
+            for task in of_model:
+                yield task, engine.score(_score(question, task, text))
+
+
+def _score(question: Quality, task: _Task, text: str) -> Score:
+    return Score(
+        change=task.change,
+        text=text,
+        window_tokens=question.window,
+        n_windows=max(question.tokens // question.window, 1),
+        prompt_tokens=max(question.window // 4, 1),
+        gen_tokens=question.gen_tokens,
+        n_generated=question.generated,
+        n_at_once=task.n_at_once,
+    )
 
 
 def _reading(scored: Scored) -> Reading:
@@ -321,7 +319,7 @@ def _row(
 
 def _gain(device: str, change: LossyChange, model: ResolvedModel) -> whatif.WhatIf | None:
     """What the change gains on this device at batch 1, by the datasheet; None where it cannot run."""
-    scenario = Scenario(
+    before = scenario.Scenario(
         model=replace(model.spec, checkpoint_dtype=None),
         engine=EngineSpec(dtype="bfloat16", device="cuda"),
         hardware=catalog.find_hardware(device),
@@ -331,11 +329,11 @@ def _gain(device: str, change: LossyChange, model: ResolvedModel) -> whatif.What
     )
     try:
         if change.weights is not None:
-            return whatif.what_if(scenario, whatif.with_quantization(scenario, change.weights))
+            return whatif.what_if(before, whatif.with_quantization(before, change.weights))
         if change.kv_cache is not None:
-            return whatif.what_if(scenario, whatif.with_kv_dtype(scenario, change.kv_cache))
+            return whatif.what_if(before, whatif.with_kv_dtype(before, change.kv_cache))
         if change.is_sparse:
-            return whatif.what_if(scenario, whatif.with_sparsity(scenario))
+            return whatif.what_if(before, whatif.with_sparsity(before))
     except SpecError:
         return None
     return None

@@ -124,7 +124,7 @@ class RemoteEngine:
         return reply.ceilings if isinstance(reply, Probed) else ()
 
     def score(self, task: Score) -> Scored:
-        """Change the model and read a text with it: a loaded model is changed for good.
+        """Change the model, read a text with it, and change it back.
 
         Raises
         ------

@@ -4,6 +4,8 @@ Weights are rounded and unpacked again, so that the arithmetic is that of --dtyp
 is what the format loses, not how a kernel adds up.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,8 +32,7 @@ def read_text(model: HfModel, reference: ModelReference, task: Score) -> Scored:
         The model has no tokenizer, or the text is shorter than a window.
     """
     windows = _windows(reference, task)
-    with torch.inference_mode():
-        change_weights(model, task.change)
+    with torch.inference_mode(), changed_weights(model, task.change):
         nll, top_ids = list[Tensor](), list[Tensor]()
         for batch in windows.split(task.n_at_once):
             read = _read(model, batch, task.change.kv_cache)
@@ -78,7 +79,7 @@ def _windows(reference: ModelReference, task: Score) -> Tensor:
             f"the text has {len(ids)} tokens",
             where="--text, --window",
             allowed=f"at least one window of {task.window_tokens} tokens",
-            try_=f"--window {max(len(ids), 2)}",
+            try_="a smaller --window, or a longer text",
         )
     windows: Tensor = ids[: n_windows * task.window_tokens].reshape(n_windows, -1)
     return windows
@@ -108,18 +109,29 @@ def _continue(
     return torch.cat(tokens, dim=1) if tokens else torch.empty((len(ids), 0), dtype=torch.long)
 
 
-def change_weights(model: HfModel, change: LossyChange) -> None:
-    """Round and prune the weights of the linear layers, but for the last one, in place."""
+@contextmanager
+def changed_weights(model: HfModel, change: LossyChange) -> Generator[None]:
+    """Round and prune the weights of the linear layers, but for the last one, until the end of the block.
+
+    What they were is held in the host's memory meanwhile: loading again would take longer.
+    """
     head = model.get_output_embeddings()
-    for module in model.modules():
-        if isinstance(module, Linear) and module is not head:
-            weight = module.weight.data.float()
-            if change.is_sparse:
-                weight = pruned_2_of_4(weight)
-            if change.weights is not None:
-                weight = _rounded_weight(weight, change)
-            if change.is_sparse or change.weights is not None:
-                module.weight.data.copy_(weight)
+    before = list[tuple[Linear, Tensor]]()
+    try:
+        for module in model.modules():
+            is_changed = change.is_sparse or change.weights is not None
+            if is_changed and isinstance(module, Linear) and module is not head:
+                before.append((module, module.weight.data.to("cpu", copy=True)))
+                module.weight.data.copy_(_lossy(module.weight.data.float(), change))
+        yield
+    finally:
+        for module, weight in before:
+            module.weight.data.copy_(weight)
+
+
+def _lossy(weight: Tensor, change: LossyChange) -> Tensor:
+    weight = pruned_2_of_4(weight) if change.is_sparse else weight
+    return weight if change.weights is None else _rounded_weight(weight, change)
 
 
 def _rounded_weight(weight: Tensor, change: LossyChange) -> Tensor:
