@@ -113,3 +113,24 @@ def test_an_unknown_study_names_the_known() -> None:
     with pytest.raises(SpecError) as caught:
         im.study("lenght", MODEL, hardware="h100_sxm")
     assert "length" in str(caught.value.allowed)
+
+
+def test_the_page_of_a_grid_has_a_line_for_each_combination(tmp_path) -> None:
+    grid = im.predict(MODEL, hardware=["h100_sxm", "a100_80gb_sxm"], batch="1..64")
+    (page,) = grid.pages()
+    assert page.chart is not None
+    assert page.chart.title == "Decode throughput over batch"
+    assert "1.5x decode throughput" in page.chart.finding
+    assert {row[0] for row in page.chart.rows} == {"h100_sxm", "a100_80gb_sxm"}
+    assert len(page.chart.rows) == len(grid.points)
+    titles = [chart.title for section in page.sections for chart in section.charts]
+    assert titles[0] == "Decode throughput against TPOT"
+    assert "TTFT over batch" in titles
+    grid.save_page(tmp_path / "grid.html")
+    assert (tmp_path / "grid.html").stat().st_size < 1.5e6
+
+
+def test_a_grid_without_numbers_on_its_axes_has_no_chart() -> None:
+    (page,) = im.predict(MODEL, hardware="h100_sxm", dtype=["bfloat16", "float8"]).pages()
+    assert page.chart is None
+    assert page.table is not None

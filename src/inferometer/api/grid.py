@@ -25,8 +25,6 @@ A = TypeVar("A", bound=Answer)
 Value = str | int | float | bool | None
 
 _MOST_POINTS: Final = 5_000
-_FOLDERS: Final = ("out", "report")
-"""Fields that name a place for one answer; in a grid each point has its own below it."""
 
 
 class Axis(NamedTuple):
@@ -187,15 +185,11 @@ def _of_point(fixed: Mapping[str, object], combined: Mapping[str, Any]) -> dict[
     options = {
         name: value
         for name, value in fixed.items()
-        if name not in {"executor", "jobs", "ray_address"}
+        if name not in {"executor", "jobs", "ray_address", "report"}
     }
     label = "_".join(f"{name}={value}" for name, value in combined.items()).replace("/", "-")
-    for name in _FOLDERS:
-        if options.get(name) is not None:
-            path = Path(str(options[name]))
-            options[name] = (
-                path / label if name == "out" else path.with_stem(f"{path.stem}_{label}")
-            )
+    if options.get("out") is not None:
+        options["out"] = Path(str(options["out"])) / label
     return options | dict(combined)
 
 

@@ -10,7 +10,7 @@ from inferometer.units import format_duration, format_number
 
 _X_NAMES: Final = {"prompt": "prompt", "batch": "batch", "tp": "TP", "concurrency": "users",
                    "rate": "rate", "output": "output"}  # fmt: skip
-_MOST_CURVES: Final = 4
+_MOST_CURVES: Final = 2
 _LEAST_GAIN: Final = 1.1
 """A policy that gives less than this more is not called better."""
 
@@ -99,8 +99,8 @@ def predict_findings(
 
 
 def _prefill_shares(axes: tuple[Axis, ...], points: Sequence[GridPoint], axis: Axis) -> list[Curve]:
-    ttft = curves_over(axes, points, axis, "ttft_s", "prefill")
-    e2e = curves_over(axes, points, axis, "e2e_s", "prefill")
+    ttft = curves_over(axes, points, axis, "ttft_s", "Prefill")
+    e2e = curves_over(axes, points, axis, "e2e_s", "Prefill")
     return [
         part._replace(y=tuple(a / b for a, b in zip(part.y, whole.y, strict=True)))
         for part, whole in zip(ttft, e2e, strict=True)

@@ -1,11 +1,14 @@
 """What is there to read of a grid: findings first, then a row for each point?"""
 
+import math
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from inferometer import __version__
-from inferometer.api.grid import GridAnswer, GridPoint
-from inferometer.report.page import Page
+from inferometer.api.grid import GridAnswer, GridPoint, Value
+from inferometer.report.charts.curves import CurvePoint, NamedCurve, curve_chart
+from inferometer.report.charts.plot import Axis, Chart, Scale
+from inferometer.report.page import Page, Section
 from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_bytes, format_duration, format_fraction, format_number
@@ -30,8 +33,36 @@ _WITH_INTERVAL: Final = (
 _NAMES: Final = {"usd_per_million_tokens": "$/1M tok", "mbu_fraction": "MBU", "mfu_fraction": "MFU"}
 
 
+class _Charted(NamedTuple):
+    """A number that has a chart, and its unit there."""
+
+    number: str
+    title: str
+    unit: str
+    factor: float = 1.0
+
+
+_CHARTED: Final = (
+    _Charted("decode_tokens_per_s", "decode throughput", "tok/s"),
+    _Charted("tpot_s", "TPOT", "ms", 1e3),
+    _Charted("ttft_s", "TTFT", "ms", 1e3),
+    _Charted("usd_per_million_tokens", "cost", "$ per 1M output tokens"),
+    _Charted("mbu_fraction", "MBU of decode", "%", 100.0),
+    _Charted("output_tokens_per_s", "output throughput", "tok/s"),
+    _Charted("tpot_p95_s", "p95 TPOT", "ms", 1e3),
+    _Charted("ttft_p95_s", "p95 TTFT", "ms", 1e3),
+    _Charted("e2e_p95_s", "p95 E2E", "s"),
+    _Charted("capacity_requests_per_s", "capacity", "requests/s"),
+    _Charted("capacity_users", "capacity", "users"),
+)
+"""The first that a grid has is its main chart; the second is set against it."""
+_MOST_TICKS: Final = 10
+_LOG_FROM: Final = 20
+
+
 def grid_page(answer: GridAnswer) -> Page:
     """What the points say, and the points."""
+    charts = _charts(answer)
     n_answered = sum(point.refused is None for point in answer.points)
     n_points = len(answer.points)
     refused = "" if n_answered == n_points else f"; {n_answered} of {n_points} points answered"
@@ -39,8 +70,117 @@ def grid_page(answer: GridAnswer) -> Page:
         title=f"{answer.title}{refused}",
         table=_table(answer),
         findings=tuple(finding.sentence for finding in answer.findings),
+        chart=charts[0] if charts else None,
+        sections=(
+            Section(
+                id="curves",
+                title="How do the other numbers change?",
+                nav="Curves",
+                charts=tuple(charts[1:]),
+            ),
+            Section(id="points", title="Point by point", nav="Points", tables=(_table(answer),)),
+        ),
         tool_version=__version__,
     )
+
+
+def _charts(answer: GridAnswer) -> list[Chart]:
+    """The first number of the verb over the first axis of numbers, then its other numbers; and one against the other."""
+    over = [
+        name
+        for name, values in answer.axes.items()
+        if len(values) > 1 and all(isinstance(one, int | float) for one in values)
+    ]
+    known = [
+        one
+        for one in _CHARTED
+        if any(point.numbers.get(one.number) is not None for point in answer.points)
+    ]
+    charts = [_over_axis(answer, axis, one) for axis in over for one in known]
+    if over and len(known) > 1:
+        charts.insert(1, _against(answer, over[0], known[1], known[0]))
+    return charts
+
+
+def _over_axis(answer: GridAnswer, axis: str, charted: _Charted) -> Chart:
+    values = [value for value in answer.axes[axis] if isinstance(value, int | float)]
+    name = axis.replace("_", " ")
+    curves = _curves(answer, axis, lambda point: point.values[axis], charted)
+    return curve_chart(
+        f"{charted.number.replace('_', '-')}-over-{axis.replace('_', '-')}",
+        f"{charted.title[0].upper()}{charted.title[1:]} over {name}",
+        next(
+            (
+                one.sentence
+                for one in answer.findings
+                if charted.title in one.sentence and f" {name} " in one.sentence
+            ),
+            "",
+        ),
+        curves,
+        x=Axis(
+            title=name,
+            scale="log2" if min(values) > 0 and max(values) >= 4 * min(values) else "linear",
+            ticks=tuple(float(one) for one in values) if len(values) <= _MOST_TICKS else None,
+        ),
+        y=Axis(title=f"{charted.title}, {charted.unit}", scale=_scale(curves)),
+    )
+
+
+def _against(answer: GridAnswer, axis: str, x: _Charted, y: _Charted) -> Chart:
+    """One number against another, a point for each value of the axis."""
+
+    def of_x(point: GridPoint) -> Value:
+        estimate = point.numbers.get(x.number)
+        return None if estimate is None else estimate.value * x.factor
+
+    curves = [
+        curve._replace(points=tuple(point._replace(low=None, high=None) for point in curve.points))
+        for curve in _curves(answer, axis, of_x, y)
+    ]
+    xs = [point.x for curve in curves for point in curve.points]
+    return curve_chart(
+        f"{y.number.replace('_', '-')}-against-{x.number.replace('_', '-')}",
+        f"{y.title[0].upper()}{y.title[1:]} against {x.title}",
+        f"a point for each {axis.replace('_', ' ')}",
+        curves,
+        x=Axis(
+            title=f"{x.title}, {x.unit}", scale="log" if max(xs) > 20 * min(xs) > 0 else "linear"
+        ),
+        y=Axis(title=f"{y.title}, {y.unit}", scale=_scale(curves)),
+    )
+
+
+def _curves(
+    answer: GridAnswer, axis: str, of_x: Callable[[GridPoint], Value], charted: _Charted
+) -> list[NamedCurve]:
+    lines = dict[str, list[CurvePoint]]()
+    for point in answer.points:
+        estimate, x = point.numbers.get(charted.number), of_x(point)
+        if estimate is None or not isinstance(x, int | float):
+            continue
+        name = ", ".join(
+            str(value) if isinstance(value, str) else f"{other.replace('_', ' ')} {value}"
+            for other, value in point.values.items()
+            if other != axis and len(answer.axes[other]) > 1
+        )
+        high = estimate.high
+        lines.setdefault(name, []).append(
+            CurvePoint(
+                x=float(x),
+                y=estimate.value * charted.factor,
+                low=None if estimate.low is None else estimate.low * charted.factor,
+                high=None if high is None or math.isinf(high) else high * charted.factor,
+                label=f"{axis.replace('_', ' ')} {point.values[axis]}",
+            )
+        )
+    return [NamedCurve(name, tuple(points)) for name, points in lines.items()]
+
+
+def _scale(curves: list[NamedCurve]) -> Scale:
+    """Logarithms where the numbers span more than a factor of 20."""
+    ys = [point.y for curve in curves for point in curve.points]
+    return "log" if min(ys) > 0 and max(ys) > _LOG_FROM * min(ys) else "linear"
 
 
 def _table(answer: GridAnswer) -> TextTable:

@@ -163,7 +163,8 @@ class QualityAnswer(Answer):
     noise: QualityDifference
     """The reference against itself, computed in batches of another size (A/A)."""
     changes: tuple[QualityRow, ...]
-    cautions: tuple[str, ...]
+    cautions: tuple[tuple[str, str], ...]
+    """Each with what to do about it."""
 
     @property
     def verdict(self) -> QualityVerdict:
@@ -339,13 +340,17 @@ def _gain(device: str, change: LossyChange, model: ResolvedModel) -> whatif.What
     return None
 
 
-def _cautions(question: Quality, model: ResolvedModel) -> Iterator[str]:
+def _cautions(question: Quality, model: ResolvedModel) -> Iterator[tuple[str, str]]:
+    """What to beware of, and what to do about it."""
     if question.quantization:
         yield (
-            "weights are rounded to nearest: a checkpoint made with calibration (AWQ, GPTQ) loses"
-            " less; compare it as a second MODEL"
+            "weights are rounded to nearest: a checkpoint made with calibration loses less",
+            "compare an AWQ or GPTQ checkpoint as a second MODEL",
         )
     if model.kind == "gguf":
-        yield "the reference is a GGUF file, whose weights are rounded already"
+        yield (
+            "the reference is a GGUF file, whose weights are rounded already",
+            "take the original checkpoint as the reference",
+        )
     if question.text is None:
-        yield "one English text of 1730: your own traffic (--text FILE) may lose more or less"
+        yield ("one English text of 1730", "--text FILE with texts of your own traffic")

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from inferometer.api.drawing import SafeConsole
 from inferometer.api.printable import printable_json
-from inferometer.cli.terminal import AS_CSV, VERBOSE, write_answer, write_drawn
+from inferometer.cli.terminal import AS_CSV, REPORT, VERBOSE, talk, write_answer, write_drawn
 from inferometer.errors import COMMAND
 from inferometer.report.page import Page
 from inferometer.report.terminal import page_text
@@ -35,8 +35,14 @@ _PIPE_COLUMNS: Final = 10_000
 def give(
     answer: T, *, as_json: bool, show: Callable[[T], RenderableType | Page | tuple[Page, ...]]
 ) -> None:
-    """Print the answer to stdout: as JSON, its main table as CSV, or as ``show`` draws it."""
+    """Print the answer to stdout: as JSON, its main table as CSV, or as ``show`` draws it.
+
+    With ``--report`` its page is written, too.
+    """
     context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(REPORT) is not None:
+        cast("Answer", answer).save_page(context.meta[REPORT])
+        talk(f"REPORT {context.meta[REPORT]}")
     if context is not None and context.meta.get(AS_CSV):
         write_answer(cast("Answer", answer).to_csv().removesuffix("\n"))
         return

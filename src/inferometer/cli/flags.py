@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from inferometer.api.question import Field, fields_of, question_of
 from inferometer.cli.several import Several, one_of
-from inferometer.cli.terminal import AS_CSV, VERBOSE, write_answer
+from inferometer.cli.terminal import AS_CSV, REPORT, VERBOSE, write_answer
 from inferometer.inputs.synonyms import number_format
 
 Q = TypeVar("Q")
@@ -161,6 +161,7 @@ def asks(
     With ``grid`` options take several values, too: it gets what was given and whether JSON is
     wanted, and is true where that was a grid, whose answer it has printed.
     """
+    has_report = any(field.name == "report" for field in fields_of(question))
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         def with_question(**values: Any) -> Any:
@@ -182,6 +183,7 @@ def asks(
             help="Show all options and exit.",
         )(wrapped)
         wrapped = csv_option(json_option(_verbose_option(wrapped)))
+        wrapped = wrapped if has_report else _report_option(wrapped)
         for field in reversed(fields_of(question)):
             wrapped = _parameter(field, takes_lists=grid is not None)(wrapped)
         return wrapped
@@ -289,6 +291,23 @@ csv_option: Final = click.option(
 
 def _show_verbose(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 -- click calls it
     ctx.meta[VERBOSE] = value
+
+
+def _ask_report(ctx: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
+    ctx.meta[REPORT] = value
+
+
+_report_option: Final = click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    expose_value=False,
+    callback=_ask_report,
+    cls=QuestionOption,
+    heading="Output",
+    is_common=True,
+    metavar="FILE",
+    help="Also write an offline page with charts.",
+)
 
 
 _verbose_option: Final = click.option(

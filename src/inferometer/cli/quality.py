@@ -34,5 +34,5 @@ def command(question: Quality, *, as_json: bool) -> None:
     """
     with heard():
         answer = quality(question)
-    give(answer, as_json=as_json, show=lambda one: one.page())
+    give(answer, as_json=as_json, show=lambda one: one.pages())
     sys.exit(_EXIT_CODES[answer.verdict])

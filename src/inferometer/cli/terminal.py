@@ -20,6 +20,8 @@ import click
 
 from inferometer.api.printable import printable
 
+REPORT: Final = "inferometer.report"
+"""In click's context: the file for the page of the answer."""
 AS_CSV: Final = "inferometer.as_csv"
 """In click's context: was ``--csv`` given?"""
 VERBOSE: Final = "inferometer.verbose"

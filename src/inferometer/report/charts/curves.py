@@ -1,0 +1,117 @@
+"""How do numbers change over an option, a line for each combination of the others?"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from inferometer.report.charts.plot import (
+    Axis,
+    Chart,
+    Dots,
+    Line,
+    Mark,
+    Plot,
+    band_of,
+    colours_of,
+    tip,
+)
+from inferometer.units import format_number
+
+_MOST_BANDS = 3
+"""Of more lines bands would hide one another."""
+
+
+class CurvePoint(NamedTuple):
+    """A point of a curve, in the units of the axes."""
+
+    x: float
+    y: float
+    low: float | None
+    high: float | None
+    label: str
+    """Its place in words: shown when it is pointed at."""
+
+
+class NamedCurve(NamedTuple):
+    """The points of one line, in order."""
+
+    name: str
+    points: tuple[CurvePoint, ...]
+
+
+def curve_chart(
+    chart_id: str,
+    title: str,
+    finding: str,
+    curves: Sequence[NamedCurve],
+    *,
+    x: Axis,
+    y: Axis,
+) -> Chart:
+    """Lines with their intervals as bands, or as bars where there are many lines."""
+    colours = colours_of(curve.name for curve in curves)
+    has_bands = len(curves) <= _MOST_BANDS
+    marks = [mark for curve in curves for mark in _marks(curve, colours, y, has_bands=has_bands)]
+    return Chart(
+        chart_id=chart_id,
+        title=title,
+        finding=finding or title,
+        plots=(
+            Plot(
+                x=x,
+                y=y,
+                marks=tuple(sorted(marks, key=lambda mark: isinstance(mark, Line | Dots))),
+                height=380,
+                legend="bands: 90 % intervals" if has_bands else "bars: 90 % intervals",
+            ),
+        ),
+        header=("curve", x.title, y.title, "from", "to"),
+        rows=tuple(
+            (
+                curve.name or "–",
+                format_number(point.x),
+                format_number(point.y),
+                "–" if point.low is None else format_number(point.low),
+                "–" if point.high is None else format_number(point.high),
+            )
+            for curve in curves
+            for point in curve.points
+        ),
+    )
+
+
+def _marks(curve: NamedCurve, colours: dict[str, str], y: Axis, *, has_bands: bool) -> list[Mark]:
+    colour, points = colours[curve.name], curve.points
+    xs, ys = [point.x for point in points], [point.y for point in points]
+    ends = [
+        (point.low, point.high)
+        for point in points
+        if point.low is not None and point.high is not None
+    ]
+    is_whole = len(ends) == len(points) > 1
+    marks = list[Mark]()
+    if has_bands and is_whole:
+        marks.append(band_of(xs, ends, colour=colour))
+    return [
+        *marks,
+        Line(xs=xs, ys=ys, name=curve.name, colour=colour),
+        Dots(
+            xs=xs,
+            ys=ys,
+            colour=colour,
+            bars=ends if is_whole and not has_bands else (),
+            tips=[
+                tip(
+                    (curve.name or point.label, point.label if curve.name else ""),
+                    (y.title, format_number(point.y)),
+                    ("interval", _interval(point)),
+                )
+                for point in points
+            ],
+        ),
+    ]
+
+
+def _interval(point: CurvePoint) -> str:
+    if point.low is None or point.high is None:
+        return ""
+    return f"[{format_number(point.low)}, {format_number(point.high)}]"
