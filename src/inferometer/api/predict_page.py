@@ -8,6 +8,7 @@ from inferometer.api.prediction import PredictAnswer, WhatIfRow
 from inferometer.perfmodel.datasheet import DatasheetPrediction, PhaseAnswer
 from inferometer.perfmodel.memory import how_it_fits
 from inferometer.records.types import Caution
+from inferometer.report.charts.bounds import PhaseBounds, bounds_chart
 from inferometer.report.page import (
     Chip,
     Number,
@@ -39,6 +40,10 @@ def predict_page(answer: PredictAnswer) -> Page:
     sheet, memory = answer.datasheet, answer.datasheet.sizes.memory
     rows = answer.what_ifs if answer.sparsity is None else (answer.sparsity, *answer.what_ifs)
     of = "" if answer.fitted is None else "on what is by datasheet: "
+    bounds = (("prefill", sheet.prefill.bound), ("decode", sheet.decode.bound))
+    chart = bounds_chart(
+        [PhaseBounds(name, one.compute_s, one.memory_s, one.link_s) for name, one in bounds]
+    )
     return Page(
         title=_title(answer),
         subtitle=_subtitle(answer),
@@ -48,6 +53,7 @@ def predict_page(answer: PredictAnswer) -> Page:
             else Chip(verdict="missed", text=_too_much(sheet)),
         ),
         numbers=_numbers(answer),
+        chart=chart,
         lines=lines_of(
             ("LIMIT", _limit(answer)),
             ("OR", "\n".join(_best_changes(answer.what_ifs))),
@@ -62,6 +68,7 @@ def predict_page(answer: PredictAnswer) -> Page:
                 id="speeds",
                 title="How fast, between which bounds?",
                 nav="Speed",
+                charts=(chart,),
                 tables=(_speeds(answer), _bounds(sheet)),
             ),
             Section(

@@ -12,10 +12,10 @@ from inferometer.api.gate import gate_text
 from inferometer.api.simulation import Level
 from inferometer.records import request_summaries, step_memory
 from inferometer.records.latencies import Latency
-from inferometer.report import request_tables
+from inferometer.report import request_page, request_tables, request_words
+from inferometer.report.charts.percentiles import percentiles_chart
+from inferometer.report.charts.plot import Chart
 from inferometer.report.page import Chip, Number, Page, Section, lines_of, spanned
-from inferometer.report.request_page import answer_words, slo_chips, summary_numbers
-from inferometer.report.request_words import percentile_text, rate_text
 from inferometer.report.tables import TextTable
 from inferometer.report.views import FactGroup, Statement
 from inferometer.simulate.replica_shares import Role
@@ -28,6 +28,7 @@ _SHOWN: Final[tuple[tuple[Latency, str], ...]] = (
     ("e2e", "E2E"),
     ("queue", "queue"),
 )
+_HEADLINE: Final[tuple[Latency, ...]] = ("ttft", "tpot")
 _FRACTIONS: Final = (0.5, 0.95, 0.99)
 _OF_CLASSES: Final[tuple[Latency, ...]] = ("ttft", "tpot", "e2e")
 _ABSENT: Final = "–"
@@ -36,13 +37,14 @@ _ROLES: Final[dict[Role, str]] = {"both": "all", "prefill": "prompts", "decode":
 
 def simulate_page(answer: simulation.SimulateAnswer) -> Page:
     """The whole answer."""
-    likely = answer.levels[0]
+    likely, charts = answer.levels[0], _charts(answer)
     return Page(
-        title=f"{_subject(answer)}: {answer_words(likely.summary)}",
+        title=f"{_subject(answer)}: {request_page.answer_words(likely.summary)}",
         subtitle=_subtitle(answer),
         chips=_chips(answer),
         numbers=_numbers(answer),
         table=request_tables.brief_latency_table(likely.summary),
+        chart=charts[0] if charts else None,
         lines=lines_of(
             ("WHY", "\n".join(_why(answer))),
             ("TRUST", _trust(answer)),
@@ -50,12 +52,28 @@ def simulate_page(answer: simulation.SimulateAnswer) -> Page:
             ("DATA", answer.record or ""),
         ),
         cautions=answer.cautions,
-        sections=_sections(answer),
+        sections=_sections(answer, charts),
         tool_version=__version__,
     )
 
 
-def _sections(answer: simulation.SimulateAnswer) -> tuple[Section, ...]:
+def _charts(answer: simulation.SimulateAnswer) -> tuple[Chart, ...]:
+    """TTFT and TPOT by percentile, in what is not known of step times."""
+    likely, *others = answer.levels
+    built = (
+        percentiles_chart(
+            latency,
+            likely.summary,
+            [level.summary for level in others],
+            likely.judgement,
+            ends=ends_words(answer.levels),
+        )
+        for latency in _HEADLINE
+    )
+    return tuple(chart for chart in built if chart is not None)
+
+
+def _sections(answer: simulation.SimulateAnswer, charts: tuple[Chart, ...]) -> tuple[Section, ...]:
     tables = [_latencies(answer), _rates(answer)]
     tables += [_classes(answer.classes)] if answer.classes else []
     tables += [_replicas(answer)] if answer.replicas else []
@@ -75,6 +93,7 @@ def _sections(answer: simulation.SimulateAnswer) -> tuple[Section, ...]:
             title="How fast, and how much?",
             nav="Latency",
             statements=_goodputs(answer),
+            charts=charts,
             tables=tuple(tables),
         ),
         Section(
@@ -130,7 +149,7 @@ def _chips(answer: simulation.SimulateAnswer) -> tuple[Chip, ...]:
     likely = answer.levels[0].judgement
     if answer.verdict is None or likely is None:
         return ()
-    (chip,) = slo_chips(likely)
+    (chip,) = request_page.slo_chips(likely)
     if answer.verdict == likely.verdict != "undecided":
         return (chip,)
     why = _why_open(answer) if answer.verdict == "undecided" else ""
@@ -139,9 +158,9 @@ def _chips(answer: simulation.SimulateAnswer) -> tuple[Chip, ...]:
 
 def _numbers(answer: simulation.SimulateAnswer) -> tuple[Number, ...]:
     """The likely run's numbers; intervals span what is not known of step times, too."""
-    numbers = summary_numbers(answer.levels[0].summary, answer.levels[0].judgement)
+    numbers = request_page.summary_numbers(answer.levels[0].summary, answer.levels[0].judgement)
     others = [
-        {one.name: one for one in summary_numbers(level.summary, level.judgement)}
+        {one.name: one for one in request_page.summary_numbers(level.summary, level.judgement)}
         for level in answer.levels[1:]
     ]
     return tuple(
@@ -218,7 +237,7 @@ def _latencies(answer: simulation.SimulateAnswer) -> TextTable:
             likely.latency(name).mean,
             *(likely.latency(name).percentile(fraction) for fraction in _FRACTIONS),
         )
-        rows.append((label, *(percentile_text(one) for one in shown), ends))
+        rows.append((label, *(request_words.percentile_text(one) for one in shown), ends))
     return TextTable(
         caption="Latency [95 % interval]",
         header=(
@@ -238,7 +257,7 @@ def _rates(answer: simulation.SimulateAnswer) -> TextTable:
         label: str, unit: str, of: Callable[[request_summaries.RequestSummary], Estimate | None]
     ) -> None:
         ends = (of(level.summary) for level in ends_of_rate(answer.levels, of))
-        likely = rate_text(of(answer.levels[0].summary), unit)
+        likely = request_words.rate_text(of(answer.levels[0].summary), unit)
         rows.append((label, likely, " … ".join(_shown(end) for end in ends)))
 
     row("completed", "requests/s", lambda summary: summary.completed_requests_per_s)
@@ -252,8 +271,11 @@ def _rates(answer: simulation.SimulateAnswer) -> TextTable:
 def _classes(classes: tuple[request_summaries.RequestSummary, ...]) -> TextTable:
     rows = list[tuple[str, ...]]()
     for one in classes:
-        latencies = [percentile_text(one.latency(name).percentile(0.95)) for name in _OF_CLASSES]
-        output = rate_text(one.output_tokens_per_s, "tok/s")
+        latencies = [
+            request_words.percentile_text(one.latency(name).percentile(0.95))
+            for name in _OF_CLASSES
+        ]
+        output = request_words.rate_text(one.output_tokens_per_s, "tok/s")
         rows.append((one.name, f"{one.n_requests:,}", *latencies, output))
     header = ("class", "requests", "p95 TTFT", "p95 TPOT", "p95 E2E", "output")
     return TextTable(caption="Class by class", header=header, rows=tuple(rows))

@@ -43,6 +43,11 @@ def render_page(page: Page) -> str:
     return environment.from_string(str(resource("page.html"))).render(
         page=page,
         sections=sections,
+        loose_cautions=[
+            caution
+            for caution in page.cautions
+            if not any(caution in section.cautions for section in sections)
+        ],
         style=resource("page.css"),
         script=script,
         sha256=None if script is None else _sha256(script),

@@ -1,0 +1,79 @@
+"""Are answers that are computed pages too: their charts, their cautions, and how they look in a browser?"""
+
+import pytest
+from tests.report.browser import check_looks_right, needs_browser
+from tests.report.marks import marks
+
+import inferometer as im
+from inferometer.report.charts.bounds import PhaseBounds, bounds_chart
+from inferometer.report.charts.plot import Band, Boxes, Dots, Rule
+from inferometer.report.html import render_page
+
+
+@pytest.fixture(scope="module")
+def predicted():
+    return im.predict("llama-3.1-8b", hardware="h100_sxm", batch=32)
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    return im.simulate("llama-3.1-8b", hardware="h100_sxm", rate=5, requests=300, slo="ttft:p95<1s")
+
+
+def page_of(answer):
+    (page,) = answer.pages()
+    return page
+
+
+def test_percentiles_stand_in_what_is_not_known_of_step_times(simulated):
+    chart = page_of(simulated).chart
+    likely, fast, slow = (
+        level.summary.latency("ttft").percentile(0.95).seconds.value for level in simulated.levels
+    )
+    (dots,), (band,), (rule,) = (marks(chart, kind) for kind in (Dots, Band, Rule))
+    assert dots.ys[2] == pytest.approx(1e3 * likely)
+    ends = [y for x, y in band.outline if x == 2.0]
+    assert sorted(ends) == pytest.approx(sorted((1e3 * min(fast, likely), 1e3 * max(slow, likely))))
+    assert rule.at == 1000
+    assert chart.finding.startswith("TTFT p95 is ")
+    assert chart.finding.endswith("; the limit is 1000 ms.")
+    (number,) = [one for one in page_of(simulated).numbers if one.name == "TTFT p95"]
+    assert number.limit == 1000
+    assert number.low == pytest.approx(1e3 * fast)
+    assert number.high >= 1e3 * slow * 0.999
+
+
+def test_the_longest_resource_bounds_a_step():
+    chart = bounds_chart(
+        [PhaseBounds("prefill", 0.2, 0.02, 0.0), PhaseBounds("decode", 0.001, 0.005, 0.0)]
+    )
+    assert chart.finding == (
+        "prefill is bound by compute, 200 ms (10 times memory); decode is bound by memory, 5 ms"
+        " (5 times compute)."
+    )
+    boxes = {mark.name: [box[1] for box in mark.boxes] for mark in marks(chart, Boxes)}
+    assert boxes == {"compute": pytest.approx([100, 20]), "memory": pytest.approx([10, 100])}
+
+
+def test_a_page_has_every_caution(predicted, simulated):
+    for answer in (predicted, simulated):
+        page = page_of(answer)
+        assert page.cautions
+        text = render_page(page)
+        assert all(caution.text in text for caution in page.cautions)
+
+
+def test_an_answer_writes_its_page(predicted, tmp_path):
+    predicted.save_page(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == render_page(page_of(predicted))
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize(("width", "is_dark"), [(390, True), (1280, False), (1440, False)])
+def test_a_browser_shows_them(predicted, simulated, tmp_path, width, is_dark):
+    for name, answer, n_charts in (("predicted", predicted, 1), ("simulated", simulated, 2)):
+        folder = tmp_path / name
+        folder.mkdir()
+        page = render_page(page_of(answer))
+        check_looks_right(page, folder, width=width, n_charts=n_charts, is_dark=is_dark)
