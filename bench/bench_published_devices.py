@@ -62,6 +62,8 @@ def tables(data, name):
 def groups_of(loads, name):
     groups = defaultdict(list)
     for one in loads:
+        if one.prefill:  # asked about in bench_published_topologies.py
+            continue
         is_own = one.load.least_share_ratio == 1.0
         groups["nvidia" if is_own else name, one.hardware.hardware_id, *family_of(one)].append(one)
     return {key: rows for key, rows in groups.items() if len(rows) >= LEAST_ROWS}
@@ -74,12 +76,12 @@ def questions(rows, others):
         [one for one in rows if half(one.key) == 0],
         [one for one in rows if half(one.key)],
     )
-    degrees = sorted({one.engine.tensor_parallel_size for one in rows})
+    degrees = sorted({one.n_devices for one in rows})
     for degree in degrees if len(degrees) > 1 else ():
         yield (
             "degree",
-            [one for one in rows if one.engine.tensor_parallel_size != degree],
-            [one for one in rows if one.engine.tensor_parallel_size == degree],
+            [one for one in rows if one.n_devices != degree],
+            [one for one in rows if one.n_devices == degree],
         )
     lengths = [(one.load.prompt_tokens, one.load.output_tokens) for one in rows]
     base = (1024, 1024) if (1024, 1024) in lengths else max(sorted(set(lengths)), key=lengths.count)

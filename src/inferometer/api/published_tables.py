@@ -85,7 +85,9 @@ def chosen_loads(request: RunRequest, choice: TableChoice) -> ChosenLoads:
         raise SpecError(
             "several kinds of rows", where=WHERE, allowed=_listed(kinds), try_="one of these"
         )
-    degrees = sorted({one.engine.tensor_parallel_size for one in own or chosen})
+    # Of one replica that does all: others tell of its step times, and are not offered.
+    alone = [one for one in own or chosen if one.n_devices == one.plan.n_tensor]
+    degrees = sorted({one.plan.n_tensor for one in alone or own or chosen})
     if choice.tp is None and len(degrees) > 1:
         raise SpecError(
             "of how many devices?",
