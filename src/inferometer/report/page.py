@@ -38,6 +38,7 @@ TONES: Final[dict[str, Tone]] = {
     "SUSPECT": "open",
     "open": "open",
 }
+_FAR_RATIO: Final = 3.0
 ICONS: Final[dict[Tone, str]] = {"good": "✔", "bad": "✘", "open": "?", "plain": "="}
 
 
@@ -95,7 +96,10 @@ class Number:
         if self.low is None and self.limit is None:
             return None
         ends = [one for one in (self.value, self.high, self.limit) if one is not None]
-        most = max(one for one in ends if math.isfinite(one)) * (1.2 if self.limit else 1.35)
+        farthest = max(one for one in ends if math.isfinite(one))
+        # An interval that ends far beyond value and limit runs off the bar.
+        nearby = _FAR_RATIO * max(self.value, self.limit or 0.0)
+        most = min(farthest, nearby) * (1.2 if self.limit else 1.35)
         if most <= 0:
             return None
         named = {"low": self.low, "high": self.high, "value": self.value, "limit": self.limit}
