@@ -17,7 +17,8 @@ import numpy as np
 from results_log import log_row
 
 from inferometer.decide.capacity import CapacityQuestion, find_capacity
-from inferometer.decide.probing import ReplicaProbe
+from inferometer.decide.fleets import Alike
+from inferometer.decide.probing import FleetProbe
 from inferometer.decide.traffic import Traffic, at_load
 from inferometer.errors import InferometerError
 from inferometer.fit.loads.conclusions import Address
@@ -222,9 +223,8 @@ def capacity(steps, config, spec, objective, start, truth):
         model=truth.model, engine=ENGINE, hardware=None, config=config, kv_origin="", knobs=Knobs(),
         step_times=StepTimes(basis="fitted", origin="", engine=ENGINE, likely=steps, fast=steps, slow=steps),
     )  # fmt: skip
-    probe = ReplicaProbe(
-        deployment=deployment,
-        step_times=steps,
+    probe = FleetProbe(
+        fleet=Alike().fleet(deployment, "likely", 1),
         traffic=Traffic(spec=spec, n_requests=1000),
         objective=objective,
     )

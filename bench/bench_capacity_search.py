@@ -12,7 +12,8 @@ import time
 from results_log import log_row
 
 from inferometer.decide.capacity import CapacityQuestion, find_capacity
-from inferometer.decide.probing import ReplicaProbe
+from inferometer.decide.fleets import Alike
+from inferometer.decide.probing import FleetProbe
 from inferometer.decide.traffic import Traffic
 from inferometer.inputs import catalog
 from inferometer.inputs.objectives import parse_objective
@@ -34,9 +35,8 @@ def probe_of(device, slo):
     model, hardware = catalog.find_model("llama-3.1-8b"), catalog.find_hardware(device)
     engine = EngineSpec(dtype="bfloat16", device="cuda")
     deployment = deploy(model, engine, hardware, datasheet_levels(model, engine, hardware), Knobs())
-    return ReplicaProbe(
-        deployment=deployment,
-        step_times=deployment.step_times.likely,
+    return FleetProbe(
+        fleet=Alike().fleet(deployment, "likely", 1),
         traffic=Traffic(spec=resolve_workload("chat")),
         objective=parse_objective(slo),
     )

@@ -20,7 +20,8 @@ from inferometer.serve.emission_log import read_emission_log
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
 from inferometer.serve.emulator_tokens import content_ids
-from inferometer.simulate.live import LiveEngine, LiveRequest
+from inferometer.simulate.fleet import lone_replica
+from inferometer.simulate.live import LiveFleet, LiveRequest
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
@@ -79,8 +80,7 @@ def served(n_requests):
     with tempfile.TemporaryDirectory() as folder:
         plan = EmulatorPlan(
             model_name="m",
-            config=CONFIG,
-            cost=COST,
+            fleet=lone_replica(CONFIG, COST),
             mean_output_tokens=None,
             emission_log=Path(folder, "log"),
         )
@@ -110,7 +110,7 @@ class Nobody:
 
 def scheduled(n_requests):
     """CPU seconds of the scheduler and its loop alone, per 1,000 requests."""
-    engine, began_s = LiveEngine(CONFIG, COST, Nobody()), time.process_time()
+    engine, began_s = LiveFleet(lone_replica(CONFIG, COST), Nobody()), time.process_time()
     for i in range(n_requests):
         now_ns = int(i / RATE_PER_S * 1e9)
         contents = content_ids([(i, k) for k in range(10 + N_TOKENS)], CONFIG.block_size)

@@ -24,6 +24,7 @@ from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.records.reading import read_run
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
+from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
@@ -197,7 +198,7 @@ def places(folder: Path) -> Iterator[dict[str, str]]:
     (folder / "short.toml").write_text(_SHORT)
     config = SchedulerConfig(num_blocks=4000, max_model_len=4096, max_num_seqs=32)
     cost = linear_cost(launch_s=5e-3)
-    with start(EmulatorPlan(model_name="m", config=config, cost=cost)) as emulator:
+    with start(EmulatorPlan(model_name="m", fleet=lone_replica(config, cost))) as emulator:
         yield {
             "URL": emulator.url,
             "PLAN": str(folder / "plan.toml"),

@@ -36,6 +36,7 @@ from inferometer.records.raw_log import (
 from inferometer.serve.emission_log import EmissionKind, read_emission_log
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
+from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 from inferometer.stats.quantiles import median_estimate
@@ -103,8 +104,7 @@ def bench_cost_and_truth(n_runs, n_requests):
             log = Path(folder) / "emissions.bin"
             plan = EmulatorPlan(
                 model_name="m",
-                config=config,
-                cost=linear_cost(launch_s=5e-3),
+                fleet=lone_replica(config, linear_cost(launch_s=5e-3)),
                 mean_output_tokens=None,
                 emission_log=log,
             )

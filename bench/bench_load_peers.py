@@ -29,6 +29,7 @@ from inferometer.records.imports.detection import read_results
 from inferometer.records.reading import read_run
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
+from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
@@ -128,7 +129,9 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = write_tokenizer(Path(scratch) / "tokenizer")
         plan = EmulatorPlan(
-            model_name="m", config=config, cost=linear_cost(launch_s=5e-3), mean_output_tokens=None
+            model_name="m",
+            fleet=lone_replica(config, linear_cost(launch_s=5e-3)),
+            mean_output_tokens=None,
         )
         with start(plan) as emulator:
             asked = {

@@ -99,7 +99,7 @@ def test_signatures_show_all_options():
     parameters = inspect.signature(im.simulate).parameters
     assert next(iter(parameters)) == "model"
     assert {"hardware", "rate", "replicas", "slo", "progress"} <= parameters.keys()
-    assert parameters["replicas"].default == 1
+    assert parameters["data_parallel_size"].default == 1
 
 
 def test_functions_stay_when_rooms_of_their_name_are_imported():

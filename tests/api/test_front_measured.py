@@ -10,14 +10,17 @@ from inferometer.api.answer import _PAGED_BY, Answer
 from inferometer.errors import InferometerError, SpecError
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
+from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
 SWEPT = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
 PLAN = EmulatorPlan(
     model_name="m",
-    config=SchedulerConfig(num_blocks=20_000, max_model_len=16_384, max_num_seqs=64),
-    cost=linear_cost(launch_s=1e-3),
+    fleet=lone_replica(
+        SchedulerConfig(num_blocks=20_000, max_model_len=16_384, max_num_seqs=64),
+        linear_cost(launch_s=1e-3),
+    ),
     mean_output_tokens=None,
 )
 POINTS = """name = "points"

@@ -22,6 +22,7 @@ from inferometer.records.promises import judge_objective
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import Emulator, start
 from inferometer.simulate import run as simulating, simulated_run, step_cost
+from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
 pytestmark = pytest.mark.slow  # a search on the wall clock
@@ -36,8 +37,7 @@ CONFIG = SchedulerConfig(
 )
 PLAN = EmulatorPlan(
     model_name="m",
-    config=CONFIG,
-    cost=step_cost.linear_cost(launch_s=6e-3),
+    fleet=lone_replica(CONFIG, step_cost.linear_cost(launch_s=6e-3)),
     mean_output_tokens=None,
 )
 WORKLOAD = """
@@ -104,7 +104,7 @@ def simulated(folder):
         said = simulating.simulate(
             simulating.demand_of(plan, CONFIG.block_size, has_contents=False),
             CONFIG,
-            PLAN.cost,
+            PLAN.fleet.step_times,
         )
         made = simulated_run.simulated_run(
             said, CONFIG, run_id="", created_utc="", command=(), tool_version=""

@@ -30,17 +30,20 @@ from inferometer.measure.metrics_page import source_of
 from inferometer.records.reading import read_run
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
+from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 from inferometer.stats.comparison import compare_pairs
 
 PLAN = EmulatorPlan(
     model_name="m",
-    config=SchedulerConfig(num_blocks=20_000, max_model_len=16_384, max_num_seqs=64),
-    cost=linear_cost(launch_s=20e-3),
+    fleet=lone_replica(
+        SchedulerConfig(num_blocks=20_000, max_model_len=16_384, max_num_seqs=64),
+        linear_cost(launch_s=20e-3),
+    ),
     mean_output_tokens=None,
 )
-SLOWER = replace(PLAN, cost=linear_cost(launch_s=22e-3))
+SLOWER = replace(PLAN, fleet=lone_replica(PLAN.config, linear_cost(launch_s=22e-3)))
 WORKLOAD = """
 [arrivals]
 kind = "open"

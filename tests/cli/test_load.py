@@ -25,13 +25,16 @@ from inferometer.records.reading import read_run
 from inferometer.records.types import RequestStatus
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
+from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
 PLAN = EmulatorPlan(
     model_name="m",
-    config=SchedulerConfig(num_blocks=20_000, max_model_len=16_384, max_num_seqs=64),
-    cost=linear_cost(launch_s=1e-3),
+    fleet=lone_replica(
+        SchedulerConfig(num_blocks=20_000, max_model_len=16_384, max_num_seqs=64),
+        linear_cost(launch_s=1e-3),
+    ),
     mean_output_tokens=None,
 )
 WORKLOAD = """

@@ -18,6 +18,7 @@ from inferometer.serve.emission_log import read_emission_log
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
 from inferometer.serve.fault_specs import FaultKind, parse_faults
+from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
@@ -47,8 +48,10 @@ EXPECTED = {
 N_REQUESTS = 150
 PLAN = EmulatorPlan(
     model_name="m",
-    config=SchedulerConfig(num_blocks=20_000, max_model_len=4096, max_num_seqs=256),
-    cost=linear_cost(launch_s=1e-3),
+    fleet=lone_replica(
+        SchedulerConfig(num_blocks=20_000, max_model_len=4096, max_num_seqs=256),
+        linear_cost(launch_s=1e-3),
+    ),
     mean_output_tokens=None,
 )
 WORKLOAD = """

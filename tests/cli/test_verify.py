@@ -26,6 +26,7 @@ from inferometer.records.reading import read_run
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
 from inferometer.serve.fault_specs import parse_faults
+from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
 ROOT = Path(__file__).parents[2]
@@ -94,8 +95,7 @@ def emulator(folder, *, time_scale_ratio=1.0, faults="", port=0):
     rules = parse_faults(faults) if faults else ()
     plan = EmulatorPlan(
         model_name=MODEL,
-        config=CONFIG,
-        cost=cost,
+        fleet=lone_replica(CONFIG, cost),
         mean_output_tokens=None,
         time_scale_ratio=time_scale_ratio,
         faults=rules,
@@ -246,7 +246,7 @@ def test_what_was_measured_before_the_seal_is_refused(folder, fits):
         (
             "fit.json",
             lambda text: text + " ",
-            "the fit, or the model and its device, changed since",
+            "the fit, the gate, or the model and its device, changed since",
         ),
         (
             "l.jsonl",

@@ -512,18 +512,27 @@ def test_what_is_verified_is_what_was_decided(tmp_path):
     for name, text in files_of(made, packaging_of(made)).items():
         (tmp_path / name).write_text(text)
     plan = verify_plan.read_plan(tmp_path / "verify.toml")
-    assert (plan.server.model, plan.server.hardware, plan.server.tp, plan.server.replicas) == (
+    assert (
+        plan.server["model"],
+        plan.server["hardware"],
+        plan.server["tp"],
+        plan.server["replicas"],
+    ) == (
         "llama-3.1-8b",
         "h100_sxm",
         2,
         2,
     )
-    assert (plan.server.num_blocks, plan.server.max_num_seqs, plan.server.kv_dtype) == (
+    assert (
+        plan.server["num_blocks"],
+        plan.server["max_num_seqs"],
+        plan.server.get("kv_dtype"),
+    ) == (
         10_001,
         64,
         "float8",
     )
-    assert plan.server.own == {"policy": "priority", "watermark_fraction": 0.01}
+    assert plan.server["own"] == {"policy": "priority", "watermark_fraction": 0.01}
     assert plan.traffic.rates_per_s == (8.0,)
     assert plan.traffic.slo == made.objective.text
     assert read_workload(Path(plan.traffic.workload)) == made.workload

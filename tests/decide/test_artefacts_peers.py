@@ -34,6 +34,7 @@ from inferometer.decide.artefacts.folder import files_of
 from inferometer.decide.artefacts.packaging import Wishes, packaging_of
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
+from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
@@ -42,8 +43,10 @@ HERE = Path(__file__).parent
 MODEL = "tiny"
 SERVER = EmulatorPlan(
     model_name=MODEL,
-    config=SchedulerConfig(num_blocks=2000, max_model_len=512, max_num_seqs=64),
-    cost=linear_cost(launch_s=5e-3),
+    fleet=lone_replica(
+        SchedulerConfig(num_blocks=2000, max_model_len=512, max_num_seqs=64),
+        linear_cost(launch_s=5e-3),
+    ),
     mean_output_tokens=None,
 )
 

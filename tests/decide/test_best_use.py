@@ -7,7 +7,6 @@ import pytest
 from inferometer.decide.best_use import UseTask, best_use
 from inferometer.decide.candidate_probes import probe_of
 from inferometer.decide.candidates import Grid, Offer, candidates_of
-from inferometer.decide.pool_probes import PoolProbe
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.inputs import catalog
 from inferometer.inputs.objectives import parse_objective
@@ -71,7 +70,7 @@ def test_two_pools_carry_less_prompt_work_than_replicas_that_do_both():
     asked = question("ttft:p95<1s")
     both, split = (
         probe_of(asked, candidate, "likely", 2),
-        PoolProbe(question=asked, candidate=candidate, n_prefill=1, n_decode=1),
+        probe_of(asked, candidate, "likely", 1, 1),
     )
     assert split(1.0, 0).verdict == both(1.0, 0).verdict == "met"
     assert split(20.0, 0).margin_ratio > both(20.0, 0).margin_ratio

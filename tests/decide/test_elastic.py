@@ -17,7 +17,8 @@ from inferometer.decide.course import (
     target_utilization,
 )
 from inferometer.decide.elastic import Elastic, capacities_of
-from inferometer.decide.probing import ReplicaProbe
+from inferometer.decide.fleets import Alike
+from inferometer.decide.probing import FleetProbe, run_plan
 from inferometer.decide.sizing import size_device
 from inferometer.decide.sizing_types import SizingQuestion, Task
 from inferometer.decide.traffic import plan_at, steady
@@ -104,15 +105,13 @@ def test_replicas_that_stay_are_the_cluster(elastic):
     n_windows = elastic.course.n_windows
     plan = elastic.course.plan
     candidate = elastic.kind.candidate.deployment
-    probe = ReplicaProbe(
-        deployment=candidate,
-        step_times=candidate.step_times.likely,
+    probe = FleetProbe(
+        fleet=Alike().fleet(candidate, "likely", 3),
         traffic=elastic.question.traffic,
         objective=elastic.question.objective,
-        n_replicas=3,
     )
     plain, windowed = (
-        probe.run_plan(plan).requests,
+        run_plan(probe.fleet, plan).requests,
         elastic.run(Schedule((3,) * n_windows, (3,) * n_windows)).requests,
     )
     assert (plain.first_token_ns == windowed.first_token_ns).all()
@@ -138,7 +137,7 @@ def test_each_policy_pays_for_what_it_starts(elastic):
     n_static = static.schedule.ready[0]
     assert static.replica_s == pytest.approx(n_static * elastic.course.span_s, rel=0.02)
     assert static.usd == pytest.approx(
-        static.replica_s / 3600 * elastic.kind.candidate.usd_per_hour
+        static.replica_s / 3600 * elastic.kind.candidate.usd_per_hour_of(1)
     )
     assert known.replica_s < static.replica_s
     assert all(outcome.replica_s >= sum(outcome.schedule.paid) * 60.0 for outcome in said.values())

@@ -2,8 +2,9 @@
 
 import pytest
 
+from inferometer.decide.fleets import Alike
 from inferometer.decide.lone_request import lone_request
-from inferometer.decide.probing import ReplicaProbe
+from inferometer.decide.probing import FleetProbe
 from inferometer.decide.traffic import Traffic, plan_at
 from inferometer.inputs import catalog
 from inferometer.inputs.objectives import parse_objective
@@ -30,9 +31,8 @@ def test_it_is_a_lower_bound_and_a_near_one(workload, slo):
     )
     steps, n = deployment.step_times.likely, 300
     alone = lone_request(deployment, steps, plan_at(spec, 1.0, n), objective)
-    probe = ReplicaProbe(
-        deployment=deployment,
-        step_times=steps,
+    probe = FleetProbe(
+        fleet=Alike().fleet(deployment, "likely", 1),
         traffic=Traffic(spec=spec, n_requests=n),
         objective=objective,
     )

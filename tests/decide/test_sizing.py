@@ -7,7 +7,8 @@ import pytest
 from inferometer.decide.candidate_probes import probe_of
 from inferometer.decide.candidates import Grid, Offer, candidates_of
 from inferometer.decide.costs import costs_of, mean_tokens
-from inferometer.decide.probing import ReplicaProbe
+from inferometer.decide.fleets import Alike
+from inferometer.decide.probing import FleetProbe
 from inferometer.decide.sizing import fewest_replicas, most_of, size_by_device, size_device
 from inferometer.decide.sizing_types import SizingQuestion, Task
 from inferometer.decide.traffic import Traffic, at_load
@@ -48,9 +49,8 @@ def candidates():
 def test_one_replica_less_is_not_enough_in_short_runs(candidates):
     asked = question()
     for candidate in candidates[:2]:
-        probe = ReplicaProbe(
-            deployment=candidate.deployment,
-            step_times=candidate.deployment.step_times.likely,
+        probe = FleetProbe(
+            fleet=Alike().fleet(candidate.deployment, "likely", 1),
             traffic=asked.traffic,
             objective=asked.objective,
         )
@@ -97,12 +97,10 @@ def test_the_pick_is_simulated_whole_and_with_one_replica_less(best):
     """The fewest behind the router: one less does not keep the promise, so one more is what a failure asks for."""
     asked = question()
     whole, less = (
-        ReplicaProbe(
-            deployment=best.candidate.deployment,
-            step_times=best.candidate.deployment.step_times.likely,
+        FleetProbe(
+            fleet=Alike().fleet(best.candidate.deployment, "likely", n_replicas),
             traffic=asked.traffic,
             objective=asked.objective,
-            n_replicas=n_replicas,
         )
         for n_replicas in (best.n_replicas, best.n_replicas - 1)
     )
@@ -124,7 +122,7 @@ def test_the_pick_is_simulated_whole_and_with_one_replica_less(best):
 
 
 def test_a_router_needs_no_more_replicas_than_chance(candidates, best):
-    dealt = size_device(Task(question(router="random"), candidates)).best
+    dealt = size_device(Task(question(fleets=Alike(router="random")), candidates)).best
     assert dealt.usd_per_hour >= best.usd_per_hour
 
 
@@ -261,7 +259,7 @@ def test_a_model_that_no_node_holds_is_spread_over_several():
     big = catalog.find_model("llama-3.1-405b")
     grid = replace(GRID, tensor_parallel_sizes=(8,), max_num_seqs=(64,))
     (found,) = candidates_of(big, [offer("h100_sxm")], grid).possible
-    assert (found.parallelism, found.n_devices, found.usd_per_hour) == ("TP8 PP2", 16, 32.0)
+    assert (found.parallelism, found.n_devices, found.usd_per_hour_of(1)) == ("TP8 PP2", 16, 32.0)
     assert found.deployment.config.max_model_len == big.max_position_tokens
     assert (
         candidates_of(

@@ -17,7 +17,7 @@ def test_paths_hold_from_the_plan_and_do_not_move_its_sum(tmp_path):
     )
     (tmp_path / "here" / "plan.toml").write_text(text)
     plan = read_plan(tmp_path / "here" / "plan.toml")
-    assert plan.server.fit == str(tmp_path / "here" / "fit.json")
+    assert plan.server["fit"] == str(tmp_path / "here" / "fit.json")
     assert plan.traffic.workload == str(tmp_path / "here" / "w.toml")
     assert plan_sha256(plan) == plan_sha256(plan_from_text(text, where="here"))
     assert plan_sha256(plan) != plan_sha256(
@@ -48,7 +48,7 @@ def test_the_plan_of_a_sizing_is_the_one_beside_it(tmp_path):
         (f"name = 'x'\n{SERVER}[traffic]\nrates_per_s = [1.0, 1.0]", "twice"),
         (f"name = 'x'\n{SERVER}[traffic]\nrates_per_s = [0]", "rates_per_s"),
         (f"name = 'x'\n{SERVER}[points]\nprompt_tokens = []\nbatch_sizes = [1]", "prompt_tokens"),
-        (f"name = 'x'\n{SERVER}seats = 3\n[traffic]", "seats"),
+        ("name = 'x'\n[server]\nhardware = 'l4'\n[traffic]", "no model"),
         ("name = ", "TOML"),
     ],
 )

@@ -7,14 +7,17 @@ from dataclasses import dataclass, replace
 
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import serve
+from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
 MODEL = "test-model"
 PLAN = EmulatorPlan(
     model_name=MODEL,
-    config=SchedulerConfig(num_blocks=2000, max_model_len=512, max_num_seqs=64),
-    cost=linear_cost(launch_s=1e-3),
+    fleet=lone_replica(
+        SchedulerConfig(num_blocks=2000, max_model_len=512, max_num_seqs=64),
+        linear_cost(launch_s=1e-3),
+    ),
     mean_output_tokens=None,
 )
 

@@ -10,9 +10,15 @@ from reference.simulator import simulate_plainly
 from inferometer.records.types import ABSENT
 from inferometer.simulate import live_memory
 from inferometer.simulate.batch_config import DynamicBatching
+from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.live import LiveEngine, LiveRequest
+from inferometer.simulate.disaggregation_config import KvLink
+from inferometer.simulate.fleet import Fleet, PrefillReplicas, lone_replica
+from inferometer.simulate.gate_config import ClassRules, GateConfig, TenantRules
+from inferometer.simulate.live import LiveFleet, LiveRequest
+from inferometer.simulate.live_front import Kind
 from inferometer.simulate.outcome import FAR_NS
+from inferometer.simulate.run import simulate_fleet
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.step_cost import linear_cost
@@ -23,6 +29,7 @@ EVEN_NS = 10_000_000
 EVEN = linear_cost(
     launch_s=EVEN_NS / 1e9, per_row_s=0.0, per_request_s=0.0, per_context_token_s=0.0
 )
+VLLM = SchedulerConfig(num_blocks=40, max_model_len=256, max_num_seqs=4, max_num_batched_tokens=64)
 CONFIGS = {
     "vllm": SchedulerConfig(
         num_blocks=60, max_model_len=256, max_num_seqs=6, max_num_batched_tokens=64
@@ -86,6 +93,68 @@ FREE = {
 """What takes away the cost of what is done around the steps."""
 
 
+LINK = KvLink(block_bytes=2**16, bytes_per_s=1e8, latency_s=1e-3)
+GATE = GateConfig(
+    order="fair",
+    max_in_flight=3,
+    max_queue=9,
+    max_wait_ns=150_000_000,
+    classes=(
+        ClassRules(name="chat", window_ns=4_000_000, window_size=3),
+        ClassRules(name="report", max_in_flight=2, max_tokens=20, ttft_limit_ns=300_000_000),
+    ),
+    tenants=(TenantRules(tokens_per_s=20_000, burst_tokens=2_000), TenantRules(weight=3)),
+    lateness="hopeless",
+)
+
+
+def fleet_of(n_replicas=3, engine=VLLM, **more):
+    own = {name: more.pop(name) for name in ("prefill", "gate", "step_times") if name in more}
+    replicas = ClusterConfig(engine=engine, n_replicas=n_replicas, **more)
+    return Fleet(replicas=replicas, **{"step_times": COST} | own)
+
+
+def split(answer_begins_at, **more):
+    prefill = PrefillReplicas(
+        replicas=ClusterConfig(
+            engine=replace(VLLM, num_blocks=60), n_replicas=2, router="least-loaded"
+        ),
+        step_times=COST,
+        link=LINK,
+        answer_begins_at=answer_begins_at,
+    )
+    return fleet_of(2, router="least-loaded", prefill=prefill, **more)
+
+
+FLEETS = {
+    **{router: fleet_of(router=router, seed=3) for router in ROUTERS if router != "class-aware"},
+    "class-aware": fleet_of(router="class-aware", class_replicas=((0, 2), (1,))),
+    "in lockstep": fleet_of(
+        2, engine=replace(VLLM, async_scheduling=True), in_lockstep=True, router="vllm"
+    ),
+    "a gate": fleet_of(2, router="least-loaded", gate=GATE),
+    "a gate before one": fleet_of(1, gate=replace(GATE, order="shortest-remaining")),
+    "a gate that fills engines": fleet_of(
+        2, gate=GateConfig(order="shortest-remaining", classes=(ClassRules(),) * 2)
+    ),
+    "prefill replicas": split("decode"),
+    "prefill replicas that answer first": split("prefill"),
+    "a gate before prefill replicas": split("decode", gate=GATE),
+    "two instances": fleet_of(
+        1,
+        engine=DynamicBatching(
+            num_blocks=200,
+            max_model_len=256,
+            max_batch_size=4,
+            max_queue_delay_microseconds=3000,
+            instance_count=2,
+        ),
+    ),
+    "sglang": fleet_of(2, engine=CONFIGS["sglang"], router="prefix-affine"),
+    "trtllm": fleet_of(2, engine=CONFIGS["trtllm"], router="round-robin"),
+}
+
+
 class Notes:
     """What a listener was told."""
 
@@ -117,15 +186,18 @@ def live_requests(asked):
             max_tokens=int(asked.max_tokens[i]),
             priority=int(asked.priority[i]),
             contents=contents[start[i] : start[i + 1]],
+            kind=Kind(
+                class_index=int(asked.class_index[i]), tenant_index=int(asked.tenant_index[i])
+            ),
         )
         for i in range(asked.n_requests)
     ]
 
 
-def play(asked, config, cost, lateness_ns):
+def play(asked, fleet, lateness_ns):
     """Tell the engine of arrivals and departures as a server would: when they happen, waking late each time."""
     notes = Notes()
-    engine = LiveEngine(config, cost, notes)
+    engine = LiveFleet(fleet, notes)
     requests = live_requests(asked)
     events = [(request.arrival_ns, 0, request) for request in requests]
     events += [
@@ -146,7 +218,11 @@ def play(asked, config, cost, lateness_ns):
 
 def check_equal(asked, config, cost, lateness_ns):
     said = simulate_plainly(asked, config, cost, record_parts=True)
-    lived = play(asked, config, cost, lateness_ns)
+    check_same(asked, said, play(asked, lone_replica(config, cost), lateness_ns))
+    return said
+
+
+def check_same(asked, said, lived):
     said_tokens = {i: [] for i in range(asked.n_requests)}
     end_ns = said.steps.start_ns + said.steps.duration_ns
     for step, request, n_tokens in zip(
@@ -156,7 +232,6 @@ def check_equal(asked, config, cost, lateness_ns):
     assert lived.tokens == {i: tokens for i, tokens in said_tokens.items() if tokens}
     finished = said.requests.finished_ns.tolist()
     assert lived.ended == {i: when for i, when in enumerate(finished) if when != ABSENT}
-    return said
 
 
 def asked_of(config, seed, every_ns=1):
@@ -210,7 +285,7 @@ def test_who_comes_during_a_step_before_another_leaves_finds_the_queue_full():
             [0, 12 * ms, comes_ms * ms], [8, 8, 8], [3, 3, 3], abort_ns=[ABSENT, 16 * ms, ABSENT]
         )
         check_equal(asked, config, EVEN, lateness_ns=0)
-        assert play(asked, config, EVEN, lateness_ns=0).ended == {
+        assert play(asked, lone_replica(config, EVEN), lateness_ns=0).ended == {
             0: 30 * ms,
             1: 16 * ms,
             2: ends_ms * ms,
@@ -220,7 +295,7 @@ def test_who_comes_during_a_step_before_another_leaves_finds_the_queue_full():
 def test_a_prompt_that_does_not_fit_is_refused_at_once():
     config = CONFIGS["vllm"]
     notes = Notes()
-    engine = LiveEngine(config, COST, notes)
+    engine = LiveFleet(lone_replica(config, COST), notes)
     engine.submit(
         LiveRequest(
             0, arrival_ns=5, prompt=256, stop=1, max_tokens=1, priority=0, contents=[0] * 16
@@ -229,6 +304,36 @@ def test_a_prompt_that_does_not_fit_is_refused_at_once():
     assert engine.advance(10) == FAR_NS
     assert notes.ended == {0: 5}
     assert engine.n_unfinished == 0
+
+
+def of_kinds(asked, seed):
+    """The same requests of two classes and two tenants."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.integers(0, 2, (2, asked.n_requests)).astype(np.int32)
+    return asked._replace(class_index=kinds[0], tenant_index=kinds[1])
+
+
+def check_fleet(asked, fleet, lateness_ns):
+    said = simulate_fleet(fleet, asked, record_parts=True)
+    check_same(asked, said, play(asked, fleet, lateness_ns))
+
+
+@pytest.mark.parametrize("name", FLEETS)
+@pytest.mark.parametrize("lateness_ns", [0, 700_000])
+def test_a_fleet_is_the_simulator(name, lateness_ns):
+    fleet = FLEETS[name]
+    for seed in range(6):
+        asked = of_kinds(asked_of(fleet.replicas.engine, seed), seed)
+        check_fleet(asked, fleet, lateness_ns)
+
+
+@pytest.mark.parametrize("name", FLEETS)
+@pytest.mark.parametrize("n_together", [4, 7])
+def test_memory_of_a_fleet_grows_or_is_used_again(name, n_together, monkeypatch):
+    monkeypatch.setattr(live_memory, "_N_SLOTS", 4)
+    monkeypatch.setattr(live_memory, "_N_CONTENTS", 16)
+    fleet = FLEETS[name]
+    check_fleet(of_kinds(bursts(fleet.replicas.engine, n_together), 1), fleet, lateness_ns=0)
 
 
 def bursts(config, n_together):

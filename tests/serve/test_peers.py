@@ -16,6 +16,7 @@ from word_tokenizer import write_word_tokenizer
 
 from inferometer.serve.emission_log import EmissionKind, read_emission_log
 from inferometer.serve.emulator_process import start
+from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
@@ -46,7 +47,7 @@ def run(*words):
 
 
 def test_openais_client():
-    with start(replace(PLAN, config=CONFIG)) as emulator:
+    with start(replace(PLAN, fleet=lone_replica(CONFIG, PLAN.fleet.step_times))) as emulator:
         said = json.loads(run(Path(__file__).parent / "openai_client.py", emulator.url))
     assert said["model"] == MODEL
     assert len(said["whole"]["choices"][0]["text"].split()) == 5
@@ -67,7 +68,7 @@ def test_openais_client():
 def test_vllm_bench_serve(backend, endpoint, tmp_path):
     tokenizer = write_word_tokenizer(tmp_path / "tokenizer")
     plan = replace(
-        PLAN, config=CONFIG, cost=linear_cost(launch_s=10e-3), emission_log=tmp_path / "log"
+        PLAN, fleet=lone_replica(CONFIG, linear_cost(launch_s=10e-3)), emission_log=tmp_path / "log"
     )
     flags = {
         "backend": backend,

@@ -135,7 +135,7 @@ def _row(use: Use, published: DType | None) -> UseRow:
         tensor_parallel_size=engine.tensor_parallel_size,
         n_replicas=use.n_replicas,
         n_prefill=use.n_prefill,
-        n_devices=use.n_replicas * candidate.n_devices,
+        n_devices=use.n_devices,
         located_requests_per_s=use.requests_per_s,
         kept_requests_per_s=capacity.kept_load,
         broken_requests_per_s=capacity.broken_load,

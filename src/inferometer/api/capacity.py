@@ -6,11 +6,9 @@ from typing import Annotated, Final
 
 from inferometer.api import decision_pages, executors
 from inferometer.api.capacity_page import CapacityAnswer, CapacityRow, PacedCapacity, paced
-from inferometer.api.capacity_search import CaseLoad, Search, gated_servers, start_load_of
-from inferometer.api.cluster import Cluster, servers_of
-from inferometer.api.gate import Gate, gate_of
+from inferometer.api.capacity_search import CaseLoad, Search
+from inferometer.api.fleet import FleetOptions, fleets_of, servers_of, start_load_of
 from inferometer.api.missed import what_serves_one
-from inferometer.api.prefill_pool import PrefillReplicas, with_prefill_pool
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
 from inferometer.api.server import Server, deployment_of
@@ -43,9 +41,7 @@ class Capacity:
     server: Server
     workload: Workload = field(default_factory=Workload)
     slo: Annotated[str, REQUIRED_SLO]
-    cluster: Cluster = field(default_factory=Cluster)
-    prefill: PrefillReplicas = field(default_factory=PrefillReplicas)
-    gate: Gate = field(default_factory=Gate)
+    fleet: FleetOptions = field(default_factory=FleetOptions)
     resolution: Annotated[
         float,
         Option(
@@ -81,8 +77,9 @@ def capacity(question: Capacity) -> CapacityAnswer:
         The question cannot be answered as it is asked.
     """
     workload = workload_of(question.workload)
-    deployment = deployment_of(question.server, n_sharing=question.cluster.data_parallel_size)
-    servers = with_prefill_pool(servers_of(question.cluster, deployment), question.prefill)
+    n_sharing = question.fleet.cluster.data_parallel_size
+    deployment = deployment_of(question.server, n_sharing=n_sharing)
+    servers = servers_of(question.fleet, deployment)
     objective = parse_objective(question.slo)
     requests = traffic.Traffic(
         spec=workload,
@@ -96,7 +93,8 @@ def capacity(question: Capacity) -> CapacityAnswer:
     )
     limit = TimeLimit(question.time_limit)
     search = Search(
-        gated_servers(servers, workload, gate_of(question.gate)),
+        fleets_of(question.fleet, workload),
+        servers.deployment,
         requests,
         objective,
         question.resolution,

@@ -3,15 +3,11 @@
 from typing import Final, NamedTuple
 
 from inferometer.api.capacity_page import PacedCapacity, paced
-from inferometer.api.cluster import RouterRules, Servers
+from inferometer.api.fleet import Fleets
 from inferometer.api.time_limit import TimeLimit
 from inferometer.decide import capacity as searches, lone_request, probing, time_limits, traffic
-from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.objectives import ObjectiveSpec
-from inferometer.inputs.workload import replay, types
-from inferometer.simulate import gate_rules
 from inferometer.simulate.deployment import Case, Deployment
-from inferometer.simulate.gate_config import GateConfig
 
 _SPAN_RATIO: Final = 1e4
 """From the start of the search, up and down."""
@@ -27,14 +23,6 @@ _ROUGH_RESOLUTION_RATIO: Final = 0.1
 """Of the capacities at fast and slow step times."""
 
 
-def start_load_of(workload: types.WorkloadSpec) -> float:
-    """The load of the workload as it stands."""
-    arrivals = workload.arrivals
-    if isinstance(arrivals, types.ClosedArrivals):
-        return float(arrivals.concurrency)
-    return arrivals.rate_per_s if isinstance(arrivals, types.OpenArrivals) else 1.0
-
-
 class CaseLoad(NamedTuple):
     """One case of the step times, and the load from which its capacity is looked for."""
 
@@ -42,48 +30,20 @@ class CaseLoad(NamedTuple):
     start_load: float
 
 
-class GatedServers(NamedTuple):
-    """The servers, and the rules of the gate before them."""
-
-    servers: Servers
-    gate: GateConfig | None
-
-
-def gated_servers(
-    servers: Servers, workload: types.WorkloadSpec, gate: GateSpec | None
-) -> GatedServers:
-    """The servers with the replicas of each class, and the gate, for the workload's classes."""
-    rules = servers.rules
-    servers = servers._replace(seed=workload.seed)
-    if gate is None and not rules.class_replicas:
-        return GatedServers(servers, None)
-    drawn = replay.draw_workload(
-        traffic.at_load(workload, start_load_of(workload), _FIRST_REQUESTS)
-    )
-    servers = servers._replace(class_replicas=rules.replicas_of(drawn.class_names))
-    if gate is None:
-        return GatedServers(servers, None)
-    pace = gate_rules.first_token_pace(servers.deployment.step_times.likely)
-    return GatedServers(servers, gate_rules.gate_rules(gate, drawn, pace, where="--gate"))
-
-
 class Search(NamedTuple):
     """The question to each server that may be the one."""
 
-    gated: GatedServers
+    fleets: Fleets
+    deployment: Deployment
+    """The replica that generates answers."""
     traffic: traffic.Traffic
     objective: ObjectiveSpec
     resolution_ratio: float
     limit: TimeLimit
 
-    @property
-    def deployment(self) -> Deployment:
-        """The replica that generates answers."""
-        return self.gated.servers.deployment
-
     def alone(self) -> lone_request.LoneRequest | None:
         """The least that a request takes at likely step times; None where others compute its prompt."""
-        if self.gated.servers.prefill is not None:
+        if self.fleets.n_prefill:
             return None
         plan = traffic.plan_at(self.traffic.spec, 1.0, self.traffic.n_requests)
         return lone_request.lone_request(
@@ -118,21 +78,10 @@ class Search(NamedTuple):
             found = searches.find_capacity(self._probe(case), question)
         return paced(case if isinstance(case, str) else "draw", found)
 
-    def _probe(self, case: Case) -> probing.ReplicaProbe | probing.FleetProbe:
-        servers = self.gated.servers.at(case)
-        is_plain = servers.prefill is None and self.gated.gate is None and not servers.in_lockstep
-        if is_plain and servers.rules == RouterRules(router=servers.rules.router):
-            return probing.ReplicaProbe(
-                deployment=servers.deployment,
-                step_times=servers.deployment.step_times.likely,
-                traffic=self.traffic,
-                objective=self.objective,
-                n_replicas=servers.n_replicas,
-                router=servers.rules.router,
-            )
+    def _probe(self, case: Case) -> probing.FleetProbe:
+        n_replicas = self.fleets.n_replicas or 1
         return probing.FleetProbe(
-            fleet=servers.fleet(self.gated.gate),
-            n_replicas=servers.n_in_all,
+            fleet=self.fleets.fleet(self.deployment, case, n_replicas),
             traffic=self.traffic,
             objective=self.objective,
         )

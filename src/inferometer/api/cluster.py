@@ -1,13 +1,11 @@
 """How many replicas of which server are there, and who gets which request?"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
-from inferometer import suggestions
 from inferometer.api.question import Option
 from inferometer.errors import SpecError
-from inferometer.perfmodel.steptime_levels import datasheet_levels
 from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig, Router
 from inferometer.simulate.deployment import Case, Deployment
 from inferometer.simulate.disaggregated_deployment import PrefillPool
@@ -15,20 +13,21 @@ from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 from inferometer.simulate.fleet import Fleet
 from inferometer.simulate.gate_config import GateConfig
 
-REPLICAS_OPTION: Final = Option(
-    "Servers of this kind behind a router.",
-    heading="Cluster",
-    is_common=True,
-    least=1,
-    most=10_000,
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Replicas of one server, and the router before them."""
 
-    replicas: Annotated[int, REPLICAS_OPTION] = 1
+    replicas: Annotated[
+        int | None,
+        Option(
+            "Servers of this kind behind a router. [1; `size`: as many as it takes]",
+            heading="Cluster",
+            is_common=True,
+            least=1,
+            most=10_000,
+        ),
+    ] = None
     data_parallel_size: Annotated[
         int,
         Option(
@@ -171,15 +170,31 @@ def servers_of(options: Cluster, deployment: Deployment) -> Servers:
     SpecError
         Options that exclude one another.
     """
-    n_replicas, n_sharing = options.replicas, options.data_parallel_size
+    n_replicas, n_sharing = options.replicas or 1, options.data_parallel_size
     if n_replicas > 1 and n_sharing > 1:
         raise SpecError(
             f"{n_replicas} groups of {n_sharing} replicas",
             where="--replicas, --data-parallel-size",
             allowed="one of them",
         )
+    return Servers(
+        deployment,
+        max(n_replicas, n_sharing),
+        rules_of(options),
+        in_lockstep=n_sharing > 1,
+    )
+
+
+def rules_of(options: Cluster) -> RouterRules:
+    """Who gets which request.
+
+    Raises
+    ------
+    SpecError
+        Replicas of classes for a router that does not know them.
+    """
     rules = RouterRules(
-        router=options.router or ("vllm" if n_sharing > 1 else "least-loaded"),
+        router=options.router or ("vllm" if options.data_parallel_size > 1 else "least-loaded"),
         prefix_threshold_fraction=options.prefix_threshold,
         balance_abs=options.balance_abs,
         balance_rel_ratio=options.balance_rel,
@@ -187,12 +202,7 @@ def servers_of(options: Cluster, deployment: Deployment) -> Servers:
     )
     if rules.class_replicas and rules.router != "class-aware":
         raise SpecError(f"--router {rules.router}", where="--class-replicas", allowed="class-aware")
-    return Servers(
-        sharing_experts(deployment),
-        max(n_replicas, n_sharing),
-        rules,
-        in_lockstep=n_sharing > 1,
-    )
+    return rules
 
 
 def _class_replicas(text: str) -> tuple[str, tuple[int, ...]]:
@@ -206,50 +216,3 @@ def _class_replicas(text: str) -> tuple[str, tuple[int, ...]]:
             try_="--class-replicas chat=0,1",
         )
     return name.strip(), tuple(int(number) for number in listed)
-
-
-# Which deployment is one of several replicas that share their experts, as vLLM's data parallelism
-# with expert parallelism has them?
-
-
-def sharing_experts(server: Deployment) -> Deployment:
-    """The same replica with the step times of one that computes its part of the experts and waits for those that have the others.
-
-    Raises
-    ------
-    SpecError
-        A dense model, a replica of several devices, or step times that are not a datasheet's.
-    """
-    n_replicas = server.knobs.data_parallel_size
-    if n_replicas == 1:
-        return server
-    where = "--data-parallel-size"
-    if server.model.moe is None:
-        what = (
-            f"{server.model.model_id!r} is dense: its replicas share no experts, and each steps by"
-            " itself"
-        )
-        raise SpecError(
-            what,
-            where=where,
-            allowed="a mixture of experts",
-            try_=suggestions.flags("--replicas", n_replicas),
-        )
-    if server.n_devices > 1:
-        raise SpecError(
-            f"{n_replicas} replicas of {server.n_devices} devices that share experts",
-            where=where,
-            allowed="--tp 1",
-        )
-    if server.hardware is None or server.step_times.basis != "datasheet":
-        raise SpecError(
-            "the fit is of an engine that has its experts for itself",
-            where=where,
-            try_="--hardware ID without --fit",
-        )
-    return replace(
-        server,
-        step_times=datasheet_levels(
-            server.model, server.engine, server.hardware, n_sharing=n_replicas
-        ),
-    )

@@ -13,6 +13,7 @@ import math
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import (
     Annotated,
@@ -78,7 +79,8 @@ class Field(NamedTuple):
     """``dataclasses.MISSING`` where it must be given."""
     option: Option
     group: str | None
-    """The group's name in the question; None where the field is the question's own."""
+    """The group's name in the question, ``fleet.cluster`` for a group in a group; None where the
+    field is the question's own."""
 
     @property
     def flag(self) -> str:
@@ -128,7 +130,7 @@ def _fields(owner: type[Any], group: str | None) -> Iterator[Field]:
     for one in dataclasses.fields(owner):
         hint = hints[one.name]
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            yield from _fields(hint, one.name)
+            yield from _fields(hint, one.name if group is None else f"{group}.{one.name}")
         elif get_origin(hint) is Annotated:
             kind, *notes = get_args(hint)
             option = next((note for note in notes if isinstance(note, Option)), None)
@@ -285,7 +287,7 @@ def words_of(question: object, names: tuple[str, ...]) -> list[object]:
     """Flags and values of those of the ``names`` that were given: to suggest a command."""
     words = list[object]()
     for field in fields_of(type(question)):
-        owner = question if field.group is None else getattr(question, field.group)
+        owner = question if field.group is None else attrgetter(field.group)(question)
         given: frozenset[str] = getattr(question, "given", frozenset())
         value = getattr(owner, field.name)
         if field.name in names and field.name in given and value is not None:

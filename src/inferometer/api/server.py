@@ -1,7 +1,7 @@
 """Which server is simulated: a model on a device under the settings of an engine?"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -21,13 +21,60 @@ from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels, f
 from inferometer.simulate import serving_config
 from inferometer.simulate.deployment import Deployment, Knobs, deploy
 
-_SHARED: Final = (
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "max_model_len",
-    "block_size",
-    "num_blocks",
-)
+_SHARED: Final = ("max_model_len", "block_size", "num_blocks")
+_BATCH: Final = ("max_num_seqs", "max_num_batched_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings that hold for every replica, whatever else is varied."""
+
+    kv_dtype: Annotated[
+        DType | None,
+        Option(
+            "Of the KV cache. [as --dtype]",
+            heading="Model",
+            flags=KV_DTYPE_FLAGS,
+            formats=FORMATS,
+        ),
+    ] = None
+    max_model_len: Annotated[
+        int | None,
+        Option(
+            "Prompt and output together. [what the model and the KV cache can hold]",
+            heading="Engine",
+            least=1,
+        ),
+    ] = None
+    block_size: Annotated[
+        int | None,
+        Option("Tokens in a KV block. [the engine's default]", heading="Engine", least=1),
+    ] = None
+    num_blocks: Annotated[
+        int | None,
+        Option(
+            "KV blocks, as the server's log says. [computed from the device's memory]",
+            heading="Engine",
+            least=1,
+        ),
+    ] = None
+    gpu_memory_utilization: Annotated[
+        float, Option("Share of memory given to the engine.", heading="Engine")
+    ] = Knobs().utilization_fraction
+
+    @property
+    def shared(self) -> dict[str, int]:
+        """Those that all engines have, as far as they were given."""
+        return {name: value for name in _SHARED if (value := getattr(self, name)) is not None}
+
+    def knobs(self, policy: str, shared: Mapping[str, int], own: Mapping[str, str]) -> Knobs:
+        """These settings, and ``shared`` and the engine's ``own`` ones."""
+        return Knobs(
+            policy=policy,
+            shared={**self.shared, **shared},
+            own=own,
+            utilization_fraction=self.gpu_memory_utilization,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +131,7 @@ class Server:
             formats=(*FORMATS, "none"),
         ),
     ] = None
-    kv_dtype: Annotated[
-        DType | None,
-        Option(
-            "Of the KV cache. [as --dtype]",
-            heading="Model",
-            flags=KV_DTYPE_FLAGS,
-            formats=FORMATS,
-        ),
-    ] = None
+    settings: Settings = field(default_factory=Settings)
     policy: Annotated[
         str | None,
         Option(
@@ -120,29 +159,6 @@ class Server:
             least=1,
         ),
     ] = None
-    max_model_len: Annotated[
-        int | None,
-        Option(
-            "Prompt and output together. [what the model and the KV cache can hold]",
-            heading="Engine",
-            least=1,
-        ),
-    ] = None
-    block_size: Annotated[
-        int | None,
-        Option("Tokens in a KV block. [the engine's default]", heading="Engine", least=1),
-    ] = None
-    num_blocks: Annotated[
-        int | None,
-        Option(
-            "KV blocks, as the server's log says. [computed from --hardware]",
-            heading="Engine",
-            least=1,
-        ),
-    ] = None
-    gpu_memory_utilization: Annotated[
-        float, Option("Share of memory given to the engine.", heading="Engine")
-    ] = Knobs().utilization_fraction
     set: Annotated[
         tuple[str, ...],
         Option(
@@ -158,7 +174,7 @@ class Server:
         return {
             "hardware": self.hardware,
             "dtype": self.dtype,
-            "kv_dtype": self.kv_dtype,
+            "kv_dtype": self.settings.kv_dtype,
             "quantization": self.quantization,
             "tp": self.tp,
             "policy": self.policy,
@@ -189,14 +205,13 @@ def deployment_of(server: Server, *, n_sharing: int = 1) -> Deployment:
 
 def _knobs(server: Server, times: StepTimes | None, n_sharing: int) -> Knobs:
     fitted_engine = None if times is None or times.subject is None else times.subject.engine
-    return Knobs(
-        policy=server.policy
+    knobs = server.settings.knobs(
+        server.policy
         or (fitted_engine if fitted_engine in serving_config.ENGINE_NAMES else Knobs().policy),
-        shared={name: value for name in _SHARED if (value := getattr(server, name)) is not None},
-        own=dict(own_knob(text, where="--set") for text in server.set),
-        utilization_fraction=server.gpu_memory_utilization,
-        data_parallel_size=n_sharing,
+        {name: value for name in _BATCH if (value := getattr(server, name)) is not None},
+        dict(own_knob(text, where="--set") for text in server.set),
     )
+    return replace(knobs, data_parallel_size=n_sharing)
 
 
 class Steps(NamedTuple):
@@ -223,7 +238,7 @@ def step_times_of(
     if hardware is not None:
         engine = EngineSpec(
             dtype=server.dtype or ("float32" if hardware.kind == "cpu" else "bfloat16"),
-            kv_cache_dtype=server.kv_dtype,
+            kv_cache_dtype=server.settings.kv_dtype,
             quantization=model.quantization(server.quantization),
             device="cpu" if hardware.kind == "cpu" else "cuda",
             tensor_parallel_size=server.tp or 1,

@@ -97,12 +97,7 @@ def _every_knob(fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool]) -
     shared, own = {**_limits(fit, knobs, found), **knobs.shared}, dict(knobs.own)
     if knobs.policy == "vllm":
         own = {switch: str(found[switch]) for switch in _SWITCHES} | own
-    return Knobs(
-        policy=knobs.policy,
-        shared=_possible(shared, knobs.shared),
-        own=own,
-        utilization_fraction=knobs.utilization_fraction,
-    )
+    return replace(knobs, shared=_possible(shared, knobs.shared), own=own)
 
 
 def _limits(fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool]) -> dict[str, int]:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 from inferometer.api import executors, memory_check, missed, simulation_length
-from inferometer.api.cluster import Cluster, Servers, servers_of
-from inferometer.api.gate import Gate, gate_of
-from inferometer.api.prefill_pool import PrefillReplicas, with_prefill_pool
+from inferometer.api.cluster import Servers
+from inferometer.api.fleet import FleetOptions, servers_of
+from inferometer.api.gate import gate_of
 from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, Option
 from inferometer.api.server import Server, deployment_of
@@ -38,9 +38,7 @@ class Simulate:
 
     server: Server
     workload: Workload = field(default_factory=Workload)
-    cluster: Cluster = field(default_factory=Cluster)
-    prefill: PrefillReplicas = field(default_factory=PrefillReplicas)
-    gate: Gate = field(default_factory=Gate)
+    fleet: FleetOptions = field(default_factory=FleetOptions)
     slo: Annotated[str | None, SLO_OPTION] = None
     until: Annotated[
         float | None,
@@ -75,8 +73,9 @@ def simulate(question: Simulate) -> SimulateAnswer:
     workload = workload_of(question.workload)
     objective = None if question.slo is None else objectives.parse_objective(question.slo)
     until_ns = None if question.until is None else round(question.until * NS_PER_S)
-    servers = _servers(question)
-    gate = gate_of(question.gate)
+    n_sharing = question.fleet.cluster.data_parallel_size
+    servers = servers_of(question.fleet, deployment_of(question.server, n_sharing=n_sharing))
+    gate = gate_of(question.fleet.gate)
     memory_check.check_before_drawing(workload)
     is_open = (
         objective is not None
@@ -100,11 +99,6 @@ def simulate(question: Simulate) -> SimulateAnswer:
             ),
         )
     return answer
-
-
-def _servers(question: Simulate) -> Servers:
-    deployment = deployment_of(question.server, n_sharing=question.cluster.data_parallel_size)
-    return with_prefill_pool(servers_of(question.cluster, deployment), question.prefill)
 
 
 def _simulator(

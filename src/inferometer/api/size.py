@@ -15,19 +15,22 @@ from inferometer.api import (
     sizing_offers,
     sizing_over_time,
 )
-from inferometer.api.capacity import REQUIRED_SLO, ROUTER_OPTION
+from inferometer.api.capacity import REQUIRED_SLO
+from inferometer.api.fleet import FleetOptions, check_searched, fleets_of
+from inferometer.api.gate import gate_of
 from inferometer.api.model_options import FORMATS, MODEL_OPTION, TP_FLAGS, TRANSFER_OPTION
 from inferometer.api.progress import talk
 from inferometer.api.question import Option, words_of
+from inferometer.api.server import Settings
 from inferometer.api.sizing import SizeAnswer, pick_of, size_answer
 from inferometer.api.sizing_question import Asked, OverTime, Sought, asked_of
 from inferometer.api.time_limit import TimeLimit, time_limit_field
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import candidates, failure, sizing, sizing_types
+from inferometer.decide.fleets import Fleets
 from inferometer.errors import SizingError, SpecError
 from inferometer.inputs import prices, resolve
 from inferometer.inputs.types import DType
-from inferometer.simulate.cluster_config import Router
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +125,8 @@ class Size:
             metavar="NAME=VALUES",
         ),
     ] = ()
-    router: Annotated[Router, ROUTER_OPTION] = "least-loaded"
+    settings: Settings = field(default_factory=Settings)
+    fleet: FleetOptions = field(default_factory=FleetOptions)
     sure: Annotated[
         bool,
         Option(
@@ -161,15 +165,17 @@ def size(question: Size) -> SizeAnswer:
     """
     resolved = resolve.resolve_model(question.model, load_format="dummy")
     asked = asked_of(workload_of(question.workload), _sought(question), question.over_time)
+    asked = asked._replace(question=_in_fleets(question, asked.question))
     table = None if question.prices is None else prices.read_prices(question.prices)
-    tried = _candidates(question, resolved, table)
+    tried = _candidates(question, resolved, table, asked.question.fleets)
     sizing_cautions.check_contexts(asked.question, tried)
     limit = TimeLimit(question.time_limit)
     where = replace(question.where, executor=question.where.executor or "processes")
     if question.total_gpus is not None:
         words = words_of(question, size_best_use.CARRIED)
         devices = size_best_use.Devices(question.total_gpus, limit, where, question.model, words)
-        return size_best_use.answer_of(resolved, asked.question, tried, devices)
+        used = size_best_use.answer_of(resolved, asked.question, tried, devices)
+        return replace(used, gate=gate_of(question.fleet.gate))
     n_devices = len({one.offer.hardware.hardware_id for one in tried.possible})
     share = limit.share(executors.share_of_part(where, n_devices))
     asked = asked._replace(question=replace(asked.question, time_limit=share))
@@ -183,7 +189,16 @@ def size(question: Size) -> SizeAnswer:
     apis = () if table is None else table.apis
     answer = size_answer(asked.question, resolved.spec.model_id, tried, found, apis)
     pick = pick_of(found)
-    answer = replace(answer, failure=_failure(asked, pick), over_time=_over_time(asked, pick))
+    answer = replace(
+        answer,
+        gate=gate_of(question.fleet.gate),
+        cautions=(
+            *answer.cautions,
+            *sizing_cautions.left_out(asked.question, has_course=asked.course is not None),
+        ),
+        failure=_failure(asked, pick),
+        over_time=_over_time(asked, pick),
+    )
     best = [done.best for done in found if done.best is not None]
     decision_pages.write_size_page(answer, asked.question, best, question.report)
     if question.out is not None:
@@ -200,6 +215,7 @@ def _sought(question: Size) -> Sought:
     """What must be met; files are refused before the search."""
     if question.out is not None:
         _check_is_deployed(question.engine)
+        sized_folder.check_written(question.fleet)
         deployment_folder.check_free(question.out, is_forced=question.force)
     if question.total_gpus is not None:
         size_best_use.check_files(question.out, question.report)
@@ -207,9 +223,19 @@ def _sought(question: Size) -> Sought:
         question.slo,
         question.probe_requests,
         question.workload.requests,
-        question.router,
         question.sure,
     )
+
+
+def _in_fleets(question: Size, asked: sizing_types.SizingQuestion) -> sizing_types.SizingQuestion:
+    """The same, asked of fleets as the options fix them."""
+    has_total = question.total_gpus is not None
+    check_searched(question.fleet)
+    if has_total:
+        size_best_use.check_options(question.fleet)
+    fleets = fleets_of(question.fleet, asked.spec)
+    is_split_searched = has_total and question.fleet.prefill.prefill_replicas is None
+    return replace(asked, fleets=replace(fleets, is_split_searched=is_split_searched))
 
 
 def _tried(question: Size) -> sizing_offers.Tried:
@@ -224,11 +250,16 @@ def _tried(question: Size) -> sizing_offers.Tried:
         own=question.set,
         is_transfer=question.transfer,
         has_total=question.total_gpus is not None,
+        settings=question.settings,
+        data_parallel_size=question.fleet.cluster.data_parallel_size,
     )
 
 
 def _candidates(
-    question: Size, resolved: resolve.ResolvedModel, table: prices.PriceTable | None
+    question: Size,
+    resolved: resolve.ResolvedModel,
+    table: prices.PriceTable | None,
+    fleets: Fleets,
 ) -> candidates.Candidates:
     """The kinds of replica on offer that hold the model.
 
@@ -244,7 +275,7 @@ def _candidates(
     offers = sizing_offers.offers_of(
         question.gpus, table, fits, spec, sizing_offers.asked_of_fits(tried, question.given)
     )
-    found = candidates.candidates_of(spec, offers, grid)
+    found = candidates.candidates_of(spec, offers, grid, fleets)
     if not found.possible:
         first = found.refused[0]
         raise SizingError(
@@ -278,7 +309,7 @@ def _over_time(
     asked: Asked, pick: sizing_types.SizedKind | None
 ) -> sizing_over_time.OverTime | None:
     """The pick with replicas that come and go, where the traffic changes."""
-    if asked.course is None or pick is None:
+    if asked.course is None or pick is None or not asked.question.fleets.is_plain:
         return None
     talk(f"{asked.course.n_windows} windows of traffic under each policy")
     return sizing_over_time.over_time(

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from inferometer.api import executors, sizing_cautions, time_limit
 from inferometer.api.best_use_view import best_use_of
+from inferometer.api.fleet import FleetOptions
 from inferometer.api.sizing import SizeAnswer
 from inferometer.decide import best_use
 from inferometer.decide.candidates import Candidate, Candidates
@@ -49,6 +50,27 @@ def check_files(out: Path | None, report: Path | None) -> None:
             )
 
 
+def check_options(options: FleetOptions) -> None:
+    """Refuse what fixes the number of replicas, which follows from that of the devices.
+
+    Raises
+    ------
+    SpecError
+        A number of replicas, or of replicas that share experts.
+    """
+    one = options.cluster
+    for flag, is_given in (
+        ("--replicas", one.replicas is not None),
+        ("--data-parallel-size", one.data_parallel_size > 1),
+    ):
+        if is_given:
+            raise SpecError(
+                f"{flag} with --total-gpus",
+                where=flag,
+                allowed="one of them: the devices make the replicas",
+            )
+
+
 def answer_of(
     resolved: resolve.ResolvedModel,
     question: SizingQuestion,
@@ -73,7 +95,7 @@ def answer_of(
         workload_name=question.spec.name,
         rate_per_s=question.rate_per_s if best is None else best.located_requests_per_s,
         objective=question.objective.text,
-        router=question.router,
+        router=question.fleets.router,
         sized_for=question.pace,
         verdict="met" if best is not None else "undecided" if said.n_unexamined else "missed",
         pick=None,

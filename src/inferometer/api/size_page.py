@@ -5,6 +5,7 @@ from typing import Final
 
 from inferometer import __version__
 from inferometer.api.best_use_view import best_use_page
+from inferometer.api.gate import gate_text
 from inferometer.api.sizing import Impossible, SizeAnswer
 from inferometer.api.sizing_over_time import OverTime
 from inferometer.api.sizing_rows import KindRow, PaceRow
@@ -77,7 +78,8 @@ def _title(answer: SizeAnswer) -> str:
     asked, pick = f"{answer.model_id}, {_traffic(answer)}", answer.pick
     if pick is not None:
         return (
-            f"{asked} → {pick.n_devices} × {pick.hardware} ({_replicas(pick.n_replicas)},"
+            f"{asked} → {pick.n_devices} × {pick.hardware}"
+            f" ({_replicas(pick.n_replicas)}{_prefill(answer)},"
             f" {pick.layout})"
         )
     nearest = f"; nearest: {_nearest(answer.impossible[0])}" if answer.impossible else ""
@@ -174,7 +176,8 @@ def _reserve(pick: KindRow) -> str:
     """What is left if one replica is lost."""
     lost = pick.without_one
     if lost is None:
-        return "one lost: nothing is left"
+        is_group = pick.n_replicas > 1
+        return "none can be lost: one group" if is_group else "one lost: nothing is left"
     return f"one lost: {lost.verdict} with {lost.n_replicas}"
 
 
@@ -264,7 +267,8 @@ def _facts(answer: SizeAnswer) -> list[tuple[str, str]]:
             ),
         ),
         ("SLO", answer.objective),
-        ("router", f"{answer.router}, {_together(pick.n_replicas)}"),
+        ("router", f"{answer.router}, {_together(answer, pick.n_replicas)}"),
+        *([] if answer.gate is None else [("gate", gate_text(answer.gate))]),
         ("requests in flight", f"{format_number(pick.in_flight_load)} in each replica on average"),
         ("step times", pick.step_times_from),
         ("KV blocks", f"{pick.n_kv_blocks:,} a replica"),
@@ -328,8 +332,8 @@ def _failure(answer: SizeAnswer) -> list[str]:
         return (
             [
                 (
-                    "a failing replica: not examined: too many requests for one simulation, or they follow one"
-                    " another"
+                    "a failing replica: not examined: too many requests for one simulation, they follow one"
+                    " another, or there is more than replicas behind a router"
                 )
             ]
             if is_left_out
@@ -547,13 +551,19 @@ def _span(counts: Sequence[int]) -> str:
     return str(low) if low == high else f"{low}–{high}"
 
 
-def _together(n_replicas: int) -> str:
-    n_together = min(n_replicas, MOST_TOGETHER)
+def _together(answer: SizeAnswer, n_replicas: int) -> str:
+    is_whole = answer.gate is not None or answer.n_prefill_replicas is not None
+    n_together = n_replicas if is_whole else min(n_replicas, MOST_TOGETHER)
     return (
         "all replicas simulated together"
         if n_together == n_replicas
         else f"{n_together} replicas simulated with their part of the load"
     )
+
+
+def _prefill(answer: SizeAnswer) -> str:
+    n_prefill = answer.n_prefill_replicas
+    return f" and {n_prefill} that compute prompts" if n_prefill else ""
 
 
 def _replicas(n_replicas: int) -> str:

@@ -11,6 +11,7 @@ from inferometer.api.sizing_rows import KindRow, kind_row
 from inferometer.decide.candidates import Candidates, Refusal
 from inferometer.decide.failure import FailureOutcome
 from inferometer.decide.sizing_types import Done, Searched, SizedKind, SizingQuestion
+from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.prices import ApiPrice
 from inferometer.records.types import Caution
 from inferometer.simulate import cluster_config, deployment
@@ -44,6 +45,10 @@ class SizeAnswer(Answer):
     router: cluster_config.Router
     sized_for: deployment.Pace
     """The step times at which the promise is to be kept."""
+    n_prefill_replicas: int | None = None
+    """Replicas that compute prompts alone, besides those of the pick; None: each computes both."""
+    gate: GateSpec | None = None
+    """Before every fleet that was tried."""
     verdict: Verdict
     pick: KindRow | None
     """None: nothing keeps the promise."""
@@ -82,7 +87,8 @@ def size_answer(
         workload_name=question.spec.name,
         rate_per_s=question.rate_per_s,
         objective=question.objective.text,
-        router=question.router,
+        router=question.fleets.router,
+        n_prefill_replicas=question.fleets.n_prefill or None,
         sized_for=question.pace,
         verdict=rows[0].verdict if rows else "undecided" if n_unexamined else "missed",
         pick=rows[0] if rows else None,

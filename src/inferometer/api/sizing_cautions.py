@@ -75,6 +75,22 @@ def box_cautions(question: SizingQuestion, candidates: Candidates) -> tuple[Caut
     return tuple(cautions.values())
 
 
+def left_out(question: SizingQuestion, *, has_course: bool) -> list[Caution]:
+    """What of traffic that changes is simulated for plain replicas alone."""
+    if not has_course or question.fleets.is_plain:
+        return []
+    return [
+        Caution(
+            code="OVER_TIME",
+            text=(
+                "replicas that come and go with the traffic are simulated without a gate, prefill"
+                " replicas or shared experts: left out; the pick is for the busiest window"
+            ),
+            remedy="--replicas N of inferometer simulate, window by window",
+        )
+    ]
+
+
 def cautions_of(best: Sequence[SizedKind]) -> tuple[Caution, ...]:
     """What makes these answers less good, and what to do about it."""
     cautions = list[Caution]()

@@ -10,6 +10,7 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.api import named_fit, server_fits
+from inferometer.api.server import Settings
 from inferometer.decide.candidates import Grid, Offer
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog, prices, resolve, types
@@ -151,6 +152,8 @@ class Tried(NamedTuple):
     is_transfer: bool
     has_total: bool
     """Is the best use of given devices wanted?"""
+    settings: Settings
+    data_parallel_size: int
 
 
 def asked_of_fits(tried: Tried, given: Container[str]) -> dict[str, object]:
@@ -160,6 +163,8 @@ def asked_of_fits(tried: Tried, given: Container[str]) -> dict[str, object]:
         asked["dtype"] = tried.dtype
     if "tp" in given:
         asked["tp"] = parse_counts(tried.tp, where="--tp")
+    if tried.settings.kv_dtype is not None:
+        asked["kv_dtype"] = tried.settings.kv_dtype
     if tried.quantization is not None:
         asked["quantization"] = tuple(_formats(tried.quantization))
     return asked
@@ -198,15 +203,23 @@ def grid_of(tried: Tried, model: resolve.ResolvedModel) -> Grid:
         dtype=tried.dtype,
         policy=tried.engine,
         quantizations=_quantizations(formats, model),
-        kv_cache_dtypes=(
-            OFFERED_KV_DTYPES if tried.has_total and tried.quantization is None else (None,)
-        ),
+        kv_cache_dtypes=_kv_dtypes(tried),
         max_num_seqs=parse_counts(tried.max_num_seqs, where="--max-num-seqs"),
         max_num_batched_tokens=parse_counts(
             tried.max_num_batched_tokens, where="--max-num-batched-tokens"
         ),
         own=tuple(_values(text) for text in tried.own),
+        utilization_fraction=tried.settings.gpu_memory_utilization,
+        shared=tuple(tried.settings.shared.items()),
+        data_parallel_size=tried.data_parallel_size,
     )
+
+
+def _kv_dtypes(tried: Tried) -> tuple[types.DType | None, ...]:
+    """One that is named is the only one that is tried."""
+    if tried.settings.kv_dtype is not None:
+        return (tried.settings.kv_dtype,)
+    return OFFERED_KV_DTYPES if tried.has_total and tried.quantization is None else (None,)
 
 
 def _values(text: str) -> tuple[str, tuple[str, ...]]:

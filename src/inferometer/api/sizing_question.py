@@ -13,7 +13,6 @@ from inferometer.decide.traffic import steady
 from inferometer.errors import SpecError
 from inferometer.inputs import objectives
 from inferometer.inputs.workload import replay, types
-from inferometer.simulate.cluster_config import Router
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,6 @@ class Sought(NamedTuple):
     slo: str
     n_requests: int
     requests_cap: int | None
-    router: Router
     is_sure: bool
 
 
@@ -97,7 +95,6 @@ def asked_of(workload: types.WorkloadSpec, sought: Sought, over_time: OverTime) 
         rate_per_s=rate_per_s,
         objective=objectives.parse_objective(sought.slo),
         n_requests=sought.n_requests,
-        router=sought.router,
         requests_cap=sought.requests_cap,
         pace="slow" if sought.is_sure else "likely",
     )

@@ -110,7 +110,7 @@ def _begun(run: Run, path: Path, asked: verify_loads.AskedLoad) -> Run:
 def _of_sweep(
     sealed: verify_sealing.Sealed, run: Run, path: Path
 ) -> tuple[checking.Measurement, ...]:
-    plan, server = run.manifest.plan, sealed.plan.server
+    plan, fit = run.manifest.plan, sealed.plan.server.get("fit")
     if run.manifest.model is None or plan is None:
         raise _other(
             run,
@@ -118,14 +118,14 @@ def _of_sweep(
             "inferometer sweep or quick",
         )
     believed, seen = (
-        resolve.resolve_model(server.model, load_format="dummy").spec,
+        resolve.resolve_model(sealed.plan.model, load_format="dummy").spec,
         run.manifest.model,
     )
     if (believed.n_layers, believed.hidden_size) != (seen.n_layers, seen.hidden_size):
         raise _other(run, f"it measured {seen.model_id!r}", believed.model_id)
-    if server.fit is not None:
+    if fit is not None:
         engine = named_fit.step_fit(
-            Path(server.fit), named_fit.question_of({}, believed, None)
+            Path(str(fit)), named_fit.question_of({}, believed, None)
         ).model.engine
         if engine != plan.engine:
             raise _other(run, f"its engine is {plan.engine}", f"that of the fit: {engine}")

@@ -3,17 +3,18 @@
 from typing import Any, NamedTuple
 
 from inferometer.api import memory_check, simulation, verify_belief
-from inferometer.api.cluster import RouterRules, Servers
+from inferometer.api.cluster import Servers
+from inferometer.api.fleet import servers_of
+from inferometer.api.gate import gate_of, gate_text
 from inferometer.api.progress import talk
 from inferometer.api.server import deployment_of
-from inferometer.api.verify_belief import server_of
+from inferometer.api.verify_belief import Believed
 from inferometer.api.workload import N_REQUESTS
-from inferometer.errors import SpecError
+from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.objectives import parse_objective
-from inferometer.inputs.verify_plan import BelievedServer, Traffic
+from inferometer.inputs.verify_plan import Traffic
 from inferometer.inputs.workload import plan, reading, replay, types
 from inferometer.measure.executors.local import Inline
-from inferometer.simulate.cluster_config import ROUTERS
 from inferometer.units import format_number
 from inferometer.verify import claims, seals
 
@@ -47,7 +48,7 @@ def asked_loads(traffic: Traffic) -> tuple[AskedLoad, ...]:
 
 
 def predict_loads(
-    server: BelievedServer, traffic: Traffic, loads: tuple[AskedLoad, ...]
+    believed: Believed, traffic: Traffic, loads: tuple[AskedLoad, ...]
 ) -> claims.Commitment:
     """What the simulator says of these loads on this server.
 
@@ -56,7 +57,9 @@ def predict_loads(
     SpecError, ModelError
         The server cannot be.
     """
-    servers = _servers(server)
+    n_sharing = believed.fleet.cluster.data_parallel_size
+    deployment = deployment_of(believed.server, n_sharing=n_sharing)
+    servers, gate = servers_of(believed.fleet, deployment), gate_of(believed.fleet.gate)
     objective = (
         None if traffic.slo is None else parse_objective(traffic.slo, where="the plan's slo")
     )
@@ -71,11 +74,14 @@ def predict_loads(
             " compiled once)"
         )
         simulator = simulation.Simulator(
-            servers=servers._replace(seed=asked.spec.seed),
+            servers=servers._replace(
+                seed=asked.spec.seed,
+                class_replicas=servers.rules.replicas_of(asked.drawn.class_names),
+            ),
             workload=asked.drawn,
             objective=objective,
             until_ns=None,
-            gate=None,
+            gate=gate,
         )
         said = simulation.simulate_workload(simulator, Inline()).answer
         likely, *ends = (level.summary for level in said.levels)
@@ -87,30 +93,25 @@ def predict_loads(
                 )
             )
     deployed = servers.deployment
-    n_replicas = (
-        f"{servers.n_replicas} replicas ({servers.rules.router}), "
-        if servers.n_replicas > 1
-        else ""
-    )
     rests_on = (
-        f"{n_replicas}rules of {deployed.config.engine}; step times: {deployed.step_times.origin}; "
+        f"{_around(servers, gate)}rules of {deployed.config.engine}; step times:"
+        f" {deployed.step_times.origin}; {deployed.config.n_kv_blocks} KV blocks,"
+        f" {deployed.kv_origin}"
     )
-    rests_on += f"{deployed.config.n_kv_blocks} KV blocks, {deployed.kv_origin}"
     belief = verify_belief.belief_of(
-        server, deployed.step_times.basis, rests_on, model_id=deployed.model.model_id
+        believed, deployed.step_times.basis, rests_on, model_id=deployed.model.model_id
     )
     return claims.Commitment(belief, tuple(made), tuple(promises))
 
 
-def _servers(server: BelievedServer) -> Servers:
-    if server.router not in ROUTERS:
-        raise SpecError(
-            f"router = {server.router!r}",
-            where="the plan, key server.router",
-            allowed=", ".join(ROUTERS),
-        )
-    deployed = deployment_of(server_of(server))
-    return Servers(deployed, server.replicas, RouterRules(router=server.router))
+def _around(servers: Servers, gate: GateSpec | None) -> str:
+    """What stands around a server, in words."""
+    parts = [] if gate is None else [f"a gate ({gate_text(gate)})"]
+    if servers.prefill is not None:
+        parts.append(f"{servers.prefill.cluster.n_replicas} for prompts alone")
+    if servers.n_replicas > 1:
+        parts.append(f"{servers.n_replicas} replicas ({servers.rules.router})")
+    return "".join(f"{part}, " for part in parts)
 
 
 def _ending(spec: types.WorkloadSpec, traffic: Traffic) -> types.WorkloadSpec:

@@ -72,7 +72,7 @@ def load_request(sealed: Sealed, url: str, asked: AskedLoad) -> LoadRequest:
     proxy, authorization = target.proxy_for(url, None, variables)
     load = LoadPlan(
         url=url.rstrip("/"),
-        served_model=client.served_model or Path(sealed.plan.server.model).name,
+        served_model=client.served_model or Path(sealed.plan.model).name,
         endpoint=client.endpoint,
         workload=asked.spec,
         for_s=asked.spec.duration_s,

@@ -15,7 +15,7 @@ from inferometer.api.server import Server, step_times_of
 from inferometer.errors import RecordError
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.types import HardwareSpec, ModelSpec, SweepPoint
-from inferometer.inputs.verify_plan import BelievedServer, Points, VerifyPlan
+from inferometer.inputs.verify_plan import Points, VerifyPlan
 from inferometer.measure.code_version import git_commit
 from inferometer.measure.run_names import now_utc
 from inferometer.perfmodel import steptime_arrays, types
@@ -61,7 +61,9 @@ def asked_points(points: Points) -> tuple[AskedPoint, ...]:
     )
 
 
-def predict_points(server: BelievedServer, points: Sequence[AskedPoint]) -> claims.Commitment:
+def predict_points(
+    believed: verify_belief.Believed, points: Sequence[AskedPoint]
+) -> claims.Commitment:
     """What the fit, or the datasheet, says of the prefill and the median decode step of these points.
 
     Raises
@@ -69,11 +71,11 @@ def predict_points(server: BelievedServer, points: Sequence[AskedPoint]) -> clai
     SpecError, ModelError
         The model or the device is not known, or the fit is another one's.
     """
-    found = resolve.resolve_model(server.model, load_format="dummy")
+    asked = believed.server
+    found = resolve.resolve_model(asked.model, load_format="dummy")
     model = found.spec
-    hardware = None if server.hardware is None else catalog.find_hardware(server.hardware)
-    steps = [step for asked in points for step in _steps(asked)]
-    asked = verify_belief.server_of(server)
+    hardware = None if asked.hardware is None else catalog.find_hardware(asked.hardware)
+    steps = [step for one in points for step in _steps(one)]
     levels = step_times_of(asked, found, hardware).times
     if asked.fit is not None:
         said = _fitted(asked.fit, asked, model, hardware, steps)
@@ -84,7 +86,7 @@ def predict_points(server: BelievedServer, points: Sequence[AskedPoint]) -> clai
         )
         said = [claims.spanned(value, ends) for value, *ends in each]
     return claims.Commitment(
-        verify_belief.belief_of(server, levels.basis, levels.origin, model_id=model.model_id),
+        verify_belief.belief_of(believed, levels.basis, levels.origin, model_id=model.model_id),
         tuple(
             seals.Claim(at=step.at, metric=step.metric, predicted=duration)
             for step, duration in zip(steps, said, strict=True)
@@ -235,10 +237,12 @@ def _new(
     loads: tuple[verify_loads.AskedLoad, ...],
     points: tuple[AskedPoint, ...],
 ) -> seals.Seal:
-    if plan.traffic is not None:
-        committed = verify_loads.predict_loads(plan.server, plan.traffic, loads)
-    else:
-        committed = predict_points(plan.server, points)
+    believed = verify_belief.believed_of(plan.server)
+    committed = (
+        predict_points(believed, points)
+        if plan.traffic is None
+        else verify_loads.predict_loads(believed, plan.traffic, loads)
+    )
     return seals.Seal(
         experiment=plan.name,
         kind=plan.kind,
@@ -258,8 +262,9 @@ def _refuse_changed(
     unchanged = {
         "the plan": seals.plan_sha256(plan) == seal.plan_sha256,
         "the workload, or its points": asked == seal.questions,
-        "the fit, or the model and its device,": (
-            verify_belief.belief_sha256(plan.server) == seal.belief.sha256
+        "the fit, the gate, or the model and its device,": (
+            verify_belief.belief_sha256(verify_belief.believed_of(plan.server))
+            == seal.belief.sha256
         ),
     }
     changed = [name for name, is_same in unchanged.items() if not is_same]

@@ -1,23 +1,29 @@
 """inferometer emulate: a server to talk to, where there is none: which takes how long for what the simulator says."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import click
 import numpy as np
 
+from inferometer.api.cluster import Servers
+from inferometer.api.fleet import FleetOptions, servers_of
+from inferometer.api.gate import gate_of
 from inferometer.api.question import DURATION, Option
 from inferometer.api.server import Server, deployment_of
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
+from inferometer.inputs.gate import OTHERS, GateSpec
 from inferometer.serve import emulator_process, fault_specs
 from inferometer.serve.emulator_plan import DEFAULT_MEAN_TOKENS, LOOPBACK, EmulatorPlan
 from inferometer.serve.emulator_server import ServedCounts
+from inferometer.simulate import gate_rules
 from inferometer.simulate.deployment import Deployment
+from inferometer.simulate.fleet import Fleet
 from inferometer.stats.quantiles import min_samples
 from inferometer.units import format_duration, s_from_ns
 
@@ -106,6 +112,7 @@ class Emulate:
     """Which server is emulated, and where it listens."""
 
     server: Server
+    fleet: FleetOptions = field(default_factory=FleetOptions)
     host: Annotated[
         str,
         Option(
@@ -192,26 +199,66 @@ def command(question: Emulate, *, as_json: bool) -> None:
     words mean nothing. For load clients that must be held to a known truth, and for first steps
     without a GPU.
     """
-    deployment = deployment_of(question.server)
+    n_sharing = question.fleet.cluster.data_parallel_size
+    deployment = deployment_of(question.server, n_sharing=n_sharing)
+    servers = servers_of(question.fleet, deployment)
     give(
-        _served(plan_of(question, deployment), deployment),
+        _served(plan_of(question, servers), servers.deployment),
         as_json=as_json,
         show=emulate_sentence,
     )
 
 
-def plan_of(question: Emulate, deployment: Deployment) -> EmulatorPlan:
-    """What is served, of which deployment.
+class _Known(NamedTuple):
+    """Classes and tenants that the gate's file and ``--class-replicas`` name, all others last."""
+
+    class_names: tuple[str, ...]
+    class_slos: tuple[str | None, ...]
+    tenant_names: tuple[str, ...]
+
+
+def _known(servers: Servers, gate: GateSpec | None) -> _Known:
+    by_rules = [name for name, _ in servers.rules.class_replicas]
+    by_gate = [] if gate is None else [one.name for one in gate.classes]
+    tenants = [] if gate is None else [one.name for one in gate.tenants]
+    classes = tuple(dict.fromkeys(one for one in [*by_gate, *by_rules] if one != OTHERS))
+    return _Known(
+        class_names=(*classes, OTHERS),
+        class_slos=(None,) * (len(classes) + 1),
+        tenant_names=(*(one for one in tenants if one != OTHERS), OTHERS),
+    )
+
+
+def _fleet(question: Emulate, servers: Servers, gate: GateSpec | None, known: _Known) -> Fleet:
+    """What is simulated on the wall clock; requests of other classes may go to all replicas."""
+    named, anywhere = dict(servers.rules.class_replicas), tuple(range(servers.n_replicas))
+    servers = servers._replace(
+        seed=question.seed,
+        class_replicas=tuple(named.get(one, anywhere) for one in known.class_names)
+        if named
+        else (),
+    )
+    if gate is None:
+        return servers.fleet()
+    pace = gate_rules.first_token_pace(servers.deployment.step_times.likely)
+    return servers.fleet(gate_rules.gate_rules(gate, known, pace, where="--gate"))
+
+
+def plan_of(question: Emulate, servers: Servers) -> EmulatorPlan:
+    """What is served, by which servers.
 
     Raises
     ------
     SpecError
         A value cannot be.
     """
+    gate = gate_of(question.fleet.gate)
+    known = _known(servers, gate)
     return EmulatorPlan(
-        model_name=question.served_model_name or deployment.model.model_id,
-        config=deployment.config,
-        cost=deployment.step_times.likely,
+        model_name=question.served_model_name or servers.deployment.model.model_id,
+        fleet=_fleet(question, servers, gate, known),
+        class_names=known.class_names,
+        tenant_names=known.tenant_names,
         host=question.host,
         port=question.port,
         seed=question.seed,
@@ -251,6 +298,9 @@ def _introduce(plan: EmulatorPlan, url: str) -> None:
         if plan.for_s is None
         else f"for {format_duration(plan.for_s)}"
     )
-    talk(f"{url} answers as {plan.model_name} on {plan.config.engine}, {ends}")
+    n_replicas = plan.fleet.n_replicas
+    where = f"{n_replicas} x {plan.config.engine}" if n_replicas > 1 else plan.config.engine
+    gate = ", behind a gate" if plan.fleet.gate is not None else ""
+    talk(f"{url} answers as {plan.model_name} on {where}{gate}, {ends}")
     if plan.host != LOOPBACK:
         talk(f"whoever reaches {plan.host} may ask: there is no key")

@@ -21,7 +21,7 @@ from inferometer.decide.capacity import (
     find_capacity,
 )
 from inferometer.decide.lone_request import LoneRequest, lone_request
-from inferometer.decide.pool_probes import PoolProbe
+from inferometer.decide.probing import FleetProbe
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.time_limits import Phases
 from inferometer.decide.traffic import plan_at
@@ -57,6 +57,14 @@ class Use(NamedTuple):
     capacity: Capacity
 
     @property
+    def n_devices(self) -> int:
+        """Of all of them."""
+        one = self.candidate
+        if one.n_devices_beside:
+            return one.devices_of(self.n_replicas - self.n_prefill)
+        return self.n_replicas * one.n_devices
+
+    @property
     def requests_per_s(self) -> float:
         """The most that meets the SLO; 0 where nothing does."""
         return self.capacity.located_load or self.capacity.kept_load or 0.0
@@ -84,10 +92,10 @@ def best_use(task: UseTask) -> FoundUse:
     question, phases = task.question, Phases(task.question.time_limit())
     uses, alone, n_unexamined = list[Use](), list[LoneRequest](), 0
     plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
-    candidates = [one for one in task.candidates if one.n_devices <= task.n_total]
+    n_prefill = question.fleets.n_prefill
+    candidates = [one for one in task.candidates if one.devices_of(1) <= task.n_total]
     bounds = [
-        task.n_total // one.n_devices / replica_bounds.least_s_of_request(question, one)
-        for one in candidates
+        _n_left(task, one) / replica_bounds.least_s_of_request(question, one) for one in candidates
     ]
     best_per_s = 0.0
     for bound_per_s, index in sorted(zip(bounds, range(len(bounds)), strict=True), reverse=True):
@@ -98,14 +106,14 @@ def best_use(task: UseTask) -> FoundUse:
             plan,
             question.objective,
         )
-        if lone is not None and lone.margin_ratio > 1:
+        if lone is not None and lone.margin_ratio > 1 and not n_prefill:
             alone.append(lone)
         elif bound_per_s <= best_per_s:
             break
         elif phases.is_past(_SEARCH_FRACTION):
             n_unexamined += 1
         else:
-            n_replicas = task.n_total // candidate.n_devices
+            n_replicas = _n_left(task, candidate)
             last = _SEARCH_FRACTION + _OVERRUN_FRACTION if uses else 1.0
             probe = probe_of(question, candidate, question.pace, n_replicas)
             with phases.until(last):
@@ -113,7 +121,7 @@ def best_use(task: UseTask) -> FoundUse:
             if located is None:
                 n_unexamined += 1
                 continue
-            uses.append(Use(candidate, n_replicas, 0, located))
+            uses.append(Use(candidate, n_replicas + n_prefill, n_prefill, located))
             best_per_s = max(best_per_s, uses[-1].requests_per_s)
     uses.sort(key=lambda use: use.requests_per_s, reverse=True)
     is_split_examined = False
@@ -126,36 +134,58 @@ def best_use(task: UseTask) -> FoundUse:
 
 
 def _splits(question: SizingQuestion, use: Use, phases: Phases) -> tuple[Sequence[Use], bool]:
-    """The same replicas in two pools; nothing where caches cannot travel or there are too many to simulate."""
-    found = list[Use]()
-    if (
-        not 2 <= use.n_replicas <= MOST_TOGETHER
-        or use.candidate.deployment.config.engine.split()[0] != "vLLM"
-    ):
-        return found, use.n_replicas < 2
+    """The same replicas in two pools; nothing where caches cannot travel or the pools are fixed.
+
+    Of few replicas all splits are examined; of more it is climbed from the balanced one to the
+    best, in steps that get smaller: a split carries what its narrower pool does.
+    """
+    found = dict[int, Use]()
+    is_vllm = use.candidate.deployment.config.engine.split()[0] == "vLLM"
+    if use.n_replicas < 2 or not is_vllm or question.fleets.n_prefill:
+        return [], use.n_replicas < 2 or question.fleets.n_prefill > 0
     balanced = (
         use.n_replicas * replica_bounds.request_times(question, use.candidate).prompt_fraction
     )
-    for n_prefill in sorted(
-        range(1, use.n_replicas), key=lambda n_prefill: abs(n_prefill - balanced)
-    ):
-        if phases.is_past(_SPLIT_FRACTION):
-            return found, False
-        probe = PoolProbe(
-            question=question,
-            candidate=use.candidate,
-            n_prefill=n_prefill,
-            n_decode=use.n_replicas - n_prefill,
-        )
-        try:
-            with phases.until(_SPLIT_FRACTION + _OVERRUN_FRACTION):
-                located = _located(probe, use.requests_per_s)
-        except SpecError:  # nobody says how fast caches travel between these devices
-            located = None
-        if located is None:
-            return found, False
-        found.append(Use(use.candidate, use.n_replicas, n_prefill, located))
-    return found, True
+    splits = sorted(range(1, use.n_replicas), key=lambda n_prefill: abs(n_prefill - balanced))
+    if use.n_replicas > MOST_TOGETHER:
+        splits = splits[:1]
+    step = max(1, use.n_replicas // MOST_TOGETHER)
+    while splits:
+        for n_prefill in splits:
+            located = (
+                None
+                if phases.is_past(_SPLIT_FRACTION)
+                else _split(question, use, n_prefill, phases)
+            )
+            if located is None:
+                return list(found.values()), False
+            found[n_prefill] = Use(use.candidate, use.n_replicas, n_prefill, located)
+        best = max(found, key=lambda n_prefill: found[n_prefill].requests_per_s)
+        splits = []
+        while step and not splits:
+            beside = (best - step, best + step)
+            splits = [one for one in beside if 0 < one < use.n_replicas and one not in found]
+            step //= 1 if splits else 2
+    return list(found.values()), True
+
+
+def _split(question: SizingQuestion, use: Use, n_prefill: int, phases: Phases) -> Capacity | None:
+    """What this split carries; None where there was no time, or nobody says how fast caches travel."""
+    try:
+        with phases.until(_SPLIT_FRACTION + _OVERRUN_FRACTION):
+            return _located(_probe(question, use._replace(n_prefill=n_prefill)), use.requests_per_s)
+    except SpecError:
+        return None
+
+
+def _probe(question: SizingQuestion, use: Use) -> FleetProbe:
+    n_both = use.n_replicas - use.n_prefill
+    return probe_of(question, use.candidate, question.pace, n_both, use.n_prefill)
+
+
+def _n_left(task: UseTask, candidate: Candidate) -> int:
+    """Replicas that the devices make, but those that only compute prompts."""
+    return (task.n_total - candidate.n_devices_beside) // candidate.n_devices
 
 
 def _located(probe: Probing, start_per_s: float) -> Capacity | None:
@@ -174,14 +204,6 @@ def _located(probe: Probing, start_per_s: float) -> Capacity | None:
 
 def _closely(question: SizingQuestion, use: Use, phases: Phases) -> Capacity:
     """The capacity of the best, with its interval; as it was where there is no time for a better one."""
-    probe: Probing = probe_of(question, use.candidate, question.pace, use.n_replicas)
-    if use.n_prefill:
-        probe = PoolProbe(
-            question=question,
-            candidate=use.candidate,
-            n_prefill=use.n_prefill,
-            n_decode=use.n_replicas - use.n_prefill,
-        )
     asked = CapacityQuestion(
         kind="requests_per_s",
         start_load=use.requests_per_s,
@@ -193,5 +215,5 @@ def _closely(question: SizingQuestion, use: Use, phases: Phases) -> Capacity:
         time_left_s=phases.time_left_s,
     )
     with phases.until(1 + _OVERRUN_FRACTION):
-        found = find_capacity(probe, asked)
+        found = find_capacity(_probe(question, use), asked)
     return found if found.located_load or found.kept_load else use.capacity

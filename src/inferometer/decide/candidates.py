@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
+from inferometer.decide.fleets import Alike, Fleets
 from inferometer.errors import SpecError, TooLargeError
 from inferometer.inputs.prices import OwnedPrice
 from inferometer.inputs.types import Constant, DType, EngineSpec, HardwareSpec, ModelSpec, PriceSpec
@@ -14,6 +15,7 @@ from inferometer.simulate.deployment import Deployment, Knobs, deploy, requested
 from inferometer.simulate.serving_config import check_knob
 
 DEFAULT_TP: Final = (1, 2, 4, 8)
+_ALONE: Final = Alike()
 NODE_DEVICES: Final = 8
 """Of a machine as it is sold: on an HGX or OAM board."""
 _STAGES_AS_NEEDED: Final = (1, 2, 4, 8)
@@ -61,6 +63,9 @@ class Grid:
     own: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Other knobs under the engine's own names, with the values to try of each."""
     utilization_fraction: float = DEFAULT_UTILIZATION.value
+    shared: tuple[tuple[str, int], ...] = ()
+    """Settings that all of them have, under vLLM's names."""
+    data_parallel_size: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,16 +76,22 @@ class Candidate:
     deployment: Deployment
     own: tuple[tuple[str, str], ...] = ()
     """The engine's other knobs that were set."""
+    n_devices_beside: int = 0
+    """Of the replicas that compute prompts alone."""
 
     @property
     def n_devices(self) -> int:
         """To a replica."""
         return self.deployment.n_devices
 
-    @property
-    def usd_per_hour(self) -> float | None:
-        """Of a replica."""
-        return None if self.offer.usd_per_hour is None else self.offer.usd_per_hour * self.n_devices
+    def devices_of(self, n_replicas: int) -> int:
+        """Of this number of replicas, and of those that compute their prompts."""
+        return n_replicas * self.n_devices + self.n_devices_beside
+
+    def usd_per_hour_of(self, n_replicas: int) -> float | None:
+        """The price of the same."""
+        each = self.offer.usd_per_hour
+        return None if each is None else each * self.devices_of(n_replicas)
 
     @property
     def parallelism(self) -> str:
@@ -119,7 +130,9 @@ class Candidates:
     refused: tuple[Refusal, ...]
 
 
-def candidates_of(model: ModelSpec, offers: Sequence[Offer], grid: Grid) -> Candidates:
+def candidates_of(
+    model: ModelSpec, offers: Sequence[Offer], grid: Grid, fleets: Fleets = _ALONE
+) -> Candidates:
     """All replicas of the grid on all devices on offer; those that cannot be are named with the reason.
 
     Raises
@@ -133,7 +146,10 @@ def candidates_of(model: ModelSpec, offers: Sequence[Offer], grid: Grid) -> Cand
     for offer in offers:
         for engine in _engines(offer, grid):
             for knobs in _knobs(grid):
-                made = _on_stages(model, offer, engine, knobs, grid)
+                made = [
+                    _in_fleet(one, fleets) if isinstance(one, Candidate) else one
+                    for one in _on_stages(model, offer, engine, knobs, grid)
+                ]
                 possible += [one for one in made if isinstance(one, Candidate)]
                 refused += [one for one in made if isinstance(one, Refusal) and one not in refused]
     return Candidates(possible=tuple(possible), refused=tuple(refused))
@@ -204,9 +220,14 @@ def _knobs(grid: Grid) -> list[Knobs]:
     return [
         Knobs(
             policy=grid.policy,
-            shared={"max_num_seqs": seats, "max_num_batched_tokens": max(step_tokens, seats)},
+            shared={
+                **dict(grid.shared),
+                "max_num_seqs": seats,
+                "max_num_batched_tokens": max(step_tokens, seats),
+            },
             own=own,
             utilization_fraction=grid.utilization_fraction,
+            data_parallel_size=grid.data_parallel_size,
         )
         for seats, step_tokens, own in product(
             grid.max_num_seqs, grid.max_num_batched_tokens, others
@@ -221,17 +242,8 @@ def _candidate(
     tp = engine.tensor_parallel_size
 
     def refusal(why: str, *, is_too_large: bool = False) -> Refusal:
-        what = (
-            f"{engine.quantization or engine.dtype} on {requested_plan(engine, knobs).n_devices} x"
-            f" {offer.hardware.name}"
-        )
-        return Refusal(
-            hardware=offer.hardware.name,
-            tensor_parallel_size=tp,
-            what=what,
-            why=why,
-            is_too_large=is_too_large,
-        )
+        n_devices = requested_plan(engine, knobs).n_devices
+        return _refusal(offer, engine, n_devices, why, is_too_large=is_too_large)
 
     if model.attention.n_heads % tp:
         return refusal(f"tensor parallelism does not divide its {model.attention.n_heads} heads")
@@ -242,6 +254,30 @@ def _candidate(
     except TooLargeError as error:
         return refusal(f"{error.what}; try {error.try_}", is_too_large=True)
     except SpecError as error:
-        return refusal(
-            error.what if error.allowed is None else f"{error.what}, allowed: {error.allowed}"
-        )
+        return refusal(_why(error))
+
+
+def _in_fleet(alone: Candidate, fleets: Fleets) -> Candidate | Refusal:
+    """The replica as it stands in a fleet, or why it cannot."""
+    try:
+        deployment, n_devices_beside = fleets.prepared(alone.deployment)
+    except SpecError as error:
+        return _refusal(alone.offer, alone.deployment.engine, alone.n_devices, _why(error))
+    return replace(alone, deployment=deployment, n_devices_beside=n_devices_beside)
+
+
+def _refusal(
+    offer: Offer, engine: EngineSpec, n_devices: int, why: str, *, is_too_large: bool = False
+) -> Refusal:
+    name = offer.hardware.name
+    return Refusal(
+        hardware=name,
+        tensor_parallel_size=engine.tensor_parallel_size,
+        what=f"{engine.quantization or engine.dtype} on {n_devices} x {name}",
+        why=why,
+        is_too_large=is_too_large,
+    )
+
+
+def _why(error: SpecError) -> str:
+    return error.what if error.allowed is None else f"{error.what}, allowed: {error.allowed}"

@@ -78,8 +78,7 @@ def limit_curve(
             if load is None
             else max(1, math.ceil(question.rate_per_s * kind.n_replicas / load * (1 - 1e-9)))
         )
-        each = kind.candidate.usd_per_hour
-        hourly = None if each is None or n_replicas is None else each * n_replicas
+        hourly = None if n_replicas is None else kind.candidate.usd_per_hour_of(n_replicas)
         points.append(
             LimitPoint(
                 limit_ratio=ratio, objective=objective, n_replicas=n_replicas, usd_per_hour=hourly

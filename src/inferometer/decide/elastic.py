@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from inferometer.decide.candidate_probes import locate, probe_of
+from inferometer.decide.candidate_probes import fleet_by_class, locate, probe_of
 from inferometer.decide.course import (
     Course,
     Scaling,
@@ -24,6 +24,7 @@ from inferometer.decide.course import (
     target_in_flight,
     target_utilization,
 )
+from inferometer.decide.probing import run_plan
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.records import latencies
 from inferometer.records.columns import I64
@@ -87,13 +88,9 @@ class Elastic:
 
     def run(self, schedule: Schedule) -> Run:
         """All requests on the replicas that are ready when they come."""
-        n_replicas = max(schedule.ready)
-        probe = replace(
-            probe_of(self.question, self.kind.candidate, self.question.pace, n_replicas),
-            router="class-aware",
-        )
+        ready = tuple(tuple(range(n)) for n in schedule.ready)
         plan = self.course.plan._replace(class_index=self.course.window_index.astype(np.int32))
-        return probe.run_plan(plan, tuple(tuple(range(n)) for n in schedule.ready))
+        return run_plan(fleet_by_class(self.question, self.kind.candidate, ready), plan)
 
     def _settled(self, first: Schedule) -> PolicyOutcome:
         """The policy that looks at what is in flight.
@@ -137,7 +134,6 @@ def capacities_of(
     runs left of the sized number's.
     """
     sizes, found = list[int](), list[float]()
-    probe = probe_of(question, kind.candidate, question.pace)
     proof = kind.sized_at.capacity
     sure = (
         min(1.0, (proof.kept_load or 0.0) / proof.located_load)
@@ -147,7 +143,7 @@ def capacities_of(
     size, guess_per_s = 1, question.rate_per_s / kind.n_replicas
     while not found or (found[-1] * sure < peak_per_s or sizes[-1] < kind.n_replicas):
         located = (
-            locate(replace(probe, n_replicas=size), guess_per_s * size)
+            locate(probe_of(question, kind.candidate, question.pace, size), guess_per_s * size)
             or guess_per_s * size * _LEAST_SHARE
         )
         sizes.append(size)

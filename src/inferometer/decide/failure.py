@@ -18,6 +18,7 @@ import numpy as np
 
 from inferometer.decide import candidate_probes, elastic, traffic
 from inferometer.decide.course import Course
+from inferometer.decide.probing import run_plan
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.inputs.workload.plan import NONE, RequestPlan
 from inferometer.records import promises, tables
@@ -66,8 +67,10 @@ def failure_of(
     """What comes of it.
 
     None where there is one replica, a trace is too short, requests follow one another, or they are
-    too many.
+    too many; and where a gate, prefill replicas or shared experts belong to the fleet.
     """
+    if not question.fleets.is_plain:
+        return None
     span_s = _SETTLED_S + (1 + _AFTER_RATIO) * start_up_s
     n_requests = question.rate_per_s * span_s
     if n_requests > question.traffic.most_requests or n_requests * kind.n_replicas > _MOST_ROUTED:
@@ -89,14 +92,14 @@ def failure_of(
     )
     all_of_them = tuple(range(kind.n_replicas))
     classes = (all_of_them, all_of_them[:-1], all_of_them)
-    probe = replace(
-        candidate_probes.probe_of(question, kind.candidate, question.pace, kind.n_replicas),
-        router="class-aware",
+    undisturbed, failing = (
+        candidate_probes.fleet_by_class(question, kind.candidate, by_class)
+        for by_class in ((all_of_them,) * 3, classes)
     )
-    otherwise = probe.run_plan(plan, (all_of_them, all_of_them, all_of_them))
+    otherwise = run_plan(undisturbed, plan)
     cut_off = _in_replica(otherwise, kind.n_replicas - 1, died_ns)
     again, first = _sent_again(plan, cut_off, died_ns)
-    run = _without_cut_off(probe.run_plan(again, classes), first)
+    run = _without_cut_off(run_plan(failing, again), first)
     window_s = max(_LEAST_WINDOW_S, _WINDOW_REQUESTS / question.rate_per_s)
     return FailureOutcome(
         start_up_s=start_up_s,

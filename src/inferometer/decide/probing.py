@@ -1,4 +1,4 @@
-"""Do these replicas keep this promise at this load?
+"""Does this fleet meet this SLO at this load?
 
 A probe that simulates, with the same requests at every load.
 """
@@ -10,44 +10,32 @@ from inferometer.decide.capacity import Reading
 from inferometer.decide.traffic import Traffic, plan_at
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload.plan import RequestPlan
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.promises import Judgement, judge_objective
 from inferometer.records.types import Run
-from inferometer.simulate import (
-    cluster_config,
-    engine_config,
-    fleet,
-    run,
-    scheduler_config,
-    simulated_run,
-)
-from inferometer.simulate.deployment import Deployment
+from inferometer.simulate import run, simulated_run
+from inferometer.simulate.fleet import Fleet
+from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.units import NS_PER_S
 
 EFFORT_RATIO: Final = 4
 _MOST_SHARES: Final = 4
-"""A cluster is asked with as many requests as so many replicas would be one by one: its
-percentiles are those of all requests."""
+"""A cluster is asked with as many requests as this number of replicas would be one by one: its
+percentiles are those of all requests. Prefill and decode replicas fill and drain one after the
+other: they are asked with no fewer, each of many with half as many as one by one."""
 _BREAKING: Final = ("overload", "stuck", "livelock", "rejected", "refused")
 """Cautions of a simulated run under which no promise is kept, whatever its percentiles say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaProbe:
-    """Asks one simulated replica, or several behind a router: ``probe(load, effort)``.
+class FleetProbe:
+    """Asks a simulated fleet: ``probe(load, effort)``."""
 
-    The load is that of all together.
-    """
-
-    deployment: Deployment
-    step_times: StepTimeArrays
+    fleet: Fleet
     traffic: Traffic
     objective: ObjectiveSpec
-    n_replicas: int = 1
-    most_together: int | None = None
-    """Of more replicas only this number is simulated, with its part of the load; None: all of
-    them."""
-    router: cluster_config.Router = "least-loaded"
+    n_replicas: int | None = None
+    """The load is that of this number of replicas, of which ``fleet`` is a part with its part of
+    the load; None: of all of the fleet."""
 
     def __call__(self, load: float, effort: int) -> Reading:
         """The verdict and the margin at this load."""
@@ -59,90 +47,41 @@ class ReplicaProbe:
 
         The more replicas, the more requests, up to the limits of this probe and of the traffic.
         """
-        n_requests = (
-            self.traffic.n_requests * min(self.n_together, _MOST_SHARES) * EFFORT_RATIO**effort
-        )
+        n_all = self.fleet.n_replicas
+        has_pools = self.fleet.prefill is not None
+        n_shares = max(n_all // 2, _MOST_SHARES) if has_pools else min(n_all, _MOST_SHARES)
+        n_requests = self.traffic.n_requests * n_shares * EFFORT_RATIO**effort
         return self.run_of(load, min(n_requests, self.traffic.most_requests))
 
     def run_of(self, load: float, n_requests: int, *, record_steps: bool = False) -> Run:
         """The same with this number of requests."""
-        plan = plan_at(self.traffic.spec, load * self.n_together / self.n_replicas, n_requests)
-        return replace(self, n_replicas=self.n_together).run_plan(plan, record_steps=record_steps)
-
-    @property
-    def n_together(self) -> int:
-        """The replicas that are simulated."""
-        return (
-            self.n_replicas
-            if self.most_together is None
-            else min(self.n_replicas, self.most_together)
-        )
-
-    def run_plan(
-        self,
-        plan: RequestPlan,
-        class_replicas: tuple[tuple[int, ...], ...] = (),
-        *,
-        record_steps: bool = False,
-    ) -> Run:
-        """What becomes of these requests; ``class_replicas`` are those of each class for a class-aware router."""
-        servers = fleet.Fleet(
-            replicas=cluster_config.ClusterConfig(
-                engine=self._config(plan),
-                n_replicas=self.n_replicas,
-                # The router of one replica is never asked, and may be one that its engine refuses.
-                router=self.router if self.n_replicas > 1 else "round-robin",
-                class_replicas=class_replicas,
-            ),
-            step_times=self.step_times,
-            front_end_s=self.deployment.front_end_s,
-        )
-        return _probe_run(servers, plan, record_steps=record_steps)
-
-    def _config(self, plan: RequestPlan) -> engine_config.EngineConfig:
-        """Without a prefix cache where there is nothing to find: the same steps, sooner."""
-        config = self.deployment.config
-        is_of_use = self.router == "prefix-affine" or bool(plan.prefix_tokens.any())
-        if is_of_use or not isinstance(config, scheduler_config.SchedulerConfig):
-            return config
-        return replace(config, enable_prefix_caching=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetProbe:
-    """Asks a whole fleet: a gate, prefill replicas, a router, replicas that share experts.
-
-    The load is that of all together; ``n_replicas`` are all of them.
-    """
-
-    fleet: fleet.Fleet
-    n_replicas: int
-    traffic: Traffic
-    objective: ObjectiveSpec
-
-    def __call__(self, load: float, effort: int) -> Reading:
-        """The verdict and the margin at this load; the more replicas, the more requests."""
-        n_requests = (
-            self.traffic.n_requests * min(self.n_replicas, _MOST_SHARES) * EFFORT_RATIO**effort
-        )
-        run = self.run_of(load, min(n_requests, self.traffic.most_requests))
-        return reading_of(run, judge_objective(run, self.objective))
-
-    def run_of(self, load: float, n_requests: int) -> Run:
-        """The simulated run of this number of requests at this load."""
+        if self.n_replicas is not None:
+            load = load * self.fleet.n_replicas / self.n_replicas
         plan = plan_at(self.traffic.spec, load, n_requests)
-        return _probe_run(self.fleet, plan, record_steps=False)
+        return run_plan(self.fleet, plan, record_steps=record_steps)
 
 
-def _probe_run(servers: fleet.Fleet, plan: RequestPlan, *, record_steps: bool) -> Run:
+def run_plan(fleet: Fleet, plan: RequestPlan, *, record_steps: bool = False) -> Run:
+    """What becomes of these requests."""
+    known = _without_idle_cache(fleet, plan)
     return simulated_run.simulated_run(
-        run.run(servers, plan, record_steps=record_steps),
-        servers.rules,
+        run.run(known, plan, record_steps=record_steps),
+        known.rules,
         run_id="probe",
         created_utc="",
         command=(),
         tool_version="",
     )
+
+
+def _without_idle_cache(fleet: Fleet, plan: RequestPlan) -> Fleet:
+    """Without a prefix cache where there is nothing to find: the same steps, sooner."""
+    replicas = fleet.replicas
+    is_of_use = replicas.router == "prefix-affine" or bool(plan.prefix_tokens.any())
+    if is_of_use or fleet.prefill or not isinstance(replicas.engine, SchedulerConfig):
+        return fleet
+    engine = replace(replicas.engine, enable_prefix_caching=False)
+    return replace(fleet, replicas=replace(replicas, engine=engine))
 
 
 def reading_of(run: Run, judgement: Judgement) -> Reading:

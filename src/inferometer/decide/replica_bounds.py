@@ -15,10 +15,12 @@ from inferometer.perfmodel.types import decode_shape, prefill_shape
 
 def fewest_devices(question: SizingQuestion, candidate: Candidate) -> int:
     """A lower bound: all replicas busy all the time, and the faster of prompts and outputs free of charge."""
-    n_replicas = max(
-        1, math.ceil(question.rate_per_s * least_s_of_request(question, candidate) * (1 - 1e-9))
+    times = request_times(question, candidate)
+    least_s = times.output_s if question.fleets.n_prefill else max(times)
+    n_replicas = question.fleets.n_replicas or max(
+        1, math.ceil(question.rate_per_s * least_s * (1 - 1e-9))
     )
-    return n_replicas * candidate.n_devices
+    return candidate.devices_of(n_replicas)
 
 
 class RequestTimes(NamedTuple):

@@ -19,7 +19,7 @@ from inferometer.decide.candidate_probes import probe_of
 from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import CapacityQuestion, Probe, Reading, find_capacity
 from inferometer.decide.lone_request import lone_request
-from inferometer.decide.probing import EFFORT_RATIO, ReplicaProbe, reading_of
+from inferometer.decide.probing import EFFORT_RATIO, FleetProbe, reading_of
 from inferometer.decide.sizing_types import (
     Bound,
     Done,
@@ -114,7 +114,11 @@ def _searched(question: SizingQuestion, candidate: Candidate, fewest: float) -> 
     """The fewest replicas of one kind, unless a lone request misses the SLO or more than ``fewest`` devices are needed."""
     steps = getattr(candidate.deployment.step_times, question.pace)
     plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
-    alone = lone_request(candidate.deployment, steps, plan, question.objective)
+    alone = (
+        None  # other replicas compute its prompt
+        if question.fleets.n_prefill
+        else lone_request(candidate.deployment, steps, plan, question.objective)
+    )
     if alone is not None and alone.margin_ratio > 1:
         return Searched(
             candidate,
@@ -145,7 +149,7 @@ class _LongRuns:
             load = self._question.rate_per_s
             run = probe.run_of(load, self._question.n_requests)
             short = _as_long_run(probe, run, load, effort=0)
-            return _served(probe, short), short.known
+            return _served(n_replicas, probe, short), short.known
 
     def is_enough(self, n_replicas: int) -> bool:
         """Do these meet the SLO at the pace in question?
@@ -164,7 +168,7 @@ class _LongRuns:
             probe = probe_of(self._question, self._candidate, pace, n_replicas)
             with self._phases.until(last_fraction):
                 found = _long_run(self._question, probe, self._phases.time_left_s)
-            self._served[key] = _served(probe, found), found.known
+            self._served[key] = _served(n_replicas, probe, found), found.known
         return self._served[key]
 
 
@@ -177,7 +181,7 @@ def _proved(question: SizingQuestion, searched: list[Searched], phases: Phases) 
             return None
         runs[best] = _LongRuns(question, found.candidate, phases)
         try:
-            n_replicas = _replicas_that_last(found.n_replicas, runs[best], phases)
+            n_replicas = _replicas_that_last(question, found.n_replicas, runs[best], phases)
         except OutOfTimeError:
             searched[best] = found._replace(
                 n_replicas=None,
@@ -186,8 +190,9 @@ def _proved(question: SizingQuestion, searched: list[Searched], phases: Phases) 
             )
             continue
         if n_replicas is None:
+            times = "" if question.fleets.n_replicas else f"{_MOST_RATIO} times "
             why = (
-                f"{_MOST_RATIO} times the {found.n_replicas} replicas of a short simulation do not"
+                f"{times}the {found.n_replicas} replicas of a short simulation do not"
                 f" meet the SLO in a long one; {found.why}"
             )
             found = found._replace(why=why)
@@ -199,7 +204,9 @@ def _proved(question: SizingQuestion, searched: list[Searched], phases: Phases) 
     )
 
 
-def _replicas_that_last(first: int, runs: _LongRuns, phases: Phases) -> int | None:
+def _replicas_that_last(
+    question: SizingQuestion, first: int, runs: _LongRuns, phases: Phases
+) -> int | None:
     """The fewest that meet the SLO together in a long run.
 
     A good router needs fewer than chance, a slow queue more than short runs show.
@@ -219,6 +226,8 @@ def _replicas_that_last(first: int, runs: _LongRuns, phases: Phases) -> int | No
         return shown[n_replicas]
 
     try:
+        if question.fleets.n_replicas is not None:
+            return first if is_enough(first) else None
         return _fewest_shown(first, is_enough, lambda: phases.is_past(_COUNTED_FRACTION))
     except OutOfTimeError:
         if shown and not any(shown.values()):
@@ -251,6 +260,8 @@ def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound
     A part of traffic that comes in bursts has smaller bursts: there replicas are simulated
     together.
     """
+    if question.fleets.n_replicas is not None:
+        return _fixed(question, candidate, question.fleets.n_replicas)
     readings = dict[int, Reading]()
 
     def is_enough(n_replicas: int) -> bool:
@@ -271,7 +282,7 @@ def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound
             return Searched(
                 candidate,
                 None,
-                f"not even idle replicas meet the SLO; {last.why}",
+                f"{_nobody(question)} meet the SLO; {last.why}",
                 len(readings),
                 last.margin_ratio,
             )
@@ -283,21 +294,39 @@ def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound
     )
 
 
+def _nobody(question: SizingQuestion) -> str:
+    """Who fails where more replicas do not help; a gate, or prefill replicas, may be what is too narrow."""
+    if question.fleets.is_plain:
+        return "not even idle replicas"
+    return "behind this gate, or these prefill replicas, not even idle replicas"
+
+
+def _fixed(question: SizingQuestion, candidate: Candidate, n_replicas: int) -> Searched:
+    """Is the number that was asked for enough?"""
+    probe = probe_of(question, candidate, question.pace, n_replicas)
+    reading = probe(question.rate_per_s, 0)
+    is_enough = reading.margin_ratio <= 1
+    why = reading.why if is_enough else f"{n_replicas} are too few; {reading.why}"
+    return Searched(candidate, n_replicas if is_enough else None, why, 1, reading.margin_ratio)
+
+
 def sized(question: SizingQuestion, found: Searched, runs: _LongRuns, phases: Phases) -> SizedKind:
     """The best replicas of a device under the whole traffic."""
     candidate, n_replicas = found.candidate, found.n_replicas or 1
     hardware = candidate.offer.hardware
-    without_one = None if n_replicas == 1 else runs.served(question.pace, n_replicas - 1)[0]
+    without_one = (
+        runs.served(question.pace, n_replicas - 1)[0]
+        if n_replicas > 1 and question.fleets.can_lose_one
+        else None
+    )
     return SizedKind(
         hardware_id=hardware.hardware_id,
         hardware=hardware.name,
         layout=candidate.layout,
         candidate=candidate,
         n_replicas=n_replicas,
-        n_devices=n_replicas * candidate.n_devices,
-        usd_per_hour=(
-            None if candidate.usd_per_hour is None else candidate.usd_per_hour * n_replicas
-        ),
+        n_devices=candidate.devices_of(n_replicas),
+        usd_per_hour=candidate.usd_per_hour_of(n_replicas),
         paces=_decided(
             {
                 pace: _paced(question, candidate, pace, runs.served(pace, n_replicas), phases)
@@ -334,11 +363,13 @@ def most_of(question: SizingQuestion, candidate: Candidate) -> Bound:
 
     Requests that all come at once are served no slower than any that come in time.
     """
-    probe = probe_of(question, candidate, question.pace)
+    probe = probe_of(question, candidate, question.pace, question.fleets.n_replicas or 1)
     run = probe.run_of(question.rate_per_s * _SATURATING_RATIO, _SATURATING_REQUESTS)
     rate = max(_served_per_s(run), 1e-9)
-    n_replicas = max(1, math.ceil(question.rate_per_s / rate * (1 - 1e-9)))
-    return Bound(rate, n_replicas, n_replicas * candidate.n_devices)
+    n_replicas = question.fleets.n_replicas or max(
+        1, math.ceil(question.rate_per_s / rate * (1 - 1e-9))
+    )
+    return Bound(rate, n_replicas, candidate.devices_of(n_replicas))
 
 
 def _served_per_s(run: Run) -> float:
@@ -395,14 +426,14 @@ class _LongRun(NamedTuple):
     """The same as a probe of the capacity."""
 
 
-def _served(probe: ReplicaProbe, long_run: _LongRun) -> ServedBy:
+def _served(n_replicas: int, probe: FleetProbe, long_run: _LongRun) -> ServedBy:
     run = long_run.run
     return ServedBy(
-        n_replicas=probe.n_replicas,
+        n_replicas=n_replicas,
         verdict=long_run.known.reading.verdict,
         summary=request_summaries.summarise_requests(run),
         judgement=promises.judge_objective(run, probe.objective),
-        in_flight_load=_in_flight(run) / probe.n_together,
+        in_flight_load=_in_flight(run) / probe.fleet.replicas.n_replicas,
     )
 
 
@@ -418,7 +449,7 @@ def _in_flight(run: Run) -> float:
     )
 
 
-def _long_run(question: SizingQuestion, probe: ReplicaProbe, time_left_s: TimeLeft) -> _LongRun:
+def _long_run(question: SizingQuestion, probe: FleetProbe, time_left_s: TimeLeft) -> _LongRun:
     """A long run under the traffic, and longer ones while noise leaves it undecided and there is time.
 
     Raises
@@ -446,7 +477,7 @@ def _long_run(question: SizingQuestion, probe: ReplicaProbe, time_left_s: TimeLe
         found, effort = longer, effort + 1
 
 
-def _as_long_run(probe: ReplicaProbe, run: Run, load: float, effort: int) -> _LongRun:
+def _as_long_run(probe: FleetProbe, run: Run, load: float, effort: int) -> _LongRun:
     reading = reading_of(run, promises.judge_objective(run, probe.objective))
     return _LongRun(run, Probe(offered_load=load, effort=effort, reading=reading))
 

@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import Capacity
+from inferometer.decide.fleets import Alike, Fleets
 from inferometer.decide.time_limits import TimeLeft, no_limit
 from inferometer.decide.traffic import Traffic
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload.types import OpenArrivals, WorkloadSpec
 from inferometer.records import promises, request_summaries
-from inferometer.simulate import cluster_config, deployment
+from inferometer.simulate import deployment
 from inferometer.stats.estimate import Verdict
 
 
@@ -32,7 +33,8 @@ class SizingQuestion:
     """Of a probe at the lowest effort."""
     resolution_ratio: float = 0.05
     """Of the capacities that are shown."""
-    router: cluster_config.Router = "least-loaded"
+    fleets: Fleets = field(default_factory=Alike)
+    """What holds for all fleets that are tried: their router, a gate, prefill replicas."""
     pace: deployment.Pace = "likely"
     """At which step times the SLO is to be met."""
     requests_cap: int | None = None
@@ -50,7 +52,8 @@ class SizingQuestion:
     def is_dealt_alike(self) -> bool:
         """Is a part of this traffic, dealt at random, like the whole at a lower rate?"""
         arrivals = self.spec.arrivals
-        return not isinstance(arrivals, OpenArrivals) or arrivals.process == "poisson"
+        is_poisson = not isinstance(arrivals, OpenArrivals) or arrivals.process == "poisson"
+        return is_poisson and self.fleets.is_plain
 
 
 class Searched(NamedTuple):
@@ -69,13 +72,13 @@ class Searched(NamedTuple):
     @property
     def usd_per_hour(self) -> float:
         """Of all replicas; infinite where there are none or nobody knows the price."""
-        each = self.candidate.usd_per_hour
-        return math.inf if each is None or self.n_replicas is None else each * self.n_replicas
+        known = None if self.n_replicas is None else self.candidate.usd_per_hour_of(self.n_replicas)
+        return math.inf if known is None else known
 
     @property
     def n_devices(self) -> float:
         """Of all replicas; infinite where there are none."""
-        return math.inf if self.n_replicas is None else self.n_replicas * self.candidate.n_devices
+        return math.inf if self.n_replicas is None else self.candidate.devices_of(self.n_replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 These are the tables of a plan of ``inferometer verify``, key for key, and ``read_plan`` reads one.
 A plan has either ``[traffic]``, loads that are replayed against a server, or ``[points]``, prefills
-and decodes of a sweep. Its server is told in the words of ``inferometer simulate``. ``inferometer
+and decodes of a sweep. Its servers are described by the flags of ``inferometer simulate``. ``inferometer
 size --out`` writes one of what it picked.
 """
 
@@ -16,7 +16,6 @@ from inferometer.errors import SpecError
 from inferometer.inputs.file_tables import table_from_text, text_of
 from inferometer.inputs.foreign_bytes import path_named
 from inferometer.inputs.load_plan import Endpoint, PromptForm
-from inferometer.inputs.types import AskedFormat, DType
 from inferometer.inputs.workload.distributions import Natural
 
 PlanKind: TypeAlias = Literal["load", "sweep"]
@@ -26,37 +25,12 @@ SIZED_PLAN: Final = "verify.toml"
 Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
 
-class BelievedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The server that is believed.
-
-    The flags of ``inferometer simulate``, and what they mean there where a key is left out.
-
-    Step times come from ``fit``, a file of ``inferometer fit``, else from the datasheet of
-    ``hardware``. ``own`` are the engine's other knobs under its own names, as with ``--set``.
-    """
-
-    model: str
-    hardware: str | None = None
-    fit: str | None = None
-    dtype: DType | None = None
-    kv_dtype: DType | None = None
-    quantization: AskedFormat | None = None
-    tp: Natural | None = None
-    policy: str = "vllm"
-    max_num_seqs: Natural | None = None
-    max_num_batched_tokens: Natural | None = None
-    max_model_len: Natural | None = None
-    block_size: Natural | None = None
-    num_blocks: Natural | None = None
-    gpu_memory_utilization: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.92
-    own: dict[str, str | bool | int | float] = msgspec.field(
-        default_factory=dict[str, str | bool | int | float]
-    )
-    replicas: Natural = 1
-    router: str = "least-loaded"
-    transfer: bool | msgspec.UnsetType = msgspec.UNSET
-    """Carry the fit's step times over to another device; a plan that does not say so has the
-    same sum as before there was this key."""
+Setting: TypeAlias = bool | int | float | str
+ServerTable: TypeAlias = dict[str, Setting | list[str] | dict[str, Setting]]
+"""The fleet that is believed: keys are the names of the flags of ``inferometer simulate`` that say
+which servers there are (``max_num_seqs``, ``replicas``, ``gate``), and mean there what they mean
+here; ``own`` are the engine's other settings, as with ``--set``. ``api.verify_belief`` checks them."""
+_PATHS: Final = ("fit", "gate")
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -118,7 +92,7 @@ class VerifyPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     name: str
-    server: BelievedServer
+    server: ServerTable
     traffic: Traffic | None = None
     points: Points | None = None
     client: Client = msgspec.field(default_factory=Client)
@@ -126,8 +100,15 @@ class VerifyPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise ValueError("the experiment has no name")
+        if "model" not in self.server:
+            raise ValueError("[server] names no model")
         if (self.traffic is None) == (self.points is None):
             raise ValueError("a plan has either [traffic] or [points]")
+
+    @property
+    def model(self) -> str:
+        """The model's name, or its folder."""
+        return str(self.server["model"])
 
     @property
     def kind(self) -> PlanKind:
@@ -191,11 +172,12 @@ def plan_from_text(text: str, *, where: str) -> VerifyPlan:
 def _rooted(plan: VerifyPlan, folder: Path) -> VerifyPlan:
     """The same plan with paths that hold from here; presets and names are no paths."""
     replace = msgspec.structs.replace
-    server, client, traffic = plan.server, plan.client, plan.traffic
-    if server.fit is not None:
-        server = replace(server, fit=str(folder / server.fit))
-    if path_named(str(folder / server.model), where="server.model").exists():
-        server = replace(server, model=str(folder / server.model))
+    client, traffic = plan.client, plan.traffic
+    server = plan.server | {
+        name: str(folder / str(plan.server[name])) for name in _PATHS if name in plan.server
+    }
+    if path_named(str(folder / plan.model), where="server.model").exists():
+        server["model"] = str(folder / plan.model)
     if client.tokenizer is not None:
         client = replace(client, tokenizer=str(folder / client.tokenizer))
     if (

@@ -2,6 +2,7 @@
 
 import uuid
 from datetime import UTC, datetime
+from typing import Final
 
 from inferometer.serve import emulator_logprobs, fault_specs
 from inferometer.serve.emulator_exchange import Choice, Served
@@ -13,12 +14,16 @@ from inferometer.serve.emulator_wording import Wording
 from inferometer.serve.http_line import HttpRequest
 from inferometer.simulate.live import LiveRequest
 
+CLASS_HEADER: Final = "x-gateway-inference-objective"
+TENANT_HEADER: Final = "x-gateway-inference-fairness-id"
+"""As the Gateway API Inference Extension has them."""
+
 
 class Desk:
     """Reads requests, for one plan."""
 
     def __init__(self, plan: EmulatorPlan) -> None:
-        self.limits = Limits(plan.model_name, plan.config.max_model_len)
+        self.limits = Limits(plan.model_name, plan.max_model_len)
         self.tokenizer = Tokenizer(plan.tokenizer)
         self._plan = plan
         self._n_choices = 0
@@ -49,7 +54,7 @@ class Desk:
             accepted_ns=request.accepted_ns,
             asked=asked,
             choices=tuple(
-                self._choice(asked, place, number, request.accepted_ns)
+                self._choice(asked, place, number, request)
                 for place in range(len(asked.prompts) * asked.n_choices)
             ),
             faults=faults,
@@ -59,13 +64,13 @@ class Desk:
             else emulator_logprobs.Likelihoods(asked.n_top_logprobs, self.tokenizer.vocabulary),
         )
 
-    def _choice(self, asked: Asked, place: int, number: int, arrival_ns: int) -> Choice:
+    def _choice(self, asked: Asked, place: int, number: int, request: HttpRequest) -> Choice:
         i_prompt, answer = place // asked.n_choices, self._answer(asked, number, place)
         engine_index = self._n_choices
         self._n_choices += 1
         echo = self.tokenizer.pieces(asked.prompts[i_prompt]) if asked.echoes else ()
         return Choice(
-            place, answer, self._request(asked, i_prompt, answer, engine_index, arrival_ns), echo
+            place, answer, self._request(asked, i_prompt, answer, engine_index, request), echo
         )
 
     def _answer(self, asked: Asked, number: int, place: int) -> Answer:
@@ -88,18 +93,21 @@ class Desk:
         )
 
     def _request(
-        self, asked: Asked, i_prompt: int, answer: Answer, engine_index: int, arrival_ns: int
+        self, asked: Asked, i_prompt: int, answer: Answer, engine_index: int, request: HttpRequest
     ) -> LiveRequest:
         config, prompt = self._plan.config, asked.prompts[i_prompt]
         contents = list[int]()
-        if config.enable_prefix_caching:
+        if self._plan.fleet.has_contents:
             contents = content_ids([*prompt, *self.tokenizer.spoken(answer)], config.block_size)
         return LiveRequest(
             engine_index,
-            arrival_ns=arrival_ns,
+            arrival_ns=request.accepted_ns,
             prompt=len(prompt),
             stop=answer.n_tokens,
             max_tokens=asked.most_tokens[i_prompt],
             priority=asked.priority,
             contents=contents,
+            kind=self._plan.kind_of(
+                request.headers.get(CLASS_HEADER), request.headers.get(TENANT_HEADER)
+            ),
         )

@@ -1,14 +1,17 @@
-"""What does an emulated server do: whose scheduler, which step times, which model's name, which faults?"""
+"""What does an emulated server do: which fleet, which model's name, which faults?"""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from inferometer.errors import SpecError
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays, slowed
+from inferometer.inputs.gate import OTHERS
+from inferometer.perfmodel.steptime_arrays import slowed
 from inferometer.serve.fault_specs import FaultRule
 from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.fleet import Fleet
+from inferometer.simulate.live_front import Kind
 
 LOOPBACK: Final = "127.0.0.1"
 DEFAULT_MEAN_TOKENS: Final = 128.0
@@ -22,8 +25,7 @@ class EmulatorPlan:
     """
 
     model_name: str
-    config: EngineConfig
-    cost: StepTimeArrays
+    fleet: Fleet
     host: str = LOOPBACK
     port: int = 0
     """0: any that is free."""
@@ -37,6 +39,9 @@ class EmulatorPlan:
     emission_log: Path | None = None
     tokenizer: Path | None = None
     """A ``tokenizer.json``; None: a token is a word between spaces."""
+    class_names: tuple[str, ...] = (OTHERS,)
+    tenant_names: tuple[str, ...] = (OTHERS,)
+    """Whom the gate and the router know, all others last."""
     for_s: float | None = None
     """Stop by itself after this time."""
 
@@ -46,12 +51,6 @@ class EmulatorPlan:
                 f"time scale {self.time_scale_ratio}",
                 where="the emulator's plan",
                 allowed="above 0",
-            )
-        if self.config.n_instances > 1:
-            raise SpecError(
-                self.config.engine,
-                where="the emulator's plan",
-                allowed="one instance: its batches run one after the other",
             )
         if self.mean_output_tokens is not None and not self.mean_output_tokens >= 1:
             raise SpecError(
@@ -67,6 +66,33 @@ class EmulatorPlan:
             )
 
     @property
-    def wall_cost(self) -> StepTimeArrays:
-        """The step times as they pass on the wall clock."""
-        return slowed(self.cost, self.time_scale_ratio)
+    def config(self) -> EngineConfig:
+        """The engine of the replicas that generate answers."""
+        return self.fleet.replicas.engine
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest context that all replicas take."""
+        engines = (self.config,) if self.fleet.pools is None else self.fleet.pools.engines
+        return min(one.max_model_len for one in engines)
+
+    @property
+    def wall_fleet(self) -> Fleet:
+        """The fleet, its steps as long as they take on the wall clock."""
+        ratio, prefill = self.time_scale_ratio, self.fleet.prefill
+        if prefill is not None:
+            prefill = replace(prefill, step_times=slowed(prefill.step_times, ratio))
+        times = slowed(self.fleet.step_times, ratio)
+        return replace(self.fleet, step_times=times, prefill=prefill)
+
+    def kind_of(self, class_name: str | None, tenant_name: str | None) -> Kind:
+        """What a gate and a router take a request for that says this of itself."""
+        return Kind(
+            class_index=_place(class_name, self.class_names),
+            tenant_index=_place(tenant_name, self.tenant_names),
+        )
+
+
+def _place(name: str | None, names: tuple[str, ...]) -> int:
+    """Whom no rule names is one of the others: the last."""
+    return names.index(name) if name in names else len(names) - 1

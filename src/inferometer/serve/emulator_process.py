@@ -57,8 +57,8 @@ def start(plan: EmulatorPlan) -> Generator[Emulator, None, None]:
     -------
     ::
 
-        with start(EmulatorPlan(model_name="m", config=config, cost=cost, emission_log=path)) as
-        emulator:
+        fleet = lone_replica(config, cost)
+        with start(EmulatorPlan(model_name="m", fleet=fleet, emission_log=path)) as emulator:
             ...  # requests to emulator.url
             emulator.stop()
             log = read_emission_log(path)

@@ -45,14 +45,14 @@ class ServedCounts(NamedTuple):
 
 
 class EmulatorServer:
-    """One emulated engine and all who talk to it."""
+    """One emulated fleet and all who talk to it."""
 
     def __init__(self, plan: EmulatorPlan, log: emission_log.EmissionWriter) -> None:
         self._plan = plan
         self._log = log
         self._desk = emulator_desk.Desk(plan)
         self._pages = Pages(self._desk.limits, self._desk.tokenizer, plan.config.engine)
-        self._engine = live.LiveEngine(plan.config, plan.wall_cost, self)
+        self._engine = live.LiveFleet(plan.wall_fleet, self)
         self._metrics = emulator_metrics.metrics_of(plan.model_name, plan.config)
         self._accounts = emulator_accounts.Accounts(self._metrics)
         self._exchanges: dict[int, emulator_exchange.Exchange] = {}
@@ -197,11 +197,8 @@ class EmulatorServer:
         self._log.ended(_logged(served))
 
     def _now(self) -> emulator_metrics.Now:
-        n_blocks = max(self._plan.config.n_kv_blocks, 1)
-        n_waiting = self._engine.n_waiting
-        return emulator_metrics.Now(
-            self._engine.n_running, n_waiting, self._engine.n_kv_blocks_used / n_blocks
-        )
+        engine = self._engine
+        return emulator_metrics.Now(engine.n_running, engine.n_waiting, engine.kv_used_fraction)
 
     # the clock
 

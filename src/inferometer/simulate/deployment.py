@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from inferometer import suggestions
 from inferometer.errors import SpecError, TooLargeError
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel import kv_cache, memory
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.perfmodel.steptime_levels import StepTimes, through_stages
+from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels, through_stages
 from inferometer.perfmodel.work import kv_dtype
 from inferometer.simulate import engine_config, serving_config
 
@@ -216,7 +217,7 @@ def deploy(
         for name in shared
     }
     config = serving_config.engine_config(knobs.policy, shared, own, where="--set", origins=origins)
-    return Deployment(
+    deployment = Deployment(
         model=model,
         engine=engine,
         hardware=hardware,
@@ -225,6 +226,50 @@ def deploy(
         kv_origin=kv_origin,
         knobs=knobs,
         front_end_s=step_times.front_end_s or 0.0,
+    )
+    return _sharing_experts(deployment) if knobs.data_parallel_size > 1 else deployment
+
+
+def _sharing_experts(server: Deployment) -> Deployment:
+    """The replica with the step times of one that computes its part of the experts and waits for the others.
+
+    As vLLM's data parallelism with expert parallelism has them.
+
+    Raises
+    ------
+    SpecError
+        A dense model, a replica of several devices, or step times that are not a datasheet's.
+    """
+    n_replicas = server.knobs.data_parallel_size
+    where = "--data-parallel-size"
+    if server.model.moe is None:
+        what = (
+            f"{server.model.model_id!r} is dense: its replicas share no experts, and each steps by"
+            " itself"
+        )
+        raise SpecError(
+            what,
+            where=where,
+            allowed="a mixture of experts",
+            try_=suggestions.flags("--replicas", n_replicas),
+        )
+    if server.n_devices > 1:
+        raise SpecError(
+            f"{n_replicas} replicas of {server.n_devices} devices that share experts",
+            where=where,
+            allowed="--tp 1",
+        )
+    if server.hardware is None or server.step_times.basis != "datasheet":
+        raise SpecError(
+            "the fit is of an engine that has its experts for itself",
+            where=where,
+            try_="--hardware ID without --fit",
+        )
+    return replace(
+        server,
+        step_times=datasheet_levels(
+            server.model, server.engine, server.hardware, n_sharing=n_replicas
+        ),
     )
 
 

@@ -35,6 +35,12 @@ class Fleet:
     """From when a client sends a request to when the scheduler sees it."""
 
     @property
+    def n_replicas(self) -> int:
+        """All of them: those that generate answers, and those that compute prompts alone."""
+        n_prefill = 0 if self.prefill is None else self.prefill.replicas.n_replicas
+        return self.replicas.n_replicas + n_prefill
+
+    @property
     def pools(self) -> DisaggregatedConfig | None:
         """The prefill and the decode replicas and the link between them; None where they are the same.
 
@@ -63,3 +69,8 @@ class Fleet:
         engines = [self.replicas.engine]
         engines += [] if self.prefill is None else [self.prefill.replicas.engine]
         return any(engine.enable_prefix_caching for engine in engines)
+
+
+def lone_replica(engine: EngineConfig, step_times: StepTimeArrays) -> Fleet:
+    """One replica of this engine, and nothing before it."""
+    return Fleet(replicas=ClusterConfig(engine=engine), step_times=step_times)

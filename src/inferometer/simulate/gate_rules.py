@@ -1,12 +1,11 @@
 """What do a gate's rules say for this workload: its classes and tenants by number, its times in nanoseconds?"""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from inferometer.errors import SpecError
 from inferometer.inputs.gate import OTHERS, GateClass, GateSpec, GateTenant
 from inferometer.inputs.objectives import parse_objective
-from inferometer.inputs.workload.plan import DrawnWorkload
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.simulate.gate_config import ClassRules, GateConfig, TenantRules
 from inferometer.simulate.step_cost import duration_ns
@@ -16,6 +15,25 @@ Named = TypeVar("Named", GateClass, GateTenant)
 
 _SHORT_TOKENS: Final = 128
 _LONG_TOKENS: Final = 2048
+
+
+class Names(Protocol):
+    """Classes and tenants by number: those of a drawn workload, or those that a server knows."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Of each class."""
+        ...
+
+    @property
+    def class_slos(self) -> tuple[str | None, ...]:
+        """As the workload promises them."""
+        ...
+
+    @property
+    def tenant_names(self) -> tuple[str, ...]:
+        """Of each tenant."""
+        ...
 
 
 class FirstTokenPace(NamedTuple):
@@ -41,7 +59,7 @@ def first_token_pace(cost: StepTimeArrays) -> FirstTokenPace:
 
 
 def gate_rules(
-    gate: GateSpec, workload: DrawnWorkload, pace: FirstTokenPace, *, where: str = "the gate"
+    gate: GateSpec, workload: Names, pace: FirstTokenPace, *, where: str = "the gate"
 ) -> GateConfig:
     """The gate's rules for this workload; ``pace`` holds where the gate says nothing of first tokens itself.
 

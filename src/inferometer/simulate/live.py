@@ -1,27 +1,26 @@
-"""A replica whose requests become known only while it runs: the simulator's loop on somebody's clock.
+"""A fleet whose requests become known only while it runs: the simulator's loop on somebody's clock.
 
-The compiled loop of one replica (``kernel/one_replica.py``) can be stopped at any time and told to
-go on. Here requests are written into its memory as they come, and what it logs is read out and told
+The compiled loops (``kernel/one_replica.py``, ``kernel/cluster_run.py``) can be stopped at any time
+and told to go on. Here requests are written into its memory as they come, and what it logs is read out and told
 to a listener, in the order in which it happened. It has no clock: whoever has one calls ``advance``
 with the present, and again at the instant that it returns.
 """
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.types import ABSENT
 from inferometer.simulate import notices
-from inferometer.simulate.engine_config import EngineConfig
-from inferometer.simulate.kernel.config import Kind
-from inferometer.simulate.kernel.loop import loop_of
+from inferometer.simulate.fleet import Fleet
+from inferometer.simulate.kernel import config, loop
+from inferometer.simulate.live_front import Kind
 from inferometer.simulate.live_memory import LiveMemory
 from inferometer.simulate.outcome import Outcome, new_log, new_part_log
 from inferometer.simulate.pointers import pointed
 from inferometer.simulate.status import Status
 
 _LOG_ROWS: Final = 256
+_ANY_KIND: Final = Kind()
 _RESUMABLE: Final = (Outcome.LOG_FULL, Outcome.LIVELOCK)
 """The loop has returned early. Requests that preempt one another for ever do so here too."""
 
@@ -31,7 +30,7 @@ class LiveRequest:
 
     ``stop``: after how many tokens the model would stop by itself; ``max_tokens``: what the client
     allows; ``contents``: what each full block of prompt and output holds, equal numbers for equal
-    tokens from the start.
+    tokens from the start; ``kind``: its class and tenant, for a router and a gate.
     """
 
     __slots__ = (
@@ -39,6 +38,7 @@ class LiveRequest:
         "arrival_ns",
         "contents",
         "index",
+        "kind",
         "max_tokens",
         "num_cached_tokens",
         "num_output_tokens",
@@ -50,7 +50,7 @@ class LiveRequest:
         "stop_tokens",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- one for each of its facts
         self,
         index: int,
         *,
@@ -60,6 +60,7 @@ class LiveRequest:
         max_tokens: int,
         priority: int,
         contents: Sequence[int],
+        kind: Kind = _ANY_KIND,
     ) -> None:
         self.index = index
         self.arrival_ns = arrival_ns
@@ -68,6 +69,7 @@ class LiveRequest:
         self.max_tokens = max_tokens
         self.priority = priority
         self.contents = contents
+        self.kind = kind
         self.status = Status.UNSEEN
         """``UNSEEN`` until it has ended."""
         self.slot = ABSENT
@@ -103,62 +105,63 @@ class Listener(Protocol):
         ...
 
 
-class _Step(NamedTuple):
-    """A step that was launched."""
+class LiveFleet:
+    """The replicas of a fleet, what stands before them, and what is in flight."""
 
-    number: int
-    end_ns: int
-
-
-class LiveEngine:
-    """One engine: its scheduler, its device, and what is in flight."""
-
-    def __init__(self, config: EngineConfig, cost: StepTimeArrays, listener: Listener) -> None:
-        self._config = config
+    def __init__(self, fleet: Fleet, listener: Listener) -> None:
         self._listener = listener
-        self._memory = LiveMemory(config)
-        self._cost = pointed(cost)
-        self._loop = loop_of(Kind(int(self._memory.state.config["kind"][0])))
-        n_parts = max(4 * config.max_num_active, _LOG_ROWS)
-        self._log, self._part_log = new_log(_LOG_ROWS), new_part_log(n_parts)
+        self._memory = LiveMemory(fleet)
+        self._loop = _loop_of(fleet, self._memory)
+        # Step times of a pool that only computes prompts come first, those of the other stand in
+        # the front.
+        costs = fleet.step_times if fleet.prefill is None else fleet.prefill.step_times
+        self._cost = pointed(costs)
+        engines = (fleet.replicas.engine,) if fleet.pools is None else fleet.pools.engines
+        n_rows = max(fleet.n_replicas * max(one.depth for one in engines), _LOG_ROWS)
+        n_parts = 4 * fleet.n_replicas * max(one.max_num_active for one in engines)
+        self._log, self._part_log = new_log(n_rows), new_part_log(max(n_parts, _LOG_ROWS))
         self._logs = pointed(self._log), pointed(self._part_log)
+        self._n_kv_blocks = self._memory.states.config["n_kv_blocks"][:, 0]
         self._requests: dict[int, LiveRequest] = {}
         """By slot; those that have not ended."""
         self._leaving: set[int] = set()
         """Slots of those whose clients go away."""
         self._n_steps = 0
-        self._launched: deque[_Step] = deque()
+        self._ends_ns: dict[int, int] = {}
+        """When each step in flight ends, by its number."""
         notices.tell_of_compiling(self._loop)
         self._run(0)  # compiles the loop, or loads it, before anybody waits for it
 
     @property
     def n_unfinished(self) -> int:
         """Requests that came and have not ended."""
-        counters = self._memory.counters
-        return int(counters["n_taken"] - counters["n_ended"])
+        return self._memory.n_unfinished
 
     @property
     def n_waiting(self) -> int:
         """Requests that wait."""
-        return int(self._memory.counters["n_waiting"])
+        return self._memory.n_waiting
 
     @property
     def n_running(self) -> int:
-        """Requests that have a place in the batch."""
+        """Requests that have a place in a batch."""
         return max(self.n_unfinished - self.n_waiting, 0)
 
     @property
-    def n_kv_blocks_used(self) -> int:
-        """KV blocks that are taken."""
-        return int(self._config.n_kv_blocks - self._memory.counters["n_free"])
+    def kv_used_fraction(self) -> float:
+        """KV blocks that are taken, of all."""
+        n_free = int(self._memory.counters["n_free"].sum())
+        return 1 - n_free / max(int(self._n_kv_blocks.sum()), 1)
 
     def submit(self, request: LiveRequest) -> None:
         """A request comes at its ``arrival_ns``, which is not before that of any other so far."""
         request.slot = self._memory.add(request.contents)
-        row = self._memory.state.requests[request.slot]
+        row = self._memory.states.requests[request.slot]
         row["num_tokens"] = row["num_prompt_tokens"] = request.num_prompt_tokens
-        row["stop_tokens"], row["max_tokens"] = request.stop_tokens, request.max_tokens
+        row["stop_tokens"] = request.stop_tokens
+        row["max_tokens"] = self._memory.allowed_tokens(request.kind, request.max_tokens)
         row["priority"] = request.priority
+        self._memory.note(request.slot, request.kind)
         row["sent_ns"] = row["arrival_ns"] = request.arrival_ns
         self._requests[request.slot] = request
 
@@ -176,20 +179,13 @@ class LiveEngine:
         while True:
             outcome = self._run(until_ns)
             self._tell()
-            next_ns = self._next_ns()
+            next_ns = self._memory.next_event_ns()
             if outcome not in _RESUMABLE and next_ns > until_ns:
                 return next_ns
 
     def _run(self, until_ns: int) -> Outcome:
         self._log.n_filled[0] = self._part_log.n_filled[0] = 0
-        return Outcome(self._loop(self._memory.handle, self._cost, *self._logs, until_ns))
-
-    def _next_ns(self) -> int:
-        """When does the oldest batch in flight end; where none is, when does anything happen?"""
-        memory, counters = self._memory, self._memory.counters
-        if counters["n_in_flight"] > 0:
-            return int(memory.state.batches["end_ns"][counters["first_batch"]])
-        return min(int(counters["wake_ns"]), memory.next_arrival_ns(), memory.next_abort_ns())
+        return Outcome(self._loop(*self._memory.handles, self._cost, *self._logs, until_ns))
 
     def _tell(self) -> None:
         """Tell the listener what the loop has logged, in order of time; of one instant, first who goes."""
@@ -206,19 +202,19 @@ class LiveEngine:
             for request, n_tokens in what:
                 self._update(request, n_tokens)
             self._listener.on_step(what, when_ns)
+        done_ns = int(self._memory.counters["now_ns"].max())
+        self._ends_ns = {step: end for step, end in self._ends_ns.items() if end > done_ns}
 
     def _note_launches(self) -> None:
         """Steps that were launched, and who has a first part in one."""
         n_launched = int(self._log.n_filled[0])
         ends_ns = self._log.start_ns[:n_launched] + self._log.duration_ns[:n_launched]
-        self._launched += (
-            _Step(self._n_steps + i, end_ns) for i, end_ns in enumerate(ends_ns.tolist())
-        )
+        self._ends_ns |= dict(enumerate(ends_ns.tolist(), self._n_steps))
         self._n_steps += n_launched
         slots = self._memory.newly_admitted(self._part_log.request_index[: self._n_parts])
         admitted = [self._requests[slot] for slot in slots]
         for request in admitted:
-            row = self._memory.state.requests[request.slot]
+            row = self._memory.states.requests[request.slot]
             request.admitted_ns = int(row["admitted_ns"])
             request.num_cached_tokens = int(row["num_cached_tokens"])
         if n_launched:
@@ -241,16 +237,15 @@ class LiveEngine:
                 continue
             if step != number:
                 number = step
-                while self._launched[0].number < step:
-                    self._launched.popleft()
-                found.append((self._launched[0].end_ns, []))
+                found.append((self._ends_ns[step], []))
             found[-1][1].append(Delivery(self._requests[slot], n_tokens))
         return found
 
     def _dropped(self) -> list[tuple[int, LiveRequest]]:
         """Who has ended without a last token, and when?"""
-        rows, found = self._memory.state.requests, list[tuple[int, LiveRequest]]()
-        for slot in dict.fromkeys([*self._memory.take_ended(), *self._leaving]):
+        rows, found = self._memory.states.requests, list[tuple[int, LiveRequest]]()
+        turned_away = self._memory.turned_away(self._requests)
+        for slot in dict.fromkeys([*self._memory.take_ended(), *turned_away, *self._leaving]):
             status = int(rows[slot]["status"])
             if slot in self._requests and status in {Status.ABORTED, Status.REJECTED}:
                 found.append((int(rows[slot]["finished_ns"]), self._requests[slot]))
@@ -259,14 +254,26 @@ class LiveEngine:
     def _update(self, request: LiveRequest, n_tokens: int) -> None:
         """A request has got tokens: were they its last?"""
         request.num_output_tokens += n_tokens
-        row = self._memory.state.requests[request.slot]
+        row = self._memory.states.requests[request.slot]
         is_whole = request.num_output_tokens == row["num_tokens"] - request.num_prompt_tokens
         if is_whole and row["status"] in {Status.STOPPED, Status.LENGTH}:
             self._end(request)
 
     def _end(self, request: LiveRequest) -> None:
-        row = self._memory.state.requests[request.slot]
+        row = self._memory.states.requests[request.slot]
         request.status = Status(int(row["status"]))
         request.num_preemptions = int(row["num_preemptions"])
         del self._requests[request.slot]
         self._leaving.discard(request.slot)
+
+
+def _loop_of(fleet: Fleet, memory: LiveMemory) -> Callable[..., int]:
+    kind = config.Kind(int(memory.states.config["kind"][0, 0]))
+    if memory.is_alone:
+        return loop.loop_of(kind)
+    return loop.cluster_loop_of(
+        kind,
+        has_gate=fleet.gate is not None,
+        is_split=fleet.prefill is not None,
+        is_lockstep=fleet.replicas.in_lockstep,
+    )

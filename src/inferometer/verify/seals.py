@@ -34,6 +34,28 @@ Metric: TypeAlias = Literal[
 """A predicted metric; its unit is in the name."""
 
 SEAL_VERSION: Final = 1
+_PATHS: Final = frozenset({"model", "fit", "gate"})
+_FIRST_KEYS: Final[dict[str, object]] = {
+    "model": None,
+    "hardware": None,
+    "fit": None,
+    "dtype": None,
+    "kv_dtype": None,
+    "quantization": None,
+    "tp": None,
+    "policy": "vllm",
+    "max_num_seqs": None,
+    "max_num_batched_tokens": None,
+    "max_model_len": None,
+    "block_size": None,
+    "num_blocks": None,
+    "gpu_memory_utilization": 0.92,
+    "own": {},
+    "replicas": 1,
+    "router": "least-loaded",
+}
+"""Keys of a plan's server that are part of its sum where they are left out: plans that were sealed
+before there were others keep their sums."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,14 +153,17 @@ def plan_sha256(plan: VerifyPlan) -> str:
     the workload's have sums of their own.
     """
     replace = msgspec.structs.replace
-    server = replace(plan.server, fit=_name_of(plan.server.fit), model=Path(plan.server.model).name)
+    paths = {name: Path(str(plan.server[name])).name for name in _PATHS & plan.server.keys()}
+    server = _FIRST_KEYS | plan.server | paths
+    server["gpu_memory_utilization"] = float(str(server["gpu_memory_utilization"]))
     traffic = (
         None
         if plan.traffic is None
         else replace(plan.traffic, workload=Path(plan.traffic.workload).name)
     )
     client = replace(plan.client, tokenizer=_name_of(plan.client.tokenizer))
-    return sha256_of(replace(plan, server=server, traffic=traffic, client=client))
+    described = msgspec.to_builtins(replace(plan, traffic=traffic, client=client))
+    return sha256_of(described | {"server": server})
 
 
 def requests_sha256(requests: RequestPlan) -> str:

@@ -19,6 +19,7 @@ from inferometer.records.raw_log import RawLogReader, RequestFrame, raw_logs
 from inferometer.records.reading import read_run
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
+from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
@@ -27,8 +28,10 @@ AHEAD_S = 5000
 RARE = 1e-4
 PLAN = EmulatorPlan(
     model_name="m",
-    config=SchedulerConfig(num_blocks=20_000, max_model_len=16_384, max_num_seqs=256),
-    cost=linear_cost(launch_s=2e-3),
+    fleet=lone_replica(
+        SchedulerConfig(num_blocks=20_000, max_model_len=16_384, max_num_seqs=256),
+        linear_cost(launch_s=2e-3),
+    ),
     mean_output_tokens=None,
 )
 WORKLOAD = """

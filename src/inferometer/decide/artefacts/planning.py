@@ -64,7 +64,7 @@ def fleet_of(
         workload=question.spec,
         rate_per_s=question.rate_per_s,
         objective=question.objective,
-        router=question.router,
+        router=question.fleets.router,
         sized_for=kind.asked_pace,
         verdict=kind.verdict,
         promises=tuple(_promise(one) for one in served.judgement.thresholds),

@@ -10,7 +10,7 @@ import msgspec
 from inferometer.decide.artefacts.checking import WORKLOAD_FILE, duration_s
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.packaging import Packaging
-from inferometer.inputs.verify_plan import BelievedServer, Client, Traffic, VerifyPlan
+from inferometer.inputs.verify_plan import Client, ServerTable, Traffic, VerifyPlan
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
 _SHARED: Final = (
@@ -34,20 +34,22 @@ def verify_plan(fleet: Fleet, packaging: Packaging) -> str | None:
     }
     if fleet.step_times_basis == "fitted" or len(own) < len(knobs):
         return None
-    server = BelievedServer(
-        model=fleet.model.model_id,
-        hardware=fleet.hardware.hardware_id,
-        dtype=fleet.engine.dtype,
-        kv_dtype=fleet.engine.kv_cache_dtype,
-        quantization=fleet.engine.quantization
+    said = {
+        "model": fleet.model.model_id,
+        "hardware": fleet.hardware.hardware_id,
+        "dtype": fleet.engine.dtype,
+        "kv_dtype": fleet.engine.kv_cache_dtype,
+        "quantization": fleet.engine.quantization
         or (None if fleet.model.checkpoint_dtype is None else "none"),
-        tp=fleet.engine.tensor_parallel_size,
-        gpu_memory_utilization=fleet.utilization_fraction,
-        own=own,
-        replicas=fleet.n_replicas,
-        router=fleet.router,
+        "tp": fleet.engine.tensor_parallel_size,
+        "policy": "vllm",
         **{name: getattr(fleet.scheduler, name) for name in _SHARED},
-    )
+        "gpu_memory_utilization": fleet.utilization_fraction,
+        "own": own,
+        "replicas": fleet.n_replicas,
+        "router": fleet.router,
+    }
+    server: ServerTable = {name: value for name, value in said.items() if value is not None}
     n_requests = round(fleet.rate_per_s * duration_s(fleet))
     traffic = Traffic(
         workload=WORKLOAD_FILE,

@@ -1,0 +1,192 @@
+"""What stands before replicas whose requests are not known beforehand: a router, a gate, a link.
+
+The arrays of ``kernel/front.py`` are made for requests that are all known. Here they begin with
+room for none, get longer, and are used again.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from inferometer.records.columns import I32
+from inferometer.simulate.cluster_config import ClusterConfig
+from inferometer.simulate.demand import Demand, demand
+from inferometer.simulate.fleet import Fleet
+from inferometer.simulate.gate_columns import gate_columns
+from inferometer.simulate.gate_config import NOTHING, GateConfig, cut_answers
+from inferometer.simulate.kernel.front import Front, new_front, new_split_front
+from inferometer.simulate.kernel.gate_state import GateState
+from inferometer.simulate.kernel.router_state import RouterState
+from inferometer.simulate.kernel.state import Records, Whole
+from inferometer.simulate.outcome import FAR_NS
+from inferometer.simulate.router_draws import router_draws
+
+_DRAWING = frozenset({"random", "power-of-two"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What a router and a gate look at in a request, besides its contents."""
+
+    class_index: int = 0
+    tenant_index: int = 0
+
+
+def every_kind(fleet: Fleet, prompt_tokens: int) -> Demand:
+    """One request of each class and tenant that the fleet knows: what there is room for at least."""
+    gate = fleet.gate or GateConfig()
+    n_classes = max(len(gate.classes), *(len(one.class_replicas) for one in routers_of(fleet)), 1)
+    pairs = [(i, j) for i in range(n_classes) for j in range(len(gate.tenants))]
+    n = len(pairs)
+    return demand(
+        [0] * n,
+        [prompt_tokens] * n,
+        [1] * n,
+        class_index=np.array([i for i, _ in pairs], np.int32),
+        tenant_index=np.array([j for _, j in pairs], np.int32),
+    )
+
+
+def routers_of(fleet: Fleet) -> tuple[ClusterConfig, ...]:
+    """The replicas whose router a request meets first, then those that generate its answer."""
+    return (fleet.replicas,) if fleet.prefill is None else (fleet.prefill.replicas, fleet.replicas)
+
+
+class LiveFront:
+    """The routers and the gate, in memory that grows."""
+
+    def __init__(self, fleet: Fleet, requests: Demand) -> None:
+        self._fleet = fleet
+        pools = fleet.pools
+        self.front: Front = (
+            new_front(requests, fleet.replicas, fleet.gate, fleet.step_times)
+            if pools is None
+            else new_split_front(requests, pools, fleet.gate, fleet.step_times)
+        )
+        tickets = self.front.gate.requests
+        pairs = zip(tickets["class_index"].tolist(), tickets["tenant"].tolist(), strict=True)
+        self._lane_of = dict(zip(pairs, tickets["lane"].tolist(), strict=True))
+        self.forget()
+
+    @property
+    def keeps_numbers(self) -> bool:
+        """Does it matter which number a request has, as that draws its replica?"""
+        return any(one.router in _DRAWING for one in routers_of(self._fleet))
+
+    @property
+    def wake_ns(self) -> int:
+        """When does the gate want to be asked again?"""
+        return FAR_NS if self._fleet.gate is None else int(self.front.gate.counters["wake_ns"][0])
+
+    @property
+    def n_waiting(self) -> int:
+        """Requests that wait at the gate."""
+        return int(self.front.gate.counters["n_waiting"][0])
+
+    def allowed_tokens(self, kind: Kind, max_tokens: int) -> int:
+        """How long the answer may be, as the gate cuts it."""
+        if self._fleet.gate is None:
+            return max_tokens
+        return int(cut_answers(_one(kind, 1, 1, max_tokens), self._fleet.gate).max_tokens[0])
+
+    def note(self, slot: int, kind: Kind, request: Records) -> None:
+        """Who will come with this number; its lengths stand in ``request``."""
+        for router in (self.front.router, self.front.decode_router):
+            router.class_index[slot] = kind.class_index
+        if self._fleet.gate is None:
+            return
+        prompt, stop, most = (
+            int(request[name]) for name in ("num_prompt_tokens", "stop_tokens", "max_tokens")
+        )
+        asked = _one(kind, prompt, stop, max(stop, most), priority=int(request["priority"]))
+        columns, ticket = gate_columns(asked, self._fleet.gate), self.front.gate.requests[slot]
+        for name in columns._fields:
+            ticket["tenant" if name == "tenant_index" else name] = getattr(columns, name)[0]
+        ticket["lane"] = self._lane_of[int(ticket["class_index"]), int(ticket["tenant"])]
+
+    def give_slots(self, n_slots: int) -> None:
+        """Room for this number of requests."""
+        routers = [
+            self._longer_router(router, config, n_slots)
+            for router, config in zip(
+                (self.front.router, self.front.decode_router)[: len(routers_of(self._fleet))],
+                routers_of(self._fleet),
+                strict=True,
+            )
+        ]
+        self.front = self.front._replace(
+            router=routers[0],
+            decode_router=routers[-1],
+            gate=(
+                self.front.gate
+                if self._fleet.gate is None
+                else _longer_gate(self.front.gate, n_slots)
+            ),
+        )
+
+    def _longer_router(self, old: RouterState, config: ClusterConfig, n_slots: int) -> RouterState:
+        draws = router_draws(
+            config.seed, n_slots if config.router in _DRAWING else 0, config.n_replicas
+        )
+        return old._replace(draws=draws, class_index=longer(old.class_index, n_slots, 0))
+
+    def give_contents(self, n_contents: int, forgotten: I32) -> None:
+        """Room for contents of these numbers; what is ``forgotten`` was sent nowhere."""
+        routers = list[RouterState]()
+        for router, config in zip(
+            (self.front.router, self.front.decode_router), routers_of(self._fleet), strict=False
+        ):
+            if config.router == "prefix-affine":
+                known = np.zeros((config.n_replicas, n_contents), np.bool_)
+                known[:, : router.is_known.shape[1]] = router.is_known
+                known[:, forgotten] = False
+                router.n_known[:] = known.sum(axis=1)
+                routers.append(router._replace(is_known=known))
+            else:
+                routers.append(router)
+        self.front = self.front._replace(router=routers[0], decode_router=routers[-1])
+
+    def forget(self) -> None:
+        """Nobody is there: the next request gets slot 0."""
+        gate = self.front.gate
+        for name in ("n_busy_lanes", "n_expiring", "n_let_in"):
+            gate.counters[name] = 0
+        for name in ("size", "n_waiting", "is_busy"):
+            gate.lanes[name] = 0
+        gate.classes["first_gathering"], gate.classes["n_gathering"] = NOTHING, 0
+        gate.requests[:] = 0
+
+
+def _one(kind: Kind, prompt: int, stop: int, most: int, *, priority: int = 0) -> Demand:
+    return demand(
+        [0],
+        [prompt],
+        [stop],
+        max_tokens=np.array([most]),
+        priority=np.array([priority]),
+        class_index=np.array([kind.class_index], np.int32),
+        tenant_index=np.array([kind.tenant_index], np.int32),
+    )
+
+
+def _longer_gate(old: GateState, n_slots: int) -> GateState:
+    """The lanes of the heap lie further apart."""
+    heap = np.zeros(len(old.lanes) * n_slots, np.int32)
+    for place, lane in enumerate(old.lanes):
+        start, size = int(lane["start"]), int(lane["size"])
+        heap[place * n_slots : place * n_slots + size] = old.heap[start : start + size]
+        lane["start"] = place * n_slots
+    return old._replace(
+        requests=longer(old.requests, n_slots, 0),
+        heap=heap,
+        expiring=longer(old.expiring, n_slots, 0),
+        let_in=longer(old.let_in, n_slots, 0),
+    )
+
+
+def longer(array: Whole, length: int, fill: int) -> Whole:
+    """The same with this length, filled up at its end."""
+    filled = np.full(length, fill, array.dtype) if fill else np.zeros(length, array.dtype)
+    n_kept = min(len(array), length)
+    filled[:n_kept] = array[:n_kept]
+    return filled

@@ -1,0 +1,236 @@
+"""Do all verbs that simulate servers take the same fleet, and say the same of it?"""
+
+import dataclasses
+
+import pytest
+
+import inferometer as im
+from inferometer.api.capacity import Capacity
+from inferometer.api.fleet import FleetOptions
+from inferometer.api.question import fields_of
+from inferometer.api.server import Server, Settings
+from inferometer.api.simulate import Simulate
+from inferometer.api.size import Size
+from inferometer.api.verify_belief import Believed, believed_of
+from inferometer.cli.emulate import Emulate
+from inferometer.errors import SizingError, SpecError
+from inferometer.inputs.verify_plan import plan_from_text
+from inferometer.verify.seals import plan_sha256
+
+MIX = """
+arrivals = { kind = "open", rate_per_s = 24 }
+[[classes]]
+name = "chat"
+weight_ratio = 3
+prompt_tokens = { kind = "constant", value = 200 }
+output_tokens = { kind = "constant", value = 20 }
+[[classes]]
+name = "report"
+prompt_tokens = { kind = "constant", value = 2000 }
+output_tokens = { kind = "constant", value = 100 }
+"""
+GATE = 'order = "shortest-remaining"\n[[classes]]\nname = "report"\nmax_in_flight = 24\n'
+SLO = "ttft:p95<2s, tpot:p95<60ms"
+ONE_KIND = {"max_num_seqs": "64", "max_num_batched_tokens": "2048"}
+SMALL = {"probe_requests": 500, "requests": 2000, "executor": "inline", "time_limit": 300.0}
+
+
+@pytest.fixture
+def mix(tmp_path):
+    path = tmp_path / "mix.toml"
+    path.write_text(MIX)
+    return str(path)
+
+
+@pytest.fixture
+def gate(tmp_path):
+    path = tmp_path / "gate.toml"
+    path.write_text(GATE)
+    return path
+
+
+def test_verbs_take_every_option_of_fleets_and_settings():
+    """An option that is added to a group reaches all of them; none has a list of its own."""
+    shared = {field.name for group in (FleetOptions, Settings) for field in fields_of(group)}
+    assert {"order", "kv_link", "data_parallel_size", "max_model_len"} <= shared
+    for verb in (Simulate, Capacity, Size, Emulate, Believed):
+        assert shared <= {field.name for field in fields_of(verb)}, verb
+    server = {field.name for field in fields_of(Server)}
+    for verb in (Simulate, Capacity, Emulate, Believed):
+        assert server <= {field.name for field in fields_of(verb)}, verb
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        {"gate": "the file"},
+        {"router": "power-of-two"},
+        {"prefill_replicas": 3, "kv_link": "50GB/s"},
+        {"replicas": 4, "block_size": 32},
+    ],
+    ids=lambda around: next(iter(around)),
+)
+def test_the_winner_of_a_sizing_does_what_is_simulated_of_it(mix, gate, around):
+    around = around | ({"gate": gate} if "gate" in around else {})
+    sized = im.size(
+        "llama-3.1-8b", gpus="l40s", tp="1", slo=SLO, workload=mix, **ONE_KIND, **SMALL, **around
+    )
+    pick = sized.pick
+    assert pick is not None
+    assert pick.n_replicas == around.get("replicas", pick.n_replicas)
+    assert pick.n_devices == pick.n_replicas + around.get("prefill_replicas", 0)
+    same = {name: value for name, value in around.items() if name != "replicas"}
+    simulated = im.simulate(
+        "llama-3.1-8b",
+        hardware="l40s",
+        workload=mix,
+        requests=2000,
+        replicas=pick.n_replicas,
+        **{name: int(value) for name, value in ONE_KIND.items()},
+        **same,
+    )
+    for found in pick.paces:
+        level = next(one for one in simulated.levels if one.step_times == found.step_times)
+        for metric in ("ttft", "tpot", "e2e"):
+            served = getattr(found.served, metric)
+            expected = level.summary.latency(metric).percentile(served.percentile_fraction)
+            assert served.seconds.value == pytest.approx(expected.seconds.value, rel=1e-6)
+
+
+def test_a_gate_changes_what_a_sizing_finds(mix, tmp_path):
+    """One that lets few requests into each replica needs more of them."""
+    narrow = tmp_path / "narrow.toml"
+    narrow.write_text("max_in_flight = 4\n")
+    free, gated = (
+        im.size(
+            "llama-3.1-8b", gpus="l40s", tp="1", slo=SLO, workload=mix, **ONE_KIND, **SMALL, **more
+        )
+        for more in ({}, {"gate": narrow})
+    )
+    assert gated.gate.max_in_flight == 4
+    assert gated.pick.n_replicas > free.pick.n_replicas
+    assert gated.failure is None
+
+
+def test_a_number_of_replicas_that_is_asked_for_is_not_searched(mix):
+    few = im.size(
+        "llama-3.1-8b", gpus="l40s", tp="1", slo=SLO, workload=mix, replicas=1, **ONE_KIND, **SMALL
+    )
+    assert few.pick is None
+    assert few.verdict == "missed"
+    assert "1 are too few" in few.impossible[0].why
+
+
+def test_replicas_that_share_experts_are_sized_as_one_group():
+    sized = im.size(
+        "qwen3-30b-a3b", gpus="h100_sxm", tp="1", slo="ttft:p95<2s", rate=5, data_parallel_size=2,
+        **ONE_KIND, **SMALL,
+    )  # fmt: skip
+    assert (sized.router, sized.pick.n_replicas, sized.pick.n_devices) == ("vllm", 2, 2)
+    assert sized.pick.without_one is None
+    with pytest.raises(SizingError, match="dense"):
+        im.size("llama-3.1-8b", gpus="h100_sxm", slo="ttft:p95<2s", rate=5, data_parallel_size=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"router": "class-aware", "class_replicas": ["chat=0"]}, "--class-replicas"),
+        ({"total_gpus": 4, "replicas": 2}, "--replicas"),
+        ({"total_gpus": 4, "data_parallel_size": 2}, "--data-parallel-size"),
+        ({"out": "files", "order": "fair"}, "--gate"),
+        ({"out": "files", "prefill_replicas": 1}, "--prefill-replicas"),
+        ({"out": "files", "prefix_threshold": 0.5, "router": "prefix-affine"}, "--prefix-threshold"),
+        ({"kv_link": "50GB/s"}, "--kv-link"),
+    ],
+)  # fmt: skip
+def test_what_a_sizing_cannot_do_is_refused_by_name(options, named, tmp_path):
+    options = options | ({"out": tmp_path / "files"} if "out" in options else {})
+    with pytest.raises((SpecError, SizingError)) as refused:
+        im.size("llama-3.1-8b", gpus="l40s", slo=SLO, rate=5, **options)
+    assert named in str(refused.value) or named == "--kv-link"
+    assert not (tmp_path / "files").exists()
+
+
+def test_many_devices_are_split_into_prefill_and_decode_replicas_too():
+    """More than 8 replicas: climbed from the balanced split; a part is simulated with its part of the load."""
+    used = im.size(
+        "llama-3.1-8b", gpus="h100_sxm", tp="1", quantization="none", slo="ttft:p95<1s, tpot:p95<12ms",
+        workload="chat", total_gpus=12, max_num_seqs="256", max_num_batched_tokens="8192",
+        probe_requests=150, requests=2400, executor="inline", time_limit=300.0,
+    )  # fmt: skip
+    splits = {row.n_prefill: row.located_requests_per_s for row in used.best_use.rows}
+    assert len(splits) >= 4
+    assert 0 in splits
+    best = used.best_use.rows[0].n_prefill
+    assert best > 0
+    assert splits.keys() >= {best - 1, best + 1}
+    assert all(row.n_devices == 12 for row in used.best_use.rows)
+
+
+PLAN = """name = 'old'
+[server]
+model = 'smollm2-135m'
+fit = 'runs/step_time.json'
+max_num_seqs = 64
+gpu_memory_utilization = 1
+own = { enable_prefix_caching = false, watermark_fraction = 0.01 }
+[traffic]
+workload = 'chat'
+rates_per_s = [1, 2.5]
+n_requests = 50
+"""
+POINTS = """name = 'points'
+[server]
+model = 'here/smollm2-135m'
+hardware = 'l4'
+transfer = true
+replicas = 3
+router = 'random'
+[points]
+prompt_tokens = [64]
+batch_sizes = [1, 2]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "sha256"),
+    [
+        (PLAN, "39809d78b557296230b61e6f470420e7b08fd9e0c1b158e76b772ef89a2f2df3"),
+        (POINTS, "9739c8d4c2c0691f67d491084979217c946c668a37f86df6a09e237f8170f5c0"),
+    ],
+)
+def test_plans_that_were_sealed_by_0_1_keep_their_sums(text, sha256):
+    """Computed by the version before plans had keys of gates and prefill replicas."""
+    assert plan_sha256(plan_from_text(text, where="plan.toml")) == sha256
+
+
+def test_a_plan_has_the_keys_of_every_flag():
+    text = PLAN.replace(
+        "max_num_seqs = 64",
+        "hardware = 'l4'\nprefill_replicas = 2\nkv_link = '50GB/s'\norder = 'fair'\nreplicas = 3\n"
+        "class_replicas = ['a=0', 'b=1,2']\nrouter = 'class-aware'",
+    )
+    believed = believed_of(plan_from_text(text, where="plan.toml").server)
+    assert believed.fleet.prefill.kv_link == 50e9
+    assert believed.fleet.cluster.class_replicas == ("a=0", "b=1,2")
+    assert believed.fleet.gate.order == "fair"
+    assert believed.server.set == ("enable_prefix_caching=false", "watermark_fraction=0.01")
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [("seats = 3", "seats"), ("replicas = 0", "replicas"), ("tp = 'x'", "tensor-parallel-size")],
+)
+def test_a_key_that_cannot_be_is_named(line, named):
+    plan = plan_from_text(POINTS.replace("replicas = 3", line), where="plan.toml")
+    with pytest.raises(SpecError) as refused:
+        believed_of(plan.server)
+    assert named in str(refused.value)
+    assert "[server]" in str(refused.value)
+
+
+def test_every_field_of_a_fleet_is_a_group_or_an_option():
+    """What is no option would be a setting that no verb takes."""
+    names = {one.name for one in dataclasses.fields(FleetOptions)}
+    assert names == {"cluster", "prefill", "gate"}
