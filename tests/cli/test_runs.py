@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from inferometer.api import runs
 from inferometer.api.runs import RunRequest, Runs, analyses_of
-from inferometer.cli.flags import takes
+from inferometer.cli.flags import asks
 from inferometer.errors import RecordError, SpecError
 
 FIXTURES = Path(__file__).parents[1] / "records" / "fixtures"
@@ -21,8 +21,8 @@ def request_of(*words: object) -> RunRequest:
     seen: list[Runs] = []
 
     @click.command()
-    @takes(Runs, "asked")
-    def command(asked: Runs) -> None:
+    @asks(Runs)
+    def command(asked: Runs, **_printing: bool) -> None:
         seen.append(asked)
 
     outcome = CliRunner().invoke(command, [str(word) for word in words], catch_exceptions=False)

@@ -8,6 +8,7 @@ from emulated import PLAN, talking
 from prometheus_client.parser import text_string_to_metric_families
 
 from inferometer.serve.emulator_metrics import Now, metrics_of
+from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
 RECORDED = Path(__file__).parents[1] / "records" / "expositions" / "vllm-0.32-after.txt"
@@ -113,7 +114,7 @@ def test_preemptions_are_seen():
 
 
 async def crowded(config):
-    async with talking(config=config) as client:
+    async with talking(fleet=lone_replica(config, PLAN.fleet.step_times)) as client:
         port = client.writer.get_extra_info("peername")[1]
         others = [await type(client).connect(port) for _ in range(4)]
         await asyncio.gather(

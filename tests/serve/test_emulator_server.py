@@ -11,7 +11,6 @@ from word_tokenizer import write_word_tokenizer
 
 from inferometer.errors import SpecError
 from inferometer.serve.emission_log import read_emission_log
-from inferometer.simulate.batch_config import DynamicBatching
 
 
 def test_a_completion_in_one_piece():
@@ -554,12 +553,10 @@ def test_a_tokenizer_of_its_own(tmp_path):
 
 
 def test_a_plan_that_cannot_be_is_refused(tmp_path):
-    side_by_side = DynamicBatching(num_blocks=100, max_model_len=64, instance_count=2)
     for change in (
         {"time_scale_ratio": 0.0},
         {"mean_output_tokens": 0.5},
         {"port": 70_000},
-        {"config": side_by_side},
     ):
         with pytest.raises(SpecError):
             replace(PLAN, **change)

@@ -2,13 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from inferometer import __version__
+from inferometer.api.question import Option
 from inferometer.errors import SpecError
 from inferometer.records.types import Run, RunManifest
 from inferometer.report.tables import TextTable
-from inferometer.simulate.ticks import Batching, Load, TickQuestion, TickReport, TickRun, run_ticks
+from inferometer.simulate.ticks import (
+    Batching,
+    Counted,
+    Horizon,
+    Load,
+    Rng,
+    TickQuestion,
+    TickReport,
+    TickRun,
+    run_ticks,
+)
 from inferometer.units import format_fraction, format_number
 
 DEFINITIONS: Final = (
@@ -56,6 +67,48 @@ _WAYS: Final[tuple[tuple[str, Batching, int], ...]] = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Game:
+    """The tick model: a context costs ticks, a token costs one."""
+
+    batching: Annotated[
+        Batching, Option("Who may join when.", heading="Engine", is_common=True)
+    ] = "in-flight"
+    slots: Annotated[
+        int, Option("Requests that run at once.", heading="Engine", is_common=True, least=1)
+    ] = 4
+    prefill_ticks: Annotated[
+        int, Option("What a context costs; a token costs 1.", heading="Engine", least=1)
+    ] = 2
+    chunks: Annotated[
+        int, Option("Chunks of a context.", heading="Engine", is_common=True, least=1)
+    ] = 1
+    output_tokens: Annotated[
+        int, Option("Of an answer.", heading="Workload", is_common=True, least=1)
+    ] = 10
+    deviation: Annotated[
+        float, Option("Of output lengths, normal.", heading="Workload", is_common=True)
+    ] = 0.0
+    load: Annotated[
+        str,
+        Option(
+            "batch:N, concurrency:N, or rate:N in 1,000 ticks.", heading="Workload", is_common=True
+        ),
+    ] = "batch:100"
+    seed: Annotated[int, Option("Of the output lengths.", heading="Workload")] = 0
+    rng: Annotated[Rng, Option("Draws the output lengths.", heading="Workload")] = "numpy"
+    ticks: Annotated[
+        int, Option("How long to play.", heading="Limits", is_common=True, least=1)
+    ] = 100
+    horizon: Annotated[Horizon, Option("Play a step that begins at it?", heading="Limits")] = (
+        "exclusive"
+    )
+    count: Annotated[Counted, Option("Requests of TTFT, ITL.")] = "ended"
+    compare: Annotated[
+        bool, Option("The same load under each way of batching.", is_common=True)
+    ] = False
+
+
 class Played(NamedTuple):
     """A game: by which way of batching, as a run so that whatever shows runs shows it, and what it reports."""
 
@@ -80,15 +133,13 @@ class Best:
     gain_over_worst_ratio: float
 
 
-def play(flags: Mapping[str, Any], *, compare: bool) -> tuple[Played, ...]:
-    """Play what the flags request.
+def play(game: Game) -> tuple[Played, ...]:
+    """Play it; with ``compare`` the same load under the other ways of batching, too.
 
-    ``compare`` plays the same load under the other ways of batching, in two chunks or as many as
-    requested.
-
-    The requested way comes first, and each way comes once.
+    Those take a context in two chunks, or in as many as requested. The requested way comes first,
+    and each way comes once.
     """
-    question = _question(flags)
+    question = _question(game)
     requested = (
         question.batching
         if question.n_prefill_chunks == 1
@@ -99,7 +150,7 @@ def play(flags: Mapping[str, Any], *, compare: bool) -> tuple[Played, ...]:
         replace(
             question, batching=batching, n_prefill_chunks=1 if n_chunks == 1 else several
         ): name.format(several)
-        for name, batching, n_chunks in (_WAYS if compare else ())
+        for name, batching, n_chunks in (_WAYS if game.compare else ())
     }
     ranked = ways if question in ways else {question: requested, **ways}
     order = {one: rank for rank, one in enumerate(ranked)}
@@ -208,18 +259,31 @@ def tick_table(played: Sequence[Played]) -> TextTable:
     )
 
 
-def _question(flags: Mapping[str, Any]) -> TickQuestion:
-    """The question that the flags ask; ``load`` is text such as ``rate:460``."""
-    kind, colon, amount = str(flags["load"]).partition(":")
+def _question(game: Game) -> TickQuestion:
+    """The question of the game; its load is text such as ``rate:460``."""
+    kind, colon, amount = game.load.partition(":")
     if not colon or kind not in get_args(Load) or not amount.isdigit():
         raise SpecError(
-            f"{flags['load']!r} is no load",
+            f"{game.load!r} is no load",
             where="--load",
             allowed="batch:N, concurrency:N or rate:N",
             try_="--load rate:460",
         )
-    asked: dict[str, Any] = {**flags, "load": kind, "load_amount": int(amount)}
-    return TickQuestion(**asked)
+    return TickQuestion(
+        batching=game.batching,
+        n_slots=game.slots,
+        prefill_ticks=game.prefill_ticks,
+        n_prefill_chunks=game.chunks,
+        output_tokens=game.output_tokens,
+        output_deviation_tokens=game.deviation,
+        load=cast("Load", kind),
+        load_amount=int(amount),
+        horizon_ticks=game.ticks,
+        seed=game.seed,
+        rng=game.rng,
+        counted=game.count,
+        horizon=game.horizon,
+    )
 
 
 def _played(name: str, rank: int, game: TickRun) -> Played:

@@ -4,22 +4,25 @@ Measured, probe by probe.
 """
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import click
 
-from inferometer.api import capacity_page, decision_pages, load_request, load_running, load_wording
-from inferometer.cli import answer, flags, load_options, terminal
-from inferometer.cli.flags import takes
+from inferometer.api import capacity_page, decision_pages, load_running, load_wording
+from inferometer.api.capacity import REQUIRED_SLO
+from inferometer.api.fleet import start_load_of
+from inferometer.api.load_request import Load, LoadRequest, request_of
+from inferometer.api.question import DURATION, Option
+from inferometer.cli import answer, terminal
+from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 from inferometer.decide import capacity, probing
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.inputs.workload import reading, replay, types
 from inferometer.records import promises, validity
-from inferometer.units import parse_duration_s
 
 _SPAN_RATIO: Final = 64.0
 """From the start of the search, up and down."""
@@ -32,7 +35,7 @@ class LiveProbe:
     Every probe has a seed of its own: prompts that came before would be in its prefix cache.
     """
 
-    request: load_request.LoadRequest
+    request: LoadRequest
     objective: ObjectiveSpec
     probe_s: float
     folder: Path
@@ -61,7 +64,7 @@ class LiveProbe:
         validity.require_valid(loaded.run)
         return probing.reading_of(loaded.run, promises.judge_objective(loaded.run, self.objective))
 
-    def _at(self, load: float, for_s: float) -> load_request.LoadRequest:
+    def _at(self, load: float, for_s: float) -> LoadRequest:
         spec = self.request.load.workload
         key = "concurrency" if isinstance(spec.arrivals, types.ClosedArrivals) else "rate_per_s"
         turned: dict[str, object] = {key: round(load) if key == "concurrency" else load}
@@ -74,66 +77,78 @@ class LiveProbe:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveCapacity:
+    """Which server is loaded, how, and how closely its capacity is looked for."""
+
+    url: Annotated[str, Option("", is_argument=True)]
+    load: Load = field(default_factory=Load)
+    slo: Annotated[str, REQUIRED_SLO]
+    resolution: Annotated[
+        float,
+        Option(
+            "How closely to look.", heading="Limits", is_common=True, least=0, most=1, is_open=True
+        ),
+    ] = 0.1
+    probe_for: Annotated[
+        float,
+        Option(
+            "A short probe; a long one takes twice as long. [30s]",
+            heading="Limits",
+            is_common=True,
+            metavar="DURATION",
+            shows_default=False,
+            parse=DURATION,
+        ),
+    ] = 30.0
+    max_probes: Annotated[
+        int,
+        Option(
+            "The search ends with what is known then.", heading="Limits", is_common=True, least=1
+        ),
+    ] = 20
+    out: Annotated[
+        Path,
+        Option("Folder of the probes; the same one goes on.", is_common=True, metavar="DIR"),
+    ]
+    page: decision_pages.Page = field(default_factory=decision_pages.Page)
+    given: frozenset[str] = frozenset()
+
+
 @click.command(
     "capacity",
-    short_help="What is the highest load at which a server keeps its promise?",
+    cls=QuestionCommand,
+    short_help="What is the highest load at which a server meets its SLO?",
     epilog="""\b
 Examples (a server must listen there):
   inferometer capacity http://127.0.0.1:8000 --model NAME --rate 2 --slo 'ttft:p95<500ms, tpot:p95<50ms' --probe-for 30s --out runs/capacity
   inferometer capacity http://127.0.0.1:8000 --model NAME --concurrency 8 --slo 'tpot:p95<50ms' --out runs/users
 """,
 )
-@load_options.takes_load
-@click.option(
-    "--slo",
-    required=True,
-    metavar="TEXT",
-    help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms', or mlperf:NAME.",
-)
-@click.option(
-    "--resolution",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=0.1,
-    show_default=True,
-    help="How closely to look.",
-)
-@click.option(
-    "--probe-for",
-    default="30s",
-    show_default=True,
-    metavar="DURATION",
-    help="A short probe; a long one takes twice as long.",
-)
-@click.option(
-    "--max-probes",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="The search ends with what is known then.",
-)
-@click.option(
-    "--out",
-    required=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the probes; the same one goes on.",
-)
-@takes(decision_pages.Page, "page")
-@flags.json_option
-def command(
-    request: load_request.LoadRequest,
-    *,
-    slo: str,
-    out: Path,
-    page: decision_pages.Page,
-    as_json: bool,
-    **flags: object,
-) -> None:
-    """How many requests per second, or users (with --concurrency), does the server at URL carry before the promise breaks?
+@asks(LiveCapacity)
+def command(question: LiveCapacity, *, as_json: bool) -> None:
+    """How many requests per second, or users (with --concurrency), does the server at URL carry before the SLO is missed?
 
     The load that is given is where the search begins. A probe that is INVALID, or a server that
     dies, ends it with the bracket so far. Exit 0 resolved, 11 unresolved.
     """
-    spec, objective = request.load.workload, parse_objective(slo)
+    said = measured(question)
+    answer.give(said, as_json=as_json, show=capacity_page.capacity_page)
+    sys.exit(0 if said.is_resolved else 11)
+
+
+def measured(question: LiveCapacity) -> capacity_page.CapacityAnswer:
+    """The capacity of the server, probe by probe.
+
+    Raises
+    ------
+    SpecError
+        The workload has no load to turn.
+    MeasureError
+        The server is not there.
+    """
+    request, objective = request_of(question.url, question.load), parse_objective(question.slo)
+    spec = request.load.workload
     users = isinstance(spec.arrivals, types.ClosedArrivals)
     if not isinstance(spec.arrivals, types.ClosedArrivals | types.OpenArrivals):
         raise SpecError(
@@ -142,24 +157,25 @@ def command(
             allowed="open or closed arrivals",
             try_="--rate 1",
         )
-    start = (
-        float(spec.arrivals.concurrency)
-        if isinstance(spec.arrivals, types.ClosedArrivals)
-        else spec.arrivals.rate_per_s
+    start = start_load_of(spec)
+    probe = LiveProbe(
+        request=request,
+        objective=objective,
+        probe_s=question.probe_for,
+        folder=question.out,
+        asked=[],
     )
-    probe_s = parse_duration_s(str(flags["probe_for"]), where="--probe-for")
-    probe = LiveProbe(request=request, objective=objective, probe_s=probe_s, folder=out, asked=[])
-    question = capacity.CapacityQuestion(
+    wanted = capacity.CapacityQuestion(
         kind="users" if users else "requests_per_s",
         start_load=start,
         lowest_load=1.0 if users else start / _SPAN_RATIO,
         highest_load=start * _SPAN_RATIO,
-        resolution_ratio=float(str(flags["resolution"])),
+        resolution_ratio=question.resolution,
         proof_effort=1,
-        max_probes=int(str(flags["max_probes"])),
+        max_probes=question.max_probes,
     )
     with heard():
-        found = capacity.find_capacity(probe, question)
+        found = capacity.find_capacity(probe, wanted)
     said = capacity_page.CapacityAnswer(
         model_id=request.load.served_model,
         workload_name=spec.name,
@@ -169,8 +185,7 @@ def command(
         is_located=found.is_located,
         levels=(capacity_page.paced("measured", found),),
         engine=request.load.url,
-        step_times_from=f"the server at {request.load.url}; its probes are in {out}",
+        step_times_from=f"the server at {request.load.url}; its probes are in {question.out}",
     )
-    decision_pages.write_capacity_page(said, page.report)
-    answer.give(said, as_json=as_json, show=capacity_page.capacity_page)
-    sys.exit(0 if said.is_resolved else 11)
+    decision_pages.write_capacity_page(said, question.page.report)
+    return said

@@ -4,19 +4,19 @@ Load tests of both in turns, made for it, and compared in pairs.
 """
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import click
 
 from inferometer import suggestions
 from inferometer.api import ab_pairs, compare_page
 from inferometer.api.compare import Rule, rule_of
-from inferometer.api.load_request import LoadRequest
-from inferometer.cli import answer, flags, terminal
-from inferometer.cli.flags import takes
-from inferometer.cli.load_options import takes_two_loads
+from inferometer.api.load_request import Load, Other, requests_of_both
+from inferometer.api.question import Option
+from inferometer.cli import answer, terminal
+from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 from inferometer.errors import EXIT_ANSWERED, EXIT_UNDECIDED, SpecError
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
@@ -24,8 +24,41 @@ from inferometer.records import promises, run_comparison, types
 from inferometer.stats.quantiles import min_samples
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareServers:
+    """Which servers are loaded in turns, and how they are compared."""
+
+    ab: Annotated[
+        bool, Option("A and B are servers, not runs.", heading="Runs", is_common=True)
+    ] = False
+    url: Annotated[str, Option("", is_argument=True)]
+    load: Load = field(default_factory=Load)
+    other: Other = field(default_factory=Other)
+    repeats: Annotated[
+        int,
+        Option("Pairs; settled before the first is made.", heading="Runs", is_common=True, least=1),
+    ] = 6
+    rule: Rule = field(default_factory=Rule)
+    slo: Annotated[
+        str | None,
+        Option(
+            "Also say how often each side met this SLO: 'ttft:p95<500ms'.",
+            heading="Limits",
+            is_common=True,
+            metavar="TEXT",
+        ),
+    ] = None
+    out: Annotated[
+        Path | None,
+        Option("Folder of the runs; the same one resumes.", is_common=True, metavar="DIR"),
+    ] = None
+    dry_run: Annotated[bool, Option("Say what would be sent.", is_common=True)] = False
+    given: frozenset[str] = frozenset()
+
+
 @click.command(
     "compare",
+    cls=QuestionCommand,
     short_help="Is server B better than server A?",
     epilog="""\b
 Examples (servers must listen there):
@@ -34,36 +67,8 @@ Examples (servers must listen there):
   inferometer compare --ab http://127.0.0.1:8000 --model NAME --b-body 'top_k=1' --concurrency 8 --for 30s
 """,
 )
-@click.option("--ab", is_flag=True, required=True, help="A and B are servers, not runs.")
-@takes_two_loads
-@click.option(
-    "--repeats",
-    type=click.IntRange(min=1),
-    default=6,
-    show_default=True,
-    help="Pairs; settled before the first is made.",
-)
-@takes(Rule, "asked_rule")
-@click.option(
-    "--slo",
-    metavar="TEXT",
-    help="Also say how often each side kept this promise: 'ttft:p95<500ms'.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the runs; the same one resumes.",
-)
-@click.option("--dry-run", is_flag=True, help="Say what would be sent.")
-@flags.json_option
-def command(
-    requests: tuple[LoadRequest, LoadRequest],
-    asked_rule: Rule,
-    repeats: int,
-    slo: str | None,
-    out: Path | None,
-    **flags: Any,
-) -> None:
+@asks(CompareServers)
+def command(question: CompareServers, *, as_json: bool) -> None:
     """Is the server at B better than that at URL, worse, equivalent, or is that undecided?
 
     Without B, the same URL asked in another way.
@@ -75,17 +80,18 @@ def command(
     needs 6. The same command goes on after Ctrl-C or a crash; a pair of which one half was cut
     short is made again, next to each other. Exit 0 decided, 11 undecided.
     """
-    rule = rule_of(asked_rule)
-    _check_repeats(repeats, rule.confidence_fraction)
-    objective = None if slo is None else parse_objective(slo)
+    requests = requests_of_both(question.url, question.load, question.other)
+    rule = rule_of(question.rule)
+    _check_repeats(question.repeats, rule.confidence_fraction)
+    objective = None if question.slo is None else parse_objective(question.slo)
     asked = ab_pairs.Pairs(
         requests=requests,
-        n_pairs=repeats,
-        folder=out or ab_pairs.default_folder(requests),
+        n_pairs=question.repeats,
+        folder=question.out or ab_pairs.default_folder(requests),
         objective=objective,
     )
     terminal.talk(asked.sentence)
-    if flags["dry_run"]:
+    if question.dry_run:
         return
     with heard():
         olds, news = ab_pairs.made(asked, takes_invalid=rule.takes_invalid)
@@ -100,7 +106,7 @@ def command(
             else (_promise("A", olds, objective), _promise("B", news, objective))
         ),
     )
-    answer.give(said, as_json=flags["as_json"], show=compare_page.compare_page)
+    answer.give(said, as_json=as_json, show=compare_page.compare_page)
     sys.exit(EXIT_UNDECIDED if comparison.answer.verdict == "undecided" else EXIT_ANSWERED)
 
 

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import click
 
 from inferometer.api import deployment_folder
-from inferometer.cli import answer, flags
+from inferometer.api.question import Option
+from inferometer.cli import answer
+from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.decide.artefacts.folder import read_plan
 from inferometer.decide.artefacts.packaging import Wishes
 from inferometer.errors import SpecError
@@ -28,8 +30,97 @@ class DeployAnswer:
 ANSWER = DeployAnswer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deploy:
+    """Which plan is written out, and for which place."""
+
+    plan: Annotated[Path, Option("", is_argument=True)]
+    out: Annotated[Path, Option("Where to.", is_common=True, metavar="DIR")]
+    force: Annotated[bool, Option("Over what is in DIR.", is_common=True)] = False
+    served_name: Annotated[
+        str | None,
+        Option("What clients call the model. [what vLLM loads]", heading="Model", metavar="NAME"),
+    ] = None
+    model_source: Annotated[
+        str | None,
+        Option(
+            "What vLLM loads. [the model's Hugging Face id]",
+            heading="Model",
+            is_common=True,
+            metavar="ID_OR_FOLDER",
+        ),
+    ] = None
+    model_claim: Annotated[
+        str | None,
+        Option(
+            "PersistentVolumeClaim that holds the weights. [its own, and a job that fills it]",
+            heading="Model",
+            metavar="NAME",
+        ),
+    ] = None
+    storage_class: Annotated[
+        str | None,
+        Option(
+            "Of its own claim; many nodes must mount it. [the cluster's default]",
+            heading="Model",
+            metavar="NAME",
+        ),
+    ] = None
+    node_label: Annotated[
+        tuple[str, ...],
+        Option(
+            "Of the nodes that have the device; repeatable.",
+            heading="Hardware",
+            metavar="KEY=VALUE",
+        ),
+    ] = ()
+    image: Annotated[
+        str | None,
+        Option(
+            "The container with vLLM. [vLLM's own for the device]", heading="Engine", metavar="NAME"
+        ),
+    ] = None
+    port: Annotated[int, Option("Of each replica.", heading="Engine", least=1, most=65535)] = 8000
+    namespace: Annotated[str, Option("Of Kubernetes.", heading="Cluster", is_common=True)] = (
+        "default"
+    )
+    spare: Annotated[
+        int,
+        Option(
+            "Replicas beyond those that the traffic needs.",
+            heading="Cluster",
+            is_common=True,
+            least=0,
+        ),
+    ] = 0
+    most: Annotated[
+        int | None,
+        Option(
+            "Replicas that an autoscaler may start. [no autoscaler]",
+            heading="Cluster",
+            is_common=True,
+            least=1,
+        ),
+    ] = None
+    surge: Annotated[
+        int,
+        Option("Replicas for which devices are free in a rollout.", heading="Cluster", least=0),
+    ] = 0
+    backend: Annotated[
+        tuple[str, ...],
+        Option(
+            "A replica outside Kubernetes, for router and metrics; repeatable.",
+            heading="Cluster",
+            is_common=True,
+            metavar="HOST:PORT",
+        ),
+    ] = ()
+    given: frozenset[str] = frozenset()
+
+
 @click.command(
     "deploy",
+    cls=QuestionCommand,
     short_help="Write what runs, watches and checks a plan of inferometer size.",
     epilog="""\b
 Examples:
@@ -37,100 +128,48 @@ Examples:
   inferometer deploy plan/plan.json --out files --force --backend 10.0.0.1:8000 --backend 10.0.0.2:8000
 """,
 )
-@click.argument("plan", type=click.Path(path_type=Path), metavar="PLAN")
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where to."
-)
-@click.option("--force", is_flag=True, help="Over what is in DIR.")
-@click.option(
-    "--served-name", metavar="NAME", help="What clients call the model. [what vLLM loads]"
-)
-@click.option(
-    "--model-source", metavar="ID_OR_FOLDER", help="What vLLM loads. [the model's Hugging Face id]"
-)
-@click.option("--namespace", default="default", show_default=True, help="Of Kubernetes.")
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    default=8000,
-    show_default=True,
-    help="Of each replica.",
-)
-@click.option(
-    "--image", metavar="NAME", help="The container with vLLM. [vLLM's own for the device]"
-)
-@click.option(
-    "--spare",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Replicas beyond those that the traffic needs.",
-)
-@click.option(
-    "--most",
-    type=click.IntRange(min=1),
-    help="Replicas that an autoscaler may start. [no autoscaler]",
-)
-@click.option(
-    "--surge",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Replicas for which devices are free in a rollout.",
-)
-@click.option(
-    "--model-claim",
-    metavar="NAME",
-    help="PersistentVolumeClaim that holds the weights. [its own, and a job that fills it]",
-)
-@click.option(
-    "--storage-class",
-    metavar="NAME",
-    help="Of its own claim; many nodes must mount it. [the cluster's default]",
-)
-@click.option(
-    "--node-label",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Of the nodes that have the device; repeatable.",
-)
-@click.option(
-    "--backend",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="A replica outside Kubernetes, for router and metrics; repeatable.",
-)
-@flags.json_option
-def command(plan: Path, **flags: Any) -> None:
+@asks(Deploy)
+def command(question: Deploy, *, as_json: bool) -> None:
     """Write the files that run, watch and check PLAN, the plan.json of `inferometer size --out DIR`.
 
     vllm serve command, Kubernetes objects, router, Prometheus rules and alerts, Grafana dashboard,
     load test, and the assumptions in words.
     """
-    fleet = read_plan(text_of(plan, noun="plan", endings="plan.json"), where=str(plan))
+    answer.give(deployed(question), as_json=as_json, show=_shown)
+
+
+def deployed(question: Deploy) -> DeployAnswer:
+    """Write the files.
+
+    Raises
+    ------
+    SpecError, SizingError
+        The plan cannot be read, the folder is not free, or vLLM cannot run what was simulated.
+    """
+    text = text_of(question.plan, noun="plan", endings="plan.json")
+    fleet = read_plan(text, where=str(question.plan))
     wishes = Wishes(
-        served_name=flags["served_name"],
-        model_source=flags["model_source"],
-        namespace=flags["namespace"],
-        port=flags["port"],
-        image=flags["image"],
-        n_spare=flags["spare"],
-        n_surge=flags["surge"],
-        n_most=flags["most"],
-        model_claim=flags["model_claim"],
-        storage_class=flags["storage_class"],
-        node_labels=tuple(_label(text) for text in flags["node_label"]),
-        backends=flags["backend"],
+        served_name=question.served_name,
+        model_source=question.model_source,
+        namespace=question.namespace,
+        port=question.port,
+        image=question.image,
+        n_spare=question.spare,
+        n_surge=question.surge,
+        n_most=question.most,
+        model_claim=question.model_claim,
+        storage_class=question.storage_class,
+        node_labels=tuple(_label(one) for one in question.node_label),
+        backends=question.backend,
     )
-    files = deployment_folder.write_folder(flags["out"], fleet, wishes, is_forced=flags["force"])
-    said = DeployAnswer(
+    files = deployment_folder.write_folder(question.out, fleet, wishes, is_forced=question.force)
+    return DeployAnswer(
         model_id=fleet.model.model_id,
         hardware=fleet.hardware.name,
         n_replicas=fleet.n_replicas,
         n_spare=wishes.n_spare,
         files=files,
     )
-    answer.give(said, as_json=flags["as_json"], show=_shown)
 
 
 def _label(text: str) -> tuple[str, str]:

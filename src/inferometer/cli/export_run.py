@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, get_args
 
 import click
 
 from inferometer.api.analysis import analyse
+from inferometer.api.question import Option
 from inferometer.api.sweep_table import table_rows
 from inferometer.cli.answer import give
-from inferometer.cli.flags import json_option
+from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.objectives import parse_objective
 from inferometer.records.durability import replace_file
@@ -39,8 +40,31 @@ class ExportAnswer:
 ANSWER = ExportAnswer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """Which run is written, and in whose format."""
+
+    run: Annotated[Path, Option("", is_argument=True)]
+    format: Annotated[
+        ExportFormat | None,
+        Option("Whose format. [csv where FILE ends in .csv]", is_common=True),
+    ] = None
+    out: Annotated[Path, Option("Where to.", is_common=True, metavar="FILE")]
+    slo: Annotated[
+        str | None,
+        Option(
+            "With the goodput under this objective: 'ttft:p95<500ms, tpot:p95<50ms'.",
+            heading="Limits",
+            is_common=True,
+            metavar="TEXT",
+        ),
+    ] = None
+    given: frozenset[str] = frozenset()
+
+
 @click.command(
     "export",
+    cls=QuestionCommand,
     short_help="Write a run for other tools.",
     epilog="""\b
 Examples:
@@ -48,31 +72,26 @@ Examples:
   inferometer export runs/example --format csv --out requests.csv
 """,
 )
-@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(get_args(ExportFormat)),
-    help="Whose format. [csv where FILE ends in .csv]",
-)
-@click.option(
-    "--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where to."
-)
-@click.option(
-    "--slo",
-    metavar="TEXT",
-    help="With the goodput under this objective: 'ttft:p95<500ms, tpot:p95<50ms'.",
-)
-@json_option
-def command(
-    run: Path, *, format_: ExportFormat | None, out: Path, slo: str | None, as_json: bool
-) -> None:
+@asks(Export)
+def command(question: Export, *, as_json: bool) -> None:
     """Write a run of requests as llm-d's Benchmark Report 0.2.1, as vLLM bench's result file, or as a table; a sweep as a table.
 
     docs/sweep.md defines the columns of a sweep. Latencies of requests count from the send, as
     other tools' do. Intervals, latencies from the intended send and validity go into the report
     under results.profiling.inferometer.
     """
+    give(exported(question), as_json=as_json, show=_shown)
+
+
+def exported(question: Export) -> ExportAnswer:
+    """Write the file.
+
+    Raises
+    ------
+    RecordError
+        The file is there already, or the run cannot be read or be of that format.
+    """
+    run, out = question.run, question.out
     if out.exists():
         raise RecordError(
             "the file is there already",
@@ -80,16 +99,17 @@ def command(
             allowed="a new file",
             try_="another name with --out",
         )
-    format_ = format_ or _format_of(out)
+    format_ = question.format or _format_of(out)
     loaded = read_run(run)
     if loaded.requests is None:
-        give(_exported_sweep(loaded, run, format_, out), as_json=as_json, show=_shown)
-        return
+        return _exported_sweep(loaded, run, format_, out)
     judgement = (
-        None if slo is None or format_ == "csv" else judge_objective(loaded, parse_objective(slo))
+        None
+        if question.slo is None or format_ == "csv"
+        else judge_objective(loaded, parse_objective(question.slo))
     )
     replace_file(out, exported_text(loaded, format_, judgement=judgement).encode())
-    answer = ExportAnswer(
+    return ExportAnswer(
         run=str(run),
         format=format_,
         file=str(out),
@@ -97,7 +117,6 @@ def command(
         n_requests=len(loaded.requests.status),
         n_good=None if judgement is None else judgement.n_good,
     )
-    give(answer, as_json=as_json, show=_shown)
 
 
 def _format_of(out: Path) -> ExportFormat:

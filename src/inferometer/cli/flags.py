@@ -322,24 +322,6 @@ _verbose_option: Final = click.option(
 )
 
 
-def takes(group: type[Q], name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the flags of ``group``; it gets the group's record as ``name``."""
-    names = [field.name for field in fields_of(group)]
-
-    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def with_group(**values: Any) -> Any:
-            given = _given({one: values.pop(one) for one in names})
-            return function(**{name: question_of(group, given)}, **values)
-
-        wrapped: Callable[..., Any] = with_group
-        for field in reversed(fields_of(group)):
-            wrapped = _parameter(field)(wrapped)
-        return wrapped
-
-    return decorated
-
-
 class NumberFormat(click.ParamType[str]):
     """A flag's value among ``allowed``, under any spelling of it.
 

@@ -3,12 +3,14 @@
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import click
 
 from inferometer import suggestions
+from inferometer.api.question import Option
 from inferometer.cli.answer import give
-from inferometer.cli.flags import json_option
+from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.errors import RecordError
 from inferometer.records.imports.detection import read_results
 from inferometer.records.imports.imported import Imported
@@ -60,8 +62,25 @@ class ImportAnswer:
 ANSWER = ImportAnswer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """Which files are read, and where their runs go."""
+
+    files: Annotated[tuple[Path, ...], Option("", is_argument=True, metavar="FILE...")]
+    out: Annotated[
+        Path | None,
+        Option(
+            "Write the runs: one into DIR, several into folders in it.",
+            is_common=True,
+            metavar="DIR",
+        ),
+    ] = None
+    given: frozenset[str] = frozenset()
+
+
 @click.command(
     "import",
+    cls=QuestionCommand,
     short_help="What do other tools' result files say?",
     epilog="""\b
 Examples:
@@ -69,25 +88,28 @@ Examples:
   inferometer import profile_export.jsonl --out runs/aiperf
 """,
 )
-@click.argument(
-    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Write the runs: one into DIR, several into folders in it.",
-)
-@json_option
-def command(files: tuple[Path, ...], *, out: Path | None, as_json: bool) -> None:
+@asks(Import)
+def command(question: Import, *, as_json: bool) -> None:
     """What do result files of vLLM bench, AIPerf, GuideLLM, inference-perf, InferenceX and llm-d say?
 
     A file that has its requests becomes a run, which show, report, compare and export take;
     statistics alone are shown, with what the tool means by them. A file's format is found out from
     what is in it.
     """
-    imported = tuple(read_results(path) for path in files)
-    runs = [run for one in imported for run in one.runs]
+    give(imported(question), as_json=as_json, show=_shown)
+
+
+def imported(question: Import) -> ImportAnswer:
+    """What the files hold; their runs are written where that was asked for.
+
+    Raises
+    ------
+    RecordError
+        A file cannot be read, or there is no run to write.
+    """
+    files, out = question.files, question.out
+    results = tuple(read_results(path) for path in files)
+    runs = [run for one in results for run in one.runs]
     if out is not None and not runs:
         raise RecordError(
             "the files have statistics but no requests: there is no run to write",
@@ -102,12 +124,11 @@ def command(files: tuple[Path, ...], *, out: Path | None, as_json: bool) -> None
             ),
         )
     folders = _write(runs, out)
-    answer = ImportAnswer(
+    return ImportAnswer(
         files=tuple(
-            _answer_of(path, one, folders) for path, one in zip(files, imported, strict=True)
+            _answer_of(path, one, folders) for path, one in zip(files, results, strict=True)
         )
     )
-    give(answer, as_json=as_json, show=_shown)
 
 
 def _write(runs: list[Run], out: Path | None) -> dict[str, Path]:

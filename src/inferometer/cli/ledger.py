@@ -3,16 +3,17 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import click
 from rich.console import RenderableType
 
 from inferometer import suggestions
 from inferometer.api.ledger_text import ledger_markdown, ledger_text, short_markdown
+from inferometer.api.question import Option
 from inferometer.api.verify import LEDGER
 from inferometer.cli.answer import give
-from inferometer.cli.flags import json_option
+from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.terminal import talk
 from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door
@@ -56,8 +57,39 @@ class LedgerAnswer:
 ANSWER = LedgerAnswer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Which ledger is counted, and how the answer is wanted."""
+
+    file: Annotated[Path | None, Option("", is_argument=True, metavar="[FILE]")] = None
+    markdown: Annotated[bool, Option("As it stands in a README.", is_common=True)] = False
+    into: Annotated[
+        Path | None,
+        Option(
+            f"Put it into this file, after {BEGIN}, or in short after {BEGIN_SHORT}.",
+            is_common=True,
+        ),
+    ] = None
+    anchor: Annotated[
+        bool,
+        Option(
+            "Print the chain's head alone, to keep in a git tag or a public note.", is_common=True
+        ),
+    ] = False
+    expect: Annotated[
+        str | None,
+        Option(
+            "An anchor of before: is the chain still the one it was taken of?",
+            is_common=True,
+            metavar="ANCHOR",
+        ),
+    ] = None
+    given: frozenset[str] = frozenset()
+
+
 @click.command(
     "ledger",
+    cls=QuestionCommand,
     short_help="How often were sealed predictions right?",
     epilog="""\b
 Examples:
@@ -66,36 +98,8 @@ Examples:
   inferometer ledger --anchor
 """,
 )
-@click.argument(
-    "given", metavar="[FILE]", required=False, type=click.Path(path_type=Path, dir_okay=False)
-)
-@click.option("--markdown", is_flag=True, help="As it stands in a README.")
-@click.option(
-    "--into",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help=f"Put it into this file, after {BEGIN}, or in short after {BEGIN_SHORT}.",
-)
-@click.option(
-    "--anchor",
-    "wants_anchor",
-    is_flag=True,
-    help="Print the chain's head alone, to keep in a git tag or a public note.",
-)
-@click.option(
-    "--expect",
-    metavar="ANCHOR",
-    help="An anchor of before: is the chain still the one it was taken of?",
-)
-@json_option
-def command(
-    given: Path | None,
-    into: Path | None,
-    expect: str | None,
-    *,
-    markdown: bool,
-    wants_anchor: bool,
-    as_json: bool,
-) -> None:
+@asks(Ledger)
+def command(question: Ledger, *, as_json: bool) -> None:
     """How often were predictions right that were sealed before they were measured.
 
     The misses, and what was never measured, too?
@@ -104,45 +108,50 @@ def command(
     is named (exit 4). The owner of the file can write the whole chain anew; --anchor and --expect
     show that, where the anchor was kept out of the owner's reach.
     """
-    path = LEDGER if given is None else given
-    if given is not None and not given.exists():
+    answer = answer_of(question)
+    if question.into is not None:
+        put_into(question.into, answer.score)
+        talk(f"{question.into} says what {answer.ledger} says")
+    give(answer, as_json=as_json, show=lambda told: _shown(told, question))
+
+
+def answer_of(question: Ledger) -> LedgerAnswer:
+    """The score of the ledger, whose chain is whole.
+
+    Raises
+    ------
+    RecordError
+        There is no such ledger, or it was tampered with.
+    """
+    path = question.file or LEDGER
+    if question.file is not None and not path.exists():
         raise RecordError(
             "there is no such ledger",
-            where=str(given),
-            try_=suggestions.command("verify", "PLAN", "--seal-only", "--ledger", given),
+            where=str(path),
+            try_=suggestions.command("verify", "PLAN", "--seal-only", "--ledger", path),
         )
     entries = read_ledger(path)
     refuse_future(entries, now_utc=now_utc(), where=str(path))
-    if expect is not None:
-        refuse_without(entries, expect, where=str(path))
+    if question.expect is not None:
+        refuse_without(entries, question.expect, where=str(path))
     score = score_of(entries)
-    said = LedgerAnswer(
+    return LedgerAnswer(
         ledger=str(path),
         n_entries=len(entries),
         head_sha256=entries[-1].sha256 if entries else None,
         score=score,
         verdicts=tuple(experiment.verdict for experiment in score.experiments),
         anchor=anchor_of(entries),
-        expected=expect,
-    )
-    if into is not None:
-        put_into(into, score)
-        talk(f"{into} says what {path} says")
-    give(
-        said,
-        as_json=as_json,
-        show=lambda told: _shown(told, path, markdown=markdown, wants_anchor=wants_anchor),
+        expected=question.expect,
     )
 
 
-def _shown(said: LedgerAnswer, path: Path, *, markdown: bool, wants_anchor: bool) -> RenderableType:
-    if wants_anchor:
+def _shown(said: LedgerAnswer, question: Ledger) -> RenderableType:
+    if question.anchor:
         return said.anchor
-    return (
-        ledger_markdown(said.score)
-        if markdown
-        else ledger_text(said.score, path, expected=said.expected)
-    )
+    if question.markdown:
+        return ledger_markdown(said.score)
+    return ledger_text(said.score, Path(said.ledger), expected=said.expected)
 
 
 def put_into(path: Path, score: Score) -> None:

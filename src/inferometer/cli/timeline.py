@@ -1,9 +1,9 @@
 """inferometer timeline: what does each slot of the batch do in each step?"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated
 
 import click
 from rich.console import Group, RenderableType
@@ -11,12 +11,13 @@ from rich.text import Text
 
 from inferometer import __version__
 from inferometer.api import decision_pages, tick_game
-from inferometer.cli import answer, flags, terminal
-from inferometer.cli.flags import takes
+from inferometer.api.question import Option
+from inferometer.cli import answer, terminal
+from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.records import reading, slot_timeline
 from inferometer.report import html, perfetto, request_words, terminal as drawing, timeline_page
 from inferometer.report.page import Line
-from inferometer.simulate.ticks import TICK_NS, Batching, Counted, Horizon, Rng, TickReport
+from inferometer.simulate.ticks import TICK_NS, TickReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,25 @@ class TimelineAnswer:
 ANSWER = TimelineAnswer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Which run or game is drawn, and how much of it."""
+
+    run: Annotated[Path | None, Option("", is_argument=True)] = None
+    first_step: Annotated[int, Option("The first that is shown.", least=0)] = 0
+    steps: Annotated[int, Option("How many steps to show.", is_common=True, least=1)] = 100
+    game: tick_game.Game = field(default_factory=tick_game.Game)
+    perfetto: Annotated[
+        Path | None,
+        Option("Write a trace for ui.perfetto.dev (.json.gz).", is_common=True, metavar="FILE"),
+    ] = None
+    page: decision_pages.Page = field(default_factory=decision_pages.Page)
+    given: frozenset[str] = frozenset()
+
+
 @click.command(
     "timeline",
+    cls=QuestionCommand,
     short_help="What does each slot of the batch do in each step?",
     epilog="""\b
 Examples:
@@ -58,129 +76,28 @@ Examples:
   inferometer timeline --batching one-prefill --chunks 2 --load rate:460 --ticks 1000 --compare
 """,
 )
-@click.argument("run", required=False, type=click.Path(path_type=Path))
-@click.option("--first-step", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option(
-    "--steps",
-    "n_steps",
-    type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
-    help="How many steps to show.",
-)
-@click.option(
-    "--batching",
-    type=click.Choice(get_args(Batching)),
-    default="in-flight",
-    show_default=True,
-    help="Who may join when.",
-)
-@click.option(
-    "--slots",
-    "n_slots",
-    type=click.IntRange(min=1),
-    default=4,
-    show_default=True,
-    help="Requests that run at once.",
-)
-@click.option(
-    "--prefill-ticks",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    help="What a context costs; a token costs 1.",
-)
-@click.option(
-    "--chunks",
-    "n_prefill_chunks",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Chunks of a context.",
-)
-@click.option("--output-tokens", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option(
-    "--deviation",
-    "output_deviation_tokens",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="Of output lengths, normal.",
-)
-@click.option(
-    "--load",
-    default="batch:100",
-    show_default=True,
-    help="batch:N, concurrency:N, or rate:N in 1,000 ticks.",
-)
-@click.option(
-    "--ticks",
-    "horizon_ticks",
-    type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
-    help="How long to play.",
-)
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option(
-    "--rng",
-    type=click.Choice(get_args(Rng)),
-    default="numpy",
-    show_default=True,
-    help="Draws the output lengths.",
-)
-@click.option(
-    "--count",
-    "counted",
-    type=click.Choice(get_args(Counted)),
-    default="ended",
-    show_default=True,
-    help="Requests of TTFT, ITL.",
-)
-@click.option(
-    "--horizon",
-    type=click.Choice(get_args(Horizon)),
-    default="exclusive",
-    show_default=True,
-    help="Play a step that begins at it?",
-)
-@click.option("--compare", is_flag=True, help="The same load under each way of batching.")
-@click.option(
-    "--perfetto",
-    "trace",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a trace for ui.perfetto.dev (.json.gz).",
-)
-@takes(decision_pages.Page, "page")
-@flags.json_option
-def command(
-    run: Path | None,
-    first_step: int,
-    n_steps: int,
-    trace: Path | None,
-    *,
-    compare: bool,
-    as_json: bool,
-    **flags: Any,
-) -> None:
+@asks(Timeline)
+def command(question: Timeline, *, as_json: bool) -> None:
     """What does each slot of the batch do in each step: context, generation, end of sequence, idle?
 
     RUN is one of `inferometer simulate --parts --out RUN`. Without it the tick model is played: a
     context costs ticks, a token costs one (docs/ticks.md).
     """
-    page = flags.pop("page").report
-    games = (
-        tick_game.play(flags, compare=compare) if run is None else tuple[tick_game.Played, ...]()
-    )
+    run, trace, page = question.run, question.perfetto, question.page.report
+    games = tick_game.play(question.game) if run is None else tuple[tick_game.Played, ...]()
     stored = games[0].run if run is None else reading.read_run(run)
     timeline = slot_timeline.slot_timeline(
-        stored, first_step=first_step, n_steps=n_steps, tick_ns=TICK_NS if games else None
+        stored,
+        first_step=question.first_step,
+        n_steps=question.steps,
+        tick_ns=TICK_NS if games else None,
     )
     if trace is not None:
         drawn = "; a tick is drawn as a millisecond" if games else ""
         terminal.talk(f"{perfetto.write_perfetto(stored, trace):,} steps written to {trace}{drawn}")
     if page is not None:
-        html.write_page(timeline_page.timeline_page_of(_page(run, timeline, games, n_steps)), page)
+        view = _page(run, timeline, games, question.steps)
+        html.write_page(timeline_page.timeline_page_of(view), page)
         terminal.talk(f"REPORT {page}")
     answer.give(
         _answer(run, timeline, games), as_json=as_json, show=lambda _: _shown(timeline, games)
