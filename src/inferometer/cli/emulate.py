@@ -3,27 +3,23 @@
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import click
 import numpy as np
 
 from inferometer.api.cluster import Servers
 from inferometer.api.fleet import FleetOptions, servers_of
-from inferometer.api.gate import gate_of
 from inferometer.api.question import DURATION, Option
 from inferometer.api.server import Server, deployment_of
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
-from inferometer.inputs.gate import OTHERS, GateSpec
-from inferometer.serve import emulator_process, fault_specs
+from inferometer.serve import emulator_fleet, emulator_process, fault_specs
 from inferometer.serve.emulator_plan import DEFAULT_MEAN_TOKENS, LOOPBACK, EmulatorPlan
 from inferometer.serve.emulator_server import ServedCounts
-from inferometer.simulate import gate_rules
 from inferometer.simulate.deployment import Deployment
-from inferometer.simulate.fleet import Fleet
 from inferometer.stats.quantiles import min_samples
 from inferometer.units import format_duration, s_from_ns
 
@@ -174,6 +170,7 @@ class Emulate:
     epilog="""\b
 Examples:
   inferometer emulate llama-3.1-8b --hardware h100_sxm --port 0 --for 1s
+  inferometer emulate llama-3.1-8b --hardware h100_sxm --port 0 --for 1s --replicas 2 --order shortest-remaining
   inferometer emulate smollm2-135m --hardware l4 --port 0 --for 1s --fault 'http-429:0.05, stall:0.01(for=3s)' --emission-log log.bin
 
 \b
@@ -209,41 +206,6 @@ def command(question: Emulate, *, as_json: bool) -> None:
     )
 
 
-class _Known(NamedTuple):
-    """Classes and tenants that the gate's file and ``--class-replicas`` name, all others last."""
-
-    class_names: tuple[str, ...]
-    class_slos: tuple[str | None, ...]
-    tenant_names: tuple[str, ...]
-
-
-def _known(servers: Servers, gate: GateSpec | None) -> _Known:
-    by_rules = [name for name, _ in servers.rules.class_replicas]
-    by_gate = [] if gate is None else [one.name for one in gate.classes]
-    tenants = [] if gate is None else [one.name for one in gate.tenants]
-    classes = tuple(dict.fromkeys(one for one in [*by_gate, *by_rules] if one != OTHERS))
-    return _Known(
-        class_names=(*classes, OTHERS),
-        class_slos=(None,) * (len(classes) + 1),
-        tenant_names=(*(one for one in tenants if one != OTHERS), OTHERS),
-    )
-
-
-def _fleet(question: Emulate, servers: Servers, gate: GateSpec | None, known: _Known) -> Fleet:
-    """What is simulated on the wall clock; requests of other classes may go to all replicas."""
-    named, anywhere = dict(servers.rules.class_replicas), tuple(range(servers.n_replicas))
-    servers = servers._replace(
-        seed=question.seed,
-        class_replicas=tuple(named.get(one, anywhere) for one in known.class_names)
-        if named
-        else (),
-    )
-    if gate is None:
-        return servers.fleet()
-    pace = gate_rules.first_token_pace(servers.deployment.step_times.likely)
-    return servers.fleet(gate_rules.gate_rules(gate, known, pace, where="--gate"))
-
-
 def plan_of(question: Emulate, servers: Servers) -> EmulatorPlan:
     """What is served, by which servers.
 
@@ -252,13 +214,12 @@ def plan_of(question: Emulate, servers: Servers) -> EmulatorPlan:
     SpecError
         A value cannot be.
     """
-    gate = gate_of(question.fleet.gate)
-    known = _known(servers, gate)
+    served = emulator_fleet.served_fleet(servers, question.fleet.gate, question.seed)
     return EmulatorPlan(
         model_name=question.served_model_name or servers.deployment.model.model_id,
-        fleet=_fleet(question, servers, gate, known),
-        class_names=known.class_names,
-        tenant_names=known.tenant_names,
+        fleet=served.fleet,
+        class_names=served.known.class_names,
+        tenant_names=served.known.tenant_names,
         host=question.host,
         port=question.port,
         seed=question.seed,
