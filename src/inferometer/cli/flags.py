@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
