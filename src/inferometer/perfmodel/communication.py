@@ -116,7 +116,8 @@ def all_reduce(size_bytes: float, n_devices: int, *, is_split: bool = False) -> 
     Split in reduce-scatter and all-gather it is two messages.
 
     Source
-    ------ Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations,
+    ------
+    Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations,
     JPDC 69 (2009).
 
     Example

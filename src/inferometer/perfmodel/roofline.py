@@ -84,7 +84,8 @@ def step_bound(work: StepWork, peaks: Peaks) -> StepBound:
         The step sends data, and no link is known.
 
     Source
-    ------ Williams, Waterman and Patterson, Roofline, CACM 52 (2009); both bounds as in "How to
+    ------
+    Williams, Waterman and Patterson, Roofline, CACM 52 (2009); both bounds as in "How to
     scale your model" (2025), part 1.
 
     Example
@@ -157,7 +158,8 @@ def mbu_fraction(step_s: Estimate, work: StepWork, ceiling_bytes_per_s: Estimate
     """Model bandwidth utilisation: (weight bytes + KV bytes read) / time / bandwidth.
 
     Source
-    ------ Model bandwidth utilisation as defined by Databricks, "LLM Inference Performance
+    ------
+    Model bandwidth utilisation as defined by Databricks, "LLM Inference Performance
     Engineering: Best Practices" (2023): a 7B model in 16 bit at 14 ms per token moves 1 TB/s, 50 %
     of 2 TB/s.
     """
@@ -168,7 +170,8 @@ def mfu_fraction(step_s: Estimate, work: StepWork, ceiling_flop_per_s: Estimate)
     """Model FLOP utilisation: FLOP / time / dense peak of the number format computed in.
 
     Source
-    ------ Chowdhery et al., "PaLM" (arXiv 2204.02311), appendix B, applied to inference: FLOP of
+    ------
+    Chowdhery et al., "PaLM" (arXiv 2204.02311), appendix B, applied to inference: FLOP of
     the step / time / peak.
     """
     return _utilisation(step_s, work.total_flop, ceiling_flop_per_s)

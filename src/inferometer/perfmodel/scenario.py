@@ -45,7 +45,8 @@ def expected_tokens(speculation: Speculation) -> float:
     """Mean tokens of a step, the model's own token included: (1 - a^(k + 1)) / (1 - a).
 
     Source
-    ------ Leviathan, Kalman and Matias, Fast Inference from Transformers via Speculative Decoding
+    ------
+    Leviathan, Kalman and Matias, Fast Inference from Transformers via Speculative Decoding
     (arXiv 2211.17192), equation 1.
 
     Example
@@ -66,8 +67,8 @@ def walltime_ratio(speculation: Speculation) -> float:
     ``verification_shape`` gives what is computed.
 
     Source
-    ------ arXiv 2211.17192, theorem 3.8. It holds while the step is bound by memory;
-    ``verification_shape`` tells what is computed.
+    ------
+    arXiv 2211.17192, theorem 3.8.
     """
     return expected_tokens(speculation) / (
         speculation.n_draft_tokens * speculation.draft_cost_ratio + 1

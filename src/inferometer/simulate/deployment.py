@@ -41,7 +41,8 @@ def default_limits(hardware: HardwareSpec | None, *, n_devices: int) -> BatchLim
     """Those of ``vllm serve`` on so many of these devices; where the device is not known, those of a small one.
 
     Source
-    ------ vLLM 0.33.0, ``EngineArgs.get_batch_defaults``, usage context ``OPENAI_API_SERVER``: by
+    ------
+    vLLM 0.33.0, ``EngineArgs.get_batch_defaults``, usage context ``OPENAI_API_SERVER``: by
     the memory of the device, less for an A100 (its PR 17885), by the chip for a TPU. 0.32.0 differs
     in one device, GB10: 1024 and 8192 there.
 

@@ -195,7 +195,8 @@ def kv_traffic_ratio(
     Its sdpa path on a dynamic cache still concatenates: 3 bytes.
 
     Source
-    ------ transformers 5.17, models/qwen2/modeling_qwen2.py (repeat_kv, eager_attention_forward),
+    ------
+    transformers 5.17, models/qwen2/modeling_qwen2.py (repeat_kv, eager_attention_forward),
     cache_utils.py (DynamicLayer.update).
 
     Example

@@ -123,7 +123,8 @@ def gamma_draws(shape: float, seed: int, name: str, n_draws: int) -> Floats:
     """Draws of the gamma distribution of this shape and scale 1, the i-th the same however many are drawn.
 
     Source
-    ------ Marsaglia and Tsang 2000, "A simple method for generating gamma variables", with their
+    ------
+    Marsaglia and Tsang 2000, "A simple method for generating gamma variables", with their
     power of a uniform number for shapes below 1. Each attempt has a stream of its own; a draw is
     its first accepted attempt.
     """

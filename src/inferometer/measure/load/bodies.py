@@ -116,7 +116,8 @@ def _hashes(seed: int, parts: tuple[Stretch, ...]) -> U64:
     """A number for each token.
 
     Source
-    ------ Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators":
+    ------
+    Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators":
     SplitMix64's output function, of a position counted on from a point of its own for each owner.
     """
     pieces = [
