@@ -106,7 +106,7 @@ def test_every_answer_knows_how_it_looks_and_which_table_is_its_own():
         {"usd_per_hour": "cheap"},
         {"prompt": "1e3"},
         {"gpu_memory_utilization": float("nan")},
-        {"quantization": ["int8"]},
+        {"quantization": {"int8"}},
         {"speculative": 4},
     ],
     ids=str,

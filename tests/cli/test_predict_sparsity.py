@@ -44,5 +44,5 @@ def test_the_json_holds_the_gain_over_dense_weights():
 
 def test_the_text_says_it():
     text = " ".join(predicted("--sparsity", "--verbose").split())
-    assert "makes it fit on" in text
-    assert "(37%)" in text
+    assert "23.9 GiB (37%)" in text
+    assert "a40, rtx_a6000" in text, "what it makes it fit on"

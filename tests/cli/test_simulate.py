@@ -242,8 +242,8 @@ def test_a_missed_slo_says_what_would_meet_it(tmp_path):
     )
     assert (busy.returncode, hopeless.returncode) == (10, 10)
     assert (
-        "NEXT   fewer requests for each replica; the highest load that meets it: inferometer"
-        " capacity llama-3.1-8b" in busy.stdout
+        "NEXT fewer requests for each replica; the highest load that meets it: inferometer"
+        " capacity llama-3.1-8b" in " ".join(busy.stdout.split())
     )
     assert "NEXT   limits at least" in hopeless.stdout
 
@@ -408,7 +408,16 @@ def test_what_no_device_holds_alone_is_held_by_replicas_that_share_it(tmp_path):
             ("share experts", "--tp 1"),
         ),
         (
-            (*LLAMA, "--replicas", 2, "--data-parallel-size", 2),
+            (
+                "simulate",
+                "qwen3-30b-a3b",
+                "--hardware",
+                "h100_sxm",
+                "--replicas",
+                2,
+                "--data-parallel-size",
+                2,
+            ),
             ("2 groups of 2 replicas", "one of them"),
         ),
     ],

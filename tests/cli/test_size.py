@@ -115,9 +115,10 @@ def test_i_have_two_gpus():
         "2",
         "--gpus",
         "h100_sxm",
+        "--verbose",
     ]
     text = " ".join(CliRunner().invoke(app, words).stdout.split())
-    assert "OFFER TP" in text
+    assert "OR TP" in text
     assert "needs a quality check" in text
     assert "NEXT the files that deploy it: inferometer size llama-3.1-8b" in text
 
@@ -200,6 +201,7 @@ def test_what_a_death_costs_is_said():
         "--gpus",
         "h100_sxm",
         *SMALL,
+        "--verbose",
     ]
     said = " ".join(CliRunner().invoke(app, words).stdout.split())
     told = re.search(

@@ -41,14 +41,18 @@ from inferometer.simulate.step_cost import linear_cost
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 MODEL = "tiny"
-SERVER = EmulatorPlan(
-    model_name=MODEL,
-    fleet=lone_replica(
-        SchedulerConfig(num_blocks=2000, max_model_len=512, max_num_seqs=64),
-        linear_cost(launch_s=5e-3),
-    ),
-    mean_output_tokens=None,
-)
+
+
+def server(step_s):
+    config = SchedulerConfig(num_blocks=2000, max_model_len=512, max_num_seqs=64)
+    return EmulatorPlan(
+        model_name=MODEL,
+        fleet=lone_replica(config, linear_cost(launch_s=step_s)),
+        mean_output_tokens=None,
+    )
+
+
+SERVER = server(5e-3)
 
 
 def write(folder, made, wishes):
@@ -517,7 +521,7 @@ def test_haproxy_takes_its_configuration(wishes, tmp_path):
 
 def test_haproxy_streams_balances_by_load_and_outlives_a_replica(tmp_path):
     program("haproxy", "haproxy")
-    slow = replace(SERVER, cost=linear_cost(launch_s=20e-3))
+    slow = server(20e-3)
     with start(slow) as first, start(slow) as second:
         backends = tuple(one.url.removeprefix("http://") for one in (first, second))
         made = fleet()

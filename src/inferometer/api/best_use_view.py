@@ -160,7 +160,9 @@ def best_use_page(
     if best is None:
         return _no_page(said, subject, objective, tried, cautions)
     shown = (
-        "" if not best.kept_requests_per_s else f"shown: {format_number(best.kept_requests_per_s)}"
+        "roughly: the time limit (--time-limit) ended the search"
+        if not best.kept_requests_per_s
+        else f"at least {format_number(best.kept_requests_per_s)}"
     )
     rate = format_number(best.located_requests_per_s)
     check = "its number format is not the published one: needs a quality check"
@@ -231,7 +233,7 @@ def _table(said: BestUse) -> TextTable:
         (
             row.layout,
             _replicas(row),
-            format_number(row.located_requests_per_s),
+            ("" if row.kept_requests_per_s else "≈ ") + format_number(row.located_requests_per_s),
             "yes" if row.needs_quality_check else "no",
         )
         for row in list(best_of.values())[:_MOST_ROWS]

@@ -4,7 +4,8 @@ The layout that carries the most requests per second within the SLO.
 
 A layout is a kind of replica, as many of them as the devices make, and which of them compute
 prompts only (the rest then generate answers). Layouts are ordered by what step times allow at most;
-each is located roughly, the best one closely, then its splits into two pools.
+each is located roughly, then the splits of the best one into two pools, then closely whoever leads,
+until the leader's number is a close one.
 """
 
 from collections.abc import Sequence
@@ -55,6 +56,8 @@ class Use(NamedTuple):
     n_prefill: int
     """Replicas of these that compute prompts only; 0: all do both."""
     capacity: Capacity
+    is_close: bool = False
+    """Located by long probes, not by short ones alone."""
 
     @property
     def n_devices(self) -> int:
@@ -127,10 +130,22 @@ def best_use(task: UseTask) -> FoundUse:
     is_split_examined = False
     if uses and uses[0].requests_per_s:
         splits, is_split_examined = _splits(question, uses[0], phases)
-        uses = sorted([*uses, *splits], key=lambda use: use.worth_per_s, reverse=True)
-        uses[0] = uses[0]._replace(capacity=_closely(question, uses[0], phases))
+        uses = _compared(question, [*uses, *splits], phases)
     nearest = min(alone, key=lambda one: one.margin_ratio, default=None) if not uses else None
     return FoundUse(tuple(uses), len(candidates), n_unexamined, nearest, is_split_examined)
+
+
+def _compared(question: SizingQuestion, uses: list[Use], phases: Phases) -> list[Use]:
+    """The best first: rough numbers are some percent off, so each leader is located closely."""
+    while True:
+        uses.sort(key=lambda use: use.worth_per_s, reverse=True)
+        best = uses[0]
+        if best.is_close:
+            return uses
+        capacity = best.capacity if phases.is_past(1) else _closely(question, best, phases)
+        uses[0] = best._replace(capacity=capacity, is_close=True)
+        if capacity is best.capacity:
+            return uses
 
 
 def _splits(question: SizingQuestion, use: Use, phases: Phases) -> tuple[Sequence[Use], bool]:

@@ -54,8 +54,12 @@ def render_page(page: Page) -> str:
         draw=_drawn,
         legend=legend_of,
         note=number_note,
-        percent=lambda share: f"{100 * share:.1f}%",
+        percent=_percent,
     )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
 
 
 def number_note(number: Number) -> str:

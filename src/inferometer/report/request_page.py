@@ -1,10 +1,10 @@
 """What is there to read of a run of requests, measured or simulated?"""
 
-from typing import Final
+from typing import Final, TypeAlias
 
 from inferometer.inputs.objectives import Metric, percentile_name
 from inferometer.records.promises import Judgement
-from inferometer.records.request_summaries import RequestSummary
+from inferometer.records.request_summaries import Percentile, RequestSummary
 from inferometer.report import online_tables, request_tables, server_tables
 from inferometer.report.charts.catalogue import request_charts_of
 from inferometer.report.page import (
@@ -23,6 +23,7 @@ from inferometer.report.views import Statement
 from inferometer.stats.estimate import Verdict
 from inferometer.units import format_fraction, format_number
 
+_Judged: TypeAlias = tuple[Metric, float | None, Percentile | None, float | None]
 _HEADLINE: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e")
 
 
@@ -91,13 +92,13 @@ def slo_chips(judgement: Judgement | None) -> tuple[Chip, ...]:
 
 def summary_numbers(summary: RequestSummary, judgement: Judgement | None) -> tuple[Number, ...]:
     """The latencies with a limit, else TTFT, TPOT and E2E at p95; throughput; goodput."""
-    judged = [
+    judged: list[_Judged] = [
         (one.threshold.metric, one.threshold.percentile_fraction, one.seen, one.threshold.limit_s)
         for one in (() if judgement is None else judgement.thresholds)
         if one.threshold.percentile_fraction is not None
     ]
     named = {(metric, fraction) for metric, fraction, _, _ in judged}
-    plain = [
+    plain: list[_Judged] = [
         (metric, 0.95, summary.latency(metric).percentile(0.95), None)
         for metric in _HEADLINE
         if (metric, 0.95) not in named

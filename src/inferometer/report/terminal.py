@@ -54,6 +54,7 @@ class FirstScreen:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it; rich calls this."""
+        parts = Group()
         for most_lines, n_cautions, n_rows in _ROOMS:
             parts = Group(
                 *_first(self._page, most_lines=most_lines, n_cautions=n_cautions, most_rows=n_rows)

@@ -206,7 +206,7 @@ class _Drawing:
 
     def _marks(self) -> str:
         order = (Boxes, Band, Rule, Line, Dots)
-        marks = [one for one in self.plot.marks if not isinstance(one, Text)]
+        marks: list[Mark] = [*self.plot.marks]
         return "".join(self._mark(one) for kind in order for one in marks if isinstance(one, kind))
 
     def _mark(self, mark: Mark) -> str:
