@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from inferometer.api.question import Field, fields_of, question_of
+from inferometer.cli.foreign_flags import in_our_words
 from inferometer.cli.several import Several, one_of
 from inferometer.cli.terminal import AS_CSV, REPORT, VERBOSE, write_answer
 from inferometer.inputs.synonyms import number_format
@@ -36,7 +37,11 @@ _MOST_LISTED: Final = 36
 
 
 class QuestionCommand(click.Command):
-    """A command whose flags are grouped in its help."""
+    """A command whose flags are grouped in its help; it takes other tools' flags as its own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words, those of other tools first made ours."""
+        return super().parse_args(ctx, in_our_words(args, self))
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The first paragraph; ``--help-all`` has the others."""

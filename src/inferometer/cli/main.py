@@ -66,10 +66,10 @@ VERBS: Final[dict[str, Verb]] = {
         second_half="inferometer.cli.load_answer",
     ),
     "capacity": Verb(
-        "inferometer.cli.capacity", "What is the highest load at which a promise is kept?"
+        "inferometer.cli.capacity", "What is the highest load that still meets the SLO?"
     ),
     "size": Verb(
-        "inferometer.cli.size", "What must be bought to keep a promise under some traffic?"
+        "inferometer.cli.size", "How many GPUs of which kind meet the SLO under this traffic, and at what cost?"
     ),
     "deploy": Verb(
         "inferometer.cli.deploy",
@@ -80,11 +80,11 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "ledger": Verb("inferometer.cli.ledger", "How often were sealed predictions right?"),
     "timeline": Verb(
-        "inferometer.cli.timeline", "What does each slot of the batch do in each step?"
+        "inferometer.cli.timeline", "What does each request of the batch do in each step?"
     ),
     "fit": Verb(
         "inferometer.cli.fit",
-        "Learn a step-time model from runs, with its doubt and its valid box.",
+        "Learn step times from runs, with their uncertainty and where they hold.",
     ),
     "explain": Verb("inferometer.cli.explain", "Where does the time of each measured point go?"),
     "show": Verb("inferometer.cli.show", "What does a run say? (in the terminal)"),

@@ -1,10 +1,9 @@
 """How does a flag that click refuses become an error of ours: what was wrong, where, what is allowed, what to try?"""
 
-from typing import Final
-
 import click
 
 from inferometer.api.question import bounds_in_words
+from inferometer.cli.foreign_flags import meant_by
 from inferometer.cli.several import one_of
 from inferometer.errors import SpecError
 from inferometer.units import check_number
@@ -16,7 +15,7 @@ def as_spec_error(error: click.ClickException) -> SpecError:
     try_ = None if context is None else f"{context.command_path} --help"
     if isinstance(error, click.NoSuchOption):
         verb = "inferometer" if context is None else context.command_path
-        close = _meant(error.option_name, context) or " or ".join(error.possibilities or ())
+        close = meant_by(error.option_name, context) or " or ".join(error.possibilities or ())
         return SpecError(f"there is no {error.option_name}", where=verb, try_=close or try_)
     if isinstance(error, click.MissingParameter):
         return _missing(error, context, try_)
@@ -110,53 +109,5 @@ def _allowed(error: click.BadParameter) -> str | None:
     return error.param.help if isinstance(error.param, click.Option) else None
 
 
-def _meant(name: str, context: click.Context | None) -> str | None:
-    """What the verb calls the flag, of another tool or verb.
-
-    None where nothing of it is known, or the verb has none of that meaning.
-    """
-    arguments = (
-        []
-        if context is None
-        else [one.name for one in context.command.params if isinstance(one, click.Argument)]
-    )
-    ours = name.strip("-") if name.strip("-") in arguments else _ELSEWHERE.get(name)
-    has_it = context is not None and any(
-        ours in one.opts or ours == one.name for one in context.command.params
-    )
-    return (
-        None
-        if ours is None or not has_it
-        else ours
-        if ours.startswith("--")
-        else f"{ours.upper()}, without a flag before it"
-    )
-
-
-_ELSEWHERE: Final = {
-    **dict.fromkeys(("--duration", "--benchmark-duration", "--max-seconds", "--time"), "--for"),
-    **dict.fromkeys(("--request-rate", "--qps", "--rps"), "--rate"),
-    **dict.fromkeys(
-        ("--num-prompts", "--num-requests", "--request-count", "--max-requests", "--n-requests"),
-        "--requests",
-    ),
-    **dict.fromkeys(("--max-concurrency", "--users", "--num-users", "--streams"), "--concurrency"),
-    **dict.fromkeys(("--base-url", "--url", "--target", "--host"), "url"),
-    **dict.fromkeys(("--backend", "--endpoint-type", "--request-type"), "--endpoint"),
-    **dict.fromkeys(
-        ("--dataset", "--dataset-name", "--dataset-path", "--data", "--input-file"), "--workload"
-    ),
-    **dict.fromkeys(("--goodput", "--sla"), "--slo"),
-    **dict.fromkeys(("--streaming", "--is-streaming"), "--stream"),
-    **dict.fromkeys(("--extra-inputs", "--extra-body", "--extra-request-body"), "--body"),
-    **dict.fromkeys(
-        ("--result-dir", "--artifact-dir", "--output-dir", "--save-result", "--output-path"),
-        "--out",
-    ),
-    **dict.fromkeys(("--random-seed", "--rand-seed"), "--seed"),
-    **dict.fromkeys(("--served-model-name", "--model-name", "--model-names"), "--model"),
-}
-"""Flags of vLLM bench, AIPerf, GuideLLM, inference-perf and SGLang's bench, and ours of the same
-meaning."""
 _NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
 _NOWHERE = click.Context(click.Command("inferometer"))

@@ -1,0 +1,174 @@
+"""What do other tools' flags mean here?
+
+A flag of vLLM, SGLang, TensorRT-LLM, AIPerf, GuideLLM or inference-perf that means exactly one of
+ours is taken as ours; one whose values are written in another way is answered with ours.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from inferometer.errors import SpecError
+
+_SAME: Final = {
+    **dict.fromkeys(("--request-rate", "--qps", "--rps"), "--rate"),
+    **dict.fromkeys(
+        ("--num-prompts", "--num-requests", "--request-count", "--max-requests", "--n-requests"),
+        "--requests",
+    ),
+    **dict.fromkeys(("--max-concurrency", "--users", "--num-users", "--streams"), "--concurrency"),
+    **dict.fromkeys(("--duration", "--benchmark-duration", "--max-seconds", "--time"), "--for"),
+    **dict.fromkeys(("--random-seed", "--rand-seed"), "--seed"),
+    **dict.fromkeys(("--served-model-name", "--model-name", "--model-names"), "--model"),
+    **dict.fromkeys(("--result-dir", "--artifact-dir", "--output-dir", "--output-path"), "--out"),
+    **dict.fromkeys(("--gpu", "--device", "--accelerator", "--device-name"), "--hardware"),
+    **dict.fromkeys(("--num-gpus", "--n-gpus", "--gpu-count", "--num-devices"), "--total-gpus"),
+    **dict.fromkeys(("--tp-size", "--tensor-parallel", "--tensor-parallel-size"), "--tp"),
+    **dict.fromkeys(("--pp-size", "--pipeline-parallel", "--pipeline-parallel-size"), "--pp"),
+    **dict.fromkeys(("--dp", "--dp-size", "--data-parallel"), "--data-parallel-size"),
+    **dict.fromkeys(("--max-batch-size", "--max-running-requests"), "--max-num-seqs"),
+    **dict.fromkeys(("--max-num-tokens", "--chunked-prefill-size"), "--max-num-batched-tokens"),
+    **dict.fromkeys(("--context-length", "--max-seq-len", "--max-context"), "--max-model-len"),
+    **dict.fromkeys(("--page-size", "--tokens-per-block"), "--block-size"),
+    **dict.fromkeys(("--num-gpu-blocks-override", "--num-gpu-blocks"), "--num-blocks"),
+    **dict.fromkeys(
+        ("--mem-fraction-static", "--kv-cache-free-gpu-memory-fraction"), "--gpu-memory-utilization"
+    ),
+    **dict.fromkeys(("--kv-cache-type", "--kv-cache-quantization"), "--kv-cache-dtype"),
+    "--batch-size": "--batch",
+}
+"""Flags whose values are written as ours are."""
+
+_ALIKE: Final = {
+    **dict.fromkeys(("--base-url", "--url", "--target", "--host"), "url"),
+    **dict.fromkeys(("--backend", "--endpoint-type", "--request-type"), "--endpoint"),
+    **dict.fromkeys(
+        ("--dataset", "--dataset-name", "--dataset-path", "--data", "--input-file"), "--workload"
+    ),
+    **dict.fromkeys(("--goodput", "--sla"), "--slo"),
+    **dict.fromkeys(("--streaming", "--is-streaming"), "--stream"),
+    **dict.fromkeys(("--extra-inputs", "--extra-body", "--extra-request-body"), "--body"),
+    "--save-result": "--out",
+}
+"""Flags whose values are written in another way, or are arguments here."""
+
+_PROMPT: Final = (
+    "--input-len",
+    "--isl",
+    "--random-input-len",
+    "--random-input",
+    "--synthetic-input-tokens-mean",
+    "--input-tokens",
+    "--prompt-tokens",
+    "--prompt-len",
+)
+_OUTPUT: Final = (
+    "--output-len",
+    "--osl",
+    "--random-output-len",
+    "--random-output",
+    "--output-tokens-mean",
+    "--output-tokens",
+)
+"""Lengths in two flags, which are one workload here: ``--workload 1024x256``."""
+
+
+def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
+    """The words of a command line with our flags for those of other tools.
+
+    Raises
+    ------
+    SpecError
+        A length of prompts without one of answers, or lengths beside a workload.
+    """
+    own = {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
+    ended = list(words).index("--") if "--" in words else len(words)
+    written, lengths, flag_before = list[str](), dict[str, tuple[str, str]](), ""
+    for word in words[:ended]:
+        flag, equals, value = word.partition("=")
+        side = "" if flag in own and not _is_half(flag, words) else _side(flag, own)
+        if flag_before:
+            lengths[_side(flag_before, own)] = (flag_before, word)
+            flag_before = ""
+        elif side and equals:
+            lengths[side] = (flag, value)
+        elif side:
+            flag_before = flag
+        else:
+            ours = flag if flag in own else _SAME.get(flag, flag)
+            written.append((ours if ours in own else flag) + equals + value)
+    if flag_before:
+        written.append(flag_before)
+    return [*_in_seconds(written, words), *_workload(lengths, own, words), *words[ended:]]
+
+
+def _is_half(flag: str, words: Sequence[str]) -> bool:
+    """Is this flag of ours the second of two lengths here: an output beside a prompt?"""
+    return flag in _OUTPUT and any(word.partition("=")[0] in _PROMPT for word in words)
+
+
+def _side(flag: str, own: set[str]) -> str:
+    """Which length this is; nothing where it is none, or the verb has no workload and no such flag."""
+    if not {"--workload"} & own and not {"--prompt", "--output"} <= own:
+        return ""
+    return "prompt" if flag in _PROMPT else "output" if flag in _OUTPUT else ""
+
+
+def _workload(
+    lengths: dict[str, tuple[str, str]], own: set[str], words: Sequence[str]
+) -> list[str]:
+    if not lengths:
+        return []
+    if "--workload" not in own:
+        return [part for side, (_, value) in lengths.items() for part in (f"--{side}", value)]
+    flags = ", ".join(flag for flag, _ in lengths.values())
+    if any(word.partition("=")[0] == "--workload" for word in words):
+        raise SpecError(
+            f"{flags} beside --workload, which has lengths", where=flags, allowed="one of them"
+        )
+    if len(lengths) < len(("prompt", "output")):
+        raise SpecError(
+            f"{flags} says one length of two",
+            where=flags,
+            allowed="both, as --workload PROMPTxOUTPUT",
+            try_="--workload 1024x256",
+        )
+    prompts, outputs = (lengths[side][1].split(",") for side in ("prompt", "output"))
+    return ["--workload", ",".join(f"{one}x{other}" for one in prompts for other in outputs)]
+
+
+def _in_seconds(written: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Other tools' durations are bare numbers of seconds."""
+    if "--for" in {word.partition("=")[0] for word in words}:
+        return list(written)
+    changed = list[str]()
+    for word in written:
+        flag, _, value = word.partition("=")
+        is_time = flag == "--for" or (bool(changed) and changed[-1] == "--for")
+        is_bare = is_time and (value if flag == "--for" else word).replace(".", "", 1).isdigit()
+        changed.append(f"{word}s" if is_bare else word)
+    return changed
+
+
+def meant_by(name: str, context: click.Context | None) -> str | None:
+    """What the verb calls the flag, of another tool or verb.
+
+    None where nothing of it is known, or the verb has none of that meaning.
+    """
+    arguments = (
+        []
+        if context is None
+        else [one.name for one in context.command.params if isinstance(one, click.Argument)]
+    )
+    ours = name.strip("-") if name.strip("-") in arguments else (_SAME | _ALIKE).get(name)
+    has_it = context is not None and any(
+        ours in one.opts or ours == one.name for one in context.command.params
+    )
+    return (
+        None
+        if ours is None or not has_it
+        else ours
+        if ours.startswith("--")
+        else f"{ours.upper()}, without a flag before it"
+    )

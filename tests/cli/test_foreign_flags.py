@@ -1,0 +1,58 @@
+"""Are the flags of other tools taken as ours, where they mean the same?"""
+
+import click
+import pytest
+
+from inferometer.cli.foreign_flags import in_our_words
+from inferometer.cli.main import VERBS, app
+from inferometer.errors import SpecError
+
+
+def command(verb):
+    return app.get_command(click.Context(app), verb)
+
+
+@pytest.mark.parametrize(
+    ("verb", "typed", "read"),
+    [
+        ("simulate", "--gpu h100 --qps 4", "--hardware h100 --rate 4"),
+        ("simulate", "m --isl 512 --osl=128", "m --workload 512x128"),
+        (
+            "simulate",
+            "--isl 512,1024 --osl 1,2",
+            "--workload 512x1,512x2,1024x1,1024x2",
+        ),
+        (
+            "simulate",
+            "--workload t.jsonl --output-tokens 9",
+            "--workload t.jsonl --output-tokens 9",
+        ),
+        ("simulate", "--input-tokens 7 --output-tokens 9", "--workload 7x9"),
+        ("predict", "--input-len 512 --output-len 100", "--prompt 512 --output 100"),
+        ("predict", "--isl 512", "--prompt 512"),
+        ("load", "URL --max-seconds 30", "URL --for 30s"),
+        ("load", "URL --duration=1.5 --for-ever", "URL --for=1.5s --for-ever"),
+        ("load", "URL --for 30", "URL --for 30"),
+        ("load", "URL --max-concurrency 8", "URL --max-concurrency 8"),
+        ("simulate", "--max-concurrency 8", "--concurrency 8"),
+        ("size", "--num-gpus 8", "--total-gpus 8"),
+        ("simulate", "--num-gpus 8", "--num-gpus 8"),
+        ("simulate", "-- --qps", "-- --qps"),
+        ("sweep", "--isl 512", "--isl 512"),
+    ],
+)
+def test_a_flag_of_another_tool_is_taken_as_ours(verb, typed, read):
+    assert in_our_words(typed.split(), command(verb)) == read.split()
+
+
+@pytest.mark.parametrize("typed", ["--isl 512", "--osl 128", "--isl 5 --osl 6 --workload chat"])
+def test_lengths_that_are_no_workload_are_refused(typed):
+    with pytest.raises(SpecError, match="length"):
+        in_our_words(typed.split(), command("simulate"))
+
+
+def test_our_own_flags_are_never_read_as_others():
+    for verb in VERBS:
+        made = command(verb)
+        words = [flag for one in made.params if isinstance(one, click.Option) for flag in one.opts]
+        assert in_our_words(words, made) == words, verb
