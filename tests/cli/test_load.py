@@ -497,9 +497,8 @@ def test_a_client_process_that_dies_ends_the_run_and_loses_nothing(url, folder):
 @pytest.mark.parametrize(
     ("flags", "word"),
     [
-        (("--duration", "60s"), "try: --for"),
-        (("--request-rate", 5), "try: --rate"),
-        (("--num-prompts", 5), "try: --requests"),
+        (("--dataset-name", "random"), "try: --workload"),
+        (("--goodput", "ttft:500"), "try: --slo"),
         (("--base-url", "http://127.0.0.1:9"), "try: URL, without a flag"),
         (("--for", "3"), "try: 3s"),
     ],

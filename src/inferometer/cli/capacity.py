@@ -38,7 +38,6 @@ class OfAModelOrServer(QuestionCommand):
 @click.command(
     "capacity",
     cls=OfAModelOrServer,
-    short_help="What is the highest load at which a promise is kept?",
     epilog="""\b
 Examples:
   inferometer capacity llama-3.1-8b --hardware h100_sxm --workload chat --slo 'ttft:p95<1s, tpot:p95<100ms'

@@ -118,7 +118,6 @@ class LiveCapacity:
 @click.command(
     "capacity",
     cls=QuestionCommand,
-    short_help="What is the highest load at which a server meets its SLO?",
     epilog="""\b
 Examples (a server must listen there):
   inferometer capacity http://127.0.0.1:8000 --model NAME --rate 2 --slo 'ttft:p95<500ms, tpot:p95<50ms' --probe-for 30s --out runs/capacity

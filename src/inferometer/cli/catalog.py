@@ -61,7 +61,6 @@ ANSWER = CatalogAnswer
 
 @click.command(
     "catalog",
-    short_help="Which models and devices are known?",
     epilog="""\b
 Examples:
   inferometer catalog models

@@ -38,7 +38,6 @@ class OfRunsOrServers(QuestionCommand):
 @click.command(
     "compare",
     cls=OfRunsOrServers,
-    short_help="Are these runs faster than those, or can nobody tell?",
     epilog="""\b
 Examples:
   inferometer compare runs/a runs/b

@@ -59,7 +59,6 @@ class CompareServers:
 @click.command(
     "compare",
     cls=QuestionCommand,
-    short_help="Is server B better than server A?",
     epilog="""\b
 Examples (servers must listen there):
   inferometer compare --ab http://127.0.0.1:8000 http://127.0.0.1:8001 --model NAME --workload chat --rate 5 --for 60s --repeats 8

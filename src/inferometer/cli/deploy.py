@@ -121,7 +121,6 @@ class Deploy:
 @click.command(
     "deploy",
     cls=QuestionCommand,
-    short_help="Write what runs, watches and checks a plan of inferometer size.",
     epilog="""\b
 Examples:
   inferometer deploy plan/plan.json --out files --namespace llm --spare 1

@@ -26,7 +26,6 @@ ANSWER = DoctorAnswer
 
 @click.command(
     "doctor",
-    short_help="What would make numbers bad on this machine?",
     epilog="""\b
 Example:
   inferometer doctor

@@ -166,7 +166,6 @@ class Emulate:
 @click.command(
     "emulate",
     cls=QuestionCommand,
-    short_help="Serve OpenAI's interface at a simulated server's pace.",
     epilog="""\b
 Examples:
   inferometer emulate llama-3.1-8b --hardware h100_sxm --port 0 --for 1s

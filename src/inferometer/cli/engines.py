@@ -43,7 +43,6 @@ ANSWER = EnginesAnswer
 
 @click.command(
     "engines",
-    short_help="Which engines can be measured here?",
     epilog="""\b
 Examples:
   inferometer engines

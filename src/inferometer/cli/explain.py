@@ -13,7 +13,6 @@ ANSWER = explain.ExplainAnswer
 @click.command(
     "explain",
     cls=QuestionCommand,
-    short_help="Where does the time of each point go?",
     epilog="""\b
 Example:
   inferometer explain runs/example

@@ -65,7 +65,6 @@ class Export:
 @click.command(
     "export",
     cls=QuestionCommand,
-    short_help="Write a run for other tools.",
     epilog="""\b
 Examples:
   inferometer export runs/example --format llm-d --out report.json

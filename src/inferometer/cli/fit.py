@@ -16,7 +16,6 @@ ANSWER = fit.FitAnswer
 @click.command(
     "fit",
     cls=QuestionCommand,
-    short_help="Learn a step-time model, or a server, from runs.",
     epilog="""\b
 Example:
   inferometer fit runs/example

@@ -81,7 +81,6 @@ class Import:
 @click.command(
     "import",
     cls=QuestionCommand,
-    short_help="What do other tools' result files say?",
     epilog="""\b
 Examples:
   inferometer import bench-result.json

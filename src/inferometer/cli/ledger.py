@@ -90,7 +90,6 @@ class Ledger:
 @click.command(
     "ledger",
     cls=QuestionCommand,
-    short_help="How often were sealed predictions right?",
     epilog="""\b
 Examples:
   inferometer ledger

@@ -22,7 +22,6 @@ class AnswerableLoad(NamedTuple):
 @click.command(
     "load",
     cls=QuestionCommand,
-    short_help="Load a server with requests, and measure it.",
     epilog="""\b
 Examples (a server must listen there):
   inferometer load http://127.0.0.1:8000 --model NAME --workload chat --rate 5 --for 60s --slo 'ttft:p95<500ms, tpot:p95<50ms'

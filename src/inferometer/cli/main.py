@@ -69,7 +69,8 @@ VERBS: Final[dict[str, Verb]] = {
         "inferometer.cli.capacity", "What is the highest load that still meets the SLO?"
     ),
     "size": Verb(
-        "inferometer.cli.size", "How many GPUs of which kind meet the SLO under this traffic, and at what cost?"
+        "inferometer.cli.size",
+        "How many GPUs of which kind meet the SLO under this traffic, and at what cost?",
     ),
     "deploy": Verb(
         "inferometer.cli.deploy",

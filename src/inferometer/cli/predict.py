@@ -22,7 +22,6 @@ ANSWER = PredictAnswer | GridAnswer
 @click.command(
     "predict",
     cls=QuestionCommand,
-    short_help="What would a model do on a device?",
     epilog="""\b
 Examples:
   inferometer predict llama-3.1-8b --hardware h100_sxm --batch 32 --prompt 1024 --output 256

@@ -17,7 +17,6 @@ _EXIT_CODES = {"not worse": EXIT_ANSWERED, "worse": EXIT_SLO_MISSED, "undecided"
 @click.command(
     "quality",
     cls=QuestionCommand,
-    short_help="What does a lossy option cost in quality?",
     epilog="""\b
 Examples:
   inferometer quality ./model --quantization int8 --quantization int4 --kv-dtype fp8

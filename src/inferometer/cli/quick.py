@@ -21,7 +21,6 @@ class QuickQuestion(NamedTuple):
 @click.command(
     "quick",
     cls=QuestionCommand,
-    short_help="How fast is this model here, and what limits it?",
     epilog="""\b
 Example:
   inferometer quick smollm2-135m --load-format dummy --budget 30s

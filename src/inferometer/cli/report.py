@@ -13,7 +13,6 @@ ANSWER = report.ReportAnswer
 @click.command(
     "report",
     cls=QuestionCommand,
-    short_help="What do runs say? (one offline HTML page)",
     epilog="""\b
 Examples:
   inferometer report runs/example

@@ -26,7 +26,6 @@ ANSWER = SchemaAnswer
 
 @click.command(
     "schema",
-    short_help="What does a verb's --json look like?",
     epilog="""\b
 Example:
   inferometer schema predict

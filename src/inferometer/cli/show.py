@@ -13,7 +13,6 @@ ANSWER = show.ShowAnswer
 @click.command(
     "show",
     cls=QuestionCommand,
-    short_help="What does a run say? (in the terminal)",
     epilog="""\b
 Example:
   inferometer show runs/example

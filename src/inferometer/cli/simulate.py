@@ -22,7 +22,6 @@ _EXIT_CODES: Final = {None: 0, "met": 0, "missed": 10, "undecided": 11}
 @click.command(
     "simulate",
     cls=QuestionCommand,
-    short_help="What would happen if this server got this traffic?",
     epilog="""\b
 Examples:
   inferometer simulate llama-3.1-8b --hardware h100_sxm --workload chat --rate 5

@@ -18,7 +18,6 @@ _EXIT_CODES: Final = {"met": 0, "missed": 10, "undecided": 11}
 @click.command(
     "size",
     cls=QuestionCommand,
-    short_help="What must be bought to keep a promise under some traffic?",
     epilog="""\b
 Examples:
   inferometer size llama-3.1-8b --rate 20 --workload chat --slo 'ttft:p95<1s, tpot:p95<100ms' --gpus h100_sxm,l40s --tp 1,2

@@ -58,7 +58,6 @@ def _grid(name: str, given: dict[str, Any], as_json: bool) -> bool:  # noqa: FBT
 @click.group(
     "study",
     cls=StudyTable,
-    short_help="How does it change with length, batch, TP, device, precision, load or policy?",
     epilog="""\b
 Examples:
   inferometer study batch llama-3.1-8b --hardware h100_sxm --prompt 1024

@@ -14,7 +14,6 @@ ANSWER = MeasuredAnswer | PlannedSweep
 @click.command(
     "sweep",
     cls=QuestionCommand,
-    short_help="Measure prefill and decode over lengths and batches.",
     epilog="""\b
 Example:
   inferometer sweep --model smollm2-135m --load-format dummy --seq 16,64 --batch-sizes 1,2 --gen-tokens 4 --reps 3 --out runs/example

@@ -69,7 +69,6 @@ class Timeline:
 @click.command(
     "timeline",
     cls=QuestionCommand,
-    short_help="What does each slot of the batch do in each step?",
     epilog="""\b
 Examples:
   inferometer timeline --batching static --slots 4 --load batch:12 --deviation 3

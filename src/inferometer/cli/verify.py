@@ -28,7 +28,6 @@ _EXIT_CODES: Final[dict[checking.CheckVerdict, int]] = {
 @click.command(
     "verify",
     cls=QuestionCommand,
-    short_help="Is it true what was predicted?",
     epilog="""\b
 Examples (docs/verify.md has the plans):
   inferometer verify plan.toml --seal-only --out runs/proof

@@ -32,7 +32,7 @@ FILES = {
         " `rules.external`)"
     ),
     "grafana-dashboard.json": "measured beside predicted; reads the recorded series",
-    "check-promise.sh": "a load test that says whether the promise is kept",
+    "check-promise.sh": "a load test that says whether the SLO is met",
     "verify.toml": (
         "the prediction as `inferometer verify verify.toml --url URL` seals it before it measures"
         " the same requests"
