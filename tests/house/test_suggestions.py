@@ -25,7 +25,7 @@ COMMAND = re.compile(
 """A verb with words of its own; ``inferometer fit`` alone is the name of a verb."""
 TRY = {"try_", "remedy"}
 FOREIGN = {
-    "cli/usage.py": "flags of other tools, and ours of the same meaning",
+    "cli/foreign_flags.py": "flags of other tools, and ours of the same meaning",
     "cli/import_results.py": "vLLM bench",
     "measure/executors/ray_cluster.py": "ray start",
     "decide/artefacts/": "flags of vLLM, Kubernetes and HAProxy",
