@@ -279,7 +279,7 @@ def test_a_server_that_is_not_there(folder):
     check_refused(
         run("compare", "--ab", "http://127.0.0.1:9", "http://127.0.0.1:9", *ASKED, folder=folder),
         3,
-        "nobody answers",
+        "no answer",
     )
 
 

@@ -108,7 +108,7 @@ def test_a_device_without_rows_is_told_by_others(table, tmp_path):
     model = load_step_time_model(tmp_path / "other.json")
     assert (
         model.trained_on.hardware
-        == "NVIDIA B200 SXM (HGX/DGX) (vllm, told by NVIDIA H100 SXM5 80GB, NVIDIA H200 SXM 141GB)"
+        == "NVIDIA B200 SXM (HGX/DGX) (vllm, based on NVIDIA H100 SXM5 80GB, NVIDIA H200 SXM 141GB)"
     )
 
 

@@ -148,7 +148,7 @@ def test_what_is_nearest_is_said_with_how_far_it_is_and_what_to_ask_instead():
         ],
     )
     text = " ".join(done.stdout.split())
-    assert "nearest: NVIDIA H100 SXM5 80GB, TP1 bfloat16, 256 seats, at " in text
+    assert "nearest: NVIDIA H100 SXM5 80GB, TP1 bfloat16, max_num_seqs 256, at " in text
     assert " times its limit" in text
     assert "NEXT limits " in text
     assert "tried: 1 kinds of replica, 1 searched" in text

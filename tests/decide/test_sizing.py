@@ -298,7 +298,7 @@ def test_other_knobs_are_tried_and_named():
         True,
         False,
     ]
-    assert made[1].layout == "TP1 bfloat16, 256 seats, enable_prefix_caching false"
+    assert made[1].layout == "TP1 bfloat16, max_num_seqs 256, enable_prefix_caching false"
     with pytest.raises(SpecError, match="vllm has no enable_magic"):
         candidates_of(MODEL, [offer("l40s")], replace(grid, own=(("enable_magic", ("true",)),)))
 

@@ -58,7 +58,7 @@ def test_prices_of_tokens_elsewhere(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (OWNED.replace("power: {usd_per_kwh: 0.1, pue_ratio: 1.5}\n", ""), "what power costs"),
+        (OWNED.replace("power: {usd_per_kwh: 0.1, pue_ratio: 1.5}\n", ""), "the price of power"),
         (OWNED.replace("n_years: 4", "n_years: 0"), "n_years"),
         (OWNED.replace("used_fraction: 0.5", "used_fraction: 1.5"), "used_fraction"),
         ("source: us\ndate_utc: 2026\n", "without a price"),

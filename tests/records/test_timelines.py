@@ -145,7 +145,7 @@ def test_windows_outside_the_run(recorded, first_step, n_steps):
 
 
 def test_without_parts_there_is_no_timeline(recorded):
-    with pytest.raises(RecordError, match="nobody recorded"):
+    with pytest.raises(RecordError, match="was not recorded"):
         slot_timeline(replace(recorded, parts=None))
 
 

@@ -294,7 +294,7 @@ def test_what_is_said_of_token_counts_is_what_was_seen():
     unknown = changed(CLEAN, "chunks", n_tokens=ABSENT)
     assert (
         of_check(unknown, "token count").text
-        == "of 6,400 of 6,400 (100 %) chunks nobody knows how many tokens they hold"
+        == "of 6,400 of 6,400 (100 %) chunks the number of tokens is unknown"
     )
 
 

@@ -126,7 +126,7 @@ def test_replicas_over_time(view):
     assert list(marks(traffic_chart(view), Line)[0].ys) == [2.0, 8.0, 4.0]
     chart = replicas_chart(view)
     assert (
-        "cheapest policy is scheduled for 4.00 $: it keeps the promise 100.0% of the time"
+        "cheapest policy is scheduled for 4.00 $: it meets the SLO 100.0% of the time"
         in chart.finding
     )
     assert chart.rows[0] == ("scheduled", "1 to 3", "4.00", "100.0%")
@@ -139,7 +139,7 @@ def test_every_probe_and_the_bracket(view):
     assert chart.rows[1][-2] == "–"
     assert "at the top: 10 or more" in words(chart)
     finding = probes_chart(replace(view, kept_load=None, broken_load=None)).finding
-    assert "No load was shown to keep the promise, none was shown to break it" in finding
+    assert "No load was shown to meet the SLO, none was shown to break it" in finding
 
 
 def test_the_page_has_what_there_is(view):

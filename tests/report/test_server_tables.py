@@ -38,13 +38,13 @@ def rows_of(table):
 def test_the_terminal_says_where_the_time_goes(vllm):
     text = text_of(vllm)
     assert "Where the mean time to the first token goes" in text
-    assert "What the server says (vllm, 2 scrapes)" in text
+    assert "What the server reports (vllm, 2 scrapes)" in text
     assert rows_of(server_table(vllm.online.server))["output tokens"] == "149"
     assert (
         rows_of(server_table(vllm.online.server))["prompt tokens found in the prefix cache"]
         == "73.8 %"
     )
-    assert vllm.five_lines.limit.endswith("as the server says.")
+    assert vllm.five_lines.limit.endswith("as the server reports.")
 
 
 def test_the_parts_shown_add_up(vllm):
@@ -63,7 +63,7 @@ def test_the_parts_shown_add_up(vllm):
 
 def test_the_page_has_them_too(vllm):
     page_text = render_page(request_page_of(vllm))
-    assert "What the server says" in page_text
+    assert "What the server reports" in page_text
     assert "hand-over" in page_text
 
 

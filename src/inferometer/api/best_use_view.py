@@ -248,7 +248,5 @@ def _table(said: BestUse) -> TextTable:
 
 def _replicas(row: UseRow) -> str:
     if row.n_prefill:
-        return (
-            f"{row.n_prefill} replicas for prompts and {row.n_replicas - row.n_prefill} for answers"
-        )
+        return f"{row.n_prefill} prefill + {row.n_replicas - row.n_prefill} decode replicas"
     return f"{row.n_replicas} replica{'s' * (row.n_replicas > 1)}"

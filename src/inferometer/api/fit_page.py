@@ -93,7 +93,7 @@ def _parameters(parameters: tuple[FittedParameter, ...]) -> TextTable:
     rows = tuple(
         (row.name, row.value, row.interval, row.told_by) for row in map(parameter_row, parameters)
     )
-    header = ("parameter", "value", "90 % interval", "told by")
+    header = ("parameter", "value", "90 % interval", "based on")
     return TextTable(caption="Parameters of a step", header=header, rows=rows)
 
 
@@ -222,7 +222,7 @@ def _knobs(fit: ServerFit) -> TextTable:
         (knob.name, _value(knob.value), _interval(knob), knob.told_by, knob.said)
         for knob in fit.knobs
     )
-    header = ("limit or switch", "taken as", "90 % interval", "told by", "in words")
+    header = ("limit or switch", "taken as", "90 % interval", "based on", "in words")
     return TextTable(caption="Limits and switches of the server", header=header, rows=rows)
 
 

@@ -151,7 +151,7 @@ def fit_served(request: RunRequest, known: ServerKnowledge) -> ServedFit:
 def _named(hardware: HardwareSpec | None, path: Path) -> HardwareSpec:
     if hardware is None:
         raise SpecError(
-            "the files do not say on which device",
+            "the files do not name the device",
             where="--hardware",
             allowed="a device of the catalogue",
             try_=_example(path),

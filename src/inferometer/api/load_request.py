@@ -185,7 +185,7 @@ class Load:
     max_body: Annotated[
         int | None,
         Option(
-            "A longer answer is given up. [1MiB, and 16KiB for each token asked for]",
+            "A longer answer is given up. [1MiB, and 16KiB for each token requested]",
             heading="Limits",
             metavar="SIZE",
             parse=lambda text, where: parse_bytes(text, where=where),

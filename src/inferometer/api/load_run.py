@@ -157,7 +157,7 @@ def _seams(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
                     f"{decoded.n_left_bytes:,} bytes of the raw log were cut when a process was"
                     " killed"
                 ),
-                remedy="none: what they held was asked again",
+                remedy="none: their requests were sent again",
             )
         )
     return tuple(found)

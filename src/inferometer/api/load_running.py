@@ -67,5 +67,5 @@ def _refuse_dead(outcome: watch.LoadOutcome, folder: Path) -> None:
         raise MeasureError(
             f"a client process died: {'; '.join(outcome.dead_processes)}",
             where=str(folder),
-            try_="the same command again: what ended before is kept, and it goes on after it",
+            try_="the same command again: what ended before is stored, and it goes on from there",
         )

@@ -86,9 +86,7 @@ def step_fit(path: Path, question: FitQuestion, *, is_transfer: bool = False) ->
     """
     where = f"--fit {shlex.quote(str(path))}"
     if is_server_fit(path):
-        what = (
-            "a fit of load tests says how a server answers, not how long a step of its model takes"
-        )
+        what = "a fit of load tests describes how a server answers, not how long a step of its model takes"
         raise SpecError(
             what,
             where=where,

@@ -252,7 +252,7 @@ def _device_of(server: ServerFit) -> types.HardwareSpec | None:
 def _known(path: Path, device: types.HardwareSpec | None) -> types.HardwareSpec:
     if device is None:
         raise SpecError(
-            "the fit does not say on which device it was measured",
+            "the fit does not name the device that it was measured on",
             where=f"--fit {shlex.quote(str(path))}",
             allowed="with --hardware, or a fit that states its device",
             try_="--hardware h100_sxm",

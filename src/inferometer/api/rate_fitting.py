@@ -61,7 +61,7 @@ def fit_rate_statistics(
         Too few rates at which the server kept up.
     """
     if known.kernels is None:
-        what = "statistics of rates, which do not say enough of step times alone"
+        what = "statistics of rates, which are not enough for step times alone"
         raise SpecError(
             what,
             where="RUN",

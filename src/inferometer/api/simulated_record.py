@@ -97,9 +97,7 @@ def fit_cautions(deployment: Deployment) -> tuple[Caution, ...]:
     """Why a fit's answer is less than one of steps that were measured on what is asked about."""
     subject = deployment.step_times.subject
     reasons = () if subject is None else subject.reservations(deployment.knobs.policy)
-    remedy = (
-        "inferometer sweep on the device and the engine that are asked about, then inferometer fit"
-    )
+    remedy = "inferometer sweep on this device and engine, then inferometer fit"
     return tuple(Caution(code="FIT_SUBJECT", text=reason, remedy=remedy) for reason in reasons)
 
 

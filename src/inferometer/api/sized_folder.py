@@ -66,7 +66,7 @@ def write_answer(
     """Write the folder of what a sizing picked; nothing where it picked nothing."""
     pick = pick_of(found)
     if pick is None:
-        talk(f"nothing keeps the promise: nothing is written to {folder}")
+        talk(f"nothing meets the SLO: nothing is written to {folder}")
         return
     fleet = fleet_of(
         question,

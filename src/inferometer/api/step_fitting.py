@@ -34,7 +34,7 @@ def fit_steps(request: RunRequest, choice: TableChoice) -> StepTimeModel:
     )
     if served is not None:
         raise SpecError(
-            "a published run of requests, whose steps nobody timed",
+            "a published run of requests, whose steps were not timed",
             where=str(served),
             allowed="with --kernels: the tables of its device's kernels, from which its fit starts",
             try_="--load, after " + suggestions.command("import", served, "--out", "runs/NAME"),

@@ -93,7 +93,7 @@ def _begun(run: Run, path: Path, asked: verify_loads.AskedLoad) -> Run:
     folder = reading.directory_of(path)
     if not raw_log.raw_logs(folder):
         allowed = "a load test with its folder raw/, or the file that another tool wrote itself"
-        raise _other(run, "it has no raw log, so nobody can tell that it was measured", allowed)
+        raise _other(run, "it has no raw log, so nothing proves that it was measured", allowed)
     decoded = load_decoding.decode_load(folder, asked.drawn.plan)
     for name in ("request_index", "intended_send_ns", "sent_ns", "finished_ns"):
         if not np.array_equal(getattr(decoded.requests, name), getattr(run.requests, name)):
@@ -114,7 +114,7 @@ def _of_sweep(
     if run.manifest.model is None or plan is None:
         raise _other(
             run,
-            "it is no sweep that says which model and engine it measured",
+            "it is no sweep that names its model and engine",
             "inferometer sweep or quick",
         )
     believed, seen = (

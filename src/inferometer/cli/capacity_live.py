@@ -59,7 +59,7 @@ class LiveProbe:
         loaded = load_running.run_load(request, drawn, folder, self.objective.percentile_fractions)
         if loaded.is_interrupted:
             raise MeasureError(
-                "somebody stopped the probe", where=str(folder), try_="the same command goes on"
+                "the probe was stopped", where=str(folder), try_="the same command goes on"
             )
         validity.require_valid(loaded.run)
         return probing.reading_of(loaded.run, promises.judge_objective(loaded.run, self.objective))

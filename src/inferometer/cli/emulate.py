@@ -94,7 +94,7 @@ def emulate_sentence(answer: EmulateAnswer) -> str:
         said += f"; step times: {answer.step_times_from}"
         if answer.lateness_p50_s > _MAX_LATENESS_S:
             said += (
-                "\nCAUTION this machine did not keep the pace; try fewer seats (--max-num-seqs) or"
+                "\nCAUTION this machine did not keep the pace; try fewer sequences at once (--max-num-seqs) or"
                 " a larger --time-scale"
             )
     return said if answer.emission_log is None else f"{said}\nDATA   {answer.emission_log}"

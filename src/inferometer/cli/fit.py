@@ -29,7 +29,7 @@ What is found serves `inferometer simulate NAME --fit server.json`; capacity, em
 Somebody's table of a sweep (CSV with prompt or seq, batch, prefill ms, decode ms/tok) is fitted the same way,
 with --model, --dtype and --hardware to say what was measured. So are published tables of closed loops, InferenceX's agg_*.json
 and AIConfigurator's silicon_sample.csv, with --model gpt-oss-120b --hardware h200_sxm --framework vllm --tp 4 to say which of
-their rows; a device without rows is told by the others'.
+their rows; a device without rows is based on the others'.
 
 \b
 Kernels that were timed alone (AIConfigurator's folder of a device) give step times before any step was measured:

@@ -215,7 +215,7 @@ def _facts(summary: PublishedSummary) -> str:
     told = {
         "model": summary.model,
         "hardware": summary.hardware,
-        "asked req/s": _number(summary.offered_requests_per_s),
+        "requested req/s": _number(summary.offered_requests_per_s),
         "concurrency": summary.concurrency,
         "completed": summary.n_completed,
         "failed": summary.n_failed,

@@ -91,7 +91,7 @@ VERBS: Final[dict[str, Verb]] = {
     "show": Verb("inferometer.cli.show", "What does a run say? (in the terminal)"),
     "report": Verb("inferometer.cli.report", "What do runs say? (one offline HTML page)"),
     "compare": Verb(
-        "inferometer.cli.compare", "Are these runs faster than those, or can nobody tell?"
+        "inferometer.cli.compare", "Are these runs faster than those, or is the difference noise?"
     ),
     "quality": Verb(
         "inferometer.cli.quality", "What do fewer bits or 2:4 sparsity cost in quality?"

@@ -200,7 +200,7 @@ def _owned(device: str, bought: _Owned, read: _PriceFile, source: Source) -> Own
     hardware = catalog.find_hardware(device)
     if read.power is None:
         raise SpecError(
-            "nobody says what power costs",
+            "the price of power is not given",
             where=source.where,
             allowed="power with owned",
             try_="power: {usd_per_kwh: 0.11}",

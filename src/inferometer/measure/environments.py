@@ -84,7 +84,7 @@ def find_environment(engine: EngineName) -> EngineEnvironment:
     raise MissingEngineError(
         f"the engine {engine} is not installed: there is no {' or '.join(LIBRARIES[engine])} here,"
         f" and no environment in {folder}",
-        where="the engine asked for",
+        where="the requested engine",
         allowed=(
             f"an interpreter that has it, named by {variable}, or a folder of environments, named"
             f" by {ENGINES_DIR}"

@@ -51,7 +51,7 @@ def this_hardware() -> HardwareSpec:
     host = host_facts(n_threads=n_threads, uses_device=False)
     if host.memory_bytes is None:
         raise SpecError(
-            "nobody says how much memory this machine has",
+            "how much memory this machine has is unknown",
             where="--hardware this",
             try_="--hardware ID",
         )

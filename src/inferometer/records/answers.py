@@ -3,7 +3,7 @@
 Tokens are counted by the server's usage, else by a local tokenizer, else one is taken for each
 chunk; the answer says which. A usage above what can be (``max_tokens``, the bytes) is false: it
 counts nothing, and the answer is marked ``too_many_tokens``. How an answer's tokens are spread over
-its chunks is told by usage that comes with every chunk, by token ids, by one token a chunk where
+its chunks is known from usage that comes with every chunk, by token ids, by one token a chunk where
 the counts agree, or by the tokenizer; where none of them can tell, the chunks' counts are ABSENT.
 """
 

@@ -33,7 +33,7 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
         meaning="the host's name could not be resolved", remedy="check the URL's host"
     ),
     "connect_refused": ExchangeError(
-        meaning="nobody listens on the server's port",
+        meaning="nothing listens on the server's port",
         remedy="start the server, or check the URL's port",
     ),
     "connect_timeout": ExchangeError(
@@ -94,11 +94,11 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
         remedy="--max-body, if it is meant to be so long",
     ),
     "compressed": ExchangeError(
-        meaning="the answer is compressed, though none was asked for",
+        meaning="the answer is compressed, though none was requested",
         remedy="turn compression off on the way",
     ),
     "wrong_content_type": ExchangeError(
-        meaning="the answer is of another kind than asked for",
+        meaning="the answer is of another kind than requested",
         remedy="check the URL and the endpoint",
     ),
     "foreign_answer": ExchangeError(
@@ -120,7 +120,7 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
     "http_error": ExchangeError(
         meaning="the server answered with an error's status",
         remedy=(
-            "check --model, --endpoint and the token; what the server said stands with the cautions"
+            "check --model, --endpoint and the token; the server's own words stand with the cautions"
         ),
     ),
     # the answer's content, found when it is decoded
@@ -139,7 +139,7 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
     ),
     # the client's own doing
     "aborted": ExchangeError(
-        meaning="its user went away, as the workload says",
+        meaning="its user went away, as the workload has it",
         remedy="none",
         status=RequestStatus.ABORTED,
     ),

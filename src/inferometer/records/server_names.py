@@ -47,7 +47,7 @@ class Name(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """A mean duration told by two counters, not by a histogram: time and what it is spread over."""
+    """A mean duration from two counters, not from a histogram: time and what it is spread over."""
 
     took: str
     observed: str

@@ -154,7 +154,7 @@ def state_shares(timeline: SlotTimeline) -> dict[CellState, float]:
 def _recorded(run: Run) -> tuple[StepTable, StepPartTable]:
     if run.steps is None or run.parts is None:
         raise RecordError(
-            "nobody recorded who did what in each step",
+            "who did what in each step was not recorded",
             where=run.manifest.run_id,
             allowed="a simulated run with its step parts",
             try_=suggestions.command(

@@ -49,7 +49,7 @@ def warm_up(evidence: LoadEvidence) -> ValidityReason | None:
     moved = _moved_most(evidence, steady) if n_cut else None
     if moved is None:
         return reason(
-            "warm-up", "VALID", f"{share}; they move no percentile by more than its doubt", ""
+            "warm-up", "VALID", f"{share}; they move no percentile by more than its interval", ""
         )
     factor = max(moved.whole_s / moved.steady_s, moved.steady_s / moved.whole_s)
     text = (

@@ -63,7 +63,7 @@ def token_count(evidence: LoadEvidence) -> ValidityReason | None:
     tokens = evidence.chunks.n_tokens
     unknown = int((tokens == ABSENT).sum())
     counted = f"tokens of {share_text(n_by_chunks, n_counted)} answers were counted by their chunks"
-    spread = f"of {share_text(unknown, len(tokens))} chunks nobody knows how many tokens they hold"
+    spread = f"of {share_text(unknown, len(tokens))} chunks the number of tokens is unknown"
     text = "; ".join(
         said for said, is_so in ((counted, n_by_chunks or not unknown), (spread, unknown)) if is_so
     )

@@ -133,7 +133,7 @@ def loop_lag(evidence: LoadEvidence) -> ValidityReason | None:
         return reason(
             "loop lag",
             "SUSPECT",
-            "nobody recorded how late the client itself was",
+            "how late the client itself was is not recorded",
             "a client that records it",
         )
     late_s = percentile_of(lags.lag_ns, 0.99) / NS_PER_S
@@ -171,7 +171,7 @@ def host_clocks(evidence: LoadEvidence) -> ValidityReason | None:
         return None
     error_s = max(clock.error_s for clock in clocks)
     n_gone = sum(clock.after is None for clock in clocks)
-    gone = f"; {n_gone} were not asked again after the run" if n_gone else ""
+    gone = f"; {n_gone} were not repeated after the run" if n_gone else ""
     text = (
         f"the clocks of the hosts of {len(clocks)} processes may be off by {_ms(error_s)}, of"
         f" {_LATE_S.suspect * 1e3:.0f} ms allowed{gone}"

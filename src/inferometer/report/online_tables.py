@@ -26,7 +26,7 @@ ONLINE_DEFINITIONS: Final = (
     (
         "Validity",
         (
-            "VALID: nothing speaks against the numbers. SUSPECT: some are doubtful. INVALID: they"
+            "VALID: nothing speaks against the numbers. SUSPECT: some may be wrong. INVALID: they"
             " are the client's, not the server's."
         ),
     ),

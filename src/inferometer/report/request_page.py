@@ -248,7 +248,7 @@ def online_sections(online: OnlineView | None, drawn: Drawn) -> tuple[Section, .
         ),
         Section(
             id="server",
-            title="What does the server say?",
+            title="What does the server report?",
             nav="Server",
             tables=server_tables.tables_of(online),
         ),
@@ -258,5 +258,7 @@ def online_sections(online: OnlineView | None, drawn: Drawn) -> tuple[Section, .
             nav="Errors",
             tables=() if errors is None else (errors,),
         ),
-        Section(id="tools", title="What would other tools say?", nav="Other tools", tables=tools),
+        Section(
+            id="tools", title="What would other tools report?", nav="Other tools", tables=tools
+        ),
     )

@@ -75,7 +75,7 @@ DEFINITIONS: Final = (
             " rates. n too small: the run is worth too few."
         ),
     ),
-    ("Absent", f"{ABSENT_TEXT} means that nobody could tell; it is never 0."),
+    ("Absent", f"{ABSENT_TEXT} means unknown; it is never 0."),
 )
 
 

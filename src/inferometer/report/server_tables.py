@@ -92,7 +92,7 @@ def server_table(server: ServerSummary, use: ServerUse | None = None) -> TextTab
     failed = f", {server.n_failed_scrapes:,} failed" if server.n_failed_scrapes else ""
     restarts = f"; it restarted {server.n_restarts} times" if server.n_restarts else ""
     caption = (
-        f"What the server says ({server.kind}, {server.n_scrapes:,} scrapes{failed}{restarts})"
+        f"What the server reports ({server.kind}, {server.n_scrapes:,} scrapes{failed}{restarts})"
     )
     return TextTable(caption=caption, header=("of the run", "mean, highest"), rows=tuple(rows))
 
@@ -119,7 +119,7 @@ def limit_sentence(server: ServerSummary, parts: TtftParts | None) -> str | None
         else [f"KV cache at most {format_fraction(server.kv_usage.highest)} full"]
     )
     said += [] if server.n_preemptions is None else [f"{server.n_preemptions:,} preemptions"]
-    return "; ".join(said) + ", as the server says." if said else None
+    return "; ".join(said) + ", as the server reports." if said else None
 
 
 def _duration(value_s: float | None) -> str:

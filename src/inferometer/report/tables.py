@@ -94,7 +94,7 @@ STATISTICS: Final = (
             " prefill and decode apart."
         ),
     ),
-    ("Absent", f"{ABSENT_TEXT} means that nobody could tell; it is never 0."),
+    ("Absent", f"{ABSENT_TEXT} means unknown; it is never 0."),
 )
 
 
@@ -169,7 +169,9 @@ def parameters_table(view: SweepReportView) -> TextTable | None:
         return None
     rows = tuple((row.name, row.value, row.interval, row.told_by) for row in view.parameters)
     return TextTable(
-        caption="Fitted parameters", header=("parameter", "value", "interval", "told by"), rows=rows
+        caption="Fitted parameters",
+        header=("parameter", "value", "interval", "based on"),
+        rows=rows,
     )
 
 

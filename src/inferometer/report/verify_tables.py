@@ -121,8 +121,8 @@ def promises_table(view: VerifyView) -> TextTable | None:
     if not view.promises:
         return None
     return TextTable(
-        caption="The promise",
-        header=("at", "promise", "predicted", "measured", "verdict"),
+        caption="The SLO",
+        header=("at", "limit", "predicted", "measured", "verdict"),
         rows=tuple(
             (row.at, row.objective, row.predicted, row.measured, row.verdict)
             for row in view.promises

@@ -247,7 +247,10 @@ class Exchange:
     def _cut(self, strike: fault_specs.FaultRule, piece: _Piece) -> None:
         """End the reply before its end."""
         if strike.kind == "error-event" and self.served.asked.is_streaming:
-            data = error_event("the emulator was asked to fail", "InternalServerError", 500) + DONE
+            data = (
+                error_event("the emulator was configured to fail", "InternalServerError", 500)
+                + DONE
+            )
             self._emit(piece._replace(data=data, kind=EmissionKind.END, n_tokens=0, is_last=True))
             return
         if strike.kind == "truncated-sse":

@@ -26,14 +26,14 @@ def refuse_by_fault(rule: FaultRule, line: Line, request: HttpRequest) -> bool:
 
 def _too_many(rule: FaultRule, line: Line, request: HttpRequest) -> None:
     del request
-    body = Refusal(429, "the emulator was asked to be busy", kind="RateLimitError").body()
+    body = Refusal(429, "the emulator was configured to be busy", kind="RateLimitError").body()
     line.reply(429, body, headers={"retry-after": str(math.ceil(s_from_ns(rule.retry_after_ns)))})
 
 
 def _broken(rule: FaultRule, line: Line, request: HttpRequest) -> None:
     del rule, request
     line.reply(
-        500, Refusal(500, "the emulator was asked to fail", kind="InternalServerError").body()
+        500, Refusal(500, "the emulator was configured to fail", kind="InternalServerError").body()
     )
 
 
@@ -41,7 +41,9 @@ def _unavailable(rule: FaultRule, line: Line, request: HttpRequest) -> None:
     del rule, request
     line.reply(
         503,
-        Refusal(503, "the emulator was asked to be away", kind="ServiceUnavailableError").body(),
+        Refusal(
+            503, "the emulator was configured to be away", kind="ServiceUnavailableError"
+        ).body(),
     )
 
 

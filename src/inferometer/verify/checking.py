@@ -203,9 +203,9 @@ def _refuse_early(measured: Measured, sealed_utc: str) -> None:
         )
     except (ValueError, TypeError) as error:
         raise RecordError(
-            f"nobody can tell when {measured.at} was measured: {measured.measured_utc!r}",
+            f"the time is unknown {measured.at} was measured: {measured.measured_utc!r}",
             where=f"run {measured.run_id}",
-            allowed="a run that says when it began, with its time zone",
+            allowed="a run that records when it began, with its time zone",
         ) from error
     if is_early:
         raise RecordError(

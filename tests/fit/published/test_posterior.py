@@ -146,7 +146,7 @@ def test_a_step_time_model_with_its_errors():
         < seen[1].tpot_s
     )
     other = published_step_time(seen, find_hardware("h200_sxm"), n_tensor=2)
-    assert "told by NVIDIA H100" in other.trained_on.hardware
+    assert "based on NVIDIA H100" in other.trained_on.hardware
     step = decode_shape(batch_size=4, context_tokens=300)
     ratio = model.predict(step).duration_s.value / other.predict(step).duration_s.value
     assert 1.15 < ratio < 1.05 * 4.8 / 3.35, "the launch does not shrink with the bandwidth"

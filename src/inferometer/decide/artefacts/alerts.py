@@ -136,7 +136,7 @@ def _fullness(fleet: Fleet, of: str) -> list[Alert]:
         "traffic is beyond what the fleet carries, or a replica is slow: start more replicas"
     )
     shorter = (
-        "more replicas, fewer seats (--max-num-seqs) or shorter contexts; the plan's KV cache is in"
+        "more replicas, fewer sequences at once (--max-num-seqs) or shorter contexts; the plan's KV cache is in"
         " its README"
     )
     return [

@@ -196,7 +196,7 @@ def _kept(fleet: Fleet, of: str) -> Panel:
         if one.percentile_fraction is not None
     ]
     return Panel(
-        "Requests within the promise",
+        "Requests within the SLO",
         "percentunit",
         "Between these two shares; the promise is broken where the upper one is below the line,"
         " kept where the lower one is above it.",

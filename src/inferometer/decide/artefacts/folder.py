@@ -36,7 +36,7 @@ def files_of(fleet: Fleet, packaging: Packaging) -> dict[str, str]:
     Raises
     ------
     SizingError
-        vLLM cannot be told to run what was simulated.
+        vLLM cannot be configured to run what was simulated.
     """
     files = {
         PLAN_FILE: plan_text(fleet),

@@ -152,14 +152,14 @@ def _check_vllm_has(scheduler: SchedulerConfig) -> None:
         "one prefill at a time": scheduler.one_prefill_at_a_time,
         "a contiguous KV cache": scheduler.is_contiguous,
         "swapping": scheduler.preemption_mode == "swap",
-        f"drafts of {scheduler.draft_method}, whose model nobody named": (
+        f"drafts of {scheduler.draft_method}, whose model is not named": (
             scheduler.num_speculative_tokens > 0 and scheduler.draft_method != "ngram"
         ),
     }
     found = [name for name, is_so in problems.items() if is_so]
     if found:
         raise SizingError(
-            f"vLLM {VLLM_VERSION} cannot be told to run {', '.join(found)}",
+            f"vLLM {VLLM_VERSION} cannot be configured to run {', '.join(found)}",
             where="the sizing",
             try_="size without it",
         )

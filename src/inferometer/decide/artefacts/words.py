@@ -26,7 +26,7 @@ FILES = {
         " HOST:PORT …`)"
     ),
     "prometheus.yml": "scrapes the replicas and evaluates the rules",
-    "prometheus-rules.yaml": "recorded series, and alerts from the promise and the predicted range",
+    "prometheus-rules.yaml": "recorded series, and alerts from the SLO and the predicted range",
     "prometheus-adapter.yaml": (
         "offers requests in flight to the autoscaler (for the prometheus-adapter; in its chart:"
         " `rules.external`)"
@@ -46,7 +46,7 @@ def readme(fleet: Fleet, packaging: Packaging, names: list[str]) -> str:
     parts = [
         f"# {packaging.served_name}: {_fleet_of(fleet)}",
         _decision(fleet),
-        "## What was promised, and what the simulation gives",
+        "## The SLO, and what the simulation gives",
         _promises(fleet),
         "## What it rests on",
         "\n".join(f"- {line}" for line in assumptions(fleet, packaging)),
@@ -64,7 +64,7 @@ def assumptions(fleet: Fleet, packaging: Packaging) -> list[str]:
     """What was taken for granted, one sentence each."""
     engine, scheduler = fleet.engine, fleet.scheduler
     sizes = (
-        f"{scheduler.max_num_seqs} seats, {scheduler.max_num_batched_tokens} tokens a step,"
+        f"max_num_seqs {scheduler.max_num_seqs}, {scheduler.max_num_batched_tokens} tokens a step,"
         f" contexts up to {scheduler.max_model_len} tokens"
     )
     switches = (
@@ -97,7 +97,7 @@ def assumptions(fleet: Fleet, packaging: Packaging) -> list[str]:
         ),
         "Latencies: on the server; network and router are not in them.",
         (
-            f"Redundancy: {spare}; to lose one and keep the promise takes"
+            f"Redundancy: {spare}; to lose one and still meet the SLO takes"
             f" {fleet.n_replicas_if_one_fails}."
         ),
         f"Price: {fleet.price_from or 'nobody says'}.",
@@ -144,7 +144,7 @@ def _fleet_of(fleet: Fleet) -> str:
 
 def _promises(fleet: Fleet) -> str:
     rows = [
-        f"| promise | simulated, {fleet.sized_for} step times | interval | verdict |",
+        f"| limit | simulated, {fleet.sized_for} step times | interval | verdict |",
         "|---|---|---|---|",
     ]
     return "\n".join([*rows, *(_promise_row(promise) for promise in fleet.promises)])

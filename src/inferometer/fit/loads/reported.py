@@ -107,7 +107,7 @@ def _by_record(runs: Sequence[Run]) -> ReportedSettings:
             raise ModelError(
                 f"{facts.data_parallel_size} data-parallel replicas",
                 where=run.manifest.run_id,
-                allowed="load tests of one replica: requests do not say which of several answered",
+                allowed="load tests of one replica: requests do not record which replica answered",
                 try_="a load test of one replica, behind its own port",
             )
         named: dict[Limit, int | None] = {

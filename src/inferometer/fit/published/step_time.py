@@ -154,7 +154,7 @@ def _subject(
 
 def _trained_on(seen: Sequence[SimulatedLoad], hardware: HardwareSpec) -> steptime.TrainedOn:
     others = sorted({one.published.hardware.name for one in seen} - {hardware.name})
-    told_by = f", told by {', '.join(others)}" if others else ""
+    told_by = f", based on {', '.join(others)}" if others else ""
     return steptime.TrainedOn(
         run_ids=_files([one.published for one in seen]),
         hardware=f"{hardware.name} ({seen[0].published.framework}{told_by})",

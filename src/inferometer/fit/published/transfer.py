@@ -58,7 +58,7 @@ def transferred(
             raise OutOfRangeError(
                 f"step times cannot be carried from {source.name} to {target.name}",
                 where="--transfer, --hardware",
-                allowed="GPUs: published tables say how these resemble one another",
+                allowed="GPUs: published tables show how these resemble one another",
                 try_=f"inferometer sweep on {target.name}, then inferometer fit",
             )
     engine = replace(fit.engine, tensor_parallel_size=n_tensor)

@@ -168,7 +168,7 @@ def _subject(runs: Sequence[Run]) -> tuple[ModelSpec, EngineSpec]:
             )
         if run.manifest.model is None or run.manifest.plan is None:
             raise ModelError(
-                f"run {run.manifest.run_id} does not say which model or engine it measured",
+                f"run {run.manifest.run_id} does not name the model or engine that it measured",
                 where="the run's manifest",
                 try_="for a table: --model MODEL --dtype DTYPE, and --hardware ID",
             )

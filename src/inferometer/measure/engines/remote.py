@@ -169,7 +169,7 @@ class RemoteEngine:
             last_lines = process.last_lines()
             self.close(patience_s=0.0)
             raise EngineError(
-                f"the engine said nothing for {timeout_s:.0f} s; its last lines were:\n    "
+                f"the engine was silent for {timeout_s:.0f} s; its last lines were:\n    "
                 + "\n    ".join(last_lines),
                 where="its worker process",
                 try_="a smaller point",

@@ -76,7 +76,7 @@ def resolved(load: LoadPlan) -> tuple[str, ...]:
         else:
             return tuple(addresses)
     raise MeasureError(
-        f"nobody answers: {why}", where=where, try_="start the server, or check the URL"
+        f"no answer: {why}", where=where, try_="start the server, or check the URL"
     ) from why
 
 

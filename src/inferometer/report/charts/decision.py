@@ -37,7 +37,7 @@ def pareto_chart(view: DecisionView) -> Chart | None:
         chart_id="pareto",
         title="Throughput per device against speed per user",
         finding=(
-            f"{'Within the promise the' if kept else 'The'} most output per device is"
+            f"{'Within the SLO the' if kept else 'The'} most output per device is"
             f" {format_number(best.device_tokens_per_s.value)} tok/s on {best.device}, at"
             f" {format_number(best.tokens_per_s_per_user.value)} tok/s per user."
         ),
@@ -49,7 +49,7 @@ def pareto_chart(view: DecisionView) -> Chart | None:
                 legend="hollow: SLO not shown to be met",
             ),
         ),
-        header=("device", "offered/s", "tok/s per user", "tok/s per device", "promise"),
+        header=("device", "offered/s", "tok/s per user", "tok/s per device", "SLO"),
         rows=tuple(
             (
                 point.device,
@@ -101,7 +101,7 @@ def limit_cost_chart(view: DecisionView) -> Chart | None:
     ends = [one for one in priced if one.device == first]
     return Chart(
         chart_id="cost-vs-slo",
-        title="Cost against the promise",
+        title="Cost against the SLO",
         finding=(
             f"On {first} this traffic costs {ends[0].usd_per_hour:.2f} $/h at"
             f" {ends[0].limit_ratio:g} times the limits, {ends[-1].usd_per_hour:.2f} $/h at"
@@ -126,7 +126,7 @@ def limit_cost_chart(view: DecisionView) -> Chart | None:
                 legend="located by short runs",
             ),
         ),
-        header=("device", "limits", "promise", "replicas", "$/h"),
+        header=("device", "limits", "SLO", "replicas", "$/h"),
         rows=tuple(
             (
                 one.device,
@@ -209,7 +209,7 @@ def replicas_chart(view: DecisionView) -> Chart | None:
         chart_id="replicas",
         title="Replicas over time",
         finding=(
-            f"The cheapest policy is {cheapest.name}{cost}: it keeps the promise"
+            f"The cheapest policy is {cheapest.name}{cost}: it meets the SLO"
             f" {cheapest.kept_fraction:.1%} of the time."
         ),
         plots=(
@@ -221,7 +221,7 @@ def replicas_chart(view: DecisionView) -> Chart | None:
                 has_brush=True,
             ),
         ),
-        header=("policy", "replicas", "$", "kept, share of the time"),
+        header=("policy", "replicas", "$", "SLO met, share of the time"),
         rows=tuple(
             (
                 policy.name,
@@ -311,7 +311,7 @@ def _probe_marks(
 
 def _bracket_words(view: DecisionView) -> str:
     kept = (
-        "No load was shown to keep the promise"
+        "No load was shown to meet the SLO"
         if view.kept_load is None
         else f"{format_number(view.kept_load)} {view.unit} keep it"
     )

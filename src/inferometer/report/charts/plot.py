@@ -1,8 +1,8 @@
 """What is a chart: axes, marks in the units of the data, and one sentence that it shows?
 
 Marks are drawn by ``charts.svg``. Colours are names of the page's style (``c0`` to ``c7`` for
-series, ``h0`` to ``h7`` for heat), which has them for light, dark and print; a series is told by
-its label and dash too, never by colour alone.
+series, ``h0`` to ``h7`` for heat), which has them for light, dark and print; a series is told from
+others by its label and dash too, never by colour alone.
 """
 
 import math
