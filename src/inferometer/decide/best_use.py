@@ -141,11 +141,24 @@ def _compared(question: SizingQuestion, uses: list[Use], phases: Phases) -> list
         uses.sort(key=lambda use: use.worth_per_s, reverse=True)
         best = uses[0]
         if best.is_close:
-            return uses
+            beside = _beside(question, best, uses, phases)
+            if not beside:
+                return uses
+            uses += beside
+            continue
         capacity = best.capacity if phases.is_past(1) else _closely(question, best, phases)
         uses[0] = best._replace(capacity=capacity, is_close=True)
         if capacity is best.capacity:
             return uses
+
+
+def _beside(question: SizingQuestion, best: Use, uses: list[Use], phases: Phases) -> list[Use]:
+    """The splits next to the best one that were not examined: it was not the best by rough numbers."""
+    seen = {use.n_prefill for use in uses if use.candidate is best.candidate}
+    wanted = (best.n_prefill - 1, best.n_prefill + 1) if best.n_prefill else ()
+    missing = [one for one in wanted if 0 < one < best.n_replicas and one not in seen]
+    located = [(one, _split(question, best, one, phases)) for one in missing if not phases.is_past(1)]
+    return [best._replace(n_prefill=one, capacity=it, is_close=False) for one, it in located if it]
 
 
 def _splits(question: SizingQuestion, use: Use, phases: Phases) -> tuple[Sequence[Use], bool]:
