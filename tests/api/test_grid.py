@@ -20,8 +20,8 @@ def test_a_grid_equals_the_single_answers() -> None:
     ]
     for point in grid.points:
         alone = im.predict(MODEL, prompt=1024, **point.values)  # type: ignore[arg-type]
-        assert point.numbers["tpot_s"] == alone.datasheet.speeds.tpot_s
-        assert point.numbers["ttft_s"] == alone.datasheet.speeds.ttft_s
+        assert point.numbers["tpot_s"] == alone.fitted.tpot_s
+        assert point.numbers["ttft_s"] == alone.fitted.ttft_s
 
 
 def test_a_simulated_grid_equals_the_single_simulations_and_keeps_their_order() -> None:

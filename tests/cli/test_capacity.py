@@ -20,6 +20,7 @@ QUESTION = (
     "2000",
     "--resolution",
     "0.2",
+    "--datasheet",
 )
 
 

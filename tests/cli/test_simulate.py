@@ -15,7 +15,7 @@ from inferometer.records.reading import read_run
 from inferometer.records.types import RequestStatus
 
 SMOLLM2 = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
-LLAMA = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--requests", 300)
+LLAMA = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--datasheet", "--requests", 300)
 
 
 def answered(*arguments, folder, exit_code=0):

@@ -13,6 +13,7 @@ LLAMA = (
     "llama-3.1-8b",
     "--hardware",
     "h100_sxm",
+    "--datasheet",
     "--max-num-seqs",
     16,
     "--requests",

@@ -7,7 +7,17 @@ from command_line import check_refused, run
 
 from inferometer.records.reading import read_run
 
-LLAMA = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--requests", 200, "--rate", 10)
+LLAMA = (
+    "simulate",
+    "llama-3.1-8b",
+    "--hardware",
+    "h100_sxm",
+    "--datasheet",
+    "--requests",
+    200,
+    "--rate",
+    10,
+)
 POOLS = ("--prefill-replicas", 1, "--replicas", 2)
 
 

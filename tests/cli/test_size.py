@@ -33,6 +33,7 @@ SMALL = (
     "200",
     "--jobs",
     "1",
+    "--datasheet",
 )
 EASY = "ttft:p95<4s, tpot:p95<200ms"
 

@@ -29,7 +29,7 @@ def test_csv_has_a_line_for_each_point_and_for_one_answer_too(tmp_path: Path) ->
     assert [row["batch"] for row in rows] == ["1", "8"]
     assert float(rows[1]["tpot_s"]) > float(rows[0]["tpot_s"])
     (alone,) = csv.DictReader(io.StringIO(run(*options, folder=tmp_path).stdout))
-    assert float(alone["datasheet.speeds.tpot_s.value"]) == float(rows[0]["tpot_s"])
+    assert float(alone["fitted.tpot_s.value"]) == float(rows[0]["tpot_s"])
 
 
 @pytest.mark.parametrize("name", ["length", "batch", "tp", "precision"])

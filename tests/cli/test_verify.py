@@ -311,7 +311,7 @@ def test_what_size_writes_is_sealed(folder):
         "--max-num-batched-tokens", "8192", "--probe-requests", "100", "--executor", "inline", "--out", "fleet", folder=folder,
     )  # fmt: skip
     said = answer_of(verify("fleet/verify.toml", "--seal-only", folder=folder))
-    assert said["experiment"]["seal"]["belief"]["basis"] == "datasheet"
+    assert said["experiment"]["seal"]["belief"]["basis"] == "published"
     assert [promise["claim"]["objective"] for promise in said["experiment"]["promises"]] == [
         "ttft:p95<5000ms"
     ]

@@ -1,10 +1,10 @@
 """What is said of the servers that were simulated, and of where their numbers are from?"""
 
 from dataclasses import asdict, dataclass
-from typing import Literal
 
 import msgspec
 
+from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.records.handovers import HandoverSummary, summarise_handovers
 from inferometer.records.types import Run
 from inferometer.simulate.cluster_config import ClusterConfig, Router
@@ -33,7 +33,7 @@ class DeploymentView:
     """Of the engine's scheduler, under its own names."""
     n_kv_blocks: int
     kv_blocks_from: str
-    step_times_basis: Literal["fitted", "datasheet"]
+    step_times_basis: Basis
     step_times_from: str
     n_replicas: int
     data_parallel_size: int

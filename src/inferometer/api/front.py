@@ -81,7 +81,7 @@ def predict(
     Example
     -------
     >>> predict("llama-3.1-8b", hardware="h100_sxm", batch=32).basis
-    'datasheet'
+    'published'
     """
     with heard_by(progress):
         answer: PredictAnswer | GridAnswer = _asked(PREDICT, {"model": model, **options})

@@ -16,5 +16,9 @@ TRANSFER_OPTION: Final = Option(
     "Carry the step times of --fit over to another device or --tp, with wider intervals.",
     heading="Hardware",
 )
+DATASHEET_OPTION: Final = Option(
+    "Step times of the datasheet, though published rows of such devices tell more.",
+    heading="Hardware",
+)
 TP_FLAGS: Final = ("--tp", "--tensor-parallel-size")
 KV_DTYPE_FLAGS: Final = ("--kv-dtype", "--kv-cache-dtype")

@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 
 from inferometer.api import named_fit, server_fits
 from inferometer.api.model_options import (
+    DATASHEET_OPTION,
     FORMATS,
     KV_DTYPE_FLAGS,
     MODEL_OPTION,
@@ -24,6 +25,7 @@ from inferometer.api.prediction import (
 from inferometer.api.question import Option
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerFit
+from inferometer.fit.published.efficiencies import published_steps
 from inferometer.inputs import catalog, resolve, types
 from inferometer.inputs.types import AskedFormat, DType
 from inferometer.measure.this_machine import this_hardware
@@ -142,6 +144,7 @@ class Predict:
         ),
     ] = None
     transfer: Annotated[bool, TRANSFER_OPTION] = False
+    datasheet: Annotated[bool, DATASHEET_OPTION] = False
     what_if: Annotated[
         bool, Option("Add what the usual changes would gain.", heading="Output", is_common=True)
     ] = False
@@ -151,8 +154,8 @@ class Predict:
 def predict(question: Predict) -> PredictAnswer:
     """Parameters, memory, largest batch, bounds, TTFT, TPOT, throughput, cost and energy of a static batch.
 
-    An answer says what it rests on: *datasheet*, *measured ceilings* (``hardware="this"``) or
-    *fitted* (``fit``), always with an interval.
+    An answer says what it rests on: *published* rows, *datasheet*, *measured ceilings*
+    (``hardware="this"``) or *fitted* (``fit``), always with an interval.
 
     Raises
     ------
@@ -167,11 +170,18 @@ def predict(question: Predict) -> PredictAnswer:
         price=_price(question.usd_per_hour),
         utilization_fraction=utilization_fraction,
     )
-    fitted = _fitted(asked.fit, scenario)
+    published = _published(question, asked, scenario)
+    fitted = _fitted(asked.fit or published, scenario)
     is_measured = question.hardware == "this"
     return PredictAnswer(
         basis=(
-            "fitted" if fitted is not None else "measured ceilings" if is_measured else "datasheet"
+            "published"
+            if published is not None
+            else "fitted"
+            if fitted is not None
+            else "measured ceilings"
+            if is_measured
+            else "datasheet"
         ),
         datasheet=sheet,
         fitted=fitted,
@@ -277,6 +287,19 @@ def _check_measured(question: Predict) -> None:
                 f"the same command without {changed}, or without --fit, which the datasheet answers"
             ),
         )
+
+
+def _published(question: Predict, asked: _Asked, scenario: Scenario) -> StepTimeModel | None:
+    """Step times of published rows; None where a fit is named or the steps are none of a table's."""
+    is_plain = (
+        scenario.used_plan.n_pipeline == 1
+        and not (question.ep or question.sparsity)
+        and question.speculative is None
+        and question.prefix_hit == 0
+    )
+    if asked.fit is not None or question.datasheet or question.hardware == "this" or not is_plain:
+        return None
+    return published_steps(asked.model, asked.engine, asked.hardware, "vllm")
 
 
 def _fitted(fit: StepTimeModel | ServerFit | None, scenario: Scenario) -> FittedSpeeds | None:

@@ -164,6 +164,9 @@ def _best_changes(rows: tuple[WhatIfRow, ...]) -> list[str]:
 
 def _trust(answer: PredictAnswer) -> str:
     fitted = answer.fitted
+    if answer.basis == "published" and fitted is not None:
+        beyond = f"; OUTSIDE these rows: {fitted.outside_why}" if fitted.outside_why else ""
+        return f"{fitted.origin}; 90 % intervals{beyond}"
     if fitted is not None and fitted.reservations:
         outside = (
             [f"OUTSIDE what the fit was checked on: {fitted.outside_why}"]

@@ -48,6 +48,8 @@ class FittedSpeeds:
     reservations: tuple[str, ...]
     """Why this is less than a measurement of what is asked about: carried over from another
     device, or not stated of what."""
+    origin: str | None = None
+    """What was fitted, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +76,11 @@ class WhatIfRow:
 class PredictAnswer(Answer):
     """Everything that is predicted.
 
-    ``basis`` says from what the headline comes: a datasheet, ceilings measured here, or a fit.
+    ``basis`` says from what the headline comes: a datasheet, ceilings measured here, published
+    rows, or a fit.
     """
 
-    basis: Literal["datasheet", "measured ceilings", "fitted"]
+    basis: Literal["datasheet", "measured ceilings", "published", "fitted"]
     datasheet: DatasheetPrediction
     fitted: FittedSpeeds | None
     sparsity: WhatIfRow | None
@@ -114,6 +117,7 @@ def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSp
         outside_why="; ".join(dict.fromkeys(reasons)) or None,
         subject=subject,
         reservations=subject.reservations(),
+        origin=model.trained_on.hardware,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from inferometer.api import cluster, server as servers_
 from inferometer.api.question import DURATION, Option
 from inferometer.errors import SpecError
-from inferometer.perfmodel.steptime_levels import datasheet_levels
+from inferometer.fit.published.efficiencies import known_levels
 from inferometer.simulate import disaggregated_deployment as pools
 from inferometer.simulate.deployment import Deployment, deploy
 from inferometer.simulate.disaggregation_config import (
@@ -137,7 +137,7 @@ def _pair(server: Deployment, options: PrefillReplicas) -> tuple[Deployment, Dep
 def _changed(server: Deployment, n_devices: int | None, own: tuple[str, ...]) -> Deployment:
     engine, step_times, knobs = server.engine, server.step_times, server.knobs
     if n_devices is not None and n_devices != engine.tensor_parallel_size:
-        if server.hardware is None or step_times.basis != "datasheet":
+        if server.hardware is None or step_times.basis == "fitted":
             raise SpecError(
                 f"{n_devices} devices",
                 where="--prefill-tp",
@@ -145,7 +145,14 @@ def _changed(server: Deployment, n_devices: int | None, own: tuple[str, ...]) ->
                 try_="--hardware ID without --fit",
             )
         engine = replace(engine, tensor_parallel_size=n_devices)
-        step_times = datasheet_levels(server.model, engine, server.hardware)
+        step_times = known_levels(
+            server.model,
+            engine,
+            server.hardware,
+            framework=knobs.policy,
+            n_sharing=knobs.data_parallel_size,
+            is_datasheet=step_times.basis == "datasheet",
+        )
     named = dict(servers_.own_knob(text, where="--prefill-set") for text in own)
     return deploy(
         server.model,

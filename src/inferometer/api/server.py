@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from inferometer.api import named_fit, server_fits
 from inferometer.api.model_options import (
+    DATASHEET_OPTION,
     FORMATS,
     KV_DTYPE_FLAGS,
     MODEL_OPTION,
@@ -15,9 +16,10 @@ from inferometer.api.model_options import (
 )
 from inferometer.api.question import Option
 from inferometer.errors import SpecError
+from inferometer.fit.published.efficiencies import known_levels
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.types import AskedFormat, DType, EngineSpec, HardwareSpec
-from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels, fitted_levels
+from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
 from inferometer.simulate import serving_config
 from inferometer.simulate.deployment import Deployment, Knobs, deploy
 
@@ -113,6 +115,7 @@ class Server:
         ),
     ] = None
     transfer: Annotated[bool, TRANSFER_OPTION] = False
+    datasheet: Annotated[bool, DATASHEET_OPTION] = False
     dtype: Annotated[
         DType | None,
         Option(
@@ -198,7 +201,7 @@ def deployment_of(server: Server, *, n_sharing: int = 1) -> Deployment:
             server.fit, server.model, server.stated(), _knobs(server, None, n_sharing)
         )
     model = resolve.resolve_model(server.model, load_format="dummy")
-    found = step_times_of(server, model, hardware)
+    found = step_times_of(server, model, hardware, n_sharing=n_sharing)
     knobs = _knobs(server, found.times, n_sharing)
     return deploy(model.spec, found.times.engine, found.hardware, found.times, knobs)
 
@@ -222,9 +225,13 @@ class Steps(NamedTuple):
 
 
 def step_times_of(
-    server: Server, model: resolve.ResolvedModel, hardware: HardwareSpec | None
+    server: Server,
+    model: resolve.ResolvedModel,
+    hardware: HardwareSpec | None,
+    *,
+    n_sharing: int = 1,
 ) -> Steps:
-    """How long do steps of this model take: as a fit says, else the datasheet of a device?
+    """How long do steps of this model take: by a fit, else by published rows or a datasheet?
 
     Raises
     ------
@@ -243,7 +250,15 @@ def step_times_of(
             device="cpu" if hardware.kind == "cpu" else "cuda",
             tensor_parallel_size=server.tp or 1,
         )
-        return Steps(datasheet_levels(model.spec, engine, hardware), hardware)
+        times = known_levels(
+            model.spec,
+            engine,
+            hardware,
+            framework=server.policy or Knobs().policy,
+            n_sharing=n_sharing,
+            is_datasheet=server.datasheet,
+        )
+        return Steps(times, hardware)
     raise SpecError(
         "nothing says how long a step takes",
         where="--hardware, --fit",

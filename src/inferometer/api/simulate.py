@@ -61,9 +61,9 @@ class Simulate:
 def simulate(question: Simulate) -> SimulateAnswer:
     """Throughput, TTFT, TPOT, E2E of this traffic on this server, and is the SLO met?
 
-    The scheduler is the engine's own, step by step; step times are those of a fit or of a
-    datasheet, and the same requests are simulated at both ends of their interval; of a fit to
-    load tests, on 19 draws from its posterior.
+    The scheduler is the engine's own, step by step; step times are those of a fit, of published
+    rows or of a datasheet. The same requests are simulated on 19 draws of what a fit or published
+    rows leave open; of a datasheet at both ends.
 
     Raises
     ------

@@ -103,7 +103,7 @@ def fit_cautions(deployment: Deployment) -> tuple[Caution, ...]:
 
 def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:
     """What the numbers rest on, where that is less than a measurement."""
-    if deployment.step_times.basis == "fitted":
+    if deployment.step_times.basis != "datasheet":
         return fit_cautions(deployment)
     return (
         Caution(

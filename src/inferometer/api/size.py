@@ -18,7 +18,13 @@ from inferometer.api import (
 from inferometer.api.capacity import REQUIRED_SLO
 from inferometer.api.fleet import FleetOptions, check_searched, fleets_of
 from inferometer.api.gate import gate_of
-from inferometer.api.model_options import FORMATS, MODEL_OPTION, TP_FLAGS, TRANSFER_OPTION
+from inferometer.api.model_options import (
+    DATASHEET_OPTION,
+    FORMATS,
+    MODEL_OPTION,
+    TP_FLAGS,
+    TRANSFER_OPTION,
+)
 from inferometer.api.progress import talk
 from inferometer.api.question import Option, words_of
 from inferometer.api.server import Settings
@@ -31,6 +37,7 @@ from inferometer.decide.fleets import Fleets
 from inferometer.errors import SizingError, SpecError
 from inferometer.inputs import prices, resolve
 from inferometer.inputs.types import DType
+from inferometer.simulate.deployment import Pace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +92,7 @@ class Size:
         ),
     ] = ()
     transfer: Annotated[bool, TRANSFER_OPTION] = False
+    datasheet: Annotated[bool, DATASHEET_OPTION] = False
     prices: Annotated[
         Path | None,
         Option(
@@ -130,10 +138,15 @@ class Size:
     sure: Annotated[
         bool,
         Option(
-            "As many replicas as meet the SLO at the slow end of the step times too.",
+            "As many replicas as meet the SLO at the slow end of the step times too. [where"
+            " published rows or a fit tell these]",
             heading="Limits",
             is_common=True,
         ),
+    ] = False
+    likely: Annotated[
+        bool,
+        Option("As many replicas as meet the SLO at the likely step times.", heading="Limits"),
     ] = False
     over_time: OverTime = field(default_factory=OverTime)
     probe_requests: Annotated[
@@ -178,7 +191,8 @@ def size(question: Size) -> SizeAnswer:
         return replace(used, gate=gate_of(question.fleet.gate))
     n_devices = len({one.offer.hardware.hardware_id for one in tried.possible})
     share = limit.share(executors.share_of_part(where, n_devices))
-    asked = asked._replace(question=replace(asked.question, time_limit=share))
+    pace = _pace(question, tried)
+    asked = asked._replace(question=replace(asked.question, time_limit=share, pace=pace))
     talk(
         f"{len(tried.possible)} kinds of replica to try on {n_devices}"
         f" device{'s' * (n_devices > 1)}, at most {share.limit_s:.3g} s of computing for each"
@@ -209,6 +223,12 @@ def size(question: Size) -> SizeAnswer:
             question.out, asked.question, found, utilization_fraction, is_forced=question.force
         )
     return answer
+
+
+def _pace(question: Size, tried: candidates.Candidates) -> Pace:
+    """At which step times the SLO is to be met: slow ones, unless all that is known is too vague."""
+    is_known = all(one.deployment.step_times.basis != "datasheet" for one in tried.possible)
+    return "slow" if question.sure or (is_known and not question.likely) else "likely"
 
 
 def _sought(question: Size) -> Sought:
@@ -273,7 +293,12 @@ def _candidates(
     tried, spec = _tried(question), resolved.spec
     grid = sizing_offers.grid_of(tried, resolved)
     offers = sizing_offers.offers_of(
-        question.gpus, table, fits, spec, sizing_offers.asked_of_fits(tried, question.given)
+        question.gpus,
+        table,
+        fits,
+        spec,
+        sizing_offers.asked_of_fits(tried, question.given),
+        is_datasheet=question.datasheet,
     )
     found = candidates.candidates_of(spec, offers, grid, fleets)
     if not found.possible:

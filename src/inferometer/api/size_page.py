@@ -321,7 +321,9 @@ def _refused(answer: SizeAnswer) -> list[tuple[str, str]]:
 def _would_need(pace: PaceRow, pick: KindRow) -> str:
     if pace.n_replicas is None:
         return ", no number of replicas meets it" if pace.is_examined else ""
-    return "" if pace.n_replicas <= pick.n_replicas else f", {_replicas(pace.n_replicas)} needed"
+    if pace.n_replicas > pick.n_replicas:
+        return f", {_replicas(pace.n_replicas)} needed"
+    return f" with {pace.n_replicas:,} too" if pace.n_replicas < pick.n_replicas else ""
 
 
 def _failure(answer: SizeAnswer) -> list[str]:

@@ -52,6 +52,8 @@ def offers_of(
     fits: Sequence[Fit],
     model: types.ModelSpec,
     asked: Mapping[str, object] = _NOTHING,
+    *,
+    is_datasheet: bool = False,
 ) -> list[Offer]:
     """The devices that are named, each with its prices; one that somebody fitted is offered with those fits alone.
 
@@ -70,7 +72,12 @@ def offers_of(
     owned = {} if table is None else table.owned
     rents = zip(devices, prices.rents_of(devices, table), strict=True)
     priced = [
-        Offer(hardware=device, price=rent, owned=owned.get(device.hardware_id))
+        Offer(
+            hardware=device,
+            price=rent,
+            owned=owned.get(device.hardware_id),
+            is_datasheet=is_datasheet,
+        )
         for device, rent in rents
     ]
     fitted = [_fitted(fit, priced, model, asked) for fit in fits]

@@ -16,6 +16,7 @@ from inferometer.api.prediction import PredictAnswer
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog
+from inferometer.perfmodel.datasheet import DatasheetPrediction, sheet_at
 from inferometer.records.request_summaries import RequestSummary
 from inferometer.stats.estimate import Estimate
 
@@ -35,11 +36,7 @@ def _of_prediction(answer: PredictAnswer) -> Headline:
             "tpot_s": speeds.tpot_s,
             "e2e_s": _sum(speeds.ttft_s, speeds.tpot_s, n_output - 1),
             "decode_tokens_per_s": speeds.decode_tokens_per_s,
-            "output_tokens_per_s": sheet.speeds.output_tokens_per_s if fitted is None else None,
-            "total_tokens_per_s": sheet.speeds.total_tokens_per_s if fitted is None else None,
-            "mbu_fraction": sheet.speeds.mbu_fraction if fitted is None else None,
-            "mfu_fraction": sheet.speeds.mfu_fraction if fitted is None else None,
-            "usd_per_million_tokens": sheet.costs.usd_per_million_tokens,
+            **_rates(sheet if fitted is None else sheet_at(sheet, speeds.ttft_s, speeds.tpot_s)),
             "memory_bytes": _exact(sheet.sizes.memory.total_bytes - sheet.sizes.memory.free_bytes),
         },
         words={
@@ -48,6 +45,17 @@ def _of_prediction(answer: PredictAnswer) -> Headline:
             "fits": "yes" if sheet.sizes.memory.fits else "no",
         },
     )
+
+
+def _rates(sheet: DatasheetPrediction) -> dict[str, Estimate | None]:
+    speeds = sheet.speeds
+    return {
+        "output_tokens_per_s": speeds.output_tokens_per_s,
+        "total_tokens_per_s": speeds.total_tokens_per_s,
+        "mbu_fraction": speeds.mbu_fraction,
+        "mfu_fraction": speeds.mfu_fraction,
+        "usd_per_million_tokens": sheet.costs.usd_per_million_tokens,
+    }
 
 
 def _exact(value: float) -> Estimate:

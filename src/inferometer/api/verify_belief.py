@@ -13,7 +13,8 @@ from inferometer.inputs import catalog, resolve
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.verify_plan import ServerTable
 from inferometer.perfmodel.steptime import FIT_NAME
-from inferometer.verify.seals import Basis, Belief, sha256_of
+from inferometer.perfmodel.steptime_levels import Basis
+from inferometer.verify.seals import Belief, sha256_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

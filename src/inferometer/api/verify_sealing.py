@@ -80,7 +80,12 @@ def predict_points(
     if asked.fit is not None:
         said = _fitted(asked.fit, asked, model, hardware, steps)
     else:
-        paces = (levels.likely, levels.fast, levels.slow)
+        paces = (
+            levels.likely,
+            levels.fast,
+            levels.slow,
+            *(draw.steps for draw in levels.draws),
+        )
         each = (
             [steptime_arrays.shape_duration_s(pace, step.shape) for pace in paces] for step in steps
         )

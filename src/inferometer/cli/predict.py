@@ -38,8 +38,8 @@ Another device is answered with --transfer: step times are carried over as far a
 def command(question: predict.Predict, *, as_json: bool) -> None:
     """What would MODEL do on a device: parameters, memory, largest batch, bounds, TTFT, TPOT, throughput, cost, energy?
 
-    Answers say what they rest on: *datasheet*, *measured ceilings* (--hardware this) or *fitted*
-    (--fit), always with an interval. Exit 6: it does not fit; the smallest --tp that does is named.
+    Answers say what they rest on: *published* rows of such devices, *datasheet*, *measured
+    ceilings* (--hardware this) or *fitted* (--fit), always with an interval. Exit 6: it does not fit; the smallest --tp that does is named.
     """
     with heard():
         answer = predict.predict(question)

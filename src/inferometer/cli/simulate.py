@@ -40,9 +40,10 @@ def command(question: simulate.Simulate, *, as_json: bool) -> None:
 
     Throughput, TTFT, TPOT, E2E, and is the objective met?
 
-    The scheduler is the engine's own, step by step; step times are those of a fit (--fit) or of a
-    datasheet (--hardware), and the same requests are simulated at both ends of what is known of
-    them; of a fit to load tests, on 19 servers that may be the one.
+    The scheduler is the engine's own, step by step; step times are those of a fit (--fit), or
+    those that published rows of such devices tell (--hardware; --datasheet: the datasheet alone).
+    The same requests are simulated on 19 servers that may be the one; of a datasheet, at both ends
+    of what it leaves open.
     """
     with heard():
         answer = simulate.simulate(question)

@@ -7,10 +7,11 @@ from typing import Final
 
 from inferometer.decide.fleets import Alike, Fleets
 from inferometer.errors import SpecError, TooLargeError
+from inferometer.fit.published.efficiencies import known_levels
 from inferometer.inputs.prices import OwnedPrice
 from inferometer.inputs.types import Constant, DType, EngineSpec, HardwareSpec, ModelSpec, PriceSpec
 from inferometer.perfmodel.memory import DEFAULT_UTILIZATION
-from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels
+from inferometer.perfmodel.steptime_levels import StepTimes
 from inferometer.simulate.deployment import Deployment, Knobs, deploy, requested_plan
 from inferometer.simulate.serving_config import check_knob
 
@@ -35,8 +36,10 @@ class Offer:
     """Of one device at work, as somebody measured it (W); None: that of the datasheet, which is
     an upper bound."""
     step_times: StepTimes | None = None
-    """Fitted ones; None: those of the datasheet. They hold for one number format and number of
-    devices."""
+    """Fitted ones; None: those of published rows or the datasheet. They hold for one number format
+    and number of devices."""
+    is_datasheet: bool = False
+    """Those of the datasheet, whatever rows were published."""
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -248,7 +251,14 @@ def _candidate(
     if model.attention.n_heads % tp:
         return refusal(f"tensor parallelism does not divide its {model.attention.n_heads} heads")
     try:
-        step_times = offer.step_times or datasheet_levels(model, engine, offer.hardware)
+        step_times = offer.step_times or known_levels(
+            model,
+            engine,
+            offer.hardware,
+            framework=knobs.policy,
+            n_sharing=knobs.data_parallel_size,
+            is_datasheet=offer.is_datasheet,
+        )
         deployment = deploy(model, engine, offer.hardware, step_times, knobs)
         return Candidate(offer=offer, deployment=deployment, own=tuple(knobs.own.items()))
     except TooLargeError as error:

@@ -6,7 +6,7 @@ published for other machines (``scenario.LIKELY``, ``WORST``).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from inferometer.inputs.catalog import unsourced_constants
@@ -184,6 +184,34 @@ def predict_scenario(
         costs=costs,
         cautions=_cautions(scenario, sizes, costs),
     )
+
+
+def sheet_at(sheet: DatasheetPrediction, ttft_s: Estimate, tpot_s: Estimate) -> DatasheetPrediction:
+    """The same question with these latencies: rates, utilisation and costs follow."""
+    scenario, before = sheet.scenario, sheet.speeds
+    n_gaps, n_prompt = scenario.output_tokens - 1, scenario.prompt_tokens
+
+    def duration(first: float, gap: float) -> float:
+        return first + n_gaps * gap
+
+    whole_s = replace(
+        ttft_s,
+        value=duration(ttft_s.value, tpot_s.value),
+        low=duration(ttft_s.low or ttft_s.value, tpot_s.low or tpot_s.value),
+        high=duration(ttft_s.high or ttft_s.value, tpot_s.high or tpot_s.value),
+    )
+    n_output = scenario.batch_size * scenario.output_tokens
+    speeds = Speeds(
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        tokens_per_s_per_user=tpot_s.inverted(),
+        decode_tokens_per_s=tpot_s.inverted(scenario.batch_size),
+        output_tokens_per_s=whole_s.inverted(n_output),
+        total_tokens_per_s=whole_s.inverted(n_output + scenario.batch_size * n_prompt),
+        mbu_fraction=tpot_s.inverted(before.mbu_fraction.value * before.tpot_s.value),
+        mfu_fraction=ttft_s.inverted(before.mfu_fraction.value * before.ttft_s.value),
+    )
+    return replace(sheet, speeds=speeds, costs=_costs(scenario, speeds, sheet.costs.price))
 
 
 def memory_question(

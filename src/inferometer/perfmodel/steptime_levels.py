@@ -1,10 +1,11 @@
 """Step times as expected and at both ends of their interval, from a fit or from a datasheet."""
 
 from dataclasses import asdict, dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs.types import DTYPE_BITS, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.communication import ParallelPlan, all_gather, step_traffic
@@ -13,6 +14,7 @@ from inferometer.perfmodel.roofline import peaks_of
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Efficiency, scaled_peaks
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn, arrays_of
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, slowed
+from inferometer.perfmodel.steptime_draws import StepDraw, drawn_steps
 from inferometer.perfmodel.steptime_limits import BoxRange, nearest
 from inferometer.perfmodel.steptime_terms import StepParameters
 from inferometer.perfmodel.types import decode_shape, prefill_shape
@@ -24,11 +26,16 @@ _TYPICAL_BATCHES: Final = (1, 8, 64)
 _TYPICAL_TOKENS: Final = 512
 
 
+Basis: TypeAlias = Literal["fitted", "published", "datasheet"]
+"""From what step times are: a fit that the user names, published rows whose fit is in the package,
+or a datasheet."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
     """Expected step times, and both ends of their interval."""
 
-    basis: Literal["fitted", "datasheet"]
+    basis: Basis
     origin: str
     engine: EngineSpec
     likely: StepTimeArrays
@@ -43,6 +50,10 @@ class StepTimes:
     it."""
     subject: FitSubject | None = None
     """What was fitted; None of a datasheet."""
+    n_sharing: int = 1
+    """Replicas that share their experts and take each step together."""
+    draws: tuple[StepDraw, ...] = ()
+    """Machines that may as well be the one, the fastest first; none of a datasheet."""
 
 
 def datasheet_levels(
@@ -79,28 +90,27 @@ def datasheet_levels(
         likely=likely,
         fast=fast,
         slow=slow,
+        n_sharing=n_sharing,
     )
 
 
-def fitted_levels(fit: StepTimeModel) -> StepTimes:
-    """Step times of a fit, all faster or all slower by the uncertainty of a single step.
+def fitted_levels(fit: StepTimeModel, *, n_sharing: int = 1) -> StepTimes:
+    """Step times of a fit, and the machines that they may as well be those of.
 
-    The uncertainty of many steps is not larger.
+    ``n_sharing`` replicas share their experts, and take each step together.
 
     Raises
     ------
     ModelError
-        The model says nothing of its doubt.
+        The fit does not state its uncertainty.
     """
     if not fit.doubts:
         raise ModelError(
-            "these step times have no doubt",
+            "these step times have no uncertainty",
             where="doubts",
             allowed="a fit's",
             try_="--hardware, for a datasheet's",
         )
-    likely = arrays_of(fit)
-    doubt_ratio = _uncertainty_ratio(fit)
     subject = fit.subject or NOTHING_STATED
     hardware = fit.trained_on.hardware or "a device that is not named"
     carried = (
@@ -108,19 +118,26 @@ def fitted_levels(fit: StepTimeModel) -> StepTimes:
         if subject.transferred_from is None
         else f", transferred from {subject.transferred_from} to {subject.device}"
     )
+
+    def arrays(model: StepTimeModel) -> StepTimeArrays:
+        return lockstep_arrays(model, n_replicas=n_sharing)
+
+    draws = drawn_steps(fit, arrays)
     return StepTimes(
         basis="fitted",
         origin=(
             f"fitted to {fit.trained_on.n_observations} step times on {hardware}{carried}, within a"
-            f" factor of {doubt_ratio:.2f}"
+            f" factor of {_uncertainty_ratio(fit):.2f}"
         ),
         engine=fit.engine,
-        likely=likely,
-        fast=slowed(likely, 1 / doubt_ratio),
-        slow=slowed(likely, doubt_ratio),
+        likely=arrays(fit),
+        fast=draws[0].steps,
+        slow=draws[-1].steps,
         box=fit.box,
         front_end_s=None if fit.front_end_s is None else fit.front_end_s.value,
         subject=subject,
+        n_sharing=n_sharing,
+        draws=draws,
     )
 
 
@@ -224,6 +241,33 @@ def _assumed(value: float) -> Estimate:
 # chosen more often takes longer.
 
 
+def check_sharing(model: ModelSpec, n_devices: int, n_replicas: int) -> None:
+    """Refuse replicas that cannot share their experts.
+
+    Raises
+    ------
+    SpecError
+        A dense model (its replicas need not wait for one another), or replicas that are themselves
+        split.
+    """
+    if n_replicas == 1:
+        return
+    where = "--data-parallel-size"
+    if model.moe is None:
+        raise SpecError(
+            f"{model.model_id!r} is dense: its replicas share no experts, and each steps by itself",
+            where=where,
+            allowed="a mixture of experts",
+            try_=suggestions.flags("--replicas", n_replicas),
+        )
+    if n_devices > 1:
+        raise SpecError(
+            f"{n_replicas} replicas of {n_devices} devices that share experts",
+            where=where,
+            allowed="--tp 1",
+        )
+
+
 def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
     """Step times of a replica of the group, given its own statistics and the rows of all.
 
@@ -239,12 +283,7 @@ def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
     spec, physical = model.model, model.physical()
     if n_replicas == 1:
         return arrays_of(model)
-    if spec.moe is None or model.engine.tensor_parallel_size > 1:
-        raise SpecError(
-            "replicas in lockstep",
-            where=spec.model_id,
-            allowed="a mixture of experts, each replica on one device",
-        )
+    check_sharing(spec, model.engine.tensor_parallel_size, n_replicas)
     whole = arrays_of(model)
     experts = [part for part in linears(spec) if part.n_copies > 1]
     dense = [part for part in linears(spec) if part.n_copies == 1]
@@ -257,7 +296,7 @@ def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
         2.0 * part.n_in * part.n_out * part.n_active_copies * part.n_layers for part in experts
     )
     dense_flop = matmul_flop_per_row(spec) - expert_flop
-    n_sparse = spec.n_layers - spec.moe.n_dense_layers
+    n_sparse = spec.n_layers - (0 if spec.moe is None else spec.moe.n_dense_layers)
     sent_bytes = (
         2
         * n_sparse
@@ -318,19 +357,21 @@ def through_stages(
         )
     plan = ParallelPlan(n_tensor=times.engine.tensor_parallel_size, n_pipeline=n_stages)
     uneven_ratio = n_stages * plan.stage_fraction(model.n_layers)
-    paced = {name: slowed(getattr(times, name), uneven_ratio) for name in _REACHED}
     link = None if hardware is None else hardware.pcie_bytes_per_s or hardware.link_bytes_per_s
-    if link is not None:
-        hops = step_traffic(
-            model, times.engine.dtype, replace(plan, n_tensor=1), n_rows=1, n_logit_positions=0
+    hops = step_traffic(
+        model, times.engine.dtype, replace(plan, n_tensor=1), n_rows=1, n_logit_positions=0
+    )
+
+    def piped(steps: StepTimeArrays, reached: Efficiency) -> StepTimeArrays:
+        uneven = slowed(steps, uneven_ratio)
+        if link is None:
+            return uneven
+        return uneven._replace(
+            message_s=uneven.message_s + hops.n_messages * reached.message_latency_s,
+            link_row_s=uneven.link_row_s + hops.sent_bytes / (link.value * reached.memory_fraction),
         )
-        for name, reached in _REACHED.items():
-            row_s = hops.sent_bytes / (link.value * reached.memory_fraction)
-            message_s = hops.n_messages * reached.message_latency_s
-            paced[name] = paced[name]._replace(
-                message_s=paced[name].message_s + message_s,
-                link_row_s=paced[name].link_row_s + row_s,
-            )
+
+    paced = {name: piped(getattr(times, name), reached) for name, reached in _REACHED.items()}
     unpriced = (
         "" if link is not None else ", hand-overs between them not reckoned with (no link is known)"
     )
@@ -342,4 +383,5 @@ def through_stages(
         likely=paced["likely"],
         fast=paced["fast"],
         slow=paced["slow"],
+        draws=tuple(draw._replace(steps=piped(draw.steps, LIKELY)) for draw in times.draws),
     )

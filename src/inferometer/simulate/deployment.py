@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from inferometer import suggestions
 from inferometer.errors import SpecError, TooLargeError
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel import kv_cache, memory
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels, through_stages
+from inferometer.perfmodel.steptime_levels import StepTimes, check_sharing, through_stages
 from inferometer.perfmodel.work import kv_dtype
 from inferometer.simulate import engine_config, serving_config
 
@@ -130,8 +129,8 @@ class Deployment:
     """Between a request's sending and the scheduler's sight of it; 0 is assumed where step times
     tell none."""
     draws: tuple[Draw, ...] = ()
-    """Of what load tests leave open; none where both ends of the step times are all that is
-    known."""
+    """Of what load tests or a fit leave open; none where both ends of the step times are all that
+    is known."""
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -218,60 +217,33 @@ def deploy(
         for name in shared
     }
     config = serving_config.engine_config(knobs.policy, shared, own, where="--set", origins=origins)
-    deployment = Deployment(
+    _check_sharing(model, step_times, plan, knobs.data_parallel_size)
+    step_times = through_stages(step_times, model, hardware, plan.n_pipeline)
+    return Deployment(
         model=model,
         engine=engine,
         hardware=hardware,
         config=config,
-        step_times=through_stages(step_times, model, hardware, plan.n_pipeline),
+        step_times=step_times,
         kv_origin=kv_origin,
         knobs=knobs,
         front_end_s=step_times.front_end_s or 0.0,
-    )
-    return _sharing_experts(deployment) if knobs.data_parallel_size > 1 else deployment
-
-
-def _sharing_experts(server: Deployment) -> Deployment:
-    """The replica with the step times of one that computes its part of the experts and waits for the others.
-
-    As vLLM's data parallelism with expert parallelism has them.
-
-    Raises
-    ------
-    SpecError
-        A dense model, a replica of several devices, or step times that are not a datasheet's.
-    """
-    n_replicas = server.knobs.data_parallel_size
-    where = "--data-parallel-size"
-    if server.model.moe is None:
-        what = (
-            f"{server.model.model_id!r} is dense: its replicas share no experts, and each steps by"
-            " itself"
-        )
-        raise SpecError(
-            what,
-            where=where,
-            allowed="a mixture of experts",
-            try_=suggestions.flags("--replicas", n_replicas),
-        )
-    if server.n_devices > 1:
-        raise SpecError(
-            f"{n_replicas} replicas of {server.n_devices} devices that share experts",
-            where=where,
-            allowed="--tp 1",
-        )
-    if server.hardware is None or server.step_times.basis != "datasheet":
-        raise SpecError(
-            "the fit is of an engine that has its experts for itself",
-            where=where,
-            try_="--hardware ID without --fit",
-        )
-    return replace(
-        server,
-        step_times=datasheet_levels(
-            server.model, server.engine, server.hardware, n_sharing=n_replicas
+        draws=tuple(
+            Draw(config=config, steps=draw.steps, front_end_s=draw.front_end_s)
+            for draw in step_times.draws
         ),
     )
+
+
+def _check_sharing(model: ModelSpec, times: StepTimes, plan: ParallelPlan, n_sharing: int) -> None:
+    """Refuse replicas that cannot share their experts, or whose step times are those of others."""
+    check_sharing(model, plan.n_devices, n_sharing)
+    if times.n_sharing != n_sharing:
+        raise SpecError(
+            "the fit is of an engine that has its experts for itself",
+            where="--data-parallel-size",
+            try_="--hardware ID without --fit",
+        )
 
 
 def _with_defaults(knobs: Knobs, limits: BatchLimits) -> dict[str, int]:

@@ -11,6 +11,7 @@ from typing import get_args
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.verify.checking import (
     REPLAYED,
     Attempt,
@@ -26,7 +27,7 @@ from inferometer.verify.checking import (
 )
 from inferometer.verify.evidence import shared_raw_log
 from inferometer.verify.ledger import Entry, attempts_of, checks_of, sealed_entry
-from inferometer.verify.seals import Basis, Claim, Metric, PromiseClaim, Seal
+from inferometer.verify.seals import Claim, Metric, PromiseClaim, Seal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,10 @@ from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.verify_plan import PlanKind, VerifyPlan
 from inferometer.inputs.workload.plan import I32, I64, RequestPlan
+from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.records import durability
 from inferometer.stats.estimate import Estimate, Verdict
 
-Basis: TypeAlias = Literal["fitted", "datasheet"]
 Metric: TypeAlias = Literal[
     "ttft_p50_s",
     "ttft_p95_s",

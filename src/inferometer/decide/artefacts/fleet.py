@@ -4,13 +4,13 @@ All that the files of a deployment are made of: their plan.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from inferometer.decide.candidates import NODE_DEVICES
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.perfmodel.communication import ParallelPlan
+from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.records.types import Caution
 from inferometer.simulate.cluster_config import Router
 from inferometer.simulate.deployment import Pace
@@ -87,7 +87,7 @@ class Fleet:
     fullest: OperatingPoint
     """At the highest rate that keeps the promise; under its part of the traffic where none is
     known."""
-    step_times_basis: Literal["fitted", "datasheet"]
+    step_times_basis: Basis
     step_times_from: str
     kv_origin: str
     usd_per_hour: float | None

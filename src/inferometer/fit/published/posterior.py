@@ -255,7 +255,7 @@ def _linearised(problem: _Problem, at: F64) -> _Linearised:
         here = prior.mean + at[number * n_unknowns : (number + 1) * n_unknowns]
         free = np.flatnonzero(prior.sd > 0)
         moves = _MOVE * np.eye(n_unknowns)[free]
-        around = _seen_by([problem.loads[i] for i in members], np.vstack([here, here + moves]))
+        around = seen_by([problem.loads[i] for i in members], np.vstack([here, here + moves]))
         for index, seen in zip(members, around, strict=True):
             both = np.log(np.stack([seen.tpot_s, seen.ttft_s], axis=1))
             level[index], rate[index] = both[0], np.log(seen.output_tokens_per_s[0])
@@ -270,7 +270,7 @@ def _linearised(problem: _Problem, at: F64) -> _Linearised:
     )
 
 
-def _seen_by(loads: Sequence[SimulatedLoad], unknowns: F64) -> list[LoopSeen]:
+def seen_by(loads: Sequence[SimulatedLoad], unknowns: F64) -> list[LoopSeen]:
     """What clients see of each load with each of K sets of unknowns (K, P)."""
     work = WorkColumns(
         *(np.concatenate(columns) for columns in zip(*(one.work for one in loads), strict=True))

@@ -171,9 +171,17 @@ def likeness(one: HardwareSpec, other: HardwareSpec, *, is_host: bool = False) -
 
     ``is_host`` for what no vendor's kernels do.
     """
-    if one.hardware_id == other.hardware_id:
+    return device_likeness(
+        is_same=one.hardware_id == other.hardware_id,
+        is_same_vendor=one.vendor == other.vendor or is_host,
+    )
+
+
+def device_likeness(*, is_same: bool, is_same_vendor: bool) -> float:
+    """The same, where only this is known of the two."""
+    if is_same:
         return 1.0
-    return (1 - _BETWEEN**2) * (1.0 if one.vendor == other.vendor or is_host else _BETWEEN_VENDORS)
+    return (1 - _BETWEEN**2) * (1.0 if is_same_vendor else _BETWEEN_VENDORS)
 
 
 def joint_prior_covariance(sd: F64, vendors: Sequence[str]) -> F64:

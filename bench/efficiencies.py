@@ -1,0 +1,256 @@
+"""Which efficiencies of common devices and engines go into the package?
+
+    python bench/efficiencies.py [--cache FOLDER]
+
+All closed loops of InferenceMAX and InferenceX that can be simulated are fitted together, whatever
+their model, device, engine and format (``fit.published.pooled``). Of each device and engine one
+entry is written for every model that has rows of its own there, and one for all dense models and
+one for all mixtures of experts in each format; and the same for GPUs of a vendor of which nobody
+published. How far steps are off is set so that nearly 90 % of the rows left out lie inside: rows of
+up to 8 users, whose TPOT is decode steps and whose TTFT is a prefill. Left out with a row are all
+rows of its model on its device and engine; for devices without rows, all rows of its device, and
+both spreads count. Four CPU minutes, and four for the simulations without a cache.
+"""
+
+import argparse
+import datetime as dt
+import hashlib
+import os
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from bench_published_devices import DATA, Loads, tables
+from results_log import log_row
+
+from inferometer.errors import SpecError
+from inferometer.fit.published import efficiencies
+from inferometer.fit.published.efficiencies import Efficiency, EfficiencyFile, SourceTable
+from inferometer.fit.published.loads import published_loads
+from inferometer.fit.published.pooled import Kind, errors_at, fit_pooled, kind_of
+from inferometer.fit.published.step_time import PHASES
+from inferometer.perfmodel.steptime import HeldOutError
+from inferometer.perfmodel.steptime_limits import box_of
+from inferometer.stats.estimate import Z_90
+
+TABLES = {
+    "inferencemax-official-2025-11": (
+        "InferenceMAX of November 2025, faradawn/InferenceMAX 7a17504, folder official_data",
+        "Apache-2.0; data from InferenceX, SemiAnalysis LLC",
+    ),
+    "inferencex-silicon": (
+        "silicon_sample.csv of ai-dynamo/aiconfigurator 095f58a (InferenceX and NVIDIA)",
+        "Apache-2.0; data from InferenceX, SemiAnalysis LLC",
+    ),
+}
+FOLDER = Path(efficiencies.__file__).parent / efficiencies.FOLDER
+VENDORS = {"nvidia": "NVIDIA", "amd": "AMD"}
+PRECISIONS = ("bf16", "fp8", "fp4")
+LEAST_ROWS, LEAST_OWN_ROWS, MOST_ROWS = 4, 8, 20
+FEW_USERS, SOME_USERS, ENOUGH = 8, 64, 20
+INSIDE = 0.88
+LEAST_SPREAD = 0.03
+ANY = "*"
+
+
+def loads_of(data, cache):
+    """(table, simulated load) of all kinds with enough rows to be checked by one another."""
+    load, found = Loads(cache), []
+    for name in TABLES:
+        for one in published_loads(tables(data, name)).loads:
+            try:
+                found.append((name, load(one)))
+            except SpecError as error:
+                print("  not simulated:", one.label, error)
+    counts = Counter(kind_of(one.published) for _, one in found)
+    return [row for row in found if counts[kind_of(row[1].published)] >= LEAST_ROWS]
+
+
+def thinned(found):
+    """At most ``MOST_ROWS`` of each kind: more make the fit slower, not better."""
+    seen, kept = Counter(), []
+    for _, one in found:
+        digest = hashlib.sha256(repr(one.published.key).encode()).hexdigest()
+        kept.append((digest, one))
+    for _, one in sorted(kept, key=lambda row: row[0]):
+        kind = kind_of(one.published)
+        seen[kind] += 1
+        if seen[kind] <= MOST_ROWS:
+            yield one
+
+
+class LeftOut:
+    """Errors of rows that were left out with all rows that are ``alike``."""
+
+    def __init__(self, loads, fit, alike):
+        self.kinds = [kind_of(one.published) for one in loads]
+        self.users = np.array([one.published.load.concurrency for one in loads])
+        self.errors = np.empty((len(loads), 2))
+        groups = [alike(kind) for kind in self.kinds]
+        for group in sorted(set(groups)):
+            rest = [one for one, of in zip(loads, groups, strict=True) if of != group]
+            without = fit_pooled(rest, fit, max_rounds=4)
+            for kind in {of for of in self.kinds if alike(of) == group}:
+                rows = [k for k, of in enumerate(self.kinds) if of == kind]
+                self.errors[rows] = errors_at([loads[k] for k in rows], without.distances_of(kind))
+                medians = np.median(np.abs(np.expm1(-self.errors[rows])), axis=0)
+                print(
+                    "  left out:",
+                    *kind,
+                    f"TPOT {medians[0]:.1%}, TTFT {medians[1]:.1%}",
+                    flush=True,
+                )
+
+    def of(self, engine, is_moe):
+        """Rows of few users of this engine; of all engines where there are too few."""
+        alike = np.array([one.is_moe == is_moe for one in self.kinds])
+        own = alike & np.array([one.framework == engine for one in self.kinds])
+        for rows in (own & (self.users <= FEW_USERS), own & (self.users <= SOME_USERS)):
+            if rows.sum() >= ENOUGH:
+                return self.errors[rows]
+        return self.errors[alike & (self.users <= FEW_USERS)]
+
+
+def spreads_of(errors):
+    """Standard deviations of decode and prefill whose 90 % intervals hold nearly 90 %."""
+    return np.maximum(np.quantile(np.abs(errors), INSIDE, axis=0) / Z_90, LEAST_SPREAD)
+
+
+def held_out(errors, spreads):
+    ratios = np.abs(np.expm1(-errors))
+    return tuple(
+        HeldOutError(
+            phase=phase,
+            n_points=len(errors),
+            n_folds=len(errors),
+            median_fraction=round(float(np.median(ratios[:, k])), 4),
+            p95_fraction=round(float(np.quantile(ratios[:, k], 0.95)), 4),
+            coverage_fraction=round(float(np.mean(np.abs(errors[:, k]) <= Z_90 * spreads[k])), 3),
+        )
+        for k, phase in enumerate(PHASES)
+    )
+
+
+class Maker:
+    def __init__(self, found):
+        self.counts = Counter(kind_of(one.published) for _, one in found)
+        self.loads = list(thinned(found))
+        self.fit = fit_pooled(self.loads)
+        self.models = LeftOut(
+            self.loads, self.fit, lambda kind: (kind.hardware_id, kind.framework, kind.model_id)
+        )
+        self.devices = LeftOut(self.loads, self.fit, lambda kind: kind.hardware_id)
+
+    def entry(self, kind, carried_from):
+        """Of any model: by the rows of others."""
+        errors = self.models.of(kind.framework, kind.is_moe)
+        spreads = spreads_of(errors)
+        if carried_from is not None:
+            errors = self.devices.of(kind.framework, kind.is_moe)
+            spreads = np.hypot(spreads, spreads_of(errors))
+        return self.made(kind, carried_from, spreads, errors)
+
+    def own_entry(self, kind):
+        """Of a model that has rows: what its parameters leave of these."""
+        rows = np.array([of == kind for of in self.models.kinds])
+        users = self.models.users
+        few, some = rows & (users <= FEW_USERS), rows & (users <= SOME_USERS)
+        enough = [one for one in (few, some) if one.sum() >= LEAST_OWN_ROWS]
+        errors = self.fit.errors[enough[0] if enough else rows]
+        return self.made(kind, None, spreads_of(errors), errors)
+
+    def made(self, kind, carried_from, spreads, errors):
+        rows = [
+            n
+            for of, n in self.counts.items()
+            if (of.hardware_id, of.framework) == (kind.hardware_id, kind.framework)
+            and (kind.model_id == ANY or of == kind)
+        ]
+        return Efficiency(
+            engine=kind.framework,
+            is_moe=kind.is_moe,
+            precision=kind.precision,
+            model_id=None if kind.model_id == ANY else kind.model_id,
+            n_rows=sum(rows),
+            carried_from=carried_from,
+            distances=tuple(float(f"{value:.4g}") for value in self.fit.distances_of(kind)),
+            decode_spread_ratio=round(float(spreads[0]), 4),
+            prefill_spread_ratio=round(float(spreads[1]), 4),
+            held_out=held_out(errors, spreads),
+        )
+
+    def entries(self, device, vendor, name):
+        """Of one device, or with ``ANY`` of all of a vendor."""
+        for engine in efficiencies.ENGINES:
+            mine = sorted(
+                kind
+                for kind in self.counts
+                if (kind.hardware_id, kind.framework) == (device, engine)
+            )
+            yield from (self.own_entry(one) for one in mine if self.counts[one] >= LEAST_OWN_ROWS)
+            others = f"other {name} GPUs" if device == ANY else f"other engines on {name}"
+            for is_moe in (False, True):
+                for precision in PRECISIONS:
+                    kind = Kind(device, vendor, engine, ANY, is_moe, precision)
+                    yield self.entry(kind, None if mine else others)
+
+
+def shown(one):
+    kind = f"{one.engine} {'moe' if one.is_moe else 'dense'} {one.precision}"
+    errors = ", ".join(
+        f"{metric} {of.median_fraction:.1%} inside {of.coverage_fraction:.0%}"
+        for metric, of in zip(("TPOT", "TTFT"), one.held_out, strict=True)
+    )
+    spreads = f"{one.decode_spread_ratio:.3f}, {one.prefill_spread_ratio:.3f}"
+    return f"   {kind} {one.model_id or '(any)'}, {one.n_rows} rows: {spreads}; {errors}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("INFEROMETER_PUBLISHED_DATA", DATA)
+    )
+    parser.add_argument("--cache", type=Path, help="Keep simulated schedules here between runs.")
+    parser.add_argument("--date", default=f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d}")
+    arguments = parser.parse_args()
+    if arguments.cache:
+        arguments.cache.mkdir(parents=True, exist_ok=True)
+    found = loads_of(Path(arguments.data), arguments.cache)
+    maker = Maker(found)
+    sources = tuple(
+        SourceTable(
+            table=name, where=where, licence=licence, n_rows=sum(one == name for one, _ in found)
+        )
+        for name, (where, licence) in TABLES.items()
+    )
+    box = box_of([shape for _, one in found for shape in one.schedule.shapes])
+    devices = {one.published.hardware.hardware_id: one.published.hardware for _, one in found}
+    FOLDER.mkdir(exist_ok=True)
+    for file, device, vendor, name in (
+        *((one.hardware_id, one.hardware_id, one.vendor, one.name) for one in devices.values()),
+        *((vendor, ANY, vendor, name) for vendor, name in VENDORS.items()),
+    ):
+        written = EfficiencyFile(
+            schema_version=1,
+            device=file,
+            fitted=arguments.date,
+            sources=sources,
+            box=box,
+            efficiencies=tuple(maker.entries(device, vendor, name)),
+        )
+        text = msgspec.json.encode(written).replace(b'{"engine"', b'\n{"engine"')  # a line an entry
+        (FOLDER / f"{file}.json").write_bytes(text + b"\n")
+        print(f"{file}: {len(text) / 1e3:.0f} kB")
+        print("\n".join(shown(one) for one in written.efficiencies), flush=True)
+    for name, left_out in (("a model on a device", maker.models), ("a device", maker.devices)):
+        median = np.median(np.abs(np.expm1(-left_out.errors)), axis=0)
+        log_row(
+            f"shipped efficiencies: {name} left out",
+            f"tpot {median[0]:.1%}, ttft {median[1]:.1%}",
+            f"{len(maker.loads)} rows of {len(found)}",
+        )
+
+
+if __name__ == "__main__":
+    main()

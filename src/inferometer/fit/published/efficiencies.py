@@ -1,0 +1,265 @@
+"""How efficient are common devices and engines: step times of published rows, kept in the package.
+
+Each file of the folder ``efficiency_data`` is of one device, or of all GPUs of a vendor without
+rows of their own. An entry holds how far parameters lie from the prior of their model and device
+(``pooled``; logarithms), and how far off decode steps and prefills are: of one model where it has
+rows of its own, else of all dense models or of all mixtures of experts. ``bench/efficiencies.py``
+makes the files from the published tables. Letters of shapes: P unknowns.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from inferometer.fit.parameters import parameter_estimate
+from inferometer.fit.published.pooled import step_prior
+from inferometer.fit.published.priors import UNKNOWNS
+from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec
+from inferometer.perfmodel.fit_subject import subject_of
+from inferometer.perfmodel.roofline import peaks_of
+from inferometer.perfmodel.steptime import (
+    FittedParameter,
+    HeldOutError,
+    StepTimeModel,
+    TrainedOn,
+)
+from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels, fitted_levels
+from inferometer.perfmodel.steptime_limits import BoxRange, PhaseUncertainty
+from inferometer.perfmodel.steptime_terms import PARAMETERS
+from inferometer.stats.estimate import Estimate
+
+FOLDER: Final = "efficiency_data"
+ENGINES: Final = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+_PRECISIONS: Final[dict[DType, str]] = {
+    "bfloat16": "bf16",
+    "float16": "bf16",
+    "float8": "fp8",
+    "float4": "fp4",
+    "int8": "bf16",
+    "int4": "bf16",
+}
+"""Formats of the tables; kernels that unpack integers multiply in 16 bit."""
+_FEW_ROWS_OF: Final = frozenset({"int8", "int4"})
+_UNPACKING_RATIO: Final = 0.2
+"""Added standard deviation of log time where the tables have no rows of the format. An
+assumption."""
+_FRONT_END_RATIO: Final = 2.0
+"""From likely to either end of the 90 % interval of a server's time outside of the engine; tables
+do not tell it apart from their ways to measure TTFT. An assumption."""
+_FRONT_END_TOKENS: Final = 512
+_METHOD: Final = "published rows, pooled over models, devices and engines"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """What published rows say of one engine on one device."""
+
+    engine: str
+    is_moe: bool
+    precision: str
+    model_id: str | None
+    """None: of any model."""
+    n_rows: int
+    """Rows of this engine (and model) on this device; 0: carried over."""
+    carried_from: str | None
+    """Whose rows say it where there are none."""
+    distances: tuple[float, ...]
+    """(P) From the prior, in the order of ``UNKNOWNS``."""
+    decode_spread_ratio: float
+    prefill_spread_ratio: float
+    """Standard deviation of log time, by rows that were left out."""
+    held_out: tuple[HeldOutError, ...]
+    """*decode* of TPOT, *prefill* of TTFT. Of any model: rows left out with all rows of their
+    model on the device and engine; where carried over, with all rows of their device. Of a model
+    with rows: what its parameters leave of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTable:
+    """A published table, and how many of its rows were used."""
+
+    table: str
+    where: str
+    licence: str
+    n_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EfficiencyFile:
+    """One device, or all GPUs of a vendor of which no rows were published."""
+
+    schema_version: int
+    device: str
+    """An id of the catalogue, or a vendor."""
+    fitted: str
+    """Date."""
+    sources: tuple[SourceTable, ...]
+    box: tuple[BoxRange, ...]
+    """Steps of all rows."""
+    efficiencies: tuple[Efficiency, ...]
+
+
+def known_levels(
+    model: ModelSpec,
+    engine: EngineSpec,
+    hardware: HardwareSpec,
+    *,
+    framework: str = "vllm",
+    n_sharing: int = 1,
+    is_datasheet: bool = False,
+) -> StepTimes:
+    """Step times where no fit is named: of the nearest published rows, else of the datasheet.
+
+    ``n_sharing`` replicas share their experts. ``is_datasheet``: of the datasheet in any case.
+
+    Raises
+    ------
+    SpecError
+        The device does not compute in the format, several devices have no known link between
+        them, or there are no experts to share.
+    """
+    found = None if is_datasheet else published_steps(model, engine, hardware, framework)
+    if found is None:
+        return datasheet_levels(model, engine, hardware, n_sharing=n_sharing)
+    return replace(
+        fitted_levels(found, n_sharing=n_sharing),
+        basis="published",
+        origin=found.trained_on.hardware or "",
+    )
+
+
+@lru_cache(maxsize=128)
+def published_steps(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, framework: str
+) -> StepTimeModel | None:
+    """Step times of the nearest published rows; None where there are none that are like it.
+
+    Raises
+    ------
+    SpecError
+        The device does not compute in the format.
+    """
+    weights = engine.quantization or engine.dtype
+    if (
+        hardware.kind != "gpu"
+        or weights not in _PRECISIONS
+        or (engine.tensor_parallel_size > 1 and hardware.link_bytes_per_s is None)
+    ):
+        return None
+    peaks_of(hardware, engine)
+    file = _file_of(hardware)
+    entry = None if file is None else _nearest(file, model, framework, _PRECISIONS[weights])
+    return (
+        None if file is None or entry is None else _model_of(file, entry, model, engine, hardware)
+    )
+
+
+def _file_of(hardware: HardwareSpec) -> EfficiencyFile | None:
+    folder = resources.files(__package__).joinpath(FOLDER)
+    for name in (hardware.hardware_id, hardware.vendor):
+        path = folder.joinpath(f"{name}.json")
+        if path.is_file():
+            return _read(path.read_bytes())
+    return None
+
+
+@lru_cache(maxsize=64)
+def _read(content: bytes) -> EfficiencyFile:
+    return msgspec.json.decode(content, type=EfficiencyFile)
+
+
+def _nearest(
+    file: EfficiencyFile, model: ModelSpec, framework: str, precision: str
+) -> Efficiency | None:
+    """Rows of the model itself, else those of all models of its kind."""
+    engine = framework if framework in ENGINES else "vllm"
+    alike = [
+        one
+        for one in file.efficiencies
+        if one.engine == engine
+        and one.is_moe == (model.moe is not None)
+        and one.precision == precision
+        and one.model_id in {None, model.model_id}
+    ]
+    return min(alike, key=lambda one: one.model_id is None, default=None)
+
+
+def _model_of(
+    file: EfficiencyFile,
+    entry: Efficiency,
+    model: ModelSpec,
+    engine: EngineSpec,
+    hardware: HardwareSpec,
+) -> StepTimeModel:
+    prior = step_prior(model, engine, hardware)
+    place = np.minimum(prior.mean + np.array(entry.distances), prior.upper)
+    n_rows = max(sum(one.n_rows for one in file.sources), 1)
+    outside_s = np.exp(place[UNKNOWNS.index("front_end_s")]) + _FRONT_END_TOKENS * np.exp(
+        place[UNKNOWNS.index("prompt_token_s")]
+    )
+    extra = _UNPACKING_RATIO if (engine.quantization or engine.dtype) in _FEW_ROWS_OF else 0.0
+    spreads = {"decode": entry.decode_spread_ratio, "prefill": entry.prefill_spread_ratio}
+    subject = subject_of(engine, hardware, device=None, name=entry.engine, version=None)
+    return StepTimeModel(
+        model=model,
+        engine=engine,
+        parameters=tuple(
+            FittedParameter(
+                name=name,
+                estimate=parameter_estimate(
+                    name, float(place[k]), 0.0, n_samples=n_rows, method=_METHOD
+                ),
+                told_by="data and prior",
+            )
+            for k, name in enumerate(PARAMETERS)
+        ),
+        kv_traffic_ratio=1.0,
+        staircase_rows=(),
+        staircase_log_ratio=(),
+        free=(),
+        covariance=(),
+        doubts=tuple(
+            PhaseUncertainty(phase=phase, spread_ratio=float(np.hypot(spreads[phase], extra)))
+            for phase in ("decode", "prefill")
+        ),
+        box=file.box,
+        trained_on=TrainedOn(
+            run_ids=tuple(one.table for one in file.sources),
+            hardware=_words(file, entry, hardware),
+            attention_implementation=None,
+            n_observations=n_rows,
+            n_configurations=n_rows,
+            is_drift_removed=False,
+        ),
+        held_out=entry.held_out,
+        front_end_s=Estimate(
+            value=float(outside_s),
+            low=float(outside_s) / _FRONT_END_RATIO,
+            high=float(outside_s) * _FRONT_END_RATIO,
+            confidence_fraction=0.9,
+            n_samples=n_rows,
+            method=_METHOD,
+        ),
+        subject=replace(subject, transferred_from=entry.carried_from),
+    )
+
+
+def _words(file: EfficiencyFile, entry: Efficiency, hardware: HardwareSpec) -> str:
+    """Whose rows these are, how many, and how far off they were where they could be checked."""
+    engine = ENGINES[entry.engine]
+    whose = (
+        f"{entry.n_rows} published rows of {entry.model_id} by {engine} on {hardware.name}"
+        if entry.model_id is not None
+        else f"{entry.n_rows} published rows of other models by {engine} on {hardware.name}"
+        if entry.n_rows
+        else f"published rows of {entry.carried_from}, none by {engine} on {hardware.name}"
+    )
+    errors = ", ".join(
+        f"{name} {one.median_fraction:.0%}"
+        for name, one in zip(("TPOT", "TTFT"), entry.held_out, strict=False)
+    )
+    return f"{whose} (fitted {file.fitted}; median error of rows left out: {errors})"

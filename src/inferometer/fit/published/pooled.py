@@ -1,0 +1,219 @@
+"""Efficiencies of many models, devices and engines, fitted together to published loads.
+
+A kind is a model in a format, served by an engine on a device. Each kind's parameters lie around
+the prior of its model and device (``priors``); kinds resemble one another by device, engine, model
+and format, so loads of some kinds tell of others (multilevel regression; Gelman and Hill 2006). Of
+all kinds together the most probable parameters below the datasheets' peaks are found by
+Gauss-Newton with bounds. Letters of shapes: N loads, P unknowns of a kind, D kinds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from inferometer.fit.published.loads import PublishedLoad
+from inferometer.fit.published.posterior import SimulatedLoad, seen_by
+from inferometer.fit.published.priors import (
+    UNKNOWNS,
+    DevicePrior,
+    device_likeness,
+    device_prior,
+)
+from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
+from inferometer.records.columns import F64, I64
+
+_BETWEEN_MODELS: Final = 0.9
+_BETWEEN_FAMILIES: Final = 0.6
+_BETWEEN_ENGINES: Final = 0.95
+_BETWEEN_FORMATS: Final = 0.8
+"""Correlation of two models, of a dense one and a mixture of experts, of two engines, of two
+formats; chosen by likelihood on one half of the families, whole models and devices left out."""
+_NOISE: Final = np.array([0.1, 0.5])
+"""Standard deviation of log TPOT and log TTFT around the model. Tables differ in what their TTFT
+means: a mean with the first wave, a median, from where."""
+_ROBUST: Final = 2.5
+"""A residual beyond this many standard deviations counts as one of this many (Huber)."""
+_HELD: Final = frozenset({"front_end_s", "prompt_token_s"})
+"""Held at the prior's: as a time outside of the engine, what tables mean by TTFT would be carried to
+every other model."""
+_LARGEST_STEP: Final = 0.6
+_ENOUGH: Final = 0.02
+_MOVE: Final = 0.03
+
+
+class Kind(NamedTuple):
+    """Whose parameters are one vector."""
+
+    hardware_id: str
+    vendor: str
+    framework: str
+    model_id: str
+    is_moe: bool
+    precision: str
+
+
+def kind_of(load: PublishedLoad) -> Kind:
+    """Whose parameters this load shows."""
+    return Kind(
+        hardware_id=load.hardware.hardware_id,
+        vendor=load.hardware.vendor,
+        framework=load.framework,
+        model_id=load.model.model_id,
+        is_moe=load.model.moe is not None,
+        precision=load.precision or "bf16",
+    )
+
+
+def likeness(one: Kind, other: Kind) -> float:
+    """Correlation of two kinds' distances from their priors."""
+    is_device, is_vendor = one.hardware_id == other.hardware_id, one.vendor == other.vendor
+    model = (
+        1.0
+        if one.model_id == other.model_id
+        else _BETWEEN_MODELS
+        if one.is_moe == other.is_moe
+        else _BETWEEN_FAMILIES
+    )
+    engine = 1.0 if one.framework == other.framework else _BETWEEN_ENGINES
+    precision = 1.0 if one.precision == other.precision else _BETWEEN_FORMATS
+    return device_likeness(is_same=is_device, is_same_vendor=is_vendor) * model * engine * precision
+
+
+def step_prior(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> DevicePrior:
+    """The prior of a kind, the time outside of the engine held.
+
+    Raises
+    ------
+    SpecError
+        The device does not compute in the format.
+    """
+    prior = device_prior(model, engine, hardware)
+    is_free = np.array([float(name not in _HELD) for name in UNKNOWNS])
+    return prior._replace(sd=prior.sd * is_free)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledFit:
+    """Most probable distances (D, P) of the kinds' parameters from their priors."""
+
+    kinds: tuple[Kind, ...]
+    distances: F64
+    errors: F64
+    """(N, 2) Log of measured over fitted TPOT and TTFT."""
+
+    def distances_of(self, kind: Kind) -> F64:
+        """(P) Expected ones of this kind, from those that are like it."""
+        if kind in self.kinds:
+            return np.asarray(self.distances[self.kinds.index(kind)], dtype=np.float64)
+        towards = np.array([likeness(kind, one) for one in self.kinds])
+        weights = np.linalg.solve(_correlation(self.kinds), towards)
+        return np.asarray(weights @ self.distances, dtype=np.float64)
+
+
+def fit_pooled(
+    loads: Sequence[SimulatedLoad], start: PooledFit | None = None, max_rounds: int = 8
+) -> PooledFit:
+    """Fit loads of many kinds; ``start`` is a fit of nearly the same loads.
+
+    Raises
+    ------
+    SpecError
+        A device does not compute in the format.
+    """
+    of_load = [kind_of(one.published) for one in loads]
+    kinds = tuple(sorted(set(of_load)))
+    members = [
+        np.array([k for k, one in enumerate(of_load) if one == kind], dtype=np.int64)
+        for kind in kinds
+    ]
+    priors = [prior_of(loads[int(rows[0])]) for rows in members]
+    free = np.flatnonzero(priors[0].sd > 0)
+    at = np.zeros((len(kinds), len(UNKNOWNS)))
+    if start is not None:
+        at = np.stack([start.distances_of(kind) for kind in kinds])
+    upper = np.stack([prior.upper - prior.mean for prior in priors])
+    at = np.minimum(at, upper)
+    inverse = np.linalg.inv(np.linalg.cholesky(_correlation(kinds)))
+    prior_rows = np.kron(inverse, np.diag(1 / priors[0].sd[free]))
+    measured = _measured(loads)
+    for _ in range(max_rounds):
+        line = [
+            _linearised([loads[int(k)] for k in rows], prior, here, free)
+            for rows, prior, here in zip(members, priors, at, strict=True)
+        ]
+        errors = np.empty((len(loads), 2))
+        slopes = np.zeros((len(loads), 2, len(kinds), len(free)))
+        for number, (rows, (level, slope)) in enumerate(zip(members, line, strict=True)):
+            errors[rows] = measured[rows] - level
+            slopes[rows, :, number] = slope
+        spread = _NOISE * np.maximum(1.0, np.sqrt(np.abs(errors) / (_ROBUST * _NOISE)))
+        weighted = np.vstack(
+            [(slopes / spread[:, :, None, None]).reshape(2 * len(loads), -1), prior_rows]
+        )
+        wanted = np.concatenate([(errors / spread).ravel(), prior_rows @ -at[:, free].ravel()])
+        room = np.clip((upper - at)[:, free].ravel(), 0.0, _LARGEST_STEP)
+        step = _bounded(weighted.T @ weighted, weighted.T @ wanted, room).reshape(len(kinds), -1)
+        at[:, free] = np.minimum(at[:, free] + step, upper[:, free])
+        if np.abs(step).max() < _ENOUGH:
+            break
+    return PooledFit(kinds=kinds, distances=at, errors=errors)
+
+
+def _bounded(curvature: F64, gradient: F64, room: F64) -> F64:
+    """The least-squares step of at most ``room`` upwards and ``_LARGEST_STEP`` downwards.
+
+    What would go further stops there, and the others make up for it.
+    """
+    step, is_free = np.zeros(len(gradient)), np.full(len(gradient), fill_value=True, dtype=np.bool_)
+    while is_free.any():
+        is_stopped = np.logical_not(is_free)
+        left = gradient[is_free] - curvature[np.ix_(is_free, is_stopped)] @ step[is_stopped]
+        step[is_free] = np.linalg.solve(curvature[np.ix_(is_free, is_free)], left)
+        stopped = np.clip(step, -_LARGEST_STEP, room)
+        is_beyond = is_free & (stopped != step)
+        if not is_beyond.any():
+            break
+        step[is_beyond] = stopped[is_beyond]
+        is_free = is_free & np.logical_not(is_beyond)
+    return step
+
+
+def prior_of(one: SimulatedLoad) -> DevicePrior:
+    """The prior of the kind of this load."""
+    return step_prior(one.published.model, one.published.engine, one.published.hardware)
+
+
+def errors_at(loads: Sequence[SimulatedLoad], distances: F64) -> F64:
+    """(N, 2) Log of measured over predicted TPOT and TTFT of one kind with these distances."""
+    prior = prior_of(loads[0])
+    at = np.minimum(prior.mean + distances, prior.upper)
+    seen = seen_by(loads, at[None])
+    predicted = np.log([(one.tpot_s[0], one.ttft_s[0]) for one in seen])
+    return np.asarray(_measured(loads) - predicted, dtype=np.float64)
+
+
+def _measured(loads: Sequence[SimulatedLoad]) -> F64:
+    """(N, 2) Log TPOT and TTFT."""
+    both = [(one.published.tpot_s or np.nan, one.published.ttft_s or np.nan) for one in loads]
+    return np.log(np.array(both, dtype=np.float64))
+
+
+def _linearised(
+    loads: Sequence[SimulatedLoad], prior: DevicePrior, at: F64, free: I64
+) -> tuple[F64, F64]:
+    """Log TPOT and TTFT (N, 2) of one kind's loads, and their slopes (N, 2, free unknowns)."""
+    here = prior.mean + at
+    moves = _MOVE * np.eye(len(UNKNOWNS))[free]
+    both = np.stack(
+        [
+            np.log(np.stack([one.tpot_s, one.ttft_s], axis=1))
+            for one in seen_by(loads, np.vstack([here, here + moves]))
+        ]
+    )
+    return both[:, 0], np.moveaxis((both[:, 1:] - both[:, :1]) / _MOVE, 1, 2)
+
+
+def _correlation(kinds: Sequence[Kind]) -> F64:
+    return np.array([[likeness(one, other) for other in kinds] for one in kinds])

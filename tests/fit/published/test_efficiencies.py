@@ -1,0 +1,132 @@
+"""Do the efficiencies in the package say what the tables say, and how sure they are?"""
+
+import json
+from importlib import resources
+
+import numpy as np
+import pytest
+
+from inferometer.fit.published import efficiencies
+from inferometer.fit.published.efficiencies import known_levels, published_steps
+from inferometer.fit.published.priors import UNKNOWNS
+from inferometer.inputs import catalog
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.types import EngineSpec
+from inferometer.perfmodel.steptime_draws import N_DRAWS
+from inferometer.perfmodel.types import decode_shape, prefill_shape
+
+FILES = sorted(
+    path
+    for path in resources.files(efficiencies.__package__).joinpath(efficiencies.FOLDER).iterdir()
+    if path.name.endswith(".json")
+)
+DECODE = decode_shape(batch_size=16, context_tokens=1024)
+
+
+def steps(model, device, *, tp=1, framework="vllm", quantization=None):
+    engine = EngineSpec(
+        dtype="bfloat16", device="cuda", quantization=quantization, tensor_parallel_size=tp
+    )
+    return published_steps(find_model(model), engine, find_hardware(device), framework)
+
+
+def half_width(fit, shape=DECODE):
+    return float(fit.log_half_widths([shape], fit.work([shape]))[0])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_file_has_every_engine_kind_and_format_and_states_its_source(path):
+    known = json.loads(path.read_bytes())
+    ids = {one.hardware_id for one in catalog.load_hardware()} | {"nvidia", "amd"}
+    assert known["device"] in ids
+    assert known["fitted"]
+    assert all(one["n_rows"] > 0 and one["licence"] for one in known["sources"])
+    general = {
+        (one["engine"], one["is_moe"], one["precision"])
+        for one in known["efficiencies"]
+        if one["model_id"] is None
+    }
+    assert len(general) == 3 * 2 * 3
+    for one in known["efficiencies"]:
+        assert (one["n_rows"] == 0) == (one["carried_from"] is not None)
+        assert [of["phase"] for of in one["held_out"]] == ["decode", "prefill"]
+        assert len(one["distances"]) == len(UNKNOWNS)
+        assert min(one["decode_spread_ratio"], one["prefill_spread_ratio"]) > 0
+
+
+# (model, device, tensor parallel, format, users, TPOT in ms): closed loops of vLLM with 1,024 tokens
+# in and out, "Data from InferenceX, SemiAnalysis LLC", by silicon_sample.csv of aiconfigurator (095f58a)
+FACTS = [
+    ("llama-3.1-70b", "h100_sxm", 2, "float8", 4, 17.41),
+    ("llama-3.1-70b", "b200_sxm", 1, "float8", 4, 16.34),
+    ("llama-3.1-70b", "b200_sxm", 4, "float4", 4, 7.23),
+    ("gpt-oss-120b", "mi300x", 2, "float4", 4, 6.50),
+    ("gpt-oss-120b", "h200_sxm", 2, "float4", 4, 4.80),
+]
+MEAN_CONTEXT = round(0.9 * 1024 + 0.45 * 1024)
+
+
+@pytest.mark.parametrize(("model", "device", "tp", "quantization", "users", "ms"), FACTS)
+def test_decode_steps_are_those_of_the_table(model, device, tp, quantization, users, ms):
+    fit = steps(model, device, tp=tp, quantization=quantization)
+    shape = decode_shape(batch_size=users, context_tokens=MEAN_CONTEXT)
+    predicted = fit.predict(shape).duration_s
+    assert predicted.low * 0.95 < ms / 1e3 < predicted.high * 1.05
+    assert predicted.high / predicted.low < 1.8
+
+
+def test_a_model_of_which_rows_exist_is_known_better_than_others_and_a_device_without_rows_less():
+    own = steps("llama-3.1-70b", "h100_sxm", tp=4, quantization="float8")
+    other = steps("llama-2-70b", "h100_sxm", tp=4, quantization="float8")
+    elsewhere = steps("llama-2-70b", "a100_80gb_sxm", tp=4)
+    assert half_width(own) < half_width(other) < half_width(elsewhere)
+    assert "rows of llama-3.1-70b by vLLM on NVIDIA H100" in own.trained_on.hardware
+    assert "rows of other models by vLLM on NVIDIA H100" in other.trained_on.hardware
+    assert "other NVIDIA GPUs, none by vLLM" in elsewhere.trained_on.hardware
+    assert own.subject.transferred_from is None
+    assert elsewhere.subject.transferred_from == "other NVIDIA GPUs"
+
+
+def test_a_format_that_the_tables_lack_is_known_less():
+    known, unpacked = (
+        steps("llama-3.1-70b", "h100_sxm", tp=2, quantization=name) for name in (None, "int4")
+    )
+    assert half_width(unpacked) > half_width(known)
+
+
+def test_what_no_table_is_like_is_answered_by_the_datasheet():
+    cpu = catalog.load_hardware()
+    device = next(one for one in cpu if one.kind == "cpu")
+    engine = EngineSpec(dtype="float32", device="cpu")
+    model = find_model("smollm2-135m")
+    assert published_steps(model, engine, device, "vllm") is None
+    assert known_levels(model, engine, device).basis == "datasheet"
+    gpu = find_hardware("h100_sxm")
+    half = EngineSpec(dtype="bfloat16", device="cuda")
+    assert known_levels(model, half, gpu).basis == "published"
+    assert known_levels(model, half, gpu, is_datasheet=True).basis == "datasheet"
+
+
+def test_draws_are_as_far_apart_as_the_interval_of_a_step():
+    fit = steps("llama-3.1-8b", "h100_sxm")
+    levels = known_levels(fit.model, fit.engine, find_hardware("h100_sxm"))
+    assert len(levels.draws) == N_DRAWS
+    kv_s = [draw.steps.kv_token_s for draw in levels.draws]
+    assert len(set(kv_s)) == N_DRAWS
+    assert levels.fast is levels.draws[0].steps
+    assert levels.slow is levels.draws[-1].steps
+
+
+@pytest.mark.parametrize("framework", ["vllm", "sglang", "trtllm", "static"])
+def test_every_gpu_of_these_vendors_is_answered(framework):
+    for device in catalog.load_hardware():
+        is_able = device.peak_flop_per_s("bfloat16") is not None
+        if device.kind == "gpu" and device.vendor in {"nvidia", "amd"} and is_able:
+            fit = steps("llama-3.1-8b", device.hardware_id, framework=framework)
+            assert fit is not None, device.hardware_id
+            shapes = [DECODE, prefill_shape(batch_size=1, prompt_tokens=1024)]
+            times = [one.duration_s.value for one in fit.predict_all(shapes)]
+            assert np.isfinite(times).all()
+            # faster than reading the weights at the datasheet's bandwidth no step can be
+            floor_s = 16e9 / device.memory_bytes_per_s.value
+            assert times[0] > floor_s
