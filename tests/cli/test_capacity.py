@@ -84,6 +84,7 @@ def test_an_slo_that_a_lone_request_misses_is_missed_at_once_with_what_would_mee
             "phi-4-mini",
             "--hardware",
             "l40s",
+            "--datasheet",
             "--workload",
             "long-context",
             "--slo",

@@ -226,7 +226,7 @@ def test_a_model_without_room_names_the_smallest_tp_that_has_it(tmp_path):
 
 def test_noise_leaves_no_verdict_open(tmp_path):
     """2,000 requests leave this p99 open; the simulation goes on by itself, and --requests stops it from doing so."""
-    words = (*LLAMA[:4], "--rate", 12, "--slo", "ttft:p99<1s")
+    words = (*LLAMA[:5], "--rate", 12, "--slo", "ttft:p99<1s")
     capped, whole = (run(*words, *flags, folder=tmp_path) for flags in (("--requests", 500), ()))
     assert "requests instead" not in capped.stderr
     assert "noise leaves it undecided: 8,000 requests instead" in whole.stderr
@@ -294,7 +294,7 @@ def test_a_broken_line_of_a_trace_is_named_by_its_number(line, words, tmp_path):
     (tmp_path / "trace.csv").write_text(
         f"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n{line}\n"
     )
-    check_refused(run(*LLAMA[:4], "--workload", "trace.csv", folder=tmp_path), 2, *words)
+    check_refused(run(*LLAMA[:5], "--workload", "trace.csv", folder=tmp_path), 2, *words)
 
 
 def test_a_prompt_longer_than_the_model_remembers_is_the_engines_refusal(tmp_path):
@@ -303,7 +303,7 @@ def test_a_prompt_longer_than_the_model_remembers_is_the_engines_refusal(tmp_pat
         " 18:15:50.9951690,9000,109\n"
     )
     answer = answered(
-        *LLAMA[:4], "--workload", "trace.csv", "--max-model-len", 8192, folder=tmp_path
+        *LLAMA[:5], "--workload", "trace.csv", "--max-model-len", 8192, folder=tmp_path
     )
     assert dict(answer["levels"][0]["summary"]["n_by_status"]) == {"length": 1, "rejected": 1}
     assert "rejected" in {caution["code"] for caution in answer["cautions"]}
@@ -323,7 +323,7 @@ def test_a_stored_run_is_shown_judged_and_reported(tmp_path):
 
 
 def test_more_requests_than_memory_are_refused_before_anything_is_drawn(tmp_path):
-    outcome = run(*LLAMA[:4], "--requests", 10**9, folder=tmp_path)
+    outcome = run(*LLAMA[:5], "--requests", 10**9, folder=tmp_path)
     check_refused(outcome, 2, "1,000,000,000 requests", "GiB", "free")
     assert "simulating" not in outcome.stderr.partition("inferometer: ")[0]
 
@@ -479,7 +479,7 @@ def test_answers_that_the_longest_sequence_cuts_are_counted(tmp_path):
         " 18:15:50.9951690,900,400\n"
     )
     answer = answered(
-        *LLAMA[:4], "--workload", "trace.csv", "--max-model-len", 1024, folder=tmp_path
+        *LLAMA[:5], "--workload", "trace.csv", "--max-model-len", 1024, folder=tmp_path
     )
     caution = cautions(answer)["cut"]
     assert (
@@ -504,7 +504,7 @@ def test_tensorrt_llm_runs_with_its_defaults_on_a_model_with_a_long_context(tmp_
         " value = 320 } }\n"
     )
     (tmp_path / "mix.toml").write_text(mix)
-    asked = (*LLAMA[:4], "--policy", "trtllm", "--workload", "mix.toml")
+    asked = (*LLAMA[:5], "--policy", "trtllm", "--workload", "mix.toml")
     answer = answered(*asked, folder=tmp_path)
     counts = dict(answer["levels"][0]["summary"]["n_by_status"])
     assert min(counts["length"], counts["rejected"]) > 10

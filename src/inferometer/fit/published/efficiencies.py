@@ -125,10 +125,11 @@ def known_levels(
     found = None if is_datasheet else published_steps(model, engine, hardware, framework)
     if found is None:
         return datasheet_levels(model, engine, hardware, n_sharing=n_sharing)
+    shared = f"; experts shared by {n_sharing} replicas, all chosen alike" if n_sharing > 1 else ""
     return replace(
         fitted_levels(found, n_sharing=n_sharing),
         basis="published",
-        origin=found.trained_on.hardware or "",
+        origin=f"{found.trained_on.hardware}{shared}",
     )
 
 
