@@ -199,25 +199,13 @@ def _model_of(
     prior = step_prior(model, engine, hardware)
     place = np.minimum(prior.mean + np.array(entry.distances), prior.upper)
     n_rows = max(sum(one.n_rows for one in file.sources), 1)
-    outside_s = np.exp(place[UNKNOWNS.index("front_end_s")]) + _FRONT_END_TOKENS * np.exp(
-        place[UNKNOWNS.index("prompt_token_s")]
-    )
     extra = _UNPACKING_RATIO if (engine.quantization or engine.dtype) in _FEW_ROWS_OF else 0.0
     spreads = {"decode": entry.decode_spread_ratio, "prefill": entry.prefill_spread_ratio}
     subject = subject_of(engine, hardware, device=None, name=entry.engine, version=None)
     return StepTimeModel(
         model=model,
         engine=engine,
-        parameters=tuple(
-            FittedParameter(
-                name=name,
-                estimate=parameter_estimate(
-                    name, float(place[k]), 0.0, n_samples=n_rows, method=_METHOD
-                ),
-                told_by="data and prior",
-            )
-            for k, name in enumerate(PARAMETERS)
-        ),
+        parameters=_parameters(place.tolist(), n_rows),
         kv_traffic_ratio=1.0,
         staircase_rows=(),
         staircase_log_ratio=(),
@@ -237,15 +225,35 @@ def _model_of(
             is_drift_removed=False,
         ),
         held_out=entry.held_out,
-        front_end_s=Estimate(
-            value=float(outside_s),
-            low=float(outside_s) / _FRONT_END_RATIO,
-            high=float(outside_s) * _FRONT_END_RATIO,
-            confidence_fraction=0.9,
-            n_samples=n_rows,
-            method=_METHOD,
-        ),
+        front_end_s=_front_end(place.tolist(), n_rows),
         subject=replace(subject, transferred_from=entry.carried_from),
+    )
+
+
+def _parameters(place: list[float], n_rows: int) -> tuple[FittedParameter, ...]:
+    return tuple(
+        FittedParameter(
+            name=name,
+            estimate=parameter_estimate(name, value, 0.0, n_samples=n_rows, method=_METHOD),
+            told_by="data and prior",
+        )
+        for name, value in zip(PARAMETERS, place, strict=False)
+    )
+
+
+def _front_end(place: list[float], n_rows: int) -> Estimate:
+    """Time of a request of usual length outside of the engine."""
+    front_end_s, token_s = (
+        float(np.exp(place[UNKNOWNS.index(name)])) for name in ("front_end_s", "prompt_token_s")
+    )
+    value = front_end_s + _FRONT_END_TOKENS * token_s
+    return Estimate(
+        value=value,
+        low=value / _FRONT_END_RATIO,
+        high=value * _FRONT_END_RATIO,
+        confidence_fraction=0.9,
+        n_samples=n_rows,
+        method=_METHOD,
     )
 
 
