@@ -32,7 +32,13 @@ output_tokens = { kind = "constant", value = 100 }
 GATE = 'order = "shortest-remaining"\n[[classes]]\nname = "report"\nmax_in_flight = 24\n'
 SLO = "ttft:p95<2s, tpot:p95<60ms"
 ONE_KIND = {"max_num_seqs": "64", "max_num_batched_tokens": "2048"}
-SMALL = {"probe_requests": 500, "requests": 2000, "executor": "inline", "time_limit": 300.0}
+SMALL = {
+    "probe_requests": 500,
+    "requests": 2000,
+    "executor": "inline",
+    "time_limit": 300.0,
+    "datasheet": True,
+}
 
 
 @pytest.fixture
@@ -86,6 +92,7 @@ def test_the_winner_of_a_sizing_does_what_is_simulated_of_it(mix, gate, around):
         workload=mix,
         requests=2000,
         replicas=pick.n_replicas,
+        datasheet=True,
         **{name: int(value) for name, value in ONE_KIND.items()},
         **same,
     )

@@ -90,7 +90,7 @@ def test_wishes_are_in_the_files(sized):
         "namespace: llm",
         "pool: l40s",
         "image: mine:1",
-        "minReplicas: 2",
+        "minReplicas: 3",
         "maxUnavailable: 0",
         "claimName: weights",
         "'9000'",
@@ -118,7 +118,7 @@ def test_the_examples_run_and_their_json_obeys_the_schema(sized):
         (["plan/README.md"], ["the plan is damaged", "inferometer size"]),
         (["plan/workload.json"], ["the plan is damaged"]),
         (["plan/plan.json", "--node-label", "pool"], ["KEY=VALUE"]),
-        (["plan/plan.json", "--most", "1", "--spare", "2"], ["--most", "3 or more"]),
+        (["plan/plan.json", "--most", "1", "--spare", "2"], ["--most", "4 or more"]),
     ],
 )
 def test_bad_questions_are_refused_and_nothing_is_written(words, said, sized):
