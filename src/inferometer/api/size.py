@@ -35,8 +35,7 @@ from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import candidates, failure, sizing, sizing_types
 from inferometer.decide.fleets import Fleets
 from inferometer.errors import SizingError, SpecError
-from inferometer.inputs import prices, resolve
-from inferometer.inputs.types import DType
+from inferometer.inputs import prices, resolve, types
 from inferometer.simulate.deployment import Pace
 
 
@@ -106,7 +105,7 @@ class Size:
         Option("Whose scheduler; --out writes vLLM's files.", heading="Engine"),
     ] = "vllm"
     dtype: Annotated[
-        DType,
+        types.DType,
         Option("Of weights and activations.", heading="Model", is_common=True, formats=FORMATS),
     ] = "bfloat16"
     quantization: Annotated[

@@ -157,7 +157,9 @@ def _beside(question: SizingQuestion, best: Use, uses: list[Use], phases: Phases
     seen = {use.n_prefill for use in uses if use.candidate is best.candidate}
     wanted = (best.n_prefill - 1, best.n_prefill + 1) if best.n_prefill else ()
     missing = [one for one in wanted if 0 < one < best.n_replicas and one not in seen]
-    located = [(one, _split(question, best, one, phases)) for one in missing if not phases.is_past(1)]
+    located = [
+        (one, _split(question, best, one, phases)) for one in missing if not phases.is_past(1)
+    ]
     return [best._replace(n_prefill=one, capacity=it, is_close=False) for one, it in located if it]
 
 

@@ -110,7 +110,9 @@ class Candidate:
         ]
         formats += [f"{engine.kv_cache_dtype} KV"] if engine.kv_cache_dtype is not None else []
         others = "".join(f", {name} {value}" for name, value in self.own)
-        return f"{self.parallelism} {', '.join(formats)}, max_num_seqs {config.max_num_active}{others}"
+        return (
+            f"{self.parallelism} {', '.join(formats)}, max_num_seqs {config.max_num_active}{others}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
