@@ -22,14 +22,7 @@ import yaml
 from fleets import fleet, operating_point
 from peers import free_port, haproxy, program, prometheus, promtool
 
-from inferometer.decide.artefacts import (
-    dashboard,
-    leader_worker_set,
-    promql,
-    router,
-    scraping,
-    vllm_command,
-)
+from inferometer.decide.artefacts import dashboard, folder, kubernetes, promql, router, vllm_command
 from inferometer.decide.artefacts.folder import files_of
 from inferometer.decide.artefacts.packaging import Wishes, packaging_of
 from inferometer.serve.emulator_plan import EmulatorPlan
@@ -140,7 +133,7 @@ GROUP = {"engine": {"tensor_parallel_size": 8}, "scheduler": {"pipeline_parallel
 def words_of_group():
     """Of the leader and of a worker, with Kubernetes' variables put in."""
     made = fleet(**GROUP)
-    template = leader_worker_set.groups(made, packaging_of(made))["spec"]["leaderWorkerTemplate"]
+    template = kubernetes.groups(made, packaging_of(made))["spec"]["leaderWorkerTemplate"]
     for index, name in enumerate(("leaderTemplate", "workerTemplate")):
         variables = {"$(LWS_LEADER_ADDRESS)": "group-0.group", "$(LWS_WORKER_INDEX)": str(index)}
         yield [
@@ -365,7 +358,7 @@ def check_queries(server, made, packaging):
         assert server.values(f"{one.name}{{{promql.selector(packaging, **dict(one.labels))}}}"), (
             one.name
         )
-    (rule,) = scraping.adapter_config(packaging)["externalRules"]
+    (rule,) = folder.adapter_config(packaging)["externalRules"]
     assert server.values(rule["seriesQuery"])
     assert math.isfinite(server.values(rule["metricsQuery"])[0][1])
     assert {rule["health"] for rule in server.rules()} == {"ok"}

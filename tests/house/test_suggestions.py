@@ -30,7 +30,7 @@ FOREIGN = {
     "measure/executors/ray_cluster.py": "ray start",
     "decide/artefacts/": "flags of vLLM, Kubernetes and HAProxy",
     "fit/loads/reported.py": "flags in a server's log",
-    "measure/code_version.py": "git",
+    "api/verify_sealing.py": "git",
     "measure/environments.py": "pip",
     "measure/engines/": "flags of engines",
     "measure/scrape.py": "flags of the servers that are scraped",

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
-from inferometer.api import executors, memory_check, missed, simulation_length
+import msgspec
+
+from inferometer.api import executors, memory_check, missed
 from inferometer.api.cluster import Servers
 from inferometer.api.fleet import FleetOptions, servers_of
 from inferometer.api.gate import gate_of
@@ -19,8 +21,10 @@ from inferometer.api.simulation import (
     store,
 )
 from inferometer.api.workload import Workload, workload_of
+from inferometer.decide.traffic import Traffic
 from inferometer.inputs import gate as gates, objectives
-from inferometer.inputs.workload import replay
+from inferometer.inputs.workload import replay, types
+from inferometer.inputs.workload.plan import DrawnWorkload
 from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.units import NS_PER_S
 
@@ -80,7 +84,7 @@ def simulate(question: Simulate) -> SimulateAnswer:
     is_open = (
         objective is not None
         and until_ns is None
-        and simulation_length.may_go_on(workload, has_end=question.workload.has_end)
+        and may_go_on(workload, has_end=question.workload.has_end)
     )
     has_steps = question.out is not None
     simulator = _simulator(
@@ -144,11 +148,43 @@ def _simulated(
                 simulator, executor, record_steps=has_steps, record_parts=question.parts
             )
             longer = (
-                simulation_length.longer(workload, simulator.workload, simulator.servers)
-                if is_open and simulation_length.is_noise(simulated.answer)
+                longer_workload(workload, simulator.workload, simulator.servers)
+                if is_open and is_noise(simulated.answer)
                 else None
             )
             if longer is None:
                 return simulated
             talk(f"noise leaves it undecided: {longer.plan.n_requests:,} requests instead")
             simulator = replace(simulator, workload=longer)
+
+
+_LONGER_RATIO: Final = 4
+
+
+def may_go_on(workload: types.WorkloadSpec, *, has_end: bool) -> bool:
+    """Was it left open when the requests end? Those of a trace end with it."""
+    return (
+        not has_end
+        and workload.replay is None
+        and workload.duration_s is None
+        and workload.n_requests is not None
+    )
+
+
+def is_noise(answer: SimulateAnswer) -> bool:
+    """Would more requests decide what is open: the verdict at likely step times, or that of all?"""
+    verdicts = [level.judgement.verdict for level in answer.levels if level.judgement is not None]
+    return "undecided" in verdicts and (
+        verdicts[0] == "undecided" or not {"met", "missed"} <= set(verdicts)
+    )
+
+
+def longer_workload(
+    workload: types.WorkloadSpec, drawn: DrawnWorkload, servers: Servers
+) -> DrawnWorkload | None:
+    """The same traffic for longer; None where it is as long as is computed in reasonable time."""
+    most = Traffic(spec=workload).most_requests // max(1, len(servers.deployment.cases) - 2)
+    n_requests = min(_LONGER_RATIO * drawn.plan.n_requests, most)
+    if n_requests <= drawn.plan.n_requests:
+        return None
+    return replay.draw_workload(msgspec.structs.replace(workload, n_requests=n_requests))

@@ -4,10 +4,11 @@ The ledger takes a seal in before the first byte is sent; ``seal.json`` in the e
 is a copy for whoever measures elsewhere.
 """
 
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from inferometer import __version__
 from inferometer.api import named_fit, verify_belief, verify_loads
@@ -16,7 +17,6 @@ from inferometer.errors import RecordError
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.types import HardwareSpec, ModelSpec, SweepPoint
 from inferometer.inputs.verify_plan import Points, VerifyPlan
-from inferometer.measure.code_version import git_commit
 from inferometer.measure.run_names import now_utc
 from inferometer.perfmodel import steptime_arrays, types
 from inferometer.records import migrations
@@ -281,3 +281,34 @@ def _refuse_changed(
             allowed="what was sealed",
             try_="another folder with --out, for predictions of their own",
         )
+
+
+_HERE: Final = Path(__file__).parent
+_TIMEOUT_S: Final = 10
+
+
+def git_commit() -> str | None:
+    """The commit that this code is at, ``+changes`` if files differ; None outside a repository."""
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return (
+        f"{commit}+changes"
+        if _git("status", "--porcelain", "--untracked-files=no", "--", str(_HERE.parent))
+        else commit
+    )
+
+
+def _git(*words: str) -> str | None:
+    try:
+        said = subprocess.run(
+            ["git", *words],
+            cwd=_HERE,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_TIMEOUT_S,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said.stdout.strip()

@@ -8,13 +8,17 @@ import difflib
 import errno
 import importlib
 import os
+import signal
 import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
 import click
 
 from inferometer import __version__, suggestions
-from inferometer.cli import signals
 from inferometer.cli.terminal import show_crash, talk, write_answer
 from inferometer.cli.usage import as_spec_error, check_numbers
 from inferometer.errors import InferometerError, MeasureError, RecordError, SpecError
@@ -191,15 +195,57 @@ def app() -> None:
     """The instrument for LLM serving performance: measure, explain, predict, verify."""
 
 
+# SIGTERM and SIGHUP end a verb in the same order as Ctrl-C (SIGINT): what was measured is stored
+# and summarised, and the exit code is 128 and the signal's number, as shells have it.
+
+
+_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Ending:
+    """Which signal ended the command?"""
+
+    def __init__(self) -> None:
+        self._signal_number: int = signal.SIGINT
+
+    @property
+    def exit_code(self) -> int:
+        """130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP."""
+        return 128 + self._signal_number
+
+    def take(self, signal_number: int, _: FrameType | None) -> None:
+        """Python calls this for the signal, in the main thread."""
+        self._signal_number = signal_number
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def orderly_ends() -> Generator[Ending]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt within, unless ignored as by ``nohup``."""
+    ending = Ending()
+    if threading.current_thread() is not threading.main_thread():
+        yield ending
+        return
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, ending.take)
+    try:
+        yield ending
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def main() -> None:
     """Run the command line; every error of ours ends in its own exit code."""
     sys.excepthook = show_crash
     notices.listen(talk)
-    with signals.orderly_ends() as ending:
+    with orderly_ends() as ending:
         _run(ending)
 
 
-def _run(ending: signals.Ending) -> None:
+def _run(ending: Ending) -> None:
     try:
         try:
             app(standalone_mode=False)

@@ -12,14 +12,16 @@ from inferometer.decide.artefacts import (
     dashboard,
     kubernetes,
     pods,
+    promql,
     proving,
     router,
-    scraping,
     vllm_command,
     words,
 )
 from inferometer.decide.artefacts.fleet import Fleet
+from inferometer.decide.artefacts.kubernetes import in_flight_metric, replica_host
 from inferometer.decide.artefacts.packaging import Packaging
+from inferometer.decide.artefacts.pods import Manifest
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.verify_plan import SIZED_PLAN
 
@@ -43,15 +45,15 @@ def files_of(fleet: Fleet, packaging: Packaging) -> dict[str, str]:
         checking.WORKLOAD_FILE: _json(msgspec.to_builtins(fleet.workload)),
         "vllm-serve.sh": vllm_command.serve_script(fleet, packaging),
         "haproxy.cfg": router.haproxy_config(fleet, packaging),
-        "prometheus.yml": _yaml(scraping.prometheus_config(packaging)),
-        scraping.RULES_FILE: _yaml(alerts.rules(fleet, packaging)),
+        "prometheus.yml": _yaml(prometheus_config(packaging)),
+        RULES_FILE: _yaml(alerts.rules(fleet, packaging)),
         "grafana-dashboard.json": _json(dashboard.dashboard(fleet, packaging)),
         "check-promise.sh": checking.check_script(fleet, packaging),
     }
     if (plan := proving.verify_plan(fleet, packaging)) is not None:
         files[SIZED_PLAN] = plan
     if packaging.scales:
-        files["prometheus-adapter.yaml"] = _yaml(scraping.adapter_config(packaging))
+        files["prometheus-adapter.yaml"] = _yaml(adapter_config(packaging))
     if packaging.image is not None:
         files["kubernetes.yaml"] = _yaml(
             *kubernetes.manifests(fleet, packaging), *router.router_manifests(fleet, packaging)
@@ -101,3 +103,47 @@ def _block_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _block_text)
+
+
+# In Kubernetes Prometheus learns the replicas from the DNS of their headless service, as the
+# router does.
+
+
+RULES_FILE: Final = "prometheus-rules.yaml"
+_INTERVAL: Final = "15s"
+
+
+def prometheus_config(packaging: Packaging) -> Manifest:
+    """A configuration that scrapes the replicas and evaluates the rules: whole, or to be taken into one that is there."""
+    return {
+        "global": {"scrape_interval": _INTERVAL, "evaluation_interval": _INTERVAL},
+        "rule_files": [RULES_FILE],
+        "scrape_configs": [{"job_name": packaging.name} | _replicas(packaging)],
+    }
+
+
+def adapter_config(packaging: Packaging) -> Manifest:
+    """What prometheus-adapter offers to the autoscaler: requests in flight in all replicas together."""
+    series = f"{promql.IN_FLIGHT}{{{promql.selector(packaging)}}}"
+    rule: Manifest = {
+        "seriesQuery": series,
+        "resources": {"namespaced": False},
+        "name": {"as": in_flight_metric(packaging)},
+        "metricsQuery": f"sum(avg_over_time({series}[1m]))",
+    }
+    return {"externalRules": [rule]}
+
+
+def _replicas(packaging: Packaging) -> Manifest:
+    if packaging.backends:
+        return {"static_configs": [{"targets": list(packaging.backends)}]}
+    return {
+        "dns_sd_configs": [
+            {
+                "names": [replica_host(packaging)],
+                "type": "A",
+                "port": packaging.port,
+                "refresh_interval": _INTERVAL,
+            }
+        ]
+    }

@@ -4,13 +4,13 @@ As many replicas run as the traffic was sized for. An autoscaler is there where 
 that: it scales on requests in flight per replica, for a server that cannot keep up lets them grow
 without bound, while its CPU, its accelerator's load and its memory look the same; ``replicas`` of
 the Deployment is what it starts from. A replica of several nodes is a group of pods, which
-Kubernetes has not: ``leader_worker_set`` makes them.
+Kubernetes does not have: LeaderWorkerSet, which has to be installed in the cluster, runs them.
 """
 
 import math
 from typing import Final
 
-from inferometer.decide.artefacts import leader_worker_set, weights_claim
+from inferometer.decide.artefacts import weights_claim
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.packaging import Packaging
 from inferometer.decide.artefacts.pods import (
@@ -30,11 +30,7 @@ def manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:
     """The objects, in the order in which they are applied."""
     return [
         *weights_claim.manifests(fleet, packaging),
-        (
-            leader_worker_set.groups(fleet, packaging)
-            if fleet.n_nodes > 1
-            else _deployment(fleet, packaging)
-        ),
+        (groups(fleet, packaging) if fleet.n_nodes > 1 else _deployment(fleet, packaging)),
         _service(fleet, packaging),
         _replica_service(fleet, packaging),
         *([_autoscaler(fleet, packaging)] if packaging.scales else []),
@@ -126,16 +122,16 @@ def _autoscaler(fleet: Fleet, packaging: Packaging) -> Manifest:
 def _scaled(fleet: Fleet, packaging: Packaging) -> Manifest:
     if fleet.n_nodes > 1:
         return {
-            "apiVersion": leader_worker_set.API_VERSION,
-            "kind": leader_worker_set.KIND,
-            "name": leader_worker_set.name_of(packaging),
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": name_of(packaging),
         }
     return {"apiVersion": "apps/v1", "kind": "Deployment", "name": packaging.name}
 
 
 def _answering(fleet: Fleet, packaging: Packaging) -> dict[str, object]:
     """The pods that answer: of a group its leader."""
-    return labels(packaging, leader_worker_set.LEADER if fleet.n_nodes > 1 else None)
+    return labels(packaging, LEADER if fleet.n_nodes > 1 else None)
 
 
 def _budget(packaging: Packaging) -> Manifest:
@@ -150,3 +146,63 @@ def _budget(packaging: Packaging) -> Manifest:
         "metadata": metadata(packaging),
         "spec": spec,
     }
+
+
+# The leader of a group is node 0 of vLLM and answers; the workers follow it, without a port of
+# their own. A group whose pod is lost is made anew as a whole: vLLM cannot take a node back.
+# Source: kubernetes-sigs/lws v0.9.0, api/leaderworkerset/v1 (variables of the pods, the service
+# of a group's name); vLLM 0.32.0, --nnodes.
+
+
+API_VERSION: Final = "leaderworkerset.x-k8s.io/v1"
+KIND: Final = "LeaderWorkerSet"
+LEADER: Final = "leader"
+_WORKER: Final = "worker"
+_SUFFIX: Final = "-groups"
+"""LeaderWorkerSet makes a headless service of its own name, through which the pods of a group
+find their leader before it is ready."""
+
+
+def name_of(packaging: Packaging) -> str:
+    """What the object is called."""
+    return packaging.name + _SUFFIX
+
+
+def groups(fleet: Fleet, packaging: Packaging) -> Manifest:
+    """As many groups as there are replicas, each of as many pods as a replica takes nodes."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": metadata(packaging, _SUFFIX),
+        "spec": {
+            "replicas": packaging.n_least,
+            "startupPolicy": "LeaderCreated",
+            "rolloutStrategy": {
+                "type": "RollingUpdate",
+                "rollingUpdateConfiguration": packaging.rollout,
+            },
+            "leaderWorkerTemplate": {
+                "size": fleet.n_nodes,
+                "restartPolicy": "RecreateGroupOnPodRestart",
+                "leaderTemplate": pod_template(fleet, packaging, _part(fleet, LEADER)),
+                "workerTemplate": pod_template(fleet, packaging, _part(fleet, _WORKER)),
+            },
+        },
+    }
+
+
+def _part(fleet: Fleet, name: str) -> Part:
+    """A node's part of a replica; Kubernetes puts the variables in."""
+    is_leader = name == LEADER
+    of_group = (
+        "--nnodes",
+        str(fleet.n_nodes),
+        "--master-addr",
+        "$(LWS_LEADER_ADDRESS)",
+        "--node-rank",
+        "$(LWS_WORKER_INDEX)",
+    )
+    flags = of_group if is_leader else (*of_group, "--headless")
+    return Part(
+        n_devices=fleet.n_devices // fleet.n_nodes, name=name, flags=flags, answers=is_leader
+    )
