@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from inferometer.api.front import (
         capacity,
+        catalog,
         compare,
+        doctor,
+        engines,
         explain,
         fit,
         load,
@@ -37,7 +40,10 @@ __version__ = "0.2.0"
 __all__ = [
     "__version__",
     "capacity",
+    "catalog",
     "compare",
+    "doctor",
+    "engines",
     "explain",
     "fit",
     "load",

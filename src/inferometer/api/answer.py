@@ -38,6 +38,9 @@ _PAGED_BY: Final[Mapping[str, str]] = {
     "VerifyAnswer": "inferometer.api.verify:verify_page",
     "ShowAnswer": "inferometer.api.show:show_pages",
     "GridAnswer": "inferometer.api.grid_page:grid_page",
+    "CatalogAnswer": "inferometer.api.catalog:catalog_page",
+    "DoctorAnswer": "inferometer.api.doctor:doctor_page",
+    "EnginesAnswer": "inferometer.api.engines:engines_page",
     "QualityAnswer": "inferometer.api.quality_page:quality_page",
 }
 """The function that makes the page of an answer, or its pages, as ``module:name``."""
@@ -64,11 +67,15 @@ class Answer:
         Records in records become columns with a dot: ``likely.value``. Where the table is empty
         the answer itself is the one row.
         """
-        answer = self.to_dict()
-        rows: Any = answer
-        for name in () if self.table is None else self.table.split("."):
+        rows = [] if self.table is None else self.rows_of(self.table)
+        return rows or [dict(_flat(self.to_dict()))]
+
+    def rows_of(self, table: str) -> list[dict[str, Any]]:
+        """The rows of one of its tables, by the name of its field."""
+        rows: Any = self.to_dict()
+        for name in table.split("."):
             rows = rows[name]
-        return [dict(_flat(row)) for row in (rows if self.table and rows else [answer])]
+        return [dict(_flat(row)) for row in rows]
 
     def to_csv(self) -> str:
         """The main table as comma-separated values, under one line of names."""

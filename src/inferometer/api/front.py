@@ -8,11 +8,14 @@ are exceptions of ``inferometer.errors``.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from inferometer.api import (
     capacity as capacities,
+    catalog as catalogs,
     compare as comparisons,
+    doctor as doctors,
+    engines as engine_states,
     explain as explanations,
     fit as fits,
     load as loads,
@@ -243,3 +246,24 @@ def compare(
     question = question_of(comparisons.Compare, {"old": old, "new": new, **options})
     with heard_by(progress):
         return comparisons.compare(question)
+
+
+@_takes(catalogs.Catalog)
+def catalog(
+    kind: Literal["models", "hardware", "slos"], name: str | None = None
+) -> catalogs.CatalogAnswer:
+    """Which models, devices and named SLOs are known, and where does each number come from?"""
+    return catalogs.catalog(catalogs.Catalog(kind=kind, name=name))
+
+
+@_takes(doctors.Doctor)
+def doctor() -> doctors.DoctorAnswer:
+    """What would make numbers bad on this machine?"""
+    return doctors.doctor(doctors.Doctor())
+
+
+@_takes(engine_states.Engines)
+def engines(*, progress: Listener | None = None, **options: object) -> engine_states.EnginesAnswer:
+    """Which engines can be measured here?"""
+    with heard_by(progress):
+        return engine_states.engines(question_of(engine_states.Engines, options))

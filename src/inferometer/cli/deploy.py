@@ -127,7 +127,7 @@ Examples:
   inferometer deploy plan/plan.json --out files --force --backend 10.0.0.1:8000 --backend 10.0.0.2:8000
 """,
 )
-@asks(Deploy)
+@asks(Deploy, has_page=False)
 def command(question: Deploy, *, as_json: bool) -> None:
     """Write the files that run, watch and check PLAN, the plan.json of `inferometer size --out DIR`.
 

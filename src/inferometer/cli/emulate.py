@@ -187,7 +187,7 @@ Faults, each as KIND, KIND:SHARE or KIND:SHARE(option=value), with commas betwee
   at its end         wrong-usage (count=1), no-usage, missing-done
 """,
 )
-@asks(Emulate)
+@asks(Emulate, has_page=False)
 def command(question: Emulate, *, as_json: bool) -> None:
     """Serve MODEL's answers as fast as this server would: completions and chats, streamed, and vLLM's /metrics.
 

@@ -71,7 +71,7 @@ Examples:
   inferometer export runs/example --format csv --out requests.csv
 """,
 )
-@asks(Export)
+@asks(Export, has_page=False)
 def command(question: Export, *, as_json: bool) -> None:
     """Write a run of requests as llm-d's Benchmark Report 0.2.1, as vLLM bench's result file, or as a table; a sweep as a table.
 

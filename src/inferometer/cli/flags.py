@@ -158,14 +158,18 @@ def _show_all(ctx: click.Context, _parameter: click.Parameter, value: Any) -> No
 
 
 def asks(
-    question: type[Q], *, grid: Callable[[dict[str, Any], bool], bool] | None = None
+    question: type[Q],
+    *,
+    grid: Callable[[dict[str, Any], bool], bool] | None = None,
+    has_page: bool = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the flags of ``question``, ``--json`` and ``--csv``: it gets ``(question, as_json)``.
 
     With ``grid`` options take several values, too: it gets what was given and whether JSON is
-    wanted, and is true where that was a grid, whose answer it has printed.
+    wanted, and is true where that was a grid, whose answer it has printed. Without ``has_page`` the
+    answer is a line or text of its own form: no ``--csv``, ``--report`` and ``--verbose``.
     """
-    has_report = any(field.name == "report" for field in fields_of(question))
+    has_report = not has_page or any(field.name == "report" for field in fields_of(question))
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         def with_question(**values: Any) -> Any:
@@ -186,7 +190,8 @@ def asks(
             callback=_show_all,
             help="Show all options and exit.",
         )(wrapped)
-        wrapped = csv_option(json_option(_verbose_option(wrapped)))
+        wrapped = json_option(wrapped)
+        wrapped = csv_option(_verbose_option(wrapped)) if has_page else wrapped
         wrapped = wrapped if has_report else _report_option(wrapped)
         for field in reversed(fields_of(question)):
             wrapped = _parameter(field, takes_lists=grid is not None)(wrapped)

@@ -87,7 +87,7 @@ Examples:
   inferometer import profile_export.jsonl --out runs/aiperf
 """,
 )
-@asks(Import)
+@asks(Import, has_page=False)
 def command(question: Import, *, as_json: bool) -> None:
     """What do result files of vLLM bench, AIPerf, GuideLLM, inference-perf, InferenceX and llm-d say?
 

@@ -97,7 +97,7 @@ Examples:
   inferometer ledger --anchor
 """,
 )
-@asks(Ledger)
+@asks(Ledger, has_page=False)
 def command(question: Ledger, *, as_json: bool) -> None:
     """How often were predictions right that were sealed before they were measured.
 

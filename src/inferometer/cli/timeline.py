@@ -75,7 +75,7 @@ Examples:
   inferometer timeline --batching one-prefill --chunks 2 --load rate:460 --ticks 1000 --compare
 """,
 )
-@asks(Timeline)
+@asks(Timeline, has_page=False)
 def command(question: Timeline, *, as_json: bool) -> None:
     """What does each slot of the batch do in each step: context, generation, end of sequence, idle?
 

@@ -7,7 +7,7 @@ verdict on the run), and a request is good when it keeps every limit (goodput).
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
 from inferometer.inputs.types import Source
@@ -211,7 +211,8 @@ def _metric(name: str, part: str, where: str) -> Metric:
 # a data set and an accuracy too.
 
 
-class PresetObjective(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetObjective:
     """A named objective."""
 
     name: str
