@@ -4,6 +4,9 @@ import ast
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
+import pytest
+
 from inferometer.simulate import compiling, notices
 
 ROOM = Path(compiling.__file__).parent
@@ -50,3 +53,35 @@ def test_who_listens_is_told_of_a_wait_and_of_nothing_else(monkeypatch):
     notices.tell_of_compiling(loop([], {}))
     assert len(heard) == 1
     assert "compiling the simulator (VLLM)" in heard[0]
+
+
+@compiling.compiled
+def callee(number):
+    return number + 1
+
+
+@compiling.inlined
+def caller(number):
+    return callee(number) * 2
+
+
+@compiling.entry
+def start(number):
+    return caller(number) + callee(np.int32(number))
+
+
+start._cache.disable()
+
+
+def test_what_an_inlined_function_calls_is_not_inlined_too_and_is_compiled_once():
+    assert start(3) == 12
+    (found,) = callee.overloads.values()
+    assert "alwaysinline" not in str(found.library._final_module)
+    (found,) = caller.overloads.values()
+    assert "alwaysinline" in str(found.library._final_module)
+
+
+def test_python_cannot_call_an_inner_function():
+    assert start(3) == 12
+    with pytest.raises(TypeError, match="only compiled code"):
+        callee(3)

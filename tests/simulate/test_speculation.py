@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from from_python import from_python
 from hypothesis import given, settings, strategies as st
 from reference.simulator import simulate_plainly
 from simulator_strategies import assert_equal, settings_of_a_speculating_run
@@ -14,8 +15,9 @@ from simulator_strategies import assert_equal, settings_of_a_speculating_run
 from inferometer.errors import SpecError
 from inferometer.perfmodel.scenario import Speculation, expected_tokens, walltime_ratio
 from inferometer.records.types import PartKind, RequestStatus
-from inferometer.simulate.acceptance import N_DRAWS, compiled_n_accepted, n_accepted
+from inferometer.simulate.acceptance import N_DRAWS, n_accepted
 from inferometer.simulate.demand import demand
+from inferometer.simulate.kernel.vllm_update import compiled_n_accepted
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -185,7 +187,9 @@ def test_what_ifs_share_their_luck():
 def test_plain_and_compiled_draws_agree(index, n_outputs, acceptance):
     plain = n_accepted(acceptance, index, n_outputs, len(acceptance))
     assert (
-        compiled_n_accepted(np.array(acceptance, np.int64), index, n_outputs, len(acceptance))
+        from_python(compiled_n_accepted)(
+            np.array(acceptance, np.int64), index, n_outputs, len(acceptance)
+        )
         == plain
     )
 

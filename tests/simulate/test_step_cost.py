@@ -1,9 +1,13 @@
 """Do the plain and the compiled closed form agree to the nanosecond, and does the linear cost say what its terms say?"""
 
 import numpy as np
+from from_python import from_python
 from hypothesis import given, settings, strategies as st
 
-from inferometer.simulate.step_cost import compiled_duration_ns, duration_ns, linear_cost
+from inferometer.simulate.kernel import price
+from inferometer.simulate.kernel.state import KNOWN
+from inferometer.simulate.pointers import pointed
+from inferometer.simulate.step_cost import duration_ns, group_duration_ns, linear_cost
 
 MIXTURE = linear_cost(
     launch_s=1e-3,
@@ -46,8 +50,13 @@ def test_plain_and_compiled_agree(n_prefill, n_decode, more_tokens, cached_pairs
         return
     prefill_tokens = n_prefill + more_tokens if n_prefill else 0
     pairs = prefill_tokens * (prefill_tokens + 1) // 2 + cached_pairs if n_prefill else 0
-    statistics = (n_prefill, n_decode, prefill_tokens, pairs, n_decode * (1 + context))
-    assert compiled_duration_ns(MIXTURE, *statistics) == duration_ns(MIXTURE, *statistics)
+    known, cost = np.zeros(1, KNOWN)[0], pointed(MIXTURE)
+    for tokens in (context, context + 7):  # the second step finds the products of the first
+        for n_rows in (prefill_tokens + n_decode, prefill_tokens + n_decode + 3):
+            statistics = (n_prefill, n_decode, prefill_tokens, pairs, n_decode * (1 + tokens), 0)
+            assert from_python(price.step_duration_ns)(
+                known, cost, *statistics, n_rows
+            ) == group_duration_ns(MIXTURE, *statistics, n_rows)
 
 
 @given(st.integers(0, 8), st.integers(0, 64), st.integers(0, 2000), st.integers(0, 10**5))

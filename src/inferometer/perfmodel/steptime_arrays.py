@@ -104,20 +104,50 @@ def group_step_duration_s(  # noqa: PLR0913, PLR0917 -- compiled code takes plai
 ) -> float:
     """The same with ``n_group_rows`` rows of all replicas through the experts that they share."""
     n_rows, n_group_rows = max(prefill_tokens + n_decode_requests, 1), max(n_group_rows, 1)
-    read_s = _interpolated(arrays.read_log_rows, arrays.read_s, math.log(n_group_rows))
-    layers_s = _product_s(
-        arrays,
-        read_s,
-        arrays.matmul_row_s * n_rows + arrays.expert_row_s * n_group_rows,
-        n_group_rows,
-    )
     if arrays.computes_all_logits:
         n_logit_positions = n_rows
-    head_s = 0.0
-    if n_logit_positions > 0:
-        head_s = _product_s(
-            arrays, arrays.head_read_s, arrays.head_row_s * n_logit_positions, n_logit_positions
-        )
+    return whole_duration_s(
+        arrays,
+        layers_duration_s(arrays, n_rows, n_group_rows),
+        head_duration_s(arrays, n_logit_positions),
+        n_prefill_requests,
+        n_decode_requests,
+        prefill_tokens,
+        prefill_context_product_tokens2,
+        decode_context_tokens,
+        n_logit_positions,
+        n_group_rows,
+    )
+
+
+def layers_duration_s(arrays: StepTimeArrays, n_rows: int, n_group_rows: int) -> float:
+    """The matrix products of all layers: the same in each step with as many rows."""
+    read_s = _interpolated(arrays.read_log_rows, arrays.read_s, math.log(n_group_rows))
+    multiply_s = arrays.matmul_row_s * n_rows + arrays.expert_row_s * n_group_rows
+    return _product_s(arrays, read_s, multiply_s, n_group_rows)
+
+
+def head_duration_s(arrays: StepTimeArrays, n_logit_positions: int) -> float:
+    """The logits: the same in each step that computes as many."""
+    if n_logit_positions == 0:
+        return 0.0
+    multiply_s = arrays.head_row_s * n_logit_positions
+    return _product_s(arrays, arrays.head_read_s, multiply_s, n_logit_positions)
+
+
+def whole_duration_s(  # noqa: PLR0913, PLR0917 -- compiled code takes plain numbers
+    arrays: StepTimeArrays,
+    layers_s: float,
+    head_s: float,
+    n_prefill_requests: int,
+    n_decode_requests: int,
+    prefill_tokens: int,
+    prefill_context_product_tokens2: int,
+    decode_context_tokens: int,
+    n_logit_positions: int,
+    n_group_rows: int,
+) -> float:
+    """A step's duration, given that of its matrix products."""
     device_s = layers_s + arrays.per_sequence_s * (n_prefill_requests + n_decode_requests)
     if n_decode_requests > 0:
         seen_tokens = min(decode_context_tokens, arrays.window_tokens * n_decode_requests)
@@ -199,6 +229,9 @@ CLOSED_FORM_PARTS: Final = (
     "_interpolated",
     "_product_s",
     "_pairs",
+    "layers_duration_s",
+    "head_duration_s",
+    "whole_duration_s",
     "group_step_duration_s",
     "step_duration_s",
 )

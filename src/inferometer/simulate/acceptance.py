@@ -10,8 +10,6 @@ them is what was changed. Nothing random is kept anywhere.
 from collections.abc import Sequence
 from typing import Final
 
-from inferometer.simulate.compiling import entry
-
 N_DRAWS: Final = 2**32
 """A draw is a whole number below this, all equally likely."""
 
@@ -41,6 +39,3 @@ def n_accepted(acceptance: Sequence[int], request_index: int, n_outputs: int, n_
         if draw >= acceptance[place]:
             return place
     return n_drafts
-
-
-compiled_n_accepted: Final = entry(n_accepted)

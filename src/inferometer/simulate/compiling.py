@@ -8,13 +8,14 @@ compiled code reaches.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import resources
 from typing import Any, Final, TypeVar, cast
 
 import numba
-from numba.core import codegen, compiler
+from numba.core import codegen, compiler, types
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -23,6 +24,7 @@ _OPTIONS: Final[dict[str, Any]] = {
     "fastmath": False,  # floats keep their order, so that results do not depend on the processor
     "error_model": "python",
     "nogil": True,  # threads run simulations side by side
+    "forceinline": False,  # else all that an inlined function calls is inlined: six times the code
     # Nothing is allocated, so nothing is counted: counting references of the state's arrays took 95
     # % of the time.
     "_nrt": False,
@@ -48,6 +50,9 @@ class _Inside(codegen.JITCodeLibrary):
         del name
         return 0
 
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
     @property
     def codegen(self) -> Any:
         """Numba asks for it to set an environment, and for nothing else."""
@@ -68,6 +73,13 @@ class _Whole(codegen.JITCodeLibrary):
         self._linking_libraries = _with_callees(self._linking_libraries)
         super().finalize()
 
+    def _optimize_final_module(self) -> None:
+        # The loops are over a handful of requests: vectorising them gains nothing.
+        passes, builder = self._codegen._module_pass_manager(
+            loop_vectorize=False, slp_vectorize=False
+        )
+        passes.run(self._final_module, builder)
+
 
 def _with_callees(libraries: list[Any]) -> list[Any]:
     """These and all that they call, each once, in order."""
@@ -79,6 +91,28 @@ def _with_callees(libraries: list[Any]) -> list[Any]:
             found[id(library)] = library
             waiting += library.callees if isinstance(library, _Inside) else []
     return list(found.values())
+
+
+@contextmanager
+def _remembered_types() -> Iterator[None]:
+    """Look up once which function an operator or a builtin calls for given types.
+
+    numba asks again at each use, and tries dozens of candidates.
+    """
+    kinds: Any = types.BaseFunction
+    look_up, known = kinds.get_call_type, dict[Any, Any]()
+
+    def remembered(function: Any, context: Any, args: Any, kws: Any) -> Any:
+        key = function, tuple(args), tuple(kws.items())
+        if key not in known:
+            known[key] = look_up(function, context, args, kws)
+        return known[key]
+
+    kinds.get_call_type = remembered
+    try:
+        yield
+    finally:
+        kinds.get_call_type = look_up
 
 
 class _InsideCompiler(compiler.Compiler):
@@ -95,7 +129,8 @@ class _EntryCompiler(compiler.Compiler):
     def compile_extra(self, func: Callable[..., object]) -> Any:
         self.state.library = _Whole(self.state.targetctx.codegen(), func.__qualname__)
         self.state.library.enable_object_caching()
-        return super().compile_extra(func)
+        with _remembered_types():
+            return super().compile_extra(func)
 
 
 _INSIDE: Final[dict[str, Any]] = {
@@ -116,6 +151,8 @@ def entry(function: Function) -> Function:
     )
     # numba's stamp is that of the function's own file: an edit of what it calls would go unnoticed.
     made._cache._cache_file._source_stamp = _sources_digest()
+    # What is loaded is ready to run: numba would first import all that it may compile, for 0.3 s.
+    made._cache.load_overload = made._cache._load_overload
     return cast("Function", made)
 
 
@@ -136,7 +173,6 @@ REACHED: Final = (
     "scheduler_config",
     "sglang_config",
     "status",
-    "step_cost",
     "trtllm_config",
 )
 """The modules of this room that ``kernel/`` imports: an edit of one of them compiles anew."""
@@ -156,26 +192,38 @@ def _sources_digest() -> str:
 
 
 def compiled(function: Function) -> Function:
-    """The same for compiled code to call.
-
-    Python must not: there is nothing to call, and the process would crash.
-    """
-    return cast("Function", _njit(**_INSIDE)(function))
+    """The same for compiled code to call; Python gets a TypeError."""
+    return _inside(function, inline=False)
 
 
 def inlined(function: Function) -> Function:
     """The same, as a part of each compiled function that calls it: for what every step does."""
-    return cast("Function", _njit(**_INSIDE, forceinline=True)(function))
+    return _inside(function, inline=True)
 
 
-def merged(function: Function) -> Function:
-    """The same, written into its one caller before that is compiled: for the few that call most of the others."""
-    return cast("Function", _njit(**_INSIDE, inline="always")(function))
+def _inside(function: Function, *, inline: bool) -> Function:
+    made = _njit(**_INSIDE | {"forceinline": inline})(function)
+    find = made.get_call_template
+    made.get_call_template = lambda args, kws: find([_widest(kind) for kind in args], kws)
+    # There is no machine code: known to numba's own code for calls, it would crash the process.
+    made.add_overload = lambda found: made.overloads.update({found.signature.args: found})
+    made._compile_for_args = _refuse
+    return cast("Function", made)
 
 
-def compiled_like(model: object, function: Function) -> Function:
+def _widest(kind: Any) -> Any:
+    """One type for whole numbers of all widths: for each, the function would be compiled again."""
+    if isinstance(kind, types.Literal):
+        kind = kind.literal_type
+    return types.int64 if isinstance(kind, types.Integer) else kind
+
+
+def _refuse(*_args: object, **_kws: object) -> None:
+    raise TypeError("only compiled code calls this function: kernel/loop.py has the entries")
+
+
+def compiled_like(model: Any, function: Function) -> Function:
     """The function, compiled as ``model`` is."""
-    options: dict[str, Any] = getattr(model, "targetoptions", {})
-    if "no_cpython_wrapper" not in options:
+    if "no_cpython_wrapper" not in model.targetoptions:
         return entry(function)
-    return cast("Function", numba.jit(**options, pipeline_class=_InsideCompiler)(function))
+    return _inside(function, inline=model.targetoptions["forceinline"])

@@ -6,7 +6,7 @@ shapes: N requests, S steps.
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from inferometer.records.types import (
     StepTable,
     VisitTable,
 )
-from inferometer.simulate.compiling import entry
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.status import Status
 
@@ -47,10 +46,10 @@ class StepLog(NamedTuple):
 
     start_ns: I64
     duration_ns: I64
-    n_prefill_requests: I64
-    n_decode_requests: I64
-    n_waiting_requests: I64
-    n_preempted_requests: I64
+    n_prefill_requests: I32
+    n_decode_requests: I32
+    n_waiting_requests: I32
+    n_preempted_requests: I32
     prefill_tokens: I64
     prefill_context_product_tokens2: I64
     decode_context_tokens: I64
@@ -183,7 +182,6 @@ class Simulation(NamedTuple):
     cut: CutAnswers = CutAnswers(0, 0, 0)
 
 
-@entry
 def max_barren_steps(max_model_len: int) -> int:
     """After how many steps that preempt, without a token from any step between them, do requests preempt one another for ever?
 
@@ -193,9 +191,19 @@ def max_barren_steps(max_model_len: int) -> int:
     return 2 * max_model_len + 16
 
 
-def new_log(n_rows: int) -> StepLog:
-    """An empty log with room for so many steps."""
-    columns = [np.empty(n_rows, np.int64) for _ in StepLog._fields[:-1]]
+def new_log(n_rows: int, *, has_holes: bool = True, has_swaps: bool = True) -> StepLog:
+    """An empty log with room for so many steps.
+
+    The columns of contiguous memory and of swapping are empty where no engine has them.
+    """
+    is_wanted = dict.fromkeys(HoleTable._fields, has_holes) | {"swapped_blocks": has_swaps}
+    columns = [
+        np.empty(
+            n_rows * is_wanted.get(name, True),
+            np.int32 if name.endswith("_requests") else np.int64,
+        )
+        for name in StepLog._fields[:-1]
+    ]
     return StepLog._make([*columns, np.zeros(1, np.int64)])
 
 
@@ -303,15 +311,12 @@ def _visit_table(facts: RequestFacts) -> VisitTable:
 
 
 def _hole_table(logs: Sequence[StepLog]) -> HoleTable | None:
-    columns = [
-        np.concatenate([getattr(log, name)[: log.n_filled[0]] for log in logs])
-        for name in HoleTable._fields
-    ]
+    columns = [_column(logs, name) for name in HoleTable._fields]
     return None if np.all(columns[0] == ABSENT) else HoleTable._make(columns)
 
 
 def _swapped_blocks(logs: Sequence[StepLog]) -> I64 | None:
-    swapped = np.concatenate([log.swapped_blocks[: log.n_filled[0]] for log in logs])
+    swapped = _column(logs, "swapped_blocks")
     return None if np.all(swapped == ABSENT) else swapped
 
 
@@ -327,32 +332,25 @@ def _part_table(logs: Sequence[PartLog]) -> StepPartTable:
 
 
 def _step_table(logs: Sequence[StepLog]) -> StepTable:
-    *columns, _ = (
-        np.concatenate(parts) for parts in zip(*(_filled(log) for log in logs), strict=True)
-    )
-    all_steps = StepLog._make([*columns, np.zeros(1, np.int64)])
-    has_prefill, has_decode = all_steps.n_prefill_requests > 0, all_steps.n_decode_requests > 0
-    outside = np.full(len(has_prefill), -1, np.int32)
+    names = (name for name in StepTable._fields if name in StepLog._fields)
+    columns: dict[str, Any] = {name: _column(logs, name) for name in names}
+    for name, column in columns.items():
+        if name.endswith("_requests"):
+            columns[name] = column.astype(np.int32, copy=False)
+    n_steps = len(columns["start_ns"])
+    phase = np.full(n_steps, Phase.PREFILL, np.int8)
+    has_decode = columns["n_decode_requests"] > 0
+    phase[has_decode] = Phase.DECODE
+    phase[has_decode & (columns["n_prefill_requests"] > 0)] = Phase.MIXED
+    outside = np.full(n_steps, -1, np.int32)
     return StepTable(
         point_index=outside,
         repetition=outside,
-        is_warmup=np.zeros(len(has_prefill), np.bool_),
-        phase=np.where(
-            has_prefill & has_decode, Phase.MIXED, np.where(has_decode, Phase.DECODE, Phase.PREFILL)
-        ).astype(np.int8),
-        start_ns=all_steps.start_ns,
-        duration_ns=all_steps.duration_ns,
-        n_prefill_requests=all_steps.n_prefill_requests.astype(np.int32),
-        n_decode_requests=all_steps.n_decode_requests.astype(np.int32),
-        n_waiting_requests=all_steps.n_waiting_requests.astype(np.int32),
-        n_preempted_requests=all_steps.n_preempted_requests.astype(np.int32),
-        prefill_tokens=all_steps.prefill_tokens,
-        prefill_context_product_tokens2=all_steps.prefill_context_product_tokens2,
-        decode_context_tokens=all_steps.decode_context_tokens,
-        kv_blocks_used=all_steps.kv_blocks_used,
-        replica=all_steps.replica,
+        is_warmup=np.zeros(n_steps, np.bool_),
+        phase=phase,
+        **columns,
     )
 
 
-def _filled(log: StepLog) -> list[I64]:
-    return [column[: log.n_filled[0]] for column in log]
+def _column(logs: Sequence[StepLog], name: str) -> I64:
+    return np.concatenate([getattr(log, name)[: log.n_filled[0]] for log in logs])

@@ -242,7 +242,14 @@ def _outcome_of(
 ) -> Simulation:
     """Run the loop to its end, and make the tables of what it has written."""
     until_ns, state = recording.until_ns, prepared.state
-    wanted = logs.Wanted(recording.steps, recording.parts, prepared.n_batches, prepared.n_seats)
+    wanted = logs.Wanted(
+        recording.steps,
+        recording.parts,
+        prepared.n_batches,
+        prepared.n_seats,
+        holes=bool(state.config["is_contiguous"].any()),
+        swaps=bool(state.config["n_host_blocks"].any()),
+    )
     limit_ns = FAR_NS if until_ns is None else until_ns
     notices.tell_of_compiling(prepared.loop)
     outcome, steps, parts = logs.run_logged(

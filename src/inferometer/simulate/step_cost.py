@@ -1,27 +1,22 @@
 """How many nanoseconds does a step take?
 
-The step-time model's closed form, plain and compiled, rounded to whole nanoseconds.
+The step-time model's closed form, rounded to whole nanoseconds; ``kernel/price.py`` compiles it.
 
 Powers and logarithms come from the C library in both, so both round alike. Another machine's
 library may differ in the last bit of a float, which whole nanoseconds hide all but once in a
 million steps; a cost made by ``linear_cost`` has no such doubt.
 """
 
-from collections.abc import Callable
-from types import FunctionType
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from inferometer.errors import SpecError
-from inferometer.perfmodel import steptime_arrays
 from inferometer.perfmodel.steptime_arrays import (
-    CLOSED_FORM_PARTS,
     StepTimeArrays,
     group_step_duration_s,
     step_duration_s,
 )
-from inferometer.simulate.compiling import entry
 
 _TINY_S: Final = 1e-30
 """Stands for no time where the closed form divides by the larger of two times."""
@@ -119,19 +114,3 @@ def group_duration_ns(  # noqa: PLR0913, PLR0917 -- compiled code takes plain nu
         n_group_rows,
     )
     return max(int(seconds * 1e9 + 0.5), 1)
-
-
-def _compiled_closed_form() -> tuple[Callable[..., int], Callable[..., int]]:
-    """``duration_ns``, ``group_duration_ns`` and what they call, compiled as they stand, each with the compiled others in its sight."""
-    scope: dict[str, Any] = dict(vars(steptime_arrays))
-    for name in CLOSED_FORM_PARTS:
-        scope[name] = entry(FunctionType(scope[name].__code__, scope))
-    here = globals() | {name: scope[name] for name in ("step_duration_s", "group_step_duration_s")}
-    alone, grouped = (
-        entry(FunctionType(plain.__code__, here, plain.__name__, plain.__defaults__))
-        for plain in (duration_ns, group_duration_ns)
-    )
-    return alone, grouped
-
-
-compiled_duration_ns, compiled_group_duration_ns = _compiled_closed_form()

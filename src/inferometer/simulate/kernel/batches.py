@@ -7,7 +7,7 @@ that left the queue after it, and ``turn`` says whether its batch is over.
 """
 
 from inferometer.records.types import ABSENT, PartKind
-from inferometer.simulate.compiling import compiled, inlined, merged
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import arrivals, queue, seats
 from inferometer.simulate.kernel.state import NOTHING, Record, State
 from inferometer.simulate.outcome import FAR_NS
@@ -40,7 +40,7 @@ def add(state: State, index: int) -> None:
     queue.add(state, index)
 
 
-@merged
+@inlined
 def schedule(state: State, slot: int) -> None:
     """The next step of the batch, or the first one of a new batch, or nothing yet."""
     counters = state.counters[0]
@@ -83,7 +83,7 @@ def _first_row(state: State, slot: int) -> int:
     return row
 
 
-@merged
+@inlined
 def update(state: State, slot: int) -> int:
     """Process a step: each live row has one token more; when the last one has all of its tokens the batch is over."""
     config, counters, parts, batch = (

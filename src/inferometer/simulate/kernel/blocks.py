@@ -4,7 +4,7 @@ The same as ``reference/blocks.py``, on arrays; both mirror
 ``vllm/v1/core/{block_pool,kv_cache_manager}.py`` of vLLM 0.32.0.
 """
 
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import holes, seats
 from inferometer.simulate.kernel.state import NOTHING, Record, Records, State
 
@@ -63,7 +63,7 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
     return True
 
 
-@compiled
+@inlined
 def extend(state: State, index: int, num_new_tokens: int) -> bool:
     """Room for the next tokens of a running request; False, and nothing changed, where there is none."""
     config, request = state.config[0], state.requests[index]
@@ -81,7 +81,7 @@ def extend(state: State, index: int, num_new_tokens: int) -> bool:
     return True
 
 
-@compiled
+@inlined
 def cache_blocks(state: State, index: int, num_tokens: int) -> None:
     """Register the blocks that these first tokens fill."""
     config, request = state.config[0], state.requests[index]

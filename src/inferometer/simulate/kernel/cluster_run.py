@@ -22,7 +22,7 @@ from typing import Final
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.types import ABSENT
-from inferometer.simulate.compiling import compiled, entry, merged
+from inferometer.simulate.compiling import compiled, entry, inlined
 from inferometer.simulate.kernel import arrivals, gating, handover, link, routing, steps
 from inferometer.simulate.kernel.front import Front
 from inferometer.simulate.kernel.gate_state import GateState
@@ -76,7 +76,7 @@ def run(
     return _LOG_FULL
 
 
-@merged
+@inlined
 def _next_event_ns(states: State, gate: GateState) -> int:
     """When does a request come or go away, a step end, or a wait?"""
     has_gate, is_split, world = HAS_GATE, IS_SPLIT, states.world[0]
@@ -92,7 +92,7 @@ def _next_event_ns(states: State, gate: GateState) -> int:
     return when_ns
 
 
-@merged
+@inlined
 def _hear(front: Front, now_ns: int) -> None:
     """What do replicas say of themselves?"""
     is_split = IS_SPLIT
@@ -101,7 +101,7 @@ def _hear(front: Front, now_ns: int) -> None:
         routing.hear(front.decode_router, now_ns)
 
 
-@merged
+@inlined
 def _let_go(states: State, gate: GateState) -> None:
     """Whose client goes away now?"""
     has_gate, is_split, now_ns = HAS_GATE, IS_SPLIT, states.world[0].now_ns
@@ -142,7 +142,7 @@ def _give_up(states: State, index: int) -> bool:
     return True
 
 
-@merged
+@inlined
 def _complete(states: State, part_log: PartLog) -> bool:
     """Whose oldest step is done, or whose wait over?
 
@@ -162,7 +162,7 @@ def _complete(states: State, part_log: PartLog) -> bool:
     return True
 
 
-@merged
+@inlined
 def _hand_over(states: State, front: Front) -> None:
     """Whose KV cache arrives now, and whose prompt is computed?"""
     is_split, world = IS_SPLIT, states.world[0]
@@ -183,7 +183,7 @@ def _hand_over(states: State, front: Front) -> None:
         world.n_joined += 1
 
 
-@merged
+@inlined
 def _let_come(states: State, front: Front) -> None:
     """Who comes now, and who goes in, and where to?"""
     has_gate, now_ns = HAS_GATE, states.world[0].now_ns
@@ -289,7 +289,7 @@ def _touch(states: State, replica: int) -> None:
         counters.is_due = 1
 
 
-@merged
+@inlined
 def _launch(states: State, front: Front, cost: StepTimeArrays, log: StepLog) -> None:
     """Everybody who has something to decide does."""
     is_split, is_lockstep, world = IS_SPLIT, IS_LOCKSTEP, states.world[0]

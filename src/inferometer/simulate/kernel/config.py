@@ -65,6 +65,7 @@ CONFIG: Final = np.dtype(
             "draft_cost_millionths",
             "n_host_blocks",
             "swap_block_ps",
+            "is_plain",
             "is_sarathi",
             "is_vllm_v0",
             "is_orca",
@@ -162,6 +163,10 @@ def _vllm_columns(config: SchedulerConfig) -> dict[str, int]:
         "is_reserving": config.scheduler_reserve_full_isl,
         "is_one_prefill": config.one_prefill_at_a_time,
         "is_contiguous": config.is_contiguous,
+        "is_plain": config.rules == "vllm"
+        and config.pipeline_parallel_size == 1
+        and config.num_speculative_tokens == 0
+        and not config.is_contiguous,
         "is_sarathi": config.rules == "sarathi",
         "is_vllm_v0": config.rules == "vllm-v0",
         "is_orca": config.rules == "orca",

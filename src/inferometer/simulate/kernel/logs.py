@@ -19,6 +19,7 @@ from inferometer.simulate.outcome import (
 from inferometer.simulate.pointers import pointed
 
 _ROWS: Final = 1 << 16
+"""Of the first log; each further one has twice as many, up to 16 times."""
 _PART_ROWS: Final = 1 << 18
 
 
@@ -29,6 +30,8 @@ class Wanted(NamedTuple):
     parts: bool
     n_rows_at_once: int
     n_parts_at_once: int
+    holes: bool
+    swaps: bool
 
 
 class Logged(NamedTuple):
@@ -51,7 +54,8 @@ def run_logged(
     logs, part_logs, outcome = list[StepLog](), list[PartLog](), Outcome.LOG_FULL
     while outcome is Outcome.LOG_FULL:
         if keeps_steps or not logs:
-            logs.append(new_log(max(_ROWS, wanted.n_rows_at_once)))
+            n_rows = max(_ROWS << min(len(logs), 4), wanted.n_rows_at_once)
+            logs.append(new_log(n_rows, has_holes=wanted.holes, has_swaps=wanted.swaps))
             part_logs.append(new_part_log(n_part_rows))
         check_poll()
         logs[-1].n_filled[0] = 0

@@ -31,6 +31,7 @@ def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, unt
     while steps.has_room(state, log, part_log, 1):
         if not counters.is_decided:
             _catch_up(state, counters.now_ns)
+            steps.take_decodes(state, cost, log, part_log, until_ns)
             steps.fill(state, cost, log)
             counters.is_decided = 1
         if counters.n_in_flight == 0:

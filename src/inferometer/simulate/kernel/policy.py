@@ -8,9 +8,11 @@ out.
 
 from typing import Final
 
-from inferometer.simulate.compiling import compiled, inlined, merged
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import (
     batches,
+    decode_run,
     queue,
     sglang,
     sglang_update,
@@ -21,6 +23,7 @@ from inferometer.simulate.kernel import (
 )
 from inferometer.simulate.kernel.config import Kind
 from inferometer.simulate.kernel.state import State
+from inferometer.simulate.outcome import StepLog
 from inferometer.simulate.status import Status
 
 _VLLM, _TRTLLM, _BATCHES, _SGLANG = (
@@ -74,7 +77,7 @@ def first_slot(state: State) -> int:
     return slot
 
 
-@merged
+@inlined
 def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``; ``wake_ns`` where somebody waits for a time."""
     kind = KIND
@@ -88,7 +91,7 @@ def schedule(state: State, slot: int) -> None:
         batches.schedule(state, slot)
 
 
-@merged
+@inlined
 def update(state: State, slot: int) -> int:
     """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered."""
     kind = KIND
@@ -102,6 +105,14 @@ def update(state: State, slot: int) -> int:
     elif kind == _BATCHES:
         n_delivered = batches.update(state, slot)
     return n_delivered
+
+
+@compiled
+def take_decodes(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> None:
+    """Take at once what steps of decodes come before anything else does, where an engine can."""
+    kind = KIND
+    if kind == _VLLM:
+        decode_run.take(state, cost, log, until_ns)
 
 
 @compiled

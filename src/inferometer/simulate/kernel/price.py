@@ -3,10 +3,28 @@
 The same as ``reference/price.py``, on arrays.
 """
 
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.simulate.compiling import inlined
-from inferometer.simulate.kernel.state import State
-from inferometer.simulate.step_cost import compiled_group_duration_ns
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from inferometer.perfmodel import steptime_arrays
+from inferometer.perfmodel.steptime_arrays import CLOSED_FORM_PARTS, StepTimeArrays
+from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.kernel.state import Record, State
+
+
+def _compiled_closed_form() -> dict[str, Callable[..., float]]:
+    """The functions of the closed form, compiled as they stand, each in sight of the others."""
+    scope: dict[str, Any] = dict(vars(steptime_arrays))
+    for name in CLOSED_FORM_PARTS:
+        scope[name] = compiled(FunctionType(scope[name].__code__, scope, name))
+    return scope
+
+
+_CLOSED_FORM = _compiled_closed_form()
+_layers_duration_s = _CLOSED_FORM["layers_duration_s"]
+_head_duration_s = _CLOSED_FORM["head_duration_s"]
+_whole_duration_s = _CLOSED_FORM["whole_duration_s"]
 
 
 @inlined
@@ -45,7 +63,8 @@ def _computing_ns(
     state: State, cost: StepTimeArrays, slot: int, n_group_rows: int, n_group_yielding: int
 ) -> int:
     config, batch = state.config[0], state.batches[slot]
-    step_ns: int = compiled_group_duration_ns(
+    step_ns: int = step_duration_ns(
+        state.known[0],
         cost,
         batch.n_prefill_requests,
         batch.n_decode_requests,
@@ -59,8 +78,55 @@ def _computing_ns(
         return step_ns
     drafting_ns = step_ns
     if batch.n_yielding > 0:
-        drafting_ns += (config.num_spec_tokens - 1) * compiled_group_duration_ns(
-            cost, 0, batch.n_yielding, 0, 0, batch.yielding_context_tokens, 0, n_group_yielding
+        drafting_ns += (config.num_spec_tokens - 1) * step_duration_ns(
+            state.known[0],
+            cost,
+            0,
+            batch.n_yielding,
+            0,
+            0,
+            batch.yielding_context_tokens,
+            0,
+            n_group_yielding,
         )
     step_ns += (drafting_ns * config.draft_cost_millionths + 500_000) // 1_000_000
     return step_ns
+
+
+@inlined
+def step_duration_ns(  # noqa: PLR0913, PLR0917 -- compiled code takes plain numbers
+    known: Record,
+    cost: StepTimeArrays,
+    n_prefill: int,
+    n_decode: int,
+    prefill_tokens: int,
+    pairs_tokens2: int,
+    context_tokens: int,
+    n_drafts: int,
+    n_group_rows: int,
+) -> int:
+    """As ``step_cost.group_duration_ns``.
+
+    Matrix products take what they took in the last step, if that had as many rows.
+    """
+    n_rows, n_group_rows = max(prefill_tokens + n_decode, 1), max(n_group_rows, 1)
+    n_logits = n_rows if cost.computes_all_logits else n_prefill + n_decode + n_drafts
+    if known.n_rows != n_rows or known.n_group_rows != n_group_rows:
+        known.n_rows, known.n_group_rows = n_rows, n_group_rows
+        known.layers_s = _layers_duration_s(cost, n_rows, n_group_rows)
+    if known.n_logits != n_logits:
+        known.n_logits = n_logits
+        known.head_s = _head_duration_s(cost, n_logits)
+    seconds = _whole_duration_s(
+        cost,
+        known.layers_s,
+        known.head_s,
+        n_prefill,
+        n_decode,
+        prefill_tokens,
+        pairs_tokens2,
+        context_tokens,
+        n_logits,
+        n_group_rows,
+    )
+    return max(int(seconds * 1e9 + 0.5), 1)

@@ -5,7 +5,7 @@ The same as ``reference.sglang.SglangScheduler``, on arrays. ``running`` holds w
 ``n_running``.
 """
 
-from inferometer.simulate.compiling import compiled, merged
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import (
     queue,
     seats,
@@ -29,7 +29,7 @@ def add(state: State, index: int) -> None:
     cache.queue_up(state, index)
 
 
-@merged
+@inlined
 def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``."""
     own, batch = state.sglang[0], state.batches[slot]

@@ -4,7 +4,7 @@ The same as ``reference.sglang.SglangScheduler.update`` and ``abort``, on arrays
 """
 
 from inferometer.records.types import ABSENT, PartKind
-from inferometer.simulate.compiling import compiled, inlined, merged
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import arrivals, seats, sglang_cache as cache
 from inferometer.simulate.kernel.sglang_admission import max_new_tokens
 from inferometer.simulate.kernel.state import NOTHING, State
@@ -15,7 +15,7 @@ _UNSEEN, _RUNNING, _STOPPED = int(Status.UNSEEN), int(Status.RUNNING), int(Statu
 _LENGTH, _ABORTED = int(Status.LENGTH), int(Status.ABORTED)
 
 
-@merged
+@inlined
 def update(state: State, slot: int) -> int:
     """Process what batch ``slot`` yielded; returns how many tokens.
 

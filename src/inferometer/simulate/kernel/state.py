@@ -199,6 +199,18 @@ decided since the last event? ``n_rows`` of the block table behind the seats wer
 ever used. ``first_unanswered`` and ``last_unanswered`` are one more than a request, 0 for
 nobody."""
 
+KNOWN: Final = np.dtype(
+    [
+        ("n_rows", np.int64),
+        ("n_group_rows", np.int64),
+        ("n_logits", np.int64),
+        ("layers_s", np.float64),
+        ("head_s", np.float64),
+    ],
+    align=True,
+)
+"""How long the layers and the head of the last step took, and for how many rows."""
+
 WORLD: Final = np.dtype(
     [
         (name, np.int64)
@@ -280,6 +292,8 @@ class State(NamedTuple):
     stages: Whole
     """(2, stages of the pipeline) When is each free? When are the tokens of each of the last
     batches known?"""
+    known: Records
+    """(1) ``KNOWN``"""
     abort_ns: Whole
     """(N) Of one that follows another and is not sent: how long after its sending."""
     leaving: Whole
@@ -374,6 +388,7 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         parts=np.zeros((config.depth, n_seats), PART),
         batches=np.zeros(config.depth, BATCH),
         stages=np.zeros((2, int(config_columns["n_stages"][0])), np.int64),
+        known=np.zeros(1, KNOWN),
         abort_ns=requests.abort_ns.copy(),
         leaving=leaving,
         arrival_order=np.flatnonzero(requests.follows == NOTHING).astype(np.int32),

@@ -8,13 +8,13 @@ after the other on the stages of the device (``reference/stages.py``).
 """
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.records.types import ABSENT
-from inferometer.simulate.compiling import compiled, inlined, merged
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import arrivals, holes, policy, price
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.outcome import FAR_NS, PartLog, StepLog, max_barren_steps
 from inferometer.simulate.status import Status
 
+_max_barren_steps = compiled(max_barren_steps)
 _STOPPED, _REJECTED = int(Status.STOPPED), int(Status.REJECTED)
 
 
@@ -40,7 +40,16 @@ def drop(state: State, index: int) -> None:
         policy.abort(state, index)
 
 
-@merged
+@compiled
+def take_decodes(
+    state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, until_ns: int
+) -> None:
+    """Take steps of decodes at once, as if one by one, where nobody asks who did what in each."""
+    if len(part_log.seat) == 0:
+        policy.take_decodes(state, cost, log, until_ns)
+
+
+@inlined
 def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
     """Launch batches until as many are in flight as may be; False where none is: nothing can be done now."""
     counters, depth = state.counters[0], state.config[0].depth
@@ -141,7 +150,7 @@ def ready_ns(state: State) -> int:
     return when_ns
 
 
-@merged
+@inlined
 def complete_oldest(state: State, part_log: PartLog) -> bool:
     """If the first batch in flight is done, process what it yielded; False where requests preempt one another for ever."""
     counters, slot = state.counters[0], policy.first_slot(state)
@@ -158,7 +167,7 @@ def complete_oldest(state: State, part_log: PartLog) -> bool:
     counters.n_busy_in_flight -= batch.n_parts > 0
     counters.first_batch = (slot + 1) % state.config[0].depth
     counters.n_in_flight -= 1
-    is_going_on: bool = counters.n_barren_steps <= max_barren_steps(state.config[0].max_model_len)
+    is_going_on: bool = counters.n_barren_steps <= _max_barren_steps(state.config[0].max_model_len)
     return is_going_on
 
 
@@ -226,12 +235,10 @@ def _note(state: State, log: StepLog, slot: int) -> None:
     log.prefill_context_product_tokens2[row] = batch.prefill_pairs_tokens2
     log.decode_context_tokens[row] = batch.decode_context_tokens
     log.kv_blocks_used[row] = state.config[0].n_kv_blocks - counters.n_free
-    log.free_blocks[row] = log.largest_hole_blocks[row] = log.compaction_debt_blocks[row] = ABSENT
     if state.config[0].is_contiguous:
         holes.note(state, log, row)
-    log.swapped_blocks[row] = (
-        batch.num_swapped_blocks if state.config[0].n_host_blocks > 0 else ABSENT
-    )
+    if state.config[0].n_host_blocks > 0:
+        log.swapped_blocks[row] = batch.num_swapped_blocks
     log.n_filled[0] = row + 1
     batch.step_index = state.world[0].n_steps
     state.world[0].n_steps += 1

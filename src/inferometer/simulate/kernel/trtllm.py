@@ -6,7 +6,7 @@ The same as ``reference.trtllm.TrtllmScheduler``, on arrays. ``State.running`` h
 requests in order of arrival.
 """
 
-from inferometer.simulate.compiling import compiled, inlined, merged
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import preemption, queue, trtllm_blocks as tree
 from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.kernel.trtllm_batch import form_batch
@@ -20,7 +20,7 @@ _MAX_UTILIZATION, _STATIC_BATCH = (
 )
 
 
-@merged
+@inlined
 def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``: contexts first, then generations."""
     config, counters = state.config[0], state.counters[0]

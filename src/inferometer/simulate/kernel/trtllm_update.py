@@ -4,7 +4,7 @@ The same as ``reference.trtllm.TrtllmScheduler.update`` and ``abort``, on arrays
 """
 
 from inferometer.records.types import ABSENT, PartKind
-from inferometer.simulate.compiling import compiled, inlined, merged
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import arrivals, trtllm, trtllm_blocks as tree
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.status import Status
@@ -14,7 +14,7 @@ _UNSEEN, _RUNNING, _STOPPED = int(Status.UNSEEN), int(Status.RUNNING), int(Statu
 _LENGTH, _ABORTED = int(Status.LENGTH), int(Status.ABORTED)
 
 
-@merged
+@inlined
 def update(state: State, slot: int) -> int:
     """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered.
 

@@ -5,7 +5,7 @@ The same as ``reference.Scheduler``, on arrays; both mirror
 """
 
 from inferometer.records.types import PartKind
-from inferometer.simulate.compiling import compiled, inlined, merged
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import blocks, handover, preemption, queue
 from inferometer.simulate.kernel.state import NOTHING, Record, State
 from inferometer.simulate.status import Status
@@ -24,7 +24,7 @@ def add(state: State, index: int) -> None:
     queue.add(state, index)
 
 
-@merged
+@inlined
 def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``: its parts in order, and what its time depends on."""
     state.batches[slot].n_parts = 0
@@ -125,8 +125,7 @@ def _schedule_running(state: State, slot: int, budget: int, threshold: int, is_p
         if n_tokens == 0 or is_prefill == 1 - state.requests[index].is_prefill_chunk:
             i_running += 1
             continue
-        is_fitting = blocks.extend(state, index, n_tokens)
-        while not is_fitting:
+        while not blocks.extend(state, index, n_tokens):
             i_victim = _victim(state)
             victim = state.running[i_victim]
             if i_victim < i_running:
@@ -135,7 +134,6 @@ def _schedule_running(state: State, slot: int, budget: int, threshold: int, is_p
             _preempt(state, slot, i_victim)
             if victim == index:
                 return budget
-            is_fitting = blocks.extend(state, index, n_tokens)
         part = state.parts[slot, batch.n_parts]
         part.request = index
         part.num_tokens = n_tokens
@@ -164,7 +162,7 @@ def _padded_budget(state: State, slot: int) -> int:
     return n_tokens
 
 
-@compiled
+@inlined
 def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -> int:
     """How many tokens would this running request compute now?"""
     request = state.requests[index]

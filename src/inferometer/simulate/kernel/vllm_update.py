@@ -4,17 +4,18 @@ The same as ``reference.Scheduler.update`` and ``abort``, on arrays.
 """
 
 from inferometer.records.types import ABSENT
-from inferometer.simulate.acceptance import compiled_n_accepted
-from inferometer.simulate.compiling import compiled, inlined, merged
+from inferometer.simulate.acceptance import n_accepted
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import arrivals, blocks, handover
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.status import Status
 
 _RUNNING, _STOPPED = int(Status.RUNNING), int(Status.STOPPED)
+compiled_n_accepted = compiled(n_accepted)
 _LENGTH, _ABORTED, _PREFILLED = int(Status.LENGTH), int(Status.ABORTED), int(Status.PREFILLED)
 
 
-@merged
+@inlined
 def update(state: State, slot: int) -> int:
     """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered."""
     parts, counters = state.parts[slot], state.counters[0]

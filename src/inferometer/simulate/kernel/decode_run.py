@@ -1,0 +1,188 @@
+"""Steps in which every running request decodes one token, taken at once up to the next event.
+
+Between two events (a request comes, goes away or ends, its prompt is done, blocks run out) such
+steps differ only in the tokens of context: each is timed and logged, and the requests are brought
+up to date at the end, or where one of them needs a block. All numbers are those of steps taken one
+by one.
+"""
+
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.records.types import PartKind
+from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.kernel import arrivals, blocks, price
+from inferometer.simulate.kernel.state import NOTHING, Record, State
+from inferometer.simulate.outcome import FAR_NS, StepLog
+
+_GENERATION = int(PartKind.GENERATION)
+
+
+@compiled
+def take(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> None:
+    """Take those that are sure to come before anything else does; none is always right.
+
+    Nothing is decided yet at the present time; with asynchronous scheduling a step is in flight.
+    """
+    config, counters = state.config[0], state.counters[0]
+    n_most = min(_n_sure(state), len(log.start_ns) - log.n_filled[0] - config.depth)
+    if n_most < 2:
+        return
+    limit_ns = min(until_ns + 1, arrivals.next_ns(state), arrivals.next_abort_ns(state))
+    n_steps = _take_until(state, cost, log, n_most, limit_ns)
+    if n_steps == 0:
+        return
+    counters.n_barren_steps = 0
+    counters.current_step += n_steps
+    for row in range(counters.n_running):
+        _bring_to(state, row, n_steps)
+    if config.is_async:
+        _put_in_flight(state, n_steps)
+
+
+@inlined
+def _take_until(
+    state: State, cost: StepTimeArrays, log: StepLog, n_most: int, limit_ns: int
+) -> int:
+    """Time and log at most so many steps, each done before the limit; how many were taken?
+
+    The batch in flight is kept in the record of the first.
+    """
+    counters, is_async, n_rows = (
+        state.counters[0],
+        state.config[0].is_async,
+        state.counters[0].n_running,
+    )
+    batch, context, n_steps, touched = state.batches[counters.first_batch], 0, 0, 0
+    for row in range(n_rows):
+        state.joining[row] = state.requests[state.running[row]].num_tokens
+        state.chunks[row] = 0
+        context += state.joining[row] + is_async
+    while n_steps < n_most:
+        if n_steps == touched:
+            touched = _extend(state, n_steps)
+            if touched == NOTHING:
+                break
+        duration_ns = price.step_duration_ns(
+            state.known[0], cost, 0, n_rows, 0, 0, context, 0, n_rows
+        )
+        done_ns = batch.end_ns if is_async else counters.now_ns + duration_ns
+        if done_ns >= limit_ns:
+            break
+        counters.busy_ns += batch.busy_ns if is_async else duration_ns
+        batch.start_ns = done_ns if is_async else counters.now_ns
+        batch.end_ns = state.stages[0, 0] = batch.start_ns + duration_ns
+        batch.busy_ns = duration_ns
+        batch.decode_context_tokens = context
+        _note(state, log, batch)
+        counters.now_ns = done_ns
+        context += n_rows
+        n_steps += 1
+    return n_steps
+
+
+@compiled
+def _n_sure(state: State) -> int:
+    """How many steps are there in which nobody's prompt is computed, nobody ends and nobody is admitted?"""
+    config, counters, n_sure = state.config[0], state.counters[0], FAR_NS
+    n_running, is_async = counters.n_running, config.is_async
+    if (
+        not config.is_plain
+        or counters.n_waiting > 0
+        or not 0 < n_running <= config.max_num_batched_tokens
+        or counters.n_in_flight != is_async
+        or counters.n_busy_in_flight != is_async
+    ):
+        return 0
+    batch, parts = state.batches[counters.first_batch], state.parts[counters.first_batch]
+    if is_async and (batch.n_parts != n_running or batch.n_prefill_requests > 0):
+        return 0
+    for row in range(n_running):
+        index = state.running[row]
+        request = state.requests[index]
+        if (
+            request.is_prefill_chunk
+            or request.num_stale_output_tokens > 0
+            or request.num_computed_tokens != request.num_tokens - 1 + is_async
+            or request.num_output_placeholders != is_async
+            or (is_async and parts[row].request != index)
+        ):
+            return 0
+        n_outputs = min(request.stop_tokens, request.max_tokens)
+        num_most = min(request.num_prompt_tokens + n_outputs, config.max_model_len)
+        n_sure = min(n_sure, num_most - request.num_tokens - 1)
+    return n_sure
+
+
+@compiled
+def _extend(state: State, n_steps: int) -> int:
+    """Blocks for the step behind these, and when are any needed again? ``NOTHING`` where they run out."""
+    config, next_touched = state.config[0], FAR_NS
+    for row in range(state.counters[0].n_running):
+        if state.chunks[row] == n_steps:
+            index = state.running[row]
+            request = state.requests[index]
+            _bring_to(state, row, n_steps)
+            if not blocks.extend(state, index, 1):
+                return NOTHING
+            n_left = request.num_blocks * config.block_size - request.num_computed_tokens
+            if config.is_caching:
+                num_next = (request.num_cached_blocks + 1) * config.block_size
+                n_left = min(n_left, num_next - request.num_tokens)
+            state.chunks[row] = n_steps + max(n_left, 1)
+        next_touched = min(next_touched, state.chunks[row])
+    return next_touched
+
+
+@inlined
+def _bring_to(state: State, row: int, n_steps: int) -> None:
+    """The request of this row as it is behind so many steps of the run."""
+    config, request = state.config[0], state.requests[state.running[row]]
+    request.num_tokens = state.joining[row] + n_steps
+    request.num_computed_tokens = request.num_tokens - 1 + config.is_async
+
+
+@inlined
+def _note(state: State, log: StepLog, batch: Record) -> None:
+    """Log a step."""
+    config, counters, row = state.config[0], state.counters[0], log.n_filled[0]
+    log.replica[row] = config.replica
+    log.start_ns[row] = batch.start_ns
+    log.duration_ns[row] = batch.busy_ns
+    log.n_prefill_requests[row] = 0
+    log.n_decode_requests[row] = counters.n_running
+    log.n_waiting_requests[row] = 0
+    log.n_preempted_requests[row] = 0
+    log.prefill_tokens[row] = 0
+    log.prefill_context_product_tokens2[row] = 0
+    log.decode_context_tokens[row] = batch.decode_context_tokens
+    log.kv_blocks_used[row] = config.n_kv_blocks - counters.n_free
+    if config.n_host_blocks > 0:
+        log.swapped_blocks[row] = 0
+    log.n_filled[0] = row + 1
+    batch.step_index = state.world[0].n_steps
+    state.world[0].n_steps += 1
+
+
+@compiled
+def _put_in_flight(state: State, n_steps: int) -> None:
+    """The last step of the run is the batch in flight, in the record whose turn it is."""
+    counters = state.counters[0]
+    last, slot = state.batches[counters.first_batch], (counters.first_batch + n_steps) % 2
+    last.is_in_flight = 0
+    batch, parts = state.batches[slot], state.parts[slot]
+    batch.is_in_flight = 1
+    batch.start_ns, batch.end_ns, batch.busy_ns = last.start_ns, last.end_ns, last.busy_ns
+    batch.step_index, batch.decode_context_tokens = last.step_index, last.decode_context_tokens
+    batch.n_parts = batch.n_decode_requests = counters.n_running
+    batch.n_prefill_requests = batch.prefill_tokens = batch.prefill_pairs_tokens2 = 0
+    batch.num_spec_tokens = batch.n_yielding = batch.yielding_context_tokens = 0
+    batch.num_swapped_blocks = 0
+    counters.first_batch = slot
+    for row in range(counters.n_running):
+        part, request = parts[row], state.requests[state.running[row]]
+        request.next_decode_eligible_step = counters.current_step + 1
+        part.request = state.running[row]
+        part.num_tokens = part.yields_token = 1
+        part.num_computed_tokens = request.num_computed_tokens - 1
+        part.seat = request.seat
+        part.kind = _GENERATION
+        part.num_spec_tokens = part.has_padded_drafts = 0
