@@ -5,7 +5,8 @@ from from_python import from_python
 from hypothesis import given, settings, strategies as st
 
 from inferometer.simulate.kernel import price
-from inferometer.simulate.kernel.state import KNOWN
+from inferometer.simulate.kernel.rows import blank
+from inferometer.simulate.kernel.state import KnownTimes
 from inferometer.simulate.pointers import pointed
 from inferometer.simulate.step_cost import duration_ns, group_duration_ns, linear_cost
 
@@ -50,7 +51,7 @@ def test_plain_and_compiled_agree(n_prefill, n_decode, more_tokens, cached_pairs
         return
     prefill_tokens = n_prefill + more_tokens if n_prefill else 0
     pairs = prefill_tokens * (prefill_tokens + 1) // 2 + cached_pairs if n_prefill else 0
-    known, cost = np.zeros(1, KNOWN)[0], pointed(MIXTURE)
+    known, cost = blank(1, KnownTimes)[0], pointed(MIXTURE)
     for tokens in (context, context + 7):  # the second step finds the products of the first
         for n_rows in (prefill_tokens + n_decode, prefill_tokens + n_decode + 3):
             statistics = (n_prefill, n_decode, prefill_tokens, pairs, n_decode * (1 + tokens), 0)

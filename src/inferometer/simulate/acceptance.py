@@ -10,11 +10,15 @@ them is what was changed. Nothing random is kept anywhere.
 from collections.abc import Sequence
 from typing import Final
 
+from inferometer.records.columns import I64
+
 N_DRAWS: Final = 2**32
 """A draw is a whole number below this, all equally likely."""
 
 
-def n_accepted(acceptance: Sequence[int], request_index: int, n_outputs: int, n_drafts: int) -> int:
+def n_accepted(
+    acceptance: Sequence[int] | I64, request_index: int, n_outputs: int, n_drafts: int
+) -> int:
     """How many of these drafts are accepted, in order, by a request that has so many tokens of its answer?
 
     ``acceptance`` has for each place below which number the draw must lie. The draw is a mixer of

@@ -13,12 +13,12 @@ loops run any of them.
    ``reference.policy.policy_of``. ``reference.Scheduler``
    is the example; ``reference.batch.launch`` counts a request's tokens as computed.
 3. A member of ``kernel.config.Kind`` and one case of its ``_own_columns``; columns that only it
-   needs join ``CONFIG``, arrays ``State``
+   needs join ``kernel.config.Config``, arrays ``State``
    (empty for the others).
 4. Functions ``add``, ``schedule``, ``update`` and ``abort``, one line each in ``kernel/policy.py``
    (compiled once per kind, without the
    others: ``kernel/loop.py``); what every step calls is ``compiling.inlined``. ``schedule`` fills a
-   ``BATCH`` and its ``PART``s (``kernel.vllm_schedule.launch`` does) and keeps ``n_running``,
+   ``Batch`` and its ``Part``s (``kernel.vllm_schedule.launch`` does) and keeps ``n_running``,
    ``n_waiting``, ``n_free`` (KV blocks) and ``n_preempted`` true.
 5. Who begins to run takes a seat (``kernel/seats.py``, ``reference.batch.Seats``: the lowest free
    one), who is done or thrown out

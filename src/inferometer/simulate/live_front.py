@@ -5,8 +5,10 @@ room for none, get longer, and are used again.
 """
 
 from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.records.columns import I32
 from inferometer.simulate.cluster_config import ClusterConfig
@@ -17,10 +19,11 @@ from inferometer.simulate.gate_config import NOTHING, GateConfig, cut_answers
 from inferometer.simulate.kernel.front import Front, new_front, new_split_front
 from inferometer.simulate.kernel.gate_state import GateState
 from inferometer.simulate.kernel.router_state import RouterState
-from inferometer.simulate.kernel.state import Records, Whole
+from inferometer.simulate.kernel.state import Request
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.router_draws import router_draws
 
+Array = TypeVar("Array", bound=NDArray[Any])
 _DRAWING = frozenset({"random", "power-of-two"})
 
 
@@ -89,7 +92,7 @@ class LiveFront:
             return max_tokens
         return int(cut_answers(_one(kind, 1, 1, max_tokens), self._fleet.gate).max_tokens[0])
 
-    def note(self, slot: int, kind: Kind, request: Records) -> None:
+    def note(self, slot: int, kind: Kind, request: Request) -> None:
         """Who will come with this number; its lengths stand in ``request``."""
         for router in (self.front.router, self.front.decode_router):
             router.class_index[slot] = kind.class_index
@@ -184,9 +187,9 @@ def _longer_gate(old: GateState, n_slots: int) -> GateState:
     )
 
 
-def longer(array: Whole, length: int, fill: int) -> Whole:
+def longer(array: Array, length: int, fill: int) -> Array:
     """The same with this length, filled up at its end."""
     filled = np.full(length, fill, array.dtype) if fill else np.zeros(length, array.dtype)
     n_kept = min(len(array), length)
     filled[:n_kept] = array[:n_kept]
-    return filled
+    return cast("Array", filled)

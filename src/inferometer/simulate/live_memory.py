@@ -7,16 +7,18 @@ slot); when the numbers run out, those that no KV block and no request needs any
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.records.columns import I32, Bools
 from inferometer.records.types import ABSENT
 from inferometer.simulate.fleet import Fleet
 from inferometer.simulate.kernel import replicas
 from inferometer.simulate.kernel.front import behind_gate
-from inferometer.simulate.kernel.state import NOTHING, SHARED, Records, State, Whole
+from inferometer.simulate.kernel.rows import Rows
+from inferometer.simulate.kernel.state import NOTHING, SHARED, Counters, Request, State
 from inferometer.simulate.live_front import Kind, LiveFront, every_kind, longer
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.pointers import pointed
@@ -48,7 +50,7 @@ class LiveMemory:
         self._n_rows = [(one.max_num_active, one.n_kv_blocks) for one in engines]
         self._has_contents = fleet.has_contents
         self._front = LiveFront(fleet, requests)
-        self._blank: Records = states.requests[:1].copy()
+        self._blank: Rows[Request] = states.requests[:1].copy()
         self._blank["sent_ns"] = self._blank["arrival_ns"] = FAR_NS
         self._n_slots = 0
         self._n_positions = 0
@@ -64,7 +66,7 @@ class LiveMemory:
         self.states: State = states._replace(
             arrival_order=np.empty(0, np.int32), requests=self._blank[:0]
         )
-        self.counters: Records = states.counters[:, 0]
+        self.counters = cast("Rows[Counters]", states.counters[:, 0])
         self._give_slots(_N_SLOTS)
 
     @property
@@ -86,7 +88,7 @@ class LiveMemory:
         if self.is_alone:
             alone = counters[0]
             if alone["n_in_flight"] > 0:
-                return int(self.states.batches[0]["end_ns"][alone["first_batch"]])
+                return int(self.states.batches[0, alone["first_batch"]]["end_ns"])
             return min(int(alone["wake_ns"]), when_ns)
         when_ns = min(when_ns, int(counters["ready_ns"].min()), self._front.wake_ns)
         if world["n_arriving"] > 0:
@@ -181,12 +183,12 @@ class LiveMemory:
             self._give_slots(2 * len(state.requests))
         if self._n_positions + n_contents > len(state.contents):
             n_positions = max(2 * len(state.contents), self._n_positions + n_contents, _N_CONTENTS)
-            self._set(contents=longer(state.contents, n_positions, 0))
+            self._set(self.states._replace(contents=longer(state.contents, n_positions, 0)))
         if len(self._free_numbers) < n_contents:
             self._collect_numbers(n_contents)
 
-    def _set(self, **arrays: Whole) -> None:
-        self.states = self.states._replace(**arrays)
+    def _set(self, states: State) -> None:
+        self.states = states
         self._point()
 
     def _point(self) -> None:
@@ -208,18 +210,21 @@ class LiveMemory:
             waiting, counters["waiting_head"] = np.stack(rolled), 0
         self._is_admitted = np.concatenate([self._is_admitted, np.zeros(n_slots - n_old, np.bool_)])
         self._front.give_slots(n_slots)
+        requests = np.concatenate([state.requests, np.repeat(self._blank, n_slots - n_old)])
         self._set(
-            requests=np.concatenate([state.requests, np.repeat(self._blank, n_slots - n_old)]),
-            waiting=_wider(waiting, n_slots, 0),
-            skipped=np.empty(n_slots, np.int32),
-            abort_ns=longer(state.abort_ns[:n_old], n_slots, ABSENT),
-            leaving=longer(state.leaving[:n_old], n_slots, 0),
-            arrival_order=np.arange(n_slots, dtype=np.int32),
-            ended=longer(state.ended[:n_old], n_slots, 0),
-            **self._of_pools(n_slots),
+            self.states._replace(
+                requests=cast("Rows[Request]", requests),
+                waiting=_wider(waiting, n_slots, 0),
+                skipped=np.empty(n_slots, np.int32),
+                abort_ns=longer(state.abort_ns[:n_old], n_slots, ABSENT),
+                leaving=longer(state.leaving[:n_old], n_slots, 0),
+                arrival_order=np.arange(n_slots, dtype=np.int32),
+                ended=longer(state.ended[:n_old], n_slots, 0),
+                **self._of_pools(n_slots),
+            )
         )
 
-    def _of_pools(self, n_slots: int) -> dict[str, Whole]:
+    def _of_pools(self, n_slots: int) -> dict[str, Any]:
         """KV caches on their way, and rows for the blocks of who has no seat, where there are two pools."""
         old = self.states.block_table
         if not len(self.states.transfers):
@@ -301,12 +306,14 @@ class LiveMemory:
         self._free_numbers = [number for number in range(n_new) if number not in taken]
         self._front.give_contents(n_new, np.array(self._free_numbers, np.int32))
         self._set(
-            first_equal=_wider(state.first_equal, n_new, NOTHING),
-            last_equal=_wider(last_equal, n_new, NOTHING),
+            self.states._replace(
+                first_equal=_wider(state.first_equal, n_new, NOTHING),
+                last_equal=_wider(last_equal, n_new, NOTHING),
+            )
         )
 
 
-def _wider(rows: Whole, length: int, fill: int) -> Whole:
+def _wider(rows: NDArray[Any], length: int, fill: int) -> NDArray[Any]:
     """The same with rows of this length, filled up at their ends."""
     filled = np.full((len(rows), length), fill, rows.dtype)
     filled[:, : rows.shape[1]] = rows

@@ -13,7 +13,7 @@ import numpy as np
 
 from inferometer.inputs.workload.plan import NONE, RequestPlan, block_contents
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.records.columns import I64
+from inferometer.records.columns import I32, I64
 from inferometer.records.types import ABSENT
 from inferometer.simulate import notices, pointers
 from inferometer.simulate.cluster_config import ClusterConfig
@@ -25,7 +25,8 @@ from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.handover_outcome import HandoverFacts, with_handovers
 from inferometer.simulate.kernel import front as kernel_front, logs, loop, replicas
 from inferometer.simulate.kernel.config import Kind
-from inferometer.simulate.kernel.state import Records, State, new_state
+from inferometer.simulate.kernel.rows import Rows
+from inferometer.simulate.kernel.state import Counters, State, Transfer, World, new_state
 from inferometer.simulate.outcome import (
     FAR_NS,
     Outcome,
@@ -238,7 +239,11 @@ def _simulated_pools(
 
 
 def _outcome_of(
-    prepared: _Prepared, requests: Demand, recording: _Recording, *, clock: Records
+    prepared: _Prepared,
+    requests: Demand,
+    recording: _Recording,
+    *,
+    clock: Rows[Counters] | Rows[World],
 ) -> Simulation:
     """Run the loop to its end, and make the tables of what it has written."""
     until_ns, state = recording.until_ns, prepared.state
@@ -282,7 +287,7 @@ def contents_of_pools(requests: Demand, config: DisaggregatedConfig) -> Demand:
     )
 
 
-def _handovers(transfers: Records, replica_of: Records) -> HandoverFacts:
+def _handovers(transfers: Rows[Transfer], replica_of: I32) -> HandoverFacts:
     columns = {
         name: transfers[name].astype(np.int64)
         for name in HandoverFacts._fields

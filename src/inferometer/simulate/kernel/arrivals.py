@@ -5,9 +5,10 @@ ones whose time is known. Of both, whoever is due first comes first, of several 
 with the smaller index. Clients that go away are a heap too.
 """
 
+from inferometer.records.columns import I32
 from inferometer.records.types import ABSENT
 from inferometer.simulate.compiling import compiled
-from inferometer.simulate.kernel.state import NOTHING, State, Whole
+from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.outcome import FAR_NS
 
 
@@ -43,7 +44,8 @@ def next_abort_ns(state: State) -> int:
     """When does the next client go away? ``FAR_NS`` where none is known to."""
     if state.world[0].n_leaving == 0:
         return FAR_NS
-    when_ns: int = state.abort_ns[state.leaving[0]]
+    first: int = state.leaving[0]
+    when_ns: int = state.abort_ns[first]
     return when_ns
 
 
@@ -99,7 +101,7 @@ def _comes_up_before(state: State, one: int, other: int, is_leaving: int) -> boo
 
 
 @compiled
-def _push(state: State, heap: Whole, size: int, index: int, is_leaving: int) -> None:
+def _push(state: State, heap: I32, size: int, index: int, is_leaving: int) -> None:
     place = size
     while place > 0 and _comes_up_before(state, index, heap[(place - 1) // 2], is_leaving):
         heap[place] = heap[(place - 1) // 2]
@@ -108,7 +110,7 @@ def _push(state: State, heap: Whole, size: int, index: int, is_leaving: int) -> 
 
 
 @compiled
-def _pop(state: State, heap: Whole, size: int, is_leaving: int) -> int:
+def _pop(state: State, heap: I32, size: int, is_leaving: int) -> int:
     """The first of ``size + 1``."""
     first: int = heap[0]
     last, place = heap[size], 0

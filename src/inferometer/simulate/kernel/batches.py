@@ -9,7 +9,8 @@ that left the queue after it, and ``turn`` says whether its batch is over.
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import arrivals, queue, seats
-from inferometer.simulate.kernel.state import NOTHING, Record, State
+from inferometer.simulate.kernel.config import Config
+from inferometer.simulate.kernel.state import NOTHING, Request, State
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.status import Status
 
@@ -317,20 +318,20 @@ def _launch(state: State, slot: int) -> None:
 
 
 @compiled
-def _n_wanted(config: Record, request: Record) -> int:
+def _n_wanted(config: Config, request: Request) -> int:
     """After how many tokens does this request stop?"""
     n_tokens: int = min(request.stop_tokens, _n_allowed(config, request))
     return n_tokens
 
 
 @compiled
-def _n_allowed(config: Record, request: Record) -> int:
+def _n_allowed(config: Config, request: Request) -> int:
     n_tokens: int = min(request.max_tokens, config.max_model_len - request.num_prompt_tokens)
     return n_tokens
 
 
 @compiled
-def _n_outputs(request: Record) -> int:
+def _n_outputs(request: Request) -> int:
     """Tokens that its row has yielded, wanted or not: the prompt's step yields one."""
     n_tokens: int = request.num_computed_tokens - request.num_prompt_tokens + 1
     return n_tokens

@@ -6,7 +6,8 @@ The same as ``reference/blocks.py``, on arrays; both mirror
 
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import holes, seats
-from inferometer.simulate.kernel.state import NOTHING, Record, Records, State
+from inferometer.simulate.kernel.rows import Rows
+from inferometer.simulate.kernel.state import NOTHING, Block, Counters, Request, State
 
 
 @compiled
@@ -165,7 +166,7 @@ def give_back(state: State, row: int, n_blocks: int) -> None:
 
 
 @compiled
-def drop_host_blocks(counters: Record, request: Record) -> None:
+def drop_host_blocks(counters: Counters, request: Request) -> None:
     """Forget what a request has on the host."""
     counters.n_host_free += request.num_host_blocks
     request.num_host_blocks = 0
@@ -177,7 +178,7 @@ def _n_blocks(num_tokens: int, block_size: int) -> int:
 
 
 @compiled
-def unlink(blocks: Records, block: int) -> None:
+def unlink(blocks: Rows[Block], block: int) -> None:
     """Take a block out of the ring of free ones."""
     before, after = blocks[block].previous, blocks[block].next
     blocks[before].next = after
@@ -185,7 +186,7 @@ def unlink(blocks: Records, block: int) -> None:
 
 
 @compiled
-def insert(blocks: Records, block: int, before: int) -> None:
+def insert(blocks: Rows[Block], block: int, before: int) -> None:
     """Put a block into the ring of free ones, behind ``before``."""
     after = blocks[before].next
     blocks[block].previous = before

@@ -4,12 +4,9 @@ One record for all engines; columns of others are 0.
 """
 
 from enum import IntEnum
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from inferometer.simulate.engine_config import EngineConfig, n_stages_of
+from inferometer.simulate.kernel.rows import Row, Rows, blank, i64
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import QUEUE_ORDERS, SglangConfig
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLICIES, TrtllmConfig
@@ -24,72 +21,67 @@ class Kind(IntEnum):
     SGLANG = 3
 
 
-CONFIG: Final = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            "kind",
-            "max_num_active",
-            "max_num_batched_tokens",
-            "max_model_len",
-            "max_prompt_tokens",
-            "block_size",
-            "n_kv_blocks",
-            "n_instances",
-            "watermark_blocks",
-            "long_prefill_token_threshold",
-            "is_adaptive",
-            "is_caching",
-            "is_chunked",
-            "is_priority",
-            "is_srpt",
-            "is_async",
-            "is_reserving",
-            "depth",
-            "n_stages",
-            "capacity_policy",
-            "chunking_policy",
-            "is_prefix_aware",
-            "chunk_tokens",
-            "queue_order",
-            "is_mixed_chunk",
-            "priority_sign",
-            "is_preempting",
-            "preemption_threshold",
-            "is_one_prefill",
-            "is_contiguous",
-            "num_spec_tokens",
-            "num_lookahead_tokens",
-            "num_draft_slots",
-            "is_recomputing_last_block",
-            "draft_cost_millionths",
-            "n_host_blocks",
-            "swap_block_ps",
-            "is_plain",
-            "is_sarathi",
-            "is_vllm_v0",
-            "is_orca",
-            "max_delay_ns",
-            "timeout_ns",
-            "is_delaying",
-            "max_queue_size",
-            "has_levels",
-            "is_streaming",
-            "is_preserving",
-            "largest",
-            "replica",
-            "is_prefill_pool",
-            "is_decode_pool",
-            "gives_first_token",
-        )
-    ],
-    align=True,
-)
+class Config(Row):
+    """What compiled code knows of the engine; fields of other engines are 0."""
+
+    kind: i64
+    max_num_active: i64
+    max_num_batched_tokens: i64
+    max_model_len: i64
+    max_prompt_tokens: i64
+    block_size: i64
+    n_kv_blocks: i64
+    n_instances: i64
+    watermark_blocks: i64
+    long_prefill_token_threshold: i64
+    is_adaptive: i64
+    is_caching: i64
+    is_chunked: i64
+    is_priority: i64
+    is_srpt: i64
+    is_async: i64
+    is_reserving: i64
+    depth: i64
+    n_stages: i64
+    capacity_policy: i64
+    chunking_policy: i64
+    is_prefix_aware: i64
+    chunk_tokens: i64
+    queue_order: i64
+    is_mixed_chunk: i64
+    priority_sign: i64
+    is_preempting: i64
+    preemption_threshold: i64
+    is_one_prefill: i64
+    is_contiguous: i64
+    num_spec_tokens: i64
+    num_lookahead_tokens: i64
+    num_draft_slots: i64
+    is_recomputing_last_block: i64
+    draft_cost_millionths: i64
+    n_host_blocks: i64
+    swap_block_ps: i64
+    is_plain: i64
+    is_sarathi: i64
+    is_vllm_v0: i64
+    is_orca: i64
+    max_delay_ns: i64
+    timeout_ns: i64
+    is_delaying: i64
+    max_queue_size: i64
+    has_levels: i64
+    is_streaming: i64
+    is_preserving: i64
+    largest: i64
+    replica: i64
+    is_prefill_pool: i64
+    is_decode_pool: i64
+    gives_first_token: i64
 
 
-def config_record(config: EngineConfig) -> NDArray[Any]:
+def config_record(config: EngineConfig) -> Rows[Config]:
     """The record (1) of this configuration."""
-    record = np.zeros(1, CONFIG)
+    record = blank(1, Config)
     for name in (
         "max_num_active",
         "max_model_len",

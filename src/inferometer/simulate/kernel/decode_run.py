@@ -10,7 +10,7 @@ from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.types import PartKind
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import arrivals, blocks, price
-from inferometer.simulate.kernel.state import NOTHING, Record, State
+from inferometer.simulate.kernel.state import NOTHING, Batch, State
 from inferometer.simulate.outcome import FAR_NS, StepLog
 
 _GENERATION = int(PartKind.GENERATION)
@@ -141,7 +141,7 @@ def _bring_to(state: State, row: int, n_steps: int) -> None:
 
 
 @inlined
-def _note(state: State, log: StepLog, batch: Record) -> None:
+def _note(state: State, log: StepLog, batch: Batch) -> None:
     """Log a step."""
     config, counters, row = state.config[0], state.counters[0], log.n_filled[0]
     log.replica[row] = config.replica

@@ -8,7 +8,7 @@ ever have. Letters of shapes: N requests, C classes, T tenants, L lanes.
 """
 
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from inferometer.simulate.gate_config import (
     TenantRules,
     rules_by_index,
 )
-from inferometer.simulate.kernel.state import Records, Whole
+from inferometer.simulate.kernel.rows import Row, Rows, blank, i32, i64
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.units import NS_PER_S
 
@@ -41,77 +41,115 @@ class Place(IntEnum):
     """Nothing will happen to it any more."""
 
 
-def _whole(names: str) -> np.dtype[Any]:
-    return np.dtype([(name, np.int64) for name in names.split()], align=True)
+class GateRules(Row):
+    """How does the gate choose?"""
+
+    is_fair: i64
+    goes_by_deadline: i64
+    max_queue: i64
+    max_queued_tokens: i64
+    output_token_weight: i64
 
 
-RULES: Final = _whole("is_fair goes_by_deadline max_queue max_queued_tokens output_token_weight")
-COUNTERS: Final = _whole(
-    "n_waiting n_queued_tokens n_busy_lanes n_expiring n_let_in last_served refill_ns wake_ns"
-)
-CLASS: Final = _whole(
-    "window_ns window_size max_in_flight max_queue n_in_flight n_waiting n_gathering"
-    " first_gathering last_gathering"
-)
-TENANT: Final = _whole("tokens_per_s burst level filled_ns weight service n_waiting first")
-"""``burst`` and ``level`` count billionths of a token; ``first`` is scratch."""
-LANE: Final = _whole("start size n_waiting class_index is_busy")
-TICKET: Final = np.dtype(
-    [
-        (name, np.int32)
-        for name in (
-            "place",
-            "lane",
-            "class_index",
-            "tenant",
-            "band",
-            "reason",
-            "shed_reason",
-            "next_gathering",
-        )
-    ]
-    + [
-        (name, np.int64)
-        for name in (
-            "prompt_tokens",
-            "max_tokens",
-            "expected_tokens",
-            "key",
-            "patience_ns",
-            "arrival_ns",
-            "expires_ns",
-        )
-    ],
-    align=True,
-)
+class GateCounters(Row):
+    """Where does the gate stand?"""
+
+    n_waiting: i64
+    n_queued_tokens: i64
+    n_busy_lanes: i64
+    n_expiring: i64
+    n_let_in: i64
+    last_served: i64
+    refill_ns: i64
+    wake_ns: i64
+
+
+class GateClass(Row):
+    """The rules of a class of requests, and who of it is where."""
+
+    window_ns: i64
+    window_size: i64
+    max_in_flight: i64
+    max_queue: i64
+    n_in_flight: i64
+    n_waiting: i64
+    n_gathering: i64
+    first_gathering: i64
+    last_gathering: i64
+
+
+class Tenant(Row):
+    """A tenant: its allowance and its share.
+
+    ``burst`` and ``level`` count billionths of a token; ``first`` is scratch.
+    """
+
+    tokens_per_s: i64
+    burst: i64
+    level: i64
+    filled_ns: i64
+    weight: i64
+    service: i64
+    n_waiting: i64
+    first: i64
+
+
+class Lane(Row):
+    """Those of one class and tenant that wait."""
+
+    start: i64
+    size: i64
+    n_waiting: i64
+    class_index: i64
+    is_busy: i64
+
+
+class Ticket(Row):
+    """A request as the gate sees it."""
+
+    place: i32
+    lane: i32
+    class_index: i32
+    tenant: i32
+    band: i32
+    reason: i32
+    shed_reason: i32
+    next_gathering: i32
+    prompt_tokens: i64
+    max_tokens: i64
+    expected_tokens: i64
+    key: i64
+    patience_ns: i64
+    arrival_ns: i64
+    expires_ns: i64
 
 
 class GateState(NamedTuple):
     """All arrays of one gate."""
 
-    rules: Records
-    """(1) ``RULES``"""
-    counters: Records
-    """(1) ``COUNTERS``"""
-    requests: Records
-    """(N) ``TICKET``"""
-    classes: Records
-    """(C) ``CLASS``"""
-    tenants: Records
-    """(T) ``TENANT``"""
-    lanes: Records
-    """(L) ``LANE``"""
-    heap: Whole
+    rules: Rows[GateRules]
+    """(1)"""
+    counters: Rows[GateCounters]
+    """(1)"""
+    requests: Rows[Ticket]
+    """(N)"""
+    classes: Rows[GateClass]
+    """(C)"""
+    tenants: Rows[Tenant]
+    """(T)"""
+    lanes: Rows[Lane]
+    """(L)"""
+    heap: I32
     """(N) The lanes, one behind the other. Who left without going in stays in its place until it
     comes up."""
-    busy: Whole
+    busy: I32
     """(L) The lanes with somebody in them, in no order."""
-    expiring: Whole
+    expiring: I32
     """(N, or 0 where nobody is turned away for waiting) A heap by ``expires_ns``, then index;
     left as ``heap``."""
-    asking: Whole
+    asking: I32
     """(T) Scratch."""
-    let_in: Whole
+    let_in: I32
     """(N) Whom the gate let in, until they are admitted."""
 
 
@@ -144,8 +182,8 @@ def new_gate_state(requests: Demand, config: GateConfig) -> GateState:
     )
 
 
-def _rules(config: GateConfig) -> Records:
-    record = np.zeros(1, RULES)
+def _rules(config: GateConfig) -> Rows[GateRules]:
+    record = blank(1, GateRules)
     record["is_fair"] = config.order == "fair"
     record["goes_by_deadline"] = goes_by_deadline(config)
     for name in ("max_queue", "max_queued_tokens", "output_token_weight"):
@@ -153,15 +191,15 @@ def _rules(config: GateConfig) -> Records:
     return record
 
 
-def _counters() -> Records:
-    record = np.zeros(1, COUNTERS)
+def _counters() -> Rows[GateCounters]:
+    record = blank(1, GateCounters)
     record["last_served"] = NOTHING
     record["refill_ns"] = record["wake_ns"] = FAR_NS
     return record
 
 
-def _tickets(columns: GateColumns, lane: I32) -> Records:
-    records = np.zeros(len(lane), TICKET)
+def _tickets(columns: GateColumns, lane: I32) -> Rows[Ticket]:
+    records = blank(len(lane), Ticket)
     records["lane"], records["tenant"] = lane, columns.tenant_index
     for name in (
         "class_index",
@@ -177,16 +215,16 @@ def _tickets(columns: GateColumns, lane: I32) -> Records:
     return records
 
 
-def _classes(rules: tuple[ClassRules, ...]) -> Records:
-    records = np.zeros(len(rules), CLASS)
+def _classes(rules: tuple[ClassRules, ...]) -> Rows[GateClass]:
+    records = blank(len(rules), GateClass)
     for name in ("window_ns", "window_size", "max_in_flight", "max_queue"):
         records[name] = [getattr(one, name) for one in rules]
     records["first_gathering"] = NOTHING
     return records
 
 
-def _tenants(rules: tuple[TenantRules, ...]) -> Records:
-    records = np.zeros(len(rules), TENANT)
+def _tenants(rules: tuple[TenantRules, ...]) -> Rows[Tenant]:
+    records = blank(len(rules), Tenant)
     for name in ("tokens_per_s", "weight"):
         records[name] = [getattr(one, name) for one in rules]
     records["burst"] = records["level"] = [one.burst_tokens * NS_PER_S for one in rules]
@@ -197,8 +235,8 @@ def _tenants(rules: tuple[TenantRules, ...]) -> Records:
 def _lanes(
     n_of_lane: np.ndarray[tuple[int], np.dtype[np.int64]],
     class_of_lane: np.ndarray[tuple[int], np.dtype[np.int64]],
-) -> Records:
-    records = np.zeros(len(n_of_lane), LANE)
+) -> Rows[Lane]:
+    records = blank(len(n_of_lane), Lane)
     records["start"] = np.cumsum(n_of_lane) - n_of_lane
     records["class_index"] = class_of_lane
     return records

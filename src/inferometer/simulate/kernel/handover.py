@@ -1,6 +1,6 @@
 """How does a request go from the replica that computed its prompt to the one that generates its answer? Compiled.
 
-The same as ``reference/handover.py``, on arrays. What such a request needs beside is a ``TRANSFER``
+The same as ``reference/handover.py``, on arrays. What such a request needs beside is a ``Transfer``
 record. While it has no seat its blocks are noted in a row of the block table behind those of the
 seats: rows that were given back are a list through their first column.
 """

@@ -6,7 +6,8 @@ in order of addresses; a piece begins at the first entry of its seat's row of th
 
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel import seats
-from inferometer.simulate.kernel.state import NOTHING, Record, State
+from inferometer.simulate.kernel.config import Config
+from inferometer.simulate.kernel.state import NOTHING, Request, State
 from inferometer.simulate.outcome import StepLog
 from inferometer.simulate.status import Status
 
@@ -118,7 +119,7 @@ def _end_before(state: State, place: int) -> int:
 
 
 @compiled
-def _n_needed(config: Record, request: Record) -> int:
+def _n_needed(config: Config, request: Request) -> int:
     n_tokens: int = config.max_model_len
     if not config.is_orca:
         n_tokens = min(request.num_prompt_tokens + request.max_tokens, n_tokens)

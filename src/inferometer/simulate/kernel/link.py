@@ -6,32 +6,38 @@ What travels is a heap, whoever arrives first at its top, of several at once the
 smaller index.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from inferometer.records.columns import I64
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.disaggregation_config import KvLink
-from inferometer.simulate.kernel.state import Records, State, Whole
+from inferometer.simulate.kernel.rows import Row, Rows, blank, i64
+from inferometer.simulate.kernel.state import State
 from inferometer.simulate.outcome import FAR_NS
 
-RULES: Final = np.dtype(
-    [(name, np.int64) for name in ("block_ps", "latency_ns", "is_shared")], align=True
-)
+
+class LinkRules(Row):
+    """How does a KV cache travel?"""
+
+    block_ps: i64
+    latency_ns: i64
+    is_shared: i64
 
 
 class LinkState(NamedTuple):
     """The link's rules, and until when each replica's port is taken."""
 
-    rules: Records
-    """(1) ``RULES``"""
-    free_ns: Whole
+    rules: Rows[LinkRules]
+    """(1)"""
+    free_ns: I64
     """(R) With a shared link the first alone counts."""
 
 
 def new_link(link: KvLink, n_replicas: int) -> LinkState:
     """A link that nothing travels on."""
-    rules = np.zeros(1, RULES)
+    rules = blank(1, LinkRules)
     rules["block_ps"], rules["latency_ns"], rules["is_shared"] = (
         link.block_ps,
         link.latency_ns,

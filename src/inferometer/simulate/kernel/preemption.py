@@ -4,14 +4,14 @@ Compiled; the same as ``reference.request.Request``'s methods of these names.
 """
 
 from inferometer.simulate.compiling import compiled
-from inferometer.simulate.kernel.state import Record, State
+from inferometer.simulate.kernel.state import Request, State
 from inferometer.simulate.status import Status
 
 _PREEMPTED = int(Status.PREEMPTED)
 
 
 @compiled
-def start_over(request: Record) -> None:
+def start_over(request: Request) -> None:
     """It will compute all of its tokens again; what is in flight yields tokens that count no more."""
     request.num_computed_tokens = 0
     request.num_stale_output_tokens = request.num_in_flight_tokens

@@ -10,7 +10,7 @@ from typing import Any
 from inferometer.perfmodel import steptime_arrays
 from inferometer.perfmodel.steptime_arrays import CLOSED_FORM_PARTS, StepTimeArrays
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel.state import Record, State
+from inferometer.simulate.kernel.state import KnownTimes, State
 
 
 def _compiled_closed_form() -> dict[str, Callable[..., float]]:
@@ -95,7 +95,7 @@ def _computing_ns(
 
 @inlined
 def step_duration_ns(  # noqa: PLR0913, PLR0917 -- compiled code takes plain numbers
-    known: Record,
+    known: KnownTimes,
     cost: StepTimeArrays,
     n_prefill: int,
     n_decode: int,

@@ -8,15 +8,17 @@ state where only what is ``SHARED`` is asked for. Pools of replicas that are set
 ways lie in one stack, as large as the largest of them needs.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 from inferometer.simulate.engine_config import EngineConfig
-from inferometer.simulate.kernel.state import SHARED, TRANSFER, State, Whole, new_state
+from inferometer.simulate.kernel.rows import blank
+from inferometer.simulate.kernel.state import SHARED, State, Transfer, new_state
 from inferometer.simulate.pointers import pointed_stack, row_of
 
 _UNWRITTEN: Final = frozenset({"waiting", "block_table"})
@@ -38,7 +40,7 @@ def new_pools(requests: Demand, config: DisaggregatedConfig) -> State:
     return states._replace(
         contents=max(prefill.contents, decode.contents, key=len),
         chances=decode.chances,
-        transfers=np.zeros(requests.n_requests, TRANSFER),
+        transfers=blank(requests.n_requests, Transfer),
     )
 
 
@@ -53,7 +55,7 @@ def _pool(requests: Demand, config: EngineConfig, n_seats: int) -> State:
 
 
 def _stacked(replicas: list[State]) -> State:
-    own = {
+    own: dict[str, Any] = {
         name: _stack(name, [getattr(one, name) for one in replicas])
         for name in State._fields
         if name not in SHARED
@@ -63,7 +65,7 @@ def _stacked(replicas: list[State]) -> State:
     return states
 
 
-def _stack(name: str, arrays: list[Whole]) -> Whole:
+def _stack(name: str, arrays: list[NDArray[Any]]) -> NDArray[Any]:
     """All as large as the largest."""
     shape = tuple(max(array.shape[axis] for array in arrays) for axis in range(arrays[0].ndim))
     stack = np.zeros((len(arrays), *shape), arrays[0].dtype)

@@ -3,67 +3,67 @@
 Letters of shapes: N requests, R replicas, K contents, C classes.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from inferometer.records.columns import I32, I64, Bools
 from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig, replicas_of_classes
 from inferometer.simulate.demand import Demand
-from inferometer.simulate.kernel.state import Records, Whole
+from inferometer.simulate.kernel.rows import Row, Rows, blank, f64, i64
 from inferometer.simulate.router_draws import router_draws
 
-RULES: Final = np.dtype(
-    [
-        *(
-            (name, np.int64)
-            for name in (
-                "kind",
-                "first",
-                "last",
-                "balance_abs_threshold",
-                "report_interval_ns",
-                "next_report_ns",
-                "n_sent",
-            )
-        ),
-        ("cache_threshold_fraction", np.float64),
-        ("balance_rel_threshold_ratio", np.float64),
-    ],
-    align=True,
-)
-"""``kind`` is the place in ``ROUTERS``; ``first`` the first of its replicas, from which it
-counts; ``last`` the one chosen last."""
 
-REPORT: Final = np.dtype(
-    [(name, np.int64) for name in ("n_waiting", "n_running", "n_kv_blocks_used")], align=True
-)
-"""What a replica says of itself as a step of it begins."""
+class RouterRules(Row):
+    """How does the router choose, and whom did it choose last?
+
+    ``kind`` is the place in ``ROUTERS``; ``first`` the first of its replicas, from which it
+    counts; ``last`` the one chosen last.
+    """
+
+    kind: i64
+    first: i64
+    last: i64
+    balance_abs_threshold: i64
+    report_interval_ns: i64
+    next_report_ns: i64
+    n_sent: i64
+    cache_threshold_fraction: f64
+    balance_rel_threshold_ratio: f64
+
+
+class Report(Row):
+    """What a replica reports as a step of it begins."""
+
+    n_waiting: i64
+    n_running: i64
+    n_kv_blocks_used: i64
 
 
 class RouterState(NamedTuple):
     """All arrays of one router; those that its rule does not ask for have no columns."""
 
-    rules: Records
-    """(1) ``RULES``"""
-    draws: Whole
+    rules: Rows[RouterRules]
+    """(1)"""
+    draws: I32
     """(N, 2) ``router_draws``"""
-    class_index: Whole
+    class_index: I32
     """(N)"""
-    is_own: Whole
+    is_own: Bools
     """(C, R) May this class go to that replica?"""
-    is_known: Whole
+    is_known: Bools
     """(R, K) Has this replica been sent a prompt with that content?"""
-    n_known: Whole
+    n_known: I64
     """(R) How many contents?"""
-    told: Records
-    """(R, or 0 where the rule asks for no reports) ``REPORT``, what each has reported last."""
-    heard: Records
+    told: Rows[Report]
+    """(R, or 0 where the rule asks for no reports), what each has reported last."""
+    heard: Rows[Report]
     """(as told) What has come through of it, and those that were sent since as waiting."""
 
 
 def new_router_state(requests: Demand, config: ClusterConfig, first: int = 0) -> RouterState:
     """A router that has sent nothing yet, to replicas from ``first`` on."""
-    rules = np.zeros(1, RULES)
+    rules = blank(1, RouterRules)
     rules["kind"], rules["first"], rules["last"] = (
         ROUTERS.index(config.router),
         first,
@@ -88,12 +88,12 @@ def new_router_state(requests: Demand, config: ClusterConfig, first: int = 0) ->
         is_own=_is_own(requests, config),
         is_known=np.zeros((config.n_replicas, n_known), np.bool_),
         n_known=np.zeros(config.n_replicas, np.int64),
-        told=np.zeros(n_reporting, REPORT),
-        heard=np.zeros(n_reporting, REPORT),
+        told=blank(n_reporting, Report),
+        heard=blank(n_reporting, Report),
     )
 
 
-def _is_own(requests: Demand, config: ClusterConfig) -> Whole:
+def _is_own(requests: Demand, config: ClusterConfig) -> Bools:
     if config.router != "class-aware":
         return np.zeros((0, config.n_replicas), np.bool_)
     replicas = replicas_of_classes(config, int(requests.class_index.max()) + 1)

@@ -2,316 +2,318 @@
 
 Everything it writes to is allocated here, once per simulation.
 
-Records (numpy structured arrays) keep what is used together on the same cache line. Letters of
+Rows of structured arrays keep what is used together on the same cache line. Letters of
 shapes: N requests, K contents, M seats (``max_num_seqs``), B blocks, D batches in flight.
 """
 
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from inferometer.records.columns import I32, I64
 from inferometer.records.types import ABSENT
 from inferometer.simulate.batch_config import BatchConfig
 from inferometer.simulate.demand import Demand, leaving_order
 from inferometer.simulate.engine_config import EngineConfig
-from inferometer.simulate.kernel.config import config_record
-from inferometer.simulate.kernel.sglang_state import node_records, sglang_record
+from inferometer.simulate.kernel.config import Config, config_record
+from inferometer.simulate.kernel.rows import (
+    Row,
+    Rows,
+    RowsOfBatches,
+    blank,
+    blank_of_batches,
+    f64,
+    i32,
+    i64,
+)
+from inferometer.simulate.kernel.sglang_state import Node, Sglang, node_records, sglang_record
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.status import Status
 
-Record: TypeAlias = Any
-"""One row of ``Records``, whose fields are attributes in compiled code."""
-Records: TypeAlias = Any
-"""A structured array; numpy's types cannot name its fields."""
-Whole: TypeAlias = Any
-"""An int32 or int64 array; where compiled code takes one element of it, that is an int."""
-
 NOTHING: Final = -1
 """No block, no request, no content, no seat."""
 
-REQUEST: Final = np.dtype(
-    [
-        ("num_tokens", np.int32),
-        ("num_computed_tokens", np.int32),
-        ("num_output_placeholders", np.int32),
-        ("num_spec_tokens", np.int32),
-        ("has_padded_drafts", np.int32),
-        ("num_in_flight_tokens", np.int32),
-        ("num_stale_output_tokens", np.int32),
-        ("is_prefill_chunk", np.int32),
-        ("next_decode_eligible_step", np.int32),
-        ("status", np.int32),
-        ("num_prompt_tokens", np.int32),
-        ("stop_tokens", np.int32),
-        ("max_tokens", np.int32),
-        ("seat", np.int32),
-        ("num_blocks", np.int32),
-        ("num_cached_blocks", np.int32),
-        ("num_host_blocks", np.int32),
-        ("priority", np.int32),
-        ("num_preemptions", np.int32),
-        ("num_cached_tokens", np.int32),
-        ("node", np.int32),
-        ("queue_key", np.int32),
-        ("turn", np.int32),
-        ("num_known_tokens", np.int32),
-        ("replica", np.int32),
-        ("sent_ns", np.int64),
-        ("arrival_ns", np.int64),
-        ("admitted_ns", np.int64),
-        ("first_token_ns", np.int64),
-        ("finished_ns", np.int64),
-        ("content_start", np.int64),
-    ],
-    align=True,
-)
-"""``sent_ns`` is when its client sends it, ``arrival_ns`` when it comes to the engine: later
-where something stands in between."""
 
-BLOCK: Final = np.dtype(
-    [
-        (name, np.int32)
-        for name in ("ref_count", "previous", "next", "content", "previous_equal", "next_equal")
-    ],
-    align=True,
-)
-"""Free blocks form a ring through ``previous`` and ``next`` that begins and ends at the null
-block, 0. Blocks of equal content form a list in order of registration."""
+class Request(Row):
+    """A request.
 
-TRANSFER: Final = np.dtype(
-    [
-        (name, np.int32)
-        for name in (
-            "stop_tokens",
-            "max_tokens",
-            "source",
-            "source_row",
-            "num_source_blocks",
-            "stage",
-            "row",
-            "num_blocks",
-            "num_hits",
-            "num_moved_blocks",
-            "next_received",
-            "nth_handed",
-            "nth_asked",
-            "nth_arriving",
-        )
-    ]
-    + [
-        (name, np.int64)
-        for name in ("arrived_ns", "prefilled_ns", "asked_ns", "begun_ns", "received_ns")
-    ],
-    align=True,
-)
-"""Of a request whose prompt another replica computes. ``source_row`` and ``row`` are those of
-the block table where its blocks are noted at both ends. The i-th record also keeps whose turn is
-i-th: to be sent on, to be fetched, and in the heap of what travels."""
+    ``sent_ns`` is when its client sends it, ``arrival_ns`` when it comes to the engine: later
+    where something stands in between.
+    """
 
-PART: Final = np.dtype(
-    [
-        (name, np.int32)
-        for name in (
-            "request",
-            "num_tokens",
-            "num_computed_tokens",
-            "num_spec_tokens",
-            "has_padded_drafts",
-            "seat",
-            "kind",
-            "yields_token",
-            "n_delivered",
-        )
-    ],
-    align=True,
-)
-"""``kind`` is a ``PartKind``; ``n_delivered`` is known when the step is done."""
+    num_tokens: i32
+    num_computed_tokens: i32
+    num_output_placeholders: i32
+    num_spec_tokens: i32
+    has_padded_drafts: i32
+    num_in_flight_tokens: i32
+    num_stale_output_tokens: i32
+    is_prefill_chunk: i32
+    next_decode_eligible_step: i32
+    status: i32
+    num_prompt_tokens: i32
+    stop_tokens: i32
+    max_tokens: i32
+    seat: i32
+    num_blocks: i32
+    num_cached_blocks: i32
+    num_host_blocks: i32
+    priority: i32
+    num_preemptions: i32
+    num_cached_tokens: i32
+    node: i32
+    queue_key: i32
+    turn: i32
+    num_known_tokens: i32
+    replica: i32
+    sent_ns: i64
+    arrival_ns: i64
+    admitted_ns: i64
+    first_token_ns: i64
+    finished_ns: i64
+    content_start: i64
 
-BATCH: Final = np.dtype(
-    [
-        ("n_parts", np.int64),
-        ("step_index", np.int64),
-        ("start_ns", np.int64),
-        ("end_ns", np.int64),
-        ("busy_ns", np.int64),
-        ("n_prefill_requests", np.int64),
-        ("n_decode_requests", np.int64),
-        ("prefill_tokens", np.int64),
-        ("prefill_pairs_tokens2", np.int64),
-        ("decode_context_tokens", np.int64),
-        ("num_spec_tokens", np.int64),
-        ("n_yielding", np.int64),
-        ("yielding_context_tokens", np.int64),
-        ("num_swapped_blocks", np.int64),
-        ("is_in_flight", np.int64),
-        ("n_rows", np.int64),
-        ("n_reserved_blocks", np.int64),
-    ],
-    align=True,
-)
-"""``n_rows`` and ``n_reserved_blocks`` are those of an instance that runs whole batches."""
 
-COUNTERS: Final = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            "n_free",
-            "n_host_free",
-            "n_seats",
-            "n_running",
-            "n_active",
-            "n_waiting",
-            "waiting_head",
-            "waiting_size",
-            "n_preempted",
-            "n_served",
-            "now_ns",
-            "current_step",
-            "n_pieces",
-            "wake_ns",
-            "first_batch",
-            "n_in_flight",
-            "n_busy_in_flight",
-            "n_barren_steps",
-            "n_tokens_computed",
-            "n_taken",
-            "n_ended",
-            "busy_ns",
-            "ready_ns",
-            "is_due",
-            "is_decided",
-            "n_rows",
-            "first_free_row",
-            "first_received",
-            "last_received",
-            "first_unanswered",
-            "last_unanswered",
-        )
-    ],
-    align=True,
-)
-"""``n_taken`` and ``n_ended`` count requests, ``busy_ns`` the time of steps that are done, on
-the mean stage; ``ready_ns`` is when its oldest batch or its wait is over (``FAR_NS``: never),
-``is_due``: has it anything to decide now? ``is_decided`` (one replica alone): was the next step
-decided since the last event? ``n_rows`` of the block table behind the seats were
-ever used. ``first_unanswered`` and ``last_unanswered`` are one more than a request, 0 for
-nobody."""
+class Block(Row):
+    """A KV block.
 
-KNOWN: Final = np.dtype(
-    [
-        ("n_rows", np.int64),
-        ("n_group_rows", np.int64),
-        ("n_logits", np.int64),
-        ("layers_s", np.float64),
-        ("head_s", np.float64),
-    ],
-    align=True,
-)
-"""How long the layers and the head of the last step took, and for how many rows."""
+    Free blocks form a ring through ``previous`` and ``next`` that begins and ends at the null
+    block, 0. Blocks of equal content form a list in order of registration.
+    """
 
-WORLD: Final = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            "now_ns",
-            "next_arrival",
-            "n_leaving",
-            "n_due",
-            "n_steps",
-            "n_ended",
-            "n_told",
-            "max_in_flight",
-            "max_waiting_tokens",
-            "n_handed",
-            "n_joined",
-            "n_asked",
-            "n_begun",
-            "n_arriving",
-        )
-    ],
-    align=True,
-)
-"""What all replicas share beside the requests. A gate was told of ``n_told`` of those that
-ended, and lets in ``max_in_flight``, of whom prompts of ``max_waiting_tokens`` may wait in the
-engines. Of ``n_handed`` whose prompts are computed ``n_joined`` were sent on, of ``n_asked`` KV
-caches ``n_begun`` were given a place on the link."""
+    ref_count: i32
+    previous: i32
+    next: i32
+    content: i32
+    previous_equal: i32
+    next_equal: i32
+
+
+class Transfer(Row):
+    """A request whose prompt another replica computes.
+
+    ``source_row`` and ``row`` are those of the block table where its blocks are noted at both ends.
+    The i-th also keeps whose turn is i-th: to be sent on, to be fetched, and in the heap of what
+    travels.
+    """
+
+    stop_tokens: i32
+    max_tokens: i32
+    source: i32
+    source_row: i32
+    num_source_blocks: i32
+    stage: i32
+    row: i32
+    num_blocks: i32
+    num_hits: i32
+    num_moved_blocks: i32
+    next_received: i32
+    nth_handed: i32
+    nth_asked: i32
+    nth_arriving: i32
+    arrived_ns: i64
+    prefilled_ns: i64
+    asked_ns: i64
+    begun_ns: i64
+    received_ns: i64
+
+
+class Part(Row):
+    """What one request computes in a batch.
+
+    ``kind`` is a ``PartKind``; ``n_delivered`` is known when the step is done.
+    """
+
+    request: i32
+    num_tokens: i32
+    num_computed_tokens: i32
+    num_spec_tokens: i32
+    has_padded_drafts: i32
+    seat: i32
+    kind: i32
+    yields_token: i32
+    n_delivered: i32
+
+
+class Batch(Row):
+    """A batch in flight: its times, and what they depend on.
+
+    ``n_rows`` and ``n_reserved_blocks`` are those of an instance that runs whole batches.
+    """
+
+    n_parts: i64
+    step_index: i64
+    start_ns: i64
+    end_ns: i64
+    busy_ns: i64
+    n_prefill_requests: i64
+    n_decode_requests: i64
+    prefill_tokens: i64
+    prefill_pairs_tokens2: i64
+    decode_context_tokens: i64
+    num_spec_tokens: i64
+    n_yielding: i64
+    yielding_context_tokens: i64
+    num_swapped_blocks: i64
+    is_in_flight: i64
+    n_rows: i64
+    n_reserved_blocks: i64
+
+
+class Counters(Row):
+    """Where does a replica stand?
+
+    ``n_taken`` and ``n_ended`` count requests, ``busy_ns`` the time of steps that are done, on
+    the mean stage; ``ready_ns`` is when its oldest batch or its wait is over (``FAR_NS``: never),
+    ``is_due``: has it anything to decide now? ``is_decided`` (one replica alone): was the next step
+    decided since the last event? ``n_rows`` of the block table behind the seats were
+    ever used. ``first_unanswered`` and ``last_unanswered`` are one more than a request, 0 for
+    nobody.
+    """
+
+    n_free: i64
+    n_host_free: i64
+    n_seats: i64
+    n_running: i64
+    n_active: i64
+    n_waiting: i64
+    waiting_head: i64
+    waiting_size: i64
+    n_preempted: i64
+    n_served: i64
+    now_ns: i64
+    current_step: i64
+    n_pieces: i64
+    wake_ns: i64
+    first_batch: i64
+    n_in_flight: i64
+    n_busy_in_flight: i64
+    n_barren_steps: i64
+    n_tokens_computed: i64
+    n_taken: i64
+    n_ended: i64
+    busy_ns: i64
+    ready_ns: i64
+    is_due: i64
+    is_decided: i64
+    n_rows: i64
+    first_free_row: i64
+    first_received: i64
+    last_received: i64
+    first_unanswered: i64
+    last_unanswered: i64
+
+
+class KnownTimes(Row):
+    """How long the layers and the head of the last step took, and for how many rows."""
+
+    n_rows: i64
+    n_group_rows: i64
+    n_logits: i64
+    layers_s: f64
+    head_s: f64
+
+
+class World(Row):
+    """What all replicas share beside the requests.
+
+    A gate was told of ``n_told`` of those that ended, and lets in ``max_in_flight``, of whom
+    prompts of ``max_waiting_tokens`` may wait in the engines. Of ``n_handed`` whose prompts are
+    computed ``n_joined`` were sent on, of ``n_asked`` KV caches ``n_begun`` were given a place on
+    the link.
+    """
+
+    now_ns: i64
+    next_arrival: i64
+    n_leaving: i64
+    n_due: i64
+    n_steps: i64
+    n_ended: i64
+    n_told: i64
+    max_in_flight: i64
+    max_waiting_tokens: i64
+    n_handed: i64
+    n_joined: i64
+    n_asked: i64
+    n_begun: i64
+    n_arriving: i64
 
 
 class State(NamedTuple):
     """All arrays of one replica; those in ``SHARED`` are the same for all replicas of a simulation."""
 
-    config: Records
-    """(1) ``kernel.config.CONFIG``"""
-    counters: Records
-    """(1) ``COUNTERS``"""
-    world: Records
-    """(1) ``WORLD``"""
-    requests: Records
-    """(N) ``REQUEST``"""
-    contents: Whole
+    config: Rows[Config]
+    """(1)"""
+    counters: Rows[Counters]
+    """(1)"""
+    world: Rows[World]
+    """(1)"""
+    requests: Rows[Request]
+    """(N)"""
+    contents: I32
     """(K) ``Demand.contents``"""
-    blocks: Records
-    """(B) ``BLOCK``"""
-    first_equal: Whole
+    blocks: Rows[Block]
+    """(B)"""
+    first_equal: I32
     """(contents) The first block registered with each content."""
-    last_equal: Whole
-    block_table: Whole
+    last_equal: I32
+    block_table: I32
     """(M, blocks of the longest request) The blocks of whoever has the seat, in order; in a pool
     also rows of those that have none."""
-    by_address: Whole
+    by_address: I32
     """(M + 1) Whose piece of a contiguous KV cache comes after whose?"""
-    free_seats: Whole
+    free_seats: I32
     """(M) A heap."""
-    running: Whole
+    running: I32
     """(M) In order of admission."""
-    waiting: Whole
+    waiting: I32
     """(N) A ring (first come, first served) or a heap (priorities). Requests that were aborted
     stay until they come up."""
-    skipped: Whole
+    skipped: I32
     """(N) Scratch."""
-    chunks: Whole
-    """(M) Scratch."""
-    sglang: Records
-    """(1, or 0 for other engines) ``kernel.sglang_state.SGLANG``"""
-    nodes: Records
-    """(B + 1, or 0 for other engines) ``kernel.sglang_state.NODE``"""
-    joining: Whole
-    """(M) Whose prompts SGLang computed in the step before."""
-    chances: Whole
+    chunks: I32
+    """(M) Scratch: chunks of prompts (TensorRT-LLM); when a run of decodes needs blocks (vLLM)."""
+    sglang: Rows[Sglang]
+    """(1, or 0 for other engines)"""
+    nodes: Rows[Node]
+    """(B + 1, or 0 for other engines)"""
+    joining: I32
+    """(M) Whose prompts SGLang computed in the step before; vLLM's tokens before a run of decodes."""
+    chances: I64
     """(drafts of a request) ``SchedulerConfig.acceptance``; ``SglangConfig.shuffle_draws``"""
-    is_preferred: Whole
+    is_preferred: I32
     """(M + 1, or 0 where there is no such rule) Is a batch of so many requests wanted?"""
-    preempted: Whole
+    preempted: I32
     """(M) By the last ``schedule``."""
-    parts: Records
-    """(D, M) ``PART``"""
-    batches: Records
-    """(D) ``BATCH``"""
-    stages: Whole
+    parts: RowsOfBatches[Part]
+    """(D, M)"""
+    batches: Rows[Batch]
+    """(D)"""
+    stages: I64
     """(2, stages of the pipeline) When is each free? When are the tokens of each of the last
     batches known?"""
-    known: Records
-    """(1) ``KNOWN``"""
-    abort_ns: Whole
+    known: Rows[KnownTimes]
+    """(1)"""
+    abort_ns: I64
     """(N) Of one that follows another and is not sent: how long after its sending."""
-    leaving: Whole
+    leaving: I32
     """A heap of requests whose client goes away at a known time."""
-    arrival_order: Whole
+    arrival_order: I32
     """Requests that come by themselves, in order of that."""
-    due: Whole
+    due: I32
     """A heap of those that follow others and whose time is known."""
-    follower: Whole
+    follower: I32
     """(N, or 0 where nobody follows) Who follows each request?"""
-    think_ns: Whole
+    think_ns: I64
     """(as follower)"""
-    earliest_ns: Whole
+    earliest_ns: I64
     """(as follower)"""
-    ended: Whole
+    ended: I32
     """(N, or 0 where nobody asks) Who has ended, in order of that."""
-    transfers: Records
-    """(N, or 0 where prompts and answers are computed by the same replicas) ``TRANSFER``"""
+    transfers: Rows[Transfer]
+    """(N, or 0 where prompts and answers are computed by the same replicas)"""
 
 
 SHARED: Final = frozenset(
@@ -346,11 +348,11 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         min(-(-min(longest, config.max_model_len) // config.block_size), config.n_kv_blocks) + 2
     )
     followers = np.flatnonzero(requests.follows != NOTHING)
-    leaving, world = leaving_order(requests), np.zeros(1, WORLD)
+    leaving, world = leaving_order(requests), blank(1, World)
     world["n_leaving"] = len(leaving) - np.sum(requests.abort_ns[followers] != ABSENT)
     follower = np.full(requests.n_requests if followers.size else 0, NOTHING, np.int32)
     follower[requests.follows[followers]] = followers
-    counters, config_columns = np.zeros(1, COUNTERS), config_record(config)
+    counters, config_columns = blank(1, Counters), config_record(config)
     counters["n_free"], counters["n_seats"], counters["n_host_free"] = (
         config.n_kv_blocks,
         n_seats,
@@ -385,10 +387,10 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         ),
         is_preferred=_is_preferred(config),
         preempted=np.empty(n_seats, np.int32),
-        parts=np.zeros((config.depth, n_seats), PART),
-        batches=np.zeros(config.depth, BATCH),
+        parts=blank_of_batches(config.depth, n_seats, Part),
+        batches=blank(config.depth, Batch),
         stages=np.zeros((2, int(config_columns["n_stages"][0])), np.int64),
-        known=np.zeros(1, KNOWN),
+        known=blank(1, KnownTimes),
         abort_ns=requests.abort_ns.copy(),
         leaving=leaving,
         arrival_order=np.flatnonzero(requests.follows == NOTHING).astype(np.int32),
@@ -397,11 +399,11 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         think_ns=requests.think_ns[: len(follower)],
         earliest_ns=requests.arrival_ns[: len(follower)],
         ended=np.empty(0, np.int32),
-        transfers=np.zeros(0, TRANSFER),
+        transfers=blank(0, Transfer),
     )
 
 
-def _is_preferred(config: EngineConfig) -> Whole:
+def _is_preferred(config: EngineConfig) -> I32:
     if not isinstance(config, BatchConfig):
         return np.zeros(0, np.int32)
     return np.isin(np.arange(config.max_num_active + 1), config.rules.preferred_batch_size).astype(
@@ -409,8 +411,8 @@ def _is_preferred(config: EngineConfig) -> Whole:
     )
 
 
-def _request_records(requests: Demand) -> Records:
-    records = np.zeros(requests.n_requests, REQUEST)
+def _request_records(requests: Demand) -> Rows[Request]:
+    records = blank(requests.n_requests, Request)
     records["num_tokens"] = records["num_prompt_tokens"] = requests.prompt_tokens
     records["stop_tokens"] = requests.output_tokens
     records["max_tokens"] = requests.max_tokens
@@ -427,8 +429,8 @@ def _request_records(requests: Demand) -> Records:
     return records
 
 
-def _block_records(num_blocks: int) -> Records:
-    blocks = np.zeros(num_blocks, BLOCK)
+def _block_records(num_blocks: int) -> Rows[Block]:
+    blocks = blank(num_blocks, Block)
     numbers = np.arange(num_blocks)
     blocks["previous"], blocks["next"] = (numbers - 1) % num_blocks, (numbers + 1) % num_blocks
     for name in ("content", "previous_equal", "next_equal"):

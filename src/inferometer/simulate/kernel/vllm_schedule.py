@@ -7,7 +7,8 @@ The same as ``reference.Scheduler``, on arrays; both mirror
 from inferometer.records.types import PartKind
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import blocks, handover, preemption, queue
-from inferometer.simulate.kernel.state import NOTHING, Record, State
+from inferometer.simulate.kernel.config import Config
+from inferometer.simulate.kernel.state import NOTHING, Part, Request, State
 from inferometer.simulate.status import Status
 
 _CONTEXT, _GENERATION = int(PartKind.CONTEXT), int(PartKind.GENERATION)
@@ -243,7 +244,7 @@ def _preempt(state: State, slot: int, i_running: int) -> None:
 
 
 @compiled
-def _swap_out(state: State, slot: int, request: Record) -> bool:
+def _swap_out(state: State, slot: int, request: Request) -> bool:
     """Copy what a request has computed to the host, if there is room.
 
     What is in flight will be there by then.
@@ -387,7 +388,7 @@ def _admit(
 
 
 @compiled
-def _num_padded_drafts(config: Record, request: Record, num_computed_tokens: int) -> int:
+def _num_padded_drafts(config: Config, request: Request, num_computed_tokens: int) -> int:
     """How many drafts that cannot be accepted fill up a request that needs one token, so that all decodes have as many rows?"""
     is_decode = request.num_tokens - num_computed_tokens == 1
     is_room = num_computed_tokens + config.num_spec_tokens + 2 <= config.max_model_len
@@ -454,7 +455,7 @@ def launch(state: State, slot: int) -> None:
 
 
 @compiled
-def _take_drafts(part: Record, request: Record) -> int:
+def _take_drafts(part: Part, request: Request) -> int:
     """How many of a part's tokens are drafts that its request waited with? They wait no longer."""
     n_beyond = (
         part.num_tokens
