@@ -27,7 +27,7 @@ from inferometer.simulate.kernel import arrivals, gating, handover, link, routin
 from inferometer.simulate.kernel.front import Front
 from inferometer.simulate.kernel.gate_state import GateState
 from inferometer.simulate.kernel.replicas import state_of
-from inferometer.simulate.kernel.router_state import RouterState
+from inferometer.simulate.kernel.routing import RouterState
 from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, StepLog
 from inferometer.simulate.status import Stage, Status

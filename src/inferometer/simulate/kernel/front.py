@@ -11,7 +11,7 @@ from inferometer.simulate.disaggregation_config import DisaggregatedConfig, KvLi
 from inferometer.simulate.gate_config import GateConfig
 from inferometer.simulate.kernel.gate_state import GateState, new_gate_state
 from inferometer.simulate.kernel.link import LinkState, new_link
-from inferometer.simulate.kernel.router_state import RouterState, new_router_state
+from inferometer.simulate.kernel.routing import RouterState, new_router_state
 from inferometer.simulate.kernel.state import State
 
 _NOBODY: Final = (demand([0], [1], [1]), GateConfig())
