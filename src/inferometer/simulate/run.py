@@ -13,7 +13,7 @@ import numpy as np
 
 from inferometer.inputs.workload.plan import NONE, RequestPlan, block_contents
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.records.columns import I32, I64
+from inferometer.records.columns import I64
 from inferometer.records.types import ABSENT
 from inferometer.simulate import notices, pointers
 from inferometer.simulate.cluster_config import ClusterConfig
@@ -25,8 +25,7 @@ from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.handover_outcome import HandoverFacts, with_handovers
 from inferometer.simulate.kernel import front as kernel_front, logs, loop, replicas
 from inferometer.simulate.kernel.config import Kind
-from inferometer.simulate.kernel.rows import Rows
-from inferometer.simulate.kernel.state import Counters, State, Transfer, World, new_state
+from inferometer.simulate.kernel.state import State, new_state
 from inferometer.simulate.outcome import (
     FAR_NS,
     Outcome,
@@ -181,7 +180,7 @@ def _simulated_replica(
         config.depth,
         config.max_num_active,
     )
-    return _outcome_of(prepared, requests, recording, clock=state.counters)
+    return _outcome_of(prepared, requests, recording, clock=state.counters["now_ns"])
 
 
 def _simulated_cluster(
@@ -208,7 +207,7 @@ def _simulated_cluster(
         n_replicas * engine.depth,
         n_replicas * engine.max_num_active,
     )
-    found = _outcome_of(prepared, requests, recording, clock=states.world)
+    found = _outcome_of(prepared, requests, recording, clock=states.world["now_ns"])
     found = found._replace(busy_ns=found.busy_ns // engine.n_instances)
     return _behind(gate, front, seats_numbered_through(found, engine.max_num_active))
 
@@ -233,8 +232,8 @@ def _simulated_pools(
         config.n_replicas * max(engine.depth for engine in config.engines),
         config.n_replicas * n_seats,
     )
-    found = _outcome_of(prepared, requests, recording, clock=states.world)
-    handovers = _handovers(states.transfers, states.requests["replica"])
+    found = _outcome_of(prepared, requests, recording, clock=states.world["now_ns"])
+    handovers = _handovers(states)
     return _behind(gate, front, with_handovers(seats_numbered_through(found, n_seats), handovers))
 
 
@@ -243,7 +242,7 @@ def _outcome_of(
     requests: Demand,
     recording: _Recording,
     *,
-    clock: Rows[Counters] | Rows[World],
+    clock: I64,
 ) -> Simulation:
     """Run the loop to its end, and make the tables of what it has written."""
     until_ns, state = recording.until_ns, prepared.state
@@ -267,7 +266,7 @@ def _outcome_of(
         steps,
         parts,
         outcome=outcome,
-        end_ns=until_ns if is_cut and until_ns is not None else int(clock["now_ns"][0]),
+        end_ns=until_ns if is_cut and until_ns is not None else int(clock[0]),
         busy_ns=state.counters["busy_ns"].reshape(-1).astype(np.int64),
     )
 
@@ -287,13 +286,13 @@ def contents_of_pools(requests: Demand, config: DisaggregatedConfig) -> Demand:
     )
 
 
-def _handovers(transfers: Rows[Transfer], replica_of: I32) -> HandoverFacts:
+def _handovers(states: State) -> HandoverFacts:
     columns = {
-        name: transfers[name].astype(np.int64)
+        name: states.transfers[name].astype(np.int64)
         for name in HandoverFacts._fields
         if name != "replica"
     }
-    return HandoverFacts(**columns, replica=replica_of.astype(np.int64))
+    return HandoverFacts(**columns, replica=states.requests["replica"].astype(np.int64))
 
 
 def demand_of(plan: RequestPlan, block_size: int, *, has_contents: bool = True) -> Demand:
