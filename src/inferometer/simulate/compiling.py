@@ -8,7 +8,7 @@ compiled code reaches.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import resources
@@ -51,7 +51,8 @@ class _Inside(codegen.JITCodeLibrary):
         return 0
 
     def _optimize_functions(self, ll_module: Any) -> None:
-        ll_module.data_layout = self._codegen._data_layout
+        codegen: Any = self._codegen
+        ll_module.data_layout = codegen._data_layout
 
     @property
     def codegen(self) -> Any:
@@ -75,9 +76,8 @@ class _Whole(codegen.JITCodeLibrary):
 
     def _optimize_final_module(self) -> None:
         # The loops are over a handful of requests: vectorising them gains nothing.
-        passes, builder = self._codegen._module_pass_manager(
-            loop_vectorize=False, slp_vectorize=False
-        )
+        codegen: Any = self._codegen
+        passes, builder = codegen._module_pass_manager(loop_vectorize=False, slp_vectorize=False)
         passes.run(self._final_module, builder)
 
 
@@ -94,7 +94,7 @@ def _with_callees(libraries: list[Any]) -> list[Any]:
 
 
 @contextmanager
-def _remembered_types() -> Iterator[None]:
+def _remembered_types() -> Generator[None]:
     """Look up once which function an operator or a builtin calls for given types.
 
     numba asks again at each use, and tries dozens of candidates.
@@ -103,6 +103,8 @@ def _remembered_types() -> Iterator[None]:
     look_up, known = kinds.get_call_type, dict[Any, Any]()
 
     def remembered(function: Any, context: Any, args: Any, kws: Any) -> Any:
+        if function.typing_key in {min, max}:  # of each mixture of widths numba makes one more
+            args = tuple(_widest(kind) for kind in args)
         key = function, tuple(args), tuple(kws.items())
         if key not in known:
             known[key] = look_up(function, context, args, kws)
@@ -204,10 +206,16 @@ def inlined(function: Function) -> Function:
 def _inside(function: Function, *, inline: bool) -> Function:
     made = _njit(**_INSIDE | {"forceinline": inline})(function)
     find = made.get_call_template
-    made.get_call_template = lambda args, kws: find([_widest(kind) for kind in args], kws)
+
+    def find_widest(args: Sequence[Any], kws: object) -> Any:
+        return find([_widest(kind) for kind in args], kws)
+
+    def add(found: Any) -> None:
+        made.overloads[found.signature.args] = found
+
+    made.get_call_template = find_widest
     # There is no machine code: known to numba's own code for calls, it would crash the process.
-    made.add_overload = lambda found: made.overloads.update({found.signature.args: found})
-    made._compile_for_args = _refuse
+    made.add_overload, made._compile_for_args = add, _refuse
     return cast("Function", made)
 
 
