@@ -18,7 +18,7 @@ from inferometer.simulate.gate_columns import gate_columns
 from inferometer.simulate.gate_config import NOTHING, GateConfig, cut_answers
 from inferometer.simulate.kernel.front import Front, new_front, new_split_front
 from inferometer.simulate.kernel.gate_state import GateState
-from inferometer.simulate.kernel.router_state import RouterState
+from inferometer.simulate.kernel.routing import RouterState
 from inferometer.simulate.kernel.state import Request
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.router_draws import router_draws
