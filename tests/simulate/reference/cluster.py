@@ -151,6 +151,7 @@ class Cluster:
         if self._gate is not None:
             self._tell_ends(self._gate)
         while self._clients.next_ns <= self.now_ns:
+            self._let_go()  # a follower may go in the instant in which it would come
             request = self._clients.take_next()
             if request.status is not Status.UNSEEN:
                 continue  # its client has gone in this very instant

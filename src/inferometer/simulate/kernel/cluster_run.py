@@ -101,7 +101,7 @@ def _hear(front: Front, now_ns: int) -> None:
         routing.hear(front.decode_router, now_ns)
 
 
-@inlined
+@compiled
 def _let_go(states: State, gate: GateState) -> None:
     """Whose client goes away now?"""
     has_gate, is_split, now_ns = HAS_GATE, IS_SPLIT, states.world[0].now_ns
@@ -190,6 +190,7 @@ def _let_come(states: State, front: Front) -> None:
     if has_gate:
         _tell_ends(states, front.gate)
     while arrivals.next_ns(states) <= now_ns:
+        _let_go(states, front.gate)  # a follower may go in the instant in which it would come
         index = arrivals.take_next(states)
         if states.requests[index].status != _UNSEEN:
             continue  # its client has gone in this very instant
