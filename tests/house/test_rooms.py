@@ -45,8 +45,6 @@ LONELY = {
     "inferometer.report.export",
     "inferometer.serve.emulator_fleet",
     "inferometer.simulate.kernel.logs",
-    "inferometer.simulate.kernel.price",
-    "inferometer.simulate.kernel.sglang_preempt",
 }
 """Short modules with one importer that still stand alone. The set only shrinks."""
 
