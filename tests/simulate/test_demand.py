@@ -22,6 +22,7 @@ from inferometer.simulate.step_cost import linear_cost
         (([0, 4], [1, 1, 1], [1, 1]), "prompt_tokens has the shape"),
         (([0, 4], [1, 1], [1, 1.5]), "output_tokens does not fit"),
         (([0, 4], [1, 2**40], [1, 1]), "prompt_tokens does not fit"),
+        (([0, 4], [1, float("nan")], [1, 1]), "prompt_tokens does not fit"),
         (([], [], []), "no requests"),
     ],
 )

@@ -312,7 +312,8 @@ def _column(name: str, values: ArrayLike, n_requests: int, where: str) -> NDArra
             allowed=f"one value for each of {n_requests} requests",
         )
     try:
-        cast = array.astype(_TYPES[name])
+        with np.errstate(invalid="ignore"):  # what does not fit is refused below
+            cast = array.astype(_TYPES[name])
     except OverflowError:
         cast = None
     if cast is None or not np.array_equal(cast, array):
