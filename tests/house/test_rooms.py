@@ -53,12 +53,7 @@ DIALECT = re.compile(
     r"|settled|wording|looks)(?:_|$)"
 )
 """Words that the house's plan retires: no file is named by one of them."""
-BY_DIALECT = {
-    "simulate/kernel/seats.py",
-    "records/promises.py",
-    "serve/emulator_wording.py",
-    "api/load_wording.py",
-}
+BY_DIALECT = {"simulate/kernel/seats.py"}
 
 
 NAMED = re.compile(r"inferometer(?:\.\w+)+")

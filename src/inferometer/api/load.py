@@ -13,8 +13,8 @@ from inferometer.api.request_view import REPORT_NAME, RequestQuestion, request_v
 from inferometer.records.durability import replace_file
 from inferometer.records.exports.formats import FILE_NAMES
 from inferometer.records.exports.writing import exported_text
-from inferometer.records.promises import judge_objective
 from inferometer.records.reading import read_run
+from inferometer.records.slo_verdicts import judge_objective
 from inferometer.records.types import Run
 from inferometer.report import html
 from inferometer.report.page import Page

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from inferometer.api import load_record, load_wording
+from inferometer.api import load_record, load_sentences
 from inferometer.api.load_request import Load, LoadRequest, arrivals_of, request_of
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
@@ -87,14 +87,14 @@ def send(question: LoadTest) -> EndedLoad | None:
     """
     request = request_of(question.url, question.load)
     objective = None if question.slo is None else parse_objective(question.slo)
-    load_wording.check_size(request.load)
+    load_sentences.check_size(request.load)
     drawn = replay.draw_workload(request.load.workload)
-    load_wording.check_prompts(request.load, drawn)
-    folder = question.out or load_wording.default_folder(request.load)
-    default = load_wording.default_traffic(request.load, arrivals_of(question.load))
+    load_sentences.check_prompts(request.load, drawn)
+    folder = question.out or load_sentences.default_folder(request.load)
+    default = load_sentences.default_traffic(request.load, arrivals_of(question.load))
     if default is not None:
         talk(default)
-    talk(f"{load_wording.what_will_happen(request.load, drawn)}; into {folder}")
+    talk(f"{load_sentences.what_will_happen(request.load, drawn)}; into {folder}")
     if question.dry_run:
         return None
     return EndedLoad(

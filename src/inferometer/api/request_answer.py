@@ -11,8 +11,8 @@ from inferometer.records import (
     exchange_errors,
     handovers,
     load_types,
-    promises,
     request_summaries,
+    slo_verdicts,
     steady_state,
     step_memory,
     tool_views,
@@ -61,7 +61,7 @@ class RequestRunAnswer:
     title: str
     five_lines: FiveLines
     summaries: tuple[request_summaries.RequestSummary, ...]
-    judgement: promises.Judgement | None
+    judgement: slo_verdicts.Judgement | None
     handovers: handovers.HandoverSummary | None
     """Where requests went from one server to another: the time between."""
     memory: step_memory.StepMemorySummary | None

@@ -13,9 +13,9 @@ from inferometer.api.run_titles import title_of
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.records import (
     handovers,
-    promises,
     request_summaries,
     run_series,
+    slo_verdicts,
     slot_timeline,
     step_memory,
     ttft_parts,
@@ -63,7 +63,9 @@ def request_view(
     """
     asked = RequestQuestion() if question is None else question
     whole = request_summaries.summarise_requests(run)
-    judgement = None if asked.objective is None else promises.judge_objective(run, asked.objective)
+    judgement = (
+        None if asked.objective is None else slo_verdicts.judge_objective(run, asked.objective)
+    )
     online = online_view.online_view(run, asked.device)
     steady = None if online is None else online.steady
     parts = request_chart_views.first_token_parts(run, online)
@@ -136,7 +138,9 @@ def _classes(run: types.Run, names: Sequence[str]) -> tuple[request_summaries.Re
     return request_summaries.summarise_groups(run, index, known)
 
 
-def _answer(whole: request_summaries.RequestSummary, judgement: promises.Judgement | None) -> str:
+def _answer(
+    whole: request_summaries.RequestSummary, judgement: slo_verdicts.Judgement | None
+) -> str:
     sentence = request_tables.summary_sentence(whole)
     if judgement is None or judgement.weakest is None:
         return sentence
@@ -195,7 +199,7 @@ def _limit(
 
 def _next(
     lead: Sequence[types.Caution],
-    judgement: promises.Judgement | None,
+    judgement: slo_verdicts.Judgement | None,
     path: Path | None,
     online: request_views.OnlineView | None,
     *,

@@ -15,7 +15,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.workload import description, plan
 from inferometer.measure.executors.parts import Executor
-from inferometer.records import promises, request_summaries, step_memory, store as runs, types
+from inferometer.records import request_summaries, slo_verdicts, step_memory, store as runs, types
 from inferometer.simulate import (
     gate_config,
     gate_rules,
@@ -41,7 +41,7 @@ class Level:
 
     step_times: Pace | Literal["draw"]
     summary: request_summaries.RequestSummary
-    judgement: promises.Judgement | None
+    judgement: slo_verdicts.Judgement | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class ClassPromise:
 
     name: str
     verdict: Verdict
-    likely: promises.Judgement
+    likely: slo_verdicts.Judgement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class Simulator:
         )
         run = simulated_record.run_of(simulation, servers, self.gate)
         judgement = (
-            None if self.objective is None else promises.judge_objective(run, self.objective)
+            None if self.objective is None else slo_verdicts.judge_objective(run, self.objective)
         )
         label: Pace | Literal["draw"] = asked.case if isinstance(asked.case, str) else "draw"
         level = Level(
@@ -273,7 +273,7 @@ def _kept(runs: tuple[types.Run, ...], promised: list[_Promised]) -> tuple[Class
         if not all(bool(of_run.any()) for of_run in rows):
             continue
         judgements = [
-            promises.judge_objective(run, objective, rows=of_run)
+            slo_verdicts.judge_objective(run, objective, rows=of_run)
             for run, of_run in zip(runs, rows, strict=True)
         ]
         verdict = _verdict([judgement.verdict for judgement in judgements])

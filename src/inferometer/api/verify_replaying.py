@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from inferometer.api import load_running, load_wording
+from inferometer.api import load_running, load_sentences
 from inferometer.api.load_request import LoadRequest
 from inferometer.api.progress import talk
 from inferometer.api.verify_loads import AskedLoad
@@ -39,8 +39,8 @@ def replay(sealed: Sealed, url: str, asked: AskedLoad, folder: Path) -> checking
         Somebody stopped it; the same command goes on.
     """
     request = load_request(sealed, url, asked)
-    load_wording.check_prompts(request.load, asked.drawn)
-    talk(f"{asked.question.at}: {load_wording.what_will_happen(request.load, asked.drawn)}")
+    load_sentences.check_prompts(request.load, asked.drawn)
+    talk(f"{asked.question.at}: {load_sentences.what_will_happen(request.load, asked.drawn)}")
     try:
         loaded = load_running.run_load(request, asked.drawn, folder, _percentiles(sealed))
     except MeasureError as error:

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import click
 
-from inferometer.api import capacity_page, decision_pages, load_running, load_wording
+from inferometer.api import capacity_page, decision_pages, load_running, load_sentences
 from inferometer.api.capacity import REQUIRED_SLO
 from inferometer.api.fleet import start_load_of
 from inferometer.api.load_request import Load, LoadRequest, request_of
@@ -22,7 +22,7 @@ from inferometer.decide import capacity, probing
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.inputs.workload import reading, replay, types
-from inferometer.records import promises, validity
+from inferometer.records import slo_verdicts, validity
 
 _SPAN_RATIO: Final = 64.0
 """From the start of the search, up and down."""
@@ -54,15 +54,17 @@ class LiveProbe:
         self.asked.append(folder.name)
         request = self._at(load, self.probe_s * 2**effort)
         drawn = replay.draw_workload(request.load.workload)
-        load_wording.check_prompts(request.load, drawn)
-        terminal.talk(f"{folder.name}: {load_wording.what_will_happen(request.load, drawn)}")
+        load_sentences.check_prompts(request.load, drawn)
+        terminal.talk(f"{folder.name}: {load_sentences.what_will_happen(request.load, drawn)}")
         loaded = load_running.run_load(request, drawn, folder, self.objective.percentile_fractions)
         if loaded.is_interrupted:
             raise MeasureError(
                 "the probe was stopped", where=str(folder), try_="the same command goes on"
             )
         validity.require_valid(loaded.run)
-        return probing.reading_of(loaded.run, promises.judge_objective(loaded.run, self.objective))
+        return probing.reading_of(
+            loaded.run, slo_verdicts.judge_objective(loaded.run, self.objective)
+        )
 
     def _at(self, load: float, for_s: float) -> LoadRequest:
         spec = self.request.load.workload

@@ -20,7 +20,7 @@ from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 from inferometer.errors import EXIT_ANSWERED, EXIT_UNDECIDED, SpecError
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
-from inferometer.records import promises, run_comparison, types
+from inferometer.records import run_comparison, slo_verdicts, types
 from inferometer.stats.quantiles import min_samples
 
 
@@ -124,7 +124,7 @@ def _check_repeats(n_pairs: int, confidence_fraction: float) -> None:
 def _promise(
     side: str, runs: tuple[types.Run, ...], objective: ObjectiveSpec
 ) -> compare_page.SidePromise:
-    verdicts = [promises.judge_objective(run, objective).verdict for run in runs]
+    verdicts = [slo_verdicts.judge_objective(run, objective).verdict for run in runs]
     return compare_page.SidePromise(
         side=side,
         objective=objective.text,

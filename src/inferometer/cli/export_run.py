@@ -16,8 +16,8 @@ from inferometer.inputs.objectives import parse_objective
 from inferometer.records.durability import replace_file
 from inferometer.records.exports.formats import ExportFormat
 from inferometer.records.exports.writing import exported_text
-from inferometer.records.promises import judge_objective
 from inferometer.records.reading import read_run
+from inferometer.records.slo_verdicts import judge_objective
 from inferometer.records.sweep_columns import write_sweep_csv
 from inferometer.records.types import Run
 

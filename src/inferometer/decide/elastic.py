@@ -28,7 +28,7 @@ from inferometer.decide.probing import run_plan
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.records import latencies
 from inferometer.records.columns import I64
-from inferometer.records.promises import Judgement, judge_objective
+from inferometer.records.slo_verdicts import Judgement, judge_objective
 from inferometer.records.types import RequestTable, Run
 from inferometer.units import NS_PER_S
 

@@ -10,7 +10,7 @@ from inferometer.decide.capacity import Reading
 from inferometer.decide.traffic import Traffic, plan_at
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload.plan import RequestPlan
-from inferometer.records.promises import Judgement, judge_objective
+from inferometer.records.slo_verdicts import Judgement, judge_objective
 from inferometer.records.types import Run
 from inferometer.simulate import run, simulated_run
 from inferometer.simulate.fleet import Fleet

@@ -12,7 +12,7 @@ from inferometer.decide.time_limits import TimeLeft, no_limit
 from inferometer.decide.traffic import Traffic
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload.types import OpenArrivals, WorkloadSpec
-from inferometer.records import promises, request_summaries
+from inferometer.records import request_summaries, slo_verdicts
 from inferometer.simulate import deployment
 from inferometer.stats.estimate import Verdict
 
@@ -88,7 +88,7 @@ class ServedBy:
     n_replicas: int
     verdict: Verdict
     summary: request_summaries.RequestSummary
-    judgement: promises.Judgement
+    judgement: slo_verdicts.Judgement
     in_flight_load: float
     """Requests that are in one replica on average, waiting or running."""
 

@@ -3,8 +3,8 @@
 from typing import Final, TypeAlias
 
 from inferometer.inputs.objectives import Metric, percentile_name
-from inferometer.records.promises import Judgement
 from inferometer.records.request_summaries import Percentile, RequestSummary
+from inferometer.records.slo_verdicts import Judgement
 from inferometer.report import online_tables, request_tables, server_tables
 from inferometer.report.charts.catalogue import request_charts_of
 from inferometer.report.page import (

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from inferometer.inputs.objectives import percentile_name
-from inferometer.records.promises import Judgement
 from inferometer.records.request_summaries import LatencySummary, RequestSummary
+from inferometer.records.slo_verdicts import Judgement
 from inferometer.report.cells import ABSENT_TEXT
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.request_words import (

@@ -12,10 +12,10 @@ from inferometer.records.exchange_errors import ErrorCount
 from inferometer.records.handovers import HandoverSummary
 from inferometer.records.load_series import InFlight, Lateness
 from inferometer.records.load_types import Validity
-from inferometer.records.promises import Judgement
 from inferometer.records.request_summaries import InterTokenSummary, RequestSummary
 from inferometer.records.run_series import LatencyWindows, StepSeries, ValueSeries
 from inferometer.records.server_summaries import ServerSummary
+from inferometer.records.slo_verdicts import Judgement
 from inferometer.records.slot_timeline import SlotTimeline
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.step_memory import HoleSeries, StepMemorySummary

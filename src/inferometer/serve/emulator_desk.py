@@ -8,9 +8,9 @@ from inferometer.serve import emulator_logprobs, fault_specs
 from inferometer.serve.emulator_exchange import Choice, Served
 from inferometer.serve.emulator_pages import CHAT_PATH
 from inferometer.serve.emulator_plan import EmulatorPlan
+from inferometer.serve.emulator_replies import Wording
 from inferometer.serve.emulator_requests import Asked, Limits, read_chat, read_completion
 from inferometer.serve.emulator_tokens import Answer, Tokenizer, content_ids, draw_answer
-from inferometer.serve.emulator_wording import Wording
 from inferometer.serve.http_line import HttpRequest
 from inferometer.simulate.live import LiveRequest
 

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 from inferometer.serve import emulator_logprobs, fault_specs
 from inferometer.serve.emission_log import EmissionKind
+from inferometer.serve.emulator_replies import DONE, End, Said, Usage, Wording, error_event
 from inferometer.serve.emulator_requests import Asked
 from inferometer.serve.emulator_tokens import Answer
-from inferometer.serve.emulator_wording import DONE, End, Said, Usage, Wording, error_event
 from inferometer.serve.http_line import Line
 from inferometer.simulate.live import LiveRequest
 from inferometer.simulate.status import Status

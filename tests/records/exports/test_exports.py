@@ -19,9 +19,9 @@ from inferometer.records.exports.request_csv import HEADER, request_csv
 from inferometer.records.exports.vllm_bench_json import vllm_bench_json
 from inferometer.records.imports.detection import read_results
 from inferometer.records.load_types import Validity, ValidityReason
-from inferometer.records.promises import judge_objective
 from inferometer.records.request_summaries import summarise_requests
 from inferometer.records.server_series import sample_table
+from inferometer.records.slo_verdicts import judge_objective
 from inferometer.records.tables import select
 from inferometer.records.types import ABSENT, RequestStatus
 

@@ -14,7 +14,7 @@ from inferometer.decide.sizing_types import ServedBy, SizedKind, SizingQuestion
 from inferometer.errors import SizingError
 from inferometer.records.columns import F64, I64
 from inferometer.records.latencies import Latency, end_ns, latency_samples
-from inferometer.records.promises import JudgedThreshold
+from inferometer.records.slo_verdicts import JudgedThreshold
 from inferometer.records.types import Caution, RequestTable, Run, StepTable
 from inferometer.simulate import deployment as replicas, scheduler_config
 from inferometer.units import NS_PER_S

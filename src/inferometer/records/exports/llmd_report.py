@@ -25,13 +25,13 @@ from inferometer.records.latencies import (
     is_one_of,
     latency_samples,
 )
-from inferometer.records.promises import Judgement
 from inferometer.records.request_summaries import (
     RequestSummary,
     summarise_latency,
     summarise_requests,
 )
 from inferometer.records.server_summaries import ServerSummary, summarise_server
+from inferometer.records.slo_verdicts import Judgement
 from inferometer.records.types import RequestStatus, RequestTable, Run
 from inferometer.units import NS_PER_S
 

@@ -13,7 +13,7 @@ import numpy as np
 from inferometer.errors import RecordError
 from inferometer.records.columns import F64, Bools
 from inferometer.records.latencies import COMPLETED, end_ns, is_one_of
-from inferometer.records.promises import Judgement
+from inferometer.records.slo_verdicts import Judgement
 from inferometer.records.types import ABSENT, RequestTable, Run
 from inferometer.units import NS_PER_S
 

@@ -8,7 +8,7 @@ from inferometer.records.exports.formats import ExportFormat
 from inferometer.records.exports.llmd_report import llmd_report
 from inferometer.records.exports.request_csv import request_csv
 from inferometer.records.exports.vllm_bench_json import vllm_bench_json
-from inferometer.records.promises import Judgement
+from inferometer.records.slo_verdicts import Judgement
 from inferometer.records.types import Run
 
 

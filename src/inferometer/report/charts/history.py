@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from inferometer.records.promises import Judgement
+from inferometer.records.slo_verdicts import Judgement
 from inferometer.report.charts.plot import Axis, Boxes, Chart, Dots, Line, Mark, Plot, Rule
 from inferometer.report.request_views import LatencyHistory, RequestReportView
 from inferometer.report.request_words import LATENCY_NAMES

@@ -5,8 +5,8 @@ from typing import Final
 
 from inferometer.inputs.objectives import percentile_name
 from inferometer.records.latencies import Latency
-from inferometer.records.promises import Judgement
 from inferometer.records.request_summaries import PERCENTILES, Percentile, RequestSummary
+from inferometer.records.slo_verdicts import Judgement
 from inferometer.report.charts.plot import Axis, Chart, Dots, Line, Mark, Plot, Rule, band_of, tip
 from inferometer.report.request_words import LATENCY_NAMES, percentile_text
 from inferometer.units import format_duration

@@ -17,7 +17,7 @@ from inferometer.units import NS_PER_S, format_duration, format_fraction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedThreshold:
-    """One promise, what was seen of it, and whether it was kept."""
+    """One limit of an SLO, what was measured, and whether it was met."""
 
     threshold: Threshold
     seen: Percentile | None

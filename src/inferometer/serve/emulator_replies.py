@@ -1,4 +1,4 @@
-"""How does vLLM say it: the events of a stream, the whole of a reply, and the counts of tokens?
+"""What does vLLM reply: the events of a stream, a whole reply, and the counts of tokens?
 
 Mirrors the field order of vLLM 0.32.0 (``entrypoints/openai``), so that a client cannot tell.
 """

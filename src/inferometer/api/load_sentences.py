@@ -1,4 +1,4 @@
-"""How is a load test told in a sentence, named where nobody names it, and refused where it is too large?"""
+"""What describes a load test in a sentence, names it by default, and refuses one too large?"""
 
 import hashlib
 from collections.abc import Mapping
