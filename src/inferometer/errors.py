@@ -68,7 +68,7 @@ class MissingEngineError(SpecError):
 
 
 class TooLargeError(SpecError):
-    """What is asked for does not fit into the memory of these devices: an answer to the question, not a bad question."""
+    """The model does not fit into the memory of these devices: an answer, not a bad question."""
 
     exit_code: ClassVar[int] = 6
 

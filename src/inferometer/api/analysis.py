@@ -18,7 +18,7 @@ from inferometer.records.types import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """One run, what it shows, and the model that it carries; ``model`` None says in ``why_no_model`` why there is none."""
+    """One run, what it shows, and its fitted model; without one, ``why_no_model`` says why."""
 
     label: str
     run: Run

@@ -44,7 +44,7 @@ class DeploymentView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisaggregationView:
-    """Who computed the prompts, and how the KV caches came from there to the deployment's own replicas, in the likely run."""
+    """Which replicas prefilled, and how the KV caches came from there, in the likely run."""
 
     prefill: DeploymentView
     answer_begins_at: AnswerBeginsAt

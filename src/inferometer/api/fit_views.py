@@ -43,7 +43,7 @@ _UNITS: tuple[tuple[str, Callable[[float], str]], ...] = (
 
 
 def curves(analysis: Analysis) -> tuple[Curve, ...]:
-    """Prefill and decode step over what was swept, prompt lengths for each batch, batches for each prompt; a little past the points."""
+    """Predicted prefill and decode steps over prompt length and batch, a little past the points."""
     if analysis.model is None:
         return ()
     points = [summary.point for summary in analysis.points]

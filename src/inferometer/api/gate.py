@@ -68,7 +68,7 @@ def gate_text(gate: GateSpec) -> str:
 
 
 def equals_cautions(gate: GateSpec | None, workload: DrawnWorkload) -> tuple[Caution, ...]:
-    """An order among tenants or by priority is that of arrival where all requests are of one tenant or of one priority."""
+    """A caution: with one tenant or one priority such an order is the order of arrival."""
     if gate is None:
         return ()
     has_bands = any(one.priority is not None for one in gate.classes)

@@ -85,7 +85,7 @@ def grid_page(answer: GridAnswer) -> Page:
 
 
 def _charts(answer: GridAnswer) -> list[Chart]:
-    """The first number of the verb over the first axis of numbers, then its other numbers; and one against the other."""
+    """The verb's numbers over the first numeric axis, and the first two against each other."""
     over = [
         name
         for name, values in answer.axes.items()

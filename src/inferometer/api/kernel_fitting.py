@@ -43,7 +43,7 @@ class HeldOutStatistic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedFit:
-    """Step times learned from the first half of a run's requests, and how far their simulation is from the second half."""
+    """Step times fitted to the first half of a run, and their error on the second half."""
 
     model: StepTimeModel
     held_out: tuple[HeldOutStatistic, ...]

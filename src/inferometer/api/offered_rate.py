@@ -16,7 +16,7 @@ _HELD_RATIO: Final = 0.9
 
 
 def held_back(workload: DrawnWorkload, offered_per_s: float | None) -> tuple[Caution, ...]:
-    """A caution where later turns of sessions held the offered rate (sends / time between the first and the last) below ``--rate``."""
+    """A caution where later turns of sessions held the offered rate below ``--rate``."""
     plan, asked_per_s = workload.plan, workload.asked_rate_per_s
     n_later = int(np.count_nonzero(plan.follows != NONE))
     if (

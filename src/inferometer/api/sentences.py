@@ -73,7 +73,7 @@ def _n_open(analysis: Analysis) -> int:
 
 
 def _going_on(analysis: Analysis, n_open: int) -> str:
-    """What measures the open points: the same command after an interruption, a longer run where ``--budget`` was over."""
+    """How to measure the open points: the same command again, or with a longer ``--budget``."""
     manifest = analysis.run.manifest
     n_points = 0 if manifest.plan is None else len(manifest.plan.points)
     if any(one.code == "TIME_OVER" for one in manifest.cautions):
@@ -134,7 +134,7 @@ def _answer(rows: Sequence[PointRow]) -> str:
 
 
 def useful_load(rows: Sequence[PointRow]) -> PointRow | None:
-    """The largest batch each doubling up to which bought 1.5x the throughput on average, on the prompt with most batches."""
+    """The largest batch up to which each doubling gave 1.5x throughput, on the longest series."""
     lines: dict[int, list[PointRow]] = {}
     for row in rows:
         if row.decode_tokens_per_s is not None:
@@ -310,7 +310,7 @@ def _share(model: StepTimeModel, point: SweepPoint, name: str) -> str:
 def _gain_with_weights_shrunk(
     model: StepTimeModel, point: SweepPoint, factor_ratio: float
 ) -> float | None:
-    """How much faster is the step if reading the weights takes ``factor_ratio`` times less, everything else unchanged?"""
+    """How much faster is a step whose weights are read ``factor_ratio`` times faster?"""
     said = model.predict(decode_shape_of(point))
     saved_s = sum(term.duration_s for term in said.terms if term.name == "weights") * (
         1 - 1 / factor_ratio

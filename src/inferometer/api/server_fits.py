@@ -111,7 +111,7 @@ def _limits(fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool]) -> di
 
 
 def _possible(limits: dict[str, int], given: Mapping[str, int]) -> dict[str, int]:
-    """A step has a token for each seat: a budget that somebody lowers leaves no more seats, unless he names those too."""
+    """A step has a token for each sequence: a lower token budget lowers max_num_seqs, if not given."""
     if "max_num_seqs" in given:
         limits["max_num_batched_tokens"] = max(
             limits["max_num_batched_tokens"],

@@ -1,4 +1,4 @@
-"""What does a simulation answer: the likely run, both ends of what step times may be, and whether the objective is met?"""
+"""What does a simulation answer: the likely run, the ends of its interval, the verdict?"""
 
 import math
 from dataclasses import dataclass, replace
@@ -55,7 +55,7 @@ class ClassPromise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateAnswer(Answer):
-    """The simulated run of the likely step times, the same requests at both ends of their interval or in draws, and the verdict of all.
+    """The run at the likely step times, at the ends of their interval or in draws; the verdict.
 
     A verdict is *met* or *missed* where it is so on all of these; else *undecided*. None without an
     objective.
@@ -266,7 +266,7 @@ def _promised(workload: plan.DrawnWorkload) -> list[_Promised]:
 
 
 def _kept(runs: tuple[types.Run, ...], promised: list[_Promised]) -> tuple[ClassPromise, ...]:
-    """Each promise judged on each server that may be the one; those to classes of which no request came are left out."""
+    """Each SLO of a class judged on each possible server; classes without requests are left out."""
     judged = list[ClassPromise]()
     for index, name, objective in promised:
         rows = [run.requests.class_index == index for run in runs if run.requests is not None]

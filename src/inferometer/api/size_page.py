@@ -529,7 +529,7 @@ def _ms(percentile: Percentile | None) -> str:
 
 
 def _capacity(pace: PaceRow) -> str:
-    """Of all replicas: the highest rate that was shown to keep the promise, and the lowest that was shown to break it."""
+    """Of all replicas: the highest rate shown to meet the SLO, and the lowest shown to miss it."""
     if pace.kept_requests_per_s is None:
         return ABSENT_TEXT
     above = (

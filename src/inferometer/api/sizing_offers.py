@@ -93,7 +93,7 @@ class _Steps(NamedTuple):
 def _fitted(
     fit: Fit, offers: Sequence[Offer], model: types.ModelSpec, asked: Mapping[str, object]
 ) -> Offer:
-    """The offer that is one of the fit's device, or of the device that was named beside it, with the fit's step times."""
+    """The offer of the fit's device, or of the device named beside it, with its step times."""
     steps = _steps(fit, model, {} if fit.device is None else {"hardware": fit.device}, asked)
     offer = _offer_of(None if steps.hardware is None else steps.hardware.hardware_id, offers)
     if offer is None and fit.device is None and len(offers) == 1:

@@ -138,7 +138,7 @@ def ceiling_moments(analysis: Analysis) -> tuple[CeilingMoment, ...]:
 
 
 def roofline(analyses: tuple[Analysis, ...]) -> RooflineView | None:
-    """Every phase of every point under the roofs that were measured around it, and the datasheet's where one was named."""
+    """Each phase of each point under the measured roofs, and the datasheet's where named."""
     points = [point for analysis in analyses for point in _roofline_points(analysis)]
     roofs = [roof for analysis in analyses for roof in _roofs(analysis)]
     return RooflineView(ceilings=tuple(roofs), points=tuple(points)) if points and roofs else None

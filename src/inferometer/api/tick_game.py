@@ -121,7 +121,7 @@ class Played(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best ways of batching by one number, and how much better they are than the requested way and than the worst."""
+    """The best batching by one number, and how much better it is than the requested and the worst."""
 
     by: Metric
     batching: tuple[str, ...]

@@ -81,7 +81,7 @@ def load_request(sealed: Sealed, url: str, asked: AskedLoad) -> LoadRequest:
         n_processes=client.processes,
         prompt_form=client.prompts,
         tokenizer=client.tokenizer,
-        repeats_prompts=False,  # loads of one plan have the same requests: a prefix cache would remember the words of the one before
+        repeats_prompts=False,  # a prefix cache would remember the prompts of the load before
         sends_bearer_token=token is not None,
         proxy=proxy,
     )

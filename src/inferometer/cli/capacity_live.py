@@ -122,13 +122,13 @@ class LiveCapacity:
     cls=QuestionCommand,
     epilog="""\b
 Examples (a server must listen there):
-  inferometer capacity http://127.0.0.1:8000 --model NAME --rate 2 --slo 'ttft:p95<500ms, tpot:p95<50ms' --probe-for 30s --out runs/capacity
+  inferometer capacity http://127.0.0.1:8000 --model NAME --rate 2 --slo 'ttft:p95<500ms' --out runs/capacity
   inferometer capacity http://127.0.0.1:8000 --model NAME --concurrency 8 --slo 'tpot:p95<50ms' --out runs/users
 """,
 )
 @asks(LiveCapacity)
 def command(question: LiveCapacity, *, as_json: bool) -> None:
-    """How many requests per second, or users (with --concurrency), does the server at URL carry before the SLO is missed?
+    """What load (requests/s, or users with --concurrency) does the server carry within the SLO?
 
     The load that is given is where the search begins. A probe that is INVALID, or a server that
     dies, ends it with the bracket so far. Exit 0 resolved, 11 unresolved.

@@ -61,8 +61,8 @@ class CompareServers:
     cls=QuestionCommand,
     epilog="""\b
 Examples (servers must listen there):
-  inferometer compare --ab http://127.0.0.1:8000 http://127.0.0.1:8001 --model NAME --workload chat --rate 5 --for 60s --repeats 8
-  inferometer compare --ab http://127.0.0.1:8000 --model NAME --b-model OTHER --rate 5 --for 30s --metric tpot_p50_s --margin 0.05
+  inferometer compare --ab http://127.0.0.1:8000 http://127.0.0.1:8001 --model NAME --rate 5 --for 60s --repeats 8
+  inferometer compare --ab http://127.0.0.1:8000 --model NAME --b-model OTHER --rate 5 --metric tpot_p50_s
   inferometer compare --ab http://127.0.0.1:8000 --model NAME --b-body 'top_k=1' --concurrency 8 --for 30s
 """,
 )

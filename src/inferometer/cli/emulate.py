@@ -170,7 +170,7 @@ class Emulate:
 Examples:
   inferometer emulate llama-3.1-8b --hardware h100_sxm --port 0 --for 1s
   inferometer emulate llama-3.1-8b --hardware h100_sxm --port 0 --for 1s --replicas 2 --order shortest-remaining
-  inferometer emulate smollm2-135m --hardware l4 --port 0 --for 1s --fault 'http-429:0.05, stall:0.01(for=3s)' --emission-log log.bin
+  inferometer emulate smollm2-135m --hardware l4 --port 0 --for 1s --fault 'http-429:0.05, stall:0.01(for=3s)'
 
 \b
 Without --for it serves until it is stopped (Ctrl-C). Then, from another shell:
@@ -180,10 +180,10 @@ Without --for it serves until it is stopped (Ctrl-C). Then, from another shell:
 
 \b
 Faults, each as KIND, KIND:SHARE or KIND:SHARE(option=value), with commas between:
-  before an answer   http-429 (retry_after=1s), http-500, http-503, redirect-loop, gzip-bomb (bytes=16MiB), never-answers,
-                     endless-headers (bytes=16MiB), slow-headers (for=2s)
-  in the stream      reset, truncated-sse, error-event, malformed-json, invalid-utf8 (after=3 tokens), stall (after=3, for=2s),
-                     huge-chunk (bytes=16MiB), split-writes, comments, tokens-per-chunk=4
+  before an answer   http-429 (retry_after=1s), http-500, http-503, redirect-loop, gzip-bomb (bytes=16MiB),
+                     never-answers, endless-headers (bytes=16MiB), slow-headers (for=2s)
+  in the stream      reset, truncated-sse, error-event, malformed-json, invalid-utf8 (after=3 tokens),
+                     stall (after=3, for=2s), huge-chunk (bytes=16MiB), split-writes, comments, tokens-per-chunk=4
   at its end         wrong-usage (count=1), no-usage, missing-done
 """,
 )

@@ -73,7 +73,7 @@ Examples:
 )
 @asks(Export, has_page=False)
 def command(question: Export, *, as_json: bool) -> None:
-    """Write a run of requests as llm-d's Benchmark Report 0.2.1, as vLLM bench's result file, or as a table; a sweep as a table.
+    """Write a run as llm-d's Benchmark Report 0.2.1, as vLLM bench's result file, or as a table.
 
     docs/sweep.md defines the columns of a sweep. Latencies of requests count from the send, as
     other tools' do. Intervals, latencies from the intended send and validity go into the report

@@ -21,23 +21,23 @@ Example:
   inferometer fit runs/example
 
 \b
-Load tests of a server that cannot be seen into, at several rates of which one is beyond what it carries, are fitted with --load:
+Load tests of a server at several rates, one of them beyond its capacity, are fitted with --load:
   fit --load runs/slow runs/busy runs/beyond --out server.json
   fit --load runs/busy --server-log vllm.log --known num_gpu_blocks=2588,max_num_seqs=256 --out server.json
 What is found serves `inferometer simulate NAME --fit server.json`; capacity, emulate, predict and size take it too.
 
-Somebody's table of a sweep (CSV with prompt or seq, batch, prefill ms, decode ms/tok) is fitted the same way,
-with --model, --dtype and --hardware to say what was measured. So are published tables of closed loops, InferenceX's agg_*.json
-and AIConfigurator's silicon_sample.csv, with --model gpt-oss-120b --hardware h200_sxm --framework vllm --tp 4 to say which of
-their rows; a device without rows is based on the others'.
+A table of a sweep (CSV with prompt or seq, batch, prefill ms, decode ms/tok) is fitted the same way, with
+--model, --dtype and --hardware to say what was measured. So are published tables of closed loops
+(InferenceX's agg_*.json, AIConfigurator's silicon_sample.csv), whose rows --model gpt-oss-120b --hardware
+h200_sxm --framework vllm --tp 4 select; a device without rows is based on the others'.
 
 \b
 Kernels that were timed alone (AIConfigurator's folder of a device) give step times before any step was measured:
   fit KERNELS/h100_sxm --model llama-3.1-8b --hardware h100_sxm --tp 2 --out step_time.json
-With a published serving run of vLLM they are where the fit to its first half starts; the second half says how far off that is:
-  fit rtxpro6000_llama-3.1-8b_tp1 --kernels KERNELS/rtx_pro_6000_server --hardware rtx_pro_6000_server --workload workload.jsonl
-Of a rate sweep statistics suffice (inference-perf's stages), where --known names the server's limits; one rate is held out:
-  fit stages.csv --series vllm --model llama-3.1-8b --hardware h100_sxm --kernels KERNELS/h100_sxm --known max_num_seqs=128
+A published serving run of vLLM is fitted from them: its first half; the second half measures the error:
+  fit rtxpro6000_llama-3.1-8b_tp1 --kernels KERNELS/rtx_pro_6000_server --hardware rtx_pro_6000_server
+Of a rate sweep, statistics suffice (inference-perf's stages) with the server's limits; one rate is held out:
+  fit stages.csv --series vllm --model llama-3.1-8b --hardware h100_sxm --known max_num_seqs=128
 """,
 )
 @asks(fit.Fit)

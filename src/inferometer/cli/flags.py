@@ -298,7 +298,7 @@ csv_option: Final = click.option(
 )
 
 
-def _show_verbose(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 -- click calls it
+def _show_verbose(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001
     ctx.meta[VERBOSE] = value
 
 

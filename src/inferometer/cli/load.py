@@ -24,9 +24,9 @@ class AnswerableLoad(NamedTuple):
     cls=QuestionCommand,
     epilog="""\b
 Examples (a server must listen there):
-  inferometer load http://127.0.0.1:8000 --model NAME --workload chat --rate 5 --for 60s --slo 'ttft:p95<500ms, tpot:p95<50ms'
+  inferometer load http://127.0.0.1:8000 --model NAME --workload chat --rate 5 --for 60s --slo 'ttft:p95<500ms'
   inferometer load http://127.0.0.1:8000 --model NAME --concurrency 32 --for 2min --processes 2
-  inferometer load https://host/prefix --model NAME --workload trace.jsonl --speed-up 2 --endpoint completions --prompts token-ids
+  inferometer load https://host/prefix --model NAME --workload trace.jsonl --speed-up 2 --endpoint completions
 
 \b
 The bearer token is taken from INFEROMETER_API_KEY, else OPENAI_API_KEY; it is neither printed nor stored.

@@ -1,6 +1,7 @@
 """How does a person see how a load test is doing while it runs?
 
-On a terminal a bar with the latencies so far and the time left, in one line; elsewhere a line every few seconds; with --json a JSON
+On a terminal a bar with the latencies so far and the time left, in one line; elsewhere a line
+every few seconds; with --json a JSON
 object a line. All of it on stderr.
 """
 

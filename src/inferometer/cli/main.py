@@ -177,7 +177,8 @@ First steps:
   inferometer quick smollm2-135m --load-format dummy
   inferometer predict llama-3.1-8b --hardware h100_sxm --batch 32 --prompt 1024 --output 256
 
-Exit codes: 0 answered, 2 bad question, 3 measurement failed, 4 record, 5 model, 6 decision, 10 objective missed, 11 undecided.
+Exit codes: 0 answered, 2 bad question, 3 measurement failed, 4 record, 5 model, 6 decision, 10 SLO missed,
+11 undecided.
 """
 
 

@@ -31,7 +31,7 @@ Examples:
 \b
 With --fit device, number formats and number of devices are those of the fit, and others are refused:
   predict qwen2.5-0.5b --fit runs/example --batch 8
-Another device is answered with --transfer: step times are carried over as far as published tables say that devices resemble one another.
+Another device: --transfer carries step times over, as far as published tables say that devices are alike.
 """,
 )
 @asks(predict.Predict, grid=partial(give_grid, PREDICT))
@@ -39,7 +39,8 @@ def command(question: predict.Predict, *, as_json: bool) -> None:
     """What would MODEL do on a device: parameters, memory, largest batch, bounds, TTFT, TPOT, throughput, cost, energy?
 
     Answers say what they rest on: *published* rows of such devices, *datasheet*, *measured
-    ceilings* (--hardware this) or *fitted* (--fit), always with an interval. Exit 6: it does not fit; the smallest --tp that does is named.
+    ceilings* (--hardware this) or *fitted* (--fit), always with an interval. Exit 6: it does not
+    fit; the smallest --tp that does is named.
     """
     with heard():
         answer = predict.predict(question)

@@ -20,11 +20,11 @@ _EXIT_CODES: Final = {"met": 0, "missed": 10, "undecided": 11}
     cls=QuestionCommand,
     epilog="""\b
 Examples:
-  inferometer size llama-3.1-8b --rate 20 --workload chat --slo 'ttft:p95<1s, tpot:p95<100ms' --gpus h100_sxm,l40s --tp 1,2
+  inferometer size llama-3.1-8b --rate 20 --workload chat --slo 'ttft:p95<1s' --gpus h100_sxm,l40s --tp 1,2
   inferometer size llama-3.1-8b --rate 2 --slo 'ttft:p95<2s' --gpus a100_80gb_sxm --tp 1 --quantization int4
   inferometer size llama-3.1-8b --total-gpus 2 --slo 'ttft:p95<1s, tpot:p95<50ms' --gpus h100_sxm
 
-A trace (--workload FILE) or a workload with a profile is sized for its busiest window; then replicas come and go with it.
+A trace (--workload FILE) is sized for its busiest window; then replicas come and go with it.
 """,
 )
 @asks(size.Size)

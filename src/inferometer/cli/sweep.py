@@ -16,7 +16,7 @@ ANSWER = MeasuredAnswer | PlannedSweep
     cls=QuestionCommand,
     epilog="""\b
 Example:
-  inferometer sweep --model smollm2-135m --load-format dummy --seq 16,64 --batch-sizes 1,2 --gen-tokens 4 --reps 3 --out runs/example
+  inferometer sweep --model smollm2-135m --load-format dummy --seq 16,64 --batch-sizes 1,2 --out runs/example
 """,
 )
 @asks(Sweep)

@@ -35,7 +35,7 @@ Examples (docs/verify.md has the plans):
   inferometer verify points.toml --check runs/held-out --out runs/points
 
 \b
-Exit codes: 0 all predictions held, and the promise was kept; 10 one was wrong, or the promise was missed; 11 undecided, or some are open;
+Exit codes: 0 all predictions held and the SLO was met; 10 one was wrong or the SLO was missed; 11 undecided;
 3 a measurement was INVALID and proves nothing; 4 a seal, a ledger or a run cannot be trusted.
 """,
 )

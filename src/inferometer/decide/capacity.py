@@ -157,7 +157,10 @@ def find_capacity(
     -------
     >>> def told(load: float, effort: int) -> Reading:
     ...     return Reading("met" if load < 7 else "missed", load / 7, "", 1, 1.0)
-    >>> found = find_capacity(told, CapacityQuestion(kind="requests_per_s", start_load=5.0, lowest_load=0.1, highest_load=100.0))
+    >>> question = CapacityQuestion(
+    ...     kind="requests_per_s", start_load=5.0, lowest_load=0.1, highest_load=100.0
+    ... )
+    >>> found = find_capacity(told, question)
     >>> found.kept_load < 7 <= found.broken_load, found.is_resolved
     (True, True)
     """

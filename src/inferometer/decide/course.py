@@ -127,7 +127,7 @@ def target_utilization(rates_per_s: Sequence[float], scaling: Scaling) -> Schedu
 def target_in_flight(
     in_flight: Sequence[float], most_each_load: float, scaling: Scaling
 ) -> Schedule:
-    """As many as hold each replica's requests, waiting or running, at the end of the last window at the target share of the most.
+    """The replicas that bring requests per replica to the target share, as of the last window.
 
     What was in flight depends on the replicas that there were: ask again with what came of it until
     nothing changes.

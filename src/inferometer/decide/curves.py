@@ -65,7 +65,7 @@ def load_curve(
 def limit_curve(
     question: SizingQuestion, kind: SizedKind, ratios: Sequence[float] = LIMIT_RATIOS
 ) -> tuple[LimitPoint, ...]:
-    """How many replicas of this kind the traffic takes under stricter and laxer limits, from what the present ones carry under them."""
+    """How many replicas the traffic needs under stricter and laxer limits."""
     points, probe = (
         list[LimitPoint](),
         probe_of(question, kind.candidate, question.pace, kind.n_replicas),

@@ -189,7 +189,7 @@ def _in_flight_at_ends(run: Run, course: Course) -> list[float]:
 
 
 def _paid_s(run: Run, schedule: Schedule, course: Course) -> float:
-    """Each replica from its start to the end of the windows in which it is paid for, or to the last request of those windows."""
+    """When each replica runs: from its start to the end of its windows or their last request."""
     requests, edges_ns = run.requests, _edges_ns(course)
     total_ns = 0
     for replica in range(max(schedule.paid)):

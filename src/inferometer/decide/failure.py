@@ -151,7 +151,7 @@ def _sent_again(plan: RequestPlan, cut_off: I64, at_ns: int) -> tuple[RequestPla
 
 
 def _without_cut_off(run: Run, first: I64) -> Run:
-    """The run as clients see it: who was cut off counts from when it was first sent, and its first answer not at all."""
+    """The run as clients see it: a request that was cut off counts from its first sending."""
     requests = run.requests
     if requests is None:
         return run

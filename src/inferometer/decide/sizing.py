@@ -111,7 +111,7 @@ def _unexamined(candidate: Candidate) -> Searched:
 
 
 def _searched(question: SizingQuestion, candidate: Candidate, fewest: float) -> Searched:
-    """The fewest replicas of one kind, unless a lone request misses the SLO or more than ``fewest`` devices are needed."""
+    """The fewest replicas of one kind; none where a lone request misses or ``fewest`` is passed."""
     steps = getattr(candidate.deployment.step_times, question.pace)
     plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
     alone = (
@@ -255,7 +255,7 @@ def _fewest_shown(
 
 
 def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound) -> Searched:
-    """The smallest number of these replicas, each with its part of the traffic, whose weakest latency is within its limit in short runs.
+    """The smallest number of replicas that meets the SLO in short runs, by its weakest latency.
 
     A part of traffic that comes in bursts has smaller bursts: there replicas are simulated
     together.

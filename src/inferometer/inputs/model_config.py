@@ -561,7 +561,7 @@ def _embedding_size(fields: ConfigFields) -> int | None:
     return None if size == fields.count("hidden_size") else size
 
 
-def _said(fields: ConfigFields, what: bool | Flag) -> bool:  # noqa: FBT001 - a family fixes it or names the field that says it
+def _said(fields: ConfigFields, what: bool | Flag) -> bool:  # noqa: FBT001 -- fixed, or a field
     return fields.flag(what.name, default=what.default) if isinstance(what, Flag) else what
 
 

@@ -138,8 +138,14 @@ def predict_datasheet(
     Example
     -------
     >>> from inferometer.inputs.catalog import find_hardware, find_model
-    >>> answer = predict_datasheet(find_model("llama-2-7b"), EngineSpec(dtype="bfloat16"), find_hardware("a100_80gb_sxm"),
-    ...                            batch_size=1, prompt_tokens=128, output_tokens=128)
+    >>> answer = predict_datasheet(
+    ...     find_model("llama-2-7b"),
+    ...     EngineSpec(dtype="bfloat16"),
+    ...     find_hardware("a100_80gb_sxm"),
+    ...     batch_size=1,
+    ...     prompt_tokens=128,
+    ...     output_tokens=128,
+    ... )
     >>> answer.decode.bound.bound_by, round(answer.speeds.tokens_per_s_per_user.value)
     ('memory', 99)
     """

@@ -156,7 +156,8 @@ def largest_batch_size(question: MemoryQuestion) -> int:
     Example
     -------
     >>> from inferometer.inputs.catalog import find_hardware, find_model
-    >>> question = MemoryQuestion(model=find_model("llama-2-7b"), engine=EngineSpec(dtype="float16"), hardware=find_hardware("a10"),
+    >>> question = MemoryQuestion(model=find_model("llama-2-7b"), engine=EngineSpec(dtype="float16"),
+    ...     hardware=find_hardware("a10"),
     ...                           context_tokens=1024, prompt_tokens=512)
     >>> largest_batch_size(question)
     17
@@ -179,7 +180,8 @@ def n_kv_blocks_that_fit(question: MemoryQuestion, *, max_num_seqs: int) -> int:
     Example
     -------
     >>> from inferometer.inputs.catalog import find_hardware, find_model
-    >>> question = MemoryQuestion(model=find_model("llama-3.1-8b"), engine=EngineSpec(dtype="bfloat16"), hardware=find_hardware("h100_sxm"),
+    >>> question = MemoryQuestion(model=find_model("llama-3.1-8b"), engine=EngineSpec(dtype="bfloat16"),
+    ...     hardware=find_hardware("h100_sxm"),
     ...                           context_tokens=1, prompt_tokens=2048, max_step_tokens=2048, block_tokens=16)
     >>> n_kv_blocks_that_fit(question, max_num_seqs=256)
     29882

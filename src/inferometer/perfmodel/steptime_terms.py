@@ -6,7 +6,8 @@ For one step, with the work of ``step_work``::
     matmul     M = layer FLOP / matmul_flop_per_s · (rows / 1024)^sag
     layers     G = (W^b + M^b)^(1/b) · e^s(rows)            b: blend exponent, s: staircase
     logits     H = the same for the head, at the rows of the logits, without the floor
-    kv         K = KV bytes of decoding requests · kv_traffic / kv_bytes_per_s, · mixed_kv_ratio in a step that also prefills
+    kv         K = KV bytes of decoding requests · kv_traffic / kv_bytes_per_s,
+               · mixed_kv_ratio in a step that also prefills
     attention  A = attention FLOP of prefilling requests / attention_flop_per_s
     link       C = link bytes / link_bytes_per_s + messages · message_s
     sequences  S = per_sequence_s · requests

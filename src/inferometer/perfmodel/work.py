@@ -38,7 +38,8 @@ def step_work(
     -------
     >>> from inferometer.perfmodel.types import decode_shape
     >>> from inferometer.inputs.catalog import find_model
-    >>> work = step_work(find_model("qwen2.5-3b"), EngineSpec(dtype="bfloat16"), decode_shape(batch_size=1, context_tokens=512))
+    >>> shape = decode_shape(batch_size=1, context_tokens=512)
+    >>> work = step_work(find_model("qwen2.5-3b"), EngineSpec(dtype="bfloat16"), shape)
     >>> work.kv_read_bytes / 512
     36864.0
     """

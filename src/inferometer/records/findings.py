@@ -100,10 +100,9 @@ def _length_vs_concurrency(views: list[list[PointRepetitions]]) -> list[Finding]
         )
         sentence = f"Undecided which axis costs more time: {facts}{drifted}."
     else:
-        sentence = (
-            f"{'Concurrency costs more time than length' if which == 'above' else 'Length costs more time than concurrency'}:"
-            f" {facts}."
-        )
+        axes = ("Concurrency", "Length")
+        first, second = axes if which == "above" else axes[::-1]
+        sentence = f"{first} costs more time than {second.lower()}: {facts}."
     support: Support = "undecided" if which is None else "supported"
     return [
         Finding(code="LENGTH_VS_CONCURRENCY", sentence=sentence, evidence=ratio, support=support)

@@ -6,8 +6,8 @@
     load.json                      what a load test asks, from its begin on; raw/ holds what came over the wire
     writer.lock                    held while somebody writes
     parts/00003-00017/             the 4th visit to a point, the one numbered 17: three tables and their checksums
-    sweep.parquet, steps.parquet, ceilings.parquet, SHA256SUMS      (of the manifest too) the merged tables of a complete sweep
-    requests.parquet, steps.parquet, step_parts.parquet, SHA256SUMS those of a run of requests; a table it does not have is no file
+    sweep.parquet, steps.parquet, ceilings.parquet, SHA256SUMS      tables of a complete sweep
+    requests.parquet, steps.parquet, step_parts.parquet, SHA256SUMS tables of a run of requests
     visits.parquet                 and which of several servers had which request
     step_memory.parquet            and what is known of holes and swaps at each step
     chunks.parquet, exchanges.parquet, lags.parquet, server.parquet and those of a load test

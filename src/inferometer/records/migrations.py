@@ -3,10 +3,11 @@
 History of the schema
 ---------------------
 1   The first: manifest.json, sweep.parquet, steps.parquet, ceilings.parquet; parts/ while a run is not complete.
-2   A run may have requests.parquet and step_parts.parquet; a complete run has only the files of its tables. Sweeps are as before.
-3   A load test: chunks.parquet, exchanges.parquet, lags.parquet, server.parquet; the manifest's ``load`` and ``validity``. Steps have a
-    ``replica``, and visits.parquet says which request was where. A simulated run may have
-    step_memory.parquet.
+2   A run may have requests.parquet and step_parts.parquet; a complete run has only the files of
+    its tables. Sweeps are as before.
+3   A load test: chunks.parquet, exchanges.parquet, lags.parquet, server.parquet; the manifest's
+    ``load`` and ``validity``. Steps have a ``replica``, and visits.parquet says which request was
+    where. A simulated run may have step_memory.parquet.
 
 To change the schema: raise ``SCHEMA_VERSION`` in ``records.types``, leave the loader of the old
 version here as a function that turns old columns and an old manifest into today's, add one for the

@@ -38,7 +38,7 @@ def write_table(path: Path, table: AnyTable) -> None:
         with connection() as database:
             database.register("columns_of_table", dict(zip(table._fields, table, strict=True)))
             database.execute(
-                f"COPY (SELECT {expressions} FROM columns_of_table) TO ? (FORMAT parquet,"  # noqa: S608 -- our own column names
+                f"COPY (SELECT {expressions} FROM columns_of_table) TO ? (FORMAT parquet,"  # noqa: S608
                 " COMPRESSION zstd)",
                 [str(path)],
             )

@@ -54,16 +54,18 @@ class Column(NamedTuple):
 _COUNT_WORDS: Final[dict[str, FieldName]] = {
     **dict.fromkeys(
         (
-            "seq", "seq_len", "seqlen", "sequence_length", "sequence_len", "prompt", "prompt_len", "prompt_length", "prompt_size",
-            "input", "input_len", "input_length", "input_size", "isl", "context", "context_len", "context_length", "n_prompt",
+            "seq", "seq_len", "seqlen", "sequence_length", "sequence_len",
+            "prompt", "prompt_len", "prompt_length", "prompt_size",
+            "input", "input_len", "input_length", "input_size", "isl",
+            "context", "context_len", "context_length", "n_prompt",
         ),
         "prompt",
     ),
     **dict.fromkeys(("batch", "batch_size", "batchsize", "bs", "bsz"), "batch"),
     **dict.fromkeys(
         (
-            "gen", "generated", "generation", "new", "max_new", "output", "output_len", "output_length", "output_size", "osl", "n_gen",
-            "gen_len", "gen_length",
+            "gen", "generated", "generation", "new", "max_new",
+            "output", "output_len", "output_length", "output_size", "osl", "n_gen", "gen_len", "gen_length",
         ),
         "gen",
     ),
@@ -75,11 +77,15 @@ _TIMES: Final[dict[str, tuple[FieldName, int]]] = {
     **dict.fromkeys(("prefill", "prefill_time", "prefill_latency"), ("prefill_ms", 0)),
     **dict.fromkeys(
         (
-            "ttft", "ttft_latency", "time_to_first", "first", "first_latency", "1st", "1st_latency", "prompt_eval", "prompt_eval_time",
+            "ttft", "ttft_latency", "time_to_first", "first", "first_latency",
+            "1st", "1st_latency", "prompt_eval", "prompt_eval_time",
         ),
         ("prefill_ms", 10),
     ),
-    **dict.fromkeys(("tpot", "tpot_latency", "time_output", "2nd_latency", "next_latency", "other_latency"), ("step_ms", 0)),
+    **dict.fromkeys(
+        ("tpot", "tpot_latency", "time_output", "2nd_latency", "next_latency", "other_latency"),
+        ("step_ms", 0),
+    ),
     **dict.fromkeys(("itl", "inter_latency", "tbt", "time_between"), ("step_ms", 10)),
 }  # fmt: skip
 """Names without the words `token` and `per`, and their preference: a prefill's own time before a

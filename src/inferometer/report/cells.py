@@ -18,7 +18,10 @@ def estimate_cell(estimate: Estimate | None, factor_ratio: float = 1.0) -> str:
 
     Example
     -------
-    >>> estimate_cell(Estimate(value=2.0, low=1.9, high=2.2, confidence_fraction=0.95, n_samples=7, method="order"), 1e3)
+    >>> seen = Estimate(
+    ...     value=2.0, low=1.9, high=2.2, confidence_fraction=0.95, n_samples=7, method="order"
+    ... )
+    >>> estimate_cell(seen, 1e3)
     '2000 [1900, 2200]'
     """
     if estimate is None:

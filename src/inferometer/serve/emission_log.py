@@ -91,7 +91,7 @@ class EmissionLog(NamedTuple):
 
 
 class EmissionWriter:
-    """Notes emissions and requests in memory and writes them to a file, if there is one, every few thousand and when asked."""
+    """Collects emissions and requests, and writes them to a file every few thousand."""
 
     def __init__(self, path: Path | None) -> None:
         self._file: BinaryIO | None = None if path is None else _opened(path)

@@ -99,7 +99,7 @@ def _url_of(pipe: Connection) -> str:
     return str(said)
 
 
-def _in_child(plan: EmulatorPlan, pipe: Connection, may_ask_kernel: bool) -> None:  # noqa: FBT001 -- multiprocessing gives it by place
+def _in_child(plan: EmulatorPlan, pipe: Connection, may_ask_kernel: bool) -> None:  # noqa: FBT001
     lifeline.hold_in_pool(may_ask_kernel)
     try:
         run_emulator(plan, lambda url: pipe.send(("url", url)))

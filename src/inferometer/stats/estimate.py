@@ -92,7 +92,10 @@ def envelope(estimates: Sequence[Estimate], *, method: str) -> Estimate:
     Example
     -------
     >>> views = [
-    ...     Estimate(value=v, low=v - 1, high=v + 1, confidence_fraction=0.95, n_samples=7, method="median") for v in (5, 8)
+    ...     Estimate(
+    ...         value=v, low=v - 1, high=v + 1, confidence_fraction=0.95, n_samples=7, method="median"
+    ...     )
+    ...     for v in (5, 8)
     ... ]
     >>> both = envelope(views, method="both")
     >>> both.value, both.low, both.high

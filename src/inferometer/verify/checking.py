@@ -138,7 +138,9 @@ def outcome_of(claim: Claim, measured: Estimate) -> Outcome:
     Example
     -------
     >>> from inferometer.verify.claims import spanned
-    >>> seen = Estimate(value=2.6, low=2.4, high=2.7, confidence_fraction=0.95, n_samples=400, method="order statistics")
+    >>> seen = Estimate(
+    ...     value=2.6, low=2.4, high=2.7, confidence_fraction=0.95, n_samples=400, method="median"
+    ... )
     >>> outcome_of(Claim(at="2 requests/s", metric="ttft_p50_s", predicted=spanned(2.0, [1.9, 2.5])), seen).verdict
     'undecided'
     """

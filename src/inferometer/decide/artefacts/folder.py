@@ -114,7 +114,7 @@ _INTERVAL: Final = "15s"
 
 
 def prometheus_config(packaging: Packaging) -> Manifest:
-    """A configuration that scrapes the replicas and evaluates the rules: whole, or to be taken into one that is there."""
+    """Prometheus' configuration: scrapes the replicas and evaluates the rules."""
     return {
         "global": {"scrape_interval": _INTERVAL, "evaluation_interval": _INTERVAL},
         "rule_files": [RULES_FILE],

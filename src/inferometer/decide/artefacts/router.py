@@ -155,7 +155,7 @@ def balance_note(fleet: Fleet) -> str | None:
 
 
 def _most_connections(fleet: Fleet, packaging: Packaging) -> int:
-    """More than can be answered in time, so that queues form in the replicas, where they are seen, and not before them."""
+    """More than can be answered in time: queues form in the replicas, where they are seen."""
     return max(_LEAST_CONNECTIONS, _CONNECTIONS_RATIO * packaging.n_most * in_flight_target(fleet))
 
 

@@ -1,4 +1,4 @@
-"""What does the folder of a deployment say in words: what was decided, on which assumptions, and what each file is for?"""
+"""What was decided, on which assumptions, and what is each file of the folder for?"""
 
 from inferometer.decide.artefacts.checking import duration_s
 from inferometer.decide.artefacts.fleet import Fleet, OperatingPoint, Promise

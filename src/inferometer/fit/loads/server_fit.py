@@ -200,7 +200,7 @@ class ServerFit:
 
         if missing_s(-_WIDEST) >= 0 or missing_s(_WIDEST) <= 0:
             return all_slower
-        log_ratio = float(brentq(missing_s, -_WIDEST, _WIDEST))  # pyright: ignore[reportArgumentType] -- one number: full_output is off
+        log_ratio = float(brentq(missing_s, -_WIDEST, _WIDEST))  # pyright: ignore[reportArgumentType]
         return prompts_slower(log_ratio)
 
     def _log_seconds(self, x: F64) -> F64:

@@ -56,7 +56,9 @@ def describe(plan: RequestPlan) -> PlanDescription:
     Example
     -------
     >>> from inferometer.inputs.workload.plan import request_plan
-    >>> describe(request_plan("here", arrival_ns=[0, 10**9, 2 * 10**9], prompt_tokens=[1, 2, 3], output_tokens=[5, 5, 5])).rate_per_s
+    >>> arrival_ns = [0, 10**9, 2 * 10**9]
+    >>> tokens = {"prompt_tokens": [1, 2, 3], "output_tokens": [5, 5, 5]}
+    >>> describe(request_plan("here", arrival_ns=arrival_ns, **tokens)).rate_per_s
     1.5
     """
     arrival_ns = plan.arrival_ns[plan.follows == NONE]

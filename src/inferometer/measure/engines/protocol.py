@@ -180,7 +180,7 @@ class ProbeNow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Change the loaded model so, read this text with it, and change it back; answered by Scored, then Loaded, or by NoMemory or Failed.
+    """Change the loaded model, read this text with it, change it back: Scored and Loaded, or why not.
 
     The text is cut into windows of as many tokens, each read by itself; from the beginning of each
     of the first windows tokens are generated, greedily.

@@ -47,7 +47,7 @@ class _Hosted:
             target=self._bring, name=f"client {job.process_index}", daemon=True
         )
 
-    def ask(self, method: str, *arguments: object, within_s: float = _READY_S) -> Any:  # noqa: ANN401 -- as the actor's method says
+    def ask(self, method: str, *arguments: object, within_s: float = _READY_S) -> Any:  # noqa: ANN401
         """The answer of the actor.
 
         Raises

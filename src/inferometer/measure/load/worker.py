@@ -70,7 +70,7 @@ async def _do(job: messages.Job, scheduled: str) -> messages.Done:
         try:
             return await client.run(start.origin_ns)
         finally:
-            gc.unfreeze()  # what is frozen at the end of Python is called a leak on stderr, by what duckdb is bound with
+            gc.unfreeze()  # nanobind, below duckdb, reports frozen objects as leaks at exit
             loop.remove_reader(_STDIN)
     finally:
         writer.close()

@@ -254,8 +254,12 @@ def _statistics(units: str, samples: LatencySamples) -> JsonObject | None:
         one.percentile_fraction: one.seconds.value for one in percentiles if not one.is_lower_bound
     }
     named = {key: known[at] for key, at in _PERCENTILES.items() if at in known}
-    return {"units": units, "mean": float(got_there_s.mean()), "stddev": float(got_there_s.std()), "min": float(got_there_s.min()), **named,
-            **({"max": float(got_there_s.max())} if len(got_there_s) == len(samples.rows) else {})}  # fmt: skip
+    has_most = len(got_there_s) == len(samples.rows)
+    return (
+        _moments(units, got_there_s)
+        | named
+        | ({"max": float(got_there_s.max())} if has_most else {})
+    )
 
 
 def _plain(units: str, values: F64) -> JsonObject:
@@ -263,8 +267,12 @@ def _plain(units: str, values: F64) -> JsonObject:
         key: float(np.quantile(values, at, method="inverted_cdf"))
         for key, at in _PERCENTILES.items()
     }
-    return {"units": units, "mean": float(values.mean()), "stddev": float(values.std()), "min": float(values.min()), **named,
-            "max": float(values.max())}  # fmt: skip
+    return _moments(units, values) | named | {"max": float(values.max())}
+
+
+def _moments(units: str, values: F64) -> JsonObject:
+    moments = {"mean": values.mean(), "stddev": values.std(), "min": values.min()}
+    return {"units": units} | {name: float(value) for name, value in moments.items()}
 
 
 def _throughput(summary: RequestSummary) -> JsonObject:

@@ -55,8 +55,10 @@ LATENCIES: Final[dict[PublishedLatencyName, tuple[str, str]]] = {
 }
 """Ours -> inference-perf's, and what it is."""
 
-_PERCENTILES: Final = {"p0.1": 0.001, "p1": 0.01, "p5": 0.05, "p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95,
-                       "p99": 0.99, "p99.9": 0.999}  # fmt: skip
+_PERCENTILES: Final = {
+    "median" if at == 50 else f"p{at:g}": round(at / 100, 3)
+    for at in (0.1, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
+}
 
 
 def is_inference_perf_summary(content: JsonFields) -> bool:

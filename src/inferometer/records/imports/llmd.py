@@ -28,8 +28,10 @@ LATENCIES: Final[dict[PublishedLatencyName, str]] = {
 """Ours -> the report's, which leaves the definitions to the tool that measured."""
 
 _UNIT_S: Final = {"s": 1.0, "ms": 1e-3, "s/token": 1.0, "ms/token": 1e-3}
-_PERCENTILES: Final = {"p0p1": 0.001, "p1": 0.01, "p5": 0.05, "p10": 0.1, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95,
-                       "p99": 0.99, "p99p9": 0.999}  # fmt: skip
+_PERCENTILES: Final = {
+    f"p{at:g}".replace(".", "p"): round(at / 100, 3)
+    for at in (0.1, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
+}
 
 
 def is_llmd(content: JsonFields) -> bool:
