@@ -26,7 +26,7 @@ _EXIT_CODES: Final = {None: 0, "met": 0, "missed": 10, "undecided": 11}
 Examples:
   inferometer simulate llama-3.1-8b --hardware h100_sxm --workload chat --rate 5
   inferometer simulate llama-3.1-8b --hardware h100_sxm --concurrency 64 --requests 500 --max-num-seqs 32
-  inferometer simulate llama-3.1-8b --hardware h100 --rate 5 --set num_speculative_tokens=3 --set acceptance_fraction=0.7
+  inferometer simulate qwen3-8b --hardware h100 --rate 5 --set num_speculative_tokens=3 --set acceptance_fraction=0.7
   inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 40 --replicas 4 --router prefix-affine
   inferometer simulate qwen3-30b-a3b --hardware h100_sxm --rate 40 --data-parallel-size 2
   inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 40 --prefill-replicas 2 --replicas 2 --kv-link 50GB/s
