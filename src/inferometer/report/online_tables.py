@@ -207,15 +207,6 @@ def tool_rates_table(view: OnlineView) -> TextTable | None:
     )
 
 
-def without_sentences(table: TextTable) -> TextTable:
-    """The table without its columns of sentences, for which a terminal has no room."""
-    kept = [index for index, name in enumerate(table.header) if name not in _SENTENCES]
-    rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
-    return TextTable(
-        caption=table.caption, header=tuple(table.header[index] for index in kept), rows=rows
-    )
-
-
 def _mean(one: GapSummary) -> str:
     return ABSENT_TEXT if one.mean_s is None else format_duration(one.mean_s)
 
