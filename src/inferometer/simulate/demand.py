@@ -204,7 +204,8 @@ def _column(name: str, values: ArrayLike, n_requests: int, dtype: type[Number]) 
             where=_WHERE,
             allowed=f"one value for each of {n_requests} requests",
         )
-    cast = array.astype(dtype)
+    with np.errstate(invalid="ignore"):  # what does not fit is refused below
+        cast = array.astype(dtype)
     if not np.array_equal(cast, array):
         raise SpecError(f"{name} does not fit {dtype}", where=_WHERE, allowed="whole numbers")
     return np.ascontiguousarray(cast)
