@@ -17,7 +17,17 @@ SIZE = (
     "--probe-requests",
     100,
 )
-SIMULATE = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--rate", 3, "--requests", 200)
+SIMULATE = (
+    "simulate",
+    "llama-3.1-8b",
+    "--hardware",
+    "h100_sxm",
+    "--rate",
+    3,
+    "--requests",
+    200,
+    "--datasheet",
+)
 CAPACITY = (
     "capacity",
     "llama-3.1-8b",

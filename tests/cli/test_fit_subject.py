@@ -270,7 +270,7 @@ def test_a_file_from_before_subjects_is_read_and_not_certified(folder):
     check_refused(
         run("predict", "llama-3.1-8b", "--fit", "older.json", folder=folder),
         2,
-        "does not say on which device",
+        "does not name the device",
     )
 
 

@@ -363,7 +363,7 @@ def test_impossible_questions(flags, words, url, folder):
 
 
 def test_a_server_that_is_not_there(folder):
-    check_refused(load("http://127.0.0.1:9", folder=folder), 3, "nobody answers", "127.0.0.1:9")
+    check_refused(load("http://127.0.0.1:9", folder=folder), 3, "no answer", "127.0.0.1:9")
 
 
 def test_a_dry_run_sends_nothing(folder):

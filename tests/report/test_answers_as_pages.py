@@ -17,7 +17,9 @@ def predicted():
 
 @pytest.fixture(scope="module")
 def simulated():
-    return im.simulate("llama-3.1-8b", hardware="h100_sxm", rate=5, requests=300, slo="ttft:p95<1s")
+    return im.simulate(
+        "llama-3.1-8b", hardware="h100_sxm", rate=5, requests=300, slo="ttft:p95<1s", datasheet=True
+    )
 
 
 def page_of(answer):

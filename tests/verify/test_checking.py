@@ -63,7 +63,7 @@ def test_an_invalid_measurement_is_recorded_and_proves_nothing():
     [
         ("2026-11-21T11:59:59Z", "before its prediction was sealed"),
         ("unknown", "the time is unknown"),
-        ("2026-11-22", "nobody can tell"),
+        ("2026-11-22", "is unknown"),
     ],
 )
 def test_what_was_measured_before_or_nobody_knows_when_is_refused(at_utc, words):

@@ -174,7 +174,7 @@ def may_go_on(workload: types.WorkloadSpec, *, has_end: bool) -> bool:
 def is_noise(answer: SimulateAnswer) -> bool:
     """Would more requests decide what is open: the verdict at likely step times, or that of all?"""
     verdicts = [level.judgement.verdict for level in answer.levels if level.judgement is not None]
-    return "undecided" in verdicts and (
+    return answer.verdict == "undecided" and (
         verdicts[0] == "undecided" or not {"met", "missed"} <= set(verdicts)
     )
 

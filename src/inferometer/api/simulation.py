@@ -57,8 +57,8 @@ class ClassPromise:
 class SimulateAnswer(Answer):
     """The run at the likely step times, at the ends of their interval or in draws; the verdict.
 
-    A verdict is *met* or *missed* where it is so on all of these; else *undecided*. None without an
-    objective.
+    A verdict is *met* or *missed* where it is so at the likely step times and at 90 % of the
+    others; else *undecided*. None without an objective.
     """
 
     table: ClassVar[str | None] = "levels"
@@ -281,7 +281,14 @@ def _kept(runs: tuple[types.Run, ...], promised: list[_Promised]) -> tuple[Class
     return tuple(judged)
 
 
+_AGREEING_FRACTION: Final = 0.9
+"""Of the other step times: both ends of an interval, or 18 of 19 draws (intervals hold 90 %)."""
+
+
 def _verdict(verdicts: list[Verdict]) -> Verdict | None:
+    """That of the likely step times, the first, where those that also may be true agree."""
     if not verdicts:
         return None
-    return verdicts[0] if len(set(verdicts)) == 1 else "undecided"
+    likely, *others = verdicts
+    n_agreeing = others.count(likely)
+    return likely if n_agreeing >= _AGREEING_FRACTION * len(others) else "undecided"

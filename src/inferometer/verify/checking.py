@@ -205,7 +205,7 @@ def _refuse_early(measured: Measured, sealed_utc: str) -> None:
         )
     except (ValueError, TypeError) as error:
         raise RecordError(
-            f"the time is unknown {measured.at} was measured: {measured.measured_utc!r}",
+            f"when {measured.at} was measured is unknown: {measured.measured_utc!r}",
             where=f"run {measured.run_id}",
             allowed="a run that records when it began, with its time zone",
         ) from error

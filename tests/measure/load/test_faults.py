@@ -223,7 +223,7 @@ def test_a_follower_is_sent_whatever_became_of_its_leader(server, tmp_path):
 def test_nobody_there_is_said_before_anything_is_sent(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(MeasureError, match="nobody answers"):
+    with pytest.raises(MeasureError, match="no answer"):
         load(f"http://127.0.0.1:{port}", a_plan(1), tmp_path)
     with pytest.raises(MeasureError, match="cannot be resolved"):
         load("http://no-such-host.invalid:1", a_plan(1), tmp_path)

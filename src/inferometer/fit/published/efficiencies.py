@@ -160,7 +160,7 @@ def published_steps(
 
 
 def _file_of(hardware: HardwareSpec) -> EfficiencyFile | None:
-    folder = resources.files(__package__).joinpath(FOLDER)
+    folder = resources.files("inferometer.fit.published").joinpath(FOLDER)
     for name in (hardware.hardware_id, hardware.vendor):
         path = folder.joinpath(f"{name}.json")
         if path.is_file():

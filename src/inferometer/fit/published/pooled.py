@@ -138,12 +138,12 @@ def fit_pooled(
     inverse = np.linalg.inv(np.linalg.cholesky(_correlation(kinds)))
     prior_rows = np.kron(inverse, np.diag(1 / priors[0].sd[free]))
     measured = _measured(loads)
+    errors = np.empty((len(loads), 2))
     for _ in range(max_rounds):
         line = [
             _linearised([loads[int(k)] for k in rows], prior, here, free)
             for rows, prior, here in zip(members, priors, at, strict=True)
         ]
-        errors = np.empty((len(loads), 2))
         slopes = np.zeros((len(loads), 2, len(kinds), len(free)))
         for number, (rows, (level, slope)) in enumerate(zip(members, line, strict=True)):
             errors[rows] = measured[rows] - level

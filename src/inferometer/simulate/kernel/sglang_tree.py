@@ -18,7 +18,8 @@ def match(state: State, index: int, n_pages: int) -> tuple[int, int]:
     start = state.requests[index].content_start
     node, n_matched = 0, 0
     while n_matched < n_pages:
-        child: int = state.first_equal[state.contents[start + n_matched]]
+        content: int = state.contents[start + n_matched]
+        child: int = state.first_equal[content]
         if child == NOTHING:
             break
         n_same = _n_same(state, child, start + n_matched, n_pages - n_matched)
@@ -40,7 +41,8 @@ def insert(state: State, index: int, n_pages: int) -> tuple[int, int]:
     start = state.requests[index].content_start
     node, n_matched = 0, 0
     while n_matched < n_pages:
-        child: int = state.first_equal[state.contents[start + n_matched]]
+        content: int = state.contents[start + n_matched]
+        child: int = state.first_equal[content]
         if child == NOTHING:
             break
         _touch(state, child)
