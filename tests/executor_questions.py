@@ -39,4 +39,7 @@ CAPACITY = (
     100,
     "--resolution",
     0.3,
+    "--time-limit",
+    "10min",
+    "--datasheet",
 )

@@ -1,6 +1,7 @@
 """Does `inferometer capacity` ask replicas behind a router together?"""
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -122,3 +123,13 @@ def test_whole_fleets_are_asked_as_they_are_simulated(flags):
     found = json.loads(capacity("--json", *flags))["levels"][0]["capacity"]
     assert found["located_load"] > 0
     assert found["is_located"]
+
+
+def test_the_interval_holds_the_capacity_at_all_step_times():
+    said = json.loads(capacity("--json", "--requests", "4000"))
+    loads = [level["capacity"]["located_load"] for level in said["levels"]]
+    assert min(loads) < loads[0] < max(loads)
+    shown = capacity("--requests", "4000")
+    low, high = re.search(r"capacity\s+\S+ requests/s \[(\S+), (\S+)\]", shown).groups()
+    assert float(low) <= min(loads) * 1.01
+    assert float(high) >= max(loads) * 0.99

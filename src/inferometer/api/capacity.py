@@ -1,6 +1,6 @@
 """What is the highest load at which the SLO is met? Simulated."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -135,10 +135,28 @@ def _levels(
         " once)"
     )
     with executors.opened(where, "searches") as executor:
-        first, *others = search.deployment.cases
-        (likely,) = executor.map(search.at, [CaseLoad(first, start_load_of(workload))])
-        start = likely.capacity.located_load or start_load_of(workload)
-        return (likely, *executor.map(search.at, [CaseLoad(case, start) for case in others]))
+        (likely,) = executor.map(search.likely, [start_load_of(workload)])
+        cases = search.deployment.cases
+        start = likely.located_load or start_load_of(workload)
+        found = executor.map(search.paired, [CaseLoad(case, start) for case in cases])
+    ratio = 1.0
+    crossing = found[0].located_load
+    if likely.located_load is not None and crossing is not None:
+        ratio = likely.located_load / crossing
+    others = zip(cases[1:], found[1:], strict=True)
+    return (
+        paced("likely", likely),
+        *(
+            paced(case if isinstance(case, str) else "draw", _scaled(one, ratio))
+            for case, one in others
+        ),
+    )
+
+
+def _scaled(found: searches.Capacity, ratio: float) -> searches.Capacity:
+    """What short probes located, brought to the length of those of the likely step times."""
+    load = found.located_load
+    return replace(found, located_load=None if load is None else load * ratio)
 
 
 def _nowhere(kind: searches.LoadKind, alone: lone_request.LoneRequest) -> searches.Capacity:

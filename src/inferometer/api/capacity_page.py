@@ -9,7 +9,7 @@ from inferometer.api.answer import Answer
 from inferometer.decide.capacity import Capacity, Probe
 from inferometer.report.decision_page import decision_sections
 from inferometer.report.decision_views import DecisionView, ProbePoint
-from inferometer.report.page import Chip, Number, Page, lines_of
+from inferometer.report.page import Chip, Number, Page, lines_of, spanned
 from inferometer.report.tables import TextTable
 from inferometer.simulate.cluster_config import Router
 from inferometer.stats.estimate import Verdict
@@ -198,16 +198,16 @@ def _numbers(answer: CapacityAnswer) -> tuple[Number, ...]:
         if load is not None
     )
     whole = kept is not None and broken is not None and kept <= located <= broken
-    numbers = [
-        Number(
-            name="capacity",
-            value=located,
-            unit=answer.unit,
-            low=kept if whole else None,
-            high=broken if whole else None,
-            note=bracket,
-        )
-    ]
+    number = Number(
+        name="capacity",
+        value=located,
+        unit=answer.unit,
+        low=kept if whole else None,
+        high=broken if whole else None,
+        note=bracket,
+    )
+    others = [level.capacity.located_load for level in answer.levels[1:]]
+    numbers = [spanned(number, [load for load in others if load is not None])]
     if answer.router is not None and answer.n_replicas is not None:
         each = located / answer.n_replicas
         note = f"of {answer.n_replicas} behind a {answer.router} router, simulated together"
@@ -222,7 +222,7 @@ def _why(found: CapacityRow) -> str:
     n_requests = max((probe.n_requests for probe in found.probes), default=0)
     if not found.is_located:
         return f"not located: {found.why}"
-    return f"located; the interval is the noise of {n_requests:,} requests ({found.why})"
+    return f"located; shown up to the noise of {n_requests:,} requests ({found.why})"
 
 
 def _ends(levels: tuple[PacedCapacity, ...]) -> str:

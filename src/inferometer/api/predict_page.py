@@ -5,7 +5,7 @@ from typing import Final
 
 from inferometer import __version__
 from inferometer.api.prediction import PredictAnswer, WhatIfRow
-from inferometer.perfmodel.datasheet import DatasheetPrediction, PhaseAnswer
+from inferometer.perfmodel.datasheet import LAUNCH_CAUTION, DatasheetPrediction, PhaseAnswer
 from inferometer.perfmodel.memory import how_it_fits
 from inferometer.records.types import Caution
 from inferometer.report.charts.bounds import PhaseBounds, bounds_chart
@@ -33,6 +33,12 @@ from inferometer.units import (
 _ABSENT: Final = "not known"
 _MOST_NAMES: Final = 8
 _SHOWN_GAIN: Final = 1.05
+_BASES: Final = {
+    "datasheet": "by datasheet",
+    "measured ceilings": "by measured ceilings",
+    "published": "by published runs",
+    "fitted": "by the fit",
+}
 
 
 def predict_page(answer: PredictAnswer) -> Page:
@@ -61,7 +67,9 @@ def predict_page(answer: PredictAnswer) -> Page:
             ("NEXT", "" if memory.fits else _how_it_fits(answer)),
         ),
         cautions=tuple(
-            Caution(code="datasheet", text=f"{of}{text}", remedy="") for text in sheet.cautions
+            Caution(code="datasheet", text=f"{of}{text}", remedy="")
+            for text in sheet.cautions
+            if answer.fitted is None or text != LAUNCH_CAUTION
         ),
         sections=(
             Section(
@@ -106,7 +114,7 @@ def _subtitle(answer: PredictAnswer) -> str:
     scenario = answer.datasheet.scenario
     return (
         f"{scenario.engine.formats} · {scenario.prompt_tokens:,} tokens in,"
-        f" {scenario.output_tokens:,} out, {scenario.batch_size:,} at once · by {answer.basis}"
+        f" {scenario.output_tokens:,} out, {scenario.batch_size:,} at once · {_BASES[answer.basis]}"
     )
 
 

@@ -46,6 +46,11 @@ from inferometer.stats.estimate import Estimate
 METHOD: Final = (
     "datasheet: max of bounds at the peaks .. sum of bounds at the lowest published efficiency"
 )
+LAUNCH_CAUTION: Final = (
+    "launch overhead is not in datasheets: small models in eager mode are slower; fit a sweep to"
+    " know"
+)
+"""Not of step times that were measured, by anybody."""
 CONFIDENCE_FRACTION: Final = 0.9
 """Nominal; how many published measurements lie inside is a test (test_datasheet_published)."""
 
@@ -346,10 +351,7 @@ def _cautions(scenario: Scenario, sizes: Sizes, costs: Costs) -> tuple[str, ...]
             f" it{known}"
         )
     if scenario.launch_overhead_s == 0:
-        said.append(
-            "launch overhead is not in datasheets: small models in eager mode are slower; fit a"
-            " sweep to know"
-        )
+        said.append(LAUNCH_CAUTION)
     if costs.price is not None:
         said.append(f"price: {costs.price.basis}; prices on different bases do not compare")
     if scenario.model.note is not None:
