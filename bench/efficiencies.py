@@ -6,10 +6,11 @@ All closed loops of InferenceMAX and InferenceX that can be simulated are fitted
 their model, device, engine and format (``fit.published.pooled``). Of each device and engine one
 entry is written for every model that has rows of its own there, and one for all dense models and
 one for all mixtures of experts in each format; and the same for GPUs of a vendor of which nobody
-published. How far steps are off is set so that nearly 90 % of the rows left out lie inside: rows of
-up to 8 users, whose TPOT is decode steps and whose TTFT is a prefill. Left out with a row are all
-rows of its model on its device and engine; for devices without rows, all rows of its device, and
-both spreads count. Four CPU minutes, and four for the simulations without a cache.
+published. How far steps are off is set so that nearly 90 % of the rows left out lie inside, of the
+learned half of the families: TPOT by decode steps, TTFT by prefills. Left out with a row are all
+rows of its model on its device and engine; for devices without rows, all rows of its device. Of a
+model with rows it is set on those of few users. Four CPU minutes, and four for the simulations
+without a cache; ``bench/accuracy.py`` shows the other half.
 """
 
 import argparse
@@ -21,17 +22,16 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from bench_published_devices import DATA, Loads, tables
+from published_tables import DATA, Loads, published, side_of
 from results_log import log_row
 
-from inferometer.errors import SpecError
 from inferometer.fit.published import efficiencies
 from inferometer.fit.published.efficiencies import Efficiency, EfficiencyFile, SourceTable
-from inferometer.fit.published.loads import published_loads
-from inferometer.fit.published.pooled import Kind, errors_at, fit_pooled, kind_of
+from inferometer.fit.published.pooled import Kind, errors_at, fit_pooled, kind_of, prior_of
 from inferometer.fit.published.step_time import PHASES
 from inferometer.perfmodel.steptime import HeldOutError
 from inferometer.perfmodel.steptime_limits import box_of
+from inferometer.perfmodel.steptime_terms import NO_STAIRCASE, PARAMETERS, term_columns
 from inferometer.stats.estimate import Z_90
 
 TABLES = {
@@ -50,19 +50,21 @@ PRECISIONS = ("bf16", "fp8", "fp4")
 LEAST_ROWS, LEAST_OWN_ROWS, MOST_ROWS = 4, 8, 20
 FEW_USERS, SOME_USERS, ENOUGH = 8, 64, 20
 INSIDE = 0.88
-LEAST_SPREAD = 0.03
+LEAST_SPREAD, GROWTH = 0.03, 0.05
 ANY = "*"
 
 
-def loads_of(data, cache):
-    """(table, simulated load) of all kinds with enough rows to be checked by one another."""
-    load, found = Loads(cache), []
-    for name in TABLES:
-        for one in published_loads(tables(data, name)).loads:
-            try:
-                found.append((name, load(one)))
-            except SpecError as error:
-                print("  not simulated:", one.label, error)
+def loads_of(data, load):
+    """(table, simulated load) of all kinds with enough rows to be checked by one another.
+
+    Where prefill and decode are apart, the time to the first token is another one.
+    """
+    found = [
+        (name, made)
+        for name, loads in published(data)[0].items()
+        for one in loads
+        if one.prefill is None and (made := load(one)) is not None
+    ]
     counts = Counter(kind_of(one.published) for _, one in found)
     return [row for row in found if counts[kind_of(row[1].published)] >= LEAST_ROWS]
 
@@ -80,12 +82,19 @@ def thinned(found):
             yield one
 
 
+def steps_by(one, unknowns):
+    """(1, B) Time of a load's kinds of steps with these unknowns."""
+    staircase = NO_STAIRCASE._replace(log_ratio=np.empty((1, 0)))
+    return term_columns(unknowns[: len(PARAMETERS), None, None], staircase, one.work).total_s
+
+
 class LeftOut:
     """Errors of rows that were left out with all rows that are ``alike``."""
 
     def __init__(self, loads, fit, alike):
         self.kinds = [kind_of(one.published) for one in loads]
         self.users = np.array([one.published.load.concurrency for one in loads])
+        self.is_learned = np.array([side_of(one.published) == "learned" for one in loads])
         self.errors = np.empty((len(loads), 2))
         groups = [alike(kind) for kind in self.kinds]
         for group in sorted(set(groups)):
@@ -103,13 +112,15 @@ class LeftOut:
                 )
 
     def of(self, engine, is_moe):
-        """Rows of few users of this engine; of all engines where there are too few."""
+        """Errors of rows of this engine; of all engines where there are too few."""
         alike = np.array([one.is_moe == is_moe for one in self.kinds])
         own = alike & np.array([one.framework == engine for one in self.kinds])
-        for rows in (own & (self.users <= FEW_USERS), own & (self.users <= SOME_USERS)):
-            if rows.sum() >= ENOUGH:
-                return self.errors[rows]
-        return self.errors[alike & (self.users <= FEW_USERS)]
+        return self.errors[own if own.sum() >= ENOUGH else alike]
+
+    def spreads(self, is_moe):
+        """By the learned half. Of all engines: there an engine has a family or two."""
+        alike = np.array([one.is_moe == is_moe for one in self.kinds])
+        return spreads_of(self.errors[alike & self.is_learned])
 
 
 def spreads_of(errors):
@@ -144,12 +155,40 @@ class Maker:
 
     def entry(self, kind, carried_from):
         """Of any model: by the rows of others."""
-        errors = self.models.of(kind.framework, kind.is_moe)
-        spreads = spreads_of(errors)
-        if carried_from is not None:
-            errors = self.devices.of(kind.framework, kind.is_moe)
-            spreads = np.hypot(spreads, spreads_of(errors))
+        left_out = self.models if carried_from is None else self.devices
+        errors = left_out.of(kind.framework, kind.is_moe)
+        # No narrower than the engine's own rows need: the learned half has not every engine.
+        spreads = np.maximum(self.spreads(kind.is_moe, carried_from), spreads_of(errors))
         return self.made(kind, carried_from, spreads, errors)
+
+    def spreads(self, is_moe, carried_from):
+        """A device without rows is no better known than a model without."""
+        of_model = self.models.spreads(is_moe)
+        return (
+            of_model if carried_from is None else np.maximum(of_model, self.devices.spreads(is_moe))
+        )
+
+    def half_widths(self, *, is_carried):
+        """(N, 2) Of the 90 % intervals of rows left out, in logarithms.
+
+        Steps with prompts are as uncertain as prefills, and the others as decode steps.
+        """
+        found = []
+        for kind, one in zip(self.models.kinds, self.loads, strict=True):
+            spreads = self.spreads(kind.is_moe, ANY if is_carried else None)
+            found.append(Z_90 * np.hypot(*(self.shares(kind, one) * spreads).T))
+        return np.array(found)
+
+    def shares(self, kind, one):
+        """(2, 2) By how much TPOT and TTFT grow with decode steps, and with prefills, in logs."""
+        public = one.published
+        unknowns = prior_of(one).mean + self.fit.distances_of(kind)
+        parts = np.array([shape.n_prefill_requests > 0 for shape in one.schedule.shapes])
+        step_s = steps_by(one, unknowns)
+        grown = step_s * np.exp(GROWTH * np.stack([0 * parts, ~parts, parts]))
+        seen = one.schedule.seen(grown, np.full(3, np.exp(unknowns[-2])), public.statistic)
+        both = np.log(np.stack([seen.tpot_s, seen.ttft_s]))
+        return (both[:, 1:] - both[:, :1]) / GROWTH
 
     def own_entry(self, kind):
         """Of a model that has rows: what its parameters leave of these."""
@@ -214,9 +253,7 @@ def main():
     parser.add_argument("--cache", type=Path, help="Keep simulated schedules here between runs.")
     parser.add_argument("--date", default=f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d}")
     arguments = parser.parse_args()
-    if arguments.cache:
-        arguments.cache.mkdir(parents=True, exist_ok=True)
-    found = loads_of(Path(arguments.data), arguments.cache)
+    found = loads_of(Path(arguments.data), Loads(arguments.cache))
     maker = Maker(found)
     sources = tuple(
         SourceTable(

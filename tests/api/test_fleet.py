@@ -5,17 +5,20 @@ import dataclasses
 import pytest
 
 import inferometer as im
+from inferometer.api import verify_belief
 from inferometer.api.capacity import Capacity
 from inferometer.api.fleet import FleetOptions
 from inferometer.api.question import fields_of
 from inferometer.api.server import Server, Settings
 from inferometer.api.simulate import Simulate
 from inferometer.api.size import Size
-from inferometer.api.verify_belief import Believed, believed_of
+from inferometer.api.verify_belief import Believed, belief_sha256, believed_of
 from inferometer.cli.emulate import Emulate
 from inferometer.errors import SizingError, SpecError
+from inferometer.inputs.catalog import find_hardware
+from inferometer.inputs.resolve import resolve_model
 from inferometer.inputs.verify_plan import plan_from_text
-from inferometer.verify.seals import plan_sha256
+from inferometer.verify.seals import plan_sha256, sha256_of
 
 MIX = """
 arrivals = { kind = "open", rate_per_s = 24 }
@@ -241,3 +244,20 @@ def test_every_field_of_a_fleet_is_a_group_or_an_option():
     """What is no option would be a setting that no verb takes."""
     names = {one.name for one in dataclasses.fields(FleetOptions)}
     assert names == {"cluster", "prefill", "gate"}
+
+
+def test_a_belief_has_the_sum_of_the_efficiencies_that_it_used(monkeypatch):
+    published = believed_of({"model": "llama-3.1-8b", "hardware": "h100_sxm"})
+    datasheet = believed_of({"model": "llama-3.1-8b", "hardware": "h100_sxm", "datasheet": True})
+    before = belief_sha256(published), belief_sha256(datasheet)
+    monkeypatch.setattr(verify_belief, "efficiency_file", lambda _hardware: b"another file")
+    after = belief_sha256(published), belief_sha256(datasheet)
+    assert after[0] != before[0]
+    assert after[1] == before[1]
+
+
+def test_a_belief_without_published_rows_keeps_its_sum():
+    """Plans that were sealed before there were files of efficiencies are not refused as changed."""
+    cpu = believed_of({"model": "llama-3.1-8b", "hardware": "epyc_9654"})
+    model = resolve_model("llama-3.1-8b", load_format="dummy").spec
+    assert belief_sha256(cpu) == sha256_of((model, find_hardware("epyc_9654")))

@@ -9,6 +9,7 @@ from inferometer.api.question import question_of
 from inferometer.api.server import Server
 from inferometer.errors import ModelError, SpecError
 from inferometer.fit.loads.server_fit import SERVER_FIT_NAME, is_server_fit
+from inferometer.fit.published.efficiencies import efficiency_file
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.verify_plan import ServerTable
@@ -76,8 +77,11 @@ def _n_devices(believed: Believed) -> int:
 
 
 def belief_sha256(believed: Believed) -> str:
-    """Of the fit's file; without one, of model and device as they are in the catalogue, or in the model's own files.
+    """SHA-256 of what the predictions rest on: the fit's file, or the catalogue's entries.
 
+    Without a fit: of model and device as they are in the catalogue, or in the model's own files,
+    and of the package's published efficiencies of the device, unless the plan asks for the
+    datasheet.
     With a gate: of that and of the gate.
 
     Raises
@@ -92,7 +96,10 @@ def belief_sha256(believed: Believed) -> str:
 def _server_sha256(server: Server) -> str:
     if server.fit is None:
         hardware = None if server.hardware is None else catalog.find_hardware(server.hardware)
-        return sha256_of((resolve.resolve_model(server.model, load_format="dummy").spec, hardware))
+        model = resolve.resolve_model(server.model, load_format="dummy").spec
+        known = None if hardware is None or server.datasheet else efficiency_file(hardware)
+        # Sums that were sealed before there was such a file stay as they are.
+        return sha256_of((model, hardware, *([] if known is None else [sha256_of(known)])))
     path = server.fit
     if path.is_dir():
         path /= SERVER_FIT_NAME if is_server_fit(path) else FIT_NAME

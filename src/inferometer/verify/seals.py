@@ -110,8 +110,8 @@ class Belief:
     rests_on: str
     """Origin of its step times, KV cache and rules, in words."""
     sha256: str
-    """Of the fit's file; where step times are those of a datasheet, of the model and the device
-    as the catalogue had them."""
+    """Of the fit's file; without one, of the model and the device as the catalogue had them, and of
+    the efficiencies in the package where step times are those of published rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

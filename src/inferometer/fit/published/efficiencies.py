@@ -152,19 +152,21 @@ def published_steps(
     ):
         return None
     peaks_of(hardware, engine)
-    file = _file_of(hardware)
+    content = efficiency_file(hardware)
+    file = None if content is None else _read(content)
     entry = None if file is None else _nearest(file, model, framework, _PRECISIONS[weights])
     return (
         None if file is None or entry is None else _model_of(file, entry, model, engine, hardware)
     )
 
 
-def _file_of(hardware: HardwareSpec) -> EfficiencyFile | None:
+def efficiency_file(hardware: HardwareSpec) -> bytes | None:
+    """The file of this GPU or of its vendor, as it is in the package; None where there is none."""
     folder = resources.files("inferometer.fit.published").joinpath(FOLDER)
     for name in (hardware.hardware_id, hardware.vendor):
         path = folder.joinpath(f"{name}.json")
-        if path.is_file():
-            return _read(path.read_bytes())
+        if hardware.kind == "gpu" and path.is_file():
+            return path.read_bytes()
     return None
 
 

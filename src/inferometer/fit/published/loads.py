@@ -2,7 +2,9 @@
 
 What a row does not state is assumed here: a token budget of 8,192 for vLLM and 16,384 for the
 others, as InferenceX starts them; KV cache in what memory is left, in 8 bit where TensorRT-LLM
-serves a quantised checkpoint; max_num_seqs above every concurrency.
+serves a quantised checkpoint, and where others do so on GPUs of NVIDIA that multiply in 4 bit;
+max_num_seqs above every concurrency; of loads with lengths of their own, that users of vLLM and
+TensorRT-LLM do not stay in step.
 """
 
 import math
@@ -34,11 +36,17 @@ _BLOCK_TOKENS: Final = 64
 _LARGEST_GROUP: Final = 8
 """Larger groups of the tables are racks with separate prefill and decode, of which only the number
 of all devices is stated."""
-_DRAWN_LENGTHS: Final = {(1024, 1024), (1024, 8192), (8192, 1024)}
+DRAWN_LENGTHS: Final = {(1024, 1024), (1024, 8192), (8192, 1024)}
 """InferenceX's workloads, whose lengths are drawn from 80 to 100 % of these; others are taken as
 stated. The statistic that the collected table does not name is then most like a mean: it grows
 with the first wave."""
 _DRAWN_SHARE: Final = 0.8
+_IN_STEP: Final = frozenset({"sglang"})
+"""Engines that compute all waiting prompts before the next token: users of equal lengths whose
+requests began together end together, and their TTFT is that of a whole wave. Others mix prompts
+and tokens in a step, and what varies in a real server spreads their users: NVIDIA's rows of vLLM
+and TensorRT-LLM have a third of a wave's TTFT at 64 users. The spread is simulated as that of
+InferenceX's lengths, and the statistic that follows the rows best is then the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,13 +208,16 @@ def scheduler_of(load: PublishedLoad) -> EngineConfig:
 
 
 def _kv_tokens(load: PublishedLoad, budget: int) -> int:
-    engine = load.engine
-    if load.framework == "trtllm" and engine.quantization is not None:
+    engine, hardware = load.engine, load.hardware
+    # InferenceX's recipes for Blackwell ask for 8-bit KV cache: its rows of llama-3.1-70b,
+    # minimax-m2.5, kimi-k2.5 and glm-5 hold up to twice what would fit in 16 bit, without waiting.
+    is_blackwell = hardware.vendor == "nvidia" and hardware.peak_flop_per_s("float4") is not None
+    if engine.quantization is not None and (load.framework == "trtllm" or is_blackwell):
         engine = replace(engine, kv_cache_dtype="float8")
     question = MemoryQuestion(
         model=load.model,
         engine=engine,
-        hardware=load.hardware,
+        hardware=hardware,
         context_tokens=1,
         prompt_tokens=budget,
         max_step_tokens=budget,
@@ -275,7 +286,8 @@ def _load_of(points: PublishedPointTable, index: int, model: ModelSpec) -> Publi
     ttft_s, tpot_s = _seen(points, index)
     rate = float(points.device_output_tokens_per_s[index])
     lengths = int(points.prompt_tokens[index]), int(points.output_tokens[index])
-    is_drawn = lengths in _DRAWN_LENGTHS
+    framework = _FRAMEWORKS.get(framework, framework)
+    is_spread = lengths in DRAWN_LENGTHS or framework not in _IN_STEP
     is_named = math.isnan(float(points.ttft_unnamed_s[index]))
     plan = _plan_of(points, index)
     return PublishedLoad(
@@ -294,16 +306,16 @@ def _load_of(points: PublishedPointTable, index: int, model: ModelSpec) -> Publi
         n_decode_workers=max(int(points.decode_workers[index]), 1),
         prefill=_prefill_of(points, index),
         has_expert_parallelism=model.moe is not None and bool(points.expert_parallel[index] > 1),
-        framework=_FRAMEWORKS.get(framework, framework),
+        framework=framework,
         framework_version=str(points.framework_version[index]),
         precision=precision,
         load=ClosedLoad(
             concurrency=int(points.concurrency[index]),
             prompt_tokens=lengths[0],
             output_tokens=lengths[1],
-            least_share_ratio=_DRAWN_SHARE if is_drawn else 1.0,
+            least_share_ratio=_DRAWN_SHARE if is_spread else 1.0,
         ),
-        statistic="mean" if is_drawn and not is_named else "median",
+        statistic="mean" if is_spread and not is_named else "median",
         ttft_s=ttft_s,
         tpot_s=tpot_s,
         device_output_tokens_per_s=None if math.isnan(rate) else rate,

@@ -201,7 +201,7 @@ class Discrepancy(NamedTuple):
 
     Errors of one sign extend over some doublings of devices, lengths and users, less far to
     another version or device. Amplitudes and reaches were learned on one half of the families of
-    InferenceX's tables (engine, model, precision; listed in bench_published_devices.py), so that
+    InferenceX's tables (engine, model, precision; halved in bench/published_tables.py), so that
     left-out loads, among them larger batches, other lengths and unseen devices, came as close as
     claimed; the other half tests how well that holds.
     """

@@ -1,0 +1,295 @@
+"""The page ``docs/accuracy.md`` and its curves, from the records in ``bench/results`` alone.
+
+The text is ``bench/results/accuracy.md``; each ``{name}`` in it is a table or a number below.
+"""
+
+import json
+import math
+from pathlib import Path
+
+from inferometer.api.ledger_text import ledger_markdown
+from inferometer.cli.ledger import BEGIN, END
+from inferometer.fit.sweeps.step_time import fit_step_time
+from inferometer.records.reading import read_run
+from inferometer.report.charts.curves import CurvePoint, NamedCurve, curve_chart
+from inferometer.report.charts.plot import Axis
+from inferometer.report.charts.svg import svg_file
+from inferometer.verify.ledger import read_ledger
+from inferometer.verify.score import score_of
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results"
+RECORD, TEXT = RESULTS / "accuracy.json", RESULTS / "accuracy.md"
+PAGE, IMAGES = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "images"
+WAYS = {
+    "concurrency": "other concurrencies of the same group (*in-device*)",
+    "degree": "another number of devices (*TP*)",
+    "lengths": "other prompt and output lengths",
+    "batches": "larger batches than any seen (up to 16 users seen)",
+    "few rows": "few rows: three along each axis",
+    "topology": "a topology of which no row was seen",
+    "device": "another device: rows of other devices alone",
+    "model": "another model on the device: pooled efficiencies",
+    "datasheet": "a device without rows: pooled efficiencies and its datasheet",
+}
+METRICS = {"tpot": "TPOT", "ttft": "TTFT"}
+ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+TOOLS = {
+    "inferometer": "Inferometer",
+    "aisimulate": "AISimulate 0.13",
+    "aiconfigurator": "AIConfigurator",
+    "roofline": "the roofline",
+}
+
+
+def percent(value):
+    """``3.1 %``; ``–`` where it is not known, as where more than this share has no prediction."""
+    if value is None:
+        return "–"
+    digits = 1 if value < 0.0995 else 0
+    return f"{100 * value:,.{digits}f} %"
+
+
+def whole(value):
+    return "–" if value is None else f"{100 * value:.0f} %"
+
+
+def table(header, rows):
+    """A table of Markdown whose first column is text and whose others are numbers."""
+    lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def way_table(found, metric):
+    """All engines, on the reported half; the last column is the learned half's coverage."""
+    rows = []
+    for way, words in WAYS.items():
+        told, learned = (found.get((way, side, "all"), {}) for side in ("reported", "learned"))
+        if metric not in told:
+            continue
+        one = told[metric]
+        rows.append(
+            [
+                words,
+                f"{told['n_rows']:,}",
+                f"{told['n_failed']:,}",
+                percent(one["median"]),
+                percent(one["p90"]),
+                whole(one["inside"]),
+                f"×/÷ {math.exp(one['half_median']):.2f}",
+                f"{one['width_over_need']:.2f}",
+                percent(one["roofline"]),
+                whole(learned.get(metric, {}).get("inside")),
+            ]
+        )
+    header = [METRICS[metric], "rows", "not predicted", "median error", "90th percentile"]
+    header += ["inside", "interval", "over need", "roofline", "inside, learned half"]
+    return table(header, rows)
+
+
+def engine_table(found, metric):
+    rows = []
+    for way, words in WAYS.items():
+        cells = []
+        for engine in ENGINES:
+            one = found.get((way, "reported", engine), {}).get(metric)
+            n_rows = found.get((way, "reported", engine), {}).get("n_rows", 0)
+            cells.append(
+                f"{percent(one['median'])} ({percent(one['p90'])}), {whole(one['inside'])}, n ="
+                f" {n_rows:,}"
+                if one
+                else "–"
+            )
+        rows.append([words, *cells])
+    return table([METRICS[metric], *ENGINES.values()], rows)
+
+
+def beside_table(beside):
+    rows = []
+    for facts in beside["engines"]:
+        tools = [" / ".join(percent(value) for value in facts["medians"][tool]) for tool in TOOLS]
+        nearer = " / ".join(whole(value) for value in facts["nearer"]["aisimulate"])
+        name = ENGINES.get(facts["engine"], "all")
+        counts = [facts["n_topologies"], facts["n_failed"]]
+        rows.append([name, *counts, *tools, nearer])
+    header = ["engine", "topologies", "not predicted", *TOOLS.values(), "nearer than AISimulate"]
+    return table(header, rows)
+
+
+def cohort_table(cohort):
+    rows = []
+    for name, facts in cohort.items():
+        left_out = facts["left_out"]
+        n_rows = facts["n_loops"] + sum(left_out.values())
+        rows.append([f"**{name}**", f"{n_rows:,}", "all"])
+        rows += [[why, f"{n:,}", "left out"] for why, n in left_out.items()]
+        rows.append(["closed loops", f"{facts['n_loops']:,}", "asked about"])
+        rows.append(
+            [
+                "of these, more than the engine has room for by its settings",
+                f"{facts['n_without_room']:,}",
+                "not predicted",
+            ]
+        )
+    return table(["rows", "number", "here"], rows)
+
+
+def run_table(runs):
+    rows = [
+        [
+            one["run"],
+            one["n_fitted"],
+            " / ".join(f"{100 * value:+.1f} %" for value in one["held_out"]),
+            f"{100 * one['worst']:+.1f} % ({one['worst_of']})",
+            " / ".join(f"{100 * value:+.1f} %" for value in one["whole"]),
+            " / ".join(f"{100 * value:+.1f} %" for value in one["theirs"]),
+            f"{one['n_nearer']} of 12",
+        ]
+        for one in runs
+    ]
+    header = ["run", "requests fitted", "means of the second half: TTFT / TPOT / E2E"]
+    header += ["worst of 12", "whole run", "the authors' simulator", "as near or nearer"]
+    return table(header, rows)
+
+
+def sweep_table():
+    rows = [
+        [
+            folder.name,
+            error.phase,
+            error.n_points,
+            f"{100 * error.median_fraction:.1f} %",
+            f"{100 * error.p95_fraction:.1f} %",
+            f"{100 * error.coverage_fraction:.0f} %",
+        ]
+        for folder in sorted((ROOT / "tests" / "fit" / "data").iterdir(), key=_size_of)
+        for error in fit_step_time([read_run(folder)]).held_out
+    ]
+    header = ["sweep", "phase", "points", "median error", "95th percentile"]
+    return table([*header, "inside the 90 % interval"], rows)
+
+
+def _size_of(folder):
+    return (not folder.name.startswith("smollm2"), not folder.name.endswith("float32"))
+
+
+def error_curve(found, metric, quantiles):
+    """Share of rows nearer than an error, of each way."""
+    curves = []
+    for way in WAYS:
+        one = found.get((way, "reported", "all"), {}).get(metric)
+        if one:
+            points = [
+                CurvePoint(100 * value, 100 * q, None, None, way)
+                for q, value in zip(quantiles, one["quantiles"], strict=True)
+                if value is not None
+            ]
+            curves.append(NamedCurve(way, tuple(points)))
+    title = f"{METRICS[metric]}: share of rows within an error, by way of predicting"
+    return curve_chart(
+        f"accuracy-{metric}",
+        title,
+        title,
+        curves,
+        x=Axis(title="error (%)", scale="log", low=0.5, high=200.0),
+        y=Axis(title="rows within it (%)", low=0.0, high=100.0),
+    )
+
+
+def coverage_curve(found, metric, levels):
+    """Share of rows inside intervals of other widths, of each way."""
+    ends = (100 * levels[0], 100 * levels[-1])
+    curves = [
+        NamedCurve(
+            way,
+            tuple(
+                CurvePoint(100 * level, 100 * value, None, None, way)
+                for level, value in zip(levels, one["levels"], strict=True)
+            ),
+        )
+        for way in WAYS
+        if (one := found.get((way, "reported", "all"), {}).get(metric))
+    ]
+    curves.append(NamedCurve("calibrated", tuple(CurvePoint(e, e, None, None, "") for e in ends)))
+    title = f"{METRICS[metric]}: claimed against observed coverage, reported half"
+    return curve_chart(
+        f"accuracy-coverage-{metric}",
+        title,
+        title,
+        curves,
+        x=Axis(title="claimed (%)", low=ends[0], high=ends[1]),
+        y=Axis(title="observed (%)", low=40.0, high=100.0),
+    )
+
+
+def uncalibrated(record):
+    """Ways and engines whose interval holds too few or too many rows, or is too wide."""
+    low, high, widest = 0.85, 0.95, 1.3
+    rows = [
+        [
+            WAYS[one["way"]],
+            ENGINES.get(one["engine"], "all"),
+            METRICS[metric],
+            whole(one[metric]["inside"]),
+            f"{one[metric]['width_over_need']:.2f}",
+        ]
+        for one in record["ways"]
+        for metric in METRICS
+        if one["side"] == "reported"
+        and not (
+            low - 5e-3 <= one[metric]["inside"] <= high + 5e-3
+            and one[metric]["width_over_need"] <= widest
+        )
+    ]
+    return table(["predicted", "engine", "of", "inside", "over need"], rows)
+
+
+def facts_by_way(record):
+    return {(one["way"], one["side"], one["engine"]): one for one in record["ways"]}
+
+
+def page_of(record, text, sweeps):
+    """The page, from the record, the text around its tables, and the sweeps' table."""
+    found, beside = facts_by_way(record), record["beside"]
+    ledger = ledger_markdown(score_of(read_ledger(ROOT / "ledger" / "ledger.jsonl")))
+    parts = {
+        "commit": record["commit"],
+        "date": record["date"],
+        "cpu": f"{record['fit']['n_rows']} rows in {record['fit']['cpu_s']:.1f} CPU seconds",
+        "n_predictions": f"{sum(o['n_rows'] for o in record['ways'] if o['engine'] == 'all'):,}",
+        "n_theirs": beside["n_theirs"],
+        "n_theirs_here": beside["n_theirs_here"],
+        "n_rows_here": f"{beside['n_rows_here']:,}",
+        "ledger": f"{BEGIN}\n{ledger}\n{END}",
+        "sweeps": sweeps,
+        "cohort": cohort_table(record["cohort"]),
+        "beside": beside_table(beside),
+        "runs": run_table(record["runs"]),
+        "uncalibrated": uncalibrated(record),
+    }
+    for metric in METRICS:
+        parts[f"ways_{metric}"] = way_table(found, metric)
+        parts[f"engines_{metric}"] = engine_table(found, metric)
+    return text.format_map(parts)
+
+
+def charts_of(record):
+    """File name -> SVG."""
+    found = facts_by_way(record)
+    charts = [
+        chart(found, metric, numbers)
+        for metric in METRICS
+        for chart, numbers in (
+            (error_curve, record["quantiles"]),
+            (coverage_curve, record["levels"]),
+        )
+    ]
+    return {f"{chart.chart_id}.svg": svg_file(chart) for chart in charts}
+
+
+def write_page():
+    record = json.loads(RECORD.read_text())
+    PAGE.write_text(page_of(record, TEXT.read_text(), sweep_table()))
+    for name, text in charts_of(record).items():
+        (IMAGES / name).write_text(text)
+    print(f"{PAGE} and its curves are those of {RECORD}")
