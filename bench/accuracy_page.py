@@ -27,7 +27,7 @@ WAYS = {
     "lengths": "other prompt and output lengths",
     "batches": "larger batches than any seen (up to 16 users seen)",
     "few rows": "few rows: three along each axis",
-    "topology": "a topology of which no row was seen",
+    "topology": "a topology without any row of its own",
     "device": "another device: rows of other devices alone",
     "model": "another model on the device: pooled efficiencies",
     "datasheet": "a device without rows: pooled efficiencies and its datasheet",
@@ -123,7 +123,7 @@ def cohort_table(cohort):
         n_rows = facts["n_loops"] + sum(left_out.values())
         rows.append([f"**{name}**", f"{n_rows:,}", "all"])
         rows += [[why, f"{n:,}", "left out"] for why, n in left_out.items()]
-        rows.append(["closed loops", f"{facts['n_loops']:,}", "asked about"])
+        rows.append(["closed loops", f"{facts['n_loops']:,}", "the cohort"])
         rows.append(
             [
                 "of these, more than the engine has room for by its settings",
