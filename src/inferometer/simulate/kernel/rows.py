@@ -4,6 +4,7 @@ A class lists the fields of a row with their widths in memory. In compiled code 
 in Python a row is numpy's, and has them by name.
 """
 
+from functools import cache
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar, cast, get_type_hints, overload
 
 import numpy as np
@@ -68,6 +69,7 @@ def blank_of_batches(n_batches: int, n_rows: int, kind: type[Kind]) -> RowsOfBat
     return cast("RowsOfBatches[Kind]", np.zeros((n_batches, n_rows), _dtype_of(kind)))
 
 
+@cache
 def _dtype_of(kind: type) -> np.dtype[Any]:
     hints = get_type_hints(kind, include_extras=True)
     return np.dtype([(name, hint.__metadata__[0]) for name, hint in hints.items()], align=True)
