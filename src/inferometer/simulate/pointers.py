@@ -155,7 +155,12 @@ def _laid_down(table: Any) -> tuple[PointerType, list[int], list[object]]:
             if not value.flags.c_contiguous:
                 raise TypeError(f"{name} is not in C order")
             flags = value.flags
-            kind = _array_type(value.dtype, value.ndim, flags.writeable, flags.aligned)
+            kind = _array_type(
+                value.dtype,
+                value.ndim,
+                is_writeable=flags.writeable,
+                is_aligned=flags.aligned,
+            )
             words += [value.ctypes.data, *value.shape]
             kept.append(value)
         elif isinstance(value, tuple):
@@ -183,7 +188,7 @@ def _laid_down(table: Any) -> tuple[PointerType, list[int], list[object]]:
 # numba works out a structured array's type anew for each array (0.1 ms, a third of a short simulation's time).
 @cache
 def _array_type(
-    dtype: np.dtype[Any], n_axes: int, is_writeable: bool, is_aligned: bool
+    dtype: np.dtype[Any], n_axes: int, *, is_writeable: bool, is_aligned: bool
 ) -> types.Type:
     """What ``numba.typeof`` says of such an array in C order."""
     return types.Array(

@@ -61,12 +61,12 @@ class RowsOfBatches(np.ndarray[Any, np.dtype[Any]], Generic[Kind]):
 
 def blank(n_rows: int, kind: type[Kind]) -> Rows[Kind]:
     """An array of such rows, in which all is 0."""
-    return cast("Rows[Kind]", np.zeros(n_rows, _dtype_of(kind)))
+    return cast("Rows[Kind]", np.zeros(n_rows, _dtype_of(cast("type", kind))))
 
 
 def blank_of_batches(n_batches: int, n_rows: int, kind: type[Kind]) -> RowsOfBatches[Kind]:
     """The same for each batch that may be in flight."""
-    return cast("RowsOfBatches[Kind]", np.zeros((n_batches, n_rows), _dtype_of(kind)))
+    return cast("RowsOfBatches[Kind]", np.zeros((n_batches, n_rows), _dtype_of(cast("type", kind))))
 
 
 @cache
