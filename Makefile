@@ -66,7 +66,8 @@ SLOW = INFEROMETER_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -q 
 MEASURING = $(SLOW) $(addprefix --ignore=,$(COMPUTING))
 
 slow: setup engines
-	$(SLOW) -n 2 --dist loadgroup $(COMPUTING)
+	INFEROMETER_ALL_EXAMPLES=1 $(SLOW) -n 2 --dist loadgroup $(COMPUTING)
+	INFEROMETER_ALL_EXAMPLES=1 $(BIN)/pytest -q -n 2 -m "hypothesis and not slow and not gpu" tests/simulate
 	$(MEASURING) || $(MEASURING) --last-failed --last-failed-no-failures none
 
 bench: setup

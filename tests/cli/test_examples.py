@@ -73,14 +73,16 @@ def check(line: str, plain: subprocess.CompletedProcess[str]) -> None:
 SMALLER = {
     "size": ("--executor", "inline", "--probe-requests", "200", "--time-limit", "3s"),
     "capacity": ("--probe-requests", "200", "--requests", "2000"),
+    "study policies": ("--requests", "200", "--executor", "inline"),
 }
 """In this process, of searches: fewer requests in a probe, and no processes of their own
 (``test_executor_options.py`` has those)."""
 
 
 def run_here(line: str, *more: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    _, verb, *arguments = shlex.split(line)
-    return command_line.run(verb, *arguments, *SMALLER.get(verb, ()), *more, folder=folder)
+    _, *words = shlex.split(line)
+    fewer = SMALLER.get(words[0], SMALLER.get(" ".join(words[:2]), ()))
+    return command_line.run(*words, *fewer, *more, folder=folder)
 
 
 def check_json(line: str, folder: Path) -> None:

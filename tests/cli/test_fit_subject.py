@@ -152,7 +152,8 @@ def test_a_transfer_is_asked_for_by_name_and_said(folder):
         "another device is less well known"
     )
     for verb in ("simulate", "capacity"):
-        said = " ".join(run(*VERBS[verb], *asked, folder=folder).stdout.split())
+        flags = ("--probe-requests", "200", "--requests", "1000") if verb == "capacity" else ()
+        said = " ".join(run(*VERBS[verb], *flags, *asked, folder=folder).stdout.split())
         assert "transferred from 1 x NVIDIA L40S to NVIDIA A100 80GB SXM4" in said, verb
     size = (
         "size",

@@ -44,7 +44,8 @@ def test_a_study_answers_with_what_it_found_first(name: str, tmp_path: Path) -> 
 def test_policies_side_by_side_over_load(tmp_path: Path) -> None:
     outcome = run(
         "study", "policies", MODEL, "--hardware", "h100", "--workload", "256x64", "--requests",
-        "200", "--policy", "static,vllm", "--concurrency", "1,64", folder=tmp_path,
+        "200", "--policy", "static,vllm", "--concurrency", "1,64", "--executor", "inline",
+        folder=tmp_path,
     )  # fmt: skip
     assert outcome.returncode == 0, outcome.stderr
     assert "vllm completes" in outcome.stdout

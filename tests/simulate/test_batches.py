@@ -8,7 +8,8 @@ from heapq import heapreplace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from examples import examples
+from hypothesis import given, strategies as st
 from reference.simulator import simulate_plainly
 from simulator_strategies import assert_equal, settings_of_batches
 
@@ -36,7 +37,7 @@ def admitted_ns(run, arrival, config, cost=COST, **columns):
     return table.admitted_ns[np.argsort(table.request_index)].tolist()
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(settings_of_batches(), st.none() | st.integers(0, 40_000))
 def test_kernel_equals_reference(run, until_ns):
     config, requests, cost = run
@@ -46,7 +47,7 @@ def test_kernel_equals_reference(run, until_ns):
     )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(settings_of_batches())
 def test_every_request_and_token_is_accounted_for(run):
     config, requests, cost = run
@@ -276,7 +277,7 @@ def test_answers_can_be_kept_in_order(run):
     assert table.output_tokens.tolist() == [3, 1, 0, 1, 2]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(settings_of_batches())
 def test_order_is_preserved_and_changes_nothing_else(run):
     """Answers come in the order in which requests left the queue, when all before them would be there; steps are the same."""

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from cluster_strategies import ENGINES, settings_of_clusters
-from hypothesis import given, settings, strategies as st
+from examples import examples
+from hypothesis import given, strategies as st
 from reference.cluster_run import simulate_cluster_plainly
 from simulator_strategies import assert_equal
 
@@ -30,7 +31,7 @@ BOTH = pytest.mark.parametrize("run", [simulate_cluster, simulate_cluster_plainl
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_kernel_equals_reference(kind, data):
     cluster, requests, cost = data.draw(settings_of_clusters(kind))
@@ -41,7 +42,7 @@ def test_kernel_equals_reference(kind, data):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_one_replica_is_the_engine_alone(kind, data):
     cluster, requests, cost = data.draw(settings_of_clusters(kind, n_replicas=1))
@@ -51,7 +52,7 @@ def test_one_replica_is_the_engine_alone(kind, data):
     assert_equal(together, alone)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(settings_of_clusters("vllm", can_abort=False, can_stop=False))
 def test_nothing_is_lost(setting):
     """Every request is served by one replica, whole.
@@ -76,7 +77,7 @@ def test_nothing_is_lost(setting):
         assert (steps.prefill_tokens + steps.n_decode_requests).sum() == needed
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(settings_of_clusters("vllm"))
 def test_the_same_again(setting):
     cluster, requests, cost = setting

@@ -5,7 +5,8 @@ Where parts are recorded each step is taken for itself: that, and the plain simu
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from examples import examples
+from hypothesis import given, strategies as st
 from reference.simulator import simulate_plainly
 from simulator_strategies import assert_equal, configs, demands
 
@@ -41,7 +42,7 @@ def check_same(requests, config, cost, **until):
     return at_once
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(quiet_runs(), st.none() | st.integers(0, 20_000))
 def test_at_once_is_as_one_by_one(run, until_ns):
     config, requests, cost = run

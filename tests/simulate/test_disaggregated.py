@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from disaggregation_strategies import settings_of_disaggregated_runs
-from hypothesis import given, settings, strategies as st
+from examples import examples
+from hypothesis import given, strategies as st
 from reference.disaggregated_run import simulate_disaggregated_plainly
 from simulator_strategies import assert_equal
 
@@ -57,7 +58,7 @@ def pools(link=LINK, *, prefill=None, decode=None, n_prefill=1, n_decode=1, **ch
     )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(settings_of_disaggregated_runs(), st.none() | st.integers(0, 1500))
 def test_kernel_equals_reference(setting, until_ns):
     config, requests, costs = setting
@@ -69,7 +70,7 @@ def test_kernel_equals_reference(setting, until_ns):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(settings_of_disaggregated_runs(), st.sampled_from([1, 3, 0]))
 def test_kernel_equals_reference_behind_a_gate(setting, max_in_flight):
     config, requests, costs = setting
@@ -80,7 +81,7 @@ def test_kernel_equals_reference_behind_a_gate(setting, max_in_flight):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(settings_of_disaggregated_runs())
 def test_no_token_and_no_block_is_lost(setting):
     """Whoever comes when all others have ended finds both memories empty.
@@ -130,7 +131,7 @@ def test_steps_that_the_other_engine_counted_hold_nobody_up(run):
     assert found.requests.finished_ns[0] == (8 + 4) * 1_000
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(settings_of_disaggregated_runs(can_abort=False, can_stop=False))
 def test_what_travels_is_the_prompt(setting):
     config, requests, costs = setting

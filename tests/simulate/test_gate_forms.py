@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from examples import examples
 from gate_driver import CompiledGate, drive
 from gate_strategies import gate_configs, gate_demands
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from reference.gate import Gate
 
 from inferometer.simulate.demand import demand
@@ -40,14 +41,14 @@ class Both:
         return call
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(passages())
 def test_both_forms_do_the_same(passage):
     check_both_forms(*passage)
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, deadline=None)
+@examples(1000)
 @given(passages())
 def test_both_forms_do_the_same_whatever_the_rules(passage):
     check_both_forms(*passage)

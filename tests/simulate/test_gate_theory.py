@@ -7,9 +7,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from examples import examples
 from gate_driver import CompiledGate, drive
 from gate_strategies import gate_demands, tenant_rules
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from scipy import stats
 
 from inferometer.simulate.compiling import entry
@@ -120,7 +121,7 @@ def test_shortest_first_waits_as_phipps_says(load):
     assert np.all(np.array(shortest) < first_come)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.integers(0, 3)), min_size=1, max_size=12),
     st.sampled_from(["fcfs", "shortest-remaining"]),
@@ -142,7 +143,7 @@ def test_no_order_has_a_smaller_worst_lateness_than_earliest_deadline(requests, 
     assert worst_ns("earliest-deadline") <= worst_ns(order)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12))
 def test_no_order_has_a_smaller_mean_wait_than_shortest_first(lengths):
     """One server, all there at once (Smith 1956)."""
@@ -166,7 +167,7 @@ def backlogs(draw):
     return requests, tuple(draw(st.lists(tenant_rules(has_bucket=False), min_size=3, max_size=3)))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(backlogs(), st.integers(1, 3))
 def test_tenants_who_wait_are_served_alike(backlog, n_servers):
     """While two tenants have somebody waiting, what one was served by its weight leads the other's by at most one of its requests.
@@ -218,7 +219,7 @@ def throttled(draw):
     return requests, (rules, TenantRules(), TenantRules())
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(throttled(), st.integers(1, 3))
 def test_buckets_are_never_overdrawn_and_never_idle(case, n_servers):
     """In any time the tenant with a bucket gets at most the burst and what flows in.

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from cluster_strategies import settings_of_clusters
+from examples import examples
 from gate_strategies import gate_configs, maybe
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from reference.cluster_run import simulate_cluster_plainly
 from simulator_strategies import assert_equal
 
@@ -38,7 +39,7 @@ BATCHES = pytest.param(
 
 
 @pytest.mark.parametrize("kind", ["vllm", BATCHES])
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.data())
 def test_kernel_equals_reference(kind, data):
     cluster, gate, requests, cost = data.draw(gated(kind))
@@ -53,7 +54,7 @@ def test_kernel_equals_reference(kind, data):
     assert np.array_equal(fast.shed_reasons, plain.shed_reasons)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(gated("vllm"))
 def test_nobody_is_lost_at_the_gate(setting):
     cluster, gate, requests, cost = setting

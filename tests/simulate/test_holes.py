@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from examples import examples
+from hypothesis import given, strategies as st
 from reference.simulator import simulate_plainly
 from simulator_strategies import assert_equal, settings_of_a_run
 
@@ -29,7 +30,7 @@ def config_of(**changes):
     return SchedulerConfig(**values, enable_prefix_caching=False)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(settings_of_a_run(CONTIGUOUS), st.none() | st.integers(0, 1500))
 def test_kernel_equals_reference(run, until_ns):
     config, requests, cost = run
@@ -39,7 +40,7 @@ def test_kernel_equals_reference(run, until_ns):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(settings_of_a_run(CONTIGUOUS))
 def test_nobody_is_thrown_out_and_nothing_leaks(run):
     config, requests, cost = run

@@ -4,7 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings, strategies as st
+from examples import examples
+from hypothesis import assume, given, strategies as st
 from reference.simulator import simulate_plainly
 from reference.vllm import Scheduler
 from simulator_strategies import assert_equal, settings_of_a_run
@@ -19,7 +20,7 @@ from inferometer.simulate.step_cost import linear_cost
 DONE = (RequestStatus.STOPPED, RequestStatus.LENGTH)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(settings_of_a_run(), st.none() | st.integers(0, 1500))
 def test_kernel_equals_reference(run, until_ns):
     config, requests, cost = run
@@ -64,7 +65,7 @@ def test_kernel_equals_reference_at_size(is_async, num_blocks):
     assert fast.requests.cached_tokens.sum() > 0
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(settings_of_a_run())
 def test_every_request_is_accounted_for(run):
     config, requests, cost = run
@@ -96,7 +97,7 @@ def test_every_request_is_accounted_for(run):
     assert np.all(steps.kv_blocks_used < config.num_blocks)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(settings_of_a_run(can_abort=False, can_stop=False))
 def test_tokens_are_conserved(run):
     """Without preemption each request computes its prompt but what was cached, and each output but the last, once."""
@@ -109,7 +110,7 @@ def test_tokens_are_conserved(run):
     assert (steps.prefill_tokens + steps.n_decode_requests).sum() == needed
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(settings_of_a_run())
 def test_blocks_are_never_owned_twice_nor_lost(run):
     config, requests, cost = run
@@ -142,7 +143,7 @@ def after(method, check):
     return checked
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(settings_of_a_run())
 def test_a_cut_run_is_the_beginning_of_the_whole(run):
     config, requests, cost = run

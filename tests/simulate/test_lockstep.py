@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cluster_strategies import clusters
-from hypothesis import given, settings, strategies as st
+from examples import examples
+from hypothesis import given, strategies as st
 from reference.cluster_run import simulate_cluster_plainly
 from simulator_strategies import assert_equal, costs, demands, speculating_configs
 
@@ -51,7 +52,7 @@ def groups(draw, *, n_replicas=None):
     return cluster, requests._replace(class_index=np.array(classes, np.int32)), cost
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(groups(), st.none() | st.integers(0, 1500))
 def test_kernel_equals_reference(group, until_ns):
     cluster, requests, cost = group
@@ -60,7 +61,7 @@ def test_kernel_equals_reference(group, until_ns):
     assert_equal(fast, plain)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(groups(n_replicas=1))
 def test_one_replica_is_the_engine_alone(group):
     """But that a group notes who waits, and what is held, when a step begins.
@@ -83,7 +84,7 @@ def test_one_replica_is_the_engine_alone(group):
 NOTED = ("n_waiting_requests", "kv_blocks_used")
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(groups())
 def test_all_steps_begin_and_end_together(group):
     """Steps that overlap are one, and nothing of what was asked is lost."""

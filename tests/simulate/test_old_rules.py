@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from examples import examples
+from hypothesis import given, strategies as st
 from reference.simulator import simulate_plainly
 from simulator_strategies import assert_equal, costs, demands, settings_of_old_rules
 
@@ -30,7 +31,7 @@ def config_of(policy, **knobs):
     return replace(engine_config(policy, shared, {}, where="the test"), **knobs)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(settings_of_old_rules(), st.none() | st.integers(0, 1500))
 def test_kernel_equals_reference(run, until_ns):
     config, requests, cost = run
@@ -40,7 +41,7 @@ def test_kernel_equals_reference(run, until_ns):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(settings_of_old_rules(can_abort=False))
 def test_every_request_ends_with_all_its_tokens(run):
     config, requests, cost = run
@@ -62,7 +63,7 @@ def test_every_request_ends_with_all_its_tokens(run):
         assert not np.any((steps.n_prefill_requests > 0) & (steps.n_decode_requests > 0))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.data())
 def test_with_memory_for_all_sarathi_is_what_vllm_does_today(data):
     """Without a cap on a prompt's share of a step the only unfinished prompt is the last admitted.

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from reference.simulator import simulate_plainly
 from simulator_strategies import settings_of_a_run
 
@@ -85,7 +86,7 @@ def test_nobody_asked():
     assert simulation.parts is None
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(settings_of_a_run())
 def test_parts_agree_with_steps_and_requests(run):
     config, requests, cost = run

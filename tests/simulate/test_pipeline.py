@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from examples import examples
+from hypothesis import given, strategies as st
 from reference.simulator import simulate_plainly
 from simulator_strategies import assert_equal, settings_of_a_run
 
@@ -32,7 +33,7 @@ def constant(n_requests, n_tokens, config):
     return simulate(requests, config, linear_cost(launch_s=1e-3))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(settings_of_a_run(), st.sampled_from([2, 3, 4]))
 def test_kernel_equals_reference(run, n_stages):
     config, requests, cost = run

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from examples import examples
+from hypothesis import given, strategies as st
 from scipy import stats
 from simulator_strategies import VLLMS, configs, costs, demands
 
@@ -228,7 +229,7 @@ def busy_runs(draw):
     return config, draw(demands(config, can_abort=False)), draw(costs())
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(busy_runs())
 def test_littles_law(run):
     """Requests in the engine, summed over time by steps, are the times in the engine, summed over requests: to the nanosecond.

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from examples import examples
+from hypothesis import given, strategies as st
 from reference.sglang import SglangScheduler
 from reference.sglang_tree import RadixTree
 from reference.simulator import simulate_plainly
@@ -64,7 +65,7 @@ def run_of(config, requests):
     return fast
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(settings_of_a_run(), st.none() | st.integers(0, 1500))
 def test_kernel_equals_reference(run, until_ns):
     config, requests, cost = run
@@ -115,7 +116,7 @@ def test_kernel_equals_reference_at_size(policy, page_size):
     assert run.steps.n_waiting_requests.max() > 128
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(settings_of_a_run(spare_pages=(2, 3, 10, 100)))
 def test_every_request_is_served(run):
     """Where there is a page more than the longest request needs: SGLang wants it for each."""
@@ -141,7 +142,7 @@ def test_every_request_is_served(run):
         assert np.all(steps.prefill_tokens <= config.chunked_prefill_size)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(settings_of_a_run(spare_pages=(2, 3, 10, 100), can_abort=False, can_stop=False))
 def test_tokens_are_conserved(run):
     """Whoever is never thrown out computes what was not cached of its prompt and each output but the last once, and no more."""
@@ -156,7 +157,7 @@ def test_tokens_are_conserved(run):
     assert (steps.prefill_tokens + steps.n_decode_requests).sum() == needed
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(settings_of_a_run())
 def test_pages_are_never_owned_twice_nor_lost(run):
     config, requests, cost = run

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from examples import examples
 from from_python import from_python
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from reference.simulator import simulate_plainly
 from simulator_strategies import assert_equal, settings_of_a_speculating_run
 
@@ -31,7 +32,7 @@ PLAIN = SchedulerConfig(
 ALL = replace(PLAIN, num_speculative_tokens=3, acceptance_fraction=1.0)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(settings_of_a_speculating_run(), st.none() | st.integers(0, 1500))
 def test_kernel_equals_reference(run, until_ns):
     config, requests, cost = run
@@ -41,7 +42,7 @@ def test_kernel_equals_reference(run, until_ns):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(settings_of_a_speculating_run(can_abort=False))
 def test_every_token_is_delivered_once(run):
     config, requests, cost = run
@@ -178,7 +179,7 @@ def test_what_ifs_share_their_luck():
     assert n_steps[-1] == 1 + 125
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.integers(0, 2**31 - 1),
     st.integers(0, 2**31 - 10),

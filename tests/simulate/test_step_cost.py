@@ -1,8 +1,9 @@
 """Do the plain and the compiled closed form agree to the nanosecond, and does the linear cost say what its terms say?"""
 
 import numpy as np
+from examples import examples
 from from_python import from_python
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from inferometer.simulate.kernel import price
 from inferometer.simulate.kernel.rows import blank
@@ -38,7 +39,7 @@ MIXTURE = linear_cost(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(
     st.integers(0, 64),
     st.integers(0, 512),

@@ -6,7 +6,8 @@ Both simulators, by hand and equal to the nanosecond.
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from examples import examples
+from hypothesis import given, strategies as st
 from reference.simulator import simulate_plainly
 from reference.vllm import Scheduler
 from simulator_strategies import assert_equal, settings_of_a_swapping_run
@@ -42,7 +43,7 @@ TWO = demand([0, 0], [19, 18], [6, 6])
 request 1."""
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(settings_of_a_swapping_run(), st.none() | st.integers(0, 1500))
 def test_kernel_equals_reference(run, until_ns):
     config, requests, cost = run
@@ -52,7 +53,7 @@ def test_kernel_equals_reference(run, until_ns):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(settings_of_a_swapping_run())
 def test_no_block_is_lost_or_owned_twice_here_or_there(run):
     config, requests, cost = run

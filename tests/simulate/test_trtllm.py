@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from examples import examples
+from hypothesis import given, strategies as st
 from reference.simulator import simulate_plainly
 from reference.trtllm import TrtllmScheduler
 from reference.trtllm_chunks import chunk_sizes
@@ -56,7 +57,7 @@ def run_of(config, requests):
     return fast
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(settings_of_a_run(), st.none() | st.integers(0, 1500))
 def test_kernel_equals_reference(run, until_ns):
     config, requests, cost = run
@@ -87,7 +88,7 @@ def test_kernel_equals_reference_at_size(policy, chunking):
     assert (run.requests.n_preemptions.sum() > 0) == (policy == "MAX_UTILIZATION")
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(settings_of_a_run())
 def test_every_request_is_served(run):
     """Nobody waits for ever: the first in the list can always go on, whatever the others hold."""
@@ -111,7 +112,7 @@ def test_every_request_is_served(run):
         assert not table.n_preemptions.any()
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(settings_of_a_run(can_abort=False, can_stop=False))
 def test_tokens_are_conserved(run):
     """Whoever is never paused computes its prompt and each output but the last once, and no more."""
@@ -125,7 +126,7 @@ def test_tokens_are_conserved(run):
     assert (steps.prefill_tokens + steps.n_decode_requests).sum() == needed
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(settings_of_a_run())
 def test_blocks_are_never_lost(run):
     config, requests, cost = run

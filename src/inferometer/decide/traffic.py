@@ -56,11 +56,21 @@ def plan_at(spec: types.WorkloadSpec, load: float, n_requests: int) -> RequestPl
     return replay.draw_workload(at_load(spec, load, n_requests)).plan
 
 
-@lru_cache(maxsize=8)
 def _unit_plan(spec: types.WorkloadSpec, n_requests: int) -> RequestPlan:
     """At one request per second: other rates stretch the same pattern."""
     if isinstance(spec.replay, types.TraceSource):
-        n_requests = min(n_requests, replay.draw_workload(spec).plan.n_requests)
+        n_requests = min(n_requests, _n_recorded(spec))
+    return _unit_plan_of(spec, n_requests)
+
+
+@lru_cache(maxsize=8)
+def _n_recorded(spec: types.WorkloadSpec) -> int:
+    """The number of requests of a trace, whose file may take seconds to read."""
+    return replay.draw_workload(spec).plan.n_requests
+
+
+@lru_cache(maxsize=8)
+def _unit_plan_of(spec: types.WorkloadSpec, n_requests: int) -> RequestPlan:
     return replay.draw_workload(at_load(spec, 1.0, n_requests)).plan
 
 

@@ -4,6 +4,7 @@ A class lists the fields of a row with their widths in memory. In compiled code 
 in Python a row is numpy's, and has them by name.
 """
 
+from functools import cache
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar, cast, get_type_hints, overload
 
 import numpy as np
@@ -60,14 +61,15 @@ class RowsOfBatches(np.ndarray[Any, np.dtype[Any]], Generic[Kind]):
 
 def blank(n_rows: int, kind: type[Kind]) -> Rows[Kind]:
     """An array of such rows, in which all is 0."""
-    return cast("Rows[Kind]", np.zeros(n_rows, _dtype_of(kind)))
+    return cast("Rows[Kind]", np.zeros(n_rows, _dtype_of(cast("type", kind))))
 
 
 def blank_of_batches(n_batches: int, n_rows: int, kind: type[Kind]) -> RowsOfBatches[Kind]:
     """The same for each batch that may be in flight."""
-    return cast("RowsOfBatches[Kind]", np.zeros((n_batches, n_rows), _dtype_of(kind)))
+    return cast("RowsOfBatches[Kind]", np.zeros((n_batches, n_rows), _dtype_of(cast("type", kind))))
 
 
+@cache
 def _dtype_of(kind: type) -> np.dtype[Any]:
     hints = get_type_hints(kind, include_extras=True)
     return np.dtype([(name, hint.__metadata__[0]) for name, hint in hints.items()], align=True)
