@@ -46,7 +46,8 @@ _IN_STEP: Final = frozenset({"sglang"})
 requests began together end together, and their TTFT is that of a whole wave. Others mix prompts
 and tokens in a step, and what varies in a real server spreads their users: NVIDIA's rows of vLLM
 and TensorRT-LLM have a third of a wave's TTFT at 64 users. The spread is simulated as that of
-InferenceX's lengths, and the statistic that follows the rows best is then the mean."""
+InferenceX's lengths, and the statistic that follows the rows best is then the mean. Rows that name
+their statistic are taken as they are stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,8 +288,8 @@ def _load_of(points: PublishedPointTable, index: int, model: ModelSpec) -> Publi
     rate = float(points.device_output_tokens_per_s[index])
     lengths = int(points.prompt_tokens[index]), int(points.output_tokens[index])
     framework = _FRAMEWORKS.get(framework, framework)
-    is_spread = lengths in DRAWN_LENGTHS or framework not in _IN_STEP
     is_named = math.isnan(float(points.ttft_unnamed_s[index]))
+    is_spread = lengths in DRAWN_LENGTHS or not (is_named or framework in _IN_STEP)
     plan = _plan_of(points, index)
     return PublishedLoad(
         label=f"{points.source_file[index]} row {points.row[index]}",
