@@ -5,6 +5,10 @@ a title is a recording of something that differs from run to run, and is not rep
 """
 
 import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +43,48 @@ def commands(page: Path) -> list[str]:
         for line in block.text.replace("\\\n", " ").splitlines()
     ]
     return [line for line in lines if line.startswith("inferometer ")]
+
+
+def files_of(page: Path) -> dict[str, str]:
+    """The files that a page shows in full, by name: blocks titled ``title="NAME.csv"``."""
+    titles = [(re.fullmatch(r'title="([\w.-]+\.\w+)"', one.title), one) for one in blocks(page)]
+    return {found[1]: one.text for found, one in titles if found is not None}
+
+
+RECORDED = ROOT / "tests" / "fit" / "data" / "qwen2.5-0.5b-float32"
+"""The run that the pages call runs/example."""
+
+
+def furnish(folder: Path, files: Mapping[str, str]) -> None:
+    """Put what the commands of a page read into the folder where they run."""
+    shutil.copytree(RECORDED, folder / "runs" / "example")
+    for name, text in files.items():
+        (folder / name).write_text(text.lstrip())
+
+
+def printed_by(
+    command: str, run: Callable[..., subprocess.CompletedProcess[str]], folder: Path
+) -> str:
+    """What a command prints; it may end in ``| grep [-E] [-i] PATTERN`` and ``| head -N`` or ``| tail -N``."""
+    words = list[list[str]]([[]])
+    for word in shlex.split(command):
+        if word == "|":
+            words.append([])
+        else:
+            words[-1].append(word)
+    outcome = run(*words[0][1:], folder=folder)
+    assert outcome.returncode in {0, 10, 11}, f"{command}\n{outcome.stderr}"
+    lines = [line.rstrip() for line in outcome.stdout.splitlines()]
+    for name, *arguments in words[1:]:
+        if name == "grep":
+            *options, pattern = arguments
+            flags = re.IGNORECASE if any("i" in one for one in options) else 0
+            found = re.compile(pattern, flags)
+            lines = [line for line in lines if found.search(line)]
+        else:
+            count = int(arguments[0].removeprefix("-"))
+            lines = {"head": lines[:count], "tail": lines[-count:]}[name]
+    return "".join(f"{line}\n" for line in lines)
 
 
 class Transcript(NamedTuple):

@@ -6,36 +6,35 @@
 import math
 import os
 import re
-import shlex
-import shutil
 
 import pytest
 from command_line import run
 
 import pages
 
-RECORDED = pages.ROOT / "tests" / "fit" / "data" / "qwen2.5-0.5b-float32"
-"""The run that the pages call runs/example."""
+COVERAGE = pages.ROOT / "docs" / "coverage.md"
+FAST = re.compile(r"inferometer (predict|sweep|show|catalog|study (?!policies|concurrency))")
+"""Commands of that page that take a fraction of a second."""
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 TOLERANCE_RATIO = 0.02
 """What another linear algebra library changes in a fit."""
+
+
+def is_fast(one):
+    return one.page == pages.README or (
+        one.page == COVERAGE and FAST.match(one.command) is not None
+    )
+
+
 PARAMETERS = [
     pytest.param(
         one,
         id=f"{one.page.stem}: {one.command}",
-        marks=[] if one.page == pages.README else pytest.mark.slow,
+        marks=[] if is_fast(one) else pytest.mark.slow,
     )
     for page in pages.PAGES
     for one in pages.transcripts(page)
 ]
-
-
-def printed_by(command, folder):
-    line, _, head = command.partition(" | head -")
-    outcome = run(*shlex.split(line)[1:], folder=folder)
-    assert outcome.returncode in {0, 10, 11}, outcome.stderr
-    lines = [line.rstrip() for line in outcome.stdout.splitlines()]
-    return "".join(f"{line}\n" for line in lines[: int(head) if head else None])
 
 
 def without_numbers(text):
@@ -44,8 +43,8 @@ def without_numbers(text):
 
 @pytest.mark.parametrize("shown", PARAMETERS)
 def test_pages_show_what_is_printed(shown, tmp_path):
-    shutil.copytree(RECORDED, tmp_path / "runs" / "example")
-    printed = printed_by(shown.command, tmp_path)
+    pages.furnish(tmp_path, pages.files_of(shown.page))
+    printed = pages.printed_by(shown.command, run, tmp_path)
     if os.environ.get("INFEROMETER_ACCEPT_GOLDEN"):
         before, now = (f"$ {shown.command}\n{text}" for text in (shown.printed, printed))
         shown.page.write_text(shown.page.read_text().replace(before, now))
