@@ -8,6 +8,8 @@ import pytest
 from inferometer.inputs.types import SweepPoint
 from inferometer.records import tables
 from inferometer.records.noise import noise_cautions, noise_of
+from inferometer.records.summaries import summarise_points
+from inferometer.records.sweep_columns import SweepRow, column_texts
 from inferometer.records.types import CeilingTable
 
 POINTS = [SweepPoint(prompt_tokens=128 * (i + 1), batch_size=1, gen_tokens=9) for i in range(6)]
@@ -95,3 +97,33 @@ def test_few_repetitions(make_run):
 
 def test_nothing_measured_is_not_noisy(make_run):
     assert noise_cautions(make_run({POINTS[0]: ([], [])})) == ()
+
+
+def test_points_too_short_for_telemetry_are_named(make_run):
+    """A repetition of 0.2 s and more has four samples; one of 0.11 s has two."""
+
+    def with_power(durations_s):
+        times = {
+            point: ([duration_s / 2] * 7, [duration_s / 2] * 7)
+            for point, duration_s in zip(POINTS, durations_s, strict=False)
+        }
+        run = make_run(times)
+        n = len(run.sweep.point_index)
+        powered = run.sweep._replace(power_watt=np.full(n, 300.0), energy_joule=np.full(n, 30.0))
+        return replace(run, sweep=powered)
+
+    assert "SHORT_FOR_TELEMETRY" not in codes(with_power([0.3, 0.4]))
+    (caution,) = [
+        one for one in noise_cautions(with_power([0.11, 0.4])) if one.code == "SHORT_FOR_TELEMETRY"
+    ]
+    assert "1 of 2 points" in caution.text
+    powered = with_power([0.4])
+    (summary,) = summarise_points(powered)
+    assert summary.power_watt.value == 300
+    assert summary.energy_joule_per_token.value == pytest.approx(30 / 9)
+    column = column_texts(SweepRow(summary=summary))
+    assert (column["power_w"], column["tok_s_per_w"], column["output_tok_s"]) == (
+        "300",
+        "0.3",
+        "22.5",
+    )

@@ -39,6 +39,7 @@ def test_medians_rates_and_intervals(make_run):
     assert summary.prefill_tokens_per_s.value == pytest.approx(400 / 0.2)
     assert summary.decode_tokens_per_s.value == pytest.approx(4 * 10 / 1.0)
     assert summary.total_tokens_per_s.value == pytest.approx((400 + 44) / 1.2)
+    assert summary.output_tokens_per_s.value == pytest.approx(44 / 1.2), "over the whole time"
     assert summary.reserved_bytes is None
     assert summary.energy_joule is None
     assert summary.read_bytes_per_s is None

@@ -78,12 +78,15 @@ def point(label, prompt, batch, prefill_ms, reserved_mb, step_ms, *, n=7, flags=
         decode_step_s=estimate(step_s, 0.015, n),
         prefill_tokens_per_s=estimate(prompt * batch / prefill_s, 0.03, n),
         decode_tokens_per_s=estimate(batch / step_s, 0.015, n),
+        output_tokens_per_s=estimate(batch * 32 / (prefill_s + 32 * step_s), 0.02, n),
         total_tokens_per_s=estimate(batch * (prompt + 32) / (prefill_s + 32 * step_s), 0.02, n),
         reserved_bytes=estimate(reserved_mb * 1e6, 0.0, n),
         allocated_bytes=estimate(reserved_mb * 0.94e6, 0.0, n),
         device_fraction=estimate(0.61, 0.05, n),
         cpu_fraction=None,
         energy_joule=estimate(2.6, 0.05, n),
+        power_watt=estimate(2.6 / (prefill_s + 32 * step_s), 0.05, n),
+        energy_joule_per_token=estimate(2.6 / batch / 32, 0.05, n),
         mbu_fraction=estimate(read_bytes / step_s / 580e9, 0.02, n),
         mfu_fraction=estimate(flop / prefill_s / 88e12, 0.03, n),
         mbu_datasheet_fraction=estimate(read_bytes / step_s / 672e9, 0.02, n),
@@ -100,6 +103,7 @@ def out_of_memory(label, prompt, batch):
     names = [
         "ttft_s", "tpot_s", "decode_step_s", "prefill_tokens_per_s", "decode_tokens_per_s", "total_tokens_per_s",
         "reserved_bytes", "allocated_bytes", "device_fraction", "cpu_fraction", "energy_joule", "mbu_fraction", "mfu_fraction",
+        "power_watt", "energy_joule_per_token", "output_tokens_per_s",
         "mbu_datasheet_fraction", "mfu_datasheet_fraction", "predicted_decode_step_s", "predicted_ttft_s", "decode_limited_by",
         "prefill_limited_by",
     ]  # fmt: skip

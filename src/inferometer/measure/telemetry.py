@@ -16,8 +16,9 @@ import numpy as np
 import psutil
 
 from inferometer.measure.nvml import NvmlDevices
+from inferometer.records.noise import TELEMETRY_INTERVAL_S
 
-INTERVAL_S: Final = 0.05
+INTERVAL_S: Final = TELEMETRY_INTERVAL_S
 _FAMILY_EVERY: Final = 20
 """Samples between two looks for new child processes: that search reads all of /proc."""
 _PATIENCE_SAMPLES: Final = 4

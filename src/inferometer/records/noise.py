@@ -107,6 +107,7 @@ def noise_cautions(run: Run) -> tuple[Caution, ...]:
         _spread_caution(points),
         _correlation_caution(noise),
         _repeats_caution(points, run.manifest.origin),
+        _telemetry_caution(points),
     ]
     return tuple(caution for caution in cautions if caution is not None)
 
@@ -216,3 +217,28 @@ def _repeats_caution(points: list[PointRepetitions], origin: Origin) -> Caution 
         else f"--reps {needed} or more"
     )
     return Caution(code="FEW_REPETITIONS", text=text, remedy=remedy)
+
+
+TELEMETRY_INTERVAL_S: Final = 0.05
+"""Between two samples of power and utilisation (``measure.telemetry``)."""
+_LEAST_TELEMETRY: Final = 4
+"""Samples in a repetition below which their mean says little of it."""
+
+
+def _telemetry_caution(points: list[PointRepetitions]) -> Caution | None:
+    sampled = [
+        point
+        for point in points
+        if not np.isnan([*point.device_fraction, *point.energy_joule, *point.power_watt]).all()
+    ]
+    least_s = _LEAST_TELEMETRY * TELEMETRY_INTERVAL_S
+    short = [point for point in sampled if float(np.median(point.total_s)) < least_s]
+    if not short:
+        return None
+    text = (
+        f"repetitions of {len(short)} of {len(sampled)} points take less than {least_s:g} s,"
+        f" {_LEAST_TELEMETRY} samples of power and utilisation: theirs are rough"
+    )
+    return Caution(
+        code="SHORT_FOR_TELEMETRY", text=text, remedy="--gen-tokens 256, or larger batches"
+    )

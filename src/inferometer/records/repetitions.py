@@ -44,6 +44,7 @@ class PointRepetitions:
     cpu_fraction: F64
     device_fraction: F64
     energy_joule: F64
+    power_watt: F64
 
     @property
     def n_reps(self) -> int:
@@ -71,6 +72,12 @@ class PointRepetitions:
     def total_tokens_per_s(self) -> F64:
         """(batch · prompt + batch · generated) / (prefill + decode)."""
         n_tokens = self.point.batch_size * (self.point.prompt_tokens + self.point.gen_tokens)
+        return _per(np.full(self.n_reps, float(n_tokens)), self.total_s)
+
+    @property
+    def output_tokens_per_s(self) -> F64:
+        """Batch · generated / (prefill + decode): output tokens over the whole time."""
+        n_tokens = self.point.batch_size * self.point.gen_tokens
         return _per(np.full(self.n_reps, float(n_tokens)), self.total_s)
 
     def at_speed(self, speed_ratio: F64) -> "PointRepetitions":
@@ -122,6 +129,7 @@ def _point(sweep: SweepTable, point_index: int, steps: "_DecodeSteps") -> PointR
         cpu_fraction=kept.cpu_fraction,
         device_fraction=kept.device_fraction,
         energy_joule=kept.energy_joule,
+        power_watt=kept.power_watt,
     )
 
 

@@ -55,6 +55,8 @@ class PointSummary:
     """Prompt tokens of the batch / ``prefill_s``."""
     decode_tokens_per_s: Estimate | None
     """Output tokens of the decode steps / decode time: batch / ``tpot_s``."""
+    output_tokens_per_s: Estimate | None
+    """Batch · generated / (prefill + decode): output tokens over the whole time."""
     total_tokens_per_s: Estimate | None
     """(batch · prompt + batch · generated) / (prefill + decode): input and output tokens."""
     reserved_bytes: Estimate | None
@@ -67,6 +69,10 @@ class PointSummary:
     device_fraction: Estimate | None
     energy_joule: Estimate | None
     """Of one repetition: the whole batch, prefill and decode."""
+    power_watt: Estimate | None
+    """Mean over a repetition."""
+    energy_joule_per_token: Estimate | None
+    """Of output; its inverse is output tokens per second and watt."""
     prefill_spread_ratio: float | None
     """Robust relative spread between the repetitions (1.4826 · MAD / median)."""
     decode_spread_ratio: float | None
@@ -106,6 +112,7 @@ def _summarise(
         ttft_s=prefill_s,
         prefill_tokens_per_s=None if prefill_s is None else prefill_s.inverted(n_prompt_tokens),
         decode_tokens_per_s=None if tpot_s is None else tpot_s.inverted(batch),
+        output_tokens_per_s=median_estimate(point.output_tokens_per_s),
         total_tokens_per_s=median_estimate(point.total_tokens_per_s),
         reserved_bytes=median_estimate(point.reserved_bytes),
         allocated_bytes=median_estimate(point.allocated_bytes),
@@ -114,6 +121,10 @@ def _summarise(
         cpu_fraction=median_estimate(point.cpu_fraction),
         device_fraction=median_estimate(point.device_fraction),
         energy_joule=median_estimate(point.energy_joule),
+        power_watt=median_estimate(point.power_watt),
+        energy_joule_per_token=median_estimate(
+            point.energy_joule / (batch * point.point.gen_tokens)
+        ),
         prefill_spread_ratio=relative_spread_ratio(point.prefill_s),
         decode_spread_ratio=relative_spread_ratio(point.decode_step_s),
     )

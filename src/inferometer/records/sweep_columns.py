@@ -69,6 +69,12 @@ def column_texts(row: SweepRow) -> dict[str, str]:
         "mfu_low": _end(row.mfu_fraction, 1, _low),
         "mfu_high": _end(row.mfu_fraction, 1, _high),
         "n_reps": str(summary.n_reps),
+        "output_tok_s": _value(summary.output_tokens_per_s),
+        "cpu": _value(summary.cpu_fraction),
+        "device": _value(summary.device_fraction),
+        "power_w": _value(summary.power_watt),
+        "energy_j": _value(summary.energy_joule),
+        "tok_s_per_w": _value(_inverse(summary.energy_joule_per_token)),
     }
 
 
@@ -92,6 +98,11 @@ def write_sweep_csv(path: Path, rows: Iterable[SweepRow]) -> None:
 
 def _value(estimate: Estimate | None, factor_ratio: float = 1.0) -> str:
     return "" if estimate is None else f"{estimate.value * factor_ratio:.6g}"
+
+
+def _inverse(energy_joule_per_token: Estimate | None) -> Estimate | None:
+    """Output tokens per second and watt: one over the energy of a token."""
+    return None if energy_joule_per_token is None else energy_joule_per_token.inverted(1)
 
 
 def _end(

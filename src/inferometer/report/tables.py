@@ -8,6 +8,7 @@ from inferometer.report.views import SweepReportView
 from inferometer.units import format_fraction, format_number
 
 MS_PER_S: Final = 1e3
+PERCENT: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,11 @@ DEFINITIONS: Final = (
         "output tokens of the whole batch per second of decode: batch ÷ TPOT.",
     ),
     (
+        "Output tok/s, whole time",
+        "output_tokens_per_s",
+        "output tokens of the whole batch per second of prefill and decode together.",
+    ),
+    (
         "Total tok/s",
         "total_tokens_per_s",
         "input and output tokens of the whole batch per second of prefill and decode together.",
@@ -69,6 +75,11 @@ DEFINITIONS: Final = (
             "FLOP of a step ÷ step time ÷ FLOP/s of a matmul in this number format, measured around"
             " the point."
         ),
+    ),
+    (
+        "Device %, W, tok/s/W",
+        "energy_joule_per_token",
+        "the driver's utilisation and power, means of a repetition; output tokens ÷ its energy.",
     ),
     (
         "Reserved memory",
@@ -117,7 +128,18 @@ def points_table(view: SweepReportView) -> TextTable | None:
             estimate_cell(row.predicted_decode_step_s, MS_PER_S) for row in view.points
         ],
         "output tok/s": [estimate_cell(row.decode_tokens_per_s) for row in view.points],
+        "output tok/s, whole time": [estimate_cell(row.output_tokens_per_s) for row in view.points],
         "total tok/s": [estimate_cell(row.total_tokens_per_s) for row in view.points],
+        "device %": [estimate_cell(row.device_fraction, PERCENT) for row in view.points],
+        "W": [estimate_cell(row.power_watt) for row in view.points],
+        "tok/s/W": [
+            estimate_cell(
+                None
+                if row.energy_joule_per_token is None
+                else row.energy_joule_per_token.inverted(1)
+            )
+            for row in view.points
+        ],
         "n": [str(row.n_reps) for row in view.points],
         "limited by (decode)": [row.decode_limited_by or ABSENT_TEXT for row in view.points],
         "flags": [

@@ -46,7 +46,9 @@ class PointRow:
     compared with it."""
     prefill_tokens_per_s: Estimate | None
     decode_tokens_per_s: Estimate | None
-    """Output tokens per second of the whole batch."""
+    """Output tokens per second of the whole batch, while it decodes."""
+    output_tokens_per_s: Estimate | None
+    """Output tokens per second of prefill and decode together."""
     total_tokens_per_s: Estimate | None
     """Input and output tokens per second."""
     reserved_bytes: Estimate | None
@@ -54,6 +56,8 @@ class PointRow:
     device_fraction: Estimate | None
     cpu_fraction: Estimate | None
     energy_joule: Estimate | None
+    power_watt: Estimate | None
+    energy_joule_per_token: Estimate | None
     mbu_fraction: Estimate | None
     """Of decode, against the bandwidth measured around this point."""
     mfu_fraction: Estimate | None

@@ -23,7 +23,7 @@ from inferometer.report.charts.roofline import roofline_chart
 from inferometer.report.charts.slots import slots_chart
 from inferometer.report.charts.tails import tails_chart
 from inferometer.report.charts.time_parts import decode_time_chart, prefill_time_chart
-from inferometer.report.charts.utilisation import utilisation_chart
+from inferometer.report.charts.utilisation import energy_chart, utilisation_chart
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.views import SweepReportView
 
@@ -41,6 +41,7 @@ CHARTS: Final[tuple[ChartBuilder, ...]] = (
     decode_time_chart,
     prefill_time_chart,
     memory_chart,
+    energy_chart,
     predicted_chart,
     ceilings_chart,
 )

@@ -50,6 +50,51 @@ def utilisation_chart(view: SweepReportView) -> Chart | None:
     )
 
 
+def energy_chart(view: SweepReportView) -> Chart | None:
+    """Output tokens per second and watt of each point, with its power and energy in the table."""
+    points = [
+        (label, point, point.energy_joule_per_token.inverted(1))
+        for label, point in labelled(view.points)
+        if point.energy_joule_per_token is not None
+    ]
+    if not points:
+        return None
+    name = "output tokens per second and watt"
+    shown = points[:MAX_ROWS]
+    boxes = Boxes(
+        boxes=[box_of(row, 0, rate.value) for row, (_, _, rate) in enumerate(shown)],
+        name=name,
+        colour="c0",
+        tips=[tip((label, ""), (name, estimate_cell(rate))) for label, _, rate in shown],
+    )
+    best = max(points, key=lambda point: point[2].value)
+    return Chart(
+        chart_id="energy",
+        title="Output tokens for the power",
+        finding=f"{best[0]} yields the most: {format_number(best[2].value)} tok/s/W.",
+        plots=(
+            rows_plot(
+                [label for label, _, _ in shown],
+                Axis(title="output tok/s/W", has_zero=True),
+                [boxes],
+                statistic_text(rate for _, _, rate in points),
+                n_all=len(points),
+            ),
+        ),
+        header=("point", "device %", "W", "J of a batch", "output tok/s/W"),
+        rows=tuple(
+            (
+                label,
+                estimate_cell(point.device_fraction, PERCENT),
+                estimate_cell(point.power_watt),
+                estimate_cell(point.energy_joule),
+                estimate_cell(rate),
+            )
+            for label, point, rate in points
+        ),
+    )
+
+
 def _marks(points: Sequence[tuple[str, PointRow]]) -> list[Mark]:
     """A pair of bars for each point, and their intervals."""
     marks: list[Mark] = [Boxes(boxes=[(0, 100, 0, 0)])]
