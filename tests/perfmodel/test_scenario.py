@@ -1,5 +1,6 @@
 """Does 2:4 sparsity save what its format saves, and how near does that come to what was measured?"""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,16 +12,24 @@ from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.datasheet import predict_scenario
 from inferometer.perfmodel.scenario import (
+    LIKELY,
     Scenario,
     Speculation,
     expected_tokens,
+    phases_at,
     sparse_work,
     verification_shape,
     walltime_ratio,
 )
 from inferometer.perfmodel.types import decode_shape
 from inferometer.perfmodel.weights import linears, stored_weight_bits, weight_bytes
-from inferometer.perfmodel.whatif import newly_fits_on, what_if, with_sparsity
+from inferometer.perfmodel.whatif import (
+    newly_fits_on,
+    what_if,
+    with_sparsity,
+    with_unfused_kernels,
+    without_kv_cache,
+)
 from inferometer.perfmodel.work import step_work
 
 
@@ -165,3 +174,21 @@ def test_the_verification_visits_the_pairs_of_the_plain_steps():
 def test_impossible_speculation_is_refused(k, acceptance, cost):
     with pytest.raises(SpecError, match="speculation"):
         speculation(k, acceptance, cost)
+
+
+def test_without_a_cache_a_token_is_a_prefill_and_unfused_kernels_add_their_time():
+    before = Scenario(
+        model=find_model("llama-2-7b"),
+        engine=EngineSpec(dtype="float16"),
+        hardware=find_hardware("a100_80gb_sxm"),
+        batch_size=2,
+        prompt_tokens=100,
+        output_tokens=200,
+    )
+    again = phases_at(without_kv_cache(before).scenario, LIKELY)
+    whole = phases_at(replace(before, prompt_tokens=before.mean_context_tokens), LIKELY)
+    assert again.tpot_s == pytest.approx(whole.ttft_s), "the mean token computes the mean context"
+    assert again.ttft_s == phases_at(before, LIKELY).ttft_s
+    eager = phases_at(with_unfused_kernels(before).scenario, LIKELY)
+    added_s = 26 * 2.8e-6 * 32
+    assert eager.tpot_s - phases_at(before, LIKELY).tpot_s == pytest.approx(added_s)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inferometer.records.curves import Curve, growth, jumps, knee, peak, share
+from inferometer.records.curves import Curve, cheapest, growth, jumps, knee, peak, share
 
 X = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
@@ -90,3 +90,13 @@ def test_only_a_jump_is_called_one() -> None:
     assert found is not None
     assert "3.0x between batch 4 and 8" in found.sentence
     assert jumps(_curve([1, 1.5, 2.2, 3.2, 4.7, 6.9])) is None
+
+
+def test_where_a_unit_is_cheapest():
+    fixed = Curve((1.0, 2.0, 4.0, 8.0), (10.0, 5.0, 4.0, 6.0), "prompt", "a token's time")
+    found = cheapest(fixed)
+    assert "least at prompt 4 (2.5x less than at 1)" in found.sentence
+    assert "longer makes it no cheaper (1.5x at 8)" in found.sentence
+    falling = cheapest(fixed._replace(y=(8.0, 4.0, 2.0, 1.0)))
+    assert "falls all the way" in falling.sentence
+    assert cheapest(fixed._replace(x=(1.0, 2.0, 3.0, 3.5))) is None, "too short to say"

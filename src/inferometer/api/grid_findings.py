@@ -1,13 +1,17 @@
 """What do the points of a grid say in words?"""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
+
+import numpy as np
 
 from inferometer.api.grid import Axis, GridPoint, Value
+from inferometer.inputs import catalog
 from inferometer.records import curves
 from inferometer.records.curves import Curve, CurveFinding, Rule
 from inferometer.units import format_duration, format_number
 
+T = TypeVar("T")
 _X_NAMES: Final = {"prompt": "prompt", "batch": "batch", "tp": "TP", "concurrency": "users",
                    "rate": "rate", "output": "output"}  # fmt: skip
 _MOST_CURVES: Final = 2
@@ -45,7 +49,9 @@ _PREDICT_RULES: Final[tuple[tuple[str, str, str, tuple[Rule, ...]], ...]] = (
     ("prompt", "ttft_s", "TTFT", (curves.growth,)),
     ("prompt", "tpot_s", "TPOT", (curves.growth,)),
     ("prompt", "total_tokens_per_s", "total throughput", (curves.peak,)),
+    ("prompt", "memory_bytes", "memory", (curves.growth,)),
     ("batch", "ttft_s", "TTFT", (curves.growth,)),
+    ("batch", "memory_bytes", "memory", (curves.growth,)),
     ("batch", "tpot_s", "TPOT", (curves.growth,)),
     ("batch", "decode_tokens_per_s", "decode throughput", (curves.knee, curves.peak)),
     ("tp", "ttft_s", "TTFT", (curves.growth,)),
@@ -78,7 +84,7 @@ def _by_rules(
     ]
 
 
-def _ends(found: list[Curve]) -> list[Curve]:
+def _ends(found: list[T]) -> list[T]:
     """The first and the last of many curves: a sentence for each of them would not be read."""
     return found if len(found) <= _MOST_CURVES else [found[0], found[-1]]
 
@@ -95,7 +101,91 @@ def predict_findings(
                 for curve in _ends(_prefill_shares(axes, points, axis))
                 if (finding := curves.share(curve)) is not None
             ]
-    return (*found, *_same_tokens(axes, points), *_best(axes, points), *_fits(points))
+    return (
+        *found,
+        *_prompt_tokens(axes, points),
+        *_what_ends_the_gain(axes, points),
+        *_same_tokens(axes, points),
+        *_best(axes, points),
+        *_what_orders_devices(axes, points),
+        *_fits(points),
+    )
+
+
+def _prompt_tokens(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
+    """Is there a length from which on a prompt token takes longer?"""
+    found = [
+        curves.cheapest(
+            curve._replace(y=tuple(y / x for x, y in zip(curve.x, curve.y, strict=True)))
+        )
+        for axis in axes
+        if axis.name == "prompt"
+        for curve in _ends(
+            curves_over(axes, points, axis, "ttft_s", "prefill time of a prompt token")
+        )
+    ]
+    return [one for one in found if one is not None]
+
+
+def _what_ends_the_gain(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
+    """The knee of each curve over batch beside the largest batch that the memory holds."""
+    found = list[CurveFinding]()
+    for axis in axes:
+        if axis.name != "batch":
+            continue
+        rates = curves_over(axes, points, axis, "decode_tokens_per_s", "decode throughput")
+        largest = curves_over(axes, points, axis, "largest_batch_sequences", "largest batch")
+        for rate, most in _ends(list(zip(rates, largest, strict=True))):
+            knee, room = curves.knee_at(rate), most.y[-1]
+            if knee is None and room > rate.x[-1]:
+                continue
+            text = (
+                f"The memory holds {format_number(room)} at once, and the knee is at"
+                f" {format_number(knee)}{rate.held}: bandwidth and compute end the gain, not"
+                " capacity."
+                if knee is not None and knee <= room
+                else f"The memory holds {format_number(room)} at once, before any"
+                f" knee{rate.held}: capacity ends the gain."
+            )
+            found.append(CurveFinding(code="KNEE_OR_MEMORY", sentence=text))
+    return found
+
+
+_LEAST_DEVICES: Final = 4
+
+
+def _what_orders_devices(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
+    """Does bandwidth or peak compute order devices by the speed of decode, and of prefill?"""
+    known = [
+        point for point in points if point.numbers.get("tpot_s") and "hardware" in point.values
+    ]
+    ids = dict.fromkeys(str(point.values["hardware"]) for point in known)
+    if len(ids) < _LEAST_DEVICES or len(axes) > 1 or "this" in ids:
+        return []
+    devices = [catalog.find_hardware(one) for one in ids]
+    peaks = [one.peak_flop_per_s("bfloat16") or one.peak_flop_per_s("float16") for one in devices]
+    bandwidths = [one.memory_bytes_per_s.value for one in devices]
+    computes = [0.0 if peak is None else peak.value for peak in peaks]
+    shown = list[str]()
+    for name, number in (("decode", "tpot_s"), ("prefill", "ttft_s")):
+        speeds = [1 / _value(point, number) for point in known]
+        by_bytes, by_flop = (_rank_correlation(speeds, one) for one in (bandwidths, computes))
+        better, worse = ("bandwidth", by_bytes), ("peak FLOP/s", by_flop)
+        if by_flop > by_bytes:
+            better, worse = worse, better
+        shown.append(
+            f"{name} follows {better[0]} (rank correlation {better[1]:.2f}; {worse[0]} {worse[1]:.2f})"
+        )
+    text = f"Over {len(ids)} devices the speed of {shown[0]}, that of {shown[1]}."
+    return [CurveFinding(code="DEVICES", sentence=text)]
+
+
+def _rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
+    """Spearman's, ties in order."""
+    ranks = [
+        np.argsort(np.argsort(values, kind="stable"), kind="stable") for values in (one, other)
+    ]
+    return float(np.asarray(np.corrcoef(ranks))[0, 1])
 
 
 def _prefill_shares(axes: tuple[Axis, ...], points: Sequence[GridPoint], axis: Axis) -> list[Curve]:

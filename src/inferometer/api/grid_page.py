@@ -20,6 +20,7 @@ _SUFFIXES: Final[tuple[tuple[str, str, Callable[[float], str]], ...]] = (
     ("_bytes", "", format_bytes),
     ("_fraction", "", format_fraction),
     ("_users", " users", format_number),
+    ("_sequences", "", format_number),
     ("_s", "", format_duration),
 )
 _WITH_INTERVAL: Final = (

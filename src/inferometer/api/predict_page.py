@@ -5,9 +5,15 @@ from typing import Final
 
 from inferometer import __version__
 from inferometer.api.prediction import PredictAnswer, WhatIfRow
-from inferometer.perfmodel.datasheet import LAUNCH_CAUTION, DatasheetPrediction, PhaseAnswer
+from inferometer.perfmodel.datasheet import (
+    LAUNCH_CAUTION,
+    DatasheetPrediction,
+    PhaseAnswer,
+    sheet_at,
+)
 from inferometer.perfmodel.memory import how_it_fits
 from inferometer.records.types import Caution
+from inferometer.report.cells import reading_text
 from inferometer.report.charts.bounds import PhaseBounds, bounds_chart
 from inferometer.report.page import (
     Chip,
@@ -53,11 +59,7 @@ def predict_page(answer: PredictAnswer) -> Page:
     return Page(
         title=_title(answer),
         subtitle=_subtitle(answer),
-        chips=(
-            Chip(verdict="fits", text="fits in memory")
-            if memory.fits
-            else Chip(verdict="missed", text=_too_much(sheet)),
-        ),
+        chips=(_chip(sheet),),
         numbers=_numbers(answer),
         chart=chart,
         lines=lines_of(
@@ -96,6 +98,12 @@ def predict_page(answer: PredictAnswer) -> Page:
     )
 
 
+def _chip(sheet: DatasheetPrediction) -> Chip:
+    if sheet.sizes.memory.fits:
+        return Chip(verdict="fits", text="fits in memory")
+    return Chip(verdict="missed", text=_too_much(sheet))
+
+
 def _title(answer: PredictAnswer) -> str:
     """Whether it fits, and if so how fast it is: the sentence that was asked for."""
     scenario = answer.datasheet.scenario
@@ -127,14 +135,18 @@ def _too_much(sheet: DatasheetPrediction) -> str:
 
 def _numbers(answer: PredictAnswer) -> tuple[Number, ...]:
     ttft_s, tpot_s, decode = _answered(answer)
-    speeds, costs = answer.datasheet.speeds, answer.datasheet.costs
+    sheet = _answered_sheet(answer)
+    speeds, costs = sheet.speeds, sheet.costs
     used = (
         () if answer.fitted else rate_number("MBU of decode", speeds.mbu_fraction.scaled(100), "%")
     )
+    per_user = speeds.tokens_per_s_per_user
     price = "" if costs.price is None else f"at {format_number(costs.price.usd_per_hour)} $/h"
     return (
         *duration_number("TTFT", ttft_s),
         *duration_number("TPOT", tpot_s),
+        *duration_number("E2E", _e2e_s(sheet)),
+        *rate_number("per user", per_user, "tok/s", note=reading_text(per_user.value)),
         *rate_number("output, decoding", decode, "tok/s"),
         *used,
         *rate_number("cost of 1M output tok", costs.usd_per_million_tokens, "$", note=price),
@@ -197,8 +209,22 @@ def _answered(answer: PredictAnswer) -> tuple[Estimate, Estimate, Estimate]:
     return said.ttft_s, said.tpot_s, said.decode_tokens_per_s
 
 
+def _answered_sheet(answer: PredictAnswer) -> DatasheetPrediction:
+    """Rates and costs of the latencies that are answered, the fit's where there is one."""
+    if answer.fitted is None:
+        return answer.datasheet
+    return sheet_at(answer.datasheet, answer.fitted.ttft_s, answer.fitted.tpot_s)
+
+
+def _e2e_s(sheet: DatasheetPrediction) -> Estimate:
+    """TTFT and the tokens after the first: the time of the whole batch."""
+    n_output = sheet.scenario.batch_size * sheet.scenario.output_tokens
+    return sheet.speeds.output_tokens_per_s.inverted(n_output)
+
+
 def _speeds(answer: PredictAnswer) -> TextTable:
-    speeds, costs, fitted = answer.datasheet.speeds, answer.datasheet.costs, answer.fitted
+    sheet, fitted = _answered_sheet(answer), answer.fitted
+    speeds, costs = sheet.speeds, sheet.costs
     rows = list[tuple[str, str, str]]()
 
     def row(name: str, estimate: Estimate, write: Callable[[float], str]) -> None:
@@ -207,19 +233,19 @@ def _speeds(answer: PredictAnswer) -> TextTable:
     ttft_s, tpot_s, decode = _answered(answer)
     row("TTFT", ttft_s, format_duration)
     row("TPOT", tpot_s, format_duration)
+    row("E2E", _e2e_s(sheet), format_duration)
     row("output tok/s, decoding", decode, format_number)
-    by = ", by datasheet" if fitted else ""
-    row(f"output tok/s, prefill too{by}", speeds.output_tokens_per_s, format_number)
+    row("output tok/s, prefill too", speeds.output_tokens_per_s, format_number)
     if fitted is None:  # a fit has its own idea of what the ceilings give
         row("MBU of decode", speeds.mbu_fraction, format_fraction)
         row("MFU of prefill", speeds.mfu_fraction, format_fraction)
     if costs.usd_per_million_tokens is not None and costs.price is not None:
-        row(f"$ / 1M output tokens{by}", costs.usd_per_million_tokens, format_number)
+        row("$ / 1M output tokens", costs.usd_per_million_tokens, format_number)
         price = f"{format_number(costs.price.usd_per_hour)} $/h"
         rows.append(("price of a device", price, costs.price.basis))
     if costs.joule_per_million_tokens is not None:
         row(
-            f"kWh / 1M output tokens{by}",
+            "kWh / 1M output tokens",
             costs.joule_per_million_tokens.scaled(1 / 3.6e6),
             format_number,
         )

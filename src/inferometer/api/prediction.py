@@ -5,6 +5,7 @@ The datasheet's answer, a fitted model's where there is one, and what changes wo
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from inferometer.api.answer import Answer
@@ -21,9 +22,12 @@ from inferometer.perfmodel.whatif import (
     what_if,
     with_devices,
     with_kv_dtype,
+    with_kv_heads,
     with_prefix_hits,
     with_quantization,
     with_sparsity,
+    with_unfused_kernels,
+    without_kv_cache,
 )
 from inferometer.stats.estimate import Estimate
 
@@ -186,8 +190,21 @@ def likely_changes(scenario: Scenario) -> tuple[WhatIfRow, ...]:
         *(() if scenario.is_sparse else (lambda: with_sparsity(scenario),)),
         lambda: with_devices(scenario, n_tensor=2 * scenario.engine.tensor_parallel_size),
         lambda: with_prefix_hits(scenario, 0.5),
+        *(partial(with_kv_heads, scenario, n) for n in _other_kv_heads(scenario)),
+        lambda: with_unfused_kernels(scenario),
+        lambda: without_kv_cache(scenario),
     )
     return tuple(_rows(scenario, makers))
+
+
+def _other_kv_heads(scenario: Scenario) -> list[int]:
+    """One for all query heads (MQA), eight (GQA), and one for each (MHA), as far as it has others."""
+    attention, n_tensor = scenario.model.attention, scenario.engine.tensor_parallel_size
+    return [
+        n
+        for n in dict.fromkeys((1, 8, attention.n_heads))
+        if n != attention.n_kv_heads and n <= attention.n_heads and (n == 1 or n % n_tensor == 0)
+    ]
 
 
 def _rows(scenario: Scenario, makers: Iterable[Callable[[], Change]]) -> list[WhatIfRow]:

@@ -37,6 +37,7 @@ def _of_prediction(answer: PredictAnswer) -> Headline:
             "e2e_s": _sum(speeds.ttft_s, speeds.tpot_s, n_output - 1),
             "decode_tokens_per_s": speeds.decode_tokens_per_s,
             **_rates(sheet if fitted is None else sheet_at(sheet, speeds.ttft_s, speeds.tpot_s)),
+            "largest_batch_sequences": _exact(sheet.sizes.largest_batch_size),
             "memory_bytes": _exact(sheet.sizes.memory.total_bytes - sheet.sizes.memory.free_bytes),
         },
         words={

@@ -119,6 +119,10 @@ class Scenario:
     speculation: Speculation | None = None
     prefix_hit_fraction: float = 0.0
     launch_overhead_s: float = 0.0
+    small_kernels_s: float = 0.0
+    """Time of a step in unfused operators on the device, beside its matrices and attention."""
+    has_kv_cache: bool = True
+    """Without one each output token computes all tokens before it again."""
 
     def __post_init__(self) -> None:
         counts = {
@@ -248,7 +252,12 @@ def prefill_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[Batch
 
 
 def decode_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[BatchShape, StepWork]:
-    """The mean decode step: of one token for each sequence, or of a verification."""
+    """The mean decode step: of one token for each sequence, of a verification, or of all again."""
+    if not scenario.has_kv_cache:
+        shape = prefill_shape(
+            batch_size=scenario.step_batch_size, prompt_tokens=scenario.mean_context_tokens
+        )
+        return shape, _work(scenario, shape, efficiency)
     if scenario.speculation is not None:
         shape = verification_shape(
             scenario.speculation,
@@ -278,6 +287,9 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
     peaks = scaled_peaks(peaks_of(scenario.hardware, scenario.engine), efficiency)
 
     def step_s(work: StepWork) -> float:
+        return bound_s(work) + scenario.small_kernels_s
+
+    def bound_s(work: StepWork) -> float:
         bound = step_bound(work, peaks)
         if efficiency.overlap == "nothing":
             return bound.upper_s + scenario.launch_overhead_s

@@ -198,6 +198,34 @@ def with_graphs(scenario: Scenario, *, launch_overhead_s: float) -> Change:
     return Change(name="graphs", scenario=replace(scenario, launch_overhead_s=launch_overhead_s))
 
 
+_KERNEL_S: Final = 2.8e-6
+_SMALL_KERNELS: Final = {"eager": 36, "compiled": 10}
+"""Of a layer besides its products, counted by torch.profiler in a step of transformers 5.17's
+Qwen2; fusion leaves about ten. A small kernel takes a GPU 2 to 3 µs."""
+
+
+def with_unfused_kernels(scenario: Scenario) -> Change:
+    """Each small operator a kernel of its own, as in eager mode, instead of about ten a layer.
+
+    What the host takes to launch them comes on top; it differs between hosts and is fitted.
+    """
+    n_kernels = _SMALL_KERNELS["eager"] - _SMALL_KERNELS["compiled"]
+    added_s = _KERNEL_S * n_kernels * scenario.model.n_layers
+    return Change(
+        name="eager: neither graphs nor fused operators",
+        scenario=replace(scenario, small_kernels_s=scenario.small_kernels_s + added_s),
+        needs="nothing; the host's launch time comes on top, and is fitted",
+    )
+
+
+def without_kv_cache(scenario: Scenario) -> Change:
+    """Each output token computes the whole sequence again."""
+    return Change(
+        name="no KV cache: token N computes N",
+        scenario=replace(scenario, has_kv_cache=False),
+    )
+
+
 def _device_seconds_per_token_s(scenario: Scenario, phases: Phases) -> float:
     duration_s = phases.ttft_s + (scenario.output_tokens - 1) * phases.tpot_s
     return duration_s * scenario.n_devices / (scenario.batch_size * scenario.output_tokens)

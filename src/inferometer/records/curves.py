@@ -108,8 +108,7 @@ def knee(curve: Curve) -> CurveFinding | None:
     """
     if not _is_long(curve) or min(curve.y) <= 0:
         return None
-    x, y = np.asarray(curve.x), np.asarray(curve.y)
-    gains = (y[1:] / y[:-1]) ** (1 / np.log2(x[1:] / x[:-1]))
+    gains = _doubling_gains(curve)
     bent = _first(gains < KNEE_GAIN_RATIO)
     full = _first(gains < PLATEAU_GAIN_RATIO)
     if bent is None:
@@ -131,6 +130,19 @@ def knee(curve: Curve) -> CurveFinding | None:
     return CurveFinding(code="KNEE", sentence=text)
 
 
+def knee_at(curve: Curve) -> float | None:
+    """The x from which another doubling gains less than 1.5x; None without one."""
+    if not _is_long(curve) or min(curve.y) <= 0:
+        return None
+    bent = _first(_doubling_gains(curve) < KNEE_GAIN_RATIO)
+    return None if bent is None else curve.x[bent]
+
+
+def _doubling_gains(curve: Curve) -> np.ndarray:
+    x, y = np.asarray(curve.x), np.asarray(curve.y)
+    return np.asarray((y[1:] / y[:-1]) ** (1 / np.log2(x[1:] / x[:-1])))
+
+
 def peak(curve: Curve) -> CurveFinding | None:
     """Where is y highest, if it falls again before the last point by more than a tenth?"""
     best = int(np.argmax(curve.y))
@@ -142,6 +154,23 @@ def peak(curve: Curve) -> CurveFinding | None:
         f" {format_number(curve.y[-1])} at {format_number(curve.x[-1])}."
     )
     return CurveFinding(code="PEAK", sentence=text)
+
+
+def cheapest(curve: Curve) -> CurveFinding | None:
+    """Where is y least, and does a larger x ever make it cheaper again?"""
+    if not _is_long(curve) or min(curve.y) <= 0:
+        return None
+    best = int(np.argmin(curve.y))
+    text = f"{curve.y_name} is least at {curve.x_name} {format_number(curve.x[best])}{curve.held}"
+    if best:
+        text += f" ({curve.y[0] / curve.y[best]:.2g}x less than at {format_number(curve.x[0])})"
+    rises = curve.y[-1] / curve.y[best]
+    text += (
+        f"; longer makes it no cheaper ({rises:.2g}x at {format_number(curve.x[-1])})."
+        if best < len(curve.y) - 1
+        else ", the last: it falls all the way."
+    )
+    return CurveFinding(code="CHEAPEST", sentence=text)
 
 
 def share(curve: Curve) -> CurveFinding | None:
