@@ -1,11 +1,18 @@
-"""Which models, devices and named SLOs are known, and where does each number come from?"""
+"""Which models, devices, SLOs and workloads are known, and from which sources?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from inferometer.api.answer import Answer
 from inferometer.api.question import Option
+from inferometer.api.workload_card import (
+    CatalogWorkload,
+    describe_workload,
+    workload_list,
+    workload_page,
+)
+from inferometer.errors import SpecError
 from inferometer.inputs.catalog import (
     find_hardware,
     find_model,
@@ -15,6 +22,7 @@ from inferometer.inputs.catalog import (
 )
 from inferometer.inputs.objectives import PresetObjective, find_presets
 from inferometer.inputs.types import Constant, HardwareSpec, ModelSpec, Source
+from inferometer.inputs.workload.reading import preset_names
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.weights import n_active_parameters, n_parameters
 from inferometer.report.page import Line, Page
@@ -26,6 +34,8 @@ from inferometer.units import (
     format_number,
     format_rate,
 )
+
+_KINDS: Final = ("models", "hardware", "slos", "workloads")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,18 +63,30 @@ class CatalogAnswer(Answer):
     models: tuple[CatalogModel, ...] = ()
     hardware: tuple[CatalogDevice, ...] = ()
     slos: tuple[PresetObjective, ...] = ()
+    workloads: tuple[CatalogWorkload, ...] = ()
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each entry."""
-        return [row for kind in ("models", "hardware", "slos") for row in self.rows_of(kind)]
+        return [row for kind in _KINDS for row in self.rows_of(kind)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
     """Which part of the catalogue is shown."""
 
-    kind: Annotated[Literal["models", "hardware", "slos"], Option("", is_argument=True)]
+    kind: Annotated[
+        Literal["models", "hardware", "slos", "workloads"], Option("", is_argument=True)
+    ]
     name: Annotated[str | None, Option("", is_argument=True, metavar="[ID]")] = None
+    tokenizer: Annotated[
+        tuple[str, ...],
+        Option(
+            "Of a workload with texts: a tokenizer.json, or a folder with one, that counts its"
+            " tokens and is timed; repeatable.",
+            heading="Workload",
+            metavar="PATH",
+        ),
+    ] = ()
     given: frozenset[str] = frozenset()
 
 
@@ -77,6 +99,15 @@ def catalog(question: Catalog) -> CatalogAnswer:
         There is none of this name.
     """
     name = question.name
+    if question.kind == "workloads":
+        names = preset_names() if name is None else (name,)
+        return CatalogAnswer(
+            workloads=tuple(describe_workload(one, question.tokenizer) for one in names)
+        )
+    if question.tokenizer:
+        raise SpecError(
+            f"{question.kind} have no texts", where="--tokenizer", allowed="catalog workloads FILE"
+        )
     if question.kind == "slos":
         return CatalogAnswer(slos=find_presets(name))
     if question.kind == "models":
@@ -91,6 +122,9 @@ def catalog(question: Catalog) -> CatalogAnswer:
 
 def catalog_page(answer: CatalogAnswer) -> Page:
     """A row for each entry; of a single one all facts, and their sources."""
+    if answer.workloads:
+        is_one = len(answer.workloads) == 1
+        return workload_page(answer.workloads[0]) if is_one else workload_list(answer.workloads)
     if answer.slos:
         return _slo_page(answer.slos)
     if answer.models:

@@ -6,7 +6,7 @@ Each takes the options of the command of its name as keyword arguments (``--max-
 are exceptions of ``inferometer.errors``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
@@ -250,10 +250,13 @@ def compare(
 
 @_takes(catalogs.Catalog)
 def catalog(
-    kind: Literal["models", "hardware", "slos"], name: str | None = None
+    kind: Literal["models", "hardware", "slos", "workloads"],
+    name: str | None = None,
+    *,
+    tokenizer: Sequence[str] = (),
 ) -> catalogs.CatalogAnswer:
-    """Which models, devices and named SLOs are known, and where does each number come from?"""
-    return catalogs.catalog(catalogs.Catalog(kind=kind, name=name))
+    """Which models, devices, SLOs and workloads are known, and from which sources?"""
+    return catalogs.catalog(catalogs.Catalog(kind=kind, name=name, tokenizer=tuple(tokenizer)))
 
 
 @_takes(doctors.Doctor)

@@ -174,7 +174,8 @@ def _what_orders_devices(axes: tuple[Axis, ...], points: Sequence[GridPoint]) ->
         if by_flop > by_bytes:
             better, worse = worse, better
         shown.append(
-            f"{name} follows {better[0]} (rank correlation {better[1]:.2f}; {worse[0]} {worse[1]:.2f})"
+            f"{name} follows {better[0]} (rank correlation {better[1]:.2f};"
+            f" {worse[0]} {worse[1]:.2f})"
         )
     text = f"Over {len(ids)} devices the speed of {shown[0]}, that of {shown[1]}."
     return [CurveFinding(code="DEVICES", sentence=text)]

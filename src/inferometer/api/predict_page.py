@@ -13,7 +13,6 @@ from inferometer.perfmodel.datasheet import (
 )
 from inferometer.perfmodel.memory import how_it_fits
 from inferometer.records.types import Caution
-from inferometer.report.cells import reading_text
 from inferometer.report.charts.bounds import PhaseBounds, bounds_chart
 from inferometer.report.page import (
     Chip,
@@ -24,6 +23,7 @@ from inferometer.report.page import (
     lines_of,
     rate_number,
 )
+from inferometer.report.request_words import reading_text
 from inferometer.report.tables import TextTable
 from inferometer.report.views import FactGroup
 from inferometer.stats.estimate import Estimate

@@ -13,7 +13,6 @@ from inferometer.api.simulation import Level
 from inferometer.records import request_summaries, step_memory
 from inferometer.records.latencies import Latency
 from inferometer.report import request_page, request_tables, request_words
-from inferometer.report.cells import reading_text
 from inferometer.report.charts.percentiles import percentiles_chart
 from inferometer.report.charts.plot import Chart
 from inferometer.report.page import Chip, Number, Page, Section, lines_of, spanned
@@ -262,7 +261,7 @@ def _rates(answer: simulation.SimulateAnswer) -> TextTable:
         rows.append((label, likely, " … ".join(_shown(end) for end in ends)))
         rate = of(answer.levels[0].summary)
         if unit == "tok/s/user" and rate is not None:
-            rows[-1] = (label, f"{likely}, {reading_text(rate.value)}", rows[-1][2])
+            rows[-1] = (label, f"{likely}, {request_words.reading_text(rate.value)}", rows[-1][2])
 
     row("completed", "requests/s", lambda summary: summary.completed_requests_per_s)
     row("output", "tok/s", lambda summary: summary.output_tokens_per_s)

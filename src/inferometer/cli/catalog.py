@@ -1,4 +1,4 @@
-"""inferometer catalog: which models, devices and named SLOs are known, and where does each number come from?"""
+"""inferometer catalog: which models, devices, SLOs and workloads are known, from which sources?"""
 
 import click
 
@@ -20,11 +20,13 @@ Examples:
   inferometer catalog models qwen2.5-3b
   inferometer catalog hardware h100_sxm
   inferometer catalog slos
+  inferometer catalog workloads
+  inferometer catalog workloads chat
 """,
 )
 @asks(Catalog)
 def command(question: Catalog, *, as_json: bool) -> None:
-    """Which models, devices and named SLOs are known, and where does each number come from?"""
+    """Which models, devices, SLOs and workloads are known, and from which sources?"""
     with heard():
         answer = catalog(question)
     give(answer, as_json=as_json, show=lambda one: page_text(catalog_page(one), is_verbose=True))

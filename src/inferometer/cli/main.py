@@ -114,7 +114,8 @@ VERBS: Final[dict[str, Verb]] = {
         "Which engines can be measured here, and how are others installed?",
     ),
     "catalog": Verb(
-        "inferometer.cli.catalog", "Which models and devices are known, and from which sources?"
+        "inferometer.cli.catalog",
+        "Which models, devices and workloads are known, and from which sources?",
     ),
     "schema": Verb("inferometer.cli.schema", "What does a verb's --json look like?"),
 }

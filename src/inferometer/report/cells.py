@@ -9,9 +9,6 @@ from inferometer.units import format_fraction, format_number
 
 ABSENT_TEXT: Final = "–"
 N_TOO_SMALL: Final = "n too small"
-READING_TOKENS_PER_S: Final = 238 / 60 * 4 / 3
-"""A reader's speed: 238 words of English a minute (mean of 190 studies, Brysbaert 2019,
-doi 10.1016/j.jml.2019.104047), at 3 words for 4 tokens."""
 LEAST_FOR_P95: Final = 20
 """Of fewer points the 95th percentile is the largest error."""
 
@@ -36,18 +33,6 @@ def estimate_cell(estimate: Estimate | None, factor_ratio: float = 1.0) -> str:
         f"{value} [{format_number(estimate.low * factor_ratio)},"
         f" {format_number(estimate.high * factor_ratio)}]"
     )
-
-
-def reading_text(tokens_per_s: float) -> str:
-    """A user's rate beside that of a reader.
-
-    Example
-    -------
-    >>> reading_text(50.0)
-    '9.45x a reader (5.3 tok/s)'
-    """
-    ratio = format_number(tokens_per_s / READING_TOKENS_PER_S)
-    return f"{ratio}x a reader ({READING_TOKENS_PER_S:.1f} tok/s)"
 
 
 def statistic_text(estimates: Iterable[Estimate | None]) -> str:

@@ -38,6 +38,23 @@ STATE_COLOURS: Final = {
 """From the palette; the letter repeats what the colour says, and their lightness differs."""
 
 
+READING_TOKENS_PER_S: Final = 238 / 60 * 4 / 3
+"""A reader's speed: 238 words of English a minute (mean of 190 studies, Brysbaert 2019,
+doi 10.1016/j.jml.2019.104047), at 3 words for 4 tokens."""
+
+
+def reading_text(tokens_per_s: float) -> str:
+    """A user's rate beside that of a reader.
+
+    Example
+    -------
+    >>> reading_text(50.0)
+    '9.45x a reader (5.3 tok/s)'
+    """
+    ratio = format_number(tokens_per_s / READING_TOKENS_PER_S)
+    return f"{ratio}x a reader ({READING_TOKENS_PER_S:.1f} tok/s)"
+
+
 def slot_time_text(timeline: SlotTimeline, time_ns: int) -> str:
     """``31.4 ms``; of a timeline of ticks ``17 ticks``."""
     if timeline.tick_ns is None:

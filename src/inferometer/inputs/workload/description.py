@@ -50,6 +50,79 @@ class PlanDescription:
     shared_prefix_fraction: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptQuarter:
+    """A quarter of the requests, by the length of their prompts, and how long their answers are."""
+
+    from_tokens: int
+    to_tokens: int
+    output_p50_tokens: float
+    output_p90_tokens: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointLengths:
+    """How prompt and answer go together.
+
+    ``rank_correlation_ratio`` is Spearman's, from -1 to 1; None where one of them never changes.
+    """
+
+    rank_correlation_ratio: float | None
+    quarters: tuple[PromptQuarter, ...]
+    """By prompt length, short to long; requests of equal prompts may fall into two."""
+
+
+def joint_lengths(plan: RequestPlan) -> JointLengths:
+    """Do long prompts bring long answers?
+
+    Example
+    -------
+    >>> from inferometer.inputs.workload.plan import request_plan
+    >>> tokens = {"prompt_tokens": [1, 2, 3, 4], "output_tokens": [5, 6, 9, 8]}
+    >>> joint_lengths(request_plan("here", arrival_ns=[0] * 4, **tokens)).rank_correlation_ratio
+    0.8
+    """
+    prompt, output = plan.prompt_tokens, plan.output_tokens
+    order = np.argsort(prompt, kind="stable")
+    parts = [part for part in np.array_split(order, 4) if len(part)]
+    return JointLengths(
+        rank_correlation_ratio=_rank_correlation(prompt, output),
+        quarters=tuple(
+            PromptQuarter(
+                from_tokens=int(prompt[part].min()),
+                to_tokens=int(prompt[part].max()),
+                output_p50_tokens=float(np.quantile(output[part], 0.5)),
+                output_p90_tokens=float(np.quantile(output[part], 0.9)),
+            )
+            for part in parts
+        ),
+    )
+
+
+def _rank_correlation(one: NDArray[np.int32], other: NDArray[np.int32]) -> float | None:
+    ranks = [_mean_ranks(values) for values in (one, other)]
+    x, y = (rank - rank.mean() for rank in ranks)
+    scale = float(np.sqrt((x * x).sum() * (y * y).sum()))
+    return round(float((x * y).sum()) / scale, 9) if scale else None
+
+
+def _mean_ranks(values: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Ranks from 0; equal values share the mean of theirs."""
+    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray(((ends - counts) + (ends - 1))[group] / 2, dtype=np.float64)
+
+
+def cacheable_fraction(plan: RequestPlan, *, block_tokens: int = 16) -> float:
+    """Of all prompt tokens, those that an endless prefix cache of whole blocks would hit.
+
+    At least one token of each prompt is computed, as vLLM does.
+    """
+    most = np.minimum(plan.prefix_tokens, plan.prompt_tokens - 1).clip(min=0)
+    hits = most // block_tokens * block_tokens
+    return float(hits.sum(dtype=np.int64) / plan.prompt_tokens.sum(dtype=np.int64))
+
+
 def describe(plan: RequestPlan) -> PlanDescription:
     """The plan in a few numbers.
 

@@ -19,7 +19,7 @@ _COARSE_S: Final = 0.1
 """Where several requests share each instant and the next is this far or more, instants were
 rounded."""
 
-_WITH_TEXTS: Final[tuple[TraceFormat, ...]] = ("sharegpt", "openai-batch", "prompts")
+WITH_TEXTS: Final[tuple[TraceFormat, ...]] = ("sharegpt", "openai-batch", "prompts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +122,11 @@ def read_texts(source: TraceSource) -> tuple[tuple[Spoken, ...], ...]:
     """
     path = Path(source.path)
     kind = source.format or detect_format(path)
-    if kind not in _WITH_TEXTS:
+    if kind not in WITH_TEXTS:
         raise SpecError(
             f"the {kind} trace holds no texts",
             where=str(path),
-            allowed=", ".join(_WITH_TEXTS),
+            allowed=", ".join(WITH_TEXTS),
             try_="--prompts words",
         )
     rows: Sequence[TraceRow] = list(_rows(kind, path, source, with_texts=True))

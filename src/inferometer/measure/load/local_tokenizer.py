@@ -3,9 +3,10 @@
 Through the library ``tokenizers``, which the core does not need.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from inferometer.errors import SpecError
 
@@ -24,6 +25,18 @@ class Encoding(Protocol):
         ...
 
 
+class Tokenizer(Protocol):
+    """What is used of the library's own type."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> Encoding:
+        """The tokens of a text."""
+        ...
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """The text of these tokens."""
+        ...
+
+
 def encoder_of(path: str | None) -> Callable[[str], Encoding]:
     """The tokenizer of this folder or file, without special tokens.
 
@@ -32,12 +45,21 @@ def encoder_of(path: str | None) -> Callable[[str], Encoding]:
     SpecError
         No path, no such file, or the library is not installed.
     """
+    tokenizer = _opened(path)
+
+    def encode(text: str) -> Encoding:
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    return encode
+
+
+def _opened(path: str | None) -> Tokenizer:
     if path is None:
         raise SpecError(
             "no tokenizer", where="--prompts tokenizer", try_="--tokenizer FOLDER or tokenizer.json"
         )
     try:
-        from tokenizers import Tokenizer  # noqa: PLC0415 -- an engine's library
+        from tokenizers import Tokenizer as Opened  # noqa: PLC0415 -- an engine's library
     except ImportError as error:
         raise SpecError(
             "the library tokenizers is not installed",
@@ -51,13 +73,37 @@ def encoder_of(path: str | None) -> Callable[[str], Encoding]:
             where=f"--tokenizer {path}",
             allowed="a tokenizer.json, or a folder with one",
         )
-    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer: Tokenizer = Opened.from_file(str(file))
+    return tokenizer
 
-    def encode(text: str) -> Encoding:
-        encoding: Encoding = tokenizer.encode(text, add_special_tokens=False)
-        return encoding
 
-    return encode
+class TokenPace(NamedTuple):
+    """How many tokens have the texts, and how long does it take to find and to write them?"""
+
+    n_tokens: int
+    encode_s: float
+    decode_s: float
+
+
+def token_pace(path: str, texts: Sequence[str]) -> TokenPace:
+    """Tokenise and detokenise all texts once, on one core, after a first text that warms up.
+
+    Raises
+    ------
+    SpecError
+        No such tokenizer, or the library is not installed.
+    """
+    tokenizer = _opened(path)
+    for text in texts[:1]:
+        tokenizer.encode(text, add_special_tokens=False)
+    started = time.perf_counter()
+    encoded = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    between = time.perf_counter()
+    for ids in encoded:
+        tokenizer.decode(ids, skip_special_tokens=False)
+    ended = time.perf_counter()
+    n_tokens = sum(len(ids) for ids in encoded)
+    return TokenPace(n_tokens=n_tokens, encode_s=between - started, decode_s=ended - between)
 
 
 def token_ends_of(path: str) -> Callable[[str], Sequence[int]]:

@@ -1,0 +1,68 @@
+"""Is a workload described by numbers that can be worked out by hand, and are its texts counted?"""
+
+import json
+
+import pytest
+
+from inferometer import catalog
+from inferometer.errors import SpecError
+from inferometer.inputs.workload.description import cacheable_fraction, joint_lengths
+from inferometer.inputs.workload.plan import request_plan
+
+TEXTS = ("the cat sat on the mat", "a dog, and another dog")
+
+
+def test_joint_lengths_and_what_a_cache_can_hit():
+    plan = request_plan(
+        "here",
+        arrival_ns=[0, 1, 2, 3],
+        prompt_tokens=[40, 10, 20, 30],
+        output_tokens=[4, 1, 2, 3],
+        prefix_request=[-1, -1, -1, 0],
+        prefix_tokens=[0, 0, 0, 30],
+    )
+    joint = joint_lengths(plan)
+    assert joint.rank_correlation_ratio == 1
+    assert [(one.from_tokens, one.output_p50_tokens) for one in joint.quarters] == [
+        (10, 1),
+        (20, 2),
+        (30, 3),
+        (40, 4),
+    ]
+    assert cacheable_fraction(plan) == pytest.approx(16 / 100), "29 tokens hold one block of 16"
+    constant = plan._replace(output_tokens=plan.prompt_tokens * 0 + 5)
+    assert joint_lengths(constant).rank_correlation_ratio is None
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    lines = (json.dumps({"prompt": text, "output_tokens": 5}) for text in TEXTS)
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_texts_are_counted_and_tokenizers_timed(prompts, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
+    made.decoder = tokenizers.decoders.ByteLevel()
+    made.train_from_iterator(TEXTS, tokenizers.trainers.BpeTrainer(vocab_size=300))
+    made.save(str(tmp_path / "tokenizer.json"))
+    (found,) = catalog("workloads", prompts, tokenizer=[str(tmp_path)]).workloads
+    texts = found.texts
+    assert (texts.n_texts, texts.characters, texts.words) == (2, sum(map(len, TEXTS)), 11)
+    (counted,) = texts.counts
+    assert counted.tokens == sum(len(made.encode(text).ids) for text in TEXTS)
+    assert counted.encode_s > 0
+    assert counted.decode_s > 0
+
+
+def test_a_workload_without_texts_is_not_tokenised(tmp_path):
+    (chat,) = catalog("workloads", "chat").workloads
+    assert chat.plan.n_requests == 2000
+    assert chat.texts is None
+    with pytest.raises(SpecError, match="holds no texts"):
+        catalog("workloads", "chat", tokenizer=[str(tmp_path)])
+    with pytest.raises(SpecError, match="have no texts"):
+        catalog("models", tokenizer=[str(tmp_path)])
