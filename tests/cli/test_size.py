@@ -95,7 +95,7 @@ def test_what_the_time_limit_leaves_out_is_counted():
 
 
 @pytest.mark.slow
-def test_i_have_two_gpus():
+def test_i_have_two_gpus(tmp_path):
     code, said = size(
         "--total-gpus", "2", "--gpus", "h100_sxm", "--tp", "1,2", "--time-limit", "5min"
     )
@@ -117,11 +117,18 @@ def test_i_have_two_gpus():
         "--gpus",
         "h100_sxm",
         "--verbose",
+        "--report",
+        str(tmp_path / "best.html"),
+        "--out",
+        str(tmp_path / "deployment"),
     ]
     text = " ".join(CliRunner().invoke(app, words).stdout.split())
     assert "OR TP" in text
     assert "needs a quality check" in text
     assert "NEXT the files that deploy it: inferometer size llama-3.1-8b" in text
+    assert "serve up to" in (tmp_path / "best.html").read_text()
+    plan = json.loads((tmp_path / "deployment" / "plan.json").read_text())
+    assert plan
 
 
 def test_a_model_that_fits_nowhere():

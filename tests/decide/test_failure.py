@@ -47,7 +47,7 @@ def kind(question):
 
 
 def test_as_few_as_will_do_miss_the_promise_when_one_dies(question, kind):
-    seen = failure_of(question, kind, START_UP_S)
+    seen = failure_of(question, kind, START_UP_S).outcome
     in_one = kind.sized_at.served.in_flight_load
     assert 0 < seen.n_cut_off < 4 * in_one
     assert seen.n_until_started == pytest.approx(12.0 * START_UP_S + seen.n_cut_off, rel=0.15)
@@ -57,7 +57,7 @@ def test_as_few_as_will_do_miss_the_promise_when_one_dies(question, kind):
 
 def test_the_more_are_left_the_less_it_is_felt(question, kind):
     few, more, many = (
-        failure_of(question, replace(kind, n_replicas=kind.n_replicas + n), START_UP_S)
+        failure_of(question, replace(kind, n_replicas=kind.n_replicas + n), START_UP_S).outcome
         for n in (0, 1, 6)
     )
     assert few.good.value < more.good.value < many.good.value
@@ -68,6 +68,11 @@ def test_the_more_are_left_the_less_it_is_felt(question, kind):
 
 
 def test_what_cannot_be_told_is_not(question, kind):
-    assert failure_of(question, replace(kind, n_replicas=1), START_UP_S) is None
+    assert failure_of(question, replace(kind, n_replicas=1), START_UP_S) == (None, None)
     sessions = with_changes(question.spec, {"classes": [_TALK]}, where="a test")
-    assert failure_of(replace(question, spec=sessions), kind, START_UP_S) is None
+    assert failure_of(replace(question, spec=sessions), kind, START_UP_S) == (
+        None,
+        "requests of its traffic follow one another",
+    )
+    crowd = replace(kind, n_replicas=10**6)
+    assert "more than one simulation routes" in failure_of(question, crowd, START_UP_S).why_not

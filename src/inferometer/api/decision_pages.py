@@ -67,6 +67,18 @@ def write_size_page(
     talk(f"REPORT {path}")
 
 
+def write_page_of(answer: SizeAnswer, path: Path) -> None:
+    """The page of the layouts of a number of devices.
+
+    Raises
+    ------
+    RecordError
+        The page cannot be written.
+    """
+    write_page(size_page(answer), path)
+    talk(f"REPORT {path}")
+
+
 def write_capacity_page(answer: CapacityAnswer, path: Path | None) -> None:
     """The page of a search, where one was asked for: its probes and their bracket, at likely step times or as measured.
 

@@ -187,7 +187,12 @@ def size(question: Size) -> SizeAnswer:
         words = words_of(question, size_best_use.CARRIED)
         devices = size_best_use.Devices(question.total_gpus, limit, where, question.model, words)
         used = size_best_use.answer_of(resolved, asked.question, tried, devices)
-        return replace(used, gate=gate_of(question.fleet.gate))
+        used = replace(used, gate=gate_of(question.fleet.gate))
+        if question.report is not None:
+            decision_pages.write_page_of(used, question.report)
+        if question.out is not None:
+            size(_of_best_use(question, used))
+        return used
     n_devices = len({one.offer.hardware.hardware_id for one in tried.possible})
     share = limit.share(executors.share_of_part(where, n_devices))
     pace = _pace(question, tried)
@@ -202,6 +207,7 @@ def size(question: Size) -> SizeAnswer:
     apis = () if table is None else table.apis
     answer = size_answer(asked.question, resolved.spec.model_id, tried, found, apis)
     pick = pick_of(found)
+    died = _failure(asked, pick)
     answer = replace(
         answer,
         gate=gate_of(question.fleet.gate),
@@ -209,7 +215,8 @@ def size(question: Size) -> SizeAnswer:
             *answer.cautions,
             *sizing_cautions.left_out(asked.question, has_course=asked.course is not None),
         ),
-        failure=_failure(asked, pick),
+        failure=died.outcome,
+        failure_why_not=died.why_not,
         over_time=_over_time(asked, pick),
     )
     best = [done.best for done in found if done.best is not None]
@@ -224,6 +231,30 @@ def size(question: Size) -> SizeAnswer:
     return answer
 
 
+def _of_best_use(question: Size, used: SizeAnswer) -> Size:
+    """The sizing for the rate that the best layout was shown to carry: what writes its files.
+
+    Raises
+    ------
+    SizingError
+        No layout meets the SLO, or the best one has prefill replicas, which are not written.
+    """
+    best = None if used.best_use is None else used.best_use.best
+    if best is None or best.n_prefill:
+        what = "no layout meets the SLO" if best is None else "the best layout has prefill replicas"
+        raise SizingError(what, where="--out", try_="the same command without --out")
+    rate_per_s = best.kept_requests_per_s or 0.9 * best.located_requests_per_s
+    return replace(
+        question,
+        total_gpus=None,
+        report=None,
+        gpus=best.hardware_id,
+        tp=str(best.tensor_parallel_size),
+        quantization=best.weights_dtype if best.needs_quality_check else question.quantization,
+        workload=replace(question.workload, rate=rate_per_s, concurrency=None),
+    )
+
+
 def _pace(question: Size, tried: candidates.Candidates) -> Pace:
     """At which step times the SLO is to be met: slow ones, unless all that is known is too vague."""
     is_known = all(one.deployment.step_times.basis != "datasheet" for one in tried.possible)
@@ -236,8 +267,6 @@ def _sought(question: Size) -> Sought:
         _check_is_deployed(question.engine)
         sized_folder.check_written(question.fleet)
         deployment_folder.check_free(question.out, is_forced=question.force)
-    if question.total_gpus is not None:
-        size_best_use.check_files(question.out, question.report)
     return Sought(
         question.slo,
         question.probe_requests,
@@ -324,9 +353,11 @@ def _check_is_deployed(engine: str) -> None:
         )
 
 
-def _failure(asked: Asked, pick: sizing_types.SizedKind | None) -> failure.FailureOutcome | None:
+def _failure(asked: Asked, pick: sizing_types.SizedKind | None) -> failure.FailureFound:
     """What comes of it if one of the pick's replicas dies."""
-    return None if pick is None else failure.failure_of(asked.question, pick, asked.start_up_s)
+    if pick is None:
+        return failure.FailureFound(None, None)
+    return failure.failure_of(asked.question, pick, asked.start_up_s)
 
 
 def _over_time(

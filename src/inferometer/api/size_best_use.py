@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from inferometer.api import executors, sizing_cautions, time_limit
@@ -30,24 +29,6 @@ class Devices(NamedTuple):
     """As it was named."""
     words: list[object]
     """Options that a sizing for a rate takes too."""
-
-
-def check_files(out: Path | None, report: Path | None) -> None:
-    """Refuse what the best use of devices does not write.
-
-    Raises
-    ------
-    SpecError
-        Files, or a page: they are of replicas sized for a rate.
-    """
-    for name, path in (("out", out), ("report", report)):
-        if path is not None:
-            raise SpecError(
-                f"--{name} with --total-gpus",
-                where=f"--{name}",
-                allowed="a sizing for a rate",
-                try_="the command that NEXT names",
-            )
 
 
 def check_options(options: FleetOptions) -> None:

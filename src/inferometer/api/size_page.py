@@ -328,19 +328,9 @@ def _would_need(pace: PaceRow, pick: KindRow) -> str:
 
 def _failure(answer: SizeAnswer) -> list[str]:
     """The minutes after one replica dies."""
-    said, pick = answer.failure, answer.pick
+    said, why_not = answer.failure, answer.failure_why_not
     if said is None:
-        is_left_out = pick is not None and pick.n_replicas > 1
-        return (
-            [
-                (
-                    "a failing replica: not examined: too many requests for one simulation, they follow one"
-                    " another, or there is more than replicas behind a router"
-                )
-            ]
-            if is_left_out
-            else []
-        )
+        return [] if why_not is None else [f"a failing replica: not examined: {why_not}"]
     end_s = said.kept_again_s
     again = (
         "not met again before the simulation ends"

@@ -64,6 +64,8 @@ class SizeAnswer(Answer):
     cautions: tuple[Caution, ...]
     failure: FailureOutcome | None = None
     """Of the pick, where it has several replicas."""
+    failure_why_not: str | None = None
+    """Why a failing replica of these was not examined."""
     over_time: sizing_over_time.OverTime | None = None
     """Of the pick, where the traffic changes; ``rate_per_s`` is then that of its busiest window."""
     best_use: BestUse | None = None

@@ -12,7 +12,7 @@ router; who was cut off sends again at once; the new replica's prefix cache is t
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -61,30 +61,57 @@ class FailureOutcome:
     window_s: float
 
 
-def failure_of(
-    question: SizingQuestion, kind: SizedKind, start_up_s: float
-) -> FailureOutcome | None:
-    """What comes of it.
+class FailureFound(NamedTuple):
+    """What comes of it, or why that was not examined; neither where there is one replica."""
 
-    None where there is one replica, a trace is too short, requests follow one another, or they are
-    too many; and where a gate, prefill replicas or shared experts belong to the fleet.
-    """
+    outcome: FailureOutcome | None
+    why_not: str | None
+
+
+def failure_of(question: SizingQuestion, kind: SizedKind, start_up_s: float) -> FailureFound:
+    """What comes of it, of plain replicas whose requests come by themselves and are few enough."""
+    if kind.n_replicas == 1:
+        return FailureFound(None, None)
+    why_not = _why_not(question, kind, start_up_s)
+    if why_not is not None:
+        return FailureFound(None, why_not)
+    drawn = _plan(question, start_up_s)
+    started_ns = round((_SETTLED_S + start_up_s) * NS_PER_S)
+    if (drawn.follows != NONE).any():
+        return FailureFound(None, "requests of its traffic follow one another")
+    if int(drawn.arrival_ns.max()) <= started_ns:
+        return FailureFound(None, "the traffic ends before another replica has started")
+    return FailureFound(_simulated(question, kind, start_up_s, drawn), None)
+
+
+def _why_not(question: SizingQuestion, kind: SizedKind, start_up_s: float) -> str | None:
     if not question.fleets.is_plain:
-        return None
-    span_s = _SETTLED_S + (1 + _AFTER_RATIO) * start_up_s
-    n_requests = question.rate_per_s * span_s
-    if n_requests > question.traffic.most_requests or n_requests * kind.n_replicas > _MOST_ROUTED:
-        return None
-    drawn = traffic.plan_at(
-        question.spec, question.rate_per_s, max(1, round(question.rate_per_s * span_s))
-    )
+        return "the fleet has a gate, prefill replicas or shared experts"
+    n_requests = question.rate_per_s * _span_s(start_up_s)
+    if n_requests > question.traffic.most_requests:
+        most = question.traffic.most_requests
+        return f"{n_requests:,.0f} requests come meanwhile, and a simulation has at most {most:,}"
+    if n_requests * kind.n_replicas > _MOST_ROUTED:
+        return (
+            f"{n_requests:,.0f} requests among {kind.n_replicas:,} replicas are more than one"
+            " simulation routes"
+        )
+    return None
+
+
+def _span_s(start_up_s: float) -> float:
+    return _SETTLED_S + (1 + _AFTER_RATIO) * start_up_s
+
+
+def _plan(question: SizingQuestion, start_up_s: float) -> RequestPlan:
+    n_requests = max(1, round(question.rate_per_s * _span_s(start_up_s)))
+    return traffic.plan_at(question.spec, question.rate_per_s, n_requests)
+
+
+def _simulated(
+    question: SizingQuestion, kind: SizedKind, start_up_s: float, drawn: RequestPlan
+) -> FailureOutcome:
     died_ns, started_ns = round(_SETTLED_S * NS_PER_S), round((_SETTLED_S + start_up_s) * NS_PER_S)
-    if (
-        kind.n_replicas == 1
-        or int(drawn.arrival_ns.max()) <= started_ns
-        or (drawn.follows != NONE).any()
-    ):
-        return None
     plan = drawn._replace(
         class_index=np.searchsorted([died_ns, started_ns], drawn.arrival_ns, side="right").astype(
             np.int32

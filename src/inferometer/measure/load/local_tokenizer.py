@@ -6,7 +6,7 @@ Through the library ``tokenizers``, which the core does not need.
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from inferometer.errors import SpecError
 
@@ -25,18 +25,6 @@ class Encoding(Protocol):
         ...
 
 
-class Tokenizer(Protocol):
-    """What is used of the library's own type."""
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> Encoding:
-        """The tokens of a text."""
-        ...
-
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """The text of these tokens."""
-        ...
-
-
 def encoder_of(path: str | None) -> Callable[[str], Encoding]:
     """The tokenizer of this folder or file, without special tokens.
 
@@ -48,18 +36,19 @@ def encoder_of(path: str | None) -> Callable[[str], Encoding]:
     tokenizer = _opened(path)
 
     def encode(text: str) -> Encoding:
-        return tokenizer.encode(text, add_special_tokens=False)
+        encoding: Encoding = tokenizer.encode(text, add_special_tokens=False)
+        return encoding
 
     return encode
 
 
-def _opened(path: str | None) -> Tokenizer:
+def _opened(path: str | None) -> Any:  # noqa: ANN401 -- the library's own type
     if path is None:
         raise SpecError(
             "no tokenizer", where="--prompts tokenizer", try_="--tokenizer FOLDER or tokenizer.json"
         )
     try:
-        from tokenizers import Tokenizer as Opened  # noqa: PLC0415 -- an engine's library
+        from tokenizers import Tokenizer  # noqa: PLC0415 -- an engine's library
     except ImportError as error:
         raise SpecError(
             "the library tokenizers is not installed",
@@ -73,8 +62,7 @@ def _opened(path: str | None) -> Tokenizer:
             where=f"--tokenizer {path}",
             allowed="a tokenizer.json, or a folder with one",
         )
-    tokenizer: Tokenizer = Opened.from_file(str(file))
-    return tokenizer
+    return Tokenizer.from_file(str(file))
 
 
 class TokenPace(NamedTuple):
