@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,17 +66,32 @@ def furnish(folder: Path, files: Mapping[str, str]) -> None:
 def printed_by(
     command: str, run: Callable[..., subprocess.CompletedProcess[str]], folder: Path
 ) -> str:
-    """What a command prints; it may end in ``| grep [-E] [-i] PATTERN`` and ``| head -N`` or ``| tail -N``."""
-    words = list[list[str]]([[]])
-    for word in shlex.split(command):
-        if word == "|":
-            words.append([])
-        else:
-            words[-1].append(word)
-    outcome = run(*words[0][1:], folder=folder)
-    assert outcome.returncode in {0, 10, 11}, f"{command}\n{outcome.stderr}"
-    lines = [line.rstrip() for line in outcome.stdout.splitlines()]
-    for name, *arguments in words[1:]:
+    """What a line of commands with ``&&`` between them prints.
+
+    Each may end in ``| grep [-E] [-i] PATTERN``, ``| head -N``, ``| tail -N`` or ``> /dev/null``, or
+    is ``head -N FILE``.
+    """
+    parts = [
+        list(part) for is_and, part in groupby(shlex.split(command), "&&".__eq__) if not is_and
+    ]
+    return "".join(_printed_by(part, run, folder) for part in parts)
+
+
+def _printed_by(
+    command: list[str], run: Callable[..., subprocess.CompletedProcess[str]], folder: Path
+) -> str:
+    first, *filters = [list(part) for is_pipe, part in groupby(command, "|".__eq__) if not is_pipe]
+    if first[-2:] == [">", "/dev/null"]:
+        _printed_by(first[:-2], run, folder)
+        return ""
+    if first[0] == "head":
+        filters, text = [first[:2]], (folder / first[2]).read_text()
+    else:
+        outcome = run(*first[1:], folder=folder)
+        assert outcome.returncode in {0, 10, 11}, f"{command}\n{outcome.stderr}"
+        text = outcome.stdout
+    lines = [line.rstrip() for line in text.splitlines()]
+    for name, *arguments in filters:
         if name == "grep":
             *options, pattern = arguments
             flags = re.IGNORECASE if any("i" in one for one in options) else 0

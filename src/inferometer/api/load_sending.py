@@ -45,7 +45,7 @@ class LoadTest:
         Option("Folder of the run; the same one resumes it.", is_common=True, metavar="DIR"),
     ] = None
     export: Annotated[
-        tuple[formats.ExportFormat, ...],
+        tuple[formats.RequestFormat, ...],
         Option("Also for other tools, in the run's folder."),
     ] = ()
     report: Annotated[
@@ -69,7 +69,7 @@ class EndedLoad:
     folder: Path
     class_names: tuple[str, ...]
     objective: ObjectiveSpec | None
-    exports: tuple[formats.ExportFormat, ...]
+    exports: tuple[formats.RequestFormat, ...]
     has_report: bool
 
 

@@ -187,12 +187,7 @@ def size(question: Size) -> SizeAnswer:
         words = words_of(question, size_best_use.CARRIED)
         devices = size_best_use.Devices(question.total_gpus, limit, where, question.model, words)
         used = size_best_use.answer_of(resolved, asked.question, tried, devices)
-        used = replace(used, gate=gate_of(question.fleet.gate))
-        if question.report is not None:
-            decision_pages.write_page_of(used, question.report)
-        if question.out is not None:
-            size(_of_best_use(question, used))
-        return used
+        return _written(question, replace(used, gate=gate_of(question.fleet.gate)))
     n_devices = len({one.offer.hardware.hardware_id for one in tried.possible})
     share = limit.share(executors.share_of_part(where, n_devices))
     pace = _pace(question, tried)
@@ -229,6 +224,15 @@ def size(question: Size) -> SizeAnswer:
             question.out, asked.question, found, utilization_fraction, is_forced=question.force
         )
     return answer
+
+
+def _written(question: Size, used: SizeAnswer) -> SizeAnswer:
+    """The page and the files of the best use of a number of devices, where they were requested."""
+    if question.report is not None:
+        decision_pages.write_page_of(used, question.report)
+    if question.out is not None:
+        size(_of_best_use(question, used))
+    return used
 
 
 def _of_best_use(question: Size, used: SizeAnswer) -> Size:

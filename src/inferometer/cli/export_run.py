@@ -75,6 +75,8 @@ Examples:
 def command(question: Export, *, as_json: bool) -> None:
     """Write a run as llm-d's Benchmark Report 0.2.1, as vLLM bench's result file, or as a table.
 
+    A scheduler-log has a line for each step and for each request turned away.
+
     docs/sweep.md defines the columns of a sweep. Latencies of requests count from the send, as
     other tools' do. Intervals, latencies from the intended send and validity go into the report
     under results.profiling.inferometer.
@@ -104,7 +106,7 @@ def exported(question: Export) -> ExportAnswer:
         return _exported_sweep(loaded, run, format_, out)
     judgement = (
         None
-        if question.slo is None or format_ == "csv"
+        if question.slo is None or format_ in {"csv", "scheduler-log"}
         else judge_objective(loaded, parse_objective(question.slo))
     )
     replace_file(out, exported_text(loaded, format_, judgement=judgement).encode())

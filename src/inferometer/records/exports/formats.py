@@ -2,11 +2,14 @@
 
 from typing import Final, Literal, TypeAlias
 
-ExportFormat: TypeAlias = Literal["llm-d", "vllm-bench", "csv"]
+RequestFormat: TypeAlias = Literal["llm-d", "vllm-bench", "csv"]
+ExportFormat: TypeAlias = Literal[RequestFormat, "scheduler-log"]
+"""The log is of steps, which a load test does not see."""
 
 FILE_NAMES: Final[dict[ExportFormat, str]] = {
     "llm-d": "llm-d-report.json",
     "vllm-bench": "vllm-bench.json",
     "csv": "requests.csv",
+    "scheduler-log": "scheduler-log.csv",
 }
 """Inside the run's folder, where nobody names it."""

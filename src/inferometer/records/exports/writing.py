@@ -7,6 +7,7 @@ import msgspec
 from inferometer.records.exports.formats import ExportFormat
 from inferometer.records.exports.llmd_report import llmd_report
 from inferometer.records.exports.request_csv import request_csv
+from inferometer.records.exports.scheduler_log import scheduler_log
 from inferometer.records.exports.vllm_bench_json import vllm_bench_json
 from inferometer.records.slo_verdicts import Judgement
 from inferometer.records.types import Run
@@ -22,6 +23,8 @@ def exported_text(run: Run, format_: ExportFormat, *, judgement: Judgement | Non
     RecordError
         The run has no requests.
     """
+    if format_ == "scheduler-log":
+        return scheduler_log(run)
     if format_ == "csv":
         return request_csv(run)
     if format_ == "vllm-bench":
