@@ -16,6 +16,7 @@ from inferometer.api.question import Field, fields_of, question_of
 from inferometer.cli.foreign_flags import in_our_words
 from inferometer.cli.several import Several, one_of
 from inferometer.cli.terminal import AS_CSV, REPORT, VERBOSE, write_answer
+from inferometer.inputs.objectives import METRIC_SYNONYMS
 from inferometer.inputs.synonyms import number_format
 
 Q = TypeVar("Q")
@@ -32,6 +33,13 @@ HEADINGS: Final = (
 _AS_JSON: Final = "as_json"
 _IS_ALL: Final = "inferometer.help_all"
 _N_EXAMPLES: Final = 3
+_SYNONYMS: Final = "\n".join(
+    (
+        "\b\nAlso called:",
+        *(f"  {metric}: {', '.join(words)}" for metric, words in METRIC_SYNONYMS.items()),
+    )
+)
+"""Of latencies: whoever searches the help for another tool's word finds ours."""
 _MOST_LISTED: Final = 36
 """Letters of choices that stand beside a flag; more stand in its text."""
 
@@ -52,7 +60,7 @@ class QuestionCommand(click.Command):
         """The first examples; ``--help-all`` has the others, and what they mean."""
         blocks = inspect.cleandoc(self.epilog or "").split("\n\n")
         if _IS_ALL in ctx.meta:
-            self.write_text(formatter, "\n\n".join(blocks))
+            self.write_text(formatter, "\n\n".join((*blocks, _SYNONYMS)))
         else:
             lines = blocks[0].split("\n")
             self.write_text(formatter, "\n".join(lines[: _N_EXAMPLES + 2]))

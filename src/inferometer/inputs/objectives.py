@@ -22,14 +22,20 @@ METRIC_MEANINGS: Final[dict[Metric, str]] = {
     "queue": "from the send to the first time in a batch",
 }
 
-_SYNONYMS: Final[dict[str, Metric]] = {"e2el": "e2e", "ttlt": "e2e"}
+METRIC_SYNONYMS: Final[dict[Metric, tuple[str, ...]]] = {
+    "ttft": ("time to first token", "first-token latency"),
+    "tpot": ("time per output token", "per-token latency"),
+    "e2e": ("e2el", "ttlt", "time to last token", "end-to-end latency", "request latency"),
+    "queue": ("queue time", "waiting time"),
+}
+"""What else users and tools call them; hyphens and underscores count as spaces."""
 _ALLOWED: Final = (
     "METRIC:STATISTIC<LIMIT with commas between; METRIC one of ttft, tpot, e2e, queue; STATISTIC"
     " p50, p95, p99.9, …"
 )
 _EXAMPLE: Final = "ttft:p95<500ms, tpot:p95<50ms"
 _THRESHOLD: Final = re.compile(
-    r"(?P<metric>[A-Za-z0-9_]+)\s*[:"
+    r"(?P<metric>[A-Za-z0-9_]+(?:[ -][A-Za-z0-9_]+)*?)\s*[:"
     r" ]\s*(?P<statistic>[A-Za-z0-9.]+)\s*(?P<sign><=?|>=?|=)\s*(?P<limit>.+)"
 )
 _PERCENTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
@@ -109,6 +115,8 @@ def parse_objective(text: str, *, where: str = "--slo") -> ObjectiveSpec:
     -------
     >>> parse_objective("ttft p99 < 500ms, tpot:p95<50ms").text
     'ttft:p99<500ms, tpot:p95<50ms'
+    >>> parse_objective("first-token latency:p95<1s").text
+    'ttft:p95<1000ms'
     """
     text = _unfolded(text.strip())
     thresholds = [_threshold(part.strip(), where) for part in text.split(",") if part.strip()]
@@ -193,8 +201,12 @@ def _likely_unit(metric: Metric, number: float) -> str:
 
 
 def _metric(name: str, part: str, where: str) -> Metric:
-    known: dict[str, Metric] = {**{metric: metric for metric in METRIC_MEANINGS}, **_SYNONYMS}
-    if name.lower() not in known:
+    known: dict[str, Metric] = {
+        _spelled(word): metric
+        for metric, words in METRIC_SYNONYMS.items()
+        for word in (metric, *words)
+    }
+    if _spelled(name) not in known:
         allowed = "; ".join(f"{metric}: {meaning}" for metric, meaning in METRIC_MEANINGS.items())
         raise SpecError(
             f"{name!r} of {part!r} is no latency that is known",
@@ -202,7 +214,11 @@ def _metric(name: str, part: str, where: str) -> Metric:
             allowed=allowed,
             try_=_EXAMPLE,
         )
-    return known[name.lower()]
+    return known[_spelled(name)]
+
+
+def _spelled(name: str) -> str:
+    return re.sub(r"[-_ ]+", " ", name.lower())
 
 
 # Which objectives have others promised, by name: the latency limits of MLPerf Inference's

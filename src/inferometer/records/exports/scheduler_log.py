@@ -14,7 +14,7 @@ from inferometer.errors import RecordError
 from inferometer.records.types import ABSENT, RequestStatus, RequestTable, Run, StepTable
 from inferometer.units import NS_PER_S
 
-HEADER: Final = (
+HEADER: Final[tuple[str, ...]] = (
     "at_s",
     "event",
     "replica",
@@ -52,7 +52,7 @@ def scheduler_log(run: Run) -> str:
     rows = [*_steps(steps, requests), *_drops(requests)]
     rows.sort(key=lambda row: (row[0], row[1]["event"] != "step"))
     text = io.StringIO()
-    writer = csv.DictWriter(text, HEADER, restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, list[str](HEADER), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(row | {"at_s": f"{at_ns / NS_PER_S:.9f}"} for at_ns, row in rows)
     return text.getvalue()
@@ -102,7 +102,7 @@ def _drops(requests: RequestTable) -> list[tuple[int, dict[str, object]]]:
     rows = list[tuple[int, dict[str, object]]]()
     for status in _TURNED_AWAY:
         for i in np.flatnonzero((requests.status == status) & (requests.finished_ns != ABSENT)):
-            row = {
+            row: dict[str, object] = {
                 "event": status.name.lower(),
                 "request_index": int(requests.request_index[i]),
                 "class_index": int(requests.class_index[i]),
