@@ -65,7 +65,7 @@ def check_words(words: tuple[str, ...]) -> None:
         assert not unknown, f"no verb takes {unknown}"
         return
     verb, *arguments = words[1:]
-    if "--help" in arguments:
+    if {"--help", "--help-all"} & set(arguments):
         assert verb in VERBS
         return
     if verb == "study":

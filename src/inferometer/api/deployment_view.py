@@ -32,6 +32,8 @@ class DeploymentView:
     knobs: dict[str, bool | int | float | str | None]
     """Of the engine's scheduler, under its own names."""
     n_kv_blocks: int
+    kv_block_bytes: int
+    """On all devices of a replica."""
     kv_blocks_from: str
     step_times_basis: Basis
     step_times_from: str
@@ -73,6 +75,7 @@ def deployment_view(deployment: Deployment, rules: ClusterConfig) -> DeploymentV
         engine=config.engine,
         knobs=msgspec.to_builtins(asdict(config)),
         n_kv_blocks=config.n_kv_blocks,
+        kv_block_bytes=deployment.kv_block_bytes,
         kv_blocks_from=deployment.kv_origin,
         step_times_basis=deployment.step_times.basis,
         step_times_from=deployment.step_times.origin,

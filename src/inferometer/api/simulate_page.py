@@ -79,7 +79,7 @@ def _sections(answer: simulation.SimulateAnswer, charts: tuple[Chart, ...]) -> t
     tables += [_replicas(answer)] if answer.replicas else []
     facts = [*_origins(answer)]
     if answer.memory is not None:
-        facts.append(("KV cache", _memory_words(answer.memory, answer.deployment.n_kv_blocks)))
+        facts.append(("KV cache", _memory_words(answer.memory, answer.deployment)))
     if answer.disaggregation is not None:
         facts += _transfer_facts(answer.disaggregation)
     bounded = likely_bound = answer.levels[0].summary.latency("ttft").n_bounded_below_only
@@ -303,11 +303,16 @@ def _replicas(answer: simulation.SimulateAnswer) -> TextTable:
     return TextTable(caption="Replica by replica", header=header, rows=tuple(rows))
 
 
-def _memory_words(memory: step_memory.StepMemorySummary, n_kv_blocks: int) -> str:
+def _memory_words(
+    memory: step_memory.StepMemorySummary, deployment: deployment_view.DeploymentView
+) -> str:
     """How well was the KV cache used?"""
+    n_blocks, block_bytes = deployment.n_kv_blocks, deployment.kv_block_bytes
+    mean, peak = memory.mean_used_blocks, memory.peak_used_blocks
     line = (
-        f"{memory.mean_used_blocks:,} of {n_kv_blocks:,} KV blocks used on average,"
-        f" {memory.peak_used_blocks:,} at most"
+        f"{mean:,} of {n_blocks:,} KV blocks used on average ({format_bytes(mean * block_bytes)}"
+        f" of {format_bytes(n_blocks * block_bytes)}), {peak:,} at most,"
+        f" {format_bytes((n_blocks - peak) * block_bytes)} always free"
     )
     if (
         memory.mean_fragmented_fraction is not None

@@ -41,6 +41,8 @@ class Level:
 
     step_times: Pace | Literal["draw"]
     summary: request_summaries.RequestSummary
+    busy_fraction: float
+    """Of the time from 0 to the end: how much of it was in steps, mean of the replicas."""
     judgement: slo_verdicts.Judgement | None
 
 
@@ -134,7 +136,10 @@ class Simulator:
         )
         label: Pace | Literal["draw"] = asked.case if isinstance(asked.case, str) else "draw"
         level = Level(
-            step_times=label, summary=request_summaries.summarise_requests(run), judgement=judgement
+            step_times=label,
+            summary=request_summaries.summarise_requests(run),
+            busy_fraction=simulation.busy_fraction,
+            judgement=judgement,
         )
         moved = (
             None

@@ -92,6 +92,7 @@ def _of_simulation(answer: SimulateAnswer) -> Headline:
         "tpot_p50_s": _percentile(summaries, "tpot", 0.5),
         "tpot_p95_s": _percentile(summaries, "tpot", 0.95),
         "e2e_p95_s": _percentile(summaries, "e2e", 0.95),
+        "busy_fraction": _all([_exact(level.busy_fraction) for level in answer.levels]),
     }
     return Headline(numbers=numbers, words={"slo": answer.verdict})
 

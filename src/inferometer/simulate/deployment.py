@@ -159,6 +159,12 @@ class Deployment:
         return self._plan.n_devices
 
     @property
+    def kv_block_bytes(self) -> int:
+        """Of a KV block on all devices together: each holds a part, and sends it by its own link."""
+        token_bytes = kv_cache.kv_bytes_per_token(self.model, kv_dtype(self.engine))
+        return token_bytes * self.config.block_size
+
+    @property
     def parallelism(self) -> str:
         """How the replica spreads over its devices: ``TP8``, or with pipeline stages ``TP8 PP2``."""
         plan = self._plan

@@ -4,8 +4,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from inferometer.errors import SpecError
-from inferometer.perfmodel import kv_cache
-from inferometer.perfmodel.work import kv_dtype
 from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.deployment import Case, Deployment
 from inferometer.simulate.disaggregation_config import (
@@ -15,7 +13,6 @@ from inferometer.simulate.disaggregation_config import (
     LinkShape,
 )
 from inferometer.simulate.fleet import PrefillReplicas
-from inferometer.simulate.serving_config import default_block_size
 
 _WHERE: Final = "--kv-link"
 
@@ -76,7 +73,7 @@ def kv_link(prefill: Deployment, decode: Deployment, asked: LinkAsked) -> tuple[
     SpecError
         Nobody says how fast it is; the two keep different KV caches.
     """
-    block_bytes, other_bytes = (_block_bytes(deployment) for deployment in (decode, prefill))
+    block_bytes, other_bytes = (one.kv_block_bytes for one in (decode, prefill))
     if block_bytes != other_bytes:
         raise SpecError(
             f"KV blocks of {other_bytes} bytes for {block_bytes}",
@@ -104,10 +101,3 @@ def kv_link(prefill: Deployment, decode: Deployment, asked: LinkAsked) -> tuple[
         replace(link, bytes_per_s=speed_bytes_per_s),
         f"the scale-up links of {n_devices} x {hardware.name}",
     )
-
-
-def _block_bytes(deployment: Deployment) -> int:
-    """All devices together: what travels is split as the cache is, each part by a link of its own."""
-    config = deployment.config
-    block_tokens = getattr(config, "block_size", default_block_size("vllm"))
-    return kv_cache.kv_bytes_per_token(deployment.model, kv_dtype(deployment.engine)) * block_tokens

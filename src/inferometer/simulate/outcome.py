@@ -181,6 +181,11 @@ class Simulation(NamedTuple):
     """Requests that waited before their replica got them: at the gate."""
     cut: CutAnswers = CutAnswers(0, 0, 0)
 
+    @property
+    def busy_fraction(self) -> float:
+        """Of the time from 0 to the end: how much of it was in steps, mean of the replicas."""
+        return float(self.busy_ns.mean()) / self.end_ns if self.end_ns else 0.0
+
 
 def max_barren_steps(max_model_len: int) -> int:
     """After how many steps that preempt, without a token from any step between them, do requests preempt one another for ever?
