@@ -51,7 +51,6 @@ def predict_page(answer: PredictAnswer) -> Page:
     """The whole prediction."""
     sheet, memory = answer.datasheet, answer.datasheet.sizes.memory
     rows = answer.what_ifs if answer.sparsity is None else (answer.sparsity, *answer.what_ifs)
-    of = "" if answer.fitted is None else "on what is by datasheet: "
     bounds = (("prefill", sheet.prefill.bound), ("decode", sheet.decode.bound))
     chart = bounds_chart(
         [PhaseBounds(name, one.compute_s, one.memory_s, one.link_s) for name, one in bounds]
@@ -68,11 +67,7 @@ def predict_page(answer: PredictAnswer) -> Page:
             ("TRUST", _trust(answer)),
             ("NEXT", "" if memory.fits else _how_it_fits(answer)),
         ),
-        cautions=tuple(
-            Caution(code="datasheet", text=f"{of}{text}", remedy="")
-            for text in sheet.cautions
-            if answer.fitted is None or text != LAUNCH_CAUTION
-        ),
+        cautions=_cautions(answer),
         sections=(
             Section(
                 id="speeds",
@@ -102,6 +97,16 @@ def _chip(sheet: DatasheetPrediction) -> Chip:
     if sheet.sizes.memory.fits:
         return Chip(verdict="fits", text="fits in memory")
     return Chip(verdict="missed", text=_too_much(sheet))
+
+
+def _cautions(answer: PredictAnswer) -> tuple[Caution, ...]:
+    """Those of the datasheet; launches are no matter where they were measured."""
+    of = "" if answer.fitted is None else "on what is by datasheet: "
+    return tuple(
+        Caution(code="datasheet", text=f"{of}{text}", remedy="")
+        for text in answer.datasheet.cautions
+        if answer.fitted is None or text != LAUNCH_CAUTION
+    )
 
 
 def _title(answer: PredictAnswer) -> str:
