@@ -30,9 +30,15 @@ def test_the_answer_by_hand():
     assert answer.speeds.tpot_s.low == pytest.approx(
         lower_s, rel=0.01
     )  # activations and new KV rows come on top
-    assert answer.speeds.tpot_s.value == pytest.approx(answer.speeds.tpot_s.low / 0.65)
-    assert answer.speeds.mbu_fraction.value == pytest.approx(0.65, rel=0.01)
-    assert answer.speeds.mfu_fraction.value == pytest.approx(0.45, rel=0.01)
+    kv_s = 4 * (512 + 32) * 524_288 / 2.039e12
+    fixed_s = 32 * 50e-6 + 1e-3
+    likely_s = (lower_s - kv_s) / 0.77 + kv_s / 0.55 + fixed_s
+    assert answer.speeds.tpot_s.value == pytest.approx(likely_s, rel=0.01)
+    assert answer.speeds.mbu_fraction.value == pytest.approx(lower_s / likely_s, rel=0.01)
+    prefill_s = answer.speeds.ttft_s.value - 8e-3
+    bound_s = answer.prefill.bound.compute_s
+    assert prefill_s == pytest.approx(bound_s / 0.5 + fixed_s)
+    assert answer.speeds.mfu_fraction.value == pytest.approx(bound_s / prefill_s)
     assert answer.sizes.n_parameters == 6_738_415_616
     assert answer.sizes.kv_bytes_per_token == 524_288
     assert answer.sizes.weight_bytes == 2 * 6_738_415_616

@@ -31,12 +31,15 @@ QUESTION = MemoryQuestion(
 
 def test_budget_by_hand():
     budget = memory_budget(QUESTION, 8)
-    assert budget.total_bytes == 24 * GIB
-    assert budget.reserve_bytes == round(0.08 * 24 * GIB)
+    assert budget.total_bytes == 23_034 * 2**20
+    assert budget.reserve_bytes == round(0.08 * 23_034 * 2**20 + 0.6 * GIB)
     assert budget.weight_bytes == 2 * 8_030_261_248
     assert budget.kv_bytes == 8 * 1024 * 131_072
-    assert budget.activation_bytes == 2048 * (2 * 4096 + 4096 + 2 * 14336) * 2
-    assert budget.logits_bytes == 8 * 128_256 * 4
+    assert budget.activation_bytes == 2048 * (3 * 4096 + 3 * 14336) * 2
+    assert budget.logits_bytes == 0, "eight sequences are sampled in the memory of activations"
+    assert memory_budget(QUESTION, 512).logits_bytes == pytest.approx(
+        4 * 512 * 128_256 * 4 - budget.activation_bytes
+    )
     parts = (
         budget.reserve_bytes
         + budget.weight_bytes

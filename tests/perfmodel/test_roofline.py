@@ -1,5 +1,6 @@
 """Are the bounds the work over the peaks, and is the limit named right?"""
 
+from dataclasses import replace
 from math import ceil
 
 import pytest
@@ -28,6 +29,7 @@ from inferometer.stats.estimate import Estimate
 
 BF16 = EngineSpec(dtype="bfloat16")
 PEAKS = Peaks(
+    kv_bytes_per_s=1e12,
     flop_per_s=100.0,
     memory_bytes_per_s=10.0,
     link_bytes_per_s=1.0,
@@ -80,7 +82,12 @@ def test_better_hardware_is_never_slower(factor_ratio, batch_size, context_token
         decode_shape(batch_size=batch_size, context_tokens=context_tokens),
     )
     peaks = peaks_of(find_hardware("h100_sxm"), BF16)
-    better = peaks.scaled(compute_fraction=factor_ratio, memory_fraction=factor_ratio)
+    better = replace(
+        peaks,
+        flop_per_s=peaks.flop_per_s * factor_ratio,
+        memory_bytes_per_s=peaks.memory_bytes_per_s * factor_ratio,
+        kv_bytes_per_s=peaks.kv_bytes_per_s * factor_ratio,
+    )
     assert step_bound(step, better).lower_s == pytest.approx(
         step_bound(step, peaks).lower_s / factor_ratio
     )

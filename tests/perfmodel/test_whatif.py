@@ -34,10 +34,11 @@ BASE = Scenario(
 def test_half_the_bytes_are_half_the_time_where_weights_limit():
     wide = replace(BASE, engine=replace(BASE.engine, dtype="float32"))
     halved = what_if(wide, with_precision(wide, "bfloat16"))
-    assert halved.tpot_gain_ratio.value == pytest.approx(2, rel=0.01)
+    assert halved.tpot_gain_ratio.high == pytest.approx(2, rel=0.01), "at the peaks"
+    assert 1.6 < halved.tpot_gain_ratio.value < 2, "a layer's fixed time stays"
     assert halved.weight_bytes_saved == 2 * 6_738_415_616
     quantised = what_if(BASE, with_quantization(BASE, "float8"))
-    assert 1.8 < quantised.tpot_gain_ratio.value < 2
+    assert 1.4 < quantised.tpot_gain_ratio.value < 2
     assert quantised.change.needs is not None
 
 
@@ -90,8 +91,8 @@ def test_speculation_stops_paying_when_compute_limits():
 
 
 def test_graphs_remove_what_the_host_takes():
-    eager = replace(BASE, model=find_model("smollm2-135m"), launch_overhead_s=5e-3)
-    change = what_if(eager, with_graphs(eager, launch_overhead_s=0.0))
+    eager = replace(BASE, model=find_model("smollm2-135m"), mode="eager")
+    change = what_if(eager, with_graphs(eager))
     assert change.tpot_gain_ratio.value > 10
 
 

@@ -10,9 +10,11 @@ from inferometer.api.model_options import (
     DATASHEET_OPTION,
     FORMATS,
     KV_DTYPE_FLAGS,
+    LINK_OPTION,
     MODEL_OPTION,
     TP_FLAGS,
     TRANSFER_OPTION,
+    with_link,
 )
 from inferometer.api.prediction import (
     FittedSpeeds,
@@ -30,7 +32,7 @@ from inferometer.inputs import catalog, resolve, types
 from inferometer.inputs.types import AskedFormat, DType
 from inferometer.measure.this_machine import this_hardware
 from inferometer.perfmodel import communication, datasheet, memory
-from inferometer.perfmodel.scenario import Scenario, Speculation
+from inferometer.perfmodel.scenario import RunMode, Scenario, Speculation
 from inferometer.perfmodel.steptime import StepTimeModel
 
 
@@ -107,6 +109,26 @@ class Predict:
             ),
         ),
     ] = 1
+    link: Annotated[str | None, LINK_OPTION] = None
+    all_reduce_us: Annotated[
+        float | None,
+        Option(
+            "Latency of one all-reduce in microseconds, where it was measured. [a prior]",
+            heading="Hardware",
+        ),
+    ] = None
+    mode: Annotated[
+        RunMode,
+        Option(
+            "Kernels launched one by one (transformers' eager), graphs in a bare loop (compiled), or"
+            " a serving engine with scheduler and front end.",
+            heading="Engine",
+        ),
+    ] = "engine"
+    all_logits: Annotated[
+        bool,
+        Option("The prefill computes the logits of every position.", heading="Engine"),
+    ] = False
     ep: Annotated[
         bool, Option("Experts spread over the tensor-parallel devices.", heading="Hardware")
     ] = False
@@ -217,7 +239,7 @@ def _asked(question: Predict) -> _Asked:
         if hardware is None
         else this_hardware()
         if hardware == "this"
-        else catalog.find_hardware(hardware)
+        else with_link(catalog.find_hardware(hardware), question.link)
     )
     path = question.fit
     named_fit.check_transfer(is_transfer=question.transfer, has_fit=path is not None)
@@ -273,7 +295,10 @@ def _known(path: Path, device: types.HardwareSpec | None) -> types.HardwareSpec:
 def _check_measured(question: Predict) -> None:
     """Refuse changes to an engine that was fitted as it is."""
     changes = {"--pp": question.pp > 1, "--ep": question.ep, "--sparsity": question.sparsity}
+    changes |= {"--mode": question.mode != "engine", "--all-logits": question.all_logits}
     changes |= {
+        "--link": question.link is not None,
+        "--all-reduce-us": question.all_reduce_us is not None,
         "--speculative": question.speculative is not None,
         "--prefix-hit": question.prefix_hit > 0,
     }
@@ -293,7 +318,10 @@ def _published(question: Predict, asked: _Asked, scenario: Scenario) -> StepTime
     """Step times of published rows; None where a fit is named or the steps are none of a table's."""
     is_plain = (
         scenario.used_plan.n_pipeline == 1
-        and not (question.ep or question.sparsity)
+        and not (question.ep or question.sparsity or question.all_logits)
+        and question.mode == "engine"
+        and question.link is None
+        and question.all_reduce_us is None
         and question.speculative is None
         and question.prefix_hit == 0
     )
@@ -339,6 +367,9 @@ def _scenario(asked: _Asked, question: Predict) -> Scenario:
         is_sparse=question.sparsity,
         speculation=_speculation(question.speculative),
         prefix_hit_fraction=question.prefix_hit,
+        mode=question.mode,
+        all_reduce_s=None if question.all_reduce_us is None else question.all_reduce_us * 1e-6,
+        has_all_logits=question.all_logits,
     )
 
 

@@ -71,9 +71,6 @@ _FIXED_S: Final = 25.0
 """Starting an engine, loading a small model, fitting and drawing: not measured in advance, a
 middling value."""
 _PROBES_S: Final = 0.4
-_HOST_S_PER_LAYER: Final = 0.7e-3
-"""Launching one layer's kernels in eager mode on a slow core: an assumption that only decides
-how many points are measured."""
 
 
 def quick_points(
@@ -125,7 +122,7 @@ def _duration_s(
         batch_size=point.batch_size,
         prompt_tokens=point.prompt_tokens,
         output_tokens=point.gen_tokens,
-        launch_overhead_s=_HOST_S_PER_LAYER * model.n_layers,
+        mode="eager",
     )
     phases = phases_at(scenario, LIKELY)
     return (N_WARMUP + N_REPS) * (

@@ -47,8 +47,7 @@ METHOD: Final = (
     "datasheet: max of bounds at the peaks .. sum of bounds at the lowest published efficiency"
 )
 LAUNCH_CAUTION: Final = (
-    "launch overhead is not in datasheets: small models in eager mode are slower; fit a sweep to"
-    " know"
+    "the host's launch time is a prior of 0.26 to 1.2 ms for each layer: fit a sweep to know"
 )
 """Not of step times that were measured, by anybody."""
 CONFIDENCE_FRACTION: Final = 0.9
@@ -238,6 +237,8 @@ def memory_question(
         plan=scenario.used_plan,
         utilization_fraction=utilization_fraction,
         is_sparse=scenario.is_sparse,
+        has_all_logits=scenario.has_all_logits,
+        has_stored_scores=scenario.mode == "eager",
     )
 
 
@@ -294,7 +295,9 @@ def _speeds(scenario: Scenario) -> Speeds:
         mbu_fraction=tpot_s.inverted(
             step_bytes / scenario.expected_step_tokens / peaks.memory_bytes_per_s
         ),
-        mfu_fraction=ttft_s.inverted(prefill_work.total_flop / peaks.flop_per_s),
+        mfu_fraction=estimate(lambda phases: phases.prefill_s).inverted(
+            prefill_work.total_flop / peaks.flop_per_s
+        ),
     )
 
 
@@ -350,7 +353,7 @@ def _cautions(scenario: Scenario, sizes: Sizes, costs: Costs) -> tuple[str, ...]
             "2:4 sparsity needs pruned weights, a check of quality, and an engine with kernels for"
             f" it{known}"
         )
-    if scenario.launch_overhead_s == 0:
+    if scenario.launch_overhead_s is None and scenario.mode == "eager":
         said.append(LAUNCH_CAUTION)
     if costs.price is not None:
         said.append(f"price: {costs.price.basis}; prices on different bases do not compare")

@@ -32,6 +32,24 @@ USUAL_BEFORE: Final = Constant(
 )
 """vLLM's default share of the memory in older versions, which published runs used."""
 _MOST_SEQUENCES: Final = 1 << 24
+_SAMPLER_COPIES: Final = 4
+"""Of the logits in float32, when a sampler sorts them: logits, sorted, indices of 64 bit. The
+difference of two budgets on A100 (0.64 GiB for 6,144 tokens) leaves 0.5 GiB for 256 sequences of
+Llama-3.1-8B, which is four copies."""
+RUNTIME: Final = Constant(
+    value=0.6 * 2**30,
+    source=Source(
+        kind="derived",
+        where=(
+            "vLLM's logs: 0.12 to 0.20 GiB outside of torch (vllm-project/vllm pulls 11809, 12126,"
+            " 14447), 0.17 to 0.62 GiB of captured graphs, which it profiles since 0.21"
+        ),
+    ),
+)
+"""Bytes of a device that an engine takes beside weights and activations: the kernels' own buffers
+and captured graphs."""
+_SCORE_BYTES: Final = 10
+"""Of an attention score that is stored: in 16 bit before and after, and in 32 for the softmax."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +61,7 @@ class MemoryBudget:
 
     total_bytes: int
     reserve_bytes: int
-    """Not given to the engine: driver, graphs, other processes."""
+    """Not given to the engine, and what a serving engine takes for graphs and kernels."""
     weight_bytes: int
     kv_bytes: int
     activation_bytes: int
@@ -88,6 +106,13 @@ class MemoryQuestion:
     """Whether the matrices of the layers are 2:4 sparse."""
     has_all_logits: bool = False
     """Whether the prefill computes logits for each position instead of the last."""
+    has_stored_scores: bool = False
+    """Whether attention stores its scores (eager attention) instead of tiling them."""
+
+    @property
+    def is_served(self) -> bool:
+        """A serving engine reserves memory by profiling its largest step."""
+        return self.max_step_tokens is not None
 
     def __post_init__(self) -> None:
         if not 0 < self.utilization_fraction <= 1:
@@ -116,8 +141,9 @@ def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
     """What each device holds for this batch.
 
     With pipeline parallelism the largest stage counts, with its share of weights and cache.
-    Activations are those of the widest layer (its inputs, outputs and the residual stream),
-    which the next layer reuses: an estimate, engines round up.
+    Activations are those of the widest layer (its outputs, what its activation function makes of
+    them, and the residual stream), which the next layer reuses. A serving engine's sampler reuses
+    their memory too.
     """
     model, engine = question.model, question.engine
     stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)
@@ -138,15 +164,22 @@ def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
         / n_kv_shards(model, engine)
         * stage_fraction
     ) + _state_bytes(question)
+    activation_bytes = rows * _row_elements(model, engine.tensor_parallel_size)
+    activation_bytes *= DTYPE_BITS[engine.dtype] / 8
+    if question.has_stored_scores:
+        heads = model.attention.n_heads / engine.tensor_parallel_size
+        activation_bytes += _SCORE_BYTES * heads * rows * question.prompt_tokens
+    logits = logits_bytes(model, "float32", batch_size=positions, n_positions=1)
+    if question.is_served:
+        logits = max(round(_SAMPLER_COPIES * logits - activation_bytes), 0)
+    runtime_bytes = RUNTIME.value * (question.is_served and question.hardware.kind == "gpu")
     return MemoryBudget(
         total_bytes=total_bytes,
-        reserve_bytes=round(total_bytes * (1 - question.utilization_fraction)),
+        reserve_bytes=round(total_bytes * (1 - question.utilization_fraction) + runtime_bytes),
         weight_bytes=round(whole_bytes * stage_fraction),
         kv_bytes=round(batch_size * per_sequence),
-        activation_bytes=round(
-            rows * _row_elements(model, engine.tensor_parallel_size) * DTYPE_BITS[engine.dtype] / 8
-        ),
-        logits_bytes=logits_bytes(model, "float32", batch_size=positions, n_positions=1),
+        activation_bytes=round(activation_bytes),
+        logits_bytes=logits,
     )
 
 
@@ -174,8 +207,8 @@ def largest_batch_size(question: MemoryQuestion) -> int:
 def n_kv_blocks_that_fit(question: MemoryQuestion, *, max_num_seqs: int) -> int:
     """Blocks of ``block_tokens`` that fit beside the weights and the largest step.
 
-    An estimate: what an engine profiles differs by whole percents, so take the number from a
-    server's log where there is one.
+    Within 5 % of vLLM's logs on devices of 24 to 48 GiB (``tests/api/published_anchors.toml``);
+    what an engine profiles differs by version, so take the number from its log where there is one.
 
     Example
     -------
@@ -251,8 +284,9 @@ def _state_bytes(question: MemoryQuestion) -> float:
 
 
 def _row_elements(model: ModelSpec, n_devices: int) -> float:
+    """Elements of a token that live at once: the widest output, its activation, three residuals."""
     widest = max(
-        part.n_active_copies * (part.n_in + part.n_out / n_shards(part, model, n_devices))
+        part.n_active_copies * part.n_out / n_shards(part, model, n_devices)
         for part in linears(model)
     )
-    return 2 * model.hidden_size + widest
+    return 3 * model.hidden_size + (1.5 if model.mlp.is_gated else 2) * widest

@@ -17,21 +17,13 @@ class Peaks:
 
     flop_per_s: float
     memory_bytes_per_s: float
+    kv_bytes_per_s: float
+    """At which attention reads the KV cache: the memory's, unless a kernel's is known."""
     link_bytes_per_s: float | None
+    is_host_link: bool = False
+    """PCIe carries the traffic between devices."""
     message_latency_s: float = 0.0
     compute_dtype: DType
-
-    def scaled(self, *, compute_fraction: float, memory_fraction: float) -> "Peaks":
-        """Peaks of a device that reaches these shares of them; links scale with the memory."""
-        return Peaks(
-            flop_per_s=self.flop_per_s * compute_fraction,
-            memory_bytes_per_s=self.memory_bytes_per_s * memory_fraction,
-            link_bytes_per_s=(
-                None if self.link_bytes_per_s is None else self.link_bytes_per_s * memory_fraction
-            ),
-            message_latency_s=self.message_latency_s,
-            compute_dtype=self.compute_dtype,
-        )
 
 
 def compute_dtype(engine: EngineSpec) -> DType:
@@ -70,7 +62,9 @@ def peaks_of(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
     return Peaks(
         flop_per_s=peak.value,
         memory_bytes_per_s=hardware.memory_bytes_per_s.value,
+        kv_bytes_per_s=hardware.memory_bytes_per_s.value,
         link_bytes_per_s=None if link is None else link.value,
+        is_host_link=hardware.link_bytes_per_s is None,
         compute_dtype=dtype,
     )
 
@@ -107,10 +101,10 @@ def step_bound(work: StepWork, peaks: Peaks) -> StepBound:
         )
     link_s = 0.0 if peaks.link_bytes_per_s is None else work.link_bytes / peaks.link_bytes_per_s
     link_s += work.n_link_messages * peaks.message_latency_s
-    compute_s, memory_s = (
-        work.total_flop / peaks.flop_per_s,
-        work.memory_bytes / peaks.memory_bytes_per_s,
-    )
+    compute_s = work.total_flop / peaks.flop_per_s
+    memory_s = (
+        work.memory_bytes - work.kv_read_bytes
+    ) / peaks.memory_bytes_per_s + work.kv_read_bytes / peaks.kv_bytes_per_s
     longest_s = max(compute_s, memory_s, link_s)
     bound_by: Literal["compute", "memory", "link"] = "link"
     if longest_s in {memory_s, compute_s}:

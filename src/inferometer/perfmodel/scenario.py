@@ -94,6 +94,10 @@ def verification_shape(
     )
 
 
+RunMode: TypeAlias = Literal["eager", "graphs", "engine"]
+"""How steps are launched: kernel by kernel (transformers' eager), as captured graphs in a bare loop
+(torch.compile), or as graphs by a serving engine with its scheduler and front end."""
+
 Overlap: TypeAlias = Literal["everything", "compute and memory", "nothing"]
 """What happens at the same time. An all-reduce waits for its data, and the next matrix for it, so
 links rarely hide."""
@@ -104,8 +108,8 @@ class Scenario:
     """A static batch: ``batch_size`` prompts of ``prompt_tokens``, ``output_tokens`` for each, on devices of one kind.
 
     ``prefix_hit_fraction``: share of each prompt that is cached already. ``launch_overhead_s``:
-    time that the host takes to launch a step's kernels where they are not captured in a graph (from
-    a fitted model; unknown to datasheets).
+    the host's time for a step where it was measured. ``all_reduce_s``: latency of one message
+    between devices where it was measured.
     """
 
     model: ModelSpec
@@ -118,11 +122,15 @@ class Scenario:
     is_sparse: bool = False
     speculation: Speculation | None = None
     prefix_hit_fraction: float = 0.0
-    launch_overhead_s: float = 0.0
     small_kernels_s: float = 0.0
     """Time of a step in unfused operators on the device, beside its matrices and attention."""
     has_kv_cache: bool = True
     """Without one each output token computes all tokens before it again."""
+    mode: RunMode = "engine"
+    launch_overhead_s: float | None = None
+    all_reduce_s: float | None = None
+    has_all_logits: bool = False
+    """The prefill computes the logits of every position, not of the last only."""
 
     def __post_init__(self) -> None:
         counts = {
@@ -176,11 +184,26 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """Shares of the peaks that a machine reaches, latency of a message, and what overlaps."""
+    """Shares of the peaks that a machine reaches, its fixed times, and what overlaps."""
 
     compute_fraction: float
     memory_fraction: float
+    """Of weights and activations."""
+    kv_fraction: float
+    """Of the memory's bandwidth, when attention reads the KV cache."""
+    link_fraction: float
+    host_link_fraction: float
+    """Of PCIe's bandwidth, where it carries the traffic between devices."""
     message_latency_s: float
+    graph_layer_s: float
+    """What the small kernels of a layer and the gaps between kernels take, however little they
+    do."""
+    eager_layer_s: float
+    """What the host takes to launch a layer's kernels one by one; the device may hide it."""
+    engine_step_s: float
+    """What a serving engine's scheduler, sampler and output add to each step."""
+    front_end_s: float
+    """Of a request in a server before its first step: HTTP, tokenizer, queues between processes."""
     overlap: Overlap
     sparse_rate_ratio: float
     """FLOP/s of 2:4 sparse matrices / FLOP/s of dense ones (``SPARSE_RATES``)."""
@@ -200,30 +223,61 @@ SPARSE_RATES: Final = Source(
 BEST: Final = Efficiency(
     compute_fraction=1.0,
     memory_fraction=1.0,
+    kv_fraction=1.0,
+    link_fraction=1.0,
+    host_link_fraction=1.0,
     message_latency_s=0.0,
+    graph_layer_s=0.0,
+    eager_layer_s=0.26e-3,
+    engine_step_s=0.0,
+    front_end_s=0.0,
     overlap="everything",
     sparse_rate_ratio=2.0,
-    source=Source(kind="derived", where="the peaks themselves"),
+    source=Source(kind="derived", where="the peaks themselves; the fastest eager host published"),
 )
 LIKELY: Final = Efficiency(
-    compute_fraction=0.45,
-    memory_fraction=0.65,
-    message_latency_s=20e-6,
+    compute_fraction=0.5,
+    memory_fraction=0.77,
+    kv_fraction=0.55,
+    link_fraction=0.45,
+    host_link_fraction=0.3,
+    message_latency_s=12e-6,
+    graph_layer_s=50e-6,
+    eager_layer_s=0.72e-3,
+    engine_step_s=1e-3,
+    front_end_s=8e-3,
     overlap="compute and memory",
     sparse_rate_ratio=1.3,
     source=Source(
         kind="derived",
         where=(
-            "medians: gpt-fast README (pytorch-labs/gpt-fast@6ecad9b) decode of Llama 7B to 70B in"
-            " 16 and 8 bit on one A100 or MI250X; first tokens of MPT-7B and Llama-2-70B on A100"
-            " (Databricks, LLM Inference Performance Engineering, 2023)"
+            "compute: between prefills of 7B and 8B models on A100 (0.68 to 0.73) and H100 (0.53 to"
+            " 0.58) and whole batches (0.15 to 0.4) of vLLM and TensorRT-LLM (arXiv 2411.00136)."
+            " Memory: of the last two, of vLLM's kernels on A100 0.73 and H100 0.86, in published"
+            " steps 0.63. Memory, layer: slope and intercept of gpt-fast's decode of 7B and 70B over 1 to 8"
+            " A100 (gpt-fast@6ecad9b: 0.82, 57 us) and of a layer's kernels over tensor-parallel"
+            " sizes on A100, H100 and A40 (microsoft/vidur@7d47513: 0.80 to 0.84, 30 to 50 us)."
+            " KV: medians of vLLM's decode attention on A100 0.53, H100 0.67, H200 and B200 0.57"
+            " (ai-dynamo/aiconfigurator@095f58a). Links: all-reduces of 8 MiB over 4 in the same:"
+            " NVLink 0.40 to 0.53, PCIe 0.16 to 0.40; of 8 KiB: 5 us in a graph, 7 to 21 us NCCL."
+            " Eager: median of vLLM on H100 0.26 ms, transformers on a laptop 0.72 ms, plain"
+            " PyTorch on A100 1.2 ms for each layer. Engine: 0 to 3 ms fitted to each engine and"
+            " device of arXiv 2411.00136, whose six medians are within 20 % of the whole. Front end:"
+            " the published tables of vLLM, SGLang and TensorRT-LLM that priors.py rests on"
         ),
     ),
 )
 WORST: Final = Efficiency(
     compute_fraction=0.25,
     memory_fraction=0.4,
+    kv_fraction=0.2,
+    link_fraction=0.2,
+    host_link_fraction=0.1,
     message_latency_s=40e-6,
+    graph_layer_s=120e-6,
+    eager_layer_s=1.2e-3,
+    engine_step_s=4e-3,
+    front_end_s=18e-3,
     overlap="nothing",
     sparse_rate_ratio=1.0,
     source=Source(kind="derived", where="the lowest of the same tables, 4-bit weights left out"),
@@ -235,7 +289,9 @@ class Phases:
     """Time to the first token, and of each further one."""
 
     ttft_s: float
+    """The prefill, and a server's front end."""
     tpot_s: float
+    prefill_s: float
 
 
 def prefill_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[BatchShape, StepWork]:
@@ -248,6 +304,8 @@ def prefill_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[Batch
         prompt_tokens=scenario.prompt_tokens,
         cached_tokens=cached_tokens,
     )
+    if scenario.has_all_logits:
+        shape = replace(shape, n_logit_positions=shape.prefill_tokens)
     return shape, _work(scenario, shape, efficiency)
 
 
@@ -285,6 +343,10 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
     right behind it, so the time between a sequence's tokens is that way too.
     """
     peaks = scaled_peaks(peaks_of(scenario.hardware, scenario.engine), efficiency)
+    if scenario.all_reduce_s is not None:
+        peaks = replace(peaks, message_latency_s=scenario.all_reduce_s)
+    floor_s = fixed_step_s(scenario.model, efficiency, scenario.mode)
+    host_s = host_step_s(scenario, efficiency)
 
     def step_s(work: StepWork) -> float:
         return bound_s(work) + scenario.small_kernels_s
@@ -292,32 +354,68 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
     def bound_s(work: StepWork) -> float:
         bound = step_bound(work, peaks)
         if efficiency.overlap == "nothing":
-            return bound.upper_s + scenario.launch_overhead_s
+            return bound.upper_s + floor_s + host_s
         if efficiency.overlap == "everything":
-            return max(bound.lower_s, scenario.launch_overhead_s)
-        return max(max(bound.compute_s, bound.memory_s) + bound.link_s, scenario.launch_overhead_s)
+            return max(bound.lower_s + floor_s, host_s)
+        device_s = max(bound.compute_s, bound.memory_s) + bound.link_s + floor_s
+        return max(device_s, host_s)
 
     decode_s = step_s(decode_of(scenario, efficiency)[1])
-    ttft_s = step_s(prefill_of(scenario, efficiency)[1])
+    prefill_s = step_s(prefill_of(scenario, efficiency)[1])
+    prefill_s += stored_scores_bytes(scenario) / peaks.memory_bytes_per_s
     if scenario.used_plan.n_pipeline > 1:
         # The last micro-batch's first token waits until those before it have left the first stage.
-        ttft_s *= 1 + (scenario.used_plan.n_pipeline - 1) / scenario.used_plan.n_pipeline
+        prefill_s *= 1 + (scenario.used_plan.n_pipeline - 1) / scenario.used_plan.n_pipeline
+    ttft_s = prefill_s + efficiency.front_end_s * (scenario.mode == "engine")
     if scenario.speculation is None:
-        return Phases(ttft_s=ttft_s, tpot_s=decode_s)
+        return Phases(ttft_s=ttft_s, tpot_s=decode_s, prefill_s=prefill_s)
     drafts_s = (
         scenario.speculation.n_draft_tokens
         * scenario.speculation.draft_cost_ratio
         * step_s(plain_decode_of(scenario, efficiency)[1])
     )
-    return Phases(ttft_s=ttft_s, tpot_s=(decode_s + drafts_s) / scenario.expected_step_tokens)
+    tpot_s = (decode_s + drafts_s) / scenario.expected_step_tokens
+    return Phases(ttft_s=ttft_s, tpot_s=tpot_s, prefill_s=prefill_s)
+
+
+def stored_scores_bytes(scenario: Scenario) -> float:
+    """What eager attention writes and reads of a prompt's scores, which kernels that tile never store.
+
+    24 bytes for each: products, scale and mask in 16 bit, softmax in 32, and back.
+    """
+    if scenario.mode != "eager":
+        return 0.0
+    heads = scenario.model.attention.n_heads / scenario.engine.tensor_parallel_size
+    scores = scenario.step_batch_size * heads * scenario.prompt_tokens**2
+    return 24.0 * scores * scenario.model.n_attention_layers
+
+
+def fixed_step_s(model: ModelSpec, efficiency: Efficiency, mode: RunMode = "engine") -> float:
+    """What follows the matrices of a step: small kernels, gaps, and an engine's own work."""
+    engine_s = efficiency.engine_step_s * (mode == "engine")
+    return model.n_layers * efficiency.graph_layer_s + engine_s
+
+
+def host_step_s(scenario: Scenario, efficiency: Efficiency) -> float:
+    """The host's time for a step: as measured, else that of eager mode; 0 with graphs."""
+    if scenario.launch_overhead_s is not None:
+        return scenario.launch_overhead_s
+    return scenario.model.n_layers * efficiency.eager_layer_s * (scenario.mode == "eager")
 
 
 def scaled_peaks(peaks: Peaks, efficiency: Efficiency) -> Peaks:
     """The peaks at this efficiency."""
-    scaled = peaks.scaled(
-        compute_fraction=efficiency.compute_fraction, memory_fraction=efficiency.memory_fraction
+    link = efficiency.host_link_fraction if peaks.is_host_link else efficiency.link_fraction
+    return replace(
+        peaks,
+        flop_per_s=peaks.flop_per_s * efficiency.compute_fraction,
+        memory_bytes_per_s=peaks.memory_bytes_per_s * efficiency.memory_fraction,
+        kv_bytes_per_s=peaks.kv_bytes_per_s * efficiency.kv_fraction,
+        link_bytes_per_s=(
+            None if peaks.link_bytes_per_s is None else peaks.link_bytes_per_s * link
+        ),
+        message_latency_s=efficiency.message_latency_s,
     )
-    return replace(scaled, message_latency_s=efficiency.message_latency_s)
 
 
 def bounds_of(scenario: Scenario) -> tuple[StepBound, StepBound]:

@@ -11,7 +11,14 @@ from inferometer.inputs.types import DTYPE_BITS, EngineSpec, HardwareSpec, Model
 from inferometer.perfmodel.communication import ParallelPlan, all_gather, step_traffic
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.roofline import peaks_of
-from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Efficiency, scaled_peaks
+from inferometer.perfmodel.scenario import (
+    BEST,
+    LIKELY,
+    WORST,
+    Efficiency,
+    fixed_step_s,
+    scaled_peaks,
+)
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn, arrays_of
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, slowed
 from inferometer.perfmodel.steptime_draws import StepDraw, drawn_steps
@@ -84,7 +91,8 @@ def datasheet_levels(
     return StepTimes(
         basis="datasheet",
         origin=(
-            f"the datasheet of {hardware.name}: likely shares of its peaks, no host time{shared}"
+            f"the datasheet of {hardware.name}: likely shares of its peaks, an engine with"
+            f" graphs{shared}"
         ),
         engine=engine,
         likely=likely,
@@ -155,7 +163,8 @@ def _uncertainty_ratio(fit: StepTimeModel) -> float:
 
 
 # Step times from a datasheet alone. A fitted model is better wherever there is one: datasheets know
-# no host time, no front end and no kernel's shape. Simulate with ``BEST``, ``LIKELY`` and ``WORST``
+# no host, no front end and no kernel's shape; a layer's fixed time is a prior. Simulate with
+# ``BEST``, ``LIKELY`` and ``WORST``
 # to see how far the answer may be off.
 
 
@@ -169,7 +178,7 @@ sum)."""
 def datasheet_step_time(
     model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, efficiency: Efficiency = LIKELY
 ) -> StepTimeModel:
-    """Step-time model of a device at these shares of its peaks, without launch time.
+    """Step-time model of a device at these shares of its peaks, under an engine with graphs.
 
     Raises
     ------
@@ -186,9 +195,9 @@ def datasheet_step_time(
             try_="--tp 1",
         )
     parameters = StepParameters(
-        launch_s=_NOTHING_S,
+        launch_s=max(fixed_step_s(model, efficiency), _NOTHING_S),
         weight_bytes_per_s=peaks.memory_bytes_per_s,
-        kv_bytes_per_s=peaks.memory_bytes_per_s,
+        kv_bytes_per_s=peaks.kv_bytes_per_s,
         matmul_flop_per_s=peaks.flop_per_s,
         attention_flop_per_s=peaks.flop_per_s,
         per_sequence_s=_NOTHING_S,
@@ -368,7 +377,8 @@ def through_stages(
             return uneven
         return uneven._replace(
             message_s=uneven.message_s + hops.n_messages * reached.message_latency_s,
-            link_row_s=uneven.link_row_s + hops.sent_bytes / (link.value * reached.memory_fraction),
+            link_row_s=uneven.link_row_s
+            + hops.sent_bytes / (link.value * reached.host_link_fraction),
         )
 
     paced = {name: piped(getattr(times, name), reached) for name, reached in _REACHED.items()}

@@ -193,9 +193,12 @@ def with_prefix_hits(scenario: Scenario, hit_fraction: float) -> Change:
     )
 
 
-def with_graphs(scenario: Scenario, *, launch_overhead_s: float) -> Change:
-    """Steps captured in graphs, with this launch overhead left (measured by a fitted model)."""
-    return Change(name="graphs", scenario=replace(scenario, launch_overhead_s=launch_overhead_s))
+def with_graphs(scenario: Scenario) -> Change:
+    """Steps captured in graphs instead of kernels launched one by one."""
+    return Change(
+        name=suggestions.flags("--mode", "graphs"),
+        scenario=replace(scenario, mode="graphs", launch_overhead_s=None),
+    )
 
 
 _KERNEL_S: Final = 2.8e-6
