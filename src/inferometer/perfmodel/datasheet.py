@@ -46,10 +46,6 @@ from inferometer.stats.estimate import Estimate
 METHOD: Final = (
     "datasheet: max of bounds at the peaks .. sum of bounds at the lowest published efficiency"
 )
-LAUNCH_CAUTION: Final = (
-    "the host's launch time is a prior of 0.26 to 1.2 ms for each layer: fit a sweep to know"
-)
-"""Not of step times that were measured, by anybody."""
 CONFIDENCE_FRACTION: Final = 0.9
 """Nominal; how many published measurements lie inside is a test (test_datasheet_published)."""
 
@@ -354,7 +350,9 @@ def _cautions(scenario: Scenario, sizes: Sizes, costs: Costs) -> tuple[str, ...]
             f" it{known}"
         )
     if scenario.launch_overhead_s is None and scenario.mode == "eager":
-        said.append(LAUNCH_CAUTION)
+        said.append(
+            "the host's launch time is a prior of 0.26 to 1.2 ms a layer: fit a sweep to know"
+        )
     if costs.price is not None:
         said.append(f"price: {costs.price.basis}; prices on different bases do not compare")
     if scenario.model.note is not None:

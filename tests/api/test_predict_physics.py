@@ -1,0 +1,50 @@
+"""Do links, latencies, modes, measured steps and speculation reach the datasheet's answer?"""
+
+import pytest
+
+import inferometer as im
+from inferometer.errors import SpecError
+
+SPLIT = {"hardware": "a100_80gb_sxm", "tp": 4, "datasheet": True}
+
+
+def speeds(model="llama-2-70b", **words):
+    return im.predict(model, **{**SPLIT, **words}).datasheet.speeds
+
+
+def test_a_link_is_what_joins_the_devices():
+    """Not all instances of the same eight devices are alike."""
+    own, host, fast = speeds(), speeds(link="pcie4"), speeds(link="600GB/s")
+    assert speeds(link="nvlink") == own
+    assert host.ttft_s.value > 1.3 * own.ttft_s.value
+    assert fast.ttft_s.value < own.ttft_s.value
+    with pytest.raises(SpecError, match="no link of its own"):
+        speeds("llama-3.1-8b", hardware="l4", link="nvlink")
+
+
+def test_a_measured_latency_replaces_the_prior():
+    n_messages = 2 * 80 + 1 + 1  # reductions of layers and embedding, and the gather of logits
+    gained_s = speeds(all_reduce_us=112).tpot_s.value - speeds(all_reduce_us=12).tpot_s.value
+    assert gained_s == pytest.approx(n_messages * 100e-6)
+    assert speeds(all_reduce_us=12).tpot_s.value == speeds().tpot_s.value
+
+
+def test_modes_are_ordered_for_a_small_model():
+    small = {"model": "smollm2-135m", "tp": 1}
+    eager, graphs, engine = (
+        speeds(**small, mode=mode).tpot_s.value for mode in ("eager", "graphs", "engine")
+    )
+    assert graphs < engine < eager
+    assert engine - graphs == pytest.approx(1e-3)
+    assert eager == pytest.approx(30 * 0.72e-3)
+
+
+def test_logits_of_all_positions_hold_less():
+    words = {"hardware": "l4", "batch": 64, "prompt": 1024, "output": 32, "datasheet": True}
+    last, every = (
+        im.predict("qwen2.5-3b", **words, all_logits=is_all).datasheet.sizes.largest_batch_size
+        for is_all in (False, True)
+    )
+    assert every < last / 2
+    scores = im.predict("qwen2.5-3b", **words, mode="eager").datasheet.sizes.memory
+    assert scores.activation_bytes > 64 * 1024 * 1024 * 16 * 10
