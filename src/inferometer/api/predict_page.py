@@ -6,7 +6,6 @@ from typing import Final
 from inferometer import __version__
 from inferometer.api.prediction import PredictAnswer, WhatIfRow
 from inferometer.perfmodel.datasheet import (
-    LAUNCH_CAUTION,
     DatasheetPrediction,
     PhaseAnswer,
     sheet_at,

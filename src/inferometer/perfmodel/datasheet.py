@@ -215,7 +215,10 @@ def sheet_at(sheet: DatasheetPrediction, ttft_s: Estimate, tpot_s: Estimate) -> 
         output_tokens_per_s=whole_s.inverted(n_output),
         total_tokens_per_s=whole_s.inverted(n_output + scenario.batch_size * n_prompt),
         mbu_fraction=tpot_s.inverted(before.mbu_fraction.value * before.tpot_s.value),
-        mfu_fraction=ttft_s.inverted(before.mfu_fraction.value * before.ttft_s.value),
+        mfu_fraction=ttft_s.inverted(
+            prefill_of(scenario)[1].total_flop
+            / peaks_of(scenario.hardware, scenario.engine).flop_per_s
+        ),
     )
     return replace(sheet, speeds=speeds, costs=_costs(scenario, speeds, sheet.costs.price))
 
