@@ -104,7 +104,6 @@ def _cautions(answer: PredictAnswer) -> tuple[Caution, ...]:
     return tuple(
         Caution(code="datasheet", text=f"{of}{text}", remedy="")
         for text in answer.datasheet.cautions
-        if answer.fitted is None or text != LAUNCH_CAUTION
     )
 
 
