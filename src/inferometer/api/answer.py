@@ -28,6 +28,7 @@ _PAGED_BY: Final[Mapping[str, str]] = {
     "SimulateAnswer": "inferometer.api.simulate_page:simulate_page",
     "CapacityAnswer": "inferometer.api.capacity_page:capacity_page",
     "SizeAnswer": "inferometer.api.size_page:size_page",
+    "DiagnoseAnswer": "inferometer.api.diagnose_page:diagnose_page",
     "ExplainAnswer": "inferometer.api.explain:explain_page",
     "CompareAnswer": "inferometer.api.compare_page:compare_page",
     "ReportAnswer": "inferometer.api.report:report_page",

@@ -14,6 +14,7 @@ from inferometer.api import (
     capacity as capacities,
     catalog as catalogs,
     compare as comparisons,
+    diagnose as diagnoses,
     doctor as doctors,
     engines as engine_states,
     explain as explanations,
@@ -211,6 +212,15 @@ def fit(runs: Paths, *, progress: Listener | None = None, **options: object) -> 
     """Which step-time model do these runs carry; with ``load=True``, which server?"""
     with heard_by(progress):
         return fits.fit(question_of(fits.Fit, {"runs": runs, **options})).answer
+
+
+@_takes(diagnoses.Diagnose)
+def diagnose(
+    target: str, *, progress: Listener | None = None, **options: object
+) -> diagnoses.DiagnoseAnswer:
+    """What limits this running server, and which change would help?"""
+    with heard_by(progress):
+        return diagnoses.diagnose(question_of(diagnoses.Diagnose, {"target": target, **options}))
 
 
 @_takes(explanations.Explain)

@@ -87,6 +87,10 @@ VERBS: Final[dict[str, Verb]] = {
     "timeline": Verb(
         "inferometer.cli.timeline", "What does each request of the batch do in each step?"
     ),
+    "diagnose": Verb(
+        "inferometer.cli.diagnose",
+        "What limits this running server, and which change would help?",
+    ),
     "fit": Verb(
         "inferometer.cli.fit",
         "Learn step times from runs, with their uncertainty and where they hold.",

@@ -9,7 +9,7 @@ the Gateway API inference extension's model server protocol (waiting, running, k
 block_tokens, n_blocks).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from inferometer.records.exposition import SeriesName, labels_of, labels_text
@@ -32,6 +32,8 @@ Counter: TypeAlias = Literal[
 Histogram: TypeAlias = Literal[
     "ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode", "inference"
 ]
+TokenHistogram: TypeAlias = Literal["request_prompt_tokens", "request_output_tokens", "step_tokens"]
+"""Tokens of a prompt, of an answer, and of an engine step."""
 Quantity: TypeAlias = Gauge | Counter | Histogram
 
 
@@ -64,6 +66,20 @@ class ServerNames:
     counters: dict[Counter, tuple[Name, ...]]
     histograms: dict[Histogram, tuple[Name, ...]]
     spreads: dict[Histogram, Spread]
+    token_histograms: dict[TokenHistogram, tuple[Name, ...]] = field(
+        default_factory=dict["TokenHistogram", tuple[Name, ...]]
+    )
+
+    def names_of(self, histogram: Histogram | TokenHistogram) -> tuple[Name, ...]:
+        """Of a histogram of seconds or of tokens; () where the server has none."""
+        return next(
+            (
+                names
+                for name, names in (*self.histograms.items(), *self.token_histograms.items())
+                if name == histogram
+            ),
+            (),
+        )
 
 
 _VLLM: Final = ServerNames(
@@ -108,6 +124,11 @@ _VLLM: Final = ServerNames(
         "inference": (Name("vllm_request_inference_time_seconds"),),
     },
     spreads={},
+    token_histograms={
+        "request_prompt_tokens": (Name("vllm_request_prompt_tokens"),),
+        "request_output_tokens": (Name("vllm_request_generation_tokens"),),
+        "step_tokens": (Name("vllm_iteration_tokens_total"),),
+    },
 )
 
 _SGLANG: Final = ServerNames(
@@ -146,6 +167,10 @@ _SGLANG: Final = ServerNames(
         "prefill": (Name("sglang_per_stage_req_latency_seconds", "stage", "prefill_forward"),),
     },
     spreads={},
+    token_histograms={
+        "request_prompt_tokens": (Name("sglang_prompt_tokens_histogram"),),
+        "request_output_tokens": (Name("sglang_generation_tokens_histogram"),),
+    },
 )
 
 _TRTLLM: Final = ServerNames(
@@ -360,5 +385,8 @@ def _families() -> dict[str, tuple[str, ...]]:
 
 _FAMILIES: Final = _families()
 _HISTOGRAMS: Final = frozenset(
-    name.family for names in SERVERS for several in names.histograms.values() for name in several
+    name.family
+    for names in SERVERS
+    for several in (*names.histograms.values(), *names.token_histograms.values())
+    for name in several
 )

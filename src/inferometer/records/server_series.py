@@ -25,6 +25,7 @@ from inferometer.records.server_names import (
     Histogram,
     Name,
     ServerNames,
+    TokenHistogram,
     kept_series,
     plain,
 )
@@ -55,8 +56,9 @@ class Growth(NamedTuple):
     """By how much did a histogram grow in a window?"""
 
     n: int
-    sum_s: float
-    edges_s: F64
+    total: float
+    """Of all observations, in the histogram's unit: seconds, or tokens."""
+    edges: F64
     """(B) Upper edges of the buckets, the last infinite; empty where the server has none."""
     counts: F64
     """(B) Observations in each."""
@@ -138,20 +140,22 @@ def counter_series(record: ServerRecord, counter: Counter) -> TimeSeries | None:
     )
 
 
-def histogram_growth(record: ServerRecord, histogram: Histogram, rows: slice) -> Growth | None:
+def histogram_growth(
+    record: ServerRecord, histogram: Histogram | TokenHistogram, rows: slice
+) -> Growth | None:
     """By how much did a histogram grow between the first and the last of these scrapes?
 
     None where the server has none.
     """
-    for name in record.names.histograms.get(histogram, ()):
+    for name in record.names.names_of(histogram):
         counts = _with_label(record.families.get(f"{name.family}_count", ()), name)
         sums = _with_label(record.families.get(f"{name.family}_sum", ()), name)
         if counts and sums:
-            edges_s, in_buckets = _buckets(
+            edges, in_buckets = _buckets(
                 _with_label(record.families.get(f"{name.family}_bucket", ()), name), rows
             )
-            return Growth(round(_growth(counts, rows)), _growth(sums, rows), edges_s, in_buckets)
-    spread = record.names.spreads.get(histogram)
+            return Growth(round(_growth(counts, rows)), _growth(sums, rows), edges, in_buckets)
+    spread = next((one for name, one in record.names.spreads.items() if name == histogram), None)
     if (
         spread is None
         or spread.took not in record.families
@@ -163,6 +167,28 @@ def histogram_growth(record: ServerRecord, histogram: Histogram, rows: slice) ->
         _growth(record.families[spread.took], rows) * spread.unit_s,
     )
     return Growth(round(n), took_s, np.empty(0), np.empty(0))
+
+
+def histogram_series(
+    record: ServerRecord, histogram: Histogram | TokenHistogram
+) -> tuple[TimeSeries, TimeSeries] | None:
+    """How many observations, and their sum, had a histogram gained since the first scrape?
+
+    None where the server has none.
+    """
+    for name in record.names.names_of(histogram):
+        parts = [
+            _with_label(record.families.get(f"{name.family}_{part}", ()), name)
+            for part in ("count", "sum")
+        ]
+        if all(parts):
+            at_s = record.scraped_ns / NS_PER_S
+            n, total = (
+                TimeSeries(at_s, np.stack([_grown(one.value) for one in part]).sum(axis=0))
+                for part in parts
+            )
+            return n, total
+    return None
 
 
 def n_restarts(record: ServerRecord) -> int:
@@ -259,15 +285,15 @@ def _between(grown: F64, rows: slice) -> float:
 def _buckets(series: tuple[Series, ...], rows: slice) -> tuple[F64, F64]:
     within: dict[float, float] = defaultdict(float)
     for one in series:
-        edge_s = _edge_s(one.labels.get("le"))
-        if edge_s is not None:
-            within[edge_s] += _between(_grown(one.value), rows)
-    edges_s = np.array(sorted(within))
-    cumulative = np.array([within[edge_s] for edge_s in edges_s.tolist()])
-    return edges_s, np.diff(cumulative, prepend=0.0)
+        edge = _edge(one.labels.get("le"))
+        if edge is not None:
+            within[edge] += _between(_grown(one.value), rows)
+    edges = np.array(sorted(within))
+    cumulative = np.array([within[edge] for edge in edges.tolist()])
+    return edges, np.diff(cumulative, prepend=0.0)
 
 
-def _edge_s(text: str | None) -> float | None:
+def _edge(text: str | None) -> float | None:
     try:
         return None if text is None else float(text)
     except ValueError:

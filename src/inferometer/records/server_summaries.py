@@ -177,8 +177,8 @@ def bucket_percentile(growth: Growth, fraction: float) -> BucketPercentile | Non
         return None
     rank = max(1.0, math.ceil(fraction * total - 1e-9))
     bucket = int(np.searchsorted(np.cumsum(growth.counts), rank))
-    low_s = 0.0 if bucket == 0 else float(growth.edges_s[bucket - 1])
-    return BucketPercentile(fraction, low_s, float(growth.edges_s[bucket]))
+    low_s = 0.0 if bucket == 0 else float(growth.edges[bucket - 1])
+    return BucketPercentile(fraction, low_s, float(growth.edges[bucket]))
 
 
 def _window(record: ServerRecord, start_ns: int | None, end_ns: int | None) -> slice:
@@ -238,7 +238,7 @@ def _times(record: ServerRecord, rows: slice) -> tuple[ServerTime, ...]:
             percentiles = tuple(one for one in found if one is not None)
             times.append(
                 ServerTime(
-                    name=name, n=growth.n, mean_s=growth.sum_s / growth.n, percentiles=percentiles
+                    name=name, n=growth.n, mean_s=growth.total / growth.n, percentiles=percentiles
                 )
             )
     return tuple(times)

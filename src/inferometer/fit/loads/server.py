@@ -361,7 +361,7 @@ def _base(
     A model determines how experts are read with the rows, attention windows, and logits.
     """
     if model is None:
-        return _plainest()
+        return plainest()
     device = hardware or catalog.find_hardware(_REFERENCE_DEVICE)
     arrays = arrays_of(datasheet_step_time(model, engine, device))
     return arrays._replace(
@@ -373,7 +373,8 @@ def _base(
     )
 
 
-def _plainest() -> StepTimeArrays:
+def plainest() -> StepTimeArrays:
+    """The closed form of a model that nobody knows, every number 1 or nothing."""
     return StepTimeArrays(
         launch_s=1.0,
         prefill_launch_s=1.0,

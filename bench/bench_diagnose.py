@@ -1,0 +1,167 @@
+"""How often does ``diagnose`` name the right cause, and how right is what it says of the change?
+
+Servers of random models' step times are limited in a known way (or not at all) under random
+traffic; the truth is their own simulation. The change that is advised is then made to the true
+server, under the same requests.
+"""
+
+import argparse
+import time
+from dataclasses import replace
+
+import numpy as np
+from results_log import log_row
+from served_pages import poisson, served_pages
+
+from inferometer.api import diagnose
+from inferometer.decide.diagnosis import rebuilding, window
+from inferometer.errors import InferometerError
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.types import EngineSpec
+from inferometer.perfmodel.steptime_arrays import slowed
+from inferometer.perfmodel.steptime_levels import datasheet_levels
+from inferometer.records.types import ABSENT
+from inferometer.simulate import run
+from inferometer.simulate.fleet import lone_replica
+from inferometer.simulate.scheduler_config import SchedulerConfig
+
+MODELS = (
+    ("llama-3.1-8b", "h100_sxm"),
+    ("qwen2.5-3b", "l4"),
+    ("llama-2-7b", "a100_80gb_sxm"),
+    ("qwen2.5-14b", "h100_sxm"),
+)
+KINDS = ("healthy", "max_num_seqs", "kv_cache", "small_step_budget", "overload", "long_prompts")
+START_S, FOR_S = 20.0, 60.0
+
+
+def truth(kind, seed):
+    """A server limited so, and its requests; None where chance made one that is not."""
+    rng = np.random.default_rng([seed, KINDS.index(kind)])
+    model, device = MODELS[rng.integers(len(MODELS))]
+    levels = datasheet_levels(
+        find_model(model), EngineSpec(dtype="bfloat16"), find_hardware(device)
+    )
+    steps = slowed(levels.likely, float(np.exp(rng.normal(0, 0.2))))
+    prompt = (float(rng.uniform(150, 800)), float(rng.uniform(0.3, 0.9)))
+    output = (float(rng.uniform(60, 250)), float(rng.uniform(0.3, 0.8)))
+    knobs = {"max_num_seqs": 256, "max_num_batched_tokens": 8192, "num_blocks": 40_000}
+    whole = SchedulerConfig(max_model_len=20_100, enable_prefix_caching=False, **knobs)
+    most = _throughput(whole, steps, prompt, output, seed)
+    share = {"healthy": rng.uniform(0.1, 0.45), "overload": rng.uniform(1.6, 2.4)}
+    rate = most * float(share.get(kind, rng.uniform(0.35, 0.6)))
+    plan = poisson(
+        rate, max(round(rate * (START_S + FOR_S) * 1.1), 60), seed, prompt=prompt, output=output
+    )
+    in_flight = _in_flight(whole, steps, plan)
+    if kind == "max_num_seqs":
+        knobs["max_num_seqs"] = max(round(in_flight * rng.uniform(0.6, 0.95)), 2)
+    elif kind == "kv_cache":
+        tokens = in_flight * (prompt[0] + output[0] / 2) * float(np.exp(prompt[1] ** 2 / 2))
+        least = -(-int((plan.prompt_tokens + plan.output_tokens).max()) // 16) + 4
+        knobs["num_blocks"] = max(round(tokens / 16 * rng.uniform(0.5, 0.8)), least)
+    elif kind == "small_step_budget":
+        knobs |= {"max_num_batched_tokens": int(rng.choice([96, 128, 192])), "max_num_seqs": 64}
+    elif kind == "long_prompts":
+        prompts = plan.prompt_tokens.copy()
+        prompts[rng.random(len(prompts)) < 0.03] = 12_000
+        plan = plan._replace(prompt_tokens=prompts)
+    longest = int((plan.prompt_tokens + plan.max_tokens).max()) + 1
+    return SchedulerConfig(max_model_len=longest, enable_prefix_caching=False, **knobs), steps, plan
+
+
+def _throughput(config, steps, prompt, output, seed):
+    plan = poisson(1e6, 400, seed, prompt=prompt, output=output)
+    done = run.run(lone_replica(config, steps), plan, record_steps=False)
+    return plan.n_requests / (done.end_ns / 1e9)
+
+
+def _in_flight(config, steps, plan):
+    table = run.run(lone_replica(config, steps), plan, record_steps=False).requests
+    took_ns = (table.finished_ns - table.intended_send_ns)[table.finished_ns != ABSENT]
+    return max(float(took_ns.sum()) / float(table.finished_ns.max()), 2.0)
+
+
+def p95_ttft_s(config, steps, plan):
+    table = run.run(lone_replica(config, steps), plan, record_steps=False).requests
+    came_s = table.intended_send_ns / 1e9
+    rows = (came_s >= START_S + 0.15 * FOR_S) & (came_s < START_S + FOR_S)
+    rows &= table.first_token_ns != ABSENT
+    return float(np.quantile((table.first_token_ns - table.intended_send_ns)[rows] / 1e9, 0.95))
+
+
+def changed(config, row):
+    """The true server with the advised value; None where the advice is no setting."""
+    number = next((int(word) for word in row.change.split() if word.isdecimal()), None)
+    names = {
+        "max_num_seqs": "max_num_seqs",
+        "kv_cache": "num_blocks",
+        "small_step_budget": "max_num_batched_tokens",
+        "large_step_budget": "max_num_batched_tokens",
+        "long_prompts": "long_prefill_token_threshold",
+    }
+    if number is None or row.name not in names:
+        return None
+    return replace(config, **{names[row.name]: number})
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--n", type=int, default=10, help="of each kind")
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    began_s, seeds = time.process_time(), range(asked.seed, asked.seed + asked.n)
+    rows = [(kind, *judged(kind, seed)) for kind in KINDS for seed in seeds]
+    right = {
+        kind: [row[1] for row in rows if row[0] == kind and row[1] is not None] for kind in KINDS
+    }
+    for kind, hits in right.items():
+        print(f"{kind:18s} {sum(hits)}/{len(hits)} right")
+    inside = [row[2] for row in rows if row[2] is not None]
+    better = [row[3] for row in rows if row[3] is not None]
+    print(f"predicted p95 TTFT with the change inside its interval: {sum(inside)}/{len(inside)}")
+    print(f"advice that made it worse: {len(better) - sum(better)}/{len(better)}")
+    print(f"{(time.process_time() - began_s) / len(rows):.1f} CPU s each")
+    log_row(
+        "bench_diagnose",
+        ", ".join(f"{kind} {sum(hits)}/{len(hits)}" for kind, hits in right.items()),
+        f"right cause; the change's p95 TTFT inside its interval {sum(inside)}/{len(inside)};"
+        f" advice that made it worse {len(better) - sum(better)}/{len(better)}",
+    )
+
+
+def judged(kind, seed):
+    """(right?, truth inside the predicted interval?, not worse?): None where it does not apply."""
+    config, steps, plan = truth(kind, seed)
+    samples, _ = served_pages(config, steps, plan, start_s=START_S, for_s=FOR_S)
+    try:
+        found = window.observed_window(samples)
+        agreement = rebuilding.rebuilt_servers(found, {}, 1)
+        agreement.check()
+        answer = diagnose.answer_of("server", found, agreement, None, {})
+    except InferometerError as error:
+        print(f"{kind:18s} {seed}: {error.what}")
+        return None, None, None
+    named = "healthy" if answer.cause is None else answer.cause
+    is_right = named == kind and answer.finding != "undecided"
+    first = (
+        answer.causes[0]
+        if answer.cause is None
+        else next(row for row in answer.causes if row.name == answer.cause)
+    )
+    now_s = answer.latencies[0].simulated_s
+    true_s = p95_ttft_s(config, steps, plan)
+    print(
+        f"{kind:18s} {seed}: {answer.finding} {named}; p95 TTFT {true_s:.3f} s, said"
+        f" {now_s.value:.3f} [{now_s.low:.3f}, {now_s.high:.3f}]; share"
+        f" {first.name} {first.shares_s[0].value:.3f}"
+    )
+    after = changed(config, first) if answer.finding == "limited" else None
+    if after is None:
+        return is_right, None, None
+    after_s, said = p95_ttft_s(after, steps, plan), first.predicted_s[0]
+    return is_right, said.low <= after_s <= said.high, after_s <= 1.05 * true_s
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Which metrics would a simulated server have shown, scrape by scrape?
+
+The pages are written by the emulated server's own code, from every token of a simulation: the truth
+behind them is known to the nanosecond, and a minute of traffic takes a second.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from inferometer.inputs.workload.plan import NONE, request_plan
+from inferometer.records.server_series import sample_table
+from inferometer.records.types import ABSENT
+from inferometer.serve.emulator_accounts import Accounts
+from inferometer.serve.emulator_metrics import Now, metrics_of
+from inferometer.simulate import run
+from inferometer.simulate.fleet import lone_replica
+from inferometer.simulate.status import Status
+
+
+def served_pages(config, steps, plan, *, start_s, for_s, every_s=0.5):
+    """The samples of a window, and the simulation behind them."""
+    done = run.run(lone_replica(config, steps), plan, record_parts=True)
+    requests = _requests(plan, done.requests)
+    events = [*_comings(requests), *_steps(done)]
+    n_scrapes = round(for_s / every_s) + 1
+    events += [(round((start_s + k * every_s) * 1e9), 3, None) for k in range(n_scrapes)]
+    events.sort(key=lambda event: event[:2])
+    server = _Server(config, requests, done.steps)
+    pages = []
+    for at_ns, kind, what in events:
+        if kind == 3:
+            pages.append((at_ns - round(start_s * 1e9), server.page()))
+        else:
+            server.hear(at_ns, kind, what)
+    return sample_table(pages), done
+
+
+def poisson(rate_per_s, n, seed, *, prompt=(500, 0.8), output=(150, 0.6), users=None):
+    """Requests with lognormal lengths (median, spread); of ``users`` clients in a closed loop."""
+    rng = np.random.default_rng(seed)
+    came_s = np.cumsum(rng.exponential(1 / rate_per_s, n))
+    prompts, outputs = (
+        np.clip(np.rint(rng.lognormal(np.log(median), spread, n)), 4, 16_000)
+        for median, spread in (prompt, output)
+    )
+    follows = np.full(n, NONE)
+    if users is not None:
+        follows[users:] = np.arange(n - users)
+        came_s[:users] = np.linspace(0, 0.5, users)
+    return request_plan(
+        "bench",
+        arrival_ns=np.where(follows == NONE, (came_s * 1e9).astype(np.int64), NONE),
+        prompt_tokens=prompts.astype(np.int32),
+        output_tokens=outputs.astype(np.int32),
+        follows=follows,
+        think_ns=np.where(follows == NONE, NONE, 0),
+    )
+
+
+class _Server:
+    def __init__(self, config, requests, steps):
+        self._config, self._requests, self._steps = config, requests, steps
+        self._metrics = metrics_of("m", config)
+        self._accounts = Accounts(self._metrics)
+        self._inside, self._running, self._blocks = set(), set(), 0
+
+    def hear(self, at_ns, kind, what):
+        if kind == 0:
+            self._accounts.arrived(self._requests[what])
+            self._inside.add(what)
+        elif kind == 1:
+            self._running.add(what)
+            self._accounts.scheduled([self._requests[what]], 0)
+        else:
+            step, deliveries = what
+            self._blocks = int(self._steps.kv_blocks_used[step])
+            self._metrics.counters["num_preemptions"] += int(self._steps.n_preempted_requests[step])
+            told = []
+            for row, n_tokens in deliveries:
+                request = self._requests[row]
+                if request.finished_ns == at_ns:
+                    request.status = Status.LENGTH
+                    self._inside.discard(row)
+                    self._running.discard(row)
+                told.append((request, n_tokens))
+            self._accounts.stepped(told, at_ns)
+
+    def page(self):
+        used = self._blocks / self._config.num_blocks
+        n_running = len(self._running)
+        return self._metrics.text(Now(n_running, len(self._inside) - n_running, used))
+
+
+def _requests(plan, table):
+    return {
+        int(row): SimpleNamespace(
+            index=int(row),
+            num_prompt_tokens=int(plan.prompt_tokens[row]),
+            num_cached_tokens=max(int(table.cached_tokens[at]), 0),
+            num_output_tokens=int(plan.output_tokens[row]),
+            max_tokens=int(plan.max_tokens[row]),
+            num_preemptions=int(table.n_preemptions[at]),
+            arrival_ns=int(table.intended_send_ns[at]),
+            admitted_ns=int(table.admitted_ns[at]),
+            finished_ns=int(table.finished_ns[at]),
+            status=Status.RUNNING,
+        )
+        for at, row in enumerate(table.request_index.tolist())
+    }
+
+
+def _comings(requests):
+    for row, request in requests.items():
+        yield request.arrival_ns, 0, row
+        if request.admitted_ns != ABSENT:
+            yield request.admitted_ns, 1, row
+
+
+def _steps(done):
+    parts, ends_ns = done.parts, done.steps.start_ns + done.steps.duration_ns
+    order = np.argsort(parts.step_index, kind="stable")
+    bounds = np.searchsorted(parts.step_index[order], np.arange(len(ends_ns) + 1))
+    for step, end_ns in enumerate(ends_ns.tolist()):
+        rows = order[bounds[step] : bounds[step + 1]]
+        rows = rows[parts.n_delivered_tokens[rows] > 0]
+        pairs = zip(
+            parts.request_index[rows].tolist(),
+            parts.n_delivered_tokens[rows].tolist(),
+            strict=True,
+        )
+        yield end_ns, 2, (step, list(pairs))

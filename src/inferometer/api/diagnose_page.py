@@ -1,0 +1,198 @@
+"""What is there to read of a diagnosis: what limits, which change helps by how much, what does not?"""
+
+from typing import Final
+
+from inferometer import __version__, suggestions
+from inferometer.api.diagnose import CauseRow, DiagnoseAnswer, LatencyRow
+from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of
+from inferometer.report.tables import TextTable
+from inferometer.stats.estimate import Estimate
+from inferometer.units import format_duration, format_number
+
+_WORTH_FRACTION: Final = 0.05
+_HALF_OPEN: Final = "{low:,} or more"
+
+
+def diagnose_page(answer: DiagnoseAnswer) -> Page:
+    """The verdict first, then what the change would do, then every cause."""
+    cause = next((one for one in answer.causes if one.name == answer.cause), None)
+    return Page(
+        title=_title(answer, cause),
+        subtitle=(
+            f"{answer.server} · {answer.window_s:.0f} s of its metrics, {answer.n_requests:,}"
+            f" requests, {format_number(answer.requests_per_s)} requests/s ·"
+            f" {format_number(answer.running)} running, {format_number(answer.waiting)} waiting"
+        ),
+        chips=(_chip(answer),),
+        numbers=_numbers(answer, cause),
+        table=_causes(answer),
+        lines=lines_of(
+            ("LIMIT", "" if cause is None else _share(answer, cause)),
+            ("OR", "" if cause is None else f"{cause.change}; costs: {cause.costs}"),
+            ("WHY", _ruled_out(answer)),
+            ("TRUST", _trust(answer)),
+            ("NEXT", _next(answer, cause)),
+        ),
+        sections=(
+            Section(
+                id="limits",
+                title="Which limits has the server?",
+                nav="Limits",
+                tables=(_limits(answer), _agreement(answer)),
+            ),
+        ),
+        tool_version=__version__,
+    )
+
+
+def _title(answer: DiagnoseAnswer, cause: CauseRow | None) -> str:
+    if cause is None:
+        kept = "" if answer.objective is None else f", {answer.objective} is met"
+        return f"{answer.target} is healthy{kept}: no setting costs a tenth of {_first(answer)}"
+    if answer.finding == "undecided":
+        return f"{answer.target}: undecided; it may be {cause.words}"
+    return f"{answer.target} is limited by {cause.words}"
+
+
+def _first(answer: DiagnoseAnswer) -> str:
+    return _words(answer.latencies[0])
+
+
+def _words(row: LatencyRow) -> str:
+    metric, _, percentile = row.name.partition(":")
+    return f"{metric.upper()} {percentile}" if metric != "queue" else f"queue {percentile}"
+
+
+def _chip(answer: DiagnoseAnswer) -> Chip:
+    if answer.slo_verdict is not None:
+        words = {"met": "meets", "missed": "misses", "undecided": "undecided:"}
+        return Chip(
+            verdict=answer.slo_verdict, text=f"{words[answer.slo_verdict]} {answer.objective}"
+        )
+    verdicts = {"healthy": "met", "limited": "missed", "undecided": "undecided"}
+    return Chip(verdict=verdicts[answer.finding], text=answer.finding)
+
+
+def _numbers(answer: DiagnoseAnswer, cause: CauseRow | None) -> tuple[Number, ...]:
+    """Each latency as it is, and with the change."""
+    numbers: list[Number] = []
+    for index, row in enumerate(answer.latencies):
+        low, high = row.measured_low_s, row.measured_high_s
+        note = ""
+        if low is not None and high is not None:
+            note = f"measured: {format_duration(low)} to {_edge(high)}"
+        numbers += duration_number(
+            f"{_words(row)} now", row.simulated_s, limit_s=row.limit_s, note=note
+        )
+        if cause is not None and cause.kind != "work":
+            numbers += duration_number(
+                f"{_words(row)} then", cause.predicted_s[index], limit_s=row.limit_s
+            )
+    return tuple(numbers)
+
+
+def _edge(high_s: float) -> str:
+    return "…" if high_s == float("inf") else format_duration(high_s)
+
+
+def _share(answer: DiagnoseAnswer, cause: CauseRow) -> str:
+    now_s = answer.latencies[0].simulated_s.value
+    share = cause.shares_s[0]
+    part = f" ({share.value / now_s:.0%})" if now_s > 0 else ""
+    return f"{cause.words}: {_interval(share)}{part} of {_first(answer)}"
+
+
+def _interval(share: Estimate) -> str:
+    ends = ""
+    if share.value == share.low == share.high == 0:
+        return "none"
+    if share.low is not None and share.high is not None:
+        ends = f" [{_signed(share.low)}, {_signed(share.high)}]"
+    return f"{_signed(share.value)}{ends}"
+
+
+def _signed(seconds: float) -> str:
+    return f"-{format_duration(-seconds)}" if seconds < 0 else format_duration(seconds)
+
+
+def _ruled_out(answer: DiagnoseAnswer) -> str:
+    """Which settings would not help, and by what that is known."""
+    now_s = answer.latencies[0].simulated_s.value
+    names = [
+        one.name
+        for one in answer.causes
+        if one.kind == "setting"
+        and one.name != answer.cause
+        and one.shares_s[0].value < _WORTH_FRACTION * now_s
+    ]
+    facts: list[str] = []
+    if answer.kv_usage_highest is not None:
+        facts.append(f"KV cache at most {answer.kv_usage_highest:.0%} used")
+    if answer.n_preemptions is not None:
+        facts.append(f"{answer.n_preemptions:,} preemptions")
+    would_not = f"would not help: {', '.join(sorted(names))}" if names else ""
+    return "; ".join(part for part in (would_not, ", ".join(facts)) if part)
+
+
+def _trust(answer: DiagnoseAnswer) -> str:
+    worst = max(
+        (
+            (max(seen, said) / max(min(seen, said), 1e-9), name, seen, said)
+            for name, (seen, said) in answer.agreement.items()
+            if max(seen, said) > 0
+        ),
+        default=None,
+    )
+    furthest = ""
+    if worst is not None:
+        _, name, seen, said = worst
+        furthest = f"; furthest: {name} {format_number(said)} for {format_number(seen)}"
+    loop = ", a closed loop" if answer.is_closed_loop else ""
+    return (
+        f"19 simulated servers that show what this one shows{loop}{furthest}; intervals: least …"
+        " most of them"
+    )
+
+
+def _next(answer: DiagnoseAnswer, cause: CauseRow | None) -> str:
+    slo = [] if answer.objective is None else ["--slo", answer.objective]
+    again = suggestions.command("diagnose", answer.target, *slo)
+    if cause is None or "://" not in answer.target:
+        return ""
+    if answer.finding == "undecided":
+        longer = suggestions.command("diagnose", answer.target, *slo, "--for", "5min")
+        return f"a longer window decides: {longer}"
+    return f"change it, and see whether the prediction was true: {again}"
+
+
+def _causes(answer: DiagnoseAnswer) -> TextTable:
+    rows = tuple(
+        (one.name, *(_interval(share) for share in one.shares_s), one.change)
+        for one in answer.causes
+    )
+    header = ("cause", *(f"of {_words(row)}" for row in answer.latencies), "change")
+    return TextTable(caption="What each cause costs", header=header, rows=rows)
+
+
+def _limits(answer: DiagnoseAnswer) -> TextTable:
+    rows = tuple(
+        (
+            one.name,
+            _HALF_OPEN.format(low=one.low)
+            if one.high is None
+            else f"{one.low:,}"
+            if one.low == one.high
+            else f"{one.low:,} to {one.high:,}",
+        )
+        for one in answer.limits
+    )
+    return TextTable(caption="Limits, reported or identified", header=("limit", "value"), rows=rows)
+
+
+def _agreement(answer: DiagnoseAnswer) -> TextTable:
+    rows = tuple(
+        (name, format_number(seen), format_number(said))
+        for name, (seen, said) in answer.agreement.items()
+    )
+    header = ("mean", "measured", "nearest simulated server")
+    return TextTable(caption="Does a simulated server show the same?", header=header, rows=rows)

@@ -1,0 +1,374 @@
+"""Which simulated servers, under which requests, would show the metrics that this one shows?
+
+Requests come as they were counted between scrapes; lengths are drawn from the server's histograms.
+What metrics do not tell (limits, pace within its noise) is drawn, and the draws whose simulation
+comes nearest to what was measured stay: approximate Bayesian computation by rejection (Pritchard et
+al., Mol. Biol. Evol. 16, 1999), then once more around the nearest. Letters of shapes: N requests.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from inferometer.decide.diagnosis.step_pace import step_paces
+from inferometer.decide.diagnosis.window import ServerWindow
+from inferometer.errors import ModelError
+from inferometer.fit.loads.server import Limit
+from inferometer.inputs.workload.plan import NONE, RequestPlan, request_plan
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays, slowed
+from inferometer.records.columns import F64, I64, Bools
+from inferometer.records.server_names import Histogram
+from inferometer.records.server_series import Growth
+from inferometer.records.types import ABSENT
+from inferometer.simulate import run
+from inferometer.simulate.fleet import lone_replica
+from inferometer.simulate.outcome import Simulation
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.units import NS_PER_S
+
+N_KEPT: Final = 19
+"""Of 19 draws the lowest and the highest are the ends of an interval of 90 %."""
+_N_FIRST: Final = 76
+_N_AROUND: Final = 3
+"""Neighbours of each draw that stays."""
+_WARM_FRACTION: Final = 0.15
+"""Of the window: what was there at its start is drawn, and judged no more."""
+BUDGETS: Final = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
+"""Between two of them the second round looks, too."""
+_USUAL_SEATS: Final = 256
+_BLOCK_TOKENS: Final = 16
+_FULL_FRACTION: Final = 0.97
+"""Of the most that ever ran: the batch counts as full."""
+_PACE_SPREAD: Final = 0.08
+"""Of the logarithm of all step times, beside what the intervals leave open; half of it in the
+second round. An assumption."""
+_BUDGET_SPREAD: Final = 0.2
+_LEAST_SHARED_FRACTION: Final = 0.02
+_WORST_RATIO: Final = 1.5
+"""A mean that no draw comes nearer to: the server does something that is not simulated."""
+_LATENCIES: Final[dict[str, Histogram]] = {"ttft_s": "ttft", "queue_s": "queue", "gap_s": "itl"}
+_FLOORS: Final = {"ttft_s": 0.01, "queue_s": 0.02, "gap_s": 5e-4, "running": 0.5, "waiting": 1.0}
+"""Added to both sides: below it a number is read off coarsely, or is noise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """One server that may be the one, and requests like those that it got."""
+
+    config: SchedulerConfig
+    steps: StepTimeArrays
+    plan: RequestPlan
+    was_waiting_s: F64
+    """(N) For how long the request had waited when the window began."""
+    is_counted: Bools
+    """(N) Came in the window, after its first part, by itself."""
+    until_ns: int
+    """The window's end."""
+
+    def simulation(self) -> Simulation:
+        """What becomes of the requests, until all have ended."""
+        fleet = lone_replica(self.config, self.steps)
+        return run.run(fleet, self.plan, record_steps=False)
+
+
+class Fitted(NamedTuple):
+    """A draw, and how it compares."""
+
+    rebuilt: Rebuilt
+    simulation: Simulation
+    means: Mapping[str, float]
+    distance: float
+    """Root of the mean of the squared logarithms of the ratios to what was measured."""
+
+
+class Agreement(NamedTuple):
+    """The draws that stay, the nearest first, and what they were compared with."""
+
+    draws: tuple[Fitted, ...]
+    measured: Mapping[str, float]
+
+    @property
+    def worst(self) -> tuple[str, float]:
+        """The measured mean from which the nearest draw is furthest, and by which ratio."""
+        best = self.draws[0].means
+        ratios = {name: math.exp(abs(_log_ratio(best, self.measured, name))) for name in best}
+        name = max(ratios, key=lambda one: ratios[one])
+        return name, ratios[name]
+
+    def check(self) -> None:
+        """Refuse a server that none of the draws resembles.
+
+        Raises
+        ------
+        ModelError
+            A mean of the nearest draw is half as large again, or two thirds, as measured.
+        """
+        name, ratio = self.worst
+        if ratio > _WORST_RATIO:
+            seen, said = self.measured[name], self.draws[0].means[name]
+            raise ModelError(
+                f"no simulated server shows what this one shows: {name} {said:.3g} where"
+                f" {seen:.3g} was measured",
+                where="the window",
+                allowed=f"within {_WORST_RATIO:g} times of each mean",
+                try_="--known with its limits, or a longer --for",
+            )
+
+
+def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int], seed: int) -> Agreement:
+    """The ``N_KEPT`` draws that come nearest to the measured means, the nearest first."""
+    measured = measured_means(window)
+    paces = step_paces(window, _N_FIRST, seed)
+    rng = np.random.default_rng(seed)
+    first = [_fitted(_drawn(window, known, steps, _PACE_SPREAD, rng), measured) for steps in paces]
+    first.sort(key=lambda one: one.distance)
+    near = first[:N_KEPT]
+    second = [
+        _fitted(
+            _around(window, one.rebuilt, rng, is_budget_known="max_num_batched_tokens" in known),
+            measured,
+        )
+        for one in near * _N_AROUND
+    ]
+    kept = sorted((*near, *second), key=lambda one: one.distance)[:N_KEPT]
+    return Agreement(tuple(kept), measured)
+
+
+def measured_means(window: ServerWindow) -> dict[str, float]:
+    """What the server's own metrics say, of the whole window."""
+    means = {
+        "running": float(window.running.mean()),
+        "waiting": float(window.waiting.mean()),
+        "output_tokens_per_s": float(window.output_tokens[-1]) / window.duration_s,
+    }
+    for name, latency in _LATENCIES.items():
+        found = window.summary.time(latency)
+        if found is not None:
+            means[name] = found.mean_s
+    return means
+
+
+def _fitted(rebuilt: Rebuilt, measured: Mapping[str, float]) -> Fitted:
+    done = rebuilt.simulation()
+    means = {
+        name: value for name, value in _simulated_means(rebuilt, done).items() if name in measured
+    }
+    logs = [_log_ratio(means, measured, name) for name in means]
+    return Fitted(rebuilt, done, means, math.sqrt(float(np.mean(np.square(logs)))))
+
+
+def _log_ratio(means: Mapping[str, float], measured: Mapping[str, float], name: str) -> float:
+    floor = _FLOORS.get(name, 0.0)
+    ratio = (means[name] + floor) / max(measured[name] + floor, 1e-9)
+    return math.log(min(max(ratio, 1e-6), 1e6))
+
+
+def _simulated_means(rebuilt: Rebuilt, done: Simulation) -> dict[str, float]:
+    """The same means, of requests as the server would have counted them in the window."""
+    table, until_ns = done.requests, rebuilt.until_ns
+    rows = table.request_index
+    waited_s = rebuilt.was_waiting_s[rows]
+    came, began, first, ended = (
+        table.intended_send_ns,
+        _or(table.admitted_ns, until_ns),
+        _or(table.first_token_ns, until_ns),
+        _or(table.finished_ns, until_ns),
+    )
+    is_new = rebuilt.plan.arrival_ns[rows] != 0
+    answered = (first < until_ns) & (is_new | (waited_s > 0))
+    served = (ended < until_ns) & (is_new | (waited_s > 0))
+    gaps = np.maximum(table.output_tokens - 1, 0)
+    took_s = (ended - first) / NS_PER_S
+    decoded = (ended < until_ns) & (gaps > 0)
+    share = np.clip((until_ns - first) / np.maximum(ended - first, 1), 0.0, 1.0)
+    span_s = until_ns / NS_PER_S
+    return {
+        "running": float(_inside_s(began, ended, until_ns).sum()) / span_s,
+        "waiting": float(_inside_s(came, began, until_ns).sum()) / span_s,
+        "output_tokens_per_s": float((table.output_tokens * share)[first < until_ns].sum())
+        / span_s,
+        "ttft_s": _mean(((first - came) / NS_PER_S + waited_s)[answered]),
+        "queue_s": _mean(((began - came) / NS_PER_S + waited_s)[served]),
+        "gap_s": float(took_s[decoded].sum()) / max(float(gaps[decoded].sum()), 1.0),
+    }
+
+
+def _or(instants_ns: I64, otherwise_ns: int) -> I64:
+    return np.where(instants_ns == ABSENT, np.int64(otherwise_ns), instants_ns)
+
+
+def _inside_s(start_ns: I64, end_ns: I64, until_ns: int) -> F64:
+    cut = np.minimum(end_ns, until_ns) - np.minimum(start_ns, until_ns)
+    seconds: F64 = np.maximum(cut, 0) / NS_PER_S
+    return seconds
+
+
+def _mean(values: F64) -> float:
+    return float(values.mean()) if values.size else 0.0
+
+
+def _drawn(
+    window: ServerWindow,
+    known: Mapping[Limit, int],
+    steps: StepTimeArrays,
+    spread: float,
+    rng: np.random.Generator,
+) -> Rebuilt:
+    plan, waited_s, is_counted = _requests(window, rng)
+    return Rebuilt(
+        config=_config(window, known, plan, rng),
+        steps=slowed(steps, math.exp(rng.normal(0.0, spread))),
+        plan=plan,
+        was_waiting_s=waited_s,
+        is_counted=is_counted,
+        until_ns=round(window.duration_s * NS_PER_S),
+    )
+
+
+def _around(
+    window: ServerWindow, near: Rebuilt, rng: np.random.Generator, *, is_budget_known: bool
+) -> Rebuilt:
+    """A neighbour: other requests of the same kind, pace and step budget a little off."""
+    plan, waited_s, is_counted = _requests(window, rng)
+    budget = near.config.max_num_batched_tokens
+    if not is_budget_known:
+        moved = round(budget * math.exp(rng.normal(0.0, _BUDGET_SPREAD)))
+        budget = max(min(moved, BUDGETS[-1]), near.config.max_num_seqs)
+    longest = _longest(plan)
+    blocks = max(near.config.num_blocks, -(-longest // near.config.block_size) + 2)
+    return replace(
+        near,
+        config=replace(
+            near.config,
+            max_model_len=longest,
+            max_num_batched_tokens=budget,
+            num_blocks=blocks,
+        ),
+        steps=slowed(near.steps, math.exp(rng.normal(0.0, _PACE_SPREAD / 2))),
+        plan=plan,
+        was_waiting_s=waited_s,
+        is_counted=is_counted,
+    )
+
+
+def _config(
+    window: ServerWindow,
+    known: Mapping[Limit, int],
+    plan: RequestPlan,
+    rng: np.random.Generator,
+) -> SchedulerConfig:
+    most_running = max(round(float(window.running.max())), 1)
+    least = known.get("max_num_seqs") or most_running
+    budgets = [one for one in BUDGETS if one >= min(least, BUDGETS[-1])]
+    budget = known.get("max_num_batched_tokens") or int(rng.choice(budgets))
+    seats = known.get("max_num_seqs") or min(_seats(window, most_running, rng), budget)
+    summary = window.summary
+    block_tokens = summary.kv_block_tokens or _BLOCK_TOKENS
+    longest = _longest(plan)
+    blocks = known.get("n_kv_blocks") or summary.n_kv_blocks
+    if not blocks:
+        blocks = -(-longest // block_tokens) * (plan.n_requests + 2)
+    return SchedulerConfig(
+        num_blocks=max(blocks, -(-longest // block_tokens) + 2),
+        max_model_len=longest,
+        max_num_seqs=min(seats, budget),
+        max_num_batched_tokens=budget,
+        block_size=block_tokens,
+        enable_prefix_caching=window.hit_fraction >= _LEAST_SHARED_FRACTION,
+    )
+
+
+def _seats(window: ServerWindow, most_running: int, rng: np.random.Generator) -> int:
+    """``max_num_seqs``: that of a batch that stays full while others wait, or more than ever ran."""
+    beyond = max(_USUAL_SEATS, 2 * most_running)
+    held_back = window.waiting >= 1
+    if not held_back.any():
+        return beyond
+    is_full = window.running[held_back] >= _FULL_FRACTION * most_running
+    chance = float(is_full.mean())
+    return most_running if rng.random() < chance else beyond
+
+
+def _longest(plan: RequestPlan) -> int:
+    return int((plan.prompt_tokens + plan.max_tokens).max()) + 1
+
+
+def _requests(window: ServerWindow, rng: np.random.Generator) -> tuple[RequestPlan, F64, Bools]:
+    """Those there at the start, then those that came, as many between scrapes as were counted."""
+    n_running, n_waiting = round(float(window.running[0])), round(float(window.waiting[0]))
+    n_there = n_running + n_waiting
+    came_s, follows = _arrivals(window, n_there, rng)
+    n = n_there + len(came_s)
+    prompts, outputs = (
+        lengths_of(growth, n, rng) for growth in (window.prompt_lengths, window.output_lengths)
+    )
+    # Those that run have part of their answer behind them.
+    outputs[:n_running] = np.maximum(outputs[:n_running] * rng.random(n_running), 1)
+    waited_s = np.zeros(n)
+    rate_per_s = max(float(window.arrivals.sum()) / window.duration_s, 1e-6)
+    waited_s[n_running:n_there] = np.sort(rng.random(n_waiting))[::-1] * n_waiting / rate_per_s
+    arrival_ns = np.concatenate([np.zeros(n_there), np.rint(came_s * NS_PER_S)]).astype(np.int64)
+    is_counted = np.concatenate(
+        [np.zeros(n_there, bool), came_s >= _WARM_FRACTION * window.duration_s]
+    )
+    arrival_ns[n_there:] = np.maximum(arrival_ns[n_there:], 1)
+    arrival_ns = np.where(follows == NONE, arrival_ns, NONE)
+    plan = request_plan(
+        "the window",
+        arrival_ns=arrival_ns,
+        prompt_tokens=prompts.astype(np.int32),
+        output_tokens=outputs.astype(np.int32),
+        follows=follows,
+        think_ns=np.where(follows == NONE, NONE, 0),
+    )
+    return _sharing(plan, window.hit_fraction), waited_s, is_counted
+
+
+def _arrivals(window: ServerWindow, n_there: int, rng: np.random.Generator) -> tuple[F64, I64]:
+    """When each new request comes, and whom it follows: in a closed loop the one before it of its client."""
+    counts = window.arrivals.astype(np.int64)
+    starts, lengths = np.repeat(window.at_s[:-1], counts), np.repeat(np.diff(window.at_s), counts)
+    came_s = np.sort(starts + lengths * rng.random(len(starts)))
+    follows = np.full(n_there + len(came_s), NONE, dtype=np.int64)
+    if window.is_closed_loop and n_there:
+        follows[n_there:] = np.arange(len(came_s))
+    return came_s, follows
+
+
+def _sharing(plan: RequestPlan, hit_fraction: float) -> RequestPlan:
+    """The same with prompts that begin like the first one, by as much as the cache finds."""
+    if hit_fraction < _LEAST_SHARED_FRACTION:
+        return plan
+    begins = np.minimum(np.rint(hit_fraction * plan.prompt_tokens), plan.prompt_tokens[0])
+    begins[0] = 0
+    return plan._replace(
+        prefix_request=np.where(begins > 0, 0, NONE).astype(np.int32),
+        prefix_tokens=begins.astype(np.int32),
+    )
+
+
+def lengths_of(growth: Growth, n: int, rng: np.random.Generator) -> F64:
+    """``n`` lengths (tokens) as a histogram has them, with its mean.
+
+    Within a bucket from l to h they are ``l + (h - l) · u^g`` with u even from 0 to 1: ``g``, one for
+    all buckets, is such that the mean is the histogram's own.
+
+    Example
+    -------
+    >>> seen = Growth(4, 2000.0, np.array([200.0, 500.0, np.inf]), np.array([0.0, 4.0, 0.0]))
+    >>> lengths_of(seen, 3, np.random.default_rng(1)).tolist()
+    [500.0, 500.0, 500.0]
+    """
+    low = np.concatenate([[0.0], growth.edges[:-1]])
+    high = np.where(np.isinf(growth.edges), 2 * np.maximum(low, 1.0), growth.edges)
+    shares = growth.counts / growth.counts.sum()
+    mean = growth.total / max(growth.n, 1)
+    least, most = float(shares @ low), float(shares @ high)
+    place = min(max((mean - least) / max(most - least, 1e-9), 1e-3), 1.0)
+    buckets = rng.choice(len(shares), size=n, p=shares)
+    drawn = low[buckets] + (high - low)[buckets] * rng.random(n) ** (1 / place - 1)
+    lengths: F64 = np.maximum(np.rint(drawn), 1.0)
+    return lengths

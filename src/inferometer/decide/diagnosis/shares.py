@@ -1,0 +1,141 @@
+"""How much of a latency does each cause cost, and what would a change of the setting do?
+
+Each draw of the server that may be the one is simulated with one limit lifted, under the same
+requests: what the latency falls by is the cause's share. The lowest and the highest of 19 draws are
+the ends of an interval of 90 %.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from inferometer.decide.diagnosis.causes import CAUSES, Cause
+from inferometer.decide.diagnosis.rebuilding import Rebuilt
+from inferometer.errors import SpecError
+from inferometer.inputs.objectives import Metric
+from inferometer.records.columns import F64
+from inferometer.records.types import ABSENT
+from inferometer.simulate.outcome import Simulation
+from inferometer.stats.estimate import Estimate
+from inferometer.units import NS_PER_S
+
+_ENOUGH_OF_GAIN: Final = 0.9
+"""A smaller change that gains this much of the largest is the better one."""
+_METHOD: Final = "least .. most of the draws that show what the server shows"
+
+Percentiles = tuple[tuple[Metric, float], ...]
+"""Which latencies, at which percentile (a fraction)."""
+
+
+class Change(NamedTuple):
+    """A setting's value, and what the latencies would be with it."""
+
+    value: int | None
+    """None where it is no number."""
+    predicted: tuple[Estimate, ...]
+    """(percentiles) Seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one cause costs."""
+
+    cause: Cause
+    shares: tuple[Estimate, ...]
+    """(percentiles) Seconds by which the latency falls without it; below 0: it rises."""
+    change: Change
+    """The smallest that gains nearly as much as the largest, of the first percentile."""
+
+
+def seconds_at(rebuilt: Rebuilt, done: Simulation, percentiles: Percentiles) -> F64:
+    """(percentiles) Of the requests that came in the window."""
+    table = done.requests
+    rows = rebuilt.is_counted[table.request_index] & (table.finished_ns != ABSENT)
+    rows &= table.first_token_ns != ABSENT
+    if not rows.any():
+        return np.full(len(percentiles), np.nan)
+    came, began = table.intended_send_ns[rows], table.admitted_ns[rows]
+    first, ended = table.first_token_ns[rows], table.finished_ns[rows]
+    gaps = table.output_tokens[rows] - 1
+    several = gaps > 0
+    seconds: dict[Metric, F64] = {
+        "ttft": (first - came) / NS_PER_S,
+        "tpot": (ended - first)[several] / NS_PER_S / gaps[several],
+        "e2e": (ended - came) / NS_PER_S,
+        "queue": (began - came) / NS_PER_S,
+    }
+    return np.array(
+        [
+            float(np.quantile(seconds[metric], fraction)) if seconds[metric].size else np.nan
+            for metric, fraction in percentiles
+        ]
+    )
+
+
+def estimates(seconds: F64) -> tuple[Estimate, ...]:
+    """Of (draws, percentiles): the median draw, between the lowest and the highest."""
+    return tuple(
+        Estimate(
+            value=float(np.median(column)),
+            low=float(column.min()),
+            high=float(column.max()),
+            confidence_fraction=0.9,
+            n_samples=len(column),
+            method=_METHOD,
+        )
+        for column in seconds.T
+    )
+
+
+def _in_silence(n_done: int, n_causes: int) -> None:
+    """Nobody wants to know."""
+
+
+def shares_of(
+    draws: Sequence[Rebuilt],
+    base: F64,
+    percentiles: Percentiles,
+    causes: Sequence[Cause] = CAUSES,
+    on_done: Callable[[int, int], None] = _in_silence,
+) -> tuple[Share, ...]:
+    """The share of each cause; ``base`` (draws, percentiles) are the latencies as they are."""
+    found: list[Share] = []
+    for cause in causes:
+        by_factor = [_lifted(draws, cause, factor, percentiles) for factor in cause.factors]
+        gains = [float(np.median(base[:, 0] - after[:, 0])) for after in by_factor]
+        best = int(np.argmax(gains))
+        wanted = _ENOUGH_OF_GAIN * gains[best]
+        enough = next((i for i, gain in enumerate(gains) if gain >= wanted), best)
+        found.append(
+            Share(
+                cause=cause,
+                shares=estimates(base - by_factor[best]),
+                change=Change(
+                    _value(draws[0], cause, cause.factors[enough]), estimates(by_factor[enough])
+                ),
+            )
+        )
+        on_done(len(found), len(causes))
+    return tuple(found)
+
+
+def _lifted(draws: Sequence[Rebuilt], cause: Cause, factor: float, percentiles: Percentiles) -> F64:
+    """(draws, percentiles) With the limit moved; as they are where the server cannot be set so."""
+    rows: list[F64] = []
+    for one in draws:
+        try:
+            lifted = cause.lifted(one, factor)
+        except SpecError:
+            lifted = one
+        rows.append(seconds_at(lifted, lifted.simulation(), percentiles))
+    return np.stack(rows)
+
+
+def _value(likely: Rebuilt, cause: Cause, factor: float) -> int | None:
+    if cause.name == "overload":
+        return round(factor)
+    if cause.value_of is None:
+        return None
+    return cause.value_of(cause.lifted(likely, factor))

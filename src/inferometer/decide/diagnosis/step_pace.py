@@ -1,0 +1,111 @@
+"""How long do a server's steps take, by its own counters?
+
+Between two scrapes a busy server spends the time on its steps: ``t = a · steps + b · rows + c ·
+answers' tokens + d · tokens held x steps``, all of them counted. Rows are prompt tokens that were
+computed and tokens that were generated. A batch of constant size does not tell ``a`` from ``c``: a
+prior has what engines on GPUs and CPUs have in common, or what the named model on the named device
+would do. Draws minimise residuals of resampled intervals beside a prior of a drawn place
+(randomised maximum a posteriori; Bardsley et al., SIAM J. Sci. Comput. 36, 2014). Letters of
+shapes: T scrapes.
+"""
+
+import math
+from typing import Final, cast
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from inferometer.decide.diagnosis.window import ServerWindow
+from inferometer.errors import ModelError
+from inferometer.fit.loads.server import plainest, steps_at
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.records.columns import F64
+
+_LEAST_S: Final = 1e-12
+_FEWEST_INTERVALS: Final = 8
+_NOISE_RATIO: Final = 0.05
+"""Of an interval between scrapes: steps that lie in two of them. An assumption."""
+_FLOOR_SHARE: Final = 0.7
+"""Of a step that generates tokens: weights and launches."""
+_ROWS_OF_FLOOR: Final = 1 / 150
+"""Time of a row in that of the floor: a device multiplies some hundred rows while it reads the
+weights (16-bit peaks over bandwidth: 150 on A100, 300 on H100, fewer on CPUs)."""
+_SEQUENCES_OF_FLOOR: Final = 1 / 300
+_HELD_OF_FLOOR: Final = 1e-5
+"""Of a token of context: 128 kB beside 16 GB of weights, as of a model of 8 billion parameters."""
+_SD: Final = (0.5, 1.0, 1.5, 1.5)
+"""Of the logarithms: of floor, row, sequence and held token."""
+
+
+def step_paces(window: ServerWindow, n_draws: int, seed: int) -> tuple[StepTimeArrays, ...]:
+    """Step times by all intervals, then ``n_draws`` that may as well be true.
+
+    Raises
+    ------
+    ModelError
+        The server hardly decoded in the window.
+    """
+    counted, busy_s, took_s = _intervals(window)
+    if len(busy_s) < _FEWEST_INTERVALS:
+        raise ModelError(
+            f"the server generated tokens in {len(busy_s)} of {len(window.at_s) - 1} intervals"
+            " between scrapes",
+            where="the window",
+            allowed=f"{_FEWEST_INTERVALS} or more",
+            try_="a longer --for, or more traffic",
+        )
+    floor_s = _FLOOR_SHARE * float(busy_s.sum() / counted[:, 0].sum())
+    ratios = (1.0, _ROWS_OF_FLOOR, _SEQUENCES_OF_FLOOR, _HELD_OF_FLOOR)
+    mean, sd = np.log(floor_s * np.array(ratios)), np.array(_SD)
+    rng = np.random.default_rng(seed)
+    n = len(busy_s)
+    samples = [(np.arange(n), mean)]
+    samples += [(rng.integers(0, n, n), rng.normal(mean, sd)) for _ in range(n_draws)]
+    noise_s = _NOISE_RATIO * took_s
+    return tuple(
+        _steps(counted[rows], busy_s[rows], noise_s[rows], place, sd) for rows, place in samples
+    )
+
+
+def _intervals(window: ServerWindow) -> tuple[F64, F64, F64]:
+    """Of each interval with tokens: four counts, the seconds of its steps, and its own."""
+    output = np.diff(window.output_tokens)
+    computed = np.diff(window.prompt_tokens) * (1 - window.hit_fraction)
+    running = (window.running[1:] + window.running[:-1]) / 2
+    steps = output / np.maximum(running, 1.0) if window.steps is None else np.diff(window.steps.n)
+    held = np.zeros_like(output)
+    summary = window.summary
+    if window.kv_usage is not None and summary.n_kv_blocks and summary.kv_block_tokens:
+        usage = (window.kv_usage[1:] + window.kv_usage[:-1]) / 2
+        held = usage * summary.n_kv_blocks * summary.kv_block_tokens * steps
+    took_s = np.diff(window.at_s)
+    busy_s = took_s
+    is_known = (output > 0) & (steps > 0)
+    if window.gaps is not None:
+        n_gaps = np.diff(window.gaps.n)
+        gap_s = np.diff(window.gaps.total) / np.maximum(n_gaps, 1)
+        # A server with pauses between its requests is not busy all the time: its steps take as
+        # long as the gaps between tokens.
+        busy_s = np.minimum(took_s, gap_s * steps)
+        is_known &= n_gaps > 0
+    counted = np.stack([steps, computed + output, output, held], axis=1)
+    return counted[is_known], busy_s[is_known], took_s[is_known]
+
+
+def _steps(counted: F64, busy_s: F64, noise_s: F64, place: F64, sd: F64) -> StepTimeArrays:
+    """The most likely step times of these intervals with a prior at this place."""
+
+    def residuals(x: F64) -> F64:
+        seen: F64 = np.concatenate([(counted @ np.exp(x) - busy_s) / noise_s, (x - place) / sd])
+        return seen
+
+    def slopes(x: F64) -> F64:
+        rows: F64 = np.concatenate([counted * np.exp(x) / noise_s[:, None], np.diag(1 / sd)])
+        return rows
+
+    # scipy's jac takes a callable, which its signature denies.
+    found = least_squares(residuals, place, cast("str", slopes), max_nfev=60).x
+    floor_s, row_s, sequence_s, held_s = np.maximum(np.exp(found), _LEAST_S).tolist()
+    # In the order of ``STEP_NAMES``; weights and rows add up (a blend of 1).
+    numbers = (_LEAST_S, floor_s, row_s, held_s, _LEAST_S, sequence_s, 1.0)
+    return steps_at(plainest(), np.array([math.log(number) for number in numbers]))

@@ -1,0 +1,122 @@
+"""Is a server's limit found in its metrics alone, and is what is said of the change true?"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
+from served_pages import poisson, served_pages
+
+from inferometer.api import diagnose
+from inferometer.api.diagnose_page import diagnose_page
+from inferometer.decide.diagnosis.rebuilding import lengths_of, rebuilt_servers
+from inferometer.decide.diagnosis.window import observed_window
+from inferometer.errors import ModelError
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.types import EngineSpec
+from inferometer.perfmodel.steptime_levels import datasheet_levels
+from inferometer.records.server_series import Growth
+from inferometer.simulate import run
+from inferometer.simulate.fleet import lone_replica
+from inferometer.simulate.scheduler_config import SchedulerConfig
+
+START_S, FOR_S, RATE = 15.0, 30.0, 12.0
+STEPS = datasheet_levels(
+    find_model("llama-3.1-8b"), EngineSpec(dtype="bfloat16"), find_hardware("h100_sxm")
+).likely
+ROOMY = SchedulerConfig(
+    num_blocks=20_000,
+    max_model_len=20_100,
+    max_num_seqs=256,
+    max_num_batched_tokens=8192,
+    enable_prefix_caching=False,
+)
+PLAN = poisson(RATE, round(RATE * (START_S + FOR_S)), seed=1)
+
+
+def diagnosed(config, plan=PLAN, slo=None):
+    samples, _ = served_pages(config, STEPS, plan, start_s=START_S, for_s=FOR_S)
+    window = observed_window(samples)
+    agreement = rebuilt_servers(window, {}, 1)
+    agreement.check()
+    objective = None if slo is None else parse_objective(slo)
+    return diagnose.answer_of("http://127.0.0.1:8000", window, agreement, objective, {})
+
+
+def p95_ttft_s(config, plan=PLAN):
+    table = run.run(lone_replica(config, STEPS), plan, record_steps=False).requests
+    rows = table.intended_send_ns >= (START_S + 0.15 * FOR_S) * 1e9
+    return float(np.quantile((table.first_token_ns - table.intended_send_ns)[rows] / 1e9, 0.95))
+
+
+@pytest.fixture(scope="module")
+def of_seats():
+    return diagnosed(replace(ROOMY, max_num_seqs=16))
+
+
+def test_a_full_batch_is_named_and_the_advice_is_true(of_seats):
+    assert (of_seats.finding, of_seats.cause) == ("limited", "max_num_seqs")
+    cause, limit = of_seats.causes[0], of_seats.limits[0]
+    assert (limit.name, limit.low, limit.high) == ("max_num_seqs", 16, 16)
+    seats = int(cause.change.split()[1])
+    then_s = p95_ttft_s(replace(ROOMY, max_num_seqs=seats))
+    assert then_s < 0.3 * p95_ttft_s(replace(ROOMY, max_num_seqs=16))
+    assert cause.predicted_s[0].low <= then_s <= cause.predicted_s[0].high
+
+
+def test_the_page_says_what_limits_and_what_would_not_help(of_seats):
+    page = diagnose_page(of_seats)
+    assert page.title.startswith("http://127.0.0.1:8000 is limited by max_num_seqs")
+    said = " ".join(line.text for line in page.lines)
+    assert "would not help: kv_cache" in said
+    assert "0 preemptions" in said
+    assert page.lines[-1].command == "inferometer diagnose http://127.0.0.1:8000"
+
+
+def test_a_small_kv_cache_is_named():
+    config = replace(ROOMY, num_blocks=1400)
+    answer = diagnosed(config)
+    assert (answer.finding, answer.cause) == ("limited", "kv_cache")
+    assert answer.n_preemptions > 0
+
+
+def test_a_small_step_budget_is_named_and_identified():
+    answer = diagnosed(replace(ROOMY, max_num_seqs=128, max_num_batched_tokens=256))
+    assert (answer.finding, answer.cause) == ("limited", "small_step_budget")
+    budget = answer.limits[1]
+    assert budget.low <= 256 <= budget.high < 1024
+
+
+def test_a_healthy_server_is_called_healthy():
+    answer = diagnosed(ROOMY, slo="ttft:p95<1s, tpot:p95<50ms")
+    assert (answer.finding, answer.cause, answer.slo_verdict) == ("healthy", None, "met")
+    assert "is healthy, ttft:p95<1000ms, tpot:p95<50ms is met" in diagnose_page(answer).title
+
+
+def test_a_closed_loop_is_seen():
+    plan = poisson(RATE, 700, seed=2, users=24)
+    answer = diagnosed(replace(ROOMY, max_num_seqs=8), plan)
+    assert answer.is_closed_loop
+    assert answer.cause == "max_num_seqs"
+
+
+def test_too_few_requests_are_said():
+    plan = poisson(0.2, 12, seed=1)
+    samples, _ = served_pages(ROOMY, STEPS, plan, start_s=START_S, for_s=FOR_S)
+    with pytest.raises(ModelError, match="requests ended in 30 s"):
+        observed_window(samples)
+
+
+def test_lengths_have_the_histograms_mean():
+    edges = np.array([100.0, 200.0, 500.0, 1000.0, np.inf])
+    rng = np.random.default_rng(3)
+    true = rng.lognormal(np.log(300), 0.6, 4000)
+    counts, _ = np.histogram(true, np.concatenate([[0.0], edges]))
+    seen = Growth(len(true), float(true.sum()), edges, counts.astype(float))
+    drawn = lengths_of(seen, 4000, rng)
+    assert drawn.mean() == pytest.approx(true.mean(), rel=0.05)
+    assert np.quantile(drawn, 0.95) == pytest.approx(np.quantile(true, 0.95), rel=0.25)
