@@ -28,6 +28,7 @@ FOREIGN = {
     "cli/foreign_flags.py": "flags of other tools, and ours of the same meaning",
     "cli/import_results.py": "vLLM bench",
     "measure/executors/ray_cluster.py": "ray start",
+    "decide/diagnosis/": "flags of vLLM and SGLang",
     "decide/artefacts/": "flags of vLLM, Kubernetes and HAProxy",
     "fit/loads/reported.py": "flags in a server's log",
     "api/verify_sealing.py": "git",

@@ -1,49 +1,38 @@
 """inferometer diagnose: what limits this running server, and which change would help?"""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
 import numpy as np
 
 from inferometer.api.answer import Answer
 from inferometer.api.known_facts import known_facts
-from inferometer.api.load_record import is_open
-from inferometer.api.load_run import open_run
 from inferometer.api.progress import PartsDone, talk
 from inferometer.api.question import DURATION, Option
-from inferometer.decide.diagnosis import causes, shares, verdict
+from inferometer.api.server_metrics import server_samples
+from inferometer.decide.diagnosis import causes, shares
 from inferometer.decide.diagnosis.rebuilding import BUDGETS, Agreement, rebuilt_servers
 from inferometer.decide.diagnosis.window import ServerWindow, observed_window
-from inferometer.errors import MeasureError, SpecError
+from inferometer.errors import SpecError
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, parse_objective
-from inferometer.measure.scrape import scraping
-from inferometer.records import reading
-from inferometer.records.load_types import ServerSampleTable
+from inferometer.records.server_summaries import Level
 from inferometer.stats.estimate import Estimate, Verdict
 
-_EVERY_S: Final = 0.5
-"""Gauges' highest values matter, and pass quickly."""
 _LEAST_S: Final = 10.0
 _USUAL: Final[shares.Percentiles] = (("ttft", 0.95), ("tpot", 0.95))
 _SEED: Final = 1
-_WHERE_METRICS_ARE: Final = (
-    "the address of the metrics page itself (trtllm-serve: /prometheus/metrics); SGLang has one"
-    " with enable-metrics, llama.cpp with metrics"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnose:
-    """A server, and what is promised of it."""
+    """A server, and its SLO."""
 
     target: Annotated[
         str,
         Option(
-            "URL of a server, or a load test that kept its metrics.",
+            "URL of a server, or a load test that stored its metrics.",
             heading="Runs",
             is_argument=True,
             metavar="URL|RUN",
@@ -52,7 +41,7 @@ class Diagnose:
     slo: Annotated[
         str | None,
         Option(
-            "What is promised: ttft:p95<500ms, tpot:p95<50ms. Without it TTFT p95 is explained.",
+            "The SLO: ttft:p95<500ms, tpot:p95<50ms. Without it TTFT p95 is explained.",
             heading="Limits",
             is_common=True,
             metavar="SLO",
@@ -132,7 +121,7 @@ class DiagnoseAnswer(Answer):
     window_s: float
     n_requests: int
     """That ended in the window."""
-    finding: verdict.Finding
+    finding: shares.Finding
     objective: str | None
     slo_verdict: Verdict | None
     cause: causes.CauseName | None
@@ -144,9 +133,11 @@ class DiagnoseAnswer(Answer):
     agreement: dict[str, tuple[float, float]]
     """Means of the window: measured, and of the nearest simulated server."""
     requests_per_s: float
-    running: float
-    waiting: float
-    kv_usage_highest: float | None
+    in_flight: Level | None
+    """Requests in the batch."""
+    in_queue: Level | None
+    kv_usage: Level | None
+    """Shares of the KV cache."""
     n_preemptions: int | None
     is_closed_loop: bool
 
@@ -173,7 +164,7 @@ def diagnose(question: Diagnose) -> DiagnoseAnswer:
             allowed=f"{_LEAST_S:g} s or more",
             try_="60s",
         )
-    window = observed_window(_samples(question))
+    window = observed_window(server_samples(question.target, question.duration))
     talk("looking for servers that would show the same metrics")
     agreement = rebuilt_servers(window, known, _SEED)
     agreement.check()
@@ -195,12 +186,7 @@ def answer_of(
         [shares.seconds_at(one.rebuilt, one.simulation, percentiles) for one in agreement.draws]
     )
     now = shares.estimates(base)
-    limits_s: list[float | None] = [one.limit_s for one in thresholds]
-    limits_s = limits_s or [None] * len(now)
-    latencies = tuple(
-        _latency(window, *which, simulated, limit_s)
-        for which, simulated, limit_s in zip(percentiles, now, limits_s, strict=True)
-    )
+    latencies = _latencies(window, percentiles, now, thresholds)
     slo = _slo_verdict(latencies)
     found = shares.shares_of(
         draws,
@@ -208,78 +194,42 @@ def answer_of(
         percentiles,
         on_done=lambda done, of: talk(PartsDone("causes", done, of)),
     )
-    said = verdict.conclusion(found, now[0], slo)
+    concluded = shares.conclusion(found, now[0], slo)
     summary = window.summary
     return DiagnoseAnswer(
         target=target,
         server=summary.kind,
         window_s=window.duration_s,
         n_requests=window.prompt_lengths.n,
-        finding=said.finding,
+        finding=concluded.finding,
         objective=None if objective is None else objective.text,
         slo_verdict=slo,
-        cause=None if said.cause is None else said.cause.cause.name,
+        cause=None if concluded.cause is None else concluded.cause.cause.name,
         latencies=latencies,
-        causes=tuple(
-            _row(one)
-            for one in sorted(found, key=lambda one: (one is not said.cause, -one.shares[0].value))
-        ),
+        causes=_rows(found, concluded.cause),
         limits=_limits(window, agreement, known),
         agreement={
             name: (agreement.measured[name], value)
             for name, value in agreement.draws[0].means.items()
         },
         requests_per_s=float(window.arrivals.sum()) / window.duration_s,
-        running=float(window.running.mean()),
-        waiting=float(window.waiting.mean()),
-        kv_usage_highest=None if summary.kv_usage is None else summary.kv_usage.highest,
+        in_flight=summary.running,
+        in_queue=summary.waiting,
+        kv_usage=summary.kv_usage,
         n_preemptions=summary.n_preemptions,
         is_closed_loop=window.is_closed_loop,
     )
-
-
-def _samples(question: Diagnose) -> ServerSampleTable:
-    """The metrics of a stored load test, or those of a server from now on."""
-    target = question.target
-    if "://" in target:
-        return _scraped(target, question.duration)
-    folder = Path(target)
-    run = open_run(folder) if is_open(folder) else reading.read_run(folder)
-    if run.server is None:
-        raise SpecError(
-            f"{target} holds no metrics of a server",
-            where="the run",
-            allowed="a load test of a server that reports metrics",
-            try_="inferometer load URL --metrics-url URL, or the server's own URL here",
-        )
-    return run.server
-
-
-def _scraped(url: str, for_s: float) -> ServerSampleTable:
-    started_ns = time.monotonic_ns()
-    n_parts = max(round(for_s / _EVERY_S), 1)
-    try:
-        with scraping(url, started_ns=started_ns, every_s=_EVERY_S) as scraper:
-            talk(f"reading the metrics of {url} for {for_s:.0f} s; nothing is sent to the server")
-            for part in range(n_parts):
-                time.sleep(_EVERY_S)
-                talk(PartsDone("half seconds", part + 1, n_parts))
-    except MeasureError as error:
-        raise MeasureError(
-            error.what, where=error.where, allowed=error.allowed, try_=_WHERE_METRICS_ARE
-        ) from error
-    return scraper.table()
 
 
 def _by_need(agreement: Agreement, objective: ObjectiveSpec | None) -> tuple[Threshold, ...]:
     """The thresholds of percentiles, the one nearest to its limit, or furthest beyond, first."""
     if objective is None:
         return ()
-    asked = [one for one in objective.thresholds if one.percentile_fraction is not None]
+    limited = [one for one in objective.thresholds if one.percentile_fraction is not None]
     near = agreement.draws[0]
-    seconds = shares.seconds_at(near.rebuilt, near.simulation, _percentiles(asked))
-    ratios = [seen / one.limit_s for seen, one in zip(seconds.tolist(), asked, strict=True)]
-    return tuple(asked[index] for index in np.argsort(ratios)[::-1])
+    seconds = shares.seconds_at(near.rebuilt, near.simulation, _percentiles(limited))
+    ratios = [seen / one.limit_s for seen, one in zip(seconds.tolist(), limited, strict=True)]
+    return tuple(limited[index] for index in np.argsort(ratios)[::-1])
 
 
 def _percentiles(thresholds: Sequence[Threshold]) -> shares.Percentiles:
@@ -287,6 +237,20 @@ def _percentiles(thresholds: Sequence[Threshold]) -> shares.Percentiles:
         (one.metric, one.percentile_fraction)
         for one in thresholds
         if one.percentile_fraction is not None
+    )
+
+
+def _latencies(
+    window: ServerWindow,
+    percentiles: shares.Percentiles,
+    now: Sequence[Estimate],
+    thresholds: Sequence[Threshold],
+) -> tuple[LatencyRow, ...]:
+    limits_s: list[float | None] = [one.limit_s for one in thresholds]
+    limits_s = limits_s or [None] * len(now)
+    return tuple(
+        _latency(window, *which, simulated, limit_s)
+        for which, simulated, limit_s in zip(percentiles, now, limits_s, strict=True)
     )
 
 
@@ -315,13 +279,15 @@ def _latency(
 
 def _slo_verdict(latencies: Sequence[LatencyRow]) -> Verdict | None:
     """Missed where one is: by the server's own buckets, and within them by the simulated ones."""
-    said: list[Verdict] = [_kept(one, one.limit_s) for one in latencies if one.limit_s is not None]
-    if not said:
+    verdicts: list[Verdict] = [
+        _is_met(one, one.limit_s) for one in latencies if one.limit_s is not None
+    ]
+    if not verdicts:
         return None
-    return "missed" if "missed" in said else "undecided" if "undecided" in said else "met"
+    return next((one for one in ("missed", "undecided") if one in verdicts), "met")
 
 
-def _kept(row: LatencyRow, limit_s: float) -> Verdict:
+def _is_met(row: LatencyRow, limit_s: float) -> Verdict:
     low, high = row.measured_low_s, row.measured_high_s
     if high is not None and high <= limit_s:
         return "met"
@@ -331,6 +297,12 @@ def _kept(row: LatencyRow, limit_s: float) -> Verdict:
     if simulated.high is not None and simulated.high <= limit_s:
         return "met"
     return "missed" if simulated.low is not None and simulated.low > limit_s else "undecided"
+
+
+def _rows(found: Sequence[shares.Share], named: shares.Share | None) -> tuple[CauseRow, ...]:
+    """The named cause first, then by their shares."""
+    ranked = sorted(found, key=lambda one: (one is not named, -one.shares[0].value))
+    return tuple(_row(one) for one in ranked)
 
 
 def _row(share: shares.Share) -> CauseRow:
@@ -352,17 +324,17 @@ def _limits(
 ) -> tuple[LimitRow, ...]:
     """Of the servers that show what this one shows: between which values lies each limit?"""
     configs = [one.rebuilt.config for one in agreement.draws]
-    seats = [one.max_num_seqs for one in configs]
+    at_once = [one.max_num_seqs for one in configs]
     budgets = [one.max_num_batched_tokens for one in configs]
     most_running = round(float(window.running.max()))
-    is_reached = "max_num_seqs" in known or max(seats) == most_running
+    is_reached = "max_num_seqs" in known or max(at_once) == most_running
     is_bounded = "max_num_batched_tokens" in known or max(budgets) < BUDGETS[-1]
     blocks = known.get("n_kv_blocks") or window.summary.n_kv_blocks
     return (
         LimitRow(
             name="max_num_seqs",
-            low=min(*seats, most_running) if not is_reached else min(seats),
-            high=max(seats) if is_reached else None,
+            low=min(*at_once, most_running) if not is_reached else min(at_once),
+            high=max(at_once) if is_reached else None,
         ),
         LimitRow(
             name="max_num_batched_tokens",

@@ -4,6 +4,7 @@ from typing import Final
 
 from inferometer import __version__, suggestions
 from inferometer.api.diagnose import CauseRow, DiagnoseAnswer, LatencyRow
+from inferometer.records.server_summaries import Level
 from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of
 from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Estimate
@@ -21,7 +22,7 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
         subtitle=(
             f"{answer.server} · {answer.window_s:.0f} s of its metrics, {answer.n_requests:,}"
             f" requests, {format_number(answer.requests_per_s)} requests/s ·"
-            f" {format_number(answer.running)} running, {format_number(answer.waiting)} waiting"
+            f" {_mean(answer.in_flight)} running, {_mean(answer.in_queue)} waiting"
         ),
         chips=(_chip(answer),),
         numbers=_numbers(answer, cause),
@@ -47,11 +48,15 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
 
 def _title(answer: DiagnoseAnswer, cause: CauseRow | None) -> str:
     if cause is None:
-        kept = "" if answer.objective is None else f", {answer.objective} is met"
-        return f"{answer.target} is healthy{kept}: no setting costs a tenth of {_first(answer)}"
+        met = "" if answer.objective is None else f", {answer.objective} is met"
+        return f"{answer.target} is healthy{met}: no setting costs a tenth of {_first(answer)}"
     if answer.finding == "undecided":
         return f"{answer.target}: undecided; it may be {cause.words}"
     return f"{answer.target} is limited by {cause.words}"
+
+
+def _mean(level: Level | None) -> str:
+    return "?" if level is None else format_number(level.mean)
 
 
 def _first(answer: DiagnoseAnswer) -> str:
@@ -126,8 +131,8 @@ def _ruled_out(answer: DiagnoseAnswer) -> str:
         and one.shares_s[0].value < _WORTH_FRACTION * now_s
     ]
     facts: list[str] = []
-    if answer.kv_usage_highest is not None:
-        facts.append(f"KV cache at most {answer.kv_usage_highest:.0%} used")
+    if answer.kv_usage is not None:
+        facts.append(f"KV cache at most {answer.kv_usage.highest:.0%} used")
     if answer.n_preemptions is not None:
         facts.append(f"{answer.n_preemptions:,} preemptions")
     would_not = f"would not help: {', '.join(sorted(names))}" if names else ""
@@ -137,16 +142,16 @@ def _ruled_out(answer: DiagnoseAnswer) -> str:
 def _trust(answer: DiagnoseAnswer) -> str:
     worst = max(
         (
-            (max(seen, said) / max(min(seen, said), 1e-9), name, seen, said)
-            for name, (seen, said) in answer.agreement.items()
-            if max(seen, said) > 0
+            (max(seen, near) / max(min(seen, near), 1e-9), name, seen, near)
+            for name, (seen, near) in answer.agreement.items()
+            if max(seen, near) > 0
         ),
         default=None,
     )
     furthest = ""
     if worst is not None:
-        _, name, seen, said = worst
-        furthest = f"; furthest: {name} {format_number(said)} for {format_number(seen)}"
+        _, name, seen, simulated = worst
+        furthest = f"; furthest: {name} {format_number(simulated)} for {format_number(seen)}"
     loop = ", a closed loop" if answer.is_closed_loop else ""
     return (
         f"19 simulated servers that show what this one shows{loop}{furthest}; intervals: least …"
@@ -191,8 +196,8 @@ def _limits(answer: DiagnoseAnswer) -> TextTable:
 
 def _agreement(answer: DiagnoseAnswer) -> TextTable:
     rows = tuple(
-        (name, format_number(seen), format_number(said))
-        for name, (seen, said) in answer.agreement.items()
+        (name, format_number(seen), format_number(simulated))
+        for name, (seen, near) in answer.agreement.items()
     )
     header = ("mean", "measured", "nearest simulated server")
     return TextTable(caption="Does a simulated server show the same?", header=header, rows=rows)

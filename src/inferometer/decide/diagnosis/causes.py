@@ -61,7 +61,7 @@ def _with_config(**ratios: Callable[[Rebuilt, float], int]) -> Callable[[Rebuilt
     return lifted
 
 
-def _seats(one: Rebuilt, factor: float) -> int:
+def _more_at_once(one: Rebuilt, factor: float) -> int:
     """No more than a step has tokens: another limit is not moved with this one."""
     return min(round(one.config.max_num_seqs * factor), one.config.max_num_batched_tokens)
 
@@ -122,7 +122,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
         words="max_num_seqs: the batch is full, and requests wait for a place in it",
         change="--max-num-seqs {value} (SGLang: --max-running-requests)",
         costs="TPOT rises with the batch",
-        lifted=_with_config(max_num_seqs=_seats),
+        lifted=_with_config(max_num_seqs=_more_at_once),
         factors=(1.25, 1.5, 2, 3, 4, 8),
         value_of=lambda one: one.config.max_num_seqs,
     ),

@@ -29,7 +29,7 @@ from inferometer.simulate.outcome import Simulation
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.units import NS_PER_S
 
-N_KEPT: Final = 19
+N_DRAWS: Final = 19
 """Of 19 draws the lowest and the highest are the ends of an interval of 90 %."""
 _N_FIRST: Final = 76
 _N_AROUND: Final = 3
@@ -38,7 +38,7 @@ _WARM_FRACTION: Final = 0.15
 """Of the window: what was there at its start is drawn, and judged no more."""
 BUDGETS: Final = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 """Between two of them the second round looks, too."""
-_USUAL_SEATS: Final = 256
+_USUAL_MAX_NUM_SEQS: Final = 256
 _BLOCK_TOKENS: Final = 16
 _FULL_FRACTION: Final = 0.97
 """Of the most that ever ran: the batch counts as full."""
@@ -108,9 +108,9 @@ class Agreement(NamedTuple):
         """
         name, ratio = self.worst
         if ratio > _WORST_RATIO:
-            seen, said = self.measured[name], self.draws[0].means[name]
+            seen, simulated = self.measured[name], self.draws[0].means[name]
             raise ModelError(
-                f"no simulated server shows what this one shows: {name} {said:.3g} where"
+                f"no simulated server shows what this one shows: {name} {simulated:.3g} where"
                 f" {seen:.3g} was measured",
                 where="the window",
                 allowed=f"within {_WORST_RATIO:g} times of each mean",
@@ -119,13 +119,13 @@ class Agreement(NamedTuple):
 
 
 def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int], seed: int) -> Agreement:
-    """The ``N_KEPT`` draws that come nearest to the measured means, the nearest first."""
+    """The ``N_DRAWS`` draws that come nearest to the measured means, the nearest first."""
     measured = measured_means(window)
     paces = step_paces(window, _N_FIRST, seed)
     rng = np.random.default_rng(seed)
     first = [_fitted(_drawn(window, known, steps, _PACE_SPREAD, rng), measured) for steps in paces]
     first.sort(key=lambda one: one.distance)
-    near = first[:N_KEPT]
+    near = first[:N_DRAWS]
     second = [
         _fitted(
             _around(window, one.rebuilt, rng, is_budget_known="max_num_batched_tokens" in known),
@@ -133,8 +133,8 @@ def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int], seed: int)
         )
         for one in near * _N_AROUND
     ]
-    kept = sorted((*near, *second), key=lambda one: one.distance)[:N_KEPT]
-    return Agreement(tuple(kept), measured)
+    nearest = sorted((*near, *second), key=lambda one: one.distance)[:N_DRAWS]
+    return Agreement(tuple(nearest), measured)
 
 
 def measured_means(window: ServerWindow) -> dict[str, float]:
@@ -264,7 +264,9 @@ def _config(
     least = known.get("max_num_seqs") or most_running
     budgets = [one for one in BUDGETS if one >= min(least, BUDGETS[-1])]
     budget = known.get("max_num_batched_tokens") or int(rng.choice(budgets))
-    seats = known.get("max_num_seqs") or min(_seats(window, most_running, rng), budget)
+    most_at_once = known.get("max_num_seqs") or min(
+        _most_at_once(window, most_running, rng), budget
+    )
     summary = window.summary
     block_tokens = summary.kv_block_tokens or _BLOCK_TOKENS
     longest = _longest(plan)
@@ -274,16 +276,16 @@ def _config(
     return SchedulerConfig(
         num_blocks=max(blocks, -(-longest // block_tokens) + 2),
         max_model_len=longest,
-        max_num_seqs=min(seats, budget),
+        max_num_seqs=min(most_at_once, budget),
         max_num_batched_tokens=budget,
         block_size=block_tokens,
         enable_prefix_caching=window.hit_fraction >= _LEAST_SHARED_FRACTION,
     )
 
 
-def _seats(window: ServerWindow, most_running: int, rng: np.random.Generator) -> int:
+def _most_at_once(window: ServerWindow, most_running: int, rng: np.random.Generator) -> int:
     """``max_num_seqs``: that of a batch that stays full while others wait, or more than ever ran."""
-    beyond = max(_USUAL_SEATS, 2 * most_running)
+    beyond = max(_USUAL_MAX_NUM_SEQS, 2 * most_running)
     held_back = window.waiting >= 1
     if not held_back.any():
         return beyond
