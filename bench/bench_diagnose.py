@@ -13,7 +13,7 @@ import numpy as np
 from results_log import log_row
 from served_pages import poisson, served_pages
 
-from inferometer.api import diagnose
+from inferometer.api import diagnosis
 from inferometer.decide.diagnosis import rebuilding, window
 from inferometer.errors import InferometerError
 from inferometer.inputs.catalog import find_hardware, find_model
@@ -138,7 +138,7 @@ def judged(kind, seed):
         found = window.observed_window(samples)
         agreement = rebuilding.rebuilt_servers(found, {}, 1)
         agreement.check()
-        answer = diagnose.answer_of("server", found, agreement, None, {})
+        answer = diagnosis.answer_of("server", found, agreement, None, {})
     except InferometerError as error:
         print(f"{kind:18s} {seed}: {error.what}")
         return None, None, None

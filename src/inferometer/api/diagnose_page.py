@@ -3,7 +3,7 @@
 from typing import Final
 
 from inferometer import __version__, suggestions
-from inferometer.api.diagnose import CauseRow, DiagnoseAnswer, LatencyRow
+from inferometer.api.diagnosis import CauseRow, DiagnoseAnswer, LatencyRow
 from inferometer.records.server_summaries import Level
 from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of
 from inferometer.report.tables import TextTable
@@ -196,7 +196,7 @@ def _limits(answer: DiagnoseAnswer) -> TextTable:
 
 def _agreement(answer: DiagnoseAnswer) -> TextTable:
     rows = tuple(
-        (name, format_number(seen), format_number(simulated))
+        (name, format_number(seen), format_number(near))
         for name, (seen, near) in answer.agreement.items()
     )
     header = ("mean", "measured", "nearest simulated server")

@@ -33,6 +33,7 @@ from inferometer.api import (
 )
 from inferometer.api.capacity_page import CapacityAnswer
 from inferometer.api.compare_page import CompareAnswer
+from inferometer.api.diagnosis import DiagnoseAnswer
 from inferometer.api.grid import GridAnswer, Verb, axes_of, grid
 from inferometer.api.measured import MeasuredAnswer
 from inferometer.api.prediction import PredictAnswer
@@ -215,9 +216,7 @@ def fit(runs: Paths, *, progress: Listener | None = None, **options: object) -> 
 
 
 @_takes(diagnoses.Diagnose)
-def diagnose(
-    target: str, *, progress: Listener | None = None, **options: object
-) -> diagnoses.DiagnoseAnswer:
+def diagnose(target: str, *, progress: Listener | None = None, **options: object) -> DiagnoseAnswer:
     """What limits this running server, and which change would help?"""
     with heard_by(progress):
         return diagnoses.diagnose(question_of(diagnoses.Diagnose, {"target": target, **options}))

@@ -5,12 +5,12 @@ from typing import Final
 
 import click
 
-from inferometer.api import diagnose, diagnose_page
+from inferometer.api import diagnose, diagnose_page, diagnosis
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 
-ANSWER = diagnose.DiagnoseAnswer
+ANSWER = diagnosis.DiagnoseAnswer
 _EXIT_CODES: Final = {"missed": 10, "undecided": 11}
 
 

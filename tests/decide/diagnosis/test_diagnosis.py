@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from served_pages import poisson, served_pages
 
-from inferometer.api import diagnose
+from inferometer.api import diagnosis
 from inferometer.api.diagnose_page import diagnose_page
 from inferometer.decide.diagnosis.rebuilding import lengths_of, rebuilt_servers
 from inferometer.decide.diagnosis.window import observed_window
@@ -44,7 +44,7 @@ def diagnosed(config, plan=PLAN, slo=None):
     agreement = rebuilt_servers(window, {}, 1)
     agreement.check()
     objective = None if slo is None else parse_objective(slo)
-    return diagnose.answer_of("http://127.0.0.1:8000", window, agreement, objective, {})
+    return diagnosis.answer_of("http://127.0.0.1:8000", window, agreement, objective, {})
 
 
 def p95_ttft_s(config, plan=PLAN):
