@@ -185,7 +185,7 @@ def test_nothing_is_cut_on_a_narrow_terminal():
 def test_what_does_not_fit_is_the_answer():
     lines = run("predict", "deepseek-r1", "--hardware", "l4", COLUMNS="200").stdout.splitlines()
     assert lines[0] == "deepseek-r1 on NVIDIA L4 does not fit"
-    assert lines[1] == "✘ does not fit: 629 GiB are needed, 24 GiB are there"
+    assert lines[1] == "✘ does not fit: 629 GiB are needed, 22.5 GiB are there"
     assert lines[2].startswith("float8 weights, else bfloat16 · ")
 
 

@@ -97,7 +97,7 @@ def test_kernels_stay_below_the_peaks_of_their_device(device):
 
 def test_units_of_a_device_that_is_known_by_heart():
     h100 = find_hardware("h100_sxm")
-    assert h100.memory_bytes.value == 80 * 2**30
+    assert 79 * 2**30 < h100.memory_bytes.value < 80 * 2**30, "what the driver leaves"
     assert h100.memory_bytes_per_s.value == 3.35e12
     assert h100.peak_flop_per_s("bfloat16").value == 989e12
     assert h100.peak_flop_per_s("int4") is None

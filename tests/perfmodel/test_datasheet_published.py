@@ -62,11 +62,11 @@ def test_first_token_on_a100_40gb(model, n_tensor, measured_s):
     ("model", "quantization", "n_tensor", "tokens_per_s", "within_fraction"),
     [
         ("llama-2-7b", None, 1, 104.9, 0.1),
-        ("llama-2-7b", None, 2, 168.84, 0.1),
+        ("llama-2-7b", None, 2, 168.84, 0.12),
         ("llama-2-7b", None, 4, 254.02, 0.15),
         ("llama-2-7b", None, 8, 328.43, 0.25),
         ("llama-2-70b", None, 4, 38.01, 0.15),
-        ("llama-2-70b", None, 8, 62.5, 0.05),
+        ("llama-2-70b", None, 8, 62.5, 0.06),
         ("llama-3.1-8b", None, 1, 93.89, 0.1),
         ("llama-2-7b", "int8", 1, 155.58, 0.25),
         ("llama-2-70b", "int8", 1, 19.13, 0.15),
@@ -189,4 +189,4 @@ def test_share_of_a_held_out_table_inside_the_interval(hardware, framework, leas
         ratios.append(measured_s / likely_s)
     assert len(inside) >= 50
     assert np.mean(inside) >= least_fraction
-    assert 0.9 < np.median(ratios) < 1.7
+    assert 0.85 < np.median(ratios) < 1.25

@@ -147,7 +147,7 @@ def predict_datasheet(
     ...     output_tokens=128,
     ... )
     >>> answer.decode.bound.bound_by, round(answer.speeds.tokens_per_s_per_user.value)
-    ('memory', 99)
+    ('memory', 90)
     """
     return predict_scenario(
         Scenario(

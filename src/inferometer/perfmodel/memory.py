@@ -193,7 +193,7 @@ def largest_batch_size(question: MemoryQuestion) -> int:
     ...     hardware=find_hardware("a10"),
     ...                           context_tokens=1024, prompt_tokens=512)
     >>> largest_batch_size(question)
-    17
+    14
     """
     low, high = 0, 1
     while high < _MOST_SEQUENCES and memory_budget(question, high).fits:
@@ -217,7 +217,7 @@ def n_kv_blocks_that_fit(question: MemoryQuestion, *, max_num_seqs: int) -> int:
     ...     hardware=find_hardware("h100_sxm"),
     ...                           context_tokens=1, prompt_tokens=2048, max_step_tokens=2048, block_tokens=16)
     >>> n_kv_blocks_that_fit(question, max_num_seqs=256)
-    29882
+    29099
     """
     model, engine = question.model, question.engine
     stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)

@@ -98,9 +98,7 @@ def _fewer(one: Rebuilt, factor: float) -> Rebuilt:
         prefix_request=owner.astype(np.int32),
         prefix_tokens=np.where(owner == NONE, 0, fewer.prefix_tokens).astype(np.int32),
     )
-    return replace(
-        one, plan=fewer, was_waiting_s=one.was_waiting_s[rows], is_counted=one.is_counted[rows]
-    )
+    return replace(one, plan=fewer)
 
 
 def _without(*fields: str) -> Callable[[Rebuilt, float], Rebuilt]:

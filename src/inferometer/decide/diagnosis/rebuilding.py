@@ -34,8 +34,11 @@ N_DRAWS: Final = 19
 _N_FIRST: Final = 76
 _N_AROUND: Final = 3
 """Neighbours of each draw that stays."""
-_WARM_FRACTION: Final = 0.15
-"""Of the window: what was there at its start is drawn, and judged no more."""
+_LONGEST_BEFORE: Final = 2.0
+"""For how many times the window there was such traffic before it, at most."""
+_STAYS: Final = 2.0
+"""Mean stays of a request after which an empty server is as full as ever."""
+_SHORTEST_BEFORE_S: Final = 2.0
 BUDGETS: Final = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 """Between two of them the second round looks, too."""
 _USUAL_MAX_NUM_SEQS: Final = 256
@@ -46,6 +49,8 @@ _PACE_SPREAD: Final = 0.08
 """Of the logarithm of all step times, beside what the intervals leave open; half of it in the
 second round. An assumption."""
 _BUDGET_SPREAD: Final = 0.2
+_GROWTH_SPREAD: Final = 0.2
+"""Of the logarithm of how long a queue has grown. An assumption."""
 _LEAST_SHARED_FRACTION: Final = 0.02
 _WORST_RATIO: Final = 1.5
 """A mean that no draw comes nearer to: the server does something that is not simulated."""
@@ -61,12 +66,14 @@ class Rebuilt:
     config: SchedulerConfig
     steps: StepTimeArrays
     plan: RequestPlan
-    was_waiting_s: F64
-    """(N) For how long the request had waited when the window began."""
-    is_counted: Bools
-    """(N) Came in the window, after its first part, by itself."""
+    start_ns: int
+    """Of the window: what comes before it fills the server."""
     until_ns: int
-    """The window's end."""
+
+    @property
+    def window_s(self) -> float:
+        """The window's length."""
+        return (self.until_ns - self.start_ns) / NS_PER_S
 
     def simulation(self) -> Simulation:
         """What becomes of the requests, until all have ended."""
@@ -169,40 +176,38 @@ def _log_ratio(means: Mapping[str, float], measured: Mapping[str, float], name: 
 def _simulated_means(rebuilt: Rebuilt, done: Simulation) -> dict[str, float]:
     """The same means, of requests as the server would have counted them in the window."""
     table, until_ns = done.requests, rebuilt.until_ns
-    rows = table.request_index
-    waited_s = rebuilt.was_waiting_s[rows]
-    came, began, first, ended = (
-        table.intended_send_ns,
-        _or(table.admitted_ns, until_ns),
-        _or(table.first_token_ns, until_ns),
-        _or(table.finished_ns, until_ns),
+    came = table.intended_send_ns
+    began, first, ended = (
+        np.where(instants_ns == ABSENT, np.int64(until_ns), instants_ns)
+        for instants_ns in (table.admitted_ns, table.first_token_ns, table.finished_ns)
     )
-    is_new = rebuilt.plan.arrival_ns[rows] != 0
-    answered = (first < until_ns) & (is_new | (waited_s > 0))
-    served = (ended < until_ns) & (is_new | (waited_s > 0))
+    answered, served = (_is_within(rebuilt, one) for one in (first, ended))
     gaps = np.maximum(table.output_tokens - 1, 0)
-    took_s = (ended - first) / NS_PER_S
-    decoded = (ended < until_ns) & (gaps > 0)
-    share = np.clip((until_ns - first) / np.maximum(ended - first, 1), 0.0, 1.0)
-    span_s = until_ns / NS_PER_S
+    decoded = served & (gaps > 0)
+    per_ns = table.output_tokens / np.maximum(ended - first, 1)
     return {
-        "running": float(_inside_s(began, ended, until_ns).sum()) / span_s,
-        "waiting": float(_inside_s(came, began, until_ns).sum()) / span_s,
-        "output_tokens_per_s": float((table.output_tokens * share)[first < until_ns].sum())
-        / span_s,
-        "ttft_s": _mean(((first - came) / NS_PER_S + waited_s)[answered]),
-        "queue_s": _mean(((began - came) / NS_PER_S + waited_s)[served]),
-        "gap_s": float(took_s[decoded].sum()) / max(float(gaps[decoded].sum()), 1.0),
+        "running": float(_inside_s(rebuilt, began, ended).sum()) / rebuilt.window_s,
+        "waiting": float(_inside_s(rebuilt, came, began).sum()) / rebuilt.window_s,
+        "output_tokens_per_s": float((_inside_s(rebuilt, first, ended) * per_ns).sum())
+        * NS_PER_S
+        / rebuilt.window_s,
+        "ttft_s": _mean(((first - came) / NS_PER_S)[answered]),
+        "queue_s": _mean(((began - came) / NS_PER_S)[served]),
+        "gap_s": float((ended - first)[decoded].sum())
+        / NS_PER_S
+        / max(float(gaps[decoded].sum()), 1.0),
     }
 
 
-def _or(instants_ns: I64, otherwise_ns: int) -> I64:
-    return np.where(instants_ns == ABSENT, np.int64(otherwise_ns), instants_ns)
+def _is_within(rebuilt: Rebuilt, instants_ns: I64) -> Bools:
+    within: Bools = (instants_ns >= rebuilt.start_ns) & (instants_ns < rebuilt.until_ns)
+    return within
 
 
-def _inside_s(start_ns: I64, end_ns: I64, until_ns: int) -> F64:
-    cut = np.minimum(end_ns, until_ns) - np.minimum(start_ns, until_ns)
-    seconds: F64 = np.maximum(cut, 0) / NS_PER_S
+def _inside_s(rebuilt: Rebuilt, start_ns: I64, end_ns: I64) -> F64:
+    """(N) Seconds between the two within the window."""
+    first, last = rebuilt.start_ns, rebuilt.until_ns
+    seconds: F64 = (np.clip(end_ns, first, last) - np.clip(start_ns, first, last)) / NS_PER_S
     return seconds
 
 
@@ -217,14 +222,13 @@ def _drawn(
     spread: float,
     rng: np.random.Generator,
 ) -> Rebuilt:
-    plan, waited_s, is_counted = _requests(window, rng)
+    plan, before_s = _requests(window, rng)
     return Rebuilt(
         config=_config(window, known, plan, rng),
         steps=slowed(steps, math.exp(rng.normal(0.0, spread))),
         plan=plan,
-        was_waiting_s=waited_s,
-        is_counted=is_counted,
-        until_ns=round(window.duration_s * NS_PER_S),
+        start_ns=round(before_s * NS_PER_S),
+        until_ns=round((before_s + window.duration_s) * NS_PER_S),
     )
 
 
@@ -232,7 +236,7 @@ def _around(
     window: ServerWindow, near: Rebuilt, rng: np.random.Generator, *, is_budget_known: bool
 ) -> Rebuilt:
     """A neighbour: other requests of the same kind, pace and step budget a little off."""
-    plan, waited_s, is_counted = _requests(window, rng)
+    plan, before_s = _requests(window, rng)
     budget = near.config.max_num_batched_tokens
     if not is_budget_known:
         moved = round(budget * math.exp(rng.normal(0.0, _BUDGET_SPREAD)))
@@ -249,8 +253,8 @@ def _around(
         ),
         steps=slowed(near.steps, math.exp(rng.normal(0.0, _PACE_SPREAD / 2))),
         plan=plan,
-        was_waiting_s=waited_s,
-        is_counted=is_counted,
+        start_ns=round(before_s * NS_PER_S),
+        until_ns=round((before_s + window.duration_s) * NS_PER_S),
     )
 
 
@@ -298,45 +302,69 @@ def _longest(plan: RequestPlan) -> int:
     return int((plan.prompt_tokens + plan.max_tokens).max()) + 1
 
 
-def _requests(window: ServerWindow, rng: np.random.Generator) -> tuple[RequestPlan, F64, Bools]:
-    """Those there at the start, then those that came, as many between scrapes as were counted."""
-    n_running, n_waiting = round(float(window.running[0])), round(float(window.waiting[0]))
-    n_there = n_running + n_waiting
-    came_s, follows = _arrivals(window, n_there, rng)
-    n = n_there + len(came_s)
+def _requests(window: ServerWindow, rng: np.random.Generator) -> tuple[RequestPlan, float]:
+    """Requests as they came, and for how many seconds such requests came before the window."""
+    before_s, n_burst = _before(window, rng)
+    came_s, follows = _arrivals(window, before_s, n_burst, rng)
     prompts, outputs = (
-        lengths_of(growth, n, rng) for growth in (window.prompt_lengths, window.output_lengths)
+        lengths_of(growth, len(came_s), rng)
+        for growth in (window.prompt_lengths, window.output_lengths)
     )
-    # Those that run have part of their answer behind them.
-    outputs[:n_running] = np.maximum(outputs[:n_running] * rng.random(n_running), 1)
-    waited_s = np.zeros(n)
-    rate_per_s = max(float(window.arrivals.sum()) / window.duration_s, 1e-6)
-    waited_s[n_running:n_there] = np.sort(rng.random(n_waiting))[::-1] * n_waiting / rate_per_s
-    arrival_ns = np.concatenate([np.zeros(n_there), np.rint(came_s * NS_PER_S)]).astype(np.int64)
-    is_counted = np.concatenate(
-        [np.zeros(n_there, bool), came_s >= _WARM_FRACTION * window.duration_s]
-    )
-    arrival_ns[n_there:] = np.maximum(arrival_ns[n_there:], 1)
-    arrival_ns = np.where(follows == NONE, arrival_ns, NONE)
+    arrival_ns = np.rint(came_s * NS_PER_S).astype(np.int64)
     plan = request_plan(
         "the window",
-        arrival_ns=arrival_ns,
+        arrival_ns=np.where(follows == NONE, arrival_ns, NONE),
         prompt_tokens=prompts.astype(np.int32),
         output_tokens=outputs.astype(np.int32),
         follows=follows,
         think_ns=np.where(follows == NONE, NONE, 0),
     )
-    return _sharing(plan, window.hit_fraction), waited_s, is_counted
+    return _sharing(plan, window.hit_fraction), before_s
 
 
-def _arrivals(window: ServerWindow, n_there: int, rng: np.random.Generator) -> tuple[F64, I64]:
-    """When each new request comes, and whom it follows: in a closed loop the one before it of its client."""
+def _before(window: ServerWindow, rng: np.random.Generator) -> tuple[float, int]:
+    """How long such traffic lasted before the window, and how many came at once at its end.
+
+    A queue that grows has grown as fast before; one that does not was left by a burst.
+    """
+    stay = window.summary.time("e2e")
+    stay_s = window.duration_s / 4 if stay is None else stay.mean_s
+    waiting = float(window.waiting[:3].mean())
+    running = float(window.running[:3].mean())
+    fill_s = max(_STAYS * stay_s, _SHORTEST_BEFORE_S) if waiting < 1 else _SHORTEST_BEFORE_S
+    rate_per_s = max(float(window.arrivals.sum()) / window.duration_s, 1e-6)
+    growth_per_s = float(np.polyfit(window.at_s, window.waiting, 1)[0])
+    longest_s = _LONGEST_BEFORE * window.duration_s
+    if waiting < 1 or window.is_closed_loop:
+        return min(fill_s, longest_s), 0
+    if growth_per_s * longest_s > waiting:
+        grown_s = waiting / growth_per_s * math.exp(rng.normal(0.0, _GROWTH_SPREAD))
+        return min(grown_s + running / rate_per_s, longest_s), 0
+    return min(fill_s + (waiting + running) / rate_per_s, longest_s), round(waiting)
+
+
+def _arrivals(
+    window: ServerWindow, before_s: float, n_burst: int, rng: np.random.Generator
+) -> tuple[F64, I64]:
+    """When each request comes, and whom it follows: in a closed loop the one before it of its client."""
     counts = window.arrivals.astype(np.int64)
     starts, lengths = np.repeat(window.at_s[:-1], counts), np.repeat(np.diff(window.at_s), counts)
-    came_s = np.sort(starts + lengths * rng.random(len(starts)))
-    follows = np.full(n_there + len(came_s), NONE, dtype=np.int64)
-    if window.is_closed_loop and n_there:
-        follows[n_there:] = np.arange(len(came_s))
+    within_s = starts + lengths * rng.random(len(starts))
+    # Before the window, requests come as in a part of it that begins anywhere.
+    n_rounds = math.ceil(before_s / window.duration_s)
+    rounds = [within_s + k * window.duration_s for k in range(n_rounds)]
+    offset_s = rng.random() * window.duration_s
+    earlier_s = np.concatenate(
+        [(one + offset_s) % (n_rounds * window.duration_s) for one in rounds]
+    )
+    earlier_s = earlier_s[earlier_s < before_s]
+    burst_s = before_s * (1 - 0.1 * rng.random(n_burst))
+    came_s = np.sort(np.concatenate([earlier_s, burst_s, before_s + within_s]))
+    follows = np.full(len(came_s), NONE, dtype=np.int64)
+    if window.is_closed_loop:
+        n_users = round(float((window.running + window.waiting).mean()))
+        follows[n_users:] = np.arange(len(came_s) - n_users)
+        came_s[:n_users] = 0.0
     return came_s, follows
 
 

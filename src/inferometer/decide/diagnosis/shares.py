@@ -63,8 +63,9 @@ class Share:
 def seconds_at(rebuilt: Rebuilt, done: Simulation, percentiles: Percentiles) -> F64:
     """(percentiles) Of the requests that came in the window."""
     table = done.requests
-    rows = rebuilt.is_counted[table.request_index] & (table.finished_ns != ABSENT)
-    rows &= table.first_token_ns != ABSENT
+    came_ns = table.intended_send_ns
+    rows = (came_ns >= rebuilt.start_ns) & (came_ns < rebuilt.until_ns)
+    rows &= (table.finished_ns != ABSENT) & (table.first_token_ns != ABSENT)
     if not rows.any():
         return np.full(len(percentiles), np.nan)
     came, began = table.intended_send_ns[rows], table.admitted_ns[rows]

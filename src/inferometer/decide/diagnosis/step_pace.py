@@ -33,7 +33,7 @@ weights (16-bit peaks over bandwidth: 150 on A100, 300 on H100, fewer on CPUs)."
 _SEQUENCES_OF_FLOOR: Final = 1 / 300
 _HELD_OF_FLOOR: Final = 1e-5
 """Of a token of context: 128 kB beside 16 GB of weights, as of a model of 8 billion parameters."""
-_SD: Final = (0.5, 1.0, 1.5, 1.5)
+_SD: Final = (0.5, 1.0, 1.0, 1.0)
 """Of the logarithms: of floor, row, sequence and held token."""
 
 
