@@ -46,6 +46,8 @@ def truth(kind, seed):
     prompt = (float(rng.uniform(150, 800)), float(rng.uniform(0.3, 0.9)))
     output = (float(rng.uniform(60, 250)), float(rng.uniform(0.3, 0.8)))
     knobs = {"max_num_seqs": 256, "max_num_batched_tokens": 8192, "num_blocks": 40_000}
+    if kind == "overload":  # not the batch, but the device is full
+        knobs |= {"max_num_seqs": 2048, "num_blocks": 400_000}
     whole = SchedulerConfig(max_model_len=20_100, enable_prefix_caching=False, **knobs)
     most = _throughput(whole, steps, prompt, output, seed)
     share = {"healthy": rng.uniform(0.1, 0.45), "overload": rng.uniform(1.6, 2.4)}
