@@ -95,6 +95,7 @@ def _load(
         *limits,
         "--no-preflight",
         "--no-report",
+        "--verbose",
         "--out",
         "run",
     )
@@ -160,7 +161,7 @@ def main() -> None:
         "none is lost"
     )
     assert code == 3, said
-    assert "more tokens than can be" in said
+    assert "more tokens than can be" in said, said
     assert shown.returncode == 0, shown.stderr
     assert max(most_bytes.values()) <= _MOST_BYTES, most_bytes
     assert show_cpu_s <= _SHOW_CPU_S, show_cpu_s

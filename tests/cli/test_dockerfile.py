@@ -78,7 +78,7 @@ def test_its_steps_make_a_command_that_answers(tmp_path):
     command = home / "venv" / "bin" / "inferometer"
     assert "Verbs:" in in_fresh_shell(f"{command} --help", tmp_path).stdout
     predicted = in_fresh_shell(f"{command} predict llama-3.1-8b --hardware h100_sxm", tmp_path)
-    assert predicted.stdout.startswith("ANSWER llama-3.1-8b"), predicted.stderr
+    assert predicted.stdout.startswith("llama-3.1-8b on "), predicted.stderr
     quick = in_fresh_shell(f"{command} quick smollm2-135m --load-format dummy", tmp_path)
     assert quick.returncode == 2, quick.stderr
     assert "pip install 'inferometer[transformers]'" in quick.stderr

@@ -41,7 +41,7 @@ def test_a_fit_far_from_the_requests_is_undecided_and_not_written(folder):
     found = run("fit", "--load", "stalled", "--known", KNOWN, "--out", "server.json", folder=folder)
     assert found.returncode == 11, found.stderr
     assert not (folder / "server.json").exists()
-    assert "ANSWER UNDECIDED" in found.stdout
+    assert found.stdout.startswith("Undecided: ")
     assert "times what is expected" in found.stdout
     assert "--workload FILE" in found.stdout
     as_json = run(
@@ -66,9 +66,8 @@ def test_a_fit_reports_its_residual_and_takes_the_configuration(folder):
     assert found.returncode == 0, found.stderr
     assert "TRUST  simulated again, the mean TPOT of like requests is off by" in found.stdout
     assert "256 concurrent sequences, 2,587 KV blocks, 2,048 tokens per step" in found.stdout
-    assert (
-        "CAUTION the residual is large: prompts that begin alike (--workload FILE)" in found.stdout
-    )
+    assert "CAUTION the residual is large: prompts that begin alike" in found.stdout
+    assert "name the workload (--workload FILE)" in found.stdout
 
 
 def test_what_contradicts_the_record_is_refused(folder):
