@@ -19,7 +19,8 @@ from inferometer.cli import answer, load_progress, terminal
 from inferometer.cli.main import _end_of_the_system
 from inferometer.measure.load.watch import LoadProgress
 from inferometer.report.page import Line, Page
-from inferometer.report.terminal import page_text
+from inferometer.report.tables import TextTable
+from inferometer.report.terminal import page_text, table_text
 
 COMMAND = (
     "inferometer sweep /a/folder/whose/name/is/longer/than/any/line/of/a/terminal --out 'runs/2026"
@@ -110,3 +111,14 @@ def test_what_stands_beside_the_bar_of_a_load_test_fits_a_line():
         " · 50 s left"
     )
     assert "first bytes 1200 ms, p95 3400 ms" in load_progress.sentence(now)
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_no_column_of_a_wide_table_is_cut_off(width):
+    names = [f"name{i}" for i in range(9)]
+    cells = [f"cell{i} of {'x' * 12}" for i in range(8)]
+    shown = on_a_terminal(
+        table_text(TextTable(caption="", header=tuple(names), rows=((*cells, "1.02x"),))), width
+    )
+    assert "1.02x" in shown
+    assert max(len(line) for line in shown.splitlines()) <= width

@@ -21,6 +21,8 @@ from inferometer.units import format_number
 _LABEL: Final = 7
 _GAP: Final = 2
 _SHORT_CELL: Final = 24
+_NARROW: Final = 80
+"""Columns of a terminal in which cells are wrapped rather than cut off."""
 _LEAST_COLUMNS: Final = 20
 _BAR: Final = 22
 _ROOMS: Final = ((3, 2, 16), (3, 2, 12), (2, 2, 9), (2, 1, 7), (1, 1, 6), (1, 0, 5))
@@ -211,19 +213,39 @@ def _width(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 def table_text(table: TextTable) -> RenderableType:
     """A table without lines: numbers to the right, all else to the left."""
     drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+    columns = [[row[index] for row in table.rows] for index in range(len(table.header))]
+    widths = [max(map(len, cells), default=0) for cells in columns]
+    words = [
+        _longest_word([name, *cells]) for name, cells in zip(table.header, columns, strict=True)
+    ]
+    longest = _SHORT_CELL
+    while (
+        longest
+        and _GAP * len(columns)
+        + sum(
+            max(width, word) if width <= longest else word
+            for width, word in zip(widths, words, strict=True)
+        )
+        > _NARROW
+    ):
+        longest -= 1
     for index, name in enumerate(table.header):
         is_number = index > 0 and all(_is_number(row[index]) for row in table.rows)
-        cells = max((len(row[index]) for row in table.rows), default=0)
         drawn.add_column(
             name,
             justify="right" if is_number else "left",
             overflow="fold",
-            # Where there is little room headers are wrapped, and long texts, not short cells.
-            min_width=cells if cells <= _SHORT_CELL else None,
+            # Where there is little room headers are wrapped, and long texts, not short cells; but
+            # what may not be wrapped would be cut off, so it has to have room.
+            min_width=widths[index] if widths[index] <= longest else None,
         )
     for row in table.rows:
         drawn.add_row(*(Text(cell) for cell in row))
     return drawn
+
+
+def _longest_word(texts: Sequence[str]) -> int:
+    return max((len(word) for text in texts for word in text.split()), default=0)
 
 
 def _section(section: Section, page: Page) -> Iterator[RenderableType]:
