@@ -12,7 +12,7 @@ from inferometer.decide.diagnosis import causes, shares
 from inferometer.decide.diagnosis.rebuilding import BUDGETS, Agreement
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.fit.loads.server import Limit
-from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold
+from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, percentile_name
 from inferometer.records.server_summaries import Level
 from inferometer.stats.estimate import Estimate, Verdict
 
@@ -187,7 +187,7 @@ def _latency(
             None,
         )
     return LatencyRow(
-        name=f"{metric}:p{100 * fraction:g}",
+        name=f"{metric}:{percentile_name(fraction)}",
         measured_low_s=None if bucket is None else bucket.low_s,
         measured_high_s=None if bucket is None else bucket.high_s,
         simulated_s=simulated,
@@ -250,6 +250,7 @@ def _limits(
     is_reached = "max_num_seqs" in known or max(at_once) == most_running
     is_bounded = "max_num_batched_tokens" in known or max(budgets) < BUDGETS[-1]
     blocks = known.get("n_kv_blocks") or window.summary.n_kv_blocks
+    reported = () if not blocks else (LimitRow(name="num_gpu_blocks", low=blocks, high=blocks),)
     return (
         LimitRow(
             name="max_num_seqs",
@@ -261,5 +262,5 @@ def _limits(
             low=min(budgets),
             high=max(budgets) if is_bounded else None,
         ),
-        LimitRow(name="num_gpu_blocks", low=blocks or 1, high=blocks),
+        *reported,
     )

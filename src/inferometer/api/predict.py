@@ -115,6 +115,7 @@ class Predict:
         Option(
             "Latency of one all-reduce in microseconds, where it was measured. [a prior]",
             heading="Hardware",
+            least=0,
         ),
     ] = None
     mode: Annotated[

@@ -99,7 +99,7 @@ def _chip(sheet: DatasheetPrediction) -> Chip:
 
 
 def _cautions(answer: PredictAnswer) -> tuple[Caution, ...]:
-    """Those of the datasheet; launches are no matter where they were measured."""
+    """Those of the datasheet; beside a fit they are of what the fit does not answer."""
     of = "" if answer.fitted is None else "on what is by datasheet: "
     return tuple(
         Caution(code="datasheet", text=f"{of}{text}", remedy="")

@@ -102,6 +102,17 @@ def test_a_closed_loop_is_seen():
     answer = diagnosed(replace(ROOMY, max_num_seqs=8), plan)
     assert answer.is_closed_loop
     assert answer.cause == "max_num_seqs"
+    assert all(np.isfinite(share.value) for row in answer.causes for share in row.shares_s)
+
+
+def test_a_gauge_that_goes_away_is_not_zero():
+    samples, _ = served_pages(ROOMY, STEPS, PLAN, start_s=START_S, for_s=FOR_S)
+    is_running = samples.name == "vllm:num_requests_running"
+    assert is_running.sum() > 3
+    value = samples.value.copy()
+    value[np.flatnonzero(is_running)[3]] = np.nan
+    with pytest.raises(ModelError, match="does not report running at each scrape"):
+        observed_window(samples._replace(value=value))
 
 
 def test_too_few_requests_are_said():

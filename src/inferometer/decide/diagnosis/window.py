@@ -22,6 +22,7 @@ from inferometer.records.server_series import (
     server_record,
 )
 from inferometer.records.server_summaries import ServerSummary, summarise_server
+from inferometer.units import NS_PER_S
 
 _FEWEST_SCRAPES: Final = 12
 _FEWEST_REQUESTS: Final = 20
@@ -117,10 +118,10 @@ def observed_window(samples: ServerSampleTable) -> ServerWindow:
     usage = gauge_series(record, "kv_usage")
     return ServerWindow(
         summary=summary,
-        at_s=(record.scraped_ns - record.scraped_ns[0]) / 1e9,
+        at_s=(record.scraped_ns - record.scraped_ns[0]) / NS_PER_S,
         running=_gauge(record, "running"),
         waiting=_gauge(record, "waiting"),
-        kv_usage=None if usage is None else np.nan_to_num(usage.value),
+        kv_usage=None if usage is None or np.isnan(usage.value).any() else usage.value,
         finished=finished,
         prompt_tokens=_counted(record, "prompt_tokens"),
         output_tokens=_counted(record, "output_tokens"),
@@ -149,9 +150,9 @@ def _check(summary: ServerSummary) -> None:
 
 def _gauge(record: ServerRecord, gauge: Gauge) -> F64:
     series = gauge_series(record, gauge)
-    if series is None:
+    if series is None or np.isnan(series.value).any():
         raise _unreported(gauge)
-    return np.nan_to_num(series.value)
+    return series.value
 
 
 def _counted(record: ServerRecord, counter: Counter) -> F64:
@@ -164,7 +165,7 @@ def _counted(record: ServerRecord, counter: Counter) -> F64:
 
 def _unreported(name: str) -> ModelError:
     return ModelError(
-        f"the server does not report {name.replace('_', ' ')}",
+        f"the server does not report {name.replace('_', ' ')} at each scrape",
         where="its metrics",
         allowed="vLLM's or SGLang's metrics (SGLang: --enable-metrics)",
     )
