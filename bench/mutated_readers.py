@@ -57,7 +57,7 @@ from inferometer.records.server_series import check_page, sample_table
 from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
 from inferometer.serve import emulator_requests
 from inferometer.serve.emission_log import read_emission_log
-from inferometer.simulate.serving_config import ENGINE_NAMES, engine_config
+from inferometer.simulate.engine_config import ENGINE_NAMES, engine_config
 from inferometer.units import parse_bytes, parse_bytes_per_s, parse_duration_s
 from inferometer.verify import ledger, seals
 

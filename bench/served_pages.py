@@ -15,7 +15,7 @@ from inferometer.serve.emulator_accounts import Accounts
 from inferometer.serve.emulator_metrics import Now, metrics_of
 from inferometer.simulate import run
 from inferometer.simulate.fleet import lone_replica
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import Status
 
 
 def served_pages(config, steps, plan, *, start_s, for_s, every_s=0.5):

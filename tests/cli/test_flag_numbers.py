@@ -11,7 +11,7 @@ from inferometer.cli.main import VERBS, app
 from inferometer.errors import SpecError
 from inferometer.inputs.workload.reading import resolve_workload, with_changes
 from inferometer.inputs.workload.replay import draw_workload
-from inferometer.simulate.serving_config import engine_config
+from inferometer.simulate.engine_config import engine_config
 
 NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from inferometer.decide.time_limits import OutOfTimeError, Phases, no_limit
-from inferometer.simulate.cancelling import check_poll
+from inferometer.simulate.hooks import check_poll
 
 
 class Clock:

@@ -44,7 +44,6 @@ LONELY = {
     "inferometer.report.charts.bounds",
     "inferometer.report.export",
     "inferometer.serve.emulator_fleet",
-    "inferometer.simulate.kernel.logs",
 }
 """Short modules with one importer that still stand alone. The set only shrinks."""
 
@@ -53,7 +52,7 @@ DIALECT = re.compile(
     r"|settled|wording|looks)(?:_|$)"
 )
 """Words that the house's plan retires: no file is named by one of them."""
-BY_DIALECT = {"simulate/kernel/seats.py"}
+BY_DIALECT: set[str] = set()
 
 
 NAMED = re.compile(r"inferometer(?:\.\w+)+")

@@ -8,12 +8,17 @@ import pytest
 from reference.simulator import simulate_plainly
 
 from inferometer.records.types import ABSENT
-from inferometer.simulate import live_memory
+from inferometer.simulate import live
 from inferometer.simulate.batch_config import DynamicBatching
-from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.disaggregation_config import KvLink
-from inferometer.simulate.fleet import Fleet, PrefillReplicas, lone_replica
+from inferometer.simulate.fleet import (
+    ROUTERS,
+    ClusterConfig,
+    Fleet,
+    KvLink,
+    PrefillReplicas,
+    lone_replica,
+)
 from inferometer.simulate.gate_config import ClassRules, GateConfig, TenantRules
 from inferometer.simulate.live import LiveFleet, LiveRequest
 from inferometer.simulate.live_front import Kind
@@ -339,8 +344,8 @@ def test_a_fleet_is_the_simulator(name, lateness_ns):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("n_together", [4, 7])
 def test_memory_of_a_fleet_grows_or_is_used_again(name, n_together, monkeypatch):
-    monkeypatch.setattr(live_memory, "_N_SLOTS", 4)
-    monkeypatch.setattr(live_memory, "_N_CONTENTS", 16)
+    monkeypatch.setattr(live, "_N_SLOTS", 4)
+    monkeypatch.setattr(live, "_N_CONTENTS", 16)
     fleet = FLEETS[name]
     check_fleet(of_kinds(bursts(fleet.replicas.engine, n_together), 1), fleet, lateness_ns=0)
 
@@ -366,6 +371,6 @@ def bursts(config, n_together):
 @pytest.mark.parametrize("n_together", [4, 7])
 def test_memory_that_is_full_grows_or_is_used_again(name, n_together, monkeypatch):
     """Bursts of 4 requests use the same 4 slots; 7 together need more."""
-    monkeypatch.setattr(live_memory, "_N_SLOTS", 4)
-    monkeypatch.setattr(live_memory, "_N_CONTENTS", 16)
+    monkeypatch.setattr(live, "_N_SLOTS", 4)
+    monkeypatch.setattr(live, "_N_CONTENTS", 16)
     check_equal(bursts(CONFIGS[name], n_together), CONFIGS[name], COST, lateness_ns=0)

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 from emulated import MODEL, Client, emulator
 
-from inferometer.simulate.cluster_config import ClusterConfig
-from inferometer.simulate.disaggregation_config import KvLink
-from inferometer.simulate.fleet import Fleet, PrefillReplicas
+from inferometer.simulate.fleet import ClusterConfig, Fleet, KvLink, PrefillReplicas
 from inferometer.simulate.gate_config import ClassRules, GateConfig
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 from simulator_strategies import BATCH_SCALE, batch_configs, configs, costs, demands
 
-from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig
+from inferometer.simulate.fleet import ROUTERS, ClusterConfig
 from inferometer.simulate.sglang_config import QUEUE_ORDERS, SglangConfig
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLICIES, TrtllmConfig
 

@@ -14,9 +14,8 @@ from kernel_driver import KernelDriver
 from stepping import drive
 
 from inferometer.simulate.batch_config import DynamicBatching
-from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import demand
-from inferometer.simulate.disaggregation_config import DisaggregatedConfig, KvLink
+from inferometer.simulate.fleet import ClusterConfig, DisaggregatedConfig, KvLink
 from inferometer.simulate.gate_config import GateConfig
 from inferometer.simulate.run import PoolCosts, simulate, simulate_cluster, simulate_disaggregated
 from inferometer.simulate.scheduler_config import SchedulerConfig

@@ -9,10 +9,11 @@ import numpy as np
 from hypothesis import strategies as st
 from simulator_strategies import VLLMS, configs, costs, demands, speculating_configs
 
-from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig
-from inferometer.simulate.disaggregation_config import (
+from inferometer.simulate.fleet import (
     BEGINNINGS,
     LINK_SHAPES,
+    ROUTERS,
+    ClusterConfig,
     DisaggregatedConfig,
     KvLink,
 )

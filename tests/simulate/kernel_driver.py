@@ -6,10 +6,10 @@ from from_python import from_python
 from stepping import State
 
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.kernel import queue as kernel_queue, vllm_schedule, vllm_update
+from inferometer.simulate.kernel import queue as kernel_queue, vllm
 from inferometer.simulate.kernel.state import new_state
+from inferometer.simulate.outcome import Status
 from inferometer.simulate.pointers import pointed
-from inferometer.simulate.status import Status
 
 
 def demand_of(case: Case):
@@ -43,18 +43,18 @@ class KernelDriver:
 
     def schedule(self):
         self.slot = (self.first + self.n_in_flight) % self.case.config.depth
-        from_python(vllm_schedule.schedule)(self.handle, self.slot)
+        from_python(vllm.schedule)(self.handle, self.slot)
         self.n_in_flight += 1
 
     def update(self):
         self.slot = None
-        from_python(vllm_update.update)(self.handle, self.first)
+        from_python(vllm.update)(self.handle, self.first)
         self.first = (self.first + 1) % self.case.config.depth
         self.n_in_flight -= 1
 
     def abort(self, index):
         if self.memory.requests["status"][index] < int(Status.STOPPED):
-            from_python(vllm_update.abort)(self.handle, index)
+            from_python(vllm.abort)(self.handle, index)
 
     def has_unfinished(self):
         return bool(self.counters["n_running"] + self.counters["n_waiting"])

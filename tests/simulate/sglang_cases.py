@@ -14,8 +14,8 @@ from reference.sglang_cache import PageCache
 from reference.sglang_tree import RadixTree
 
 from inferometer.simulate.kernel.sglang_admission import Verdict
+from inferometer.simulate.outcome import Status
 from inferometer.simulate.sglang_config import SglangConfig
-from inferometer.simulate.status import Status
 
 GOLDEN = Path(__file__).with_name("sglang_0_5_23_traces.json.gz")
 

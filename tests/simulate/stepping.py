@@ -7,7 +7,7 @@ from cases import Case
 from reference.request import Request
 from reference.vllm import Scheduler
 
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import Status
 
 
 class State(NamedTuple):

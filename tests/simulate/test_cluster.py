@@ -10,8 +10,8 @@ from simulator_strategies import assert_equal
 
 from inferometer.errors import SpecError
 from inferometer.records.types import ABSENT, RequestStatus
-from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig
 from inferometer.simulate.demand import demand
+from inferometer.simulate.fleet import ROUTERS, ClusterConfig
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.run import simulate, simulate_cluster
 from inferometer.simulate.scheduler_config import SchedulerConfig

@@ -10,11 +10,11 @@ import pytest
 from scipy import stats
 
 from inferometer.records.types import RequestStatus
-from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.replica_shares import replica_shares
+from inferometer.simulate.fleet import ClusterConfig
 from inferometer.simulate.run import simulate, simulate_cluster
 from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.shares import replica_shares
 from inferometer.simulate.simulated_run import cautions_of
 from inferometer.simulate.step_cost import linear_cost
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from inferometer.simulate import compiling, notices
+from inferometer.simulate import compiling, hooks
 
 ROOM = Path(compiling.__file__).parent
 
@@ -46,11 +46,11 @@ def loop(signatures, index):
 
 def test_who_listens_is_told_of_a_wait_and_of_nothing_else(monkeypatch):
     heard = []
-    monkeypatch.setattr(notices, "_listeners", [heard.append])
-    notices.tell_of_compiling(loop(["loaded"], {}))
-    notices.tell_of_compiling(loop([], {"cached": 1}))
+    monkeypatch.setattr(hooks, "_listeners", [heard.append])
+    hooks.tell_of_compiling(loop(["loaded"], {}))
+    hooks.tell_of_compiling(loop([], {"cached": 1}))
     assert not heard
-    notices.tell_of_compiling(loop([], {}))
+    hooks.tell_of_compiling(loop([], {}))
     assert len(heard) == 1
     assert "compiling the simulator (VLLM)" in heard[0]
 

@@ -11,8 +11,8 @@ from reference.simulator import simulate_plainly
 from simulator_strategies import assert_equal, configs, demands
 
 from inferometer.records.types import ABSENT
+from inferometer.simulate import run
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.kernel import logs
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
@@ -53,7 +53,7 @@ def test_at_once_is_as_one_by_one(run, until_ns):
 @pytest.mark.parametrize(("num_blocks", "mean_ns"), [(60, 3e7), (300, 8e7), (5000, 3e8)])
 def test_hundreds_of_requests(is_async, num_blocks, mean_ns, monkeypatch):
     """With prefixes, patience, followers, logs of 64 rows, and memory that is too small or is not."""
-    monkeypatch.setattr(logs, "_ROWS", 64)
+    monkeypatch.setattr(run, "_ROWS", 64)
     rng = np.random.default_rng(8)
     n_requests = 300
     arrival = np.cumsum(rng.exponential(mean_ns, n_requests)).astype(np.int64)

@@ -14,9 +14,8 @@ from simulator_strategies import assert_equal
 
 from inferometer.errors import SpecError
 from inferometer.records.types import ABSENT, RequestStatus
-from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import Demand, demand
-from inferometer.simulate.disaggregation_config import DisaggregatedConfig, KvLink
+from inferometer.simulate.fleet import ClusterConfig, DisaggregatedConfig, KvLink
 from inferometer.simulate.gate_config import GateConfig
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.run import PoolCosts, simulate, simulate_disaggregated

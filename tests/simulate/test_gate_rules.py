@@ -10,8 +10,14 @@ import pytest
 from inferometer.errors import SpecError
 from inferometer.inputs.gate import GateSpec, gate_from_text, read_gate
 from inferometer.inputs.workload.plan import DrawnWorkload, request_plan
-from inferometer.simulate.gate_config import ClassRules, GateConfig, TenantRules
-from inferometer.simulate.gate_rules import FirstTokenPace, first_token_pace, gate_rules
+from inferometer.simulate.gate_config import (
+    ClassRules,
+    FirstTokenPace,
+    GateConfig,
+    TenantRules,
+    first_token_pace,
+    gate_rules,
+)
 from inferometer.simulate.step_cost import linear_cost
 
 PAGE = Path(__file__).parents[2] / "docs" / "gates.md"

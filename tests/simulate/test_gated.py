@@ -12,8 +12,13 @@ from inferometer.records.slo_verdicts import judge_objective
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.batch_config import DynamicBatching
 from inferometer.simulate.demand import demand
-from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason
-from inferometer.simulate.gate_rules import first_token_pace, gate_rules
+from inferometer.simulate.gate_config import (
+    ClassRules,
+    GateConfig,
+    Reason,
+    first_token_pace,
+    gate_rules,
+)
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.run import demand_of, simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig

@@ -10,8 +10,8 @@ from reference.cluster_run import simulate_cluster_plainly
 from simulator_strategies import assert_equal
 
 from inferometer.records.types import ABSENT, RequestStatus
-from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import demand
+from inferometer.simulate.fleet import ClusterConfig
 from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.run import simulate_cluster

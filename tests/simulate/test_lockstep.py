@@ -12,9 +12,8 @@ from simulator_strategies import assert_equal, costs, demands, speculating_confi
 
 from inferometer.errors import SpecError
 from inferometer.records.types import RequestStatus
-from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import demand
-from inferometer.simulate.disaggregation_config import DisaggregatedConfig, KvLink
+from inferometer.simulate.fleet import ClusterConfig, DisaggregatedConfig, KvLink
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.run import simulate, simulate_cluster
 from inferometer.simulate.scheduler_config import SchedulerConfig

@@ -15,10 +15,10 @@ from simulator_strategies import assert_equal, costs, demands, settings_of_old_r
 from inferometer.errors import SpecError
 from inferometer.records.types import RequestStatus
 from inferometer.simulate.demand import demand
+from inferometer.simulate.engine_config import engine_config
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.simulate.serving_config import engine_config
 from inferometer.simulate.step_cost import linear_cost
 
 BOTH = pytest.mark.parametrize("run", [simulate, simulate_plainly])

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from inferometer.simulate import run
 from inferometer.simulate.demand import demand
-from inferometer.simulate.kernel import logs
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
@@ -15,7 +15,7 @@ COST = linear_cost(launch_s=0.001)
 
 
 def test_requests_are_the_same_without_steps(monkeypatch):
-    monkeypatch.setattr(logs, "_ROWS", 64)
+    monkeypatch.setattr(run, "_ROWS", 64)
     random = np.random.default_rng(1)
     requests = demand(
         np.sort(random.integers(0, 10**10, 80)),

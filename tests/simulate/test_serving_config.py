@@ -3,7 +3,7 @@
 import pytest
 
 from inferometer.errors import SpecError
-from inferometer.simulate.serving_config import engine_config
+from inferometer.simulate.engine_config import engine_config
 
 SHARED = {"num_blocks": 1000, "max_model_len": 4096}
 

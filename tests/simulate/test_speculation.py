@@ -16,12 +16,11 @@ from simulator_strategies import assert_equal, settings_of_a_speculating_run
 from inferometer.errors import SpecError
 from inferometer.perfmodel.scenario import Speculation, expected_tokens, walltime_ratio
 from inferometer.records.types import PartKind, RequestStatus
-from inferometer.simulate.acceptance import N_DRAWS, n_accepted
 from inferometer.simulate.demand import demand
-from inferometer.simulate.kernel.vllm_update import compiled_n_accepted
+from inferometer.simulate.kernel.vllm import compiled_n_accepted
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.run import simulate
-from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.scheduler_config import N_DRAWS, SchedulerConfig, n_accepted
 from inferometer.simulate.step_cost import linear_cost
 
 BOTH = pytest.mark.parametrize("run", [simulate, simulate_plainly])

@@ -6,9 +6,8 @@ from from_python import from_python
 from hypothesis import given, strategies as st
 
 from inferometer.simulate.kernel import price
-from inferometer.simulate.kernel.rows import blank
 from inferometer.simulate.kernel.state import KnownTimes
-from inferometer.simulate.pointers import pointed
+from inferometer.simulate.pointers import blank, pointed
 from inferometer.simulate.step_cost import duration_ns, group_duration_ns, linear_cost
 
 MIXTURE = linear_cost(

@@ -23,7 +23,7 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from inferometer.simulate.acceptance import n_accepted
+from inferometer.simulate.scheduler_config import n_accepted
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],

@@ -18,7 +18,7 @@ from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import capacity as searches, lone_request, traffic
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.workload import types
-from inferometer.simulate.cluster_config import ROUTERS
+from inferometer.simulate.fleet import ROUTERS
 
 _UNITS: Final = {"requests_per_s": "requests/s", "users": "users"}
 

@@ -11,7 +11,7 @@ from inferometer.report.decision_page import decision_sections
 from inferometer.report.decision_views import DecisionView, ProbePoint
 from inferometer.report.page import Chip, Number, Page, lines_of, spanned
 from inferometer.report.tables import TextTable
-from inferometer.simulate.cluster_config import Router
+from inferometer.simulate.fleet import Router
 from inferometer.stats.estimate import Verdict
 from inferometer.units import format_duration, format_number
 

@@ -6,11 +6,8 @@ from typing import Annotated, NamedTuple
 
 from inferometer.api.question import Option
 from inferometer.errors import SpecError
-from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig, Router
-from inferometer.simulate.deployment import Case, Deployment
-from inferometer.simulate.disaggregated_deployment import PrefillPool
-from inferometer.simulate.disaggregation_config import DisaggregatedConfig
-from inferometer.simulate.fleet import Fleet
+from inferometer.simulate.deployment import Case, Deployment, PrefillPool
+from inferometer.simulate.fleet import ROUTERS, ClusterConfig, DisaggregatedConfig, Fleet, Router
 from inferometer.simulate.gate_config import GateConfig
 
 

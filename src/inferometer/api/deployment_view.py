@@ -7,11 +7,9 @@ import msgspec
 from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.records.handovers import HandoverSummary, summarise_handovers
 from inferometer.records.types import Run
-from inferometer.simulate.cluster_config import ClusterConfig, Router
-from inferometer.simulate.deployment import Deployment
-from inferometer.simulate.disaggregated_deployment import PrefillPool
-from inferometer.simulate.disaggregation_config import AnswerBeginsAt, LinkShape
-from inferometer.simulate.transfer_shares import TransferShares
+from inferometer.simulate.deployment import Deployment, PrefillPool
+from inferometer.simulate.fleet import AnswerBeginsAt, ClusterConfig, LinkShape, Router
+from inferometer.simulate.shares import TransferShares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

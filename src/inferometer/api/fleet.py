@@ -14,10 +14,9 @@ from inferometer.errors import SpecError
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.workload import replay, types
 from inferometer.inputs.workload.plan import DrawnWorkload
-from inferometer.simulate import gate_rules
-from inferometer.simulate.cluster_config import Router
+from inferometer.simulate import gate_config
 from inferometer.simulate.deployment import Case, Deployment
-from inferometer.simulate.fleet import Fleet
+from inferometer.simulate.fleet import Fleet, Router
 from inferometer.simulate.gate_config import GateConfig
 
 _FEW_REQUESTS: Final = 40
@@ -133,8 +132,8 @@ class Fleets:
         """What the gate predicts rests on the likely step times, whatever steps then take."""
         if self.gate is None:
             return None
-        pace = gate_rules.first_token_pace(servers.deployment.step_times.likely)
-        return gate_rules.gate_rules(self.gate, self.drawn, pace, where="--gate")
+        pace = gate_config.first_token_pace(servers.deployment.step_times.likely)
+        return gate_config.gate_rules(self.gate, self.drawn, pace, where="--gate")
 
 
 def fleets_of(options: FleetOptions, workload: types.WorkloadSpec) -> Fleets:

@@ -8,7 +8,7 @@ from inferometer.inputs.workload import drawing, servegen
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.inputs.workload.types import ServeGenSource, WorkloadSpec
 from inferometer.measure.resident import available_bytes
-from inferometer.simulate.cluster_config import ClusterConfig
+from inferometer.simulate.fleet import ClusterConfig
 from inferometer.units import format_bytes
 
 _REQUEST_BYTES: Final = 600

@@ -7,9 +7,9 @@ from inferometer.api import cluster, server as servers_
 from inferometer.api.question import DURATION, Option
 from inferometer.errors import SpecError
 from inferometer.fit.published.efficiencies import known_levels
-from inferometer.simulate import disaggregated_deployment as pools
+from inferometer.simulate import deployment as pools
 from inferometer.simulate.deployment import Deployment, deploy
-from inferometer.simulate.disaggregation_config import (
+from inferometer.simulate.fleet import (
     BEGINNINGS,
     LINK_SHAPES,
     AnswerBeginsAt,

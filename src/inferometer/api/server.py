@@ -20,7 +20,7 @@ from inferometer.fit.published.efficiencies import known_levels
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.types import AskedFormat, DType, EngineSpec, HardwareSpec
 from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
-from inferometer.simulate import serving_config
+from inferometer.simulate import engine_config
 from inferometer.simulate.deployment import Deployment, Knobs, deploy
 
 _SHARED: Final = ("max_model_len", "block_size", "num_blocks")
@@ -141,7 +141,7 @@ class Server:
             "Whose scheduler decides. [that of --fit's engine, else vllm]",
             heading="Engine",
             is_common=True,
-            choices=serving_config.ENGINE_NAMES,
+            choices=engine_config.ENGINE_NAMES,
         ),
     ] = None
     max_num_seqs: Annotated[
@@ -210,7 +210,7 @@ def _knobs(server: Server, times: StepTimes | None, n_sharing: int) -> Knobs:
     fitted_engine = None if times is None or times.subject is None else times.subject.engine
     knobs = server.settings.knobs(
         server.policy
-        or (fitted_engine if fitted_engine in serving_config.ENGINE_NAMES else Knobs().policy),
+        or (fitted_engine if fitted_engine in engine_config.ENGINE_NAMES else Knobs().policy),
         {name: value for name in _BATCH if (value := getattr(server, name)) is not None},
         dict(own_knob(text, where="--set") for text in server.set),
     )

@@ -18,7 +18,7 @@ from inferometer.report.charts.plot import Chart
 from inferometer.report.page import Chip, Number, Page, Section, lines_of, spanned
 from inferometer.report.tables import TextTable
 from inferometer.report.views import FactGroup, Statement
-from inferometer.simulate.replica_shares import Role
+from inferometer.simulate.shares import Role
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_bytes, format_duration, format_number
 

@@ -11,8 +11,7 @@ from inferometer.inputs.types import Source
 from inferometer.measure.run_names import new_run_id, now_utc
 from inferometer.records.types import Caution, Run
 from inferometer.simulate import outcome, simulated_run
-from inferometer.simulate.deployment import Deployment
-from inferometer.simulate.disaggregated_deployment import PrefillPool
+from inferometer.simulate.deployment import Deployment, PrefillPool
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.units import format_duration, format_number
 

@@ -16,14 +16,7 @@ from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.workload import description, plan
 from inferometer.measure.executors.parts import Executor
 from inferometer.records import request_summaries, slo_verdicts, step_memory, store as runs, types
-from inferometer.simulate import (
-    gate_config,
-    gate_rules,
-    outcome,
-    replica_shares,
-    run,
-    transfer_shares,
-)
+from inferometer.simulate import gate_config, outcome, run, shares
 from inferometer.simulate.deployment import Case, Pace
 from inferometer.stats.estimate import Verdict
 from inferometer.units import NS_PER_S, format_duration
@@ -71,7 +64,7 @@ class SimulateAnswer(Answer):
     levels: tuple[Level, ...]
     classes: tuple[request_summaries.RequestSummary, ...]
     """Of the likely run, where the workload has several."""
-    replicas: tuple[replica_shares.ReplicaShare, ...]
+    replicas: tuple[shares.ReplicaShare, ...]
     """Of the likely run, where there are several."""
     disaggregation: deployment_view.DisaggregationView | None
     """None where each replica computes prompts and answers."""
@@ -110,8 +103,8 @@ class At(NamedTuple):
 
     run: types.Run
     level: Level
-    replicas: tuple[replica_shares.ReplicaShare, ...]
-    transfers: transfer_shares.TransferShares | None
+    replicas: tuple[shares.ReplicaShare, ...]
+    transfers: shares.TransferShares | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +137,9 @@ class Simulator:
         moved = (
             None
             if servers.prefill is None
-            else transfer_shares.transfer_shares(simulation, servers.prefill.link)
+            else shares.transfer_shares(simulation, servers.prefill.link)
         )
-        return At(run, level, replica_shares.replica_shares(simulation, servers.pools), moved)
+        return At(run, level, shares.replica_shares(simulation, servers.pools), moved)
 
     def _simulation(
         self, servers: Servers, *, record_steps: bool, record_parts: bool
@@ -165,10 +158,10 @@ class Simulator:
         """What the gate predicts rests on the likely step times, whatever steps then take."""
         if self.gate is None:
             return None
-        return gate_rules.gate_rules(
+        return gate_config.gate_rules(
             self.gate,
             self.workload,
-            gate_rules.first_token_pace(self.servers.deployment.step_times.likely),
+            gate_config.first_token_pace(self.servers.deployment.step_times.likely),
             where="--gate",
         )
 

@@ -14,7 +14,7 @@ from inferometer.decide.sizing_types import Done, Searched, SizedKind, SizingQue
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.prices import ApiPrice
 from inferometer.records.types import Caution
-from inferometer.simulate import cluster_config, deployment
+from inferometer.simulate import deployment, fleet
 from inferometer.stats.estimate import Verdict
 
 _NEVER: Final = float("inf")
@@ -42,7 +42,7 @@ class SizeAnswer(Answer):
     workload_name: str
     rate_per_s: float
     objective: str
-    router: cluster_config.Router
+    router: fleet.Router
     sized_for: deployment.Pace
     """The step times at which the promise is to be kept."""
     n_prefill_replicas: int | None = None

@@ -22,7 +22,7 @@ from inferometer import __version__, suggestions
 from inferometer.cli.terminal import show_crash, talk, write_answer
 from inferometer.cli.usage import as_spec_error, check_numbers
 from inferometer.errors import InferometerError, MeasureError, RecordError, SpecError
-from inferometer.simulate import notices
+from inferometer.simulate import hooks
 
 
 class Verb(NamedTuple):
@@ -246,7 +246,7 @@ def orderly_ends() -> Generator[Ending]:
 def main() -> None:
     """Run the command line; every error of ours ends in its own exit code."""
     sys.excepthook = show_crash
-    notices.listen(talk)
+    hooks.listen(talk)
     with orderly_ends() as ending:
         _run(ending)
 

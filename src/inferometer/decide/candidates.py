@@ -13,7 +13,7 @@ from inferometer.inputs.types import Constant, DType, EngineSpec, HardwareSpec, 
 from inferometer.perfmodel.memory import DEFAULT_UTILIZATION
 from inferometer.perfmodel.steptime_levels import StepTimes
 from inferometer.simulate.deployment import Deployment, Knobs, deploy, requested_plan
-from inferometer.simulate.serving_config import check_knob
+from inferometer.simulate.engine_config import check_knob
 
 DEFAULT_TP: Final = (1, 2, 4, 8)
 _ALONE: Final = Alike()

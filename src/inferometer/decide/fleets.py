@@ -3,10 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from inferometer.simulate import disaggregated_deployment as pools
-from inferometer.simulate.cluster_config import ClusterConfig, Router
+from inferometer.simulate import deployment as pools
 from inferometer.simulate.deployment import Case, Deployment
-from inferometer.simulate.fleet import Fleet
+from inferometer.simulate.fleet import ClusterConfig, Fleet, Router
 
 
 class Prepared(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from inferometer.simulate.cancelling import polled
+from inferometer.simulate.hooks import polled
 
 TimeLeft: TypeAlias = Callable[[], float]
 """The seconds that are left; negative when the time is over."""

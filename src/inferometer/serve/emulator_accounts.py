@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from inferometer.records.types import ABSENT
 from inferometer.serve.emulator_metrics import Metrics
 from inferometer.simulate.live import Delivery, LiveRequest
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import Status
 from inferometer.units import s_from_ns
 
 _REASONS = {

@@ -12,7 +12,7 @@ from inferometer.serve.emulator_requests import Asked
 from inferometer.serve.emulator_tokens import Answer
 from inferometer.serve.http_line import Line
 from inferometer.simulate.live import LiveRequest
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import Status
 from inferometer.units import s_from_ns
 
 Note = Callable[[int, EmissionKind, int, int, int], None]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from inferometer.api.cluster import Servers
 from inferometer.api.gate import Gate, gate_of
 from inferometer.inputs.gate import OTHERS, GateSpec
-from inferometer.simulate import gate_rules
+from inferometer.simulate import gate_config
 from inferometer.simulate.fleet import Fleet
 
 
@@ -39,8 +39,8 @@ def served_fleet(servers: Servers, gate: Gate, seed: int) -> ServedFleet:
     servers = servers._replace(seed=seed, class_replicas=by_class)
     if spec is None:
         return ServedFleet(servers.fleet(), known)
-    pace = gate_rules.first_token_pace(servers.deployment.step_times.likely)
-    rules = gate_rules.gate_rules(spec, known, pace, where="--gate")
+    pace = gate_config.first_token_pace(servers.deployment.step_times.likely)
+    rules = gate_config.gate_rules(spec, known, pace, where="--gate")
     return ServedFleet(servers.fleet(rules), known)
 
 

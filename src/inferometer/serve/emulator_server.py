@@ -23,13 +23,13 @@ from inferometer.serve import (
 from inferometer.serve.emulator_pages import GENERATION_PATHS, Pages
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.http_line import HttpRequest, Line
-from inferometer.simulate import live, outcome, status
+from inferometer.simulate import live, outcome
 
 _ENDS: Final = {
-    status.Status.STOPPED: "stop",
-    status.Status.LENGTH: "length",
-    status.Status.ABORTED: "abort",
-    status.Status.REJECTED: "error",
+    outcome.Status.STOPPED: "stop",
+    outcome.Status.LENGTH: "length",
+    outcome.Status.ABORTED: "abort",
+    outcome.Status.REJECTED: "error",
 }
 _WORST_FIRST: Final = ("error", "abort", "unfinished", "length", "stop")
 _N_LATENESS: Final = 100_000

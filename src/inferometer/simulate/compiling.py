@@ -159,22 +159,18 @@ def entry(function: Function) -> Function:
 
 
 REACHED: Final = (
-    "acceptance",
     "batch_config",
-    "cancelling",
-    "cluster_config",
     "compiling",
     "demand",
-    "disaggregation_config",
     "engine_config",
-    "gate_columns",
+    "fleet",
     "gate_config",
+    "hooks",
     "outcome",
     "pointers",
-    "router_draws",
     "scheduler_config",
     "sglang_config",
-    "status",
+    "step_cost",
     "trtllm_config",
 )
 """The modules of this room that ``kernel/`` imports: an edit of one of them compiles anew."""

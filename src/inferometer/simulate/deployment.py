@@ -1,7 +1,7 @@
-"""Which replica is simulated.
+"""Which replica is simulated: model, device, scheduler and its knobs, KV cache, step times?
 
-Which model, on which device, whose scheduler with which knobs, how much KV cache, and which step
-times?
+Also two pools of them, for prompts and for answers, and the link between the pools where the
+catalogue has one.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,19 @@ from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.perfmodel.steptime_levels import StepTimes, check_sharing, through_stages
 from inferometer.perfmodel.work import kv_dtype
-from inferometer.simulate import engine_config, serving_config
+from inferometer.simulate import engine_config
+from inferometer.simulate.fleet import (
+    AnswerBeginsAt,
+    ClusterConfig,
+    DisaggregatedConfig,
+    KvLink,
+    LinkShape,
+    PrefillReplicas,
+)
 
 _LARGE_BYTES: Final = 160 * 2**30
 _MIDDLE_BYTES: Final = 70 * 2**30
+_WHERE: Final = "--kv-link"
 
 
 class BatchLimits(NamedTuple):
@@ -88,9 +97,9 @@ class Knobs:
     """What is asked of the engine. What is not said is the engine's default, or what fits."""
 
     policy: str = "vllm"
-    """One of ``serving_config.ENGINE_NAMES``."""
+    """One of ``engine_config.ENGINE_NAMES``."""
     shared: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Knobs of all engines, under vLLM's names: see ``serving_config.engine_config``."""
+    """Knobs of all engines, under vLLM's names: see ``engine_config.engine_config``."""
     own: Mapping[str, str] = field(default_factory=dict[str, str])
     """The engine's other knobs, under its own names."""
     utilization_fraction: float = memory.DEFAULT_UTILIZATION.value
@@ -201,7 +210,7 @@ def deploy(
     plan = requested_plan(engine, knobs)
     limits = default_limits(hardware, n_devices=plan.n_devices)
     shared = _with_defaults(knobs, limits) if knobs.policy == "vllm" else dict(knobs.shared)
-    block_size = shared.get("block_size", serving_config.default_block_size(knobs.policy))
+    block_size = shared.get("block_size", engine_config.default_block_size(knobs.policy))
     kv_origin = "given"
     if "num_blocks" not in shared and "num_blocks" not in knobs.own:
         asked = replace(knobs, shared=limits._asdict() | shared)
@@ -222,7 +231,7 @@ def deploy(
         name: f"--{name.replace('_', '-')}" if name in knobs.shared else "its default here"
         for name in shared
     }
-    config = serving_config.engine_config(knobs.policy, shared, own, where="--set", origins=origins)
+    config = engine_config.engine_config(knobs.policy, shared, own, where="--set", origins=origins)
     _check_sharing(model, step_times, plan, knobs.data_parallel_size)
     step_times = through_stages(step_times, model, hardware, plan.n_pipeline)
     return Deployment(
@@ -353,3 +362,89 @@ def _swap_knobs(
     if hardware is not None and hardware.pcie_bytes_per_s is not None:
         knobs["swap_bytes_per_s"] = str(hardware.pcie_bytes_per_s.value)
     return knobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkAsked:
+    """What is asked of the link.
+
+    Without a speed: that of the scale-up links of the pool that has fewer devices in a replica.
+    """
+
+    bytes_per_s: float | None = None
+    latency_s: float = 0.0
+    shape: LinkShape = "ports"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillPool:
+    """The replicas that compute prompts for those of a deployment, and how KV caches come from the ones to the others."""
+
+    deployment: Deployment
+    cluster: ClusterConfig
+    link: KvLink
+    link_origin: str
+    """Where its speed is from."""
+    answer_begins_at: AnswerBeginsAt = "decode"
+
+    def before(self, decode: ClusterConfig) -> DisaggregatedConfig:
+        """The rules of both pools."""
+        return DisaggregatedConfig(
+            prefill=self.cluster,
+            decode=decode,
+            link=self.link,
+            answer_begins_at=self.answer_begins_at,
+        )
+
+    def at(self, case: Case) -> "PrefillPool":
+        """The same as if its replicas were known to be these."""
+        known = self.deployment.at(case)
+        return replace(self, deployment=known, cluster=replace(self.cluster, engine=known.config))
+
+    @property
+    def replicas(self) -> PrefillReplicas:
+        """What is simulated, with the expected step times."""
+        return PrefillReplicas(
+            replicas=self.cluster,
+            step_times=self.deployment.step_times.likely,
+            link=self.link,
+            answer_begins_at=self.answer_begins_at,
+        )
+
+
+def kv_link(prefill: Deployment, decode: Deployment, asked: LinkAsked) -> tuple[KvLink, str]:
+    """The link between replicas of these deployments, and where its speed is from.
+
+    Raises
+    ------
+    SpecError
+        Nobody says how fast it is; the two keep different KV caches.
+    """
+    block_bytes, other_bytes = (one.kv_block_bytes for one in (decode, prefill))
+    if block_bytes != other_bytes:
+        raise SpecError(
+            f"KV blocks of {other_bytes} bytes for {block_bytes}",
+            where="--kv-dtype",
+            allowed="the same on both sides",
+        )
+    link = KvLink(block_bytes=block_bytes, latency_s=asked.latency_s, shape=asked.shape)
+    if asked.bytes_per_s is not None:
+        return replace(link, bytes_per_s=asked.bytes_per_s), "given"
+    ends = [(one.hardware, one.n_devices) for one in (prefill, decode)]
+    known = [
+        (hardware.link_bytes_per_s.value * n, hardware, n)
+        for hardware, n in ends
+        if hardware and hardware.link_bytes_per_s
+    ]
+    if len(known) < len(ends):
+        raise SpecError(
+            "nothing says how fast KV caches travel",
+            where=_WHERE,
+            allowed="a device whose links the catalogue knows, or a speed",
+            try_="--kv-link 50GB/s (a network card of 400 Gbit/s)",
+        )
+    speed_bytes_per_s, hardware, n_devices = min(known, key=lambda one: one[0])
+    return (
+        replace(link, bytes_per_s=speed_bytes_per_s),
+        f"the scale-up links of {n_devices} x {hardware.name}",
+    )

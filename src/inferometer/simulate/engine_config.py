@@ -1,4 +1,6 @@
-"""Whose rules are simulated? The union of all engines' configurations, and how an engine is added.
+"""Whose rules are simulated? The union of all engines' configurations, how each is made, and how an engine is added.
+
+``engine_config`` makes one from the knobs that all engines share, under vLLM's names, and from its own.
 
 Each engine's rules (its *policy*) exist twice, in plain Python and compiled, behind one seam; both
 loops run any of them.
@@ -18,9 +20,9 @@ loops run any of them.
 4. Functions ``add``, ``schedule``, ``update`` and ``abort``, one line each in ``kernel/policy.py``
    (compiled once per kind, without the
    others: ``kernel/loop.py``); what every step calls is ``compiling.inlined``. ``schedule`` fills a
-   ``Batch`` and its ``Part``s (``kernel.vllm_schedule.launch`` does) and keeps ``n_running``,
+   ``Batch`` and its ``Part``s (``kernel.vllm.launch`` does) and keeps ``n_running``,
    ``n_waiting``, ``n_free`` (KV blocks) and ``n_preempted`` true.
-5. Who begins to run takes a seat (``kernel/seats.py``, ``reference.batch.Seats``: the lowest free
+5. Who begins to run takes a slot (``kernel/slots.py``, ``reference.batch.Seats``: the lowest free
    one), who is done or thrown out
    gives it back: throw out before you admit, admit in the order of the batch. Who ends does so by
    ``kernel.arrivals.end``.
@@ -30,12 +32,25 @@ loops run any of them.
    engine's rules.
 """
 
-from typing import TypeAlias
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args, get_origin
 
-from inferometer.simulate.batch_config import BatchConfig
+import msgspec
+
+from inferometer.errors import SpecError
+from inferometer.simulate.batch_config import (
+    BatchConfig,
+    DynamicBatching,
+    NoBatching,
+    StaticBatching,
+)
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.trtllm_config import TrtllmConfig
+from inferometer.units import check_number
 
 EngineConfig: TypeAlias = SchedulerConfig | TrtllmConfig | SglangConfig | BatchConfig
 
@@ -43,3 +58,213 @@ EngineConfig: TypeAlias = SchedulerConfig | TrtllmConfig | SglangConfig | BatchC
 def n_stages_of(config: EngineConfig) -> int:
     """Through how many stages does a batch go, one after the other (pipeline parallelism)?"""
     return config.pipeline_parallel_size if isinstance(config, SchedulerConfig) else 1
+
+
+class _Engine(NamedTuple):
+    config: type[EngineConfig]
+    own_names: dict[str, str]
+    """vLLM's name of a shared knob -> this engine's, where they differ."""
+    counts_tokens: bool = False
+    """Its KV cache is counted in tokens, not in blocks."""
+    preset: Mapping[str, object] = MappingProxyType({})
+    """Its own defaults, where another engine's configuration stands for it."""
+
+
+_OLD: Final[dict[str, object]] = {"enable_prefix_caching": False, "async_scheduling": False}
+_ENGINES: Final = {
+    "vllm": _Engine(SchedulerConfig, {}),
+    "sglang": _Engine(
+        SglangConfig,
+        {
+            "num_blocks": "max_total_num_tokens",
+            "max_num_seqs": "max_running_requests",
+            "max_num_batched_tokens": "chunked_prefill_size",
+            "max_model_len": "context_length",
+            "block_size": "page_size",
+        },
+        counts_tokens=True,
+    ),
+    "trtllm": _Engine(
+        TrtllmConfig,
+        {
+            "max_num_seqs": "max_batch_size",
+            "max_num_batched_tokens": "max_num_tokens",
+            "max_model_len": "max_seq_len",
+            "block_size": "tokens_per_block",
+        },
+    ),
+    "static": _Engine(StaticBatching, {"max_num_seqs": "max_batch_size"}),
+    "dynamic": _Engine(DynamicBatching, {"max_num_seqs": "max_batch_size"}),
+    "none": _Engine(NoBatching, {}),
+    "sarathi": _Engine(
+        SchedulerConfig,
+        {},
+        preset=_OLD
+        | {
+            "rules": "sarathi",
+            "max_num_batched_tokens": 512,
+            "max_num_seqs": 128,
+            "watermark_fraction": 0.01,
+        },
+    ),
+    "orca": _Engine(
+        SchedulerConfig,
+        {},
+        preset=_OLD | {"rules": "orca", "enable_chunked_prefill": False, "max_num_seqs": 128},
+    ),
+    "vllm-v0": _Engine(
+        SchedulerConfig,
+        {},
+        preset=_OLD
+        | {
+            "rules": "vllm-v0",
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": 4096,
+            "watermark_fraction": 0.01,
+        },
+    ),
+}
+ENGINE_NAMES: Final = tuple(_ENGINES)
+_WORDS: Final[dict[Any, str]] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    type(None): "nothing",
+}
+
+
+def default_block_size(engine: str) -> int:
+    """How many tokens has a block of this engine's KV cache, if nobody says?"""
+    name = _ENGINES[engine].own_names.get("block_size", "block_size")
+    default = next(
+        (field.default for field in fields(_ENGINES[engine].config) if field.name == name), 1
+    )
+    return default if isinstance(default, int) else 1
+
+
+def check_knob(engine: str, name: str, *, where: str) -> None:
+    """Nothing, if this engine has a knob of that name.
+
+    Raises
+    ------
+    SpecError
+        It has not; the message says which it has.
+    """
+    known = [field.name for field in fields(_ENGINES[engine].config)]
+    if name not in known:
+        raise SpecError(f"{engine} has no {name}", where=where, allowed=", ".join(known))
+
+
+def engine_config(
+    engine: str,
+    shared: Mapping[str, int],
+    own: Mapping[str, str],
+    *,
+    where: str,
+    origins: Mapping[str, str] | None = None,
+) -> EngineConfig:
+    """The configuration of ``engine`` with these knobs; what is not said is the engine's default.
+
+    ``shared`` has vLLM's names (num_blocks, max_model_len, max_num_seqs, max_num_batched_tokens,
+    block_size); those that the engine does not have are refused. ``own`` has the engine's names and
+    their values as text, several with commas between, and wins. Errors name the place that a value
+    came from: ``origins`` of a shared knob, ``where`` of all others.
+
+    Raises
+    ------
+    SpecError
+        A name that this engine does not have, or a value that it does not take; the message says
+        which it has.
+
+    Example
+    -------
+    >>> config = engine_config("vllm", {"num_blocks": 1000, "max_model_len": 4096}, {"watermark_fraction": "0.01"}, where="--set")
+    >>> config.n_kv_blocks
+    999
+    """
+    kind = _ENGINES[engine]
+    if kind.counts_tokens and "num_blocks" in shared:
+        block_size = shared.get("block_size", default_block_size(engine))
+        shared = {**shared, "num_blocks": shared["num_blocks"] * block_size}
+    known = {field.name: field for field in fields(kind.config)}
+    values: dict[str, object] = dict(kind.preset)
+    places = {
+        kind.own_names.get(name, name): place
+        for name, place in (origins or {}).items()
+        if name in shared
+    }
+    places |= dict.fromkeys(own, where)
+    for name, value in (
+        *((kind.own_names.get(name, name), value) for name, value in shared.items()),
+        *own.items(),
+    ):
+        check_knob(engine, name, where=places.get(name, where))
+        is_several = isinstance(value, str) and (
+            "," in value or get_origin(known[name].type) is tuple
+        )
+        values[name] = str(value).split(",") if is_several else value
+    lacking = [
+        name for name, field in known.items() if field.default is MISSING and name not in values
+    ]
+    if lacking:
+        raise SpecError(
+            f"{engine} needs {', '.join(lacking)}", where=where, allowed=", ".join(known)
+        )
+    converted = _converted(engine, values, own, where=where, places=places)
+    for name in known:
+        value = getattr(converted, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int | float):
+                check_number(number, name, where=places.get(name, where))
+    return converted
+
+
+def _converted(
+    engine: str,
+    values: Mapping[str, object],
+    own: Mapping[str, str],
+    *,
+    where: str,
+    places: Mapping[str, str],
+) -> EngineConfig:
+    """The configuration with these values; what it refuses is said with the place that it came from."""
+    kind = _ENGINES[engine]
+    known = {field.name: field for field in fields(kind.config)}
+    try:
+        return msgspec.convert(values, type=kind.config, strict=False)
+    except SpecError as problem:
+        name = problem.what.partition(" = ")[0]
+        place = (
+            places.get(name, where)
+            if name in values and name not in kind.preset
+            else f"the default of {engine}"
+        )
+        raise SpecError(
+            problem.what, where=place, allowed=problem.allowed, try_=problem.try_
+        ) from problem
+    except msgspec.ValidationError as problem:
+        refused = [name for name in values if re.search(rf"\$\.{name}\b", str(problem))]
+        if not refused:
+            raise SpecError(
+                f"{engine}: {problem}", where=where, allowed=", ".join(known)
+            ) from problem
+        name = refused[0]
+        text = f"{engine}: {name} = {own.get(name, values[name])}"
+        raise SpecError(
+            text, where=places.get(name, where), allowed=_allowed(known[name])
+        ) from problem
+
+
+def _allowed(knob: Field[Any]) -> str:
+    """What does a knob take, in words?"""
+    kind: Any = knob.type
+    if get_origin(kind) is tuple:
+        return "whole numbers with commas between"
+    kinds: tuple[Any, ...] = (
+        get_args(kind) if get_args(kind) and get_origin(kind) is not Literal else (kind,)
+    )
+    other = "several with commas between"
+    return " or ".join(
+        ", ".join(get_args(one)) if get_origin(one) is Literal else _WORDS.get(one, other)
+        for one in kinds
+    )

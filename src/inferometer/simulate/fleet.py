@@ -1,12 +1,336 @@
-"""Which servers are simulated: equal replicas behind a router, and what stands before them?"""
+"""Which servers are simulated: replicas behind a router, pools for prompts and answers, a gate?
+
+**Routers.** Each rule is that of a router in use, or of the theory of load balancing; what a router knows is
+what it has sent, what of that has ended, and (prefix-affine) the prompts that it sent where. It
+learns of an end at once and asks no engine, but for vLLM's own two.
+
+``random``
+    A replica drawn evenly: the standard that others are better than.
+``round-robin``
+    One after the other.
+``least-loaded``
+    The fewest requests in flight, waiting or running; of equals the next behind the last one
+    chosen. *Join the shortest queue* (Winston, J. Appl. Prob. 14, 1977); ``least_conn`` of nginx.
+``power-of-two``
+    Of two different replicas drawn evenly the one with fewer requests in flight, of equals the
+    first (Mitzenmacher, IEEE Trans. Parallel Distrib. Syst. 12(10), 2001).
+``prefix-affine``
+    Where its longest known prefix went, if that is a large enough part of the prompt; else where
+    the fewest different blocks have been sent. While the load is uneven: as least-loaded. The rule
+    and its three constants are those of ``cache_aware`` of SGLang's router
+    (``sgl-router/src/policies/cache_aware.rs``). Here a prefix is known in whole KV blocks of
+    prompts and is never forgotten.
+``class-aware``
+    Each class of requests has replicas of its own, the least loaded of which gets it.
+``vllm``
+    The front end of vLLM's data parallelism (``DPLBAsyncMPClient``,
+    ``vllm/v1/engine/core_client.py`` of 0.32.0): the most of what is in flight and what was last
+    reported to wait and to run, and where somebody waits 6 times as many for each part of the KV
+    cache that is in use beyond a half; of equals the first from a place that goes on by one with
+    each request. Engines report their counts as their steps begin; the coordinator passes them on
+    at most every ``report_interval_s``, and meanwhile the front end counts as waiting what it
+    sends.
+``vllm-0.19``
+    The same before: 4 times those that wait and those that run, by report; of equals the first
+    (0.10 to 0.26, read in 0.10.2). A report makes it forget what it has sent since the engine's
+    step began.
+
+**Disaggregation.** Engines agree on the course: a prefill replica computes the prompt and one token; its KV cache stays
+there until a decode replica, where blocks must be free for it, has fetched it; there the answer
+goes on. They differ in who gives the client the first token:
+
+``decode``
+    vLLM 0.32.0 (``NixlConnector`` in pull mode behind ``toy_proxy_server.py``): the prefill replica
+    is asked for one token, which the proxy reads and drops; the decode replica computes the
+    prompt's last token again and samples the first token itself. In SGLang
+    (``disaggregation/decode.py``) the first token travels with the KV cache: one decode step
+    sooner.
+``prefill``
+    The client sees the first token when the prefill is done, as in DistServe (Zhong et al., OSDI
+    2024, §3) and Splitwise (Patel et al., ISCA 2024, §4): TTFT is without the transfer, which the
+    second token waits for.
+
+Not modelled: a transfer layer by layer while the prompt is still computed, prompts that the decode
+replica had better compute itself, and vLLM's blocks kept free for prefills under way
+(``_inflight_prefill_reserved_blocks``).
+"""
 
 from dataclasses import dataclass
+from math import inf
+from typing import Final, Literal, TypeAlias, get_args
 
+from inferometer.errors import SpecError
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.simulate.cluster_config import ClusterConfig
-from inferometer.simulate.disaggregation_config import AnswerBeginsAt, DisaggregatedConfig, KvLink
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.gate_config import GateConfig
+from inferometer.simulate.scheduler_config import SchedulerConfig
+
+Router: TypeAlias = Literal[
+    "random",
+    "round-robin",
+    "least-loaded",
+    "power-of-two",
+    "prefix-affine",
+    "class-aware",
+    "vllm",
+    "vllm-0.19",
+]
+ROUTERS: Final[tuple[Router, ...]] = get_args(Router)
+
+_WHERE: Final = "the cluster"
+_MAX_INTERVAL_S: Final = 3600.0
+AnswerBeginsAt: TypeAlias = Literal["decode", "prefill"]
+LinkShape: TypeAlias = Literal["ports", "shared"]
+BEGINNINGS: Final[tuple[AnswerBeginsAt, ...]] = get_args(AnswerBeginsAt)
+LINK_SHAPES: Final[tuple[LinkShape, ...]] = get_args(LinkShape)
+
+_WHERE_POOLS: Final = "the disaggregated cluster"
+_PS_PER_S: Final = 10**12
+_MAX_BLOCK_PS: Final = 2**40
+"""A block that takes longer than a second is no link; products with it stay whole 64-bit
+numbers."""
+_MAX_LATENCY_NS: Final = 2**50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """``n_replicas`` times this engine behind this router.
+
+    ``class_replicas`` names the replicas of each class for ``class-aware``; without it the classes
+    share the replicas evenly, each with its own as far as there are enough. The thresholds are
+    those of ``prefix-affine``.
+    """
+
+    engine: EngineConfig
+    n_replicas: int = 1
+    in_lockstep: bool = False
+    """Do all begin and end each step together, as replicas that share experts do (vLLM's
+    --enable-expert-parallel)?"""
+    router: Router = "round-robin"
+    seed: int = 0
+    """Of what ``random`` and ``power-of-two`` draw."""
+    class_replicas: tuple[tuple[int, ...], ...] = ()
+    cache_threshold_fraction: float = 0.3
+    """A known prefix counts where it is more than this part of the prompt."""
+    balance_abs_threshold: int = 64
+    """The load is uneven where the most and the least requests in flight differ by more than
+    this, …"""
+    balance_rel_threshold_ratio: float = 1.5
+    """… and the most are more than so many times the least."""
+    report_interval_s: float = 0.1
+    """``vllm``: how often does the front end hear of its engines
+    (``DPCoordinatorProc.stats_update_interval_ms``)?"""
+
+    def __post_init__(self) -> None:
+        if self.n_replicas < 1:
+            raise SpecError(f"n_replicas = {self.n_replicas}", where=_WHERE, allowed="1 or more")
+        if not 0 <= self.report_interval_s <= _MAX_INTERVAL_S:
+            raise SpecError(
+                f"report_interval_s = {self.report_interval_s}",
+                where=_WHERE,
+                allowed="0 or more, up to an hour",
+            )
+        if self.router not in ROUTERS:
+            raise SpecError(f"router = {self.router!r}", where=_WHERE, allowed=", ".join(ROUTERS))
+        if self.router == "prefix-affine" and not self.engine.enable_prefix_caching:
+            raise SpecError(
+                f"a prefix-affine router before {self.engine.engine} without a prefix cache",
+                where=_WHERE,
+                allowed="engines that cache prefixes",
+                try_="least-loaded",
+            )
+        if self.in_lockstep:
+            _check_lockstep(self.engine)
+        strangers = [
+            replica
+            for replicas in self.class_replicas
+            for replica in replicas
+            if not 0 <= replica < self.n_replicas
+        ]
+        if strangers or not all(self.class_replicas):
+            raise SpecError(
+                f"class_replicas = {self.class_replicas}",
+                where=_WHERE,
+                allowed=f"for each class some of 0 to {self.n_replicas - 1}",
+            )
+
+    @property
+    def report_interval_ns(self) -> int:
+        """The interval on the simulator's clock."""
+        return round(self.report_interval_s * 1e9)
+
+
+def _check_lockstep(engine: EngineConfig) -> None:
+    if not isinstance(engine, SchedulerConfig) or engine.rules != "vllm" or engine.is_contiguous:
+        raise SpecError(
+            f"replicas of {engine.engine} in lockstep",
+            where=_WHERE,
+            allowed="vLLM's rules, with a paged KV cache",
+        )
+    if engine.pipeline_parallel_size > 1:
+        raise SpecError(
+            f"{engine.pipeline_parallel_size} pipeline stages in lockstep",
+            where=_WHERE,
+            allowed="pipeline_parallel_size = 1",
+        )
+
+
+def replicas_of_classes(config: ClusterConfig, n_classes: int) -> tuple[tuple[int, ...], ...]:
+    """Which replicas serve each class?
+
+    Raises
+    ------
+    SpecError
+        The requests have more classes than the configuration.
+
+    Example
+    -------
+    >>> from inferometer.simulate.scheduler_config import SchedulerConfig
+    >>> engine = SchedulerConfig(num_blocks=100, max_model_len=64)
+    >>> replicas_of_classes(ClusterConfig(engine=engine, n_replicas=5, router="class-aware"), 2)
+    ((0, 2, 4), (1, 3))
+    """
+    if not config.class_replicas:
+        n_groups = min(n_classes, config.n_replicas)
+        return tuple(
+            tuple(range(i_class % n_groups, config.n_replicas, n_groups))
+            for i_class in range(n_classes)
+        )
+    if n_classes > len(config.class_replicas):
+        raise SpecError(
+            f"{n_classes} classes of requests",
+            where=_WHERE,
+            allowed=f"{len(config.class_replicas)}, as class_replicas has",
+        )
+    return config.class_replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvLink:
+    """The way of KV blocks from prefill to decode replicas.
+
+    ``ports``: each replica has one port of this speed on a network that is never the bottleneck; a
+    transfer takes the sender's and the receiver's port, whole, first asked first served.
+    ``shared``: all transfers take one link, one after the other.
+    """
+
+    block_bytes: int
+    """Of one KV block, on all devices of a replica together."""
+    bytes_per_s: float = inf
+    latency_s: float = 0.0
+    """From the last byte sent to the receiver's going on, whatever else travels."""
+    shape: LinkShape = "ports"
+
+    def __post_init__(self) -> None:
+        if self.shape not in LINK_SHAPES:
+            raise SpecError(
+                f"shape = {self.shape!r}", where=_WHERE_POOLS, allowed=", ".join(LINK_SHAPES)
+            )
+        if self.block_bytes < 1:
+            raise SpecError(
+                f"block_bytes = {self.block_bytes}", where=_WHERE_POOLS, allowed="1 or more"
+            )
+        if not self.bytes_per_s > 0 or self.block_ps > _MAX_BLOCK_PS:
+            raise SpecError(
+                f"bytes_per_s = {self.bytes_per_s}",
+                where=_WHERE_POOLS,
+                allowed="a block within a second; inf: no time at all",
+            )
+        if not 0 <= self.latency_s * 1e9 <= _MAX_LATENCY_NS:
+            raise SpecError(
+                f"latency_s = {self.latency_s}", where=_WHERE_POOLS, allowed="0 or more, up to days"
+            )
+
+    @property
+    def block_ps(self) -> int:
+        """How many picoseconds does a block take?"""
+        return round(self.block_bytes / self.bytes_per_s * _PS_PER_S)
+
+    @property
+    def latency_ns(self) -> int:
+        """The latency on the simulator's clock."""
+        return round(self.latency_s * 1e9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisaggregatedConfig:
+    """Prefill replicas behind their router, decode replicas behind theirs, and the link between them."""
+
+    prefill: ClusterConfig
+    decode: ClusterConfig
+    link: KvLink
+    answer_begins_at: AnswerBeginsAt = "decode"
+
+    def __post_init__(self) -> None:
+        if self.answer_begins_at not in BEGINNINGS:
+            raise SpecError(
+                f"answer_begins_at = {self.answer_begins_at!r}",
+                where=_WHERE_POOLS,
+                allowed=", ".join(BEGINNINGS),
+            )
+        if self.prefill.in_lockstep or self.decode.in_lockstep:
+            raise SpecError(
+                "a pool in lockstep",
+                where=_WHERE_POOLS,
+                allowed="pools whose replicas step each by itself",
+            )
+        for engine in self.engines:
+            if engine.policy == "srpt":
+                raise SpecError(
+                    "a pool with the policy srpt", where=_WHERE_POOLS, allowed="fcfs, priority"
+                )
+            if engine.rules != "vllm" or engine.is_contiguous:
+                raise SpecError(
+                    f"a pool with the rules of {engine.engine}",
+                    where=_WHERE_POOLS,
+                    allowed="vLLM's, with a paged KV cache",
+                )
+        if self.engines[0].preemption_mode == "swap":
+            raise SpecError(
+                "prefill replicas that swap",
+                where=_WHERE_POOLS,
+                allowed="preemption_mode = recompute there",
+            )
+        for name in ("block_size", "max_model_len"):
+            first, second = (getattr(engine, name) for engine in self.engines)
+            if first != second:
+                raise SpecError(
+                    f"{name} = {first} for prefill, {second} for decode",
+                    where=_WHERE_POOLS,
+                    allowed="the same for both",
+                )
+
+    @property
+    def engines(self) -> tuple[SchedulerConfig, SchedulerConfig]:
+        """The engines of both pools.
+
+        Raises
+        ------
+        SpecError
+            One is not vLLM's.
+        """
+        prefill, decode = self.prefill.engine, self.decode.engine
+        if not isinstance(prefill, SchedulerConfig) or not isinstance(decode, SchedulerConfig):
+            raise SpecError(
+                f"pools of {prefill.engine} and {decode.engine}",
+                where=_WHERE_POOLS,
+                allowed="vLLM's rules",
+                try_="--policy vllm",
+            )
+        return prefill, decode
+
+    @property
+    def seats(self) -> tuple[int, ...]:
+        """How many requests may run at once on each replica?"""
+        prefill, decode = self.engines
+        return (prefill.max_num_active,) * self.prefill.n_replicas + (
+            decode.max_num_active,
+        ) * self.decode.n_replicas
+
+    @property
+    def n_replicas(self) -> int:
+        """How many replicas are there? Those that prefill come first."""
+        return self.prefill.n_replicas + self.decode.n_replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,17 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.records.columns import I32
-from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import Demand, demand
-from inferometer.simulate.fleet import Fleet
-from inferometer.simulate.gate_columns import gate_columns
+from inferometer.simulate.fleet import ClusterConfig, Fleet
 from inferometer.simulate.gate_config import NOTHING, GateConfig, cut_answers
 from inferometer.simulate.kernel.front import Front, new_front, new_split_front
-from inferometer.simulate.kernel.gate_state import GateState
-from inferometer.simulate.kernel.routing import RouterState
+from inferometer.simulate.kernel.gate_state import GateState, gate_columns
+from inferometer.simulate.kernel.routing import RouterState, router_draws
 from inferometer.simulate.kernel.state import Request
 from inferometer.simulate.outcome import FAR_NS
-from inferometer.simulate.router_draws import router_draws
 
 Array = TypeVar("Array", bound=NDArray[Any])
 _DRAWING = frozenset({"random", "power-of-two"})

@@ -1,7 +1,7 @@
-"""What comes out of a simulation, and how may it end?
+"""What comes out of a simulation, how may it end, and where is a request in its life?
 
-Both simulators fill the same tables, so that one test compares them cell by cell. Letters of
-shapes: N requests, S steps.
+Both simulators fill the same tables, so that one test compares them cell by cell. States of
+requests have vLLM's names. Letters of shapes: N requests, S steps.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.records.columns import F64, I8, I32, I64, Bools
 from inferometer.records.types import (
@@ -21,10 +22,42 @@ from inferometer.records.types import (
     VisitTable,
 )
 from inferometer.simulate.demand import Demand
-from inferometer.simulate.status import Status
 
 FAR_NS: Final = 2**62
 """Later than anything."""
+
+
+class Status(IntEnum):
+    """Where is a request in its life?"""
+
+    UNSEEN = 0
+    WAITING = 1
+    RUNNING = 2
+    PREEMPTED = 3
+    STOPPED = 4
+    LENGTH = 5
+    ABORTED = 6
+    REJECTED = 7
+    PREFILLED = 8
+    """Done where it was, to go on at a decode replica."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Will nothing happen to it any more?"""
+        return self >= Status.STOPPED
+
+
+class Stage(IntEnum):
+    """Where is the KV cache of a request whose prompt another replica computes?"""
+
+    ABSENT = 0
+    FOR_ROOM = 1
+    """It waits where it was computed, until there are blocks for it."""
+    MOVING = 2
+    RECEIVED = 3
+    """It is there, and the request waits for a seat."""
+    OVER = 4
+    """The request has gone on, or away."""
 
 
 class Outcome(IntEnum):
@@ -359,3 +392,83 @@ def _step_table(logs: Sequence[StepLog]) -> StepTable:
 
 def _column(logs: Sequence[StepLog], name: str) -> I64:
     return np.concatenate([getattr(log, name)[: log.n_filled[0]] for log in logs])
+
+
+class HandoverFacts(NamedTuple):
+    """What became of N requests between two replicas, in the workload's order.
+
+    Of those that stayed where they were ``stage`` alone.
+    """
+
+    stage: I64
+    """A ``Stage``."""
+    source: I64
+    replica: I64
+    """Where it was last; -1 where none got it."""
+    num_moved_blocks: I64
+    arrived_ns: I64
+    """At the source."""
+    prefilled_ns: I64
+    asked_ns: I64
+    begun_ns: I64
+    """May lie behind the end of the simulation, as the next."""
+    received_ns: I64
+
+
+def with_handovers(simulation: Simulation, facts: HandoverFacts) -> Simulation:
+    """The same, with what is known of the KV caches that travelled, and two visits of each request whose cache arrived.
+
+    The time between these visits is that of the transfer, what it waited for included.
+    """
+    return simulation._replace(
+        visits=_visits(simulation, facts), transfers=_transfers(simulation, facts)
+    )
+
+
+def _transfers(simulation: Simulation, facts: HandoverFacts) -> TransferTable:
+    rows = np.flatnonzero(facts.stage != Stage.ABSENT)
+    is_asked = facts.asked_ns[rows] != ABSENT
+    return TransferTable(
+        request_index=rows.astype(np.int32),
+        source=facts.source[rows].astype(np.int32),
+        replica=facts.replica[rows].astype(np.int32),
+        n_blocks=np.where(is_asked, facts.num_moved_blocks[rows], ABSENT),
+        prefilled_ns=facts.prefilled_ns[rows],
+        asked_ns=facts.asked_ns[rows],
+        begun_ns=_until(facts.begun_ns[rows], simulation.end_ns),
+        received_ns=_until(facts.received_ns[rows], simulation.end_ns),
+    )
+
+
+def _visits(simulation: Simulation, facts: HandoverFacts) -> VisitTable | None:
+    once = simulation.visits
+    if once is None:
+        return None
+    handed = facts.stage[once.request_index] != Stage.ABSENT
+    received_ns = _until(facts.received_ns[once.request_index], simulation.end_ns)
+    again = np.flatnonzero(handed & (received_ns != ABSENT))
+    index = once.request_index
+    visits = VisitTable(
+        request_index=_both(index, index, again),
+        replica=_both(
+            np.where(handed, facts.source[index], once.replica).astype(np.int32),
+            once.replica,
+            again,
+        ),
+        arrived_ns=_both(
+            np.where(handed, facts.arrived_ns[index], once.arrived_ns), received_ns, again
+        ),
+        left_ns=_both(
+            np.where(handed, facts.prefilled_ns[index], once.left_ns), once.left_ns, again
+        ),
+    )
+    order = np.argsort(visits.request_index, kind="stable")
+    return VisitTable._make(column[order] for column in visits)
+
+
+def _both(first: NDArray[Any], second: NDArray[Any], again: NDArray[np.intp]) -> NDArray[Any]:
+    return np.concatenate([first, second[again]])
+
+
+def _until(instants_ns: I64, end_ns: int) -> I64:
+    return np.where(instants_ns > end_ns, ABSENT, instants_ns)

@@ -2,8 +2,9 @@
 
 ``run`` takes any fleet and a workload's plan, and times requests as their clients do: the scheduler
 sees each one later by the time of the server's front end. The other functions take requests as they
-come to the scheduler (``Demand``). All run on the compiled loops (``kernel/loop.py``); the same
-inputs give the same outputs, to the nanosecond.
+come to the scheduler (``Demand``). All run on the compiled loops (``kernel/loop.py``), which
+allocate nothing and write into one log after the other; the same inputs give the same outputs, to
+the nanosecond.
 """
 
 from collections.abc import Callable
@@ -15,25 +16,83 @@ from inferometer.inputs.workload.plan import NONE, RequestPlan, block_contents
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.columns import I64
 from inferometer.records.types import ABSENT
-from inferometer.simulate import notices, pointers
-from inferometer.simulate.cluster_config import ClusterConfig
+from inferometer.simulate import hooks, pointers
 from inferometer.simulate.demand import Demand, contents_checked, demand
-from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 from inferometer.simulate.engine_config import EngineConfig
-from inferometer.simulate.fleet import Fleet
+from inferometer.simulate.fleet import ClusterConfig, DisaggregatedConfig, Fleet
 from inferometer.simulate.gate_config import GateConfig, cut_answers
-from inferometer.simulate.handover_outcome import HandoverFacts, with_handovers
-from inferometer.simulate.kernel import front as kernel_front, logs, loop, replicas
+from inferometer.simulate.kernel import front as kernel_front, loop
 from inferometer.simulate.kernel.config import Kind
 from inferometer.simulate.kernel.state import State, new_state
 from inferometer.simulate.outcome import (
     FAR_NS,
+    HandoverFacts,
     Outcome,
+    PartLog,
+    RequestFacts,
     Simulation,
+    StepLog,
+    new_log,
+    new_part_log,
     seats_numbered_through,
     simulation,
+    with_handovers,
 )
 from inferometer.units import NS_PER_S
+
+_ROWS: Final = 1 << 16
+"""Of the first log; each further one has twice as many, up to 16 times."""
+_PART_ROWS: Final = 1 << 18
+
+
+class Wanted(NamedTuple):
+    """What is to be kept, and how many rows may come at one instant."""
+
+    steps: bool
+    parts: bool
+    n_rows_at_once: int
+    n_parts_at_once: int
+    holes: bool
+    swaps: bool
+
+
+class Logged(NamedTuple):
+    """How the run ended, and the logs that were asked for."""
+
+    outcome: Outcome
+    steps: list[StepLog] | None
+    parts: list[PartLog] | None
+
+
+def run_logged(
+    run: Callable[..., int], tables: tuple[object, ...], wanted: Wanted, *, until_ns: int
+) -> Logged:
+    """Call the loop on handles of these tables, with new logs, until it has come to an end.
+
+    Before each log it may be given up: see ``simulate.cancelling``.
+    """
+    n_part_rows = max(_PART_ROWS, wanted.n_parts_at_once) if wanted.parts else 0
+    keeps_steps = wanted.steps or wanted.parts
+    logs, part_logs, outcome = list[StepLog](), list[PartLog](), Outcome.LOG_FULL
+    while outcome is Outcome.LOG_FULL:
+        if keeps_steps or not logs:
+            n_rows = max(_ROWS << min(len(logs), 4), wanted.n_rows_at_once)
+            logs.append(new_log(n_rows, has_holes=wanted.holes, has_swaps=wanted.swaps))
+            part_logs.append(new_part_log(n_part_rows))
+        hooks.check_poll()
+        logs[-1].n_filled[0] = 0
+        outcome = Outcome(
+            run(*tables, pointers.pointed(logs[-1]), pointers.pointed(part_logs[-1]), until_ns)
+        )
+    return Logged(outcome, logs if keeps_steps else None, part_logs if wanted.parts else None)
+
+
+def facts_of(state: State) -> RequestFacts:
+    """What became of the requests of a simulation that is over?"""
+    columns = {"arrival_ns": "sent_ns", "arrived_ns": "arrival_ns"}
+    return RequestFacts(
+        **{name: state.requests[columns.get(name, name)].copy() for name in RequestFacts._fields}
+    )
 
 
 class PoolCosts(NamedTuple):
@@ -192,7 +251,7 @@ def _simulated_cluster(
 ) -> Simulation:
     engine, n_replicas = cluster.engine, cluster.n_replicas
     requests = contents_checked(requests if gate is None else cut_answers(requests, gate), engine)
-    states = replicas.new_states(requests, engine, n_replicas)
+    states = kernel_front.new_states(requests, engine, n_replicas)
     if gate is not None:
         states = kernel_front.behind_gate(states, gate)
     front = kernel_front.new_front(requests, cluster, gate, cost)
@@ -203,7 +262,7 @@ def _simulated_cluster(
             is_lockstep=cluster.in_lockstep,
         ),
         states,
-        (replicas.pointed_states(states), pointers.pointed(front), pointers.pointed(cost)),
+        (kernel_front.pointed_states(states), pointers.pointed(front), pointers.pointed(cost)),
         n_replicas * engine.depth,
         n_replicas * engine.max_num_active,
     )
@@ -220,7 +279,7 @@ def _simulated_pools(
     recording: _Recording,
 ) -> Simulation:
     requests = contents_of_pools(requests if gate is None else cut_answers(requests, gate), config)
-    states = replicas.new_pools(requests, config)
+    states = kernel_front.new_pools(requests, config)
     if gate is not None:
         states = kernel_front.behind_gate(states, gate)
     front = kernel_front.new_split_front(requests, config, gate, costs.decode)
@@ -228,7 +287,11 @@ def _simulated_pools(
     prepared = _Prepared(
         loop.cluster_loop_of(Kind.VLLM, has_gate=gate is not None, is_split=True),
         states,
-        (replicas.pointed_states(states), pointers.pointed(front), pointers.pointed(costs.prefill)),
+        (
+            kernel_front.pointed_states(states),
+            pointers.pointed(front),
+            pointers.pointed(costs.prefill),
+        ),
         config.n_replicas * max(engine.depth for engine in config.engines),
         config.n_replicas * n_seats,
     )
@@ -246,7 +309,7 @@ def _outcome_of(
 ) -> Simulation:
     """Run the loop to its end, and make the tables of what it has written."""
     until_ns, state = recording.until_ns, prepared.state
-    wanted = logs.Wanted(
+    wanted = Wanted(
         recording.steps,
         recording.parts,
         prepared.n_batches,
@@ -255,14 +318,12 @@ def _outcome_of(
         swaps=bool(state.config["n_host_blocks"].any()),
     )
     limit_ns = FAR_NS if until_ns is None else until_ns
-    notices.tell_of_compiling(prepared.loop)
-    outcome, steps, parts = logs.run_logged(
-        prepared.loop, prepared.tables, wanted, until_ns=limit_ns
-    )
+    hooks.tell_of_compiling(prepared.loop)
+    outcome, steps, parts = run_logged(prepared.loop, prepared.tables, wanted, until_ns=limit_ns)
     is_cut = outcome is Outcome.HORIZON and until_ns is not None
     return simulation(
         requests,
-        logs.facts_of(state),
+        facts_of(state),
         steps,
         parts,
         outcome=outcome,

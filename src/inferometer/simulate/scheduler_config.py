@@ -7,14 +7,22 @@ with priorities, a request that is preempted for lack of its own blocks ends the
 alone, not for those behind it; drafts of EAGLE recompute no cached block
 (``num_hash_lookahead_tokens``); ``prefill_schedule_interval`` holds prompts back without data
 parallelism too (1, the default, never does).
+
+How many drafted tokens the model accepts is drawn once for each token that may come, the same in
+every simulation: what is drawn depends on the request and on the place of the token in its answer
+alone, not on the time, the batch or the number of drafts. Two what-ifs so see the same luck, and
+what differs between them is what was changed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
-from inferometer.simulate.acceptance import N_DRAWS
+from inferometer.records.columns import I64
 
+N_DRAWS: Final = 2**32
+"""A draw is a whole number below this, all equally likely."""
 Policy: TypeAlias = Literal["fcfs", "priority", "srpt"]
 KvAllocation: TypeAlias = Literal["paged", "contiguous"]
 Rules: TypeAlias = Literal["vllm", "sarathi", "orca", "vllm-v0"]
@@ -30,6 +38,35 @@ _ENGINES: Final[dict[Rules, str]] = {
 _MOST_DRAFTS: Final = 10_000
 _PS_PER_S: Final = 10**12
 _WHERE: Final = "the scheduler's configuration"
+
+
+def n_accepted(
+    acceptance: Sequence[int] | I64, request_index: int, n_outputs: int, n_drafts: int
+) -> int:
+    """How many of these drafts are accepted, in order, by a request that has so many tokens of its answer?
+
+    ``acceptance`` has for each place below which number the draw must lie. The draw is a mixer of
+    32 bits (multiplications by odd numbers and shifts, each of them invertible), twice; its
+    products stay below 2^63, where plain and compiled integers agree.
+
+    Example
+    -------
+    >>> n_accepted([N_DRAWS, N_DRAWS, 0], request_index=5, n_outputs=10, n_drafts=3)
+    2
+    """
+    for place in range(n_drafts):
+        draw = (request_index * 2 + 1) & 0xFFFFFFFF
+        for turn in range(2):
+            draw ^= draw >> 16
+            draw = (draw * 0x21F0AAAD) & 0xFFFFFFFF
+            draw ^= draw >> 15
+            draw = (draw * 0x735A2D97) & 0xFFFFFFFF
+            draw ^= draw >> 15
+            if turn == 0:
+                draw ^= (n_outputs + place) & 0xFFFFFFFF
+        if draw >= acceptance[place]:
+            return place
+    return n_drafts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from inferometer.records.types import PartKind
 from inferometer.simulate.batch_config import BatchConfig
-from inferometer.simulate.outcome import FAR_NS
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import FAR_NS, Status
 from reference.batch import Batch, Delivery, Scheduled, Seats
 from reference.request import Request
 

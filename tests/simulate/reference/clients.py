@@ -10,8 +10,7 @@ import numpy as np
 from inferometer.records.columns import I64
 from inferometer.records.types import ABSENT
 from inferometer.simulate.demand import Demand
-from inferometer.simulate.outcome import FAR_NS, RequestFacts
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import FAR_NS, RequestFacts, Status
 from reference.request import Request
 
 

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from inferometer.records.types import ABSENT
-from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import Demand
+from inferometer.simulate.fleet import ClusterConfig
 from inferometer.simulate.gate_config import NOTHING, GateConfig
-from inferometer.simulate.outcome import FAR_NS, Outcome
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import FAR_NS, Outcome, Status
 from reference.clients import Clients
 from reference.gate import Gate
 from reference.replica import Replica

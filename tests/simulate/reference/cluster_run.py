@@ -6,8 +6,8 @@ The plain simulator, to hold the compiled one to.
 import numpy as np
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import Demand, contents_checked
+from inferometer.simulate.fleet import ClusterConfig
 from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.outcome import (
     FAR_NS,

@@ -6,9 +6,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from inferometer.simulate.disaggregation_config import DisaggregatedConfig
-from inferometer.simulate.outcome import FAR_NS, Outcome
-from inferometer.simulate.status import Stage
+from inferometer.simulate.fleet import DisaggregatedConfig
+from inferometer.simulate.outcome import FAR_NS, Outcome, Stage
 from reference.clients import Clients
 from reference.cluster import Cluster, Entry
 from reference.handover import DecodeScheduler, PrefillScheduler, Transfers

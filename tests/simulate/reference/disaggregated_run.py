@@ -5,19 +5,20 @@ The plain simulator, to hold the compiled one to.
 
 import numpy as np
 
-from inferometer.simulate import handover_outcome
 from inferometer.simulate.demand import Demand
-from inferometer.simulate.disaggregation_config import DisaggregatedConfig
+from inferometer.simulate.fleet import DisaggregatedConfig
 from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.outcome import (
     FAR_NS,
+    HandoverFacts,
     Outcome,
     Simulation,
+    Stage,
     seats_numbered_through,
     simulation,
+    with_handovers,
 )
 from inferometer.simulate.run import PoolCosts, contents_of_pools
-from inferometer.simulate.status import Stage
 from reference import (
     cluster as reference_cluster,
     log as reference_log,
@@ -61,7 +62,7 @@ def simulate_disaggregated_plainly(
     numbered = seats_numbered_through(
         found, max(engine.max_num_active for engine in config.engines)
     )
-    made = handover_outcome.with_handovers(numbered, _facts(clients, pools.transfers))
+    made = with_handovers(numbered, _facts(clients, pools.transfers))
     if gate is None or entry is None:
         return made
     return made._replace(
@@ -99,11 +100,11 @@ def _pools(
     return Pools(prefilling, decoding, replicas, transfers, routers)
 
 
-def _facts(clients: Clients, transfers: Transfers) -> handover_outcome.HandoverFacts:
+def _facts(clients: Clients, transfers: Transfers) -> HandoverFacts:
     rows = [
         _row(request, clients.replica[request.index], transfers) for request in clients.requests
     ]
-    return handover_outcome.HandoverFacts._make(np.array(rows, np.int64).T)
+    return HandoverFacts._make(np.array(rows, np.int64).T)
 
 
 def _row(request: Request, replica: int, transfers: Transfers) -> tuple[int, ...]:

@@ -3,8 +3,7 @@
 ``kernel/one_replica.py`` tells the order.
 """
 
-from inferometer.simulate.outcome import FAR_NS, Outcome
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import FAR_NS, Outcome, Status
 from reference.clients import Clients
 from reference.replica import Replica
 from reference.request import Request

@@ -8,8 +8,8 @@ from fractions import Fraction
 from itertools import chain
 
 from inferometer.simulate.demand import Demand
-from inferometer.simulate.gate_columns import gate_columns, goes_by_deadline
 from inferometer.simulate.gate_config import NOTHING, GateConfig, Reason, rules_by_index
+from inferometer.simulate.kernel.gate_state import gate_columns, goes_by_deadline
 from inferometer.simulate.outcome import FAR_NS
 from reference.gate_tenants import Tenant
 

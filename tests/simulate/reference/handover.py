@@ -9,8 +9,8 @@ others, first come, first served. ``kernel/handover.py`` does the same on arrays
 from collections import deque
 
 from inferometer.records.types import ABSENT
+from inferometer.simulate.outcome import Stage, Status
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.simulate.status import Stage, Status
 from reference.batch import Scheduled
 from reference.blocks import KvCache
 from reference.request import Request

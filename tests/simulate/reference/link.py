@@ -5,7 +5,7 @@ In plain Python; ``kernel/link.py`` does the same on arrays.
 
 from heapq import heappop, heappush
 
-from inferometer.simulate.disaggregation_config import KvLink
+from inferometer.simulate.fleet import KvLink
 from inferometer.simulate.outcome import FAR_NS
 from reference.handover import Transfer
 from reference.request import Request

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.types import ABSENT
 from inferometer.simulate import engine_config, scheduler_config
-from inferometer.simulate.outcome import FAR_NS, max_barren_steps
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import FAR_NS, Status, max_barren_steps
 from reference import log as reference_log, price, router, step_statistics
 from reference.batch import Batch
 from reference.clients import Clients

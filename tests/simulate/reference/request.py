@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import Status
 
 
 class Request:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from inferometer.simulate.cluster_config import ClusterConfig, replicas_of_classes
 from inferometer.simulate.demand import Demand
-from inferometer.simulate.router_draws import router_draws
+from inferometer.simulate.fleet import ClusterConfig, replicas_of_classes
+from inferometer.simulate.kernel.routing import router_draws
 from reference.request import Request
 
 

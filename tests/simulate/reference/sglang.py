@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from inferometer.records.types import PartKind
 from inferometer.simulate.kernel.sglang_admission import Verdict
+from inferometer.simulate.outcome import Status
 from inferometer.simulate.sglang_config import RETRACT_DECODE_STEPS, SglangConfig
-from inferometer.simulate.status import Status
 from reference.batch import Batch, Delivery, Scheduled, Seats, launch
 from reference.request import Request
 from reference.sglang_admission import PrefillAdder, max_new_tokens

@@ -3,9 +3,9 @@
 import numpy as np
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import Demand, contents_checked
 from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.fleet import ClusterConfig
 from inferometer.simulate.gate_config import GateConfig
 from inferometer.simulate.outcome import FAR_NS, Outcome, Simulation, simulation
 from reference.clients import Clients

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from inferometer.records.types import PartKind
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import Status
 from inferometer.simulate.trtllm_config import TrtllmConfig
 from reference.batch import Batch, Delivery, Scheduled, Seats, launch
 from reference.request import Request

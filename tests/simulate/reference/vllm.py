@@ -10,9 +10,8 @@ same on arrays; tests hold both to the real one.
 from bisect import insort
 from collections import deque
 
-from inferometer.simulate.acceptance import n_accepted
-from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import Status
+from inferometer.simulate.scheduler_config import SchedulerConfig, n_accepted
 from reference.batch import Batch, Delivery, Scheduled, Seats, launch
 from reference.blocks import KvCache
 from reference.holes import ContiguousKvCache

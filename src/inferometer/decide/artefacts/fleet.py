@@ -12,8 +12,8 @@ from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.records.types import Caution
-from inferometer.simulate.cluster_config import Router
 from inferometer.simulate.deployment import Pace
+from inferometer.simulate.fleet import Router
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.stats.estimate import Verdict
 

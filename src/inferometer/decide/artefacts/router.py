@@ -12,7 +12,7 @@ from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.kubernetes import in_flight_target, replica_host
 from inferometer.decide.artefacts.packaging import Packaging
 from inferometer.decide.artefacts.pods import Manifest, metadata
-from inferometer.simulate.cluster_config import Router
+from inferometer.simulate.fleet import Router
 
 _BALANCE: Final[dict[Router, str]] = {
     "least-loaded": "leastconn",

@@ -13,9 +13,8 @@ from inferometer.perfmodel.steptime import StepTimeModel, arrays_of
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.columns import F64, I64, Bools
 from inferometer.records.types import RequestStatus, RequestTable, StepTable
-from inferometer.simulate.cluster_config import ClusterConfig, Router
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.fleet import Fleet
+from inferometer.simulate.fleet import ClusterConfig, Fleet, Router
 from inferometer.simulate.outcome import Simulation
 from inferometer.simulate.run import simulate_fleet
 from inferometer.simulate.scheduler_config import SchedulerConfig

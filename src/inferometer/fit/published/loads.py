@@ -20,8 +20,7 @@ from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec,
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit
 from inferometer.records.published import PublishedPointTable
-from inferometer.simulate.engine_config import EngineConfig
-from inferometer.simulate.serving_config import engine_config
+from inferometer.simulate.engine_config import EngineConfig, engine_config
 
 BUDGETS: Final = {"vllm": 8192, "sglang": 16384, "trtllm": 16384}
 _FRAMEWORKS: Final = {"trt": "trtllm"}

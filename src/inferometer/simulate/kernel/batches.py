@@ -8,11 +8,10 @@ that left the queue after it, and ``turn`` says whether its batch is over.
 
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import arrivals, queue, seats
+from inferometer.simulate.kernel import arrivals, queue, slots
 from inferometer.simulate.kernel.config import Config
 from inferometer.simulate.kernel.state import NOTHING, Request, State
-from inferometer.simulate.outcome import FAR_NS
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import FAR_NS, Status
 
 _CONTEXT, _GENERATION, _ENDED = int(PartKind.CONTEXT), int(PartKind.GENERATION), int(PartKind.ENDED)
 _WAITING, _RUNNING, _STOPPED, _LENGTH = (
@@ -116,7 +115,7 @@ def update(state: State, slot: int) -> int:
         n_delivered = _answer_in_order(state, slot)
     if is_over:
         for row in range(batch.n_rows):
-            seats.release(state, state.running[first + row])
+            slots.release(state, state.running[first + row])
         counters.n_running -= batch.n_rows
         counters.n_free += batch.n_reserved_blocks
         batch.n_rows = 0
@@ -259,7 +258,7 @@ def _begin(state: State, slot: int, n_sent: int) -> None:
         )
         request.status = _RUNNING
         request.admitted_ns = counters.now_ns
-        seats.take(state, index)
+        slots.take(state, index)
         state.running[first + row] = index
         if config.is_preserving:
             _append_unanswered(state, index)

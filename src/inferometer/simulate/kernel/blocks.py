@@ -1,13 +1,132 @@
-"""Which KV blocks does which request own, which are free, and which hold a prefix that can be reused? Compiled.
+"""Which KV blocks does each request own, which are free, and which hold a prefix to reuse? Compiled.
 
 The same as ``reference/blocks.py``, on arrays; both mirror
-``vllm/v1/core/{block_pool,kv_cache_manager}.py`` of vLLM 0.32.0.
+``vllm/v1/core/{block_pool,kv_cache_manager}.py`` of vLLM 0.32.0. Where a request's KV cache lies in
+one piece, the same as ``reference.holes.ContiguousKvCache``: ``by_address`` lists who has a piece,
+in order of addresses; a piece begins at the first entry of its slot's row of the block table.
 """
 
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import holes, seats
-from inferometer.simulate.kernel.rows import Rows
+from inferometer.simulate.kernel import slots
+from inferometer.simulate.kernel.config import Config
 from inferometer.simulate.kernel.state import NOTHING, Block, Counters, Request, State
+from inferometer.simulate.outcome import Status, StepLog
+from inferometer.simulate.pointers import Rows
+
+_STOPPED = int(Status.STOPPED)
+
+
+@compiled
+def admit_in_one_piece(state: State, index: int) -> bool:
+    """Seat a request in the first hole that holds all its tokens; False, and nothing changed, where there is none."""
+    config, counters, request = state.config[0], state.counters[0], state.requests[index]
+    n_blocks = _n_needed(config, request)
+    if n_blocks > counters.n_free - (config.watermark_blocks if counters.n_running > 0 else 0):
+        return False
+    place = 0
+    while place <= counters.n_pieces and _gap(state, place) < n_blocks:
+        place += 1
+    if place > counters.n_pieces:
+        return False
+    start = _end_before(state, place)
+    slots.take(state, index)
+    state.block_table[request.seat, 0] = start
+    request.num_blocks = n_blocks
+    for later in range(counters.n_pieces, place, -1):
+        state.by_address[later] = state.by_address[later - 1]
+    state.by_address[place] = index
+    counters.n_pieces += 1
+    counters.n_free -= n_blocks
+    return True
+
+
+@compiled
+def free_piece(state: State, index: int) -> None:
+    """A request leaves a hole, and its seat."""
+    counters, request = state.counters[0], state.requests[index]
+    if request.seat == NOTHING:
+        return
+    n_kept = 0
+    for place in range(counters.n_pieces):
+        if state.by_address[place] != index:
+            state.by_address[n_kept] = state.by_address[place]
+            n_kept += 1
+    counters.n_pieces = n_kept
+    counters.n_free += request.num_blocks
+    request.num_blocks = 0
+    slots.release(state, index)
+
+
+@compiled
+def note_holes(state: State, log: StepLog, row: int) -> None:
+    """Log what is free, and what the largest of those that wait would need."""
+    counters, largest = state.counters[0], 0
+    for place in range(counters.n_pieces + 1):
+        largest = max(largest, _gap(state, place))
+    log.free_blocks[row] = counters.n_free
+    log.largest_hole_blocks[row] = largest
+    log.compaction_debt_blocks[row] = _debt(state, _largest_wanted(state))
+
+
+@compiled
+def _debt(state: State, wanted: int) -> int:
+    """The fewest blocks between the first and the last of some neighbouring gaps that are enough together; -1 where all are not."""
+    counters = state.counters[0]
+    if wanted > counters.n_free:
+        return -1
+    least: int = state.config[0].n_kv_blocks
+    first, n_free, n_moved = 0, 0, 0
+    for last in range(counters.n_pieces + 1):
+        if last > 0:
+            n_moved += state.requests[state.by_address[last - 1]].num_blocks
+        n_free += _gap(state, last)
+        while first < last and n_free - _gap(state, first) >= wanted:
+            n_free -= _gap(state, first)
+            n_moved -= state.requests[state.by_address[first]].num_blocks
+            first += 1
+        if n_free >= wanted:
+            least = min(least, n_moved)
+    return least
+
+
+@compiled
+def _largest_wanted(state: State) -> int:
+    """How many blocks does the largest of those that wait need?"""
+    counters, size, most = state.counters[0], len(state.waiting), 0
+    for i_waiting in range(counters.waiting_size):
+        place = counters.waiting_head + i_waiting
+        request = state.requests[state.waiting[place - size if place >= size else place]]
+        if request.status < _STOPPED:
+            most = max(most, _n_needed(state.config[0], request))
+    return most
+
+
+@compiled
+def _gap(state: State, place: int) -> int:
+    """The free blocks before a piece, or behind the last."""
+    counters = state.counters[0]
+    start: int = state.config[0].n_kv_blocks
+    if place < counters.n_pieces:
+        start = state.block_table[state.requests[state.by_address[place]].seat, 0]
+    return start - _end_before(state, place)
+
+
+@compiled
+def _end_before(state: State, place: int) -> int:
+    if place == 0:
+        return 0
+    request = state.requests[state.by_address[place - 1]]
+    end: int = state.block_table[request.seat, 0] + request.num_blocks
+    return end
+
+
+@compiled
+def _n_needed(config: Config, request: Request) -> int:
+    n_tokens: int = config.max_model_len
+    if not config.is_orca:
+        n_tokens = min(request.num_prompt_tokens + request.max_tokens, n_tokens)
+    n_blocks: int = (n_tokens + config.block_size - 1) // config.block_size
+    return n_blocks
 
 
 @compiled
@@ -16,7 +135,7 @@ def find_hits(state: State, index: int) -> int:
 
     They are noted in the next seat's row; nothing is taken yet.
     """
-    seat = seats.lowest(state)
+    seat = slots.lowest(state)
     request = state.requests[index]
     n_max: int = (request.num_tokens - 1) // state.config[0].block_size
     for i_block in range(n_max):
@@ -37,8 +156,8 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
     """
     config, request = state.config[0], state.requests[index]
     if config.is_contiguous:
-        return holes.admit(state, index)
-    seat = seats.lowest(state)
+        return admit_in_one_piece(state, index)
+    seat = slots.lowest(state)
     n_spare = spare_blocks(state, seat, n_hits)
     if (
         config.is_reserving
@@ -56,7 +175,7 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
     if max(n_needed - n_hits, 0) > n_spare:
         return False
     touch(state, seat, n_hits)
-    seats.take(state, index)
+    slots.take(state, index)
     request.num_cached_blocks = n_hits
     take(state, seat, n_hits, n_needed)
     request.num_blocks = max(n_hits, n_needed)
@@ -100,12 +219,12 @@ def free(state: State, index: int) -> None:
     request = state.requests[index]
     drop_host_blocks(state.counters[0], request)
     if state.config[0].is_contiguous:
-        holes.free(state, index)
+        free_piece(state, index)
         return
     if request.seat == NOTHING:
         return
     give_back(state, request.seat, request.num_blocks)
-    seats.release(state, index)
+    slots.release(state, index)
     request.num_blocks = 0
     request.num_cached_blocks = 0
 

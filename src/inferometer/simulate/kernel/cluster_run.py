@@ -23,14 +23,12 @@ from typing import Final
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.types import ABSENT
 from inferometer.simulate.compiling import compiled, entry, inlined
-from inferometer.simulate.kernel import arrivals, gating, handover, link, routing, steps
-from inferometer.simulate.kernel.front import Front
+from inferometer.simulate.kernel import arrivals, gating, handover, routing, steps
+from inferometer.simulate.kernel.front import Front, state_of
 from inferometer.simulate.kernel.gate_state import GateState
-from inferometer.simulate.kernel.replicas import state_of
 from inferometer.simulate.kernel.routing import RouterState
 from inferometer.simulate.kernel.state import NOTHING, State
-from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, StepLog
-from inferometer.simulate.status import Stage, Status
+from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, Stage, Status, StepLog
 
 _UNSEEN, _STOPPED, _ABORTED, _REJECTED = (
     int(Status.UNSEEN),
@@ -84,7 +82,7 @@ def _next_event_ns(states: State, gate: GateState) -> int:
     for replica in range(len(states.counters)):
         when_ns = min(when_ns, states.counters[replica, 0].ready_ns)
     if is_split:
-        when_ns = min(when_ns, link.next_ns(states))
+        when_ns = min(when_ns, handover.next_ns(states))
     if has_gate:
         when_ns = min(when_ns, gate.counters[0].wake_ns)
         if world.n_told < world.n_ended:  # refused at the door of an engine: there is room again
@@ -168,8 +166,8 @@ def _hand_over(states: State, front: Front) -> None:
     is_split, world = IS_SPLIT, states.world[0]
     if not is_split:
         return
-    while link.next_ns(states) <= world.now_ns:
-        index = link.take_next(states)
+    while handover.next_ns(states) <= world.now_ns:
+        index = handover.take_next(states)
         source, replica = states.transfers[index].source, states.requests[index].replica
         handover.give_back_source(state_of(states, source), index)
         handover.receive(state_of(states, replica), index)
@@ -313,7 +311,7 @@ def _launch(states: State, front: Front, cost: StepTimeArrays, log: StepLog) -> 
             else:
                 routing.report(states, front.router, replica)
         while world.n_begun < world.n_asked:
-            link.begin(states, front.link, states.transfers[world.n_begun].nth_asked)
+            handover.begin(states, front.link, states.transfers[world.n_begun].nth_asked)
             world.n_begun += 1
 
 

@@ -6,7 +6,7 @@ One record for all engines; columns of others are 0.
 from enum import IntEnum
 
 from inferometer.simulate.engine_config import EngineConfig, n_stages_of
-from inferometer.simulate.kernel.rows import Row, Rows, blank, i64
+from inferometer.simulate.pointers import Row, Rows, blank, i64
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import QUEUE_ORDERS, SglangConfig
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLICIES, TrtllmConfig

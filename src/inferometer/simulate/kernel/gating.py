@@ -1,26 +1,221 @@
-"""Who goes in when?
+"""Which waiting request goes in next, when, and which is turned away? The gate, compiled.
 
-The gate before the engines, compiled; ``gate_config`` tells its calls and their contract.
+``gate_config`` has its calls and their contract. Requests wait in lanes (a class, a tenant); a
+tenant has a bucket of tokens and the service that it got so far.
 """
+
+from typing import Final
 
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.gate_config import NOTHING, Reason
-from inferometer.simulate.kernel import gate_lanes, gate_tenants
 from inferometer.simulate.kernel.gate_state import GateState, Place
 from inferometer.simulate.outcome import FAR_NS
+from inferometer.units import NS_PER_S
 
-_GATHERING, _READY, _INSIDE, _AWAY = (
-    int(Place.GATHERING),
-    int(Place.READY),
-    int(Place.INSIDE),
-    int(Place.AWAY),
-)
-_NONE, _TOO_LATE, _TOO_LARGE = int(Reason.NONE), int(Reason.TOO_LATE), int(Reason.TOO_LARGE)
-_QUEUE_FULL, _CLASS_QUEUE_FULL, _TOKENS_FULL = (
-    int(Reason.QUEUE_FULL),
-    int(Reason.CLASS_QUEUE_FULL),
-    int(Reason.TOKENS_FULL),
-)
+_GATHERING = int(Place.GATHERING)
+_READY = int(Place.READY)
+_NS_PER_S: Final = NS_PER_S
+_INSIDE = int(Place.INSIDE)
+_AWAY = int(Place.AWAY)
+_NONE = int(Reason.NONE)
+_TOO_LATE = int(Reason.TOO_LATE)
+_TOO_LARGE = int(Reason.TOO_LARGE)
+_QUEUE_FULL = int(Reason.QUEUE_FULL)
+_CLASS_QUEUE_FULL = int(Reason.CLASS_QUEUE_FULL)
+_TOKENS_FULL = int(Reason.TOKENS_FULL)
+
+
+@compiled
+def is_before(gate: GateState, one: int, other: int) -> bool:
+    """Does one of two who wait go in before the other?
+
+    By band, the tenants' service, key, arrival, index.
+    """
+    first, second = gate.requests[one], gate.requests[other]
+    if first.band != second.band:
+        return bool(first.band < second.band)
+    if gate.rules[0].is_fair and first.tenant != second.tenant:
+        left, right = gate.tenants[first.tenant], gate.tenants[second.tenant]
+        one_share, other_share = left.service * right.weight, right.service * left.weight
+        if one_share != other_share:
+            return bool(one_share < other_share)
+    if first.key != second.key:
+        return bool(first.key < second.key)
+    return bool(
+        first.arrival_ns < second.arrival_ns
+        or (first.arrival_ns == second.arrival_ns and one < other)
+    )
+
+
+@compiled
+def join_lane(gate: GateState, index: int) -> None:
+    """A request takes its place in its lane."""
+    request = gate.requests[index]
+    request.place = _READY
+    lane = gate.lanes[request.lane]
+    lane.n_waiting += 1
+    if not lane.is_busy:
+        counters = gate.counters[0]
+        lane.is_busy = 1
+        gate.busy[counters.n_busy_lanes] = request.lane
+        counters.n_busy_lanes += 1
+    start, place = lane.start, lane.size
+    lane.size += 1
+    while place > 0 and is_before(gate, index, gate.heap[start + (place - 1) // 2]):
+        gate.heap[start + place] = gate.heap[start + (place - 1) // 2]
+        place = (place - 1) // 2
+    gate.heap[start + place] = index
+
+
+@compiled
+def first_of(gate: GateState, i_lane: int) -> int:
+    """Who is first in this lane? ``NOTHING`` where nobody waits in it."""
+    lane = gate.lanes[i_lane]
+    if lane.n_waiting == 0:
+        lane.size = 0
+        return NOTHING
+    while gate.requests[gate.heap[lane.start]].place != _READY:
+        _drop_first(gate, i_lane)
+    first: int = gate.heap[lane.start]
+    return first
+
+
+@compiled
+def _drop_first(gate: GateState, i_lane: int) -> None:
+    lane, heap = gate.lanes[i_lane], gate.heap
+    lane.size -= 1
+    start, size, place = lane.start, lane.size, 0
+    last = heap[start + size]
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        if child + 1 < size and is_before(gate, heap[start + child + 1], heap[start + child]):
+            child += 1
+        if not is_before(gate, heap[start + child], last):
+            break
+        heap[start + place] = heap[start + child]
+        place = child
+    heap[start + place] = last
+
+
+@compiled
+def expect_expiry(gate: GateState, index: int) -> None:
+    """Note that this request will be turned away if it still waits at ``expires_ns``."""
+    counters, heap = gate.counters[0], gate.expiring
+    place = counters.n_expiring
+    counters.n_expiring += 1
+    while place > 0 and _expires_before(gate, index, heap[(place - 1) // 2]):
+        heap[place] = heap[(place - 1) // 2]
+        place = (place - 1) // 2
+    heap[place] = index
+
+
+@compiled
+def next_expiring(gate: GateState) -> int:
+    """Who of those who wait is turned away first? ``NOTHING`` where nobody will be."""
+    counters = gate.counters[0]
+    while counters.n_expiring > 0:
+        index: int = gate.expiring[0]
+        place = gate.requests[index].place
+        if place in (_GATHERING, _READY):
+            return index
+        _drop_expiring(gate)
+    return NOTHING
+
+
+@compiled
+def _drop_expiring(gate: GateState) -> None:
+    counters, heap = gate.counters[0], gate.expiring
+    counters.n_expiring -= 1
+    size, place = counters.n_expiring, 0
+    last = heap[size]
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        if child + 1 < size and _expires_before(gate, heap[child + 1], heap[child]):
+            child += 1
+        if not _expires_before(gate, heap[child], last):
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = last
+
+
+@compiled
+def _expires_before(gate: GateState, one: int, other: int) -> bool:
+    first_ns, second_ns = gate.requests[one].expires_ns, gate.requests[other].expires_ns
+    return bool(first_ns < second_ns or (first_ns == second_ns and one < other))
+
+
+@compiled
+def can_ever_pay(gate: GateState, i_tenant: int, n_tokens: int) -> bool:
+    """Does the full bucket hold so many?"""
+    tenant = gate.tenants[i_tenant]
+    can: bool = tenant.tokens_per_s == 0 or n_tokens * _NS_PER_S <= tenant.burst
+    return can
+
+
+@compiled
+def payable_ns(gate: GateState, i_tenant: int, n_tokens: int, now_ns: int) -> int:
+    """When are so many in the bucket? No more than it ever holds."""
+    tenant = gate.tenants[i_tenant]
+    rate = tenant.tokens_per_s
+    if rate == 0:
+        return now_ns
+    to_full_ns = -((tenant.level - tenant.burst) // rate)
+    if now_ns - tenant.filled_ns >= to_full_ns:  # the product could exceed int64
+        tenant.level = tenant.burst
+    else:
+        tenant.level += (now_ns - tenant.filled_ns) * rate
+    tenant.filled_ns = now_ns
+    lacking = max(n_tokens * _NS_PER_S - tenant.level, 0)
+    when_ns: int = now_ns - (-lacking // rate)
+    return when_ns
+
+
+@compiled
+def pay(gate: GateState, i_tenant: int, n_tokens: int) -> None:
+    """Take so many out."""
+    tenant = gate.tenants[i_tenant]
+    if tenant.tokens_per_s > 0:
+        tenant.level -= n_tokens * _NS_PER_S
+
+
+@compiled
+def join_tenant(gate: GateState, i_tenant: int) -> None:
+    """One more of this tenant waits.
+
+    If it was away, it begins where the least served of those who wait is (VTC's counter lift).
+    """
+    tenant = gate.tenants[i_tenant]
+    tenant.n_waiting += 1
+    if not gate.rules[0].is_fair or tenant.n_waiting > 1:
+        return
+    least = gate.counters[0].last_served
+    if gate.counters[0].n_waiting > 0:
+        least = _least_served(gate, i_tenant)
+    if least != NOTHING:
+        other = gate.tenants[least]
+        tenant.service = max(tenant.service, other.service * tenant.weight // other.weight)
+
+
+@compiled
+def leave_tenant(gate: GateState, i_tenant: int) -> None:
+    """One less of this tenant waits."""
+    tenant = gate.tenants[i_tenant]
+    tenant.n_waiting -= 1
+    if tenant.n_waiting == 0:
+        gate.counters[0].last_served = i_tenant
+
+
+@compiled
+def _least_served(gate: GateState, newcomer: int) -> int:
+    least = NOTHING
+    for i_tenant in range(len(gate.tenants)):
+        tenant = gate.tenants[i_tenant]
+        if i_tenant != newcomer and tenant.n_waiting > 0:
+            best = gate.tenants[max(least, 0)]
+            if least == NOTHING or tenant.service * best.weight < best.service * tenant.weight:
+                least = i_tenant
+    return least
 
 
 @compiled
@@ -34,25 +229,25 @@ def offer(gate: GateState, index: int, now_ns: int) -> bool:
         return False
     if gate.rules[0].goes_by_deadline:
         request.key += now_ns
-    gate_tenants.join(gate, request.tenant)
+    join_tenant(gate, request.tenant)
     counters.n_waiting += 1
     counters.n_queued_tokens += request.prompt_tokens + request.max_tokens
     gate.classes[request.class_index].n_waiting += 1
     if gate.classes[request.class_index].window_ns > 0:
         _gather(gate, index)
     else:
-        gate_lanes.join(gate, index)
+        join_lane(gate, index)
     request.expires_ns = FAR_NS
     if request.patience_ns != FAR_NS:
         request.expires_ns = now_ns + request.patience_ns
-        gate_lanes.expect_expiry(gate, index)
+        expect_expiry(gate, index)
     return True
 
 
 @compiled
 def shed(gate: GateState, now_ns: int) -> int:
     """Who is turned away by now? ``NOTHING`` where nobody is."""
-    index = gate_lanes.next_expiring(gate)
+    index = next_expiring(gate)
     if index == NOTHING or gate.requests[index].expires_ns > now_ns:
         return NOTHING
     _leave(gate, index, _AWAY)
@@ -71,7 +266,7 @@ def release(gate: GateState, now_ns: int, n_room: int) -> int:
         _let_in(gate, index)
         return index
     counters.wake_ns = min(window_end_ns, counters.refill_ns)
-    expiring = gate_lanes.next_expiring(gate)
+    expiring = next_expiring(gate)
     if expiring != NOTHING:
         counters.wake_ns = min(counters.wake_ns, gate.requests[expiring].expires_ns)
     return NOTHING
@@ -105,7 +300,7 @@ def _refusal(gate: GateState, index: int) -> int:
     n_tokens = request.prompt_tokens + request.max_tokens
     if request.patience_ns <= 0:
         return _TOO_LATE
-    if not gate_tenants.can_ever_pay(gate, request.tenant, n_tokens):
+    if not can_ever_pay(gate, request.tenant, n_tokens):
         return _TOO_LARGE
     if 0 < group.max_queue <= group.n_waiting:
         return _CLASS_QUEUE_FULL
@@ -163,7 +358,7 @@ def _open(gate: GateState, i_class: int) -> None:
     while index != NOTHING:
         request = gate.requests[index]
         if request.place == _GATHERING:
-            gate_lanes.join(gate, index)
+            join_lane(gate, index)
         index = request.next_gathering
     group.first_gathering, group.n_gathering = NOTHING, 0
 
@@ -177,12 +372,10 @@ def _best(gate: GateState, now_ns: int) -> int:
         first = gate.tenants[i_tenant].first
         gate.tenants[i_tenant].first = NOTHING
         request = gate.requests[first]
-        paid_ns = gate_tenants.payable_ns(
-            gate, i_tenant, request.prompt_tokens + request.max_tokens, now_ns
-        )
+        paid_ns = payable_ns(gate, i_tenant, request.prompt_tokens + request.max_tokens, now_ns)
         if paid_ns > now_ns:
             gate.counters[0].refill_ns = min(gate.counters[0].refill_ns, paid_ns)
-        elif best == NOTHING or gate_lanes.is_before(gate, first, best):
+        elif best == NOTHING or is_before(gate, first, best):
             best = first
     return best
 
@@ -193,7 +386,7 @@ def _ask_tenants(gate: GateState) -> int:
     counters, n_asking, place = gate.counters[0], 0, 0
     while place < counters.n_busy_lanes:
         lane = gate.lanes[gate.busy[place]]
-        first = gate_lanes.first_of(gate, gate.busy[place])
+        first = first_of(gate, gate.busy[place])
         if first == NOTHING:
             lane.is_busy = 0
             counters.n_busy_lanes -= 1
@@ -208,7 +401,7 @@ def _ask_tenants(gate: GateState) -> int:
             gate.asking[n_asking] = i_tenant
             n_asking += 1
             tenant.first = first
-        elif gate_lanes.is_before(gate, first, tenant.first):
+        elif is_before(gate, first, tenant.first):
             tenant.first = first
     return n_asking
 
@@ -218,7 +411,7 @@ def _let_in(gate: GateState, index: int) -> None:
     request = gate.requests[index]
     _leave(gate, index, _INSIDE)
     gate.classes[request.class_index].n_in_flight += 1
-    gate_tenants.pay(gate, request.tenant, request.prompt_tokens + request.max_tokens)
+    pay(gate, request.tenant, request.prompt_tokens + request.max_tokens)
     served = request.prompt_tokens + gate.rules[0].output_token_weight * request.expected_tokens
     gate.tenants[request.tenant].service += served
 
@@ -235,4 +428,4 @@ def _leave(gate: GateState, index: int, place: int) -> None:
     counters.n_waiting -= 1
     counters.n_queued_tokens -= request.prompt_tokens + request.max_tokens
     gate.classes[request.class_index].n_waiting -= 1
-    gate_tenants.leave(gate, request.tenant)
+    leave_tenant(gate, request.tenant)

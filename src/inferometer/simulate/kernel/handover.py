@@ -1,28 +1,33 @@
 """How does a request go from the replica that computed its prompt to the one that generates its answer? Compiled.
 
-The same as ``reference/handover.py``, on arrays. What such a request needs beside is a ``Transfer``
-record. While it has no seat its blocks are noted in a row of the block table behind those of the
-seats: rows that were given back are a list through their first column.
+The same as ``reference/handover.py`` and ``reference/link.py``, on arrays. What such a request needs
+beside is a ``Transfer`` record. While it has no slot its blocks are noted in a row of the block
+table behind those of the slots: rows that were given back are a list through their first column.
+What travels is a heap, whoever arrives first at its top, of several at once the one with the
+smaller index.
 """
 
+from typing import NamedTuple
+
+import numpy as np
+
+from inferometer.records.columns import I64
 from inferometer.records.types import ABSENT
 from inferometer.simulate.compiling import compiled
-from inferometer.simulate.kernel import blocks, queue, seats
+from inferometer.simulate.fleet import KvLink
+from inferometer.simulate.kernel import blocks, queue, slots
 from inferometer.simulate.kernel.state import NOTHING, State
-from inferometer.simulate.status import Stage, Status
+from inferometer.simulate.outcome import FAR_NS, Stage, Status
+from inferometer.simulate.pointers import Row, Rows, blank, i64
 
-_PREEMPTED, _STOPPED, _LENGTH, _PREFILLED = (
-    int(Status.PREEMPTED),
-    int(Status.STOPPED),
-    int(Status.LENGTH),
-    int(Status.PREFILLED),
-)
-_FOR_ROOM, _MOVING, _RECEIVED, _OVER = (
-    int(Stage.FOR_ROOM),
-    int(Stage.MOVING),
-    int(Stage.RECEIVED),
-    int(Stage.OVER),
-)
+_PREEMPTED = int(Status.PREEMPTED)
+_STOPPED = int(Status.STOPPED)
+_LENGTH = int(Status.LENGTH)
+_PREFILLED = int(Status.PREFILLED)
+_FOR_ROOM = int(Stage.FOR_ROOM)
+_MOVING = int(Stage.MOVING)
+_RECEIVED = int(Stage.RECEIVED)
+_OVER = int(Stage.OVER)
 
 
 @compiled
@@ -65,7 +70,7 @@ def leave(state: State, index: int) -> None:
         _keep_row(state, request.seat, request.num_blocks),
         request.num_blocks,
     )
-    seats.release(state, index)
+    slots.release(state, index)
     request.num_blocks = request.num_cached_blocks = 0
     request.num_output_placeholders = 0
     if not state.config[0].gives_first_token:
@@ -107,7 +112,7 @@ def fetch(state: State, index: int) -> bool:
     world, request, transfer = state.world[0], state.requests[index], state.transfers[index]
     block_size = state.config[0].block_size
     n_hits = blocks.find_hits(state, index) if state.config[0].is_caching else 0
-    seat = seats.lowest(state)
+    seat = slots.lowest(state)
     n_needed = (request.num_tokens + block_size - 1) // block_size
     if n_needed - n_hits > blocks.spare_blocks(state, seat, n_hits):
         return False
@@ -201,7 +206,7 @@ def adopt(state: State, index: int, num_new_tokens: int) -> bool:
         num_slots + config.block_size - 1
     ) // config.block_size - transfer.num_blocks > counters.n_free:
         return False
-    seats.take(state, index)
+    slots.take(state, index)
     for i_block in range(transfer.num_blocks):
         state.block_table[request.seat, i_block] = state.block_table[transfer.row, i_block]
     _drop_row(state, transfer.row)
@@ -231,3 +236,93 @@ def _keep_row(state: State, row: int, n_blocks: int) -> int:
 def _drop_row(state: State, row: int) -> None:
     state.block_table[row, 0] = state.counters[0].first_free_row
     state.counters[0].first_free_row = row
+
+
+class LinkRules(Row):
+    """How does a KV cache travel?"""
+
+    block_ps: i64
+    latency_ns: i64
+    is_shared: i64
+
+
+class LinkState(NamedTuple):
+    """The link's rules, and until when each replica's port is taken."""
+
+    rules: Rows[LinkRules]
+    """(1)"""
+    free_ns: I64
+    """(R) With a shared link the first alone counts."""
+
+
+def new_link(link: KvLink, n_replicas: int) -> LinkState:
+    """A link that nothing travels on."""
+    rules = blank(1, LinkRules)
+    rules["block_ps"], rules["latency_ns"], rules["is_shared"] = (
+        link.block_ps,
+        link.latency_ns,
+        link.shape == "shared",
+    )
+    return LinkState(rules, np.zeros(n_replicas, np.int64))
+
+
+@compiled
+def begin(states: State, link: LinkState, index: int) -> None:
+    """A KV cache is asked for: it travels as soon as both ports are free."""
+    rules, world, transfer = link.rules[0], states.world[0], states.transfers[index]
+    sender, receiver = transfer.source, states.requests[index].replica
+    if rules.is_shared:
+        sender = receiver = 0
+    transfer.begun_ns = max(world.now_ns, link.free_ns[sender], link.free_ns[receiver])
+    end_ns = transfer.begun_ns + (transfer.num_moved_blocks * rules.block_ps + 500) // 1000
+    link.free_ns[sender] = end_ns
+    link.free_ns[receiver] = end_ns
+    transfer.received_ns = end_ns + rules.latency_ns
+    _push(states, index)
+
+
+@compiled
+def next_ns(states: State) -> int:
+    """When does something arrive? ``FAR_NS`` where nothing travels."""
+    if states.world[0].n_arriving == 0:
+        return FAR_NS
+    when_ns: int = states.transfers[states.transfers[0].nth_arriving].received_ns
+    return when_ns
+
+
+@compiled
+def take_next(states: State) -> int:
+    """Whose KV cache arrives at ``next_ns``? Somebody's must."""
+    world, heap = states.world[0], states.transfers
+    first: int = heap[0].nth_arriving
+    world.n_arriving -= 1
+    size, last, place = world.n_arriving, heap[world.n_arriving].nth_arriving, 0
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        if child + 1 < size and _is_before(
+            states, heap[child + 1].nth_arriving, heap[child].nth_arriving
+        ):
+            child += 1
+        if not _is_before(states, heap[child].nth_arriving, last):
+            break
+        heap[place].nth_arriving = heap[child].nth_arriving
+        place = child
+    heap[place].nth_arriving = last
+    return first
+
+
+@compiled
+def _push(states: State, index: int) -> None:
+    world, heap = states.world[0], states.transfers
+    place = world.n_arriving
+    world.n_arriving += 1
+    while place > 0 and _is_before(states, index, heap[(place - 1) // 2].nth_arriving):
+        heap[place].nth_arriving = heap[(place - 1) // 2].nth_arriving
+        place = (place - 1) // 2
+    heap[place].nth_arriving = index
+
+
+@compiled
+def _is_before(states: State, one: int, other: int) -> bool:
+    first, second = states.transfers[one].received_ns, states.transfers[other].received_ns
+    return first < second or (first == second and one < other)

@@ -12,8 +12,7 @@ from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.simulate.compiling import compiled, entry
 from inferometer.simulate.kernel import arrivals, steps
 from inferometer.simulate.kernel.state import State
-from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, StepLog
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, Status, StepLog
 
 _UNSEEN, _ABORTED = int(Status.UNSEEN), int(Status.ABORTED)
 _LOG_FULL, _FINISHED, _HORIZON = int(Outcome.LOG_FULL), int(Outcome.FINISHED), int(Outcome.HORIZON)

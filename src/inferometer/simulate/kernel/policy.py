@@ -10,21 +10,10 @@ from typing import Final
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import (
-    batches,
-    decode_run,
-    queue,
-    sglang,
-    sglang_update,
-    trtllm,
-    trtllm_update,
-    vllm_schedule,
-    vllm_update,
-)
+from inferometer.simulate.kernel import batches, decode_run, queue, sglang, trtllm, vllm
 from inferometer.simulate.kernel.config import Kind
 from inferometer.simulate.kernel.state import State
-from inferometer.simulate.outcome import StepLog
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import Status, StepLog
 
 _VLLM, _TRTLLM, _BATCHES, _SGLANG = (
     int(Kind.VLLM),
@@ -45,7 +34,7 @@ def add(state: State, index: int) -> None:
     elif kind == _SGLANG:
         sglang.add(state, index)
     elif kind == _VLLM:
-        vllm_schedule.add(state, index)
+        vllm.add(state, index)
     else:
         state.requests[index].status = _WAITING
         queue.add(state, index)
@@ -82,7 +71,7 @@ def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``; ``wake_ns`` where somebody waits for a time."""
     kind = KIND
     if kind == _VLLM:
-        vllm_schedule.schedule(state, slot)
+        vllm.schedule(state, slot)
     elif kind == _TRTLLM:
         trtllm.schedule(state, slot)
     elif kind == _SGLANG:
@@ -97,11 +86,11 @@ def update(state: State, slot: int) -> int:
     kind = KIND
     n_delivered = 0
     if kind == _VLLM:
-        n_delivered = vllm_update.update(state, slot)
+        n_delivered = vllm.update(state, slot)
     elif kind == _TRTLLM:
-        n_delivered = trtllm_update.update(state, slot)
+        n_delivered = trtllm.update(state, slot)
     elif kind == _SGLANG:
-        n_delivered = sglang_update.update(state, slot)
+        n_delivered = sglang.update(state, slot)
     elif kind == _BATCHES:
         n_delivered = batches.update(state, slot)
     return n_delivered
@@ -120,10 +109,10 @@ def abort(state: State, index: int) -> None:
     """A client has gone, at ``abort_ns``."""
     kind = KIND
     if kind == _VLLM:
-        vllm_update.abort(state, index)
+        vllm.abort(state, index)
     elif kind == _TRTLLM:
-        trtllm_update.abort(state, index)
+        trtllm.abort(state, index)
     elif kind == _SGLANG:
-        sglang_update.abort(state, index)
+        sglang.abort(state, index)
     elif kind == _BATCHES:
         batches.abort(state, index)

@@ -6,7 +6,7 @@ aborted or finished while it waited stays in its place, uncounted, until it come
 
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel.state import NOTHING, State
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import Status
 
 _STOPPED = int(Status.STOPPED)
 

@@ -1,19 +1,38 @@
 """Which replica gets a request, and what does the router know? Compiled; the same as ``reference/router.py``, on arrays.
 
-Letters of shapes: N requests, R replicas, K contents, C classes.
+Random draws are made beforehand (``router_draws``): the same for all rules, paces and both
+simulators. Letters of shapes: N requests, R replicas, K contents, C classes.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
+from inferometer.inputs.workload.substreams import uniforms
 from inferometer.records.columns import I32, I64, Bools
-from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig, replicas_of_classes
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.demand import Demand
-from inferometer.simulate.kernel.rows import Row, Rows, blank, f64, i64
+from inferometer.simulate.fleet import ROUTERS, ClusterConfig, replicas_of_classes
 from inferometer.simulate.kernel.state import State
-from inferometer.simulate.router_draws import router_draws
+from inferometer.simulate.pointers import Row, Rows, blank, f64, i64
+
+
+def router_draws(seed: int, n_requests: int, n_replicas: int) -> I32:
+    """(N, 2) Two different replicas for each request, evenly; twice the same where there is only one.
+
+    Example
+    -------
+    >>> draws = router_draws(0, 1000, 3)
+    >>> bool((draws[:, 0] != draws[:, 1]).all())
+    True
+    """
+    first = np.floor(uniforms(seed, "router", n_requests) * n_replicas).astype(np.int32)
+    if n_replicas == 1:
+        return np.stack([first, first], axis=1)
+    second = np.floor(uniforms(seed, "router, second", n_requests) * (n_replicas - 1)).astype(
+        np.int32
+    )
+    return np.stack([first, second + (second >= first)], axis=1).astype(np.int32)
 
 
 class RouterRules(Row):
@@ -105,13 +124,13 @@ def _is_own(requests: Demand, config: ClusterConfig) -> Bools:
     return is_own
 
 
-_RANDOM, _ROUND_ROBIN, _POWER_OF_TWO = (
-    ROUTERS.index("random"),
-    ROUTERS.index("round-robin"),
-    ROUTERS.index("power-of-two"),
-)
-_PREFIX_AFFINE, _CLASS_AWARE = ROUTERS.index("prefix-affine"), ROUTERS.index("class-aware")
-_VLLM, _VLLM_0_19 = ROUTERS.index("vllm"), ROUTERS.index("vllm-0.19")
+_RANDOM = ROUTERS.index("random")
+_ROUND_ROBIN = ROUTERS.index("round-robin")
+_POWER_OF_TWO = ROUTERS.index("power-of-two")
+_PREFIX_AFFINE = ROUTERS.index("prefix-affine")
+_CLASS_AWARE = ROUTERS.index("class-aware")
+_VLLM = ROUTERS.index("vllm")
+_VLLM_0_19 = ROUTERS.index("vllm-0.19")
 _ANY_CLASS = -1
 
 

@@ -1,25 +1,170 @@
-"""Who computes how many tokens in the next step? SGLang's scheduler, compiled.
+"""Which requests compute how many tokens in the next step? SGLang's scheduler, compiled.
 
 The same as ``reference.sglang.SglangScheduler``, on arrays. ``running`` holds who generates,
 ``joining`` whose prompts were computed in the step before; whoever holds pages is counted in
 ``n_running``.
 """
 
+from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import (
+    arrivals,
     queue,
-    seats,
     sglang_admission as admission,
     sglang_cache as cache,
-    vllm_schedule,
+    slots,
+    vllm,
 )
-from inferometer.simulate.kernel.sglang_decode import decode, mix
-from inferometer.simulate.kernel.sglang_order import order_queue
+from inferometer.simulate.kernel.sglang_admission import max_new_tokens, order_queue
 from inferometer.simulate.kernel.state import NOTHING, State
-from inferometer.simulate.sglang_config import CLIP_MAX_NEW_TOKENS
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import Status
+from inferometer.simulate.sglang_config import CLIP_MAX_NEW_TOKENS, RETRACT_DECODE_STEPS
 
-_WAITING, _RUNNING, _STOPPED = int(Status.WAITING), int(Status.RUNNING), int(Status.STOPPED)
+_WAITING = int(Status.WAITING)
+_RUNNING = int(Status.RUNNING)
+_STOPPED = int(Status.STOPPED)
+_CONTEXT = int(PartKind.CONTEXT)
+_UNSEEN = int(Status.UNSEEN)
+_LENGTH = int(Status.LENGTH)
+_ABORTED = int(Status.ABORTED)
+
+
+@compiled
+def decode(state: State) -> int:
+    """How many of ``running`` generate a token now? All of them or none."""
+    own, n_before = state.sglang[0], state.sglang[0].n_generating
+    _drop_finishing(state)
+    if own.n_generating > 0:
+        if _fits(state):
+            own.new_token_ratio = max(
+                own.new_token_ratio - own.new_token_ratio_decay, own.least_new_token_ratio
+            )
+        elif own.n_generating < n_before:  # the pages of those who finish come free with this step
+            return 0
+        else:
+            _retract(state)
+    if own.n_generating < n_before:
+        own.is_batch_full = 0
+    if own.n_generating == 0 or not _fits(state):
+        return 0
+    _extend(state)
+    n_decoding: int = own.n_generating
+    return n_decoding
+
+
+@compiled
+def mix(state: State) -> bool:
+    """Does everybody in ``running`` generate a token in a step of prompts?
+
+    All or, where memory lacks, nobody.
+    """
+    own = state.sglang[0]
+    _drop_finishing(state)
+    if own.n_generating == 0 or not _fits(state):
+        return False
+    for i_running in range(own.n_generating):
+        request = state.requests[state.running[i_running]]
+        request.num_known_tokens = request.num_tokens
+    _extend(state)
+    return True
+
+
+@compiled
+def _drop_finishing(state: State) -> None:
+    """Whose last token is in flight generates no more."""
+    own, n_kept = state.sglang[0], 0
+    for i_running in range(own.n_generating):
+        index = state.running[i_running]
+        if not _will_finish(state, index):
+            state.running[n_kept] = index
+            n_kept += 1
+    if n_kept < own.n_generating:
+        own.is_batch_full = 0
+    own.n_generating = n_kept
+
+
+@compiled
+def _extend(state: State) -> None:
+    """Room for one more token of each who generates."""
+    n_generating = state.sglang[0].n_generating
+    cache.make_room(state, n_generating * state.config[0].block_size)
+    for i_running in range(n_generating):
+        cache.extend(
+            state,
+            state.running[i_running],
+            state.requests[state.running[i_running]].num_computed_tokens + 1,
+        )
+
+
+@compiled
+def _will_finish(state: State, index: int) -> bool:
+    """Is its last token in flight?"""
+    request = state.requests[index]
+    if request.num_output_placeholders == 0:
+        return False
+    will_finish: bool = request.num_tokens - request.num_prompt_tokens + 1 >= max_new_tokens(
+        state, index
+    )
+    return will_finish
+
+
+@compiled
+def _fits(state: State) -> bool:
+    """Is there room for one more token of each, if what nobody uses goes?"""
+    size, n_tokens = state.config[0].block_size, 0
+    for i_running in range(state.sglang[0].n_generating):
+        n_tokens += size * (
+            state.requests[state.running[i_running]].num_computed_tokens % size == 0
+        )
+    cache.make_room(state, n_tokens)
+    is_fitting: bool = cache.n_unused_pages(state) * size >= n_tokens
+    return is_fitting
+
+
+@compiled
+def _retract(state: State) -> None:
+    """Throw out whoever has said least, of these who has the longest prompt, until the others fit; the last one stays."""
+    own, counters, n_before = state.sglang[0], state.counters[0], state.counters[0].n_preempted
+    _sort_by_progress(state)
+    while own.n_generating > 1 and (counters.n_preempted == n_before or not _fits(state)):
+        own.n_generating -= 1
+        cache.throw_out(state, state.running[own.n_generating])
+    for i_preempted in range(n_before, counters.n_preempted):
+        cache.queue_up(state, state.preempted[i_preempted])
+    n_said, n_most = 0, 0
+    for i_running in range(own.n_generating):
+        request = state.requests[state.running[i_running]]
+        n_said += request.num_tokens - request.num_prompt_tokens
+        n_most += max_new_tokens(state, state.running[i_running])
+    own.new_token_ratio = min(
+        (n_said + RETRACT_DECODE_STEPS * own.n_generating) / (n_most + 1), 1.0
+    )
+
+
+@compiled
+def _sort_by_progress(state: State) -> None:
+    """Whoever has said most first, of these whoever has the shortest prompt; equal ones keep their order."""
+    running = state.running
+    for i_next in range(1, state.sglang[0].n_generating):
+        index, place = running[i_next], i_next
+        while place > 0 and _is_ahead(state, index, running[place - 1]):
+            running[place] = running[place - 1]
+            place -= 1
+        running[place] = index
+
+
+@compiled
+def _is_ahead(state: State, one: int, other: int) -> bool:
+    first, second = state.requests[one], state.requests[other]
+    n_first, n_second = (
+        first.num_tokens - first.num_prompt_tokens,
+        second.num_tokens - second.num_prompt_tokens,
+    )
+    if n_first != n_second:
+        is_ahead: bool = n_first > n_second
+        return is_ahead
+    has_shorter: bool = first.num_prompt_tokens < second.num_prompt_tokens
+    return has_shorter
 
 
 @compiled
@@ -50,7 +195,7 @@ def schedule(state: State, slot: int) -> None:
         n_decoding = decode(state)
         for i_running in range(n_decoding):
             _add_part(state, slot, state.running[i_running], 1)
-    vllm_schedule.launch(state, slot)
+    vllm.launch(state, slot)
 
 
 @compiled
@@ -114,7 +259,7 @@ def _prefill(state: State, slot: int) -> None:
         _add_part(state, slot, index, n_tokens)
     _take_from_queue(state, slot)
     for i_part in range(n_old, state.batches[slot].n_parts):
-        seats.take(state, state.parts[slot, i_part].request)
+        slots.take(state, state.parts[slot, i_part].request)
     n_tokens = 0
     for i_part in range(state.batches[slot].n_parts):
         n_tokens += state.parts[slot, i_part].num_tokens
@@ -255,3 +400,74 @@ def _is_less_urgent(state: State, i_one: int, i_other: int) -> bool:
         return is_less
     came_later: bool = one.turn > other.turn
     return came_later
+
+
+@inlined
+def update(state: State, slot: int) -> int:
+    """Process what batch ``slot`` yielded; returns how many tokens.
+
+    What was in flight when its request was thrown out comes again.
+    """
+    parts, n_delivered = state.parts[slot], 0
+    for i_part in range(state.batches[slot].n_parts):
+        part = parts[i_part]
+        request = state.requests[part.request]
+        is_stale = request.num_stale_output_tokens > 0
+        request.num_in_flight_tokens -= part.num_tokens
+        if is_stale:
+            request.num_stale_output_tokens -= part.num_tokens
+        part.n_delivered = 0
+        if request.status >= _STOPPED or is_stale or not part.yields_token:
+            continue
+        part.n_delivered = 1
+        n_delivered += 1
+        if request.first_token_ns == ABSENT:
+            request.first_token_ns = state.counters[0].now_ns
+        _deliver_token(state, part.request, part.kind == _CONTEXT)
+    return n_delivered
+
+
+@compiled
+def abort(state: State, index: int) -> None:
+    """A client has gone; what was computed stays in the tree.
+
+    Who waits stays in the queue, uncounted.
+    """
+    status, when_ns = state.requests[index].status, state.abort_ns[index]
+    if status >= _STOPPED:
+        return
+    if status == _RUNNING:
+        _end(state, index, _ABORTED, when_ns)
+        return
+    if status != _UNSEEN:
+        state.counters[0].n_waiting -= 1
+    arrivals.end(state, index, _ABORTED, when_ns)
+
+
+@inlined
+def _deliver_token(state: State, index: int, is_first: bool) -> None:  # noqa: FBT001 -- compiled code takes no keywords
+    request, now_ns = state.requests[index], state.counters[0].now_ns
+    request.num_tokens += 1
+    if state.config[0].is_async:
+        request.num_output_placeholders -= 1
+    num_output = request.num_tokens - request.num_prompt_tokens
+    if num_output == request.stop_tokens:
+        _end(
+            state, index, _STOPPED if request.stop_tokens < request.max_tokens else _LENGTH, now_ns
+        )
+    elif num_output >= max_new_tokens(state, index):
+        _end(state, index, _LENGTH, now_ns)
+    elif is_first:
+        cache.checkpoint(state, index, request.num_tokens - 1)
+
+
+@compiled
+def _end(state: State, index: int, status: int, when_ns: int) -> None:
+    request = state.requests[index]
+    cache.checkpoint(state, index, min(request.num_computed_tokens, request.num_tokens))
+    cache.release(state, index)
+    slots.release(state, index)
+    state.counters[0].n_running -= 1
+    if state.sglang[0].cut == index:
+        state.sglang[0].cut = NOTHING
+    arrivals.end(state, index, status, when_ns)

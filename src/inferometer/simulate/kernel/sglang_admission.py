@@ -1,15 +1,27 @@
-"""Who may join a prefill batch, and with how many tokens? SGLang's budgets, compiled.
+"""In which order do SGLang's requests wait, who joins a prefill batch, and with how many tokens?
 
-The same as ``reference/sglang_admission.py``; ``State.sglang`` has the budgets of the batch that is
-being made.
+Compiled; the same as ``reference/sglang_order.py`` and ``reference/sglang_admission.py``.
+``State.sglang`` has the budgets of the batch that is being made.
 """
 
 from enum import IntEnum
 
 from inferometer.simulate.compiling import compiled
-from inferometer.simulate.kernel import sglang_cache as cache, sglang_tree as tree
+from inferometer.simulate.kernel import sglang_cache as cache, sglang_cache as tree
 from inferometer.simulate.kernel.state import NOTHING, State
-from inferometer.simulate.sglang_config import CLIP_MAX_NEW_TOKENS
+from inferometer.simulate.outcome import Status
+from inferometer.simulate.sglang_config import (
+    CLIP_MAX_NEW_TOKENS,
+    MATCHED_QUEUE,
+    N_DRAWS,
+    QUEUE_ORDERS,
+    REFRESH_INTERVAL,
+    SHARED_TOKENS,
+)
+
+_STOPPED = int(Status.STOPPED)
+_FCFS, _LPM, _DFS_WEIGHT = (QUEUE_ORDERS.index(name) for name in ("fcfs", "lpm", "dfs-weight"))
+_LOF, _RANDOM = (QUEUE_ORDERS.index(name) for name in ("lof", "random"))
 
 
 class Verdict(IntEnum):
@@ -22,7 +34,9 @@ class Verdict(IntEnum):
     """The batch has enough to compute."""
 
 
-CONTINUE, NO_TOKEN, OTHER = int(Verdict.CONTINUE), int(Verdict.NO_TOKEN), int(Verdict.OTHER)
+CONTINUE = int(Verdict.CONTINUE)
+NO_TOKEN = int(Verdict.NO_TOKEN)
+OTHER = int(Verdict.OTHER)
 
 
 @compiled
@@ -153,3 +167,230 @@ def total_left(state: State) -> float:
         state.counters[0].n_free * state.config[0].block_size - state.sglang[0].total_offset
     )
     return left
+
+
+@compiled
+def order_queue(state: State) -> None:
+    """Put those who wait into the order in which they are to be tried."""
+    config, order = state.config[0], state.config[0].queue_order
+    if order == _LPM and state.counters[0].n_waiting > MATCHED_QUEUE:
+        order = _FCFS
+    if order == _FCFS and config.priority_sign == 0:  # it is in order
+        _refresh_prefixes(state)
+        return
+    n_waiting = _gather(state)
+    if order == _FCFS:
+        _sort_by_priority(state, n_waiting)
+    elif order == _LOF:
+        _sort_by_longest_output(state, n_waiting)
+    elif order == _RANDOM:
+        _shuffle(state, n_waiting)
+    elif order == _LPM:
+        _sort_by_longest_prefix(state, n_waiting)
+    else:
+        sort_by_weight(state, n_waiting)
+    _put(state, n_waiting)
+    if order not in (_LPM, _DFS_WEIGHT):
+        _refresh_prefixes(state)
+
+
+@compiled
+def _refresh_prefixes(state: State) -> None:
+    """What those wait for who are first counts as used."""
+    own = state.sglang[0]
+    if not state.config[0].is_caching or state.counters[0].n_waiting == 0:
+        return
+    if own.n_looks % REFRESH_INTERVAL == 0:
+        n_first = min(_gather(state), MATCHED_QUEUE)
+        for i_waiting in range(n_first - 1, -1, -1):
+            cache.match(
+                state, state.skipped[i_waiting], state.requests[state.skipped[i_waiting]].num_tokens
+            )
+    own.n_looks += 1
+
+
+@compiled
+def _sort_by_longest_prefix(state: State, n_waiting: int) -> None:
+    """Those first of whose prompts most is cached, but only one of those who share what is not."""
+    config, own = state.config[0], state.sglang[0]
+    own.n_orders += 1
+    n_shared = (SHARED_TOKENS + config.block_size - 1) // config.block_size
+    for i_waiting in range(n_waiting):
+        request = state.requests[state.skipped[i_waiting]]
+        num_cached, _ = cache.match(state, state.skipped[i_waiting], request.num_tokens)
+        request.queue_key = -min(num_cached, request.num_tokens - 1)
+        if num_cached <= SHARED_TOKENS and request.num_tokens // config.block_size >= n_shared:
+            content = state.contents[request.content_start + n_shared - 1]
+            if state.last_equal[content] == own.n_orders:
+                request.queue_key = 1  # behind all others
+            state.last_equal[content] = own.n_orders
+    _sort(state, n_waiting)
+
+
+@compiled
+def _sort_by_longest_output(state: State, n_waiting: int) -> None:
+    """By priority where that counts, then by what is allowed."""
+    for i_waiting in range(n_waiting):
+        state.requests[state.skipped[i_waiting]].queue_key = -max_new_tokens(
+            state, state.skipped[i_waiting]
+        )
+    sign = state.config[0].priority_sign
+    for i_next in range(1, n_waiting):
+        index, place = state.skipped[i_next], i_next
+        urgency, key = sign * state.requests[index].priority, state.requests[index].queue_key
+        while place > 0:
+            before = state.requests[state.skipped[place - 1]]
+            if sign * before.priority < urgency or (
+                sign * before.priority == urgency and before.queue_key <= key
+            ):
+                break
+            state.skipped[place] = state.skipped[place - 1]
+            place -= 1
+        state.skipped[place] = index
+
+
+@compiled
+def _shuffle(state: State, n_waiting: int) -> None:
+    """Fisher and Yates' shuffle by draws that are given."""
+    own, queue = state.sglang[0], state.skipped
+    for place in range(n_waiting - 1, 0, -1):
+        other = state.chances[own.n_drawn % len(state.chances)] * (place + 1) // N_DRAWS
+        own.n_drawn += 1
+        index = queue[place]
+        queue[place] = queue[other]
+        queue[other] = index
+
+
+@compiled
+def _put(state: State, n_waiting: int) -> None:
+    """The queue is what was gathered, in its order."""
+    counters = state.counters[0]
+    for i_waiting in range(n_waiting):
+        state.waiting[i_waiting] = state.skipped[i_waiting]
+    counters.waiting_head = 0
+    counters.waiting_size = n_waiting
+
+
+@compiled
+def _gather(state: State) -> int:
+    """Who waits, in order, into ``skipped``; returns how many."""
+    counters, n_waiting = state.counters[0], 0
+    for i_place in range(counters.waiting_size):
+        index = state.waiting[(counters.waiting_head + i_place) % len(state.waiting)]
+        if state.requests[index].status < _STOPPED:
+            state.skipped[n_waiting] = index
+            n_waiting += 1
+    return n_waiting
+
+
+@compiled
+def _sort_by_priority(state: State, n_waiting: int) -> None:
+    """The most urgent first, of equals who came first; whoever was sorted before is in order already."""
+    sign = state.config[0].priority_sign
+    for i_next in range(1, n_waiting):
+        index, place = state.skipped[i_next], i_next
+        key, turn = sign * state.requests[index].priority, state.requests[index].turn
+        while place > 0:
+            before = state.requests[state.skipped[place - 1]]
+            if sign * before.priority < key or (
+                sign * before.priority == key and before.turn < turn
+            ):
+                break
+            state.skipped[place] = state.skipped[place - 1]
+            place -= 1
+        state.skipped[place] = index
+
+
+@compiled
+def _sort(state: State, n_waiting: int) -> None:
+    """By key; equal ones keep their order."""
+    for i_next in range(1, n_waiting):
+        index = state.skipped[i_next]
+        key, place = state.requests[index].queue_key, i_next
+        while place > 0 and state.requests[state.skipped[place - 1]].queue_key > key:
+            state.skipped[place] = state.skipped[place - 1]
+            place -= 1
+        state.skipped[place] = index
+
+
+# In which order does SGLang's policy dfs-weight put the queue?
+# Compiled; the same as ``reference/sglang_order.py``.
+# The nodes at which the prefixes of those who wait end, and all above them, are linked to a tree
+# of their own (``first_child``, ``next_sibling``), which is walked and taken apart: the scratch
+# of each node is 0 again when all its requests are noted.
+
+
+@compiled
+def sort_by_weight(state: State, n_waiting: int) -> None:
+    """Depth first, of a node's children that one first for which most requests wait, at last the node's own requests."""
+    for i_waiting in range(
+        n_waiting
+    ):  # all of them first: a match may split the node where another one ended
+        index = state.skipped[i_waiting]
+        _, state.requests[index].node = cache.match(state, index, state.requests[index].num_tokens)
+    for i_waiting in range(n_waiting):
+        _count(state, state.skipped[i_waiting])
+    node, n_noted = 0, 0
+    while n_noted < n_waiting:
+        child = _take_heaviest_child(state, node)
+        if child != 0:
+            node = child
+            continue
+        n_noted = _note_requests(state, node, n_noted)
+        node = state.nodes[node].parent
+
+
+@compiled
+def _count(state: State, index: int) -> None:
+    """A request waits at its node, which counts on the whole path."""
+    nodes, node = state.nodes, state.requests[index].node
+    if nodes[node].first_waiting == 0:
+        nodes[node].first_waiting = index + 1
+    else:
+        state.requests[nodes[node].last_waiting - 1].queue_key = index + 1
+    nodes[node].last_waiting = index + 1
+    state.requests[index].queue_key = 0
+    while node != 0:
+        if nodes[node].weight == 0:
+            nodes[node].next_sibling = nodes[nodes[node].parent].first_child
+            nodes[nodes[node].parent].first_child = node
+        nodes[node].weight += 1
+        node = nodes[node].parent
+
+
+@compiled
+def _take_heaviest_child(state: State, node: int) -> int:
+    """Unlink the child with the greatest weight, of equals the oldest; 0 where there is none."""
+    nodes, best, before_best, before = state.nodes, 0, 0, 0
+    child = nodes[node].first_child
+    while child != 0:
+        is_heavier = best == 0 or nodes[child].weight > nodes[best].weight
+        if is_heavier or (
+            nodes[child].weight == nodes[best].weight and nodes[child].born < nodes[best].born
+        ):
+            best, before_best = child, before
+        before = child
+        child = nodes[child].next_sibling
+    if best == 0:
+        return 0
+    if before_best == 0:
+        nodes[node].first_child = nodes[best].next_sibling
+    else:
+        nodes[before_best].next_sibling = nodes[best].next_sibling
+    nodes[best].weight = 0
+    nodes[best].next_sibling = 0
+    return best
+
+
+@compiled
+def _note_requests(state: State, node: int, n_noted: int) -> int:
+    """Those that wait at this node come next; returns how many are noted then."""
+    at = state.nodes[node]
+    waiting = at.first_waiting
+    while waiting != 0:
+        state.skipped[n_noted] = waiting - 1
+        n_noted += 1
+        waiting = state.requests[waiting - 1].queue_key
+    at.first_waiting = 0
+    at.last_waiting = 0
+    return n_noted

@@ -1,15 +1,175 @@
-"""Which pages of KV cache does which request own, and which the tree?
+"""Which pages of KV cache does each request own, and which the radix tree? SGLang's, compiled.
 
-SGLang's bookkeeping, compiled.
-
-The same as ``reference/sglang_cache.py``. A request's ``node`` is where its locked path ends,
-``num_cached_blocks`` the pages on that path and ``num_blocks`` its pages in all.
+The same as ``reference/sglang_cache.py`` and ``reference/sglang_tree.py``, on arrays. A request's
+``node`` is where its locked path ends, ``num_cached_blocks`` the pages on that path and
+``num_blocks`` its pages in all. Node 0 is the root; all nodes form a ring through it, the longest
+unused first. ``first_equal`` is the node that begins with a content. ``n_free`` counts the pages
+that no request holds: free ones and evictable.
 """
 
 from inferometer.simulate.compiling import compiled
-from inferometer.simulate.kernel import preemption, queue, seats, sglang_tree as tree
-from inferometer.simulate.kernel.state import State
+from inferometer.simulate.kernel import queue, slots
+from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.sglang_config import RETRACT_DECODE_STEPS
+
+
+@compiled
+def match_pages(state: State, index: int, n_pages: int) -> tuple[int, int]:
+    """How many of a request's first pages are there, and at which node do they end?
+
+    It is split there; its path counts as used.
+    """
+    start = state.requests[index].content_start
+    node, n_matched = 0, 0
+    while n_matched < n_pages:
+        content: int = state.contents[start + n_matched]
+        child: int = state.first_equal[content]
+        if child == NOTHING:
+            break
+        n_same = _n_same(state, child, start + n_matched, n_pages - n_matched)
+        n_matched += n_same
+        if n_same < state.nodes[child].n_pages:
+            node = _split(state, child, n_same)
+            break
+        node = child
+    at = node
+    while at != 0:
+        _touch(state, at)
+        at = state.nodes[at].parent
+    return n_matched, node
+
+
+@compiled
+def insert_path(state: State, index: int, n_pages: int) -> tuple[int, int]:
+    """Add a request's first pages; returns how many were there before, and the node where they end."""
+    start = state.requests[index].content_start
+    node, n_matched = 0, 0
+    while n_matched < n_pages:
+        content: int = state.contents[start + n_matched]
+        child: int = state.first_equal[content]
+        if child == NOTHING:
+            break
+        _touch(state, child)
+        n_same = _n_same(state, child, start + n_matched, n_pages - n_matched)
+        n_matched += n_same
+        node = child if n_same == state.nodes[child].n_pages else _split(state, child, n_same)
+    if n_matched < n_pages:
+        leaf = _new_node(state, node, start + n_matched, n_pages - n_matched)
+        state.sglang[0].n_born += 1
+        state.nodes[leaf].born = state.sglang[0].n_born
+        state.nodes[node].n_children += 1
+        state.sglang[0].n_evictable += n_pages - n_matched
+        state.counters[0].n_free += n_pages - n_matched
+        _touch(state, leaf)
+        node = leaf
+    return n_matched, node
+
+
+@compiled
+def lock(state: State, node: int) -> None:
+    """A request uses the path to this node: nothing of it may go."""
+    while node != 0:
+        at = state.nodes[node]
+        if at.lock_ref == 0:
+            state.sglang[0].n_evictable -= at.n_pages
+            state.counters[0].n_free -= at.n_pages
+        at.lock_ref += 1
+        node = at.parent
+
+
+@compiled
+def unlock(state: State, node: int) -> None:
+    """A request uses it no more."""
+    while node != 0:
+        at = state.nodes[node]
+        at.lock_ref -= 1
+        if at.lock_ref == 0:
+            state.sglang[0].n_evictable += at.n_pages
+            state.counters[0].n_free += at.n_pages
+        node = at.parent
+
+
+@compiled
+def evict(state: State, n_pages: int) -> None:
+    """Throw out whole leaves that nobody uses, the longest unused first, until so many pages are free or no leaf is left."""
+    own, nodes, n_evicted = state.sglang[0], state.nodes, 0
+    while n_evicted < n_pages:
+        leaf = nodes[0].next
+        while leaf != 0 and (nodes[leaf].lock_ref > 0 or nodes[leaf].n_children > 0):
+            leaf = nodes[leaf].next
+        if leaf == 0:
+            return
+        n_evicted += nodes[leaf].n_pages
+        own.n_evictable -= nodes[leaf].n_pages
+        state.first_equal[state.contents[nodes[leaf].start]] = NOTHING
+        nodes[nodes[leaf].parent].n_children -= 1
+        _unlink(state, leaf)
+        nodes[leaf].next = own.first_unused_node
+        own.first_unused_node = leaf
+
+
+@compiled
+def _n_same(state: State, node: int, start: int, n_most: int) -> int:
+    own = state.nodes[node].start
+    n_most = min(n_most, state.nodes[node].n_pages)
+    if own == start:
+        return n_most
+    n_same = 0
+    while n_same < n_most and state.contents[own + n_same] == state.contents[start + n_same]:
+        n_same += 1
+    return n_same
+
+
+@compiled
+def _split(state: State, node: int, n_pages: int) -> int:
+    """Cut a node in two; returns the upper part, which is new. The lower one counts as used."""
+    lower = state.nodes[node]
+    upper = _new_node(state, lower.parent, lower.start, n_pages)
+    state.nodes[upper].lock_ref = lower.lock_ref
+    state.nodes[upper].n_children = 1
+    state.nodes[upper].born = lower.born
+    lower.parent = upper
+    lower.start += n_pages
+    lower.n_pages -= n_pages
+    state.first_equal[state.contents[lower.start]] = node
+    _touch(state, upper)
+    _touch(state, node)
+    return upper
+
+
+@compiled
+def _new_node(state: State, parent: int, start: int, n_pages: int) -> int:
+    own = state.sglang[0]
+    index: int = own.first_unused_node
+    node = state.nodes[index]
+    own.first_unused_node = node.next
+    node.parent = parent
+    node.start = start
+    node.n_pages = n_pages
+    node.lock_ref = 0
+    node.n_children = 0
+    node.previous = index
+    node.next = index
+    state.first_equal[state.contents[start]] = index
+    return index
+
+
+@compiled
+def _touch(state: State, node: int) -> None:
+    _unlink(state, node)
+    nodes = state.nodes
+    last = nodes[0].previous
+    nodes[node].previous = last
+    nodes[node].next = 0
+    nodes[last].next = node
+    nodes[0].previous = node
+
+
+@compiled
+def _unlink(state: State, node: int) -> None:
+    before, after = state.nodes[node].previous, state.nodes[node].next
+    state.nodes[before].next = after
+    state.nodes[after].previous = before
 
 
 @compiled
@@ -25,7 +185,7 @@ def match(state: State, index: int, num_tokens: int) -> tuple[int, int]:
     size = state.config[0].block_size
     if not state.config[0].is_caching or num_tokens < size:
         return 0, 0
-    n_pages, node = tree.match(state, index, num_tokens // size)
+    n_pages, node = match_pages(state, index, num_tokens // size)
     return n_pages * size, node
 
 
@@ -33,7 +193,7 @@ def match(state: State, index: int, num_tokens: int) -> tuple[int, int]:
 def open_row(state: State, index: int, node: int, num_cached_tokens: int) -> None:
     """A request begins on top of what was matched."""
     request = state.requests[index]
-    tree.lock(state, node)
+    lock(state, node)
     request.node = node
     request.num_blocks = request.num_cached_blocks = num_cached_tokens // state.config[0].block_size
 
@@ -44,7 +204,7 @@ def make_room(state: State, num_tokens: int) -> None:
     size = state.config[0].block_size
     short = num_tokens - n_unused_pages(state) * size
     if short > 0:
-        tree.evict(state, (short + size - 1) // size)
+        evict(state, (short + size - 1) // size)
 
 
 @compiled
@@ -63,12 +223,12 @@ def checkpoint(state: State, index: int, num_tokens: int) -> None:
     if not state.config[0].is_caching or num_tokens <= 0:
         return
     n_pages, n_prompt = num_tokens // size, request.num_prompt_tokens // size
-    n_known, node = tree.insert(state, index, n_pages)
+    n_known, node = insert_path(state, index, n_pages)
     state.counters[0].n_free += n_known - request.num_cached_blocks
     if 0 < n_prompt < n_pages:
-        tree.insert(state, index, n_prompt)  # so that the answer may go and the prompt stay
-    tree.lock(state, node)
-    tree.unlock(state, request.node)
+        insert_path(state, index, n_prompt)  # so that the answer may go and the prompt stay
+    lock(state, node)
+    unlock(state, request.node)
     request.node = node
     request.num_cached_blocks = n_pages
 
@@ -78,7 +238,7 @@ def release(state: State, index: int) -> None:
     """Take everything from a request but what the tree has."""
     request = state.requests[index]
     state.counters[0].n_free += request.num_blocks - request.num_cached_blocks
-    tree.unlock(state, request.node)
+    unlock(state, request.node)
     request.node = 0
     request.num_blocks = 0
     request.num_cached_blocks = 0
@@ -88,10 +248,10 @@ def release(state: State, index: int) -> None:
 def throw_out(state: State, index: int) -> None:
     """Take everything from one that is no longer among those who generate."""
     release(state, index)
-    seats.release(state, index)
+    slots.release(state, index)
     state.counters[0].n_running -= 1
     make_room(state, state.sglang[0].n_generating * RETRACT_DECODE_STEPS)
-    preemption.lose_place(state, index)
+    slots.lose_place(state, index)
 
 
 @compiled

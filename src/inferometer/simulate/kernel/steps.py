@@ -9,10 +9,9 @@ after the other on the stages of the device (``reference/stages.py``).
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import arrivals, holes, policy, price
+from inferometer.simulate.kernel import arrivals, blocks, policy, price
 from inferometer.simulate.kernel.state import State
-from inferometer.simulate.outcome import FAR_NS, PartLog, StepLog, max_barren_steps
-from inferometer.simulate.status import Status
+from inferometer.simulate.outcome import FAR_NS, PartLog, Status, StepLog, max_barren_steps
 
 _max_barren_steps = compiled(max_barren_steps)
 _STOPPED, _REJECTED = int(Status.STOPPED), int(Status.REJECTED)
@@ -236,7 +235,7 @@ def _note(state: State, log: StepLog, slot: int) -> None:
     log.decode_context_tokens[row] = batch.decode_context_tokens
     log.kv_blocks_used[row] = state.config[0].n_kv_blocks - counters.n_free
     if state.config[0].is_contiguous:
-        holes.note(state, log, row)
+        blocks.note_holes(state, log, row)
     if state.config[0].n_host_blocks > 0:
         log.swapped_blocks[row] = batch.num_swapped_blocks
     log.n_filled[0] = row + 1

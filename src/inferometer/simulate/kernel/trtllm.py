@@ -1,23 +1,314 @@
-"""Which requests compute how many tokens in the next step?
+"""Which requests compute how many tokens in the next step? TensorRT-LLM's in-flight batching, compiled.
 
-TensorRT-LLM's in-flight batching, compiled.
-
-The same as ``reference.trtllm.TrtllmScheduler``, on arrays. ``State.running`` holds the active
-requests in order of arrival.
+The same as ``reference.trtllm.TrtllmScheduler`` with ``reference/trtllm_chunks.py`` and
+``reference/trtllm_blocks.py``, on arrays. ``State.running`` holds the active requests in order of
+arrival. In the arrays of ``kernel/blocks.py`` a block's parent is in ``previous_equal``, and
+``first_equal`` is the tree of prefixes.
 """
 
+from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import preemption, queue, trtllm_blocks as tree
+from inferometer.simulate.kernel import arrivals, blocks, queue, slots
 from inferometer.simulate.kernel.state import NOTHING, State
-from inferometer.simulate.kernel.trtllm_batch import form_batch
-from inferometer.simulate.status import Status
-from inferometer.simulate.trtllm_config import CAPACITY_POLICIES
+from inferometer.simulate.kernel.vllm import launch
+from inferometer.simulate.outcome import Status
+from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLICIES
 
+_ROOT = 0
+_WAITING = int(Status.WAITING)
 _RUNNING = int(Status.RUNNING)
-_MAX_UTILIZATION, _STATIC_BATCH = (
-    CAPACITY_POLICIES.index("MAX_UTILIZATION"),
-    CAPACITY_POLICIES.index("STATIC_BATCH"),
-)
+_BY_ARRIVAL = CHUNKING_POLICIES.index("FIRST_COME_FIRST_SERVED")
+_MAX_UTILIZATION = CAPACITY_POLICIES.index("MAX_UTILIZATION")
+_STATIC_BATCH = CAPACITY_POLICIES.index("STATIC_BATCH")
+_CONTEXT = int(PartKind.CONTEXT)
+_UNSEEN = int(Status.UNSEEN)
+_STOPPED = int(Status.STOPPED)
+_LENGTH = int(Status.LENGTH)
+_ABORTED = int(Status.ABORTED)
+
+
+@compiled
+def n_hits(state: State, index: int) -> int:
+    """How many blocks hold a prefix of this request? Its last token stays to be computed."""
+    config, request = state.config[0], state.requests[index]
+    if not config.is_caching:
+        return 0
+    n_found, _ = _path(state, index, (request.num_tokens - 1) // config.block_size)
+    return n_found
+
+
+@compiled
+def n_hits_in_use(state: State, index: int) -> int:
+    """How many of these does somebody hold? They cost no free block."""
+    config, request = state.config[0], state.requests[index]
+    if not config.is_caching:
+        return 0
+    _, n_in_use = _path(state, index, (request.num_tokens - 1) // config.block_size)
+    return n_in_use
+
+
+@compiled
+def first_new_content(state: State, index: int) -> int:
+    """The content of its first full block that is in no block yet; ``NOTHING`` where all are."""
+    config, request = state.config[0], state.requests[index]
+    if not config.is_caching:
+        return NOTHING
+    n_full = request.num_tokens // config.block_size
+    n_known, _ = _path(state, index, n_full)
+    if n_known == n_full:
+        return NOTHING
+    content: int = state.contents[request.content_start + n_known]
+    return content
+
+
+@compiled
+def claim(state: State, index: int, n_blocks: int) -> None:
+    """A request that has a seat begins on top of its hits."""
+    request, parent = state.requests[index], _ROOT
+    for i_block in range(n_blocks):
+        parent = _child(state, parent, state.contents[request.content_start + i_block])
+        state.block_table[request.seat, i_block] = parent
+    blocks.touch(state, request.seat, n_blocks)
+    request.num_blocks = n_blocks
+
+
+@compiled
+def extend(state: State, index: int, num_tokens: int) -> None:
+    """Give a request blocks for its first tokens, from the front of the queue; what they held is forgotten."""
+    request, size = state.requests[index], state.config[0].block_size
+    n_needed = (num_tokens + size - 1) // size
+    for i_block in range(request.num_blocks, n_needed):
+        block = state.blocks[0].next
+        blocks.unlink(state.blocks, block)
+        content = state.blocks[block].content
+        if content != NOTHING:
+            if state.first_equal[content] == block:
+                state.first_equal[content] = NOTHING
+            state.blocks[block].content = NOTHING
+        state.blocks[block].ref_count = 1
+        state.block_table[request.seat, i_block] = block
+        state.counters[0].n_free -= 1
+    request.num_blocks = max(request.num_blocks, n_needed)
+
+
+@compiled
+def store(state: State, index: int, num_tokens: int) -> None:
+    """Put the blocks that these first tokens fill into the tree.
+
+    What is there already stays, and the request keeps its own.
+    """
+    config, request, parent = state.config[0], state.requests[index], _ROOT
+    if not config.is_caching:
+        return
+    for i_block in range(num_tokens // config.block_size):
+        content = state.contents[request.content_start + i_block]
+        found = _child(state, parent, content)
+        if found == NOTHING:
+            found = state.block_table[request.seat, i_block]
+            state.blocks[found].content = content
+            state.blocks[found].previous_equal = parent
+            state.first_equal[content] = found
+        parent = found
+
+
+@compiled
+def free_blocks(state: State, index: int) -> None:
+    """Take all blocks and the seat, after storing what is computed: the last block goes first.
+
+    The last token's KV is not there.
+    """
+    request = state.requests[index]
+    store(state, index, min(request.num_tokens - 1, request.num_computed_tokens))
+    for i_block in range(request.num_blocks - 1, -1, -1):
+        block = state.block_table[request.seat, i_block]
+        state.blocks[block].ref_count -= 1
+        if state.blocks[block].ref_count == 0:
+            state.counters[0].n_free += 1
+            blocks.insert(state.blocks, block, state.blocks[0].previous)
+    request.num_blocks = 0
+    slots.release(state, index)
+
+
+@compiled
+def _path(state: State, index: int, n_most: int) -> tuple[int, int]:
+    """How many of its first blocks are there, and how many of these does somebody hold?"""
+    start, parent, n_found, n_in_use = state.requests[index].content_start, _ROOT, 0, 0
+    while n_found < n_most:
+        block = _child(state, parent, state.contents[start + n_found])
+        if block == NOTHING:
+            break
+        n_found += 1
+        n_in_use += state.blocks[block].ref_count > 0
+        parent = block
+    return n_found, n_in_use
+
+
+@compiled
+def _child(state: State, parent: int, content: int) -> int:
+    """Which block holds this content behind its parent?
+
+    What was stored behind a block that has been taken is lost with it.
+    """
+    block: int = state.first_equal[content]
+    if block != NOTHING and state.blocks[block].previous_equal != parent:
+        return NOTHING
+    return block
+
+
+@inlined
+def form_batch(state: State, slot: int, n_fitting: int) -> None:
+    """Make batch ``slot`` of the first ``n_fitting`` requests in ``skipped``.
+
+    Contexts, unfinished ones first, then generations.
+    """
+    config = state.config[0]
+    n_chosen, n_tokens, n_remaining = _choose(state, n_fitting)
+    budget = config.max_num_batched_tokens - n_tokens
+    is_cut = config.is_chunked and n_remaining > budget
+    if is_cut:
+        if config.chunking_policy == _BY_ARRIVAL:
+            _cut_by_arrival(state, n_chosen, budget)
+        else:
+            _cut_in_lockstep(state, n_chosen, budget)
+    state.batches[slot].n_parts = 0
+    for is_last in range(2):
+        for i_chosen in range(n_chosen):
+            index = state.skipped[i_chosen]
+            size = state.chunks[i_chosen]
+            if (
+                _is_context(state, index)
+                and size > 0
+                and is_last == (not is_cut or size == _remaining(state, index))
+            ):
+                _add_part(state, slot, index, size)
+    for i_chosen in range(n_chosen):
+        if not _is_context(state, state.skipped[i_chosen]) and state.chunks[i_chosen] > 0:
+            _add_part(state, slot, state.skipped[i_chosen], 1)
+    for i_part in range(state.batches[slot].n_parts):  # all of them before anybody takes a block
+        _begin(state, state.parts[slot, i_part].request)
+    for i_part in range(state.batches[slot].n_parts):
+        _give_blocks(state, state.parts[slot, i_part].request)
+    launch(state, slot)
+
+
+@compiled
+def _choose(state: State, n_fitting: int) -> tuple[int, int, int]:
+    """Keep those that the batch has room for.
+
+    How many, their tokens but those to be chunked, and those. The first too many ends it.
+    """
+    config, chosen = state.config[0], state.skipped
+    n_chosen, n_tokens, n_remaining = 0, 0, 0
+    for i_fitting in range(n_fitting):
+        index = chosen[i_fitting]
+        if _will_complete(state, index):
+            continue
+        if state.requests[index].status != _RUNNING:
+            state.requests[index].num_computed_tokens = n_hits(state, index) * config.block_size
+        n_own = _remaining(state, index) if _is_context(state, index) else 1
+        cost = 0 if config.is_chunked and _is_context(state, index) else n_own
+        if n_tokens + cost > config.max_num_batched_tokens:
+            break
+        n_tokens += cost
+        n_remaining += n_own - cost
+        chosen[n_chosen] = index
+        state.chunks[n_chosen] = n_own
+        n_chosen += 1
+        if n_chosen >= config.max_num_active:
+            break
+    return n_chosen, n_tokens, n_remaining
+
+
+@compiled
+def _cut_by_arrival(state: State, n_chosen: int, budget: int) -> None:
+    """Each context in order takes what is left; a chunk that is not the last one is a whole number of blocks."""
+    unit, left = state.config[0].block_size, budget
+    for i_chosen in range(n_chosen):
+        if not _is_context(state, state.skipped[i_chosen]):
+            continue
+        if state.chunks[i_chosen] > left:
+            state.chunks[i_chosen] = left // unit * unit
+        left -= state.chunks[i_chosen]
+
+
+@compiled
+def _cut_in_lockstep(state: State, n_chosen: int, budget: int) -> None:
+    """Each context in turn takes one more block of tokens, until nobody can."""
+    unit, left, grows = state.config[0].block_size, budget, True
+    for i_chosen in range(n_chosen):
+        if _is_context(state, state.skipped[i_chosen]):
+            state.chunks[i_chosen] = 0
+    while grows and left > 0:
+        grows = False
+        for i_chosen in range(n_chosen):
+            index = state.skipped[i_chosen]
+            if not _is_context(state, index):
+                continue
+            more = min(unit, _remaining(state, index) - state.chunks[i_chosen])
+            if 0 < more <= left:
+                state.chunks[i_chosen] += more
+                left -= more
+                grows = True
+
+
+@compiled
+def _add_part(state: State, slot: int, index: int, n_tokens: int) -> None:
+    batch = state.batches[slot]
+    part = state.parts[slot, batch.n_parts]
+    part.request = index
+    part.num_tokens = n_tokens
+    batch.n_parts += 1
+
+
+@compiled
+def _begin(state: State, index: int) -> None:
+    """A context begins on top of what can be reused."""
+    counters, request = state.counters[0], state.requests[index]
+    if request.status == _RUNNING:
+        return
+    if request.status == _WAITING:
+        request.admitted_ns = counters.now_ns
+        request.num_cached_tokens = request.num_computed_tokens
+    request.status = _RUNNING
+    slots.take(state, index)
+    claim(state, index, request.num_computed_tokens // state.config[0].block_size)
+    counters.n_running += 1
+    counters.n_waiting -= 1
+
+
+@compiled
+def _give_blocks(state: State, index: int) -> None:
+    """The blocks of the whole context at its first chunk, then one whenever a token needs it."""
+    request = state.requests[index]
+    extend(
+        state,
+        index,
+        request.num_tokens if request.is_prefill_chunk else request.num_computed_tokens + 1,
+    )
+
+
+@compiled
+def _is_context(state: State, index: int) -> bool:
+    return bool(state.requests[index].is_prefill_chunk)
+
+
+@compiled
+def _remaining(state: State, index: int) -> int:
+    request = state.requests[index]
+    n_tokens: int = request.num_tokens - request.num_computed_tokens
+    return n_tokens
+
+
+@compiled
+def _will_complete(state: State, index: int) -> bool:
+    """Is its last token in flight? It keeps its blocks and its place, and computes nothing."""
+    request = state.requests[index]
+    n_most = min(request.num_prompt_tokens + request.max_tokens, state.config[0].max_model_len)
+    will_complete: bool = (
+        request.num_output_placeholders > 0
+        and request.num_tokens + request.num_output_placeholders >= n_most
+    )
+    return will_complete
 
 
 @inlined
@@ -109,7 +400,7 @@ def _note_contents_that_come(state: State) -> None:
     for i_active in range(state.counters[0].n_active):
         request = state.requests[state.running[i_active]]
         if request.status == _RUNNING and request.is_prefill_chunk:
-            content = tree.first_new_content(state, state.running[i_active])
+            content = first_new_content(state, state.running[i_active])
             if content != NOTHING:
                 state.last_equal[content] = state.counters[0].current_step
 
@@ -122,7 +413,7 @@ def _is_worth_waiting(state: State, index: int) -> bool:
     """
     if state.requests[index].status == _RUNNING or not state.config[0].is_prefix_aware:
         return False
-    content = tree.first_new_content(state, index)
+    content = first_new_content(state, index)
     if content == NOTHING:
         return False
     is_coming: bool = state.last_equal[content] == state.counters[0].current_step
@@ -135,13 +426,13 @@ def _pause(state: State, index: int) -> None:
     """Take everything from a request but its tokens; it will compute them again."""
     release(state, index)
     state.counters[0].n_waiting += 1
-    preemption.lose_place(state, index)
+    slots.lose_place(state, index)
 
 
 @compiled
 def release(state: State, index: int) -> None:
     """Take the blocks and the seat of one that runs."""
-    tree.release(state, index)
+    release(state, index)
     state.counters[0].n_running -= 1
 
 
@@ -194,7 +485,94 @@ def _n_blocks_for_a_step(state: State, index: int) -> int:
 def _n_blocks_given(state: State, index: int) -> int:
     """What it has, or could have without taking a free block."""
     request = state.requests[index]
-    n_given: int = (
-        request.num_blocks if request.status == _RUNNING else tree.n_hits_in_use(state, index)
-    )
+    n_given: int = request.num_blocks if request.status == _RUNNING else n_hits_in_use(state, index)
     return n_given
+
+
+@inlined
+def update(state: State, slot: int) -> int:
+    """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered.
+
+    A token that was in flight when its request was paused is delivered, unless a context yielded
+    it: that comes again.
+    """
+    parts, counters = state.parts[slot], state.counters[0]
+    n_delivered, n_ended = 0, 0
+    for i_part in range(state.batches[slot].n_parts):
+        part = parts[i_part]
+        request = state.requests[part.request]
+        is_stale = request.num_stale_output_tokens > 0
+        request.num_in_flight_tokens -= part.num_tokens
+        if is_stale:
+            request.num_stale_output_tokens -= part.num_tokens
+        part.n_delivered = 0
+        if (
+            request.status >= _STOPPED
+            or not part.yields_token
+            or (is_stale and part.kind == _CONTEXT)
+        ):
+            continue
+        part.n_delivered = 1
+        n_delivered += 1
+        if request.first_token_ns == ABSENT:
+            request.first_token_ns = counters.now_ns
+        n_ended += _deliver_token(state, part.request, is_stale, part.kind == _CONTEXT)
+    if n_ended:
+        _drop_ended(state)
+    return n_delivered
+
+
+@compiled
+def abort(state: State, index: int) -> None:
+    """A client has gone. Who is in the queue stays there, uncounted."""
+    status = state.requests[index].status
+    if status >= _STOPPED:
+        return
+    if status == _UNSEEN:
+        arrivals.end(state, index, _ABORTED, state.abort_ns[index])
+        return
+    _end(state, index, _ABORTED, state.abort_ns[index])
+    _drop_ended(state)
+
+
+@inlined
+def _deliver_token(state: State, index: int, is_stale: bool, is_context: bool) -> int:  # noqa: FBT001 -- compiled code takes no keywords
+    """A request got a token; returns 1 where that ends it."""
+    config, request = state.config[0], state.requests[index]
+    request.num_tokens += 1
+    if is_context:
+        store(state, index, request.num_tokens - 1)
+    if config.is_async and not is_stale:
+        request.num_output_placeholders -= 1
+    num_output, now_ns = request.num_tokens - request.num_prompt_tokens, state.counters[0].now_ns
+    if num_output == request.stop_tokens:
+        _end(
+            state, index, _STOPPED if request.stop_tokens < request.max_tokens else _LENGTH, now_ns
+        )
+        return 1
+    if num_output >= request.max_tokens or request.num_tokens >= config.max_model_len:
+        _end(state, index, _LENGTH, now_ns)
+        return 1
+    return 0
+
+
+@compiled
+def _end(state: State, index: int, status: int, when_ns: int) -> None:
+    if state.requests[index].status == _RUNNING:
+        release(state, index)
+    else:
+        state.counters[0].n_waiting -= 1
+    arrivals.end(state, index, status, when_ns)
+
+
+@compiled
+def _drop_ended(state: State) -> None:
+    """Close the gaps in the list of active requests."""
+    counters, active = state.counters[0], state.running
+    n_kept = 0
+    for i_active in range(counters.n_active):
+        index = active[i_active]
+        if state.requests[index].status < _STOPPED:
+            active[n_kept] = index
+            n_kept += 1
+    counters.n_active = n_kept

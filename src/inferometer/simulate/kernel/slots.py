@@ -1,12 +1,15 @@
-"""In which slot of the batch does each request sit? The lowest free one, kept while it runs.
+"""In which slot of the batch does each request run, and what does it lose when it is preempted?
 
-Compiled.
-
-Free seats are a heap, the lowest at its top; ``reference.batch.Seats`` is the same.
+Compiled. A request keeps the lowest free slot while it runs; free slots are a heap, the lowest at
+its top, as in ``reference.batch.Seats``. Preemption is as ``reference.request.Request``'s methods
+of these names.
 """
 
 from inferometer.simulate.compiling import compiled
-from inferometer.simulate.kernel.state import NOTHING, State
+from inferometer.simulate.kernel.state import NOTHING, Request, State
+from inferometer.simulate.outcome import Status
+
+_PREEMPTED = int(Status.PREEMPTED)
 
 
 @compiled
@@ -47,3 +50,23 @@ def release(state: State, index: int) -> None:
         place = (place - 1) // 2
     heap[place] = request.seat
     request.seat = NOTHING
+
+
+@compiled
+def start_over(request: Request) -> None:
+    """It will compute all of its tokens again; what is in flight yields tokens that count no more."""
+    request.num_computed_tokens = 0
+    request.num_stale_output_tokens = request.num_in_flight_tokens
+    request.num_output_placeholders = 0
+
+
+@compiled
+def lose_place(state: State, index: int) -> None:
+    """It starts over, and is told among those that had to go for this step."""
+    counters, request = state.counters[0], state.requests[index]
+    request.status = _PREEMPTED
+    start_over(request)
+    request.is_prefill_chunk = 1
+    request.num_preemptions += 1
+    state.preempted[counters.n_preempted] = index
+    counters.n_preempted += 1

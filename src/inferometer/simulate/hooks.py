@@ -1,0 +1,50 @@
+"""What can a caller of long simulations hook in? A notice before compiling, and a cancel scope.
+
+Within ``polled(poll)`` every simulation calls ``poll`` each fraction of a second, between pieces of
+the compiled loop, and ends with what it raises. The scope is that of the thread.
+"""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, TypeAlias
+
+Poll: TypeAlias = Callable[[], None]
+_listeners: Final[list[Callable[[str], None]]] = []
+
+
+def _go_on() -> None:
+    """The default: never give it up."""
+
+
+_POLL: Final[ContextVar[Poll]] = ContextVar("poll", default=_go_on)
+
+
+@contextmanager
+def polled(poll: Poll) -> Generator[None]:
+    """Let the simulations inside call this between their pieces."""
+    token = _POLL.set(poll)
+    try:
+        yield
+    finally:
+        _POLL.reset(token)
+
+
+def check_poll() -> None:
+    """Raise what the scope raises, if it gives the simulation up."""
+    _POLL.get()()
+
+
+def listen(listener: Callable[[str], None]) -> None:
+    """The listener gets a line of text before a wait that nobody expects."""
+    _listeners.append(listener)
+
+
+def tell_of_compiling(loop: Any) -> None:
+    """Tell those who listen if this function (numba's dispatcher) is neither loaded nor in the cache on disk."""
+    # numba has no public way to ask what its cache holds
+    index = loop._cache._cache_file
+    if _listeners and not loop.signatures and not index._load_index():
+        kind = loop.py_func.__qualname__.removeprefix("run_")
+        for listener in _listeners:
+            listener(f"compiling the simulator ({kind}), once: later runs load what is compiled")
