@@ -432,7 +432,7 @@ def _pause(state: State, index: int) -> None:
 @compiled
 def release(state: State, index: int) -> None:
     """Take the blocks and the seat of one that runs."""
-    release(state, index)
+    free_blocks(state, index)
     state.counters[0].n_running -= 1
 
 
