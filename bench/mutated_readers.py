@@ -46,11 +46,10 @@ from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.steptime import load_step_time_model
 from inferometer.records import raw_log
 from inferometer.records.answers import answer_of
-from inferometer.records.error_words import error_words
 from inferometer.records.imports.detection import read_results
 from inferometer.records.imports.kernel_tables import read_kernel_tables
 from inferometer.records.imports.llmservingsim import read_llmservingsim
-from inferometer.records.load_decoding import decode_load
+from inferometer.records.load_decoding import decode_load, error_words
 from inferometer.records.reading import read_run
 from inferometer.records.request_summaries import summarise_requests
 from inferometer.records.server_series import check_page, sample_table

@@ -24,8 +24,8 @@ from inferometer.fit.published.loads import (
     scheduler_of,
 )
 from inferometer.fit.published.posterior import SimulatedLoad, simulated
+from inferometer.records.imports.imported import PublishedPointTable
 from inferometer.records.imports.inferencex import read_inferencex, read_silicon
-from inferometer.records.published import PublishedPointTable
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 TABLES = ("inferencemax-official-2025-11", "inferencex-silicon")

@@ -7,8 +7,7 @@ import numpy as np
 from inferometer.fit.loads.load_tests import StepPace
 from inferometer.fit.loads.server import STEP_NAMES, step_prior, steps_at
 from inferometer.inputs.types import EngineSpec
-from inferometer.records.load_types import ChunkTable
-from inferometer.records.types import ABSENT, Run, RunManifest
+from inferometer.records.types import ABSENT, ChunkTable, Run, RunManifest
 from inferometer.simulate.demand import demand
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig

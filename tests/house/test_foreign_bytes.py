@@ -58,7 +58,7 @@ OWN_OR_GUARDED = {
     "records/answers.py": (
         "one event of a capped answer; what cannot be decoded is counted as such"
     ),
-    "records/error_words.py": (
+    "records/load_decoding.py": (
         "the start of a capped answer; what cannot be decoded is shown as text"
     ),
     "records/imports/imported.py": "hashed, not decoded, after the door had read it",

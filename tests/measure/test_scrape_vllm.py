@@ -12,8 +12,7 @@ from tests.measure.vllm_server import MODEL, complete, vllm_server
 
 from inferometer.measure.scrape import scraping
 from inferometer.records.server_series import counter_series, gauge_series, server_record
-from inferometer.records.server_summaries import summarise_server
-from inferometer.records.ttft_parts import ttft_parts
+from inferometer.records.server_summaries import summarise_server, ttft_parts
 from inferometer.records.types import ABSENT, RequestStatus, RequestTable
 
 pytestmark = pytest.mark.slow

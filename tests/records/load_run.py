@@ -8,8 +8,17 @@ from inferometer.inputs.load_plan import LoadPlan
 from inferometer.inputs.workload.distributions import Constant
 from inferometer.inputs.workload.types import OpenArrivals, RequestClass, WorkloadSpec
 from inferometer.records import tables
-from inferometer.records.load_types import ChunkKind, ChunkTable, ExchangeTable, LagTable
-from inferometer.records.types import ABSENT, RequestStatus, RequestTable, Run, RunManifest
+from inferometer.records.types import (
+    ABSENT,
+    ChunkKind,
+    ChunkTable,
+    ExchangeTable,
+    LagTable,
+    RequestStatus,
+    RequestTable,
+    Run,
+    RunManifest,
+)
 
 MS = 1_000_000
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from inferometer.records.exposition import PageReader
-from inferometer.records.load_types import ServerSampleTable
+from inferometer.records.types import ServerSampleTable
 
 FOLDER = Path(__file__).parent / "expositions"
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings, strategies as st
 from tests.records.load_frames import MS, ROLE, delta, fuzzed_bodies, request_frame, sse, usage
 
 from inferometer.records.answers import answer_of, said_by
-from inferometer.records.load_types import ChunkKind
-from inferometer.records.types import ABSENT
+from inferometer.records.types import ABSENT, ChunkKind
 
 DONE = b"[DONE]"
 

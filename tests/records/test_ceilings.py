@@ -7,8 +7,12 @@ import pytest
 
 from inferometer.inputs.types import SweepPoint
 from inferometer.records import tables
-from inferometer.records.ceilings import judging_ceilings_per_s, probes_of, steady_views
-from inferometer.records.repetitions import repetitions_of
+from inferometer.records.repetitions import (
+    judging_ceilings_per_s,
+    probes_of,
+    repetitions_of,
+    steady_views,
+)
 from inferometer.records.types import CeilingTable, ProbeKind
 
 NEAR, FAR = (SweepPoint(prompt_tokens=prompt, batch_size=1, gen_tokens=3) for prompt in (100, 200))

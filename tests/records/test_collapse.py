@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from inferometer.inputs.types import SweepPoint
-from inferometer.records.collapse import collapses, flag_text, token_cost_changes
 from inferometer.records.reading import read_run
+from inferometer.records.summaries import collapses, flag_text, token_cost_changes
 from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 from tests.records.load_frames import request_frame
 
-from inferometer.records.error_words import error_words, most_said
+from inferometer.records.load_decoding import error_words, most_said
 
 
 @pytest.mark.parametrize(

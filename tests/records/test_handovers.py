@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from inferometer.records import tables
-from inferometer.records.handovers import summarise_handovers
+from inferometer.records.latencies import summarise_handovers
 from inferometer.records.reading import read_run
-from inferometer.records.run_series import value_series
-from inferometer.records.step_memory import hole_series, summarise_memory, swap_series
+from inferometer.records.run_series import hole_series, summarise_memory, swap_series, value_series
 from inferometer.records.store import write_run
 from inferometer.records.types import (
     ABSENT,

@@ -19,7 +19,7 @@ from tests.records.load_frames import (
 from inferometer.errors import RecordError
 from inferometer.records import host_clocks, raw_log
 from inferometer.records.load_decoding import decode_load
-from inferometer.records.load_types import ClockReading, HostClock
+from inferometer.records.types import ClockReading, HostClock
 
 S = 1_000_000_000
 delays = st.integers(min_value=1, max_value=5 * MS)

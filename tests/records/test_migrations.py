@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from inferometer.errors import RecordError
-from inferometer.records.migrations import LOADERS
+from inferometer.records.layout import LOADERS
 from inferometer.records.reading import read_run
 from inferometer.records.summaries import summarise_points
 from inferometer.records.types import SCHEMA_VERSION

@@ -9,7 +9,7 @@ from inferometer.inputs.types import SweepPoint
 from inferometer.records import tables
 from inferometer.records.noise import noise_cautions, noise_of
 from inferometer.records.summaries import summarise_points
-from inferometer.records.sweep_columns import SweepRow, column_texts
+from inferometer.records.sweep_csv import SweepRow, column_texts
 from inferometer.records.types import CeilingTable
 
 POINTS = [SweepPoint(prompt_tokens=128 * (i + 1), batch_size=1, gen_tokens=9) for i in range(6)]

@@ -8,13 +8,11 @@ import pytest
 from tests.records.server_pages import page, samples_of, zeroed
 
 from inferometer.errors import RecordError
-from inferometer.records.load_types import ServerSampleTable
 from inferometer.records.server_names import SERVERS
 from inferometer.records.server_series import Growth, counter_series, gauge_series, server_record
-from inferometer.records.server_summaries import bucket_percentile, summarise_server
+from inferometer.records.server_summaries import bucket_percentile, summarise_server, ttft_parts
 from inferometer.records.tables import concat, select
-from inferometer.records.ttft_parts import ttft_parts
-from inferometer.records.types import ABSENT, RequestStatus, RequestTable
+from inferometer.records.types import ABSENT, RequestStatus, RequestTable, ServerSampleTable
 
 CANONICAL = {
     "vllm-0.32-after": ("vllm", 0, 0, 0.0, 128, 8192),

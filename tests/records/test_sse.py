@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from tests.records.load_frames import fuzzed_bodies
 
-from inferometer.records.sse import events_of, reads_of
+from inferometer.records.answers import events_of, reads_of
 
 
 def data_of(body):

@@ -7,11 +7,9 @@ import pytest
 
 from inferometer.errors import RecordError
 from inferometer.inputs.types import EngineSpec, SweepPoint
-from inferometer.records.collapse import flag_text, token_cost_changes
 from inferometer.records.reading import read_run
-from inferometer.records.summaries import summarise_points
-from inferometer.records.sweep_columns import SweepRow, write_sweep_csv
-from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
+from inferometer.records.summaries import flag_text, summarise_points, token_cost_changes
+from inferometer.records.sweep_csv import SweepRow, TableFacts, read_sweep_csv, write_sweep_csv
 from inferometer.records.types import ABSENT
 from inferometer.stats.estimate import Estimate
 

@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from inferometer.errors import RecordError
-from inferometer.records import parquet, tables
+from inferometer.records import tables
 from inferometer.records.types import ABSENT, CeilingTable, StepTable, SweepTable
 
 PROBE = {
@@ -46,8 +46,8 @@ def test_types_are_those_of_the_annotations():
 def test_empty_tables_have_types(table_type, tmp_path):
     empty = tables.empty(table_type)
     assert tables.n_rows(empty) == 0
-    parquet.write_table(tmp_path / "t.parquet", empty)
-    back = parquet.read_table(tmp_path / "t.parquet", table_type)
+    tables.write_table(tmp_path / "t.parquet", empty)
+    back = tables.read_table(tmp_path / "t.parquet", table_type)
     assert [column.dtype.kind for column in back] == [column.dtype.kind for column in empty]
     assert tables.n_rows(tables.concat(table_type, [])) == 0
 
@@ -115,7 +115,7 @@ def test_a_table_comes_back_from_its_file_as_it_was(tmp_path_factory, data):
         )
     path = tmp_path_factory.mktemp("table") / "t.parquet"
     table = tables.from_columns(CeilingTable, columns)
-    parquet.write_table(path, table)
-    back = parquet.read_table(path, CeilingTable)
+    tables.write_table(path, table)
+    back = tables.read_table(path, CeilingTable)
     for before, after in zip(table, back, strict=True):
         assert np.array_equal(before, after, equal_nan=before.dtype.kind == "f")

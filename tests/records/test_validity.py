@@ -9,8 +9,7 @@ from tests.records.load_run import MS, changed, load_plan, load_run
 from inferometer.errors import MeasureError
 from inferometer.inputs.workload.plan import request_plan
 from inferometer.inputs.workload.types import AtOnce
-from inferometer.records.load_types import ChunkKind, ClockReading, HostClock
-from inferometer.records.types import ABSENT, RequestStatus
+from inferometer.records.types import ABSENT, ChunkKind, ClockReading, HostClock, RequestStatus
 from inferometer.records.validity import CHECKS, require_valid, validity_of
 
 CLEAN = load_run()

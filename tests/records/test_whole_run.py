@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from inferometer.errors import RecordError
-from inferometer.records import parquet, tables
+from inferometer.records import tables
 from inferometer.records.reading import read_run
 from inferometer.records.store import write_run
 from inferometer.records.types import (
@@ -105,7 +105,7 @@ def test_a_stored_run_is_not_overwritten(tmp_path, run):
 
 
 def test_what_a_killed_writer_left_is_no_run_and_no_hindrance(tmp_path, run):
-    parquet.write_table(tmp_path / "ceilings.parquet", run.requests)
+    tables.write_table(tmp_path / "ceilings.parquet", run.requests)
     (tmp_path / "requests.parquet.tmp").write_bytes(b"half")
     with pytest.raises(RecordError, match="no run"):
         read_run(tmp_path)
@@ -115,14 +115,14 @@ def test_what_a_killed_writer_left_is_no_run_and_no_hindrance(tmp_path, run):
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path, run, monkeypatch):
-    write_table = parquet.write_table
+    write_table = tables.write_table
 
     def full_disk(path: Path, table) -> None:
         if path.name.startswith("requests"):
             raise RecordError("no space left on device", where=str(path))
         write_table(path, table)
 
-    monkeypatch.setattr(parquet, "write_table", full_disk)
+    monkeypatch.setattr(tables, "write_table", full_disk)
     with pytest.raises(RecordError, match="no space"):
         write_run(tmp_path, run)
     assert not list(tmp_path.iterdir())

@@ -11,8 +11,7 @@ from inferometer.errors import ModelError
 from inferometer.fit.sweeps.step_time import HeldOutPoint, fit_and_validate
 from inferometer.inputs.types import HardwareSpec
 from inferometer.perfmodel.steptime import StepTimeModel
-from inferometer.records.collapse import TokenCostChange, collapses
-from inferometer.records.summaries import PointSummary, summarise_points
+from inferometer.records.summaries import PointSummary, TokenCostChange, collapses, summarise_points
 from inferometer.records.types import Run
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 import msgspec
 
 from inferometer.perfmodel.steptime_levels import Basis
-from inferometer.records.handovers import HandoverSummary, summarise_handovers
+from inferometer.records.latencies import HandoverSummary, summarise_handovers
 from inferometer.records.types import Run
 from inferometer.simulate.deployment import Deployment, PrefillPool
 from inferometer.simulate.fleet import AnswerBeginsAt, ClusterConfig, LinkShape, Router

@@ -17,7 +17,7 @@ from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.objectives import parse_objective
 from inferometer.measure.scrape import scraping
 from inferometer.records import reading
-from inferometer.records.load_types import ServerSampleTable
+from inferometer.records.types import ServerSampleTable
 
 _LEAST_S: Final = 10.0
 _SEED: Final = 1

@@ -21,8 +21,8 @@ from inferometer.measure.executors import ray_cluster
 from inferometer.measure.load import load_test, preflight, ray_clients, sessions, watch
 from inferometer.measure.metrics_page import MetricsSource
 from inferometer.measure.scrape import Scraper, scraping
-from inferometer.records.exports import formats
-from inferometer.records.load_types import ServerSampleTable
+from inferometer.records.exports import writing
+from inferometer.records.types import ServerSampleTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class LoadTest:
         Option("Folder of the run; the same one resumes it.", is_common=True, metavar="DIR"),
     ] = None
     export: Annotated[
-        tuple[formats.RequestFormat, ...],
+        tuple[writing.RequestFormat, ...],
         Option("Also for other tools, in the run's folder."),
     ] = ()
     report: Annotated[
@@ -69,7 +69,7 @@ class EndedLoad:
     folder: Path
     class_names: tuple[str, ...]
     objective: ObjectiveSpec | None
-    exports: tuple[formats.RequestFormat, ...]
+    exports: tuple[writing.RequestFormat, ...]
     has_report: bool
 
 

@@ -14,7 +14,7 @@ from inferometer.api.sweep_table import CSV_NAME, table_rows
 from inferometer.api.sweep_view import REPORT_NAME, sweep_view
 from inferometer.errors import RecordError
 from inferometer.inputs import resolve, types
-from inferometer.records.sweep_columns import write_sweep_csv
+from inferometer.records.sweep_csv import write_sweep_csv
 from inferometer.report import html, views
 from inferometer.report.page import Line, Page
 from inferometer.report.sweep_page import page_of

@@ -3,7 +3,7 @@
 from inferometer.api.request_chart_views import requests_of
 from inferometer.api.server_device import ServerDevice, use_of
 from inferometer.errors import RecordError
-from inferometer.records import load_series, server_summaries, tool_views, ttft_parts
+from inferometer.records import run_series, server_summaries, tool_views
 from inferometer.records.exchange_errors import error_counts
 from inferometer.records.latencies import end_ns
 from inferometer.records.request_summaries import (
@@ -30,15 +30,15 @@ def online_view(run: Run, device: ServerDevice | None = None) -> OnlineView | No
         inter_token=inter_token_summary(run),
         errors=error_counts(run.exchanges),
         tools=tool_views.tool_views(run),
-        in_flight=load_series.in_flight(requests, run.exchanges, at_ns=end_ns(run)),
-        lateness=load_series.lateness(requests, run.lags),
+        in_flight=run_series.in_flight(requests, run.exchanges, at_ns=end_ns(run)),
+        lateness=run_series.lateness(requests, run.lags),
         server=server,
         server_use=use_of(server, device),
         # No cause is named from numbers that are not the server's.
         ttft_parts=(
             None
             if server is None or validity.verdict == "INVALID"
-            else ttft_parts.ttft_parts(requests, server)
+            else server_summaries.ttft_parts(requests, server)
         ),
     )
 

@@ -15,8 +15,7 @@ from inferometer.perfmodel.types import (
     prefill_shape,
 )
 from inferometer.perfmodel.work import step_work
-from inferometer.records.collapse import flag_text
-from inferometer.records.summaries import PointSummary
+from inferometer.records.summaries import PointSummary, flag_text
 from inferometer.report.views import PhaseName, PointRow
 from inferometer.stats.estimate import Z_90, Estimate
 

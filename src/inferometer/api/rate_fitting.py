@@ -15,7 +15,7 @@ from inferometer.errors import SpecError
 from inferometer.fit.loads.requests import STATISTICS, RateStatistics, fit_rates
 from inferometer.perfmodel.steptime_levels import fitted_levels
 from inferometer.records.imports.detection import read_results
-from inferometer.records.published import PublishedSummary
+from inferometer.records.imports.imported import PublishedSummary
 from inferometer.simulate.deployment import Knobs, deploy
 
 _EXAMPLE = (

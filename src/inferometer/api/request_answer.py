@@ -9,14 +9,14 @@ from inferometer.api.request_view import RequestQuestion, request_view
 from inferometer.errors import SpecError
 from inferometer.records import (
     exchange_errors,
-    handovers,
-    load_types,
+    latencies,
     request_summaries,
+    run_series,
+    server_summaries,
     slo_verdicts,
     steady_state,
-    step_memory,
     tool_views,
-    ttft_parts,
+    types,
 )
 from inferometer.records.types import Caution, Run
 from inferometer.report.request_views import OnlineView, RequestReportView
@@ -27,14 +27,14 @@ from inferometer.report.views import FiveLines
 class OnlineAnswer:
     """What a load test says beside its requests."""
 
-    validity: load_types.Validity
+    validity: types.Validity
     steady: steady_state.SteadyState | None
     inter_token: request_summaries.InterTokenSummary
     errors: tuple[exchange_errors.ErrorCount, ...]
     tools: tuple[tool_views.ToolView, ...]
     server: server_answer.ServerAnswer | None
     """Where its metrics were scraped."""
-    ttft_parts: ttft_parts.TtftParts | None
+    ttft_parts: server_summaries.TtftParts | None
 
 
 def online_answer(online: OnlineView) -> OnlineAnswer:
@@ -62,9 +62,9 @@ class RequestRunAnswer:
     five_lines: FiveLines
     summaries: tuple[request_summaries.RequestSummary, ...]
     judgement: slo_verdicts.Judgement | None
-    handovers: handovers.HandoverSummary | None
+    handovers: latencies.HandoverSummary | None
     """Where requests went from one server to another: the time between."""
-    memory: step_memory.StepMemorySummary | None
+    memory: run_series.StepMemorySummary | None
     """Where the run has steps: what was used of the KV cache, which holes it had, what was
     swapped."""
     cautions: tuple[Caution, ...]

@@ -4,9 +4,9 @@ from typing import Final
 
 import numpy as np
 
-from inferometer.records import latencies, load_series, run_series, tokens
+from inferometer.records import latencies, run_series, tokens
+from inferometer.records.server_summaries import TtftParts, engine_ttft_parts
 from inferometer.records.steady_state import SteadyState
-from inferometer.records.ttft_parts import TtftParts, engine_ttft_parts
 from inferometer.records.types import RequestTable, Run
 from inferometer.report.request_views import LatencyHistory, LatencyTail, OnlineView
 from inferometer.units import NS_PER_S
@@ -48,11 +48,11 @@ def history(
     )
 
 
-def gaps(run: Run) -> load_series.GapMap | None:
+def gaps(run: Run) -> run_series.GapMap | None:
     """Which requests waited for their next token when; None where the run does not say who got what when."""
     if run.chunks is None and (run.steps is None or run.parts is None):
         return None
-    return load_series.gap_map(requests_of(run), tokens.delivery_gaps(tokens.deliveries(run)))
+    return run_series.gap_map(requests_of(run), tokens.delivery_gaps(tokens.deliveries(run)))
 
 
 def first_token_parts(run: Run, online: OnlineView | None) -> TtftParts | None:

@@ -12,13 +12,12 @@ from inferometer.api import online_view, provenance, request_chart_views, server
 from inferometer.api.run_titles import title_of
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.records import (
-    handovers,
+    latencies,
     request_summaries,
     run_series,
+    server_summaries,
     slo_verdicts,
     slot_timeline,
-    step_memory,
-    ttft_parts,
     types,
 )
 from inferometer.report import online_tables, request_tables, request_views, server_tables, views
@@ -97,16 +96,16 @@ def request_view(
             *_classes(run, asked.class_names),
         ),
         judgement=judgement,
-        handovers=handovers.summarise_handovers(run),
+        handovers=latencies.summarise_handovers(run),
         tails=request_chart_views.tails(run),
         history=request_chart_views.history(run, steady=steady),
         tpot_history=(
             None if online is None else request_chart_views.history(run, "tpot", steady=steady)
         ),
         load=load,
-        memory=step_memory.summarise_memory(run),
-        holes=step_memory.hole_series(run),
-        swapped_blocks=step_memory.swap_series(run),
+        memory=run_series.summarise_memory(run),
+        holes=run_series.hole_series(run),
+        swapped_blocks=run_series.swap_series(run),
         online=online,
         gaps=request_chart_views.gaps(run),
         ttft_parts=parts,
@@ -156,7 +155,7 @@ def _limit(
     whole: request_summaries.RequestSummary,
     n_kv_blocks: int | None,
     online: request_views.OnlineView | None,
-    first_token: ttft_parts.TtftParts | None,
+    first_token: server_summaries.TtftParts | None,
 ) -> str:
     """What was measured of concurrency, queue and memory.
 

@@ -10,7 +10,7 @@ from inferometer import __version__
 from inferometer.api import deployment_view, simulation
 from inferometer.api.gate import gate_text
 from inferometer.api.simulation import Level
-from inferometer.records import request_summaries, step_memory
+from inferometer.records import request_summaries, run_series
 from inferometer.records.latencies import Latency
 from inferometer.report import request_page, request_tables, request_words
 from inferometer.report.charts.percentiles import percentiles_chart
@@ -304,7 +304,7 @@ def _replicas(answer: simulation.SimulateAnswer) -> TextTable:
 
 
 def _memory_words(
-    memory: step_memory.StepMemorySummary, deployment: deployment_view.DeploymentView
+    memory: run_series.StepMemorySummary, deployment: deployment_view.DeploymentView
 ) -> str:
     """How well was the KV cache used?"""
     n_blocks, block_bytes = deployment.n_kv_blocks, deployment.kv_block_bytes

@@ -15,7 +15,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.workload import description, plan
 from inferometer.measure.executors.parts import Executor
-from inferometer.records import request_summaries, slo_verdicts, step_memory, store as runs, types
+from inferometer.records import request_summaries, run_series, slo_verdicts, store as runs, types
 from inferometer.simulate import gate_config, outcome, run, shares
 from inferometer.simulate.deployment import Case, Pace
 from inferometer.stats.estimate import Verdict
@@ -68,7 +68,7 @@ class SimulateAnswer(Answer):
     """Of the likely run, where there are several."""
     disaggregation: deployment_view.DisaggregationView | None
     """None where each replica computes prompts and answers."""
-    memory: step_memory.StepMemorySummary | None
+    memory: run_series.StepMemorySummary | None
     """Of the likely run, where its steps were kept: for --out, and where --set says how memory
     is given or taken back."""
     promises: tuple[ClassPromise, ...]
@@ -199,7 +199,7 @@ def simulate_workload(
         disaggregation=deployment_view.disaggregation_view(
             simulator.servers.prefill, likely.transfers, run
         ),
-        memory=step_memory.summarise_memory(run),
+        memory=run_series.summarise_memory(run),
         promises=_kept(tuple(case.run for case in cases), promised),
         gate=simulator.gate,
         verdict=_verdict(

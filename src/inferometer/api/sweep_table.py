@@ -4,8 +4,8 @@ from typing import Final
 
 from inferometer.api.analysis import Analysis
 from inferometer.api.point_rows import utilisations
-from inferometer.records.collapse import flag_text
-from inferometer.records.sweep_columns import SweepRow
+from inferometer.records.summaries import flag_text
+from inferometer.records.sweep_csv import SweepRow
 
 CSV_NAME: Final = "sweep.csv"
 """Inside the run's folder, where no other file is named."""

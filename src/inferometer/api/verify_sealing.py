@@ -19,7 +19,7 @@ from inferometer.inputs.types import HardwareSpec, ModelSpec, SweepPoint
 from inferometer.inputs.verify_plan import Points, VerifyPlan
 from inferometer.measure.run_names import now_utc
 from inferometer.perfmodel import steptime_arrays, types
-from inferometer.records import migrations
+from inferometer.records import layout
 from inferometer.records.layout import MANIFEST_NAME
 from inferometer.stats.estimate import Estimate
 from inferometer.verify import checking, claims, evidence, ledger, score, seals
@@ -231,7 +231,7 @@ def _refuse_changed_runs(folder: Path, checks: Sequence[checking.Check]) -> None
         one.run_id: one.evidence for check in checks for one in check.measured if one.evidence
     }
     for manifest_path in sorted(folder.glob(f"*/{MANIFEST_NAME}")):
-        run_id = migrations.read_manifest(manifest_path).manifest.run_id
+        run_id = layout.read_manifest(manifest_path).manifest.run_id
         if run_id in stored:
             evidence.refuse_changed(manifest_path.parent, stored[run_id], run_id=run_id)
 

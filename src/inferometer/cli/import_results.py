@@ -13,8 +13,7 @@ from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.errors import RecordError
 from inferometer.records.imports.detection import read_results
-from inferometer.records.imports.imported import Imported
-from inferometer.records.published import PublishedLatency, PublishedSummary, Tool
+from inferometer.records.imports.imported import Imported, PublishedLatency, PublishedSummary, Tool
 from inferometer.records.store import write_run
 from inferometer.records.types import Run
 from inferometer.units import format_duration, format_number

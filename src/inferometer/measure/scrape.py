@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 from inferometer.errors import MeasureError, RecordError
 from inferometer.measure.metrics_page import MetricsPage, MetricsSource
-from inferometer.records.load_types import ServerSampleTable
 from inferometer.records.server_series import check_page, sample_table
+from inferometer.records.types import ServerSampleTable
 
 TIMEOUT_S: Final = 5.0
 MAX_PAGES: Final = 7200

@@ -9,8 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from inferometer.records.load_types import ExchangeTable
-from inferometer.records.types import RequestStatus
+from inferometer.records.types import ExchangeTable, RequestStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ A sentence is *supported* only where the intervals carry it; else it says so.
 
 Intervals are over repetitions. Ratios between points that have no closed interval are resampled,
 seeded. What compares points must hold as measured and at steady machine speeds
-(``ceilings.steady_views``), or it is undecided.
+(``repetitions.steady_views``), or it is undecided.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from inferometer.inputs.types import SweepPoint
-from inferometer.records import ceilings, collapse
+from inferometer.records import repetitions, summaries
 from inferometer.records.columns import F64
+from inferometer.records.curves import has_single_numbers, single_number_findings
 from inferometer.records.noise import noise_cautions, noise_of
 from inferometer.records.repetitions import PointRepetitions, repetitions_of
-from inferometer.records.sweep_curves import has_single_numbers, single_number_findings
 from inferometer.records.types import PointStatus, Run
 from inferometer.stats import comparison, knee, quantiles
 from inferometer.stats.estimate import Estimate, envelope
@@ -44,8 +44,8 @@ class Finding:
 
 
 def findings_of(run: Run) -> tuple[Finding, ...]:
-    """Findings: length or concurrency, prefill or decode, knee, collapse, memory, noise."""
-    views = [list(points) for points in ceilings.steady_views(run)]
+    """Findings: length or concurrency, prefill or decode, knee, summaries, memory, noise."""
+    views = [list(points) for points in repetitions.steady_views(run)]
     points = views[0]
     if not points:
         return tuple(_out_of_memory(run))
@@ -261,7 +261,7 @@ def _knee_sentence(bend: knee.Knee, prompt_tokens: int, first: int, last: int) -
 
 def _collapse(run: Run) -> list[Finding]:
     """Where the time per token jumps; or that it jumps nowhere, if all intervals say so."""
-    changes = collapse.token_cost_changes(run)
+    changes = summaries.token_cost_changes(run)
     flagged = [change for change in changes if change.is_collapse]
     found: list[Finding] = []
     for change in flagged:

@@ -20,7 +20,7 @@ from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.foreign_shapes import shortened
 from inferometer.records import durability, raw_log
 from inferometer.records.columns import I64
-from inferometer.records.load_types import ClockReading, HostClock
+from inferometer.records.types import ClockReading, HostClock
 
 _MOST_NS: Final = 2**61
 _MOST_DRIFT_RATIO: Final = 0.1

@@ -1,10 +1,12 @@
 """Which tables of a run do the raw logs of a load test hold?
 
-A request that was sent again by a later session counts once, as that session saw it. Letters of
-shapes: N requests.
+A request that was sent again by a later session counts once, as that session saw it. Errors keep
+the words of the server or of the way to it. Letters of shapes: N requests.
 """
 
+import re
 from array import array
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -14,13 +16,83 @@ import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.inputs.workload.plan import RequestPlan
-from inferometer.records import error_words, exchange_errors, host_clocks, raw_log, tables
-from inferometer.records.answers import Answer, TokenEnds, answer_of
+from inferometer.records import exchange_errors, host_clocks, raw_log, tables
+from inferometer.records.answers import Answer, TokenEnds, answer_of, events_of
 from inferometer.records.columns import I32
-from inferometer.records.load_types import ChunkTable, ExchangeTable, HostClock, LagTable
-from inferometer.records.types import ABSENT, UNKNOWN_COUNT, RequestStatus, RequestTable
+from inferometer.records.raw_log import RequestFrame
+from inferometer.records.types import (
+    ABSENT,
+    UNKNOWN_COUNT,
+    ChunkTable,
+    ExchangeTable,
+    HostClock,
+    LagTable,
+    RequestStatus,
+    RequestTable,
+)
 
+_HTTP_OK: Final = range(200, 300)
+_ERROR: Final = b'"error"'
+_MOST_LETTERS: Final = 200
+_NO_WORDS: Final = re.compile(r"[\x00-\x20\x7f-\x9f]+")
 _LENGTH: Final = "length"
+
+
+class _Error(msgspec.Struct):
+    message: str
+
+
+class _Body(msgspec.Struct):
+    """OpenAI's protocol has an object with a message; others a text under one of these names."""
+
+    error: _Error | str | None = None
+    message: str | None = None
+    detail: str | None = None
+
+
+_decoder: Final = msgspec.json.Decoder(_Body)
+
+
+def words_of_error(frame: RequestFrame, code: str) -> str:
+    """The client's own note of what happened, else what the refusal or the error event says.
+
+    '' where neither says anything.
+
+    Example
+    -------
+    >>> _of_body(b'{"error": {"message": "no model m", "code": 404}}')
+    'no model m'
+    """
+    text = frame.detail or _of_body(_refusal(frame, code))
+    one_line = _NO_WORDS.sub(" ", text).strip()
+    return one_line if len(one_line) <= _MOST_LETTERS else one_line[:_MOST_LETTERS] + " …"
+
+
+def most_frequent(words: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The most frequent message of each error code; of equally frequent ones, the first."""
+    counts = Counter(one for one in words if one[1])
+    said: dict[str, str] = {}
+    for (code, text), _ in counts.most_common():
+        said.setdefault(code, text)
+    return said
+
+
+def _refusal(frame: RequestFrame, code: str) -> bytes:
+    """The part of the body about the error: all, an event of a stream, or nothing if it is fine."""
+    if code == "error_event":
+        return next(
+            (event.data for event in reversed(events_of(frame.body)) if _ERROR in event.data), b""
+        )
+    return frame.body if frame.http_status not in _HTTP_OK else b""
+
+
+def _of_body(body: bytes) -> str:
+    try:
+        said = _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return body[: 4 * _MOST_LETTERS].decode("utf-8", "replace")
+    told = said.error.message if isinstance(said.error, _Error) else said.error
+    return told or said.message or said.detail or body.decode("utf-8", "replace")
 
 
 class DecodedLoad(NamedTuple):
@@ -109,7 +181,7 @@ def decode_frames(
         sessions=tuple(sessions),
         ends=tuple(ends),
         n_left_bytes=0,
-        error_words=error_words.most_said((row.answer.error, row.error_words) for row in ordered),
+        error_words=most_frequent((row.answer.error, row.error_words) for row in ordered),
     )
 
 
@@ -119,7 +191,7 @@ def _row(frame: raw_log.RequestFrame, token_ends: TokenEnds | None) -> _Row:
     return _Row(
         msgspec.structs.replace(frame, body=b"", read_bytes=b""),
         answer,
-        error_words.error_words(frame, answer.error) if answer.error else "",
+        words_of_error(frame, answer.error) if answer.error else "",
     )
 
 

@@ -13,9 +13,8 @@ from typing import Final, Literal
 
 import numpy as np
 
-from inferometer.records.ceilings import probes_of
 from inferometer.records.columns import F64
-from inferometer.records.repetitions import PointRepetitions, repetitions_of
+from inferometer.records.repetitions import PointRepetitions, probes_of, repetitions_of
 from inferometer.records.types import Caution, Origin, ProbeKind, Run
 from inferometer.stats.comparison import Drift, drift, lag_1_correlation_ratio
 from inferometer.stats.quantiles import min_samples, relative_spread_ratio

@@ -11,28 +11,26 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.errors import RecordError
-from inferometer.records import durability, parquet, tables
+from inferometer.records import durability, tables
 from inferometer.records.layout import (
     MANIFEST_NAME,
     OPEN_LOAD_NAME,
     TABLE_FILES,
     TABLE_NAMES,
+    Loader,
     parts_of,
+    read_manifest,
 )
-from inferometer.records.load_types import (
-    ChunkKind,
-    ChunkTable,
-    ExchangeTable,
-    LagTable,
-    ServerSampleTable,
-)
-from inferometer.records.migrations import Loader, read_manifest
 from inferometer.records.sweep_csv import read_sweep_csv
 from inferometer.records.tables import AnyTable, Table
 from inferometer.records.types import (
     ABSENT,
     Caution,
     CeilingTable,
+    ChunkKind,
+    ChunkTable,
+    ExchangeTable,
+    LagTable,
     PartKind,
     Phase,
     PointStatus,
@@ -41,6 +39,7 @@ from inferometer.records.types import (
     RequestTable,
     Run,
     RunManifest,
+    ServerSampleTable,
     StepMemoryTable,
     StepPartTable,
     StepTable,
@@ -118,7 +117,7 @@ class _Stored(NamedTuple):
             try:
                 found.append(
                     tables.from_columns(
-                        table_type, self.loader.loader_of(field)(parquet.read_columns(path))
+                        table_type, self.loader.loader_of(field)(tables.read_columns(path))
                     )
                 )
             except RecordError as error:

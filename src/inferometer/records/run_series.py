@@ -1,10 +1,10 @@
-"""How did queue, batch, KV cache and latency change while the run went on?
+"""How did queue, batch, KV cache, latency and the client develop while the run went on?
 
-Binned, so that a million steps draw as fast as a hundred.
-
-Letters of shapes: W windows of time.
+Binned, so that a million steps draw as fast as a hundred. Of KV cache memory also the holes between
+pieces and the swapped blocks. Letters of shapes: W windows of time, C cells.
 """
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -13,12 +13,16 @@ from numpy.typing import NDArray
 from inferometer.records import tables
 from inferometer.records.columns import F64, I32, I64
 from inferometer.records.latencies import LatencySamples
-from inferometer.records.types import ABSENT, RequestTable, StepTable
+from inferometer.records.tokens import DeliveryGaps
+from inferometer.records.types import ABSENT, ExchangeTable, LagTable, RequestTable, Run, StepTable
 from inferometer.units import NS_PER_S
 
 N_WINDOWS: Final = 240
 MIN_OF_A_WINDOW: Final = 20
 """With fewer requests a window has no percentiles."""
+N_LOAD_WINDOWS: Final = 160
+N_COLUMNS: Final = 80
+N_ROWS: Final = 40
 
 
 class StepSeries(NamedTuple):
@@ -245,3 +249,212 @@ def _percentiles(groups: list[F64], fraction: float, n_needed: int) -> F64:
             for group in groups
         ]
     )
+
+
+class InFlight(NamedTuple):
+    """Requests between sending and the last byte, in W windows of equal length."""
+
+    start_s: F64
+    width_s: float
+    mean: F64
+    most: F64
+
+
+class Lateness(NamedTuple):
+    """The largest lag of each of W windows of equal length; NaN where nothing was due."""
+
+    start_s: F64
+    width_s: float
+    send_s: F64
+    loop_s: F64
+
+
+class GapMap(NamedTuple):
+    """Mean gap between chunks of neighbouring requests in windows of time (C cells that have any)."""
+
+    time_s: F64
+    """Where the cell's window begins."""
+    width_s: float
+    request: I64
+    """The first request of the cell's row, in order of sending."""
+    n_requests_of_row: int
+    gap_s: F64
+    n_gaps: I64
+
+
+def in_flight(
+    requests: RequestTable, exchanges: ExchangeTable, *, at_ns: int, n_windows: int = N_LOAD_WINDOWS
+) -> InFlight | None:
+    """How many requests were in flight?
+
+    Those without an end until ``at_ns``; None where none was sent.
+    """
+    was_sent = requests.sent_ns != ABSENT
+    if not bool(was_sent.any()):
+        return None
+    left_ns = np.maximum(exchanges.last_byte_ns, requests.finished_ns)[was_sent]
+    left_ns = np.where(left_ns == ABSENT, at_ns, left_ns)
+    instants = np.concatenate([requests.sent_ns[was_sent], left_ns])
+    order = np.argsort(instants, kind="stable")
+    times = instants[order].astype(np.float64)
+    count = np.cumsum(np.repeat([1.0, -1.0], int(was_sent.sum()))[order])
+    edges = np.linspace(times[0], max(times[-1], times[0] + 1), n_windows + 1)
+    area = np.concatenate([[0.0], np.cumsum(count[:-1] * np.diff(times))])
+    in_force = count[np.maximum(np.searchsorted(times, edges[:-1], side="right") - 1, 0)]
+    most = np.array(in_force)
+    window = np.clip(np.searchsorted(edges, times, side="right") - 1, 0, n_windows - 1)
+    np.maximum.at(most, window, count)
+    width_ns = float(edges[1] - edges[0])
+    return InFlight(
+        edges[:-1] / NS_PER_S,
+        width_ns / NS_PER_S,
+        np.diff(np.interp(edges, times, area)) / width_ns,
+        most,
+    )
+
+
+def lateness(
+    requests: RequestTable, lags: LagTable | None, *, n_windows: int = N_LOAD_WINDOWS
+) -> Lateness | None:
+    """How late was the client, at most, in each window? None where no request was sent."""
+    was_sent = requests.sent_ns != ABSENT
+    if not bool(was_sent.any()):
+        return None
+    due_ns, late_ns = (
+        requests.intended_send_ns[was_sent],
+        (requests.sent_ns - requests.intended_send_ns)[was_sent],
+    )
+    probes_ns, lag_ns = (due_ns[:0], late_ns[:0]) if lags is None else (lags.due_ns, lags.lag_ns)
+    both = np.concatenate([due_ns, probes_ns])
+    edges = np.linspace(float(both.min()), float(both.max()) + 1, n_windows + 1)
+    send_s, loop_s = (
+        _largest_in_windows(due_ns, late_ns, edges),
+        _largest_in_windows(probes_ns, lag_ns, edges),
+    )
+    return Lateness(edges[:-1] / NS_PER_S, float(edges[1] - edges[0]) / NS_PER_S, send_s, loop_s)
+
+
+def gap_map(
+    requests: RequestTable, gaps: DeliveryGaps, *, n_columns: int = N_COLUMNS, n_rows: int = N_ROWS
+) -> GapMap | None:
+    """Which requests waited when? None without gaps."""
+    if not len(gaps.gap_ns):
+        return None
+    n = len(requests.request_index)
+    order = np.zeros(int(requests.request_index.max()) + 1, np.int64)
+    order[requests.request_index] = np.arange(n)
+    n_of_row = max(1, -(-n // n_rows))
+    first_ns, last_ns = int(gaps.time_ns.min()), int(gaps.time_ns.max())
+    width_ns = max((last_ns - first_ns + 1) / n_columns, 1.0)
+    column = ((gaps.time_ns - first_ns) / width_ns).astype(np.int64)
+    row = order[gaps.request_index] // n_of_row
+    cells, place, counts = np.unique(
+        row * n_columns + column, return_inverse=True, return_counts=True
+    )
+    sums = np.bincount(place, gaps.gap_ns.astype(np.float64))
+    return GapMap(
+        time_s=(first_ns + cells % n_columns * width_ns) / NS_PER_S,
+        width_s=width_ns / NS_PER_S,
+        request=cells // n_columns * n_of_row,
+        n_requests_of_row=n_of_row,
+        gap_s=sums / counts / NS_PER_S,
+        n_gaps=counts.astype(np.int64),
+    )
+
+
+def _largest_in_windows(instants_ns: I64, values_ns: I64, edges_ns: F64) -> F64:
+    found = np.full(len(edges_ns) - 1, -np.inf)
+    window = np.clip(np.searchsorted(edges_ns, instants_ns, side="right") - 1, 0, len(found) - 1)
+    np.maximum.at(found, window, values_ns / NS_PER_S)
+    return np.where(np.isinf(found), np.nan, found)
+
+
+class HoleSeries(NamedTuple):
+    """Free memory, its largest piece, and what had to move for the largest waiting request."""
+
+    free: ValueSeries
+    largest: ValueSeries
+    debt: ValueSeries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMemorySummary:
+    """Memory over a run's steps, as means over their time; of one run, so no interval."""
+
+    mean_used_blocks: int
+    peak_used_blocks: int
+    mean_fragmented_fraction: float | None
+    """Of what was free, outside the largest hole; with the next two, None where the cache is
+    paged."""
+    peak_compaction_debt_blocks: int | None
+    waits_for_compaction_fraction: float | None
+    """Of the time: somebody waited for whom enough was free, but not in one piece."""
+    swapped_blocks: int | None
+    """To the host and back; None where nothing is swapped."""
+
+
+def summarise_memory(run: Run) -> StepMemorySummary | None:
+    """How well was the memory used?
+
+    None where the run has no steps, or does not say how many blocks they used.
+    """
+    steps, memory = run.steps, run.step_memory
+    if steps is None or not len(steps.start_ns) or bool(np.all(steps.kv_blocks_used == ABSENT)):
+        return None
+    weights = np.maximum(steps.duration_ns, 1).astype(np.float64)
+    has_holes = memory is not None and bool(np.any(memory.free_blocks != ABSENT))
+    has_swaps = memory is not None and bool(np.any(memory.swapped_blocks != ABSENT))
+    return StepMemorySummary(
+        mean_used_blocks=round(_mean(steps.kv_blocks_used.astype(np.float64), weights)),
+        peak_used_blocks=int(steps.kv_blocks_used.max()),
+        mean_fragmented_fraction=(
+            _fragmented_fraction(memory.free_blocks, memory.largest_hole_blocks, weights)
+            if memory is not None and has_holes
+            else None
+        ),
+        peak_compaction_debt_blocks=(
+            int(memory.compaction_debt_blocks.max()) if memory is not None and has_holes else None
+        ),
+        waits_for_compaction_fraction=(
+            _mean((memory.compaction_debt_blocks > 0).astype(np.float64), weights)
+            if memory is not None and has_holes
+            else None
+        ),
+        swapped_blocks=(
+            int(np.maximum(memory.swapped_blocks, 0).sum())
+            if memory is not None and has_swaps
+            else None
+        ),
+    )
+
+
+def hole_series(run: Run) -> HoleSeries | None:
+    """How did the holes change over the run? None where the cache is paged."""
+    steps, memory = run.steps, run.step_memory
+    if steps is None or memory is None or bool(np.all(memory.free_blocks == ABSENT)):
+        return None
+    debt = np.maximum(memory.compaction_debt_blocks, 0)
+    return HoleSeries(
+        value_series(steps, memory.free_blocks),
+        value_series(steps, memory.largest_hole_blocks),
+        value_series(steps, debt),
+    )
+
+
+def swap_series(run: Run) -> ValueSeries | None:
+    """How many blocks were swapped before a step, over the run? None where nothing is swapped."""
+    steps, memory = run.steps, run.step_memory
+    if steps is None or memory is None or bool(np.all(memory.swapped_blocks == ABSENT)):
+        return None
+    return value_series(steps, memory.swapped_blocks)
+
+
+def _fragmented_fraction(free: I64, largest: I64, weights: F64) -> float | None:
+    has_free = free > 0
+    return (
+        _mean(1 - largest[has_free] / free[has_free], weights[has_free]) if has_free.any() else None
+    )
+
+
+def _mean(values: F64, weights: F64) -> float:
+    return float((values * weights).sum() / weights.sum())

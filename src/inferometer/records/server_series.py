@@ -16,7 +16,6 @@ import numpy as np
 from inferometer.errors import RecordError
 from inferometer.records.columns import F64, I64, Bools
 from inferometer.records.exposition import PageReader, PageSample, SeriesName, labels_of
-from inferometer.records.load_types import ServerSampleTable
 from inferometer.records.server_names import (
     SERVERS,
     START_TIME,
@@ -30,6 +29,7 @@ from inferometer.records.server_names import (
     plain,
 )
 from inferometer.records.tables import from_columns
+from inferometer.records.types import ServerSampleTable
 from inferometer.units import NS_PER_S
 
 UP = "up"

@@ -14,7 +14,7 @@ import msgspec
 
 from inferometer import suggestions
 from inferometer.errors import RecordError
-from inferometer.records import durability, parquet, tables
+from inferometer.records import durability, tables
 from inferometer.records.layout import (
     CEILINGS_NAME,
     LOCK_NAME,
@@ -26,8 +26,8 @@ from inferometer.records.layout import (
     TABLE_NAMES,
     part_folder,
     parts_of,
+    read_manifest,
 )
-from inferometer.records.migrations import read_manifest
 from inferometer.records.tables import AnyTable, Table
 from inferometer.records.types import (
     SCHEMA_VERSION,
@@ -106,10 +106,10 @@ class RunWriter:
         """
         end_ns = 0
         for part in () if self.is_complete else parts_of(self._directory):
-            sweep = parquet.read_table(part.folder / SWEEP_NAME, SweepTable)
+            sweep = tables.read_table(part.folder / SWEEP_NAME, SweepTable)
             end_ns = max(
                 end_ns,
-                tables.end_ns(sweep, parquet.read_table(part.folder / CEILINGS_NAME, CeilingTable)),
+                tables.end_ns(sweep, tables.read_table(part.folder / CEILINGS_NAME, CeilingTable)),
             )
         return end_ns
 
@@ -131,9 +131,9 @@ class RunWriter:
         temporary = place.with_name(place.name + durability.TEMPORARY_SUFFIX)
         try:
             durability.make_folder(temporary)
-            parquet.write_table(temporary / SWEEP_NAME, sweep)
-            parquet.write_table(temporary / STEPS_NAME, steps)
-            parquet.write_table(temporary / CEILINGS_NAME, ceilings)
+            tables.write_table(temporary / SWEEP_NAME, sweep)
+            tables.write_table(temporary / STEPS_NAME, steps)
+            tables.write_table(temporary / CEILINGS_NAME, ceilings)
             durability.write_sums(temporary, TABLE_NAMES)
             durability.move_into_place(temporary, place)
         except RecordError as error:
@@ -249,10 +249,10 @@ def _content_of(manifest: RunManifest) -> bytes:
 
 def _merge(directory: Path, folders: list[Path], name: str, table_type: type[Table]) -> None:
     table = tables.concat(
-        table_type, [parquet.read_table(folder / name, table_type) for folder in folders]
+        table_type, [tables.read_table(folder / name, table_type) for folder in folders]
     )
     temporary = directory / (name + durability.TEMPORARY_SUFFIX)
-    parquet.write_table(temporary, table)
+    tables.write_table(temporary, table)
     durability.move_into_place(temporary, directory / name)
 
 
@@ -283,7 +283,7 @@ def _set_failed_aside(directory: Path) -> tuple[Caution, ...]:
         part
         for part in parts_of(directory)
         if (
-            parquet.read_table(part.folder / SWEEP_NAME, SweepTable).status == PointStatus.FAILED
+            tables.read_table(part.folder / SWEEP_NAME, SweepTable).status == PointStatus.FAILED
         ).any()
     ]
     for part in failed:
@@ -471,7 +471,7 @@ def _write(directory: Path, stored: dict[str, AnyTable], manifest: RunManifest) 
             (directory / name).unlink(missing_ok=True)  # of a writer that was killed
         for name, table in stored.items():
             temporary = directory / (name + durability.TEMPORARY_SUFFIX)
-            parquet.write_table(temporary, table)
+            tables.write_table(temporary, table)
             durability.move_into_place(temporary, directory / name)
         content = (
             msgspec.json.format(

@@ -12,8 +12,7 @@ import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.records.columns import F64, I32, I64, Bools
-from inferometer.records.load_types import ChunkTable, ExchangeTable
-from inferometer.records.types import ABSENT, RequestTable, Run
+from inferometer.records.types import ABSENT, ChunkTable, ExchangeTable, RequestTable, Run
 from inferometer.units import NS_PER_S
 
 _MOST_IN_ALL: Final = 200_000_000

@@ -16,16 +16,17 @@ from inferometer.inputs.load_plan import LoadPlan, most_in_flight
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.inputs.workload.types import AtOnce, ClosedArrivals, WorkloadSpec
 from inferometer.records.columns import F64, I64, Bools
-from inferometer.records.load_types import (
+from inferometer.records.steady_state import SteadyState
+from inferometer.records.types import (
+    ABSENT,
     ChunkTable,
     ExchangeTable,
     HostClock,
     LagTable,
+    RequestTable,
     ValidityReason,
     ValidityVerdict,
 )
-from inferometer.records.steady_state import SteadyState
-from inferometer.records.types import ABSENT, RequestTable
 from inferometer.units import NS_PER_S, format_duration, format_fraction, format_number
 
 # What do the checks of a load test look at, and how is a number graded against its limits?

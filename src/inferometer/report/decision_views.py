@@ -5,9 +5,9 @@ What devices trade, what a promise costs, how replicas follow traffic, where a c
 
 from dataclasses import dataclass
 
-from inferometer.records.load_types import ValidityVerdict
 from inferometer.records.request_summaries import Percentile
-from inferometer.records.ttft_parts import TtftParts
+from inferometer.records.server_summaries import TtftParts
+from inferometer.records.types import ValidityVerdict
 from inferometer.stats.estimate import Estimate, Verdict
 
 # What is there to show of several runs of requests side by side, one for each rate or number of

@@ -3,10 +3,10 @@
 from typing import Final
 
 from inferometer.inputs.objectives import percentile_name
-from inferometer.records.load_types import Validity
 from inferometer.records.request_summaries import GapSummary, InterTokenSummary
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.tool_views import Spread
+from inferometer.records.types import Validity
 from inferometer.report.cells import ABSENT_TEXT
 from inferometer.report.request_views import OnlineView
 from inferometer.report.request_words import LATENCY_NAMES, percentile_text

@@ -6,22 +6,26 @@ Its summaries, verdict, tails, series and timeline, ready to be drawn.
 from dataclasses import dataclass
 
 from inferometer.inputs.types import DType
-from inferometer.records import latencies, load_series
+from inferometer.records import latencies, run_series
 from inferometer.records.columns import F64, Bools
 from inferometer.records.exchange_errors import ErrorCount
-from inferometer.records.handovers import HandoverSummary
-from inferometer.records.load_series import InFlight, Lateness
-from inferometer.records.load_types import Validity
+from inferometer.records.latencies import HandoverSummary
 from inferometer.records.request_summaries import InterTokenSummary, RequestSummary
-from inferometer.records.run_series import LatencyWindows, StepSeries, ValueSeries
-from inferometer.records.server_summaries import ServerSummary
+from inferometer.records.run_series import (
+    HoleSeries,
+    InFlight,
+    LatencyWindows,
+    Lateness,
+    StepMemorySummary,
+    StepSeries,
+    ValueSeries,
+)
+from inferometer.records.server_summaries import ServerSummary, TtftParts
 from inferometer.records.slo_verdicts import Judgement
 from inferometer.records.slot_timeline import SlotTimeline
 from inferometer.records.steady_state import SteadyState
-from inferometer.records.step_memory import HoleSeries, StepMemorySummary
 from inferometer.records.tool_views import ToolView
-from inferometer.records.ttft_parts import TtftParts
-from inferometer.records.types import Caution
+from inferometer.records.types import Caution, Validity
 from inferometer.report.views import FactGroup, FiveLines, Statement
 
 # What is there to show of a load test beside its requests.
@@ -112,7 +116,7 @@ class RequestReportView:
     """Where blocks are swapped."""
     online: OnlineView | None = None
     """Of load tests."""
-    gaps: load_series.GapMap | None = None
+    gaps: run_series.GapMap | None = None
     """Where the run says who got which token when."""
     ttft_parts: TtftParts | None = None
     concurrency: int | None = None

@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from inferometer.records.server_summaries import Level, ServerSummary
-from inferometer.records.ttft_parts import TtftParts
+from inferometer.records.server_summaries import Level, ServerSummary, TtftParts
 from inferometer.report.cells import ABSENT_TEXT
 from inferometer.report.request_views import OnlineView, ServerUse
 from inferometer.report.tables import TextTable

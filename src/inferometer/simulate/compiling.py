@@ -165,7 +165,6 @@ REACHED: Final = (
     "engine_config",
     "fleet",
     "gate_config",
-    "hooks",
     "outcome",
     "pointers",
     "scheduler_config",

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import RecordError
-from inferometer.records.load_types import ValidityVerdict
+from inferometer.records.types import ValidityVerdict
 from inferometer.stats.estimate import Estimate, Verdict
 from inferometer.verify.evidence import FileSum
 from inferometer.verify.seals import Claim, Metric, PromiseClaim, Seal

@@ -6,8 +6,7 @@ from black_boxes import manifest
 
 from inferometer.errors import ModelError
 from inferometer.fit.loads.reported import reported_by_server
-from inferometer.records.load_types import ServerSampleTable
-from inferometer.records.types import RequestTable, Run
+from inferometer.records.types import RequestTable, Run, ServerSampleTable
 
 LOG = """
 INFO [api_utils.py:286] non-default args: {'host': '127.0.0.1', 'dtype': 'float32', 'max_model_len': 1024, 'max_num_seqs': 8}

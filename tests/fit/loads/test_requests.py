@@ -11,8 +11,14 @@ from inferometer.fit.loads.requests import fit_requests, moved_to
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
-from inferometer.records.load_types import Validity, ValidityReason
-from inferometer.records.types import ABSENT, RequestStatus, Run, RunManifest
+from inferometer.records.types import (
+    ABSENT,
+    RequestStatus,
+    Run,
+    RunManifest,
+    Validity,
+    ValidityReason,
+)
 from inferometer.simulate.demand import demand
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig

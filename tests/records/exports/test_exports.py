@@ -15,15 +15,14 @@ from tests.records.server_pages import page
 from inferometer.errors import RecordError
 from inferometer.inputs.objectives import parse_objective
 from inferometer.records.exports.llmd_report import llmd_report
-from inferometer.records.exports.request_csv import HEADER, request_csv
 from inferometer.records.exports.vllm_bench_json import vllm_bench_json
+from inferometer.records.exports.writing import HEADER, request_csv
 from inferometer.records.imports.detection import read_results
-from inferometer.records.load_types import Validity, ValidityReason
 from inferometer.records.request_summaries import summarise_requests
 from inferometer.records.server_series import sample_table
 from inferometer.records.slo_verdicts import judge_objective
 from inferometer.records.tables import select
-from inferometer.records.types import ABSENT, RequestStatus
+from inferometer.records.types import ABSENT, RequestStatus, Validity, ValidityReason
 
 RESULTS = Path(__file__).parents[1] / "imports" / "results"
 OBJECTIVE = parse_objective("ttft:p95<12ms, tpot:p95<50ms")

@@ -10,7 +10,7 @@ import pytest
 from inferometer.errors import RecordError
 from inferometer.inputs.types import SweepPoint
 from inferometer.records import tables
-from inferometer.records.exports.scheduler_log import scheduler_log
+from inferometer.records.exports.writing import scheduler_log
 from inferometer.records.imports.detection import read_results
 from inferometer.records.types import ABSENT, Phase, RequestStatus, RequestTable, StepTable
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from inferometer.inputs.catalog import load_hardware
+from inferometer.records.imports.imported import PublishedPointTable
 from inferometer.records.imports.inferencex import read_inferencex, read_silicon
-from inferometer.records.published import PublishedPointTable
 from inferometer.records.tables import column_types, from_columns
 
 DATA = Path(__file__).parents[4] / "shared" / "data"

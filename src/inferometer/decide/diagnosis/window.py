@@ -10,7 +10,6 @@ import numpy as np
 
 from inferometer.errors import ModelError
 from inferometer.records.columns import F64
-from inferometer.records.load_types import ServerSampleTable
 from inferometer.records.server_names import Counter, Gauge, Histogram, TokenHistogram
 from inferometer.records.server_series import (
     Growth,
@@ -22,6 +21,7 @@ from inferometer.records.server_series import (
     server_record,
 )
 from inferometer.records.server_summaries import ServerSummary, summarise_server
+from inferometer.records.types import ServerSampleTable
 from inferometer.units import NS_PER_S
 
 _FEWEST_SCRAPES: Final = 12

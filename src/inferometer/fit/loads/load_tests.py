@@ -16,8 +16,7 @@ from inferometer.errors import ModelError
 from inferometer.fit.loads.replay import Latencies, latencies
 from inferometer.inputs.workload.plan import NONE, RequestPlan, block_contents
 from inferometer.records.columns import F64, I32, I64, Bools
-from inferometer.records.load_types import ChunkTable
-from inferometer.records.types import ABSENT, RequestStatus, RequestTable, Run
+from inferometer.records.types import ABSENT, ChunkTable, RequestStatus, RequestTable, Run
 from inferometer.simulate.demand import Demand, SharedBlocks, demand, with_contents
 
 _ENDED: Final = (RequestStatus.STOPPED, RequestStatus.LENGTH)

@@ -19,7 +19,7 @@ from inferometer.inputs.catalog import find_hardware, load_models
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec, Source
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit
-from inferometer.records.published import PublishedPointTable
+from inferometer.records.imports.imported import PublishedPointTable
 from inferometer.simulate.engine_config import EngineConfig, engine_config
 
 BUDGETS: Final = {"vllm": 8192, "sglang": 16384, "trtllm": 16384}

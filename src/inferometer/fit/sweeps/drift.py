@@ -14,8 +14,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from inferometer.records.ceilings import probes_of
 from inferometer.records.columns import F64, I64
+from inferometer.records.repetitions import probes_of
 from inferometer.records.types import CeilingTable, ProbeKind, Run
 
 _Phase: TypeAlias = Literal["prefill", "decode"]

@@ -16,8 +16,8 @@ from inferometer.fit.sweeps.observations import Observations
 from inferometer.inputs.types import DTYPE_BITS, EngineSpec, HardwareSpec
 from inferometer.perfmodel.roofline import peaks_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS, WorkColumns
-from inferometer.records.ceilings import probes_of
 from inferometer.records.columns import F64
+from inferometer.records.repetitions import probes_of
 from inferometer.records.types import ProbeKind, Run
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from inferometer.errors import MeasureError
 from inferometer.measure.executors import ray_cluster
 from inferometer.measure.load import hosted_client, messages
-from inferometer.records import host_clocks, load_types
+from inferometer.records import host_clocks, types
 
 _READY_S: Final = 60.0
 _END_S: Final = 30.0
@@ -77,7 +77,7 @@ class _Hosted:
         self.ask("begin", self.job)
         self._pump.start()
 
-    def reading(self) -> load_types.ClockReading:
+    def reading(self) -> types.ClockReading:
         """What the host's clock shows beside ours, at an instant of ours."""
 
         def exchange() -> tuple[int, int, int]:
@@ -137,7 +137,7 @@ class RayClients:
     def __init__(self, cluster: ray_cluster.RayCluster, jobs: Sequence[messages.Job]) -> None:
         self._folder = Path(jobs[0].raw_path).parents[1]
         self._session_index = jobs[0].session_index
-        self._clocks: list[load_types.HostClock] = []
+        self._clocks: list[types.HostClock] = []
         self._host_hashes: list[str] = []
         self._origin_ns = 0
         self._hosted = [
@@ -171,7 +171,7 @@ class RayClients:
         self._origin_ns = origin_ns
         self._keep(
             [
-                load_types.HostClock(
+                types.HostClock(
                     process_index=index,
                     host_hash=host_hash,
                     before=reading.since(origin_ns),
@@ -207,13 +207,13 @@ class RayClients:
         for one in self._hosted:
             one.end()
 
-    def _last_reading(self, one: _Hosted) -> load_types.ClockReading | None:
+    def _last_reading(self, one: _Hosted) -> types.ClockReading | None:
         try:
             return one.reading().since(self._origin_ns)
         except MeasureError:
             return None
 
-    def _keep(self, clocks: list[load_types.HostClock]) -> None:
+    def _keep(self, clocks: list[types.HostClock]) -> None:
         self._clocks = clocks
         host_clocks.write_clocks(self._folder, self._session_index, clocks)
 

@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from inferometer.inputs.types import Source
-from inferometer.records.imports.imported import Imported, file_source
-from inferometer.records.imports.imported_run import ImportedRequest, ImportFacts, imported_run
-from inferometer.records.imports.json_fields import JsonFields, read_object
-from inferometer.records.published import (
+from inferometer.records.imports.imported import (
+    Imported,
+    ImportedRequest,
+    ImportFacts,
     PublishedLatency,
     PublishedLatencyName,
     PublishedPercentile,
     PublishedSummary,
+    file_source,
+    imported_run,
 )
+from inferometer.records.imports.json_fields import JsonFields, read_object
 from inferometer.records.types import RequestStatus, Run
 from inferometer.units import NS_PER_S, ns_from_s
 

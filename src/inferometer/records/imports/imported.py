@@ -1,22 +1,177 @@
-"""What comes out of somebody else's file of results.
+"""What comes out of another tool's file of results: a run, or a published summary without requests.
 
-Runs where it has requests, published summaries where it has statistics.
+The statistics of a summary keep their tool's definition, under our names, because the same word
+means different numbers. What the tool did not report is None or left out, never 0.
 """
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
 
 from inferometer.errors import RecordError
-from inferometer.inputs.types import Source
+from inferometer.inputs.types import ModelSpec, Source
+from inferometer.records.columns import F64, I32, Bools, Texts
 from inferometer.records.imports.json_fields import JsonFields
-from inferometer.records.published import PublishedPointTable, PublishedSummary, Tool
-from inferometer.records.types import Run
+from inferometer.records.types import (
+    ABSENT,
+    UNKNOWN_COUNT,
+    ChunkKind,
+    ChunkTable,
+    EngineFacts,
+    RequestStatus,
+    RequestTable,
+    Run,
+    RunManifest,
+)
 
+Tool: TypeAlias = Literal[
+    "vllm-bench", "aiperf", "guidellm", "inference-perf", "inferencex", "llm-d", "llmservingsim"
+]
+PublishedLatencyName: TypeAlias = Literal["ttft", "tpot", "chunk_gap", "normalized_tpot", "e2e"]
+
+DEFINITIONS: Final[dict[PublishedLatencyName, str]] = {
+    "ttft": "first token - send",
+    "tpot": "(last - first token) / (output tokens - 1), one value a request",
+    "chunk_gap": "gaps between the chunks of all requests; a chunk may carry several tokens",
+    "normalized_tpot": "(last token - send) / output tokens, one value a request",
+    "e2e": "last token - send",
+}
+"""What each latency is in our words; a tool's own deviation from it stands beside its numbers."""
 UNKNOWN: Final = -1
 """Stands in int32 columns for what a file does not tell."""
+
+
+class PublishedPercentile(NamedTuple):
+    """One percentile of a latency, as published: without an interval."""
+
+    percentile_fraction: float
+    value_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedLatency:
+    """One latency's statistics, as published."""
+
+    name: PublishedLatencyName
+    named: str
+    """As the tool calls it."""
+    definition: str
+    mean_s: float | None = None
+    std_s: float | None = None
+    min_s: float | None = None
+    max_s: float | None = None
+    percentiles: tuple[PublishedPercentile, ...] = ()
+    """By fraction."""
+
+    def percentile_s(self, fraction: float) -> float | None:
+        """The percentile of that fraction, where it was published."""
+        return next(
+            (
+                one.value_s
+                for one in self.percentiles
+                if abs(one.percentile_fraction - fraction) < 1e-9
+            ),
+            None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedSummary:
+    """One run, or one stage of one, as its tool summarised it. None: it did not say."""
+
+    tool: Tool
+    source: Source
+    tool_version: str | None = None
+    label: str = ""
+    """Which of the runs of its file it is."""
+    model: str | None = None
+    engine: str | None = None
+    hardware: str | None = None
+    offered_requests_per_s: float | None = None
+    """As asked for; infinite: all at once."""
+    concurrency: int | None = None
+    """As asked for."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """Further settings, in the tool's words, sorted."""
+    duration_s: float | None = None
+    n_completed: int | None = None
+    n_failed: int | None = None
+    mean_prompt_tokens: float | None = None
+    mean_output_tokens: float | None = None
+    completed_requests_per_s: float | None = None
+    good_requests_per_s: float | None = None
+    input_tokens_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    total_tokens_per_s: float | None = None
+    latencies: tuple[PublishedLatency, ...] = ()
+
+    def latency(self, name: PublishedLatencyName) -> PublishedLatency | None:
+        """The statistics of this latency, where the tool published them."""
+        return next((one for one in self.latencies if one.name == name), None)
+
+
+# What did others measure, point by point: one row for a model on a device under a load?
+# The tables of InferenceX (InferenceMAX before) and of AIConfigurator's collection of them come
+# as these. Absent floats are NaN, absent counts -1. Letters of shapes: N points.
+
+
+class PublishedPointTable(NamedTuple):
+    """One row per published point (N rows), in the order of the files."""
+
+    source_file: Texts
+    row: I32
+    """Of the file, from 0."""
+    hardware: Texts
+    """As the file says."""
+    hardware_id: Texts
+    """Of the catalogue; '' where it has no such device."""
+    model: Texts
+    precision: Texts
+    """fp4, fp8, int4, bf16; '' where the file does not say."""
+    framework: Texts
+    framework_version: Texts
+    is_disaggregated: Bools
+    """Prefill and decode on devices of their own: the parallelism is then that of a decode worker,
+    where the file states it."""
+    uses_speculation: Bools
+    """The file says so; where it has no column for it, False says nothing."""
+    is_provisional: Bools
+    tensor_parallel: I32
+    expert_parallel: I32
+    data_parallel: I32
+    """Of attention."""
+    decode_workers: I32
+    """-1 where not disaggregated or not stated, as the three below."""
+    prefill_workers: I32
+    prefill_tensor_parallel: I32
+    prefill_data_parallel: I32
+    n_devices: I32
+    """-1 where disaggregated."""
+    prompt_tokens: I32
+    """Nominal. InferenceX draws lengths from 80 to 100 % of it: the mean is 0.9 times as much."""
+    output_tokens: I32
+    concurrency: I32
+    """Of the whole deployment, closed loop."""
+    device_total_tokens_per_s: F64
+    """Input and output, per device."""
+    device_output_tokens_per_s: F64
+    device_input_tokens_per_s: F64
+    ttft_mean_s: F64
+    ttft_median_s: F64
+    ttft_p99_s: F64
+    ttft_unnamed_s: F64
+    """Of a statistic that the file does not name."""
+    tpot_mean_s: F64
+    tpot_median_s: F64
+    tpot_p99_s: F64
+    tpot_unnamed_s: F64
+    e2e_mean_s: F64
+    e2e_median_s: F64
+    e2e_p99_s: F64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +209,114 @@ def same_length(columns: dict[str, Sequence[object] | None], fields: JsonFields)
             allowed="one value for each request in each",
         )
     return next(iter(lengths.values()), 0)
+
+
+class ImportedRequest(NamedTuple):
+    """One request of somebody else's log. Instants in nanoseconds of whatever clock it had."""
+
+    intended_ns: int
+    sent_ns: int
+    first_token_ns: int | None
+    finished_ns: int | None
+    prompt_tokens: int
+    output_tokens: int
+    status: RequestStatus
+    chunks_ns: tuple[int, ...] = ()
+    """When each chunk came; empty where the log does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportFacts:
+    """What is known of an imported run beside its requests."""
+
+    tool: Tool
+    tool_version: str
+    created_utc: str
+    source: Source
+    model: ModelSpec | None = None
+    engine: EngineFacts | None = None
+
+
+def imported_run(requests: Sequence[ImportedRequest], facts: ImportFacts) -> Run:
+    """The run of these requests: in order of sending, the first intended send at 0.
+
+    Raises
+    ------
+    RecordError
+        There is no request.
+    """
+    if not requests:
+        raise RecordError(
+            "the file has no request", where=facts.source.where, allowed="at least one"
+        )
+    rows = sorted(requests, key=lambda request: request.intended_ns)
+    start_ns = rows[0].intended_ns
+    digest = hashlib.sha256(repr((facts.source.where, rows)).encode()).hexdigest()[:12]
+    manifest = RunManifest(
+        run_id=f"{facts.tool}-{digest}",
+        origin="published",
+        created_utc=facts.created_utc,
+        command=(),
+        tool_version=f"{facts.tool} {facts.tool_version}",
+        plan=None,
+        model=facts.model,
+        engine=facts.engine,
+        host=None,
+        source=facts.source,
+        is_complete=True,
+    )
+    chunks = _chunks(rows, start_ns)
+    return Run(
+        manifest=manifest,
+        sweep=None,
+        steps=None,
+        ceilings=None,
+        requests=_requests(rows, start_ns),
+        chunks=chunks,
+    )
+
+
+def _requests(rows: Sequence[ImportedRequest], start_ns: int) -> RequestTable:
+    def instants(name: str) -> np.ndarray:
+        values = (getattr(row, name) for row in rows)
+        return np.array(
+            [ABSENT if value is None else value - start_ns for value in values], np.int64
+        )
+
+    def counts(name: str) -> np.ndarray:
+        return np.array([getattr(row, name) for row in rows], np.int32)
+
+    n = len(rows)
+    return RequestTable(
+        intended_send_ns=instants("intended_ns"),
+        sent_ns=instants("sent_ns"),
+        admitted_ns=np.full(n, ABSENT, np.int64),
+        first_token_ns=instants("first_token_ns"),
+        finished_ns=instants("finished_ns"),
+        prompt_tokens=counts("prompt_tokens"),
+        cached_tokens=np.full(n, UNKNOWN_COUNT, np.int32),
+        output_tokens=counts("output_tokens"),
+        n_preemptions=np.full(n, UNKNOWN_COUNT, np.int32),
+        status=np.array([row.status for row in rows], np.int8),
+        priority=np.zeros(n, np.int32),
+        class_index=np.zeros(n, np.int32),
+        request_index=np.arange(n, dtype=np.int32),
+    )
+
+
+def _chunks(rows: Sequence[ImportedRequest], start_ns: int) -> ChunkTable | None:
+    """A token a chunk where there are as many; else nobody can tell how the tokens are spread."""
+    if not any(row.chunks_ns for row in rows):
+        return None
+    n_chunks = [len(row.chunks_ns) for row in rows]
+    tokens = [1 if len(row.chunks_ns) == row.output_tokens else ABSENT for row in rows]
+    total = sum(n_chunks)
+    return ChunkTable(
+        request_index=np.repeat(np.arange(len(rows), dtype=np.int32), n_chunks),
+        arrived_ns=np.array(
+            [instant_ns - start_ns for row in rows for instant_ns in row.chunks_ns], np.int64
+        ),
+        n_tokens=np.repeat(np.array(tokens, np.int64), n_chunks),
+        n_characters=np.full(total, UNKNOWN, np.int32),
+        kind=np.full(total, ChunkKind.CONTENT, np.int8),
+    )

@@ -12,21 +12,24 @@ from pathlib import Path
 from typing import Final
 
 from inferometer.inputs.types import Source
-from inferometer.records.imports.imported import Imported, file_source
-from inferometer.records.imports.imported_run import ImportedRequest, ImportFacts, imported_run
+from inferometer.records.imports.imported import (
+    DEFINITIONS,
+    Imported,
+    ImportedRequest,
+    ImportFacts,
+    PublishedLatency,
+    PublishedLatencyName,
+    PublishedPercentile,
+    PublishedSummary,
+    file_source,
+    imported_run,
+)
 from inferometer.records.imports.json_fields import (
     DOOR,
     JsonFields,
     read_object,
     read_objects,
     read_text,
-)
-from inferometer.records.published import (
-    DEFINITIONS,
-    PublishedLatency,
-    PublishedLatencyName,
-    PublishedPercentile,
-    PublishedSummary,
 )
 from inferometer.records.types import RequestStatus
 from inferometer.units import ns_from_s

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import RecordError
-from inferometer.records.imports.imported import UNKNOWN
+from inferometer.records.imports.imported import UNKNOWN, PublishedPointTable
 from inferometer.records.imports.json_fields import (
     DOOR,
     Json,
@@ -26,7 +26,6 @@ from inferometer.records.imports.json_fields import (
     read_objects,
     read_text,
 )
-from inferometer.records.published import PublishedPointTable
 from inferometer.units import MOST_COUNT
 
 _NAME: Final = re.compile(r".*?(\d+)k(\d+)k")

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Final
 
 from inferometer.errors import RecordError
-from inferometer.records.imports.imported import Imported, file_source
-from inferometer.records.imports.json_fields import JsonFields, read_object
-from inferometer.records.published import (
+from inferometer.records.imports.imported import (
     DEFINITIONS,
+    Imported,
     PublishedLatency,
     PublishedLatencyName,
     PublishedPercentile,
     PublishedSummary,
+    file_source,
 )
+from inferometer.records.imports.json_fields import JsonFields, read_object
 
 LATENCIES: Final[dict[PublishedLatencyName, str]] = {
     "ttft": "time_to_first_token",

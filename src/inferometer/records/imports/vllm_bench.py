@@ -13,16 +13,20 @@ from pathlib import Path
 from typing import Final
 
 from inferometer.inputs.types import Source
-from inferometer.records.imports.imported import Imported, file_source, same_length
-from inferometer.records.imports.imported_run import ImportedRequest, ImportFacts, imported_run
-from inferometer.records.imports.json_fields import JsonFields, read_object
-from inferometer.records.published import (
+from inferometer.records.imports.imported import (
     DEFINITIONS,
+    Imported,
+    ImportedRequest,
+    ImportFacts,
     PublishedLatency,
     PublishedLatencyName,
     PublishedPercentile,
     PublishedSummary,
+    file_source,
+    imported_run,
+    same_length,
 )
+from inferometer.records.imports.json_fields import JsonFields, read_object
 from inferometer.records.types import RequestStatus, Run
 from inferometer.units import ns_from_s
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from inferometer.records.ttft_parts import TtftParts
+from inferometer.records.server_summaries import TtftParts
 from inferometer.report.cells import ABSENT_TEXT
 from inferometer.report.charts.bars import MAX_ROWS, Part, rows_plot, stacked
 from inferometer.report.charts.plot import Axis, Chart

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from inferometer.records.columns import F64
-from inferometer.records.load_series import GapMap
+from inferometer.records.run_series import GapMap
 from inferometer.report.charts.plot import Axis, Boxes, Chart, Line, Mark, Plot, band_of
 from inferometer.report.request_views import RequestReportView
 from inferometer.units import format_duration, format_number
