@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, get_args
 import numpy as np
 
 from inferometer import suggestions
-from inferometer.api import named_fit, server_fits
+from inferometer.api import named_fit
 from inferometer.api.server import Settings
 from inferometer.decide.candidates import Grid, Offer
 from inferometer.errors import SpecError
@@ -131,7 +131,7 @@ def _steps(
 ) -> _Steps:
     flags = {**asked, **device}
     if named_fit.is_server(fit.path):
-        server = server_fits.load_server(fit.path, model.model_id, flags)
+        server = named_fit.load_server(fit.path, model.model_id, flags)
         named = None if fit.device is None else catalog.find_hardware(fit.device)
         return _Steps(
             server.levels(), named or (None if server.subject is None else server.subject.hardware)
