@@ -39,7 +39,7 @@ def command(verb):
         ("simulate", "--num-gpus 8", "--num-gpus 8"),
         ("simulate", "-- --qps", "-- --qps"),
         ("sweep", "--isl 512", "--isl 512"),
-        ("predict", "--input 512 --output 9", "--prompt 512 --output 9"),
+        ("predict", "--input 512 --output 9", "--output 9 --prompt 512"),
         ("simulate", "--input 512 --max-new-tokens 9", "--workload 512x9"),
         ("size", "--hardware h100 --rate 2", "--gpus h100 --rate 2"),
         ("size", "--gpu=h100", "--gpus=h100"),
