@@ -26,7 +26,7 @@ TOO_LONG = {
     "api/load_request.py request_of",
     "api/fitted_servers.py fit_rate_statistics",
     "api/request_view.py request_view",
-    "api/sentences.py _next",
+    "api/sweep_view.py _next",
     "decide/artefacts/planning.py fleet_of",
     "decide/artefacts/router.py router_manifests",
     "simulate/demand.py demand",

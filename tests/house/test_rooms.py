@@ -36,7 +36,6 @@ PROCESSES = {"inferometer.measure.engines.transformers_rank"}
 LONELY_LINES = 80
 LONELY = {
     "inferometer.api.online_view",
-    "inferometer.api.sized_folder",
     "inferometer.inputs.foreign_yaml",
     "inferometer.measure.executors.on_ray",
     "inferometer.measure.load.tally",

@@ -9,7 +9,7 @@ from inferometer.api.capacity_page import CapacityAnswer, capacity_page
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
 from inferometer.api.size_page import size_page
-from inferometer.api.sizing import SizeAnswer
+from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.decide import curves, sizing_types
 from inferometer.report import decision_views
 from inferometer.report.decision_views import RatePoint

@@ -10,7 +10,7 @@ from inferometer.api import deployment_view, simulated_record
 from inferometer.api.answer import Answer
 from inferometer.api.cluster import Servers
 from inferometer.api.gate import equals_cautions
-from inferometer.api.offered_rate import held_back
+from inferometer.api.workload import held_back
 from inferometer.errors import SpecError
 from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.workload import description, plan

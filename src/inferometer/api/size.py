@@ -10,10 +10,9 @@ from inferometer.api import (
     executors,
     named_fit,
     size_best_use,
-    sized_folder,
+    sizing_answer,
     sizing_cautions,
     sizing_offers,
-    sizing_over_time,
 )
 from inferometer.api.capacity import REQUIRED_SLO
 from inferometer.api.fleet import FleetOptions, check_searched, fleets_of
@@ -28,8 +27,8 @@ from inferometer.api.model_options import (
 from inferometer.api.progress import talk
 from inferometer.api.question import Option, words_of
 from inferometer.api.server import Settings
-from inferometer.api.sizing import SizeAnswer, pick_of, size_answer
-from inferometer.api.sizing_question import Asked, OverTime, Sought, asked_of
+from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
+from inferometer.api.sizing_offers import Asked, OverTime, Sought, asked_of
 from inferometer.api.time_limit import TimeLimit, time_limit_field
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import candidates, failure, sizing, sizing_types
@@ -220,7 +219,7 @@ def size(question: Size) -> SizeAnswer:
         utilization_fraction = sizing_offers.grid_of(
             _tried(question), resolved
         ).utilization_fraction
-        sized_folder.write_answer(
+        deployment_folder.write_answer(
             question.out, asked.question, found, utilization_fraction, is_forced=question.force
         )
     return answer
@@ -269,7 +268,7 @@ def _sought(question: Size) -> Sought:
     """What must be met; files are refused before the search."""
     if question.out is not None:
         _check_is_deployed(question.engine)
-        sized_folder.check_written(question.fleet)
+        deployment_folder.check_written(question.fleet)
         deployment_folder.check_free(question.out, is_forced=question.force)
     return Sought(
         question.slo,
@@ -364,14 +363,12 @@ def _failure(asked: Asked, pick: sizing_types.SizedKind | None) -> failure.Failu
     return failure.failure_of(asked.question, pick, asked.start_up_s)
 
 
-def _over_time(
-    asked: Asked, pick: sizing_types.SizedKind | None
-) -> sizing_over_time.OverTime | None:
+def _over_time(asked: Asked, pick: sizing_types.SizedKind | None) -> sizing_answer.OverTime | None:
     """The pick with replicas that come and go, where the traffic changes."""
     if asked.course is None or pick is None or not asked.question.fleets.is_plain:
         return None
     talk(f"{asked.course.n_windows} windows of traffic under each policy")
-    return sizing_over_time.over_time(
+    return sizing_answer.over_time(
         asked.question,
         pick,
         asked.course,

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from inferometer.api import executors, sizing_cautions, time_limit
 from inferometer.api.best_use_view import best_use_of
 from inferometer.api.fleet import FleetOptions
-from inferometer.api.sizing import SizeAnswer
+from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.decide import best_use
 from inferometer.decide.candidates import Candidate, Candidates
 from inferometer.decide.sizing_types import SizingQuestion

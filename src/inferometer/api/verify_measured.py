@@ -12,14 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from inferometer.api import (
-    load_running,
-    load_sentences,
-    named_fit,
-    progress,
-    verify_loads,
-    verify_sealing,
-)
+from inferometer.api import load_run, named_fit, progress, run_titles, verify_loads, verify_sealing
 from inferometer.api.load_request import LoadRequest
 from inferometer.api.verify_sealing import Sealed
 from inferometer.errors import MeasureError, RecordError
@@ -258,12 +251,10 @@ def replay(
         Somebody stopped it; the same command goes on.
     """
     request = load_request(sealed, url, asked)
-    load_sentences.check_prompts(request.load, asked.drawn)
-    progress.talk(
-        f"{asked.question.at}: {load_sentences.what_will_happen(request.load, asked.drawn)}"
-    )
+    run_titles.check_prompts(request.load, asked.drawn)
+    progress.talk(f"{asked.question.at}: {run_titles.what_will_happen(request.load, asked.drawn)}")
     try:
-        loaded = load_running.run_load(request, asked.drawn, folder, _percentiles(sealed))
+        loaded = load_run.run_load(request, asked.drawn, folder, _percentiles(sealed))
     except MeasureError as error:
         try_ = (
             f"in the plan, under [client], what `inferometer load` takes as {error.try_}"

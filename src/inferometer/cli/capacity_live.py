@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import click
 
-from inferometer.api import capacity_page, decision_pages, load_running, load_sentences
+from inferometer.api import capacity_page, decision_pages, load_run, run_titles
 from inferometer.api.capacity import REQUIRED_SLO
 from inferometer.api.fleet import start_load_of
 from inferometer.api.load_request import Load, LoadRequest, request_of
@@ -54,9 +54,9 @@ class LiveProbe:
         self.asked.append(folder.name)
         request = self._at(load, self.probe_s * 2**effort)
         drawn = replay.draw_workload(request.load.workload)
-        load_sentences.check_prompts(request.load, drawn)
-        terminal.talk(f"{folder.name}: {load_sentences.what_will_happen(request.load, drawn)}")
-        loaded = load_running.run_load(request, drawn, folder, self.objective.percentile_fractions)
+        run_titles.check_prompts(request.load, drawn)
+        terminal.talk(f"{folder.name}: {run_titles.what_will_happen(request.load, drawn)}")
+        loaded = load_run.run_load(request, drawn, folder, self.objective.percentile_fractions)
         if loaded.is_interrupted:
             raise MeasureError(
                 "the probe was stopped", where=str(folder), try_="the same command goes on"
