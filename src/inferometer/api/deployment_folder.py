@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inferometer import __version__
-from inferometer.api.cluster import Cluster
-from inferometer.api.fleet import FleetOptions
-from inferometer.api.gate import Gate
-from inferometer.api.prefill_pool import PrefillReplicas
+from inferometer.api.cluster import Cluster, Gate
+from inferometer.api.fleet import FleetOptions, PrefillReplicas
 from inferometer.api.progress import talk
 from inferometer.api.sizing_answer import pick_of
 from inferometer.api.sizing_cautions import cautions_of

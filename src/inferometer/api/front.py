@@ -31,8 +31,8 @@ from inferometer.api import (
     sweep as sweeps,
     verify as verifications,
 )
-from inferometer.api.capacity_page import CapacityAnswer
-from inferometer.api.compare_page import CompareAnswer
+from inferometer.api.compare import CompareAnswer
+from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.diagnosis import DiagnoseAnswer
 from inferometer.api.grid import GridAnswer, Verb, axes_of, grid
 from inferometer.api.measured import MeasuredAnswer

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from inferometer.api import (
+    compute,
     decision_pages,
     deployment_folder,
-    executors,
     named_fit,
     size_best_use,
     sizing_answer,
@@ -15,8 +15,9 @@ from inferometer.api import (
     sizing_offers,
 )
 from inferometer.api.capacity import REQUIRED_SLO
+from inferometer.api.cluster import gate_of
+from inferometer.api.compute import TimeLimit, time_limit_field
 from inferometer.api.fleet import FleetOptions, check_searched, fleets_of
-from inferometer.api.gate import gate_of
 from inferometer.api.model_options import (
     DATASHEET_OPTION,
     FORMATS,
@@ -29,7 +30,6 @@ from inferometer.api.question import Option, words_of
 from inferometer.api.server import Settings
 from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
 from inferometer.api.sizing_offers import Asked, OverTime, Sought, asked_of
-from inferometer.api.time_limit import TimeLimit, time_limit_field
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import candidates, failure, sizing, sizing_types
 from inferometer.decide.fleets import Fleets
@@ -160,7 +160,7 @@ class Size:
         ),
     ] = None
     force: Annotated[bool, Option("Over what is in --out.")] = False
-    where: executors.Executor = field(default_factory=executors.Executor)
+    where: compute.Executor = field(default_factory=compute.Executor)
     given: frozenset[str] = frozenset()
 
 
@@ -188,7 +188,7 @@ def size(question: Size) -> SizeAnswer:
         used = size_best_use.answer_of(resolved, asked.question, tried, devices)
         return _written(question, replace(used, gate=gate_of(question.fleet.gate)))
     n_devices = len({one.offer.hardware.hardware_id for one in tried.possible})
-    share = limit.share(executors.share_of_part(where, n_devices))
+    share = limit.share(compute.share_of_part(where, n_devices))
     pace = _pace(question, tried)
     asked = asked._replace(question=replace(asked.question, time_limit=share, pace=pace))
     talk(
@@ -196,7 +196,7 @@ def size(question: Size) -> SizeAnswer:
         f" device{'s' * (n_devices > 1)}, at most {share.limit_s:.3g} s of computing for each"
         " device (the engine's rules are compiled once)"
     )
-    with executors.opened(where, "devices") as executor:
+    with compute.opened(where, "devices") as executor:
         found = sizing.size_by_device(asked.question, tried.possible, executor.map)
     apis = () if table is None else table.apis
     answer = size_answer(asked.question, resolved.spec.model_id, tried, found, apis)

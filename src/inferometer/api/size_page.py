@@ -5,7 +5,7 @@ from typing import Final
 
 from inferometer import __version__
 from inferometer.api.best_use_view import best_use_page
-from inferometer.api.gate import gate_text
+from inferometer.api.cluster import gate_text
 from inferometer.api.sizing_answer import Impossible, KindRow, OverTime, PaceRow, SizeAnswer
 from inferometer.decide.candidate_probes import MOST_TOGETHER
 from inferometer.inputs.objectives import Metric, parse_objective, percentile_name

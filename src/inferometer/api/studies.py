@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from inferometer.api import capacity as capacities, predict as predictions, simulate as simulations
-from inferometer.api.capacity_page import CapacityAnswer
+from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.grid import Axis, Headline, Verb
 from inferometer.api.grid_findings import (
     capacity_findings,

@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 
 from inferometer import suggestions, units
 from inferometer.api import memory_check, progress, simulation, workload
-from inferometer.api.cluster import Servers
+from inferometer.api.cluster import Servers, gate_of, gate_text
 from inferometer.api.fleet import FleetOptions, servers_of
-from inferometer.api.gate import gate_of, gate_text
 from inferometer.api.question import question_of
 from inferometer.api.server import Server, deployment_of
 from inferometer.errors import ModelError, SpecError
