@@ -7,7 +7,7 @@ import json
 import math
 from pathlib import Path
 
-from inferometer.api.ledger_text import ledger_markdown
+from inferometer.api.verify_view import ledger_markdown
 from inferometer.cli.ledger import BEGIN, END
 from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.records.reading import read_run

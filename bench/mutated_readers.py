@@ -33,7 +33,7 @@ from tests.perfmodel.test_steptime import model_of
 from tests.records.load_frames import SESSION, delta, request_frame, sse, usage
 
 from inferometer.api import memory_check
-from inferometer.api.published_rows import are_published
+from inferometer.api.published import are_published
 from inferometer.api.request_view import request_view
 from inferometer.decide.artefacts.folder import plan_text, read_plan as read_fleet
 from inferometer.errors import SpecError

@@ -39,6 +39,13 @@ def command(verb):
         ("simulate", "--num-gpus 8", "--num-gpus 8"),
         ("simulate", "-- --qps", "-- --qps"),
         ("sweep", "--isl 512", "--isl 512"),
+        ("predict", "--input 512 --output 9", "--output 9 --prompt 512"),
+        ("simulate", "--input 512 --max-new-tokens 9", "--workload 512x9"),
+        ("size", "--hardware h100 --rate 2", "--gpus h100 --rate 2"),
+        ("size", "--gpu=h100", "--gpus=h100"),
+        ("predict", "--model qwen3-8b --gpu h100", "qwen3-8b --hardware h100"),
+        ("predict", "--model=qwen3-8b", "qwen3-8b"),
+        ("load", "--base-url http://h:1 --model m", "http://h:1 --model m"),
     ],
 )
 def test_a_flag_of_another_tool_is_taken_as_ours(verb, typed, read):

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from command_line import check_refused, run
 
-from inferometer.api.load_record import redacted
+from inferometer.api.load_sending import redacted
 from inferometer.cli.load import command
 from inferometer.records.reading import read_run
 from inferometer.records.types import RequestStatus

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from inferometer.api.offered_rate import held_back
+from inferometer.api.workload import held_back
 from inferometer.inputs.workload import reading, replay
 
 

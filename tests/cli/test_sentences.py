@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.api.analysis import Analysis, analyse
-from inferometer.api.point_rows import point_rows
-from inferometer.api.sentences import five_lines, useful_load
+from inferometer.api.analysis import Analysis, analyse, point_rows
+from inferometer.api.sweep_view import five_lines, useful_load
 from inferometer.inputs.catalog import find_hardware
 from inferometer.inputs.resolve import resolve_model
 from inferometer.inputs.types import EngineSpec

@@ -24,9 +24,9 @@ MOST_WIDER_IN_SIMULATE = 31
 TOO_LONG = {
     "api/best_use_view.py best_use_of",
     "api/load_request.py request_of",
-    "api/rate_fitting.py fit_rate_statistics",
+    "api/fitted_servers.py fit_rate_statistics",
     "api/request_view.py request_view",
-    "api/sentences.py _next",
+    "api/sweep_view.py _next",
     "decide/artefacts/planning.py fleet_of",
     "decide/artefacts/router.py router_manifests",
     "simulate/demand.py demand",

@@ -35,8 +35,6 @@ PROCESSES = {"inferometer.measure.engines.transformers_rank"}
 """Started with ``python -m`` by their only importer."""
 LONELY_LINES = 80
 LONELY = {
-    "inferometer.api.online_view",
-    "inferometer.api.sized_folder",
     "inferometer.inputs.foreign_yaml",
     "inferometer.measure.executors.on_ray",
     "inferometer.measure.load.tally",

@@ -190,3 +190,10 @@ def test_an_entry_whose_source_is_missing_is_refused():
     entry = msgspec.toml.decode(text, type=HardwareEntry)
     with pytest.raises(SpecError, match="source 't'"):
         hardware_from_entry(entry, SOURCE, where="here")
+
+
+@pytest.mark.parametrize("name", ["8xH100", "8 x h100_sxm", "2*MI300X"])
+def test_a_number_of_devices_is_no_name_of_one(name):
+    with pytest.raises(SpecError, match="is the name of one") as caught:
+        find_hardware(name)
+    assert f"--tp {name[0]}" in str(caught.value.try_)

@@ -115,3 +115,11 @@ def test_every_preset_promises_something_and_has_a_source():
         }
         assert preset.source.kind == "repository"
         assert preset.source.checked_utc
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["p99 ttft < 2s", "P99 TTFT under 2 s", "p99 time to first token is below 2s", "ttft P99<2s"],
+)
+def test_a_percentile_may_come_first_and_a_limit_be_said_in_words(text):
+    assert parse_objective(text).text == "ttft:p99<2000ms"

@@ -12,7 +12,7 @@ from tests.records.load_run import load_plan, load_run
 from tests.report.marks import marks, words
 from tests.report.request_example import recorded_run
 
-from inferometer.api.request_pages import rate_view
+from inferometer.api.report import rate_view
 from inferometer.api.request_view import RequestQuestion, request_view
 from inferometer.api.run_titles import traffic_text
 from inferometer.cli.main import app

@@ -11,8 +11,8 @@ from tests.records.server_pages import page, samples_of, zeroed
 from tests.report.test_online_report import text_of
 
 from inferometer.api.request_answer import RequestRunAnswer, answer_of
-from inferometer.api.request_options import Judged, question_of
 from inferometer.api.request_view import request_view
+from inferometer.api.show import Judged, question_of
 from inferometer.cli.answer import json_schema
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware

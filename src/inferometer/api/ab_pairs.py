@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from inferometer.api import load_request, load_running, load_sentences
+from inferometer.api import load_request, load_run, run_titles
 from inferometer.api.progress import talk
 from inferometer.errors import MeasureError, RecordError
 from inferometer.inputs import load_plan, objectives
@@ -118,7 +118,7 @@ def default_folder(requests: tuple[load_request.LoadRequest, load_request.LoadRe
     ).hexdigest()[:6]
     return (
         Path("runs")
-        / f"ab-{load_sentences.default_folder(requests[0].load).name.removeprefix('load-')}-{digest}"
+        / f"ab-{run_titles.default_folder(requests[0].load).name.removeprefix('load-')}-{digest}"
     )
 
 
@@ -197,14 +197,14 @@ def _put_aside_half(asked: Pairs, pair: int) -> None:
 def _run(asked: Pairs, side: int, pair: int, *, takes_invalid: bool) -> types.Run:
     request, folder = asked.request(side, pair), asked.folders(side)[pair]
     drawn = replay.draw_workload(request.load.workload)
-    load_sentences.check_size(request.load)
-    load_sentences.check_prompts(request.load, drawn)
+    run_titles.check_size(request.load)
+    run_titles.check_prompts(request.load, drawn)
     talk(
         f"pair {pair + 1} of {asked.n_pairs}, {_SIDES[side].upper()}:"
-        f" {load_sentences.what_will_happen(request.load, drawn)}"
+        f" {run_titles.what_will_happen(request.load, drawn)}"
     )
     percentiles = () if asked.objective is None else asked.objective.percentile_fractions
-    loaded = load_running.run_load(request, drawn, folder, percentiles)
+    loaded = load_run.run_load(request, drawn, folder, percentiles)
     if loaded.is_interrupted:
         raise KeyboardInterrupt
     _require_valid(loaded.run, folder, forced=takes_invalid)

@@ -1,18 +1,35 @@
-"""What do runs say together.
+"""What do runs say together: summaries, a step-time model, and a row for each point?"""
 
-Summaries, a step-time model where they carry one, and what it says of points it had not seen?
-"""
-
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from inferometer.errors import ModelError
 from inferometer.fit.sweeps.step_time import HeldOutPoint, fit_and_validate
-from inferometer.inputs.types import HardwareSpec
+from inferometer.inputs.types import HardwareSpec, SweepPoint
+from inferometer.perfmodel.roofline import exact, mbu_fraction, mfu_fraction
 from inferometer.perfmodel.steptime import StepTimeModel
-from inferometer.records.summaries import PointSummary, TokenCostChange, collapses, summarise_points
+from inferometer.perfmodel.types import (
+    BatchShape,
+    StepPrediction,
+    StepWork,
+    decode_shape,
+    prefill_shape,
+)
+from inferometer.perfmodel.work import step_work
+from inferometer.records.summaries import (
+    PointSummary,
+    TokenCostChange,
+    collapses,
+    flag_text,
+    summarise_points,
+)
+from inferometer.records.sweep_csv import SweepRow
 from inferometer.records.types import Run
+from inferometer.report.views import PhaseName, PointRow
+from inferometer.stats.estimate import Z_90, Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +101,168 @@ def _own_name(run: Run) -> str:
     """A table is called by its file."""
     source = run.manifest.source
     return source.where if source is not None else run.manifest.run_id
+
+
+def decode_shape_of(point: SweepPoint) -> BatchShape:
+    """The middle decode step of a point: its context is the prompt and half of what is generated."""
+    return decode_shape(
+        batch_size=point.batch_size,
+        context_tokens=point.prompt_tokens + max(1, point.gen_tokens // 2),
+    )
+
+
+def prefill_shape_of(point: SweepPoint) -> BatchShape:
+    """The prefill of a point."""
+    return prefill_shape(batch_size=point.batch_size, prompt_tokens=point.prompt_tokens)
+
+
+def work_of(analysis: Analysis, shape: BatchShape) -> StepWork | None:
+    """What must this step compute and move? None where the run does not say of which model."""
+    manifest = analysis.run.manifest
+    if manifest.model is None or manifest.plan is None:
+        return None
+    return step_work(manifest.model, manifest.plan.engine, shape)
+
+
+def held_out_estimate(point: HeldOutPoint) -> Estimate:
+    """What a model that had not seen the point said, with the 90 % interval that it claimed."""
+    half_width = Z_90 * point.log_deviation_ratio
+    return Estimate(
+        value=point.predicted_s,
+        low=point.predicted_s * math.exp(-half_width),
+        high=point.predicted_s * math.exp(half_width),
+        confidence_fraction=0.9,
+        n_samples=1,
+        method=f"held out, {point.n_folds} folds",
+    )
+
+
+def point_rows(analysis: Analysis) -> tuple[PointRow, ...]:
+    """The rows of a run, ordered by prompt, batch and generated tokens."""
+    held_out: dict[tuple[str, int, int], HeldOutPoint] = {}
+    for point in analysis.held_out:
+        held_out.setdefault((point.phase, point.prompt_tokens, point.batch_size), point)
+    return tuple(_row(analysis, summary, held_out) for summary in analysis.points)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilisations:
+    """How much of the machine a point uses: decode of its bandwidth, prefill of its FLOP/s.
+
+    Against measured and datasheet peaks.
+    """
+
+    mbu_fraction: Estimate | None
+    mfu_fraction: Estimate | None
+    mbu_datasheet_fraction: Estimate | None
+    mfu_datasheet_fraction: Estimate | None
+
+
+def utilisations(analysis: Analysis, summary: PointSummary) -> Utilisations:
+    """MBU of the decode step and MFU of the prefill; None where time, work or ceiling is unknown."""
+    return Utilisations(
+        mbu_fraction=_used(analysis, summary, "decode", summary.read_bytes_per_s),
+        mfu_fraction=_used(analysis, summary, "prefill", summary.matmul_flop_per_s),
+        mbu_datasheet_fraction=_used(analysis, summary, "decode", _datasheet(analysis, "decode")),
+        mfu_datasheet_fraction=_used(analysis, summary, "prefill", _datasheet(analysis, "prefill")),
+    )
+
+
+def _row(
+    analysis: Analysis, summary: PointSummary, held_out: dict[tuple[str, int, int], HeldOutPoint]
+) -> PointRow:
+    point = summary.point
+    flags = [] if summary.status == "ok" else [summary.status.upper()]
+    flags += [text] if (text := flag_text(analysis.collapses, summary.point_index)) else []
+    place = (point.prompt_tokens, point.batch_size)
+    decode, prefill = held_out.get(("decode", *place)), held_out.get(("prefill", *place))
+    said = _predictions(analysis, point)
+    used = utilisations(analysis, summary)
+    return PointRow(
+        run_label=analysis.label,
+        prompt_tokens=point.prompt_tokens,
+        batch_size=point.batch_size,
+        gen_tokens=point.gen_tokens,
+        status=summary.status,
+        n_reps=summary.n_reps,
+        ttft_s=summary.ttft_s,
+        tpot_s=summary.tpot_s,
+        decode_step_s=summary.decode_step_s,
+        prefill_tokens_per_s=summary.prefill_tokens_per_s,
+        decode_tokens_per_s=summary.decode_tokens_per_s,
+        output_tokens_per_s=summary.output_tokens_per_s,
+        total_tokens_per_s=summary.total_tokens_per_s,
+        reserved_bytes=summary.reserved_bytes,
+        allocated_bytes=summary.allocated_bytes,
+        device_fraction=summary.device_fraction,
+        cpu_fraction=summary.cpu_fraction,
+        energy_joule=summary.energy_joule,
+        power_watt=summary.power_watt,
+        energy_joule_per_token=summary.energy_joule_per_token,
+        mbu_fraction=used.mbu_fraction,
+        mfu_fraction=used.mfu_fraction,
+        mbu_datasheet_fraction=used.mbu_datasheet_fraction,
+        mfu_datasheet_fraction=used.mfu_datasheet_fraction,
+        predicted_decode_step_s=held_out_estimate(decode) if decode else None,
+        predicted_ttft_s=held_out_estimate(prefill) if prefill else None,
+        decode_limited_by=said["decode"].limited_by if said else None,
+        prefill_limited_by=said["prefill"].limited_by if said else None,
+        flags=tuple(flags),
+    )
+
+
+def _predictions(analysis: Analysis, point: SweepPoint) -> dict[PhaseName, StepPrediction] | None:
+    if analysis.model is None:
+        return None
+    prefill, decode = analysis.model.predict_all([prefill_shape_of(point), decode_shape_of(point)])
+    return {"prefill": prefill, "decode": decode}
+
+
+def _used(
+    analysis: Analysis, summary: PointSummary, phase: PhaseName, ceiling: Estimate | None
+) -> Estimate | None:
+    is_decode = phase == "decode"
+    taken_s = summary.decode_step_s if is_decode else summary.prefill_s
+    work = work_of(
+        analysis, decode_shape_of(summary.point) if is_decode else prefill_shape_of(summary.point)
+    )
+    if taken_s is None or ceiling is None or work is None:
+        return None
+    return (
+        mbu_fraction(taken_s, work, ceiling) if is_decode else mfu_fraction(taken_s, work, ceiling)
+    )
+
+
+def _datasheet(analysis: Analysis, phase: PhaseName) -> Estimate | None:
+    hardware, plan = analysis.hardware, analysis.run.manifest.plan
+    if hardware is None or plan is None:
+        return None
+    if phase == "decode":
+        return exact(hardware.memory_bytes_per_s.value)
+    peak = hardware.peak_flop_per_s(plan.engine.dtype)
+    return None if peak is None else exact(peak.value)
+
+
+CSV_NAME: Final = "sweep.csv"
+"""Inside the run's folder, where no other file is named."""
+
+
+def table_rows(analysis: Analysis) -> list[SweepRow]:
+    """The points of the sweep, with utilisation and flags."""
+    rows: list[SweepRow] = []
+    for summary in analysis.points:
+        used = utilisations(analysis, summary)
+        flag = (
+            flag_text(analysis.collapses, summary.point_index)
+            if summary.status == "ok"
+            else summary.status.upper()
+        )
+        rows.append(
+            SweepRow(
+                summary=summary,
+                mbu_fraction=used.mbu_fraction,
+                mfu_fraction=used.mfu_fraction,
+                flag=flag,
+            )
+        )
+    return rows

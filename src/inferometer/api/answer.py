@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 _PAGED_BY: Final[Mapping[str, str]] = {
     "PredictAnswer": "inferometer.api.predict_page:predict_page",
     "SimulateAnswer": "inferometer.api.simulate_page:simulate_page",
-    "CapacityAnswer": "inferometer.api.capacity_page:capacity_page",
+    "CapacityAnswer": "inferometer.api.decision_pages:capacity_page",
     "SizeAnswer": "inferometer.api.size_page:size_page",
     "DiagnoseAnswer": "inferometer.api.diagnose_page:diagnose_page",
     "ExplainAnswer": "inferometer.api.explain:explain_page",
-    "CompareAnswer": "inferometer.api.compare_page:compare_page",
+    "CompareAnswer": "inferometer.api.compare:compare_page",
     "ReportAnswer": "inferometer.api.report:report_page",
     "FitAnswer": "inferometer.api.fit:answer_page",
     "LoadAnswer": "inferometer.api.load:load_page",

@@ -1,24 +1,128 @@
-"""What is the highest load at which the SLO is met? Simulated."""
+"""What is the highest load at which the SLO is met, at each case of the step times? Simulated."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
-from inferometer.api import decision_pages, executors
-from inferometer.api.capacity_page import CapacityAnswer, CapacityRow, PacedCapacity, paced
-from inferometer.api.capacity_search import CaseLoad, Search
-from inferometer.api.fleet import FleetOptions, fleets_of, servers_of, start_load_of
+from inferometer.api import compute, decision_pages
+from inferometer.api.compute import TimeLimit, time_limit_field
+from inferometer.api.decision_pages import CapacityAnswer, CapacityRow, PacedCapacity, paced
+from inferometer.api.fleet import FleetOptions, Fleets, fleets_of, servers_of, start_load_of
 from inferometer.api.missed import what_serves_one
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
 from inferometer.api.server import Server, deployment_of
 from inferometer.api.sizing_cautions import check_prompts
-from inferometer.api.time_limit import TimeLimit, time_limit_field
 from inferometer.api.workload import Workload, workload_of
-from inferometer.decide import capacity as searches, lone_request, traffic
-from inferometer.inputs.objectives import parse_objective
+from inferometer.decide import capacity as searches, lone_request, probing, time_limits, traffic
+from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.inputs.workload import types
+from inferometer.simulate.deployment import Case, Deployment
 from inferometer.simulate.fleet import ROUTERS
+
+_SPAN_RATIO: Final = 1e4
+"""From the start of the search, up and down."""
+_MOST_EFFORT: Final = 6
+"""Probes get longer until verdicts are decided, the traffic's limit is reached, or the time is
+over."""
+_FIRST_REQUESTS: Final = 40
+_LIKELY_FRACTION: Final = 0.5
+"""Of the time limit, for the capacity at likely step times; the other cases share the rest."""
+_LAST_FRACTION: Final = 1.2
+"""Of its share of the time: when a simulation that still runs is given up."""
+_PAIRED_LENGTH_RATIO: Final = 4
+"""Requests of a probe of a paired search over those of the shortest probe."""
+_PAIRED_RESOLUTION_RATIO: Final = 0.2
+"""Between the loads of a paired search; the crossing is interpolated between them."""
+
+
+class CaseLoad(NamedTuple):
+    """One case of the step times, and the load from which its capacity is looked for."""
+
+    case: Case
+    start_load: float
+
+
+class Search(NamedTuple):
+    """The question to each server that may be the one."""
+
+    fleets: Fleets
+    deployment: Deployment
+    """The replica that generates answers."""
+    traffic: traffic.Traffic
+    objective: ObjectiveSpec
+    resolution_ratio: float
+    limit: TimeLimit
+
+    def alone(self) -> lone_request.LoneRequest | None:
+        """The least that a request takes at likely step times; None where others compute its prompt."""
+        if self.fleets.n_prefill:
+            return None
+        plan = traffic.plan_at(self.traffic.spec, 1.0, self.traffic.n_requests)
+        return lone_request.lone_request(
+            self.deployment, self.deployment.step_times.likely, plan, self.objective
+        )
+
+    def likely(self, start_load: float) -> searches.Capacity:
+        """The capacity at likely step times, looked for from this load on, by longer and longer probes."""
+        return self._found(
+            CaseLoad("likely", start_load),
+            self.limit.share(_LIKELY_FRACTION),
+            resolution_ratio=self.resolution_ratio,
+            proof_effort=2,
+            most_effort=_MOST_EFFORT,
+        )
+
+    def paired(self, one: CaseLoad) -> searches.Capacity:
+        """The capacity at these step times, by probes of one length, the same for each case.
+
+        Short probes do not show how a queue grows, so that they put each capacity too high; their
+        ratio to that of likely step times, by the same requests, hardly depends on the length.
+        """
+        n_cases = len(self.deployment.cases)
+        return self._found(
+            one,
+            self.limit.share((1 - _LIKELY_FRACTION) / n_cases),
+            resolution_ratio=max(self.resolution_ratio, _PAIRED_RESOLUTION_RATIO),
+            proof_effort=None,
+        )
+
+    def _found(
+        self,
+        one: CaseLoad,
+        limit: TimeLimit,
+        *,
+        resolution_ratio: float,
+        proof_effort: int | None,
+        most_effort: int | None = None,
+    ) -> searches.Capacity:
+        case, start_load = one
+        probe = self._probe(case, is_paired=proof_effort is None)
+        # Compiles what is not in the cache, before the time begins.
+        probe.run_of(start_load, _FIRST_REQUESTS)
+        phases = time_limits.Phases(limit())
+        question = searches.CapacityQuestion(
+            kind=self.traffic.kind,
+            start_load=start_load,
+            lowest_load=1.0 if self.traffic.kind == "users" else start_load / _SPAN_RATIO,
+            highest_load=start_load * _SPAN_RATIO,
+            resolution_ratio=resolution_ratio,
+            proof_effort=proof_effort,
+            most_effort=most_effort,
+            time_left_s=phases.time_left_s,
+        )
+        with phases.until(_LAST_FRACTION):
+            return searches.find_capacity(probe, question)
+
+    def _probe(self, case: Case, *, is_paired: bool) -> probing.FleetProbe:
+        n_replicas = self.fleets.n_replicas or 1
+        n_requests = self.traffic.n_requests * (_PAIRED_LENGTH_RATIO if is_paired else 1)
+        return probing.FleetProbe(
+            fleet=self.fleets.fleet(self.deployment, case, n_replicas),
+            traffic=replace(self.traffic, n_requests=n_requests),
+            objective=self.objective,
+        )
+
 
 _UNITS: Final = {"requests_per_s": "requests/s", "users": "users"}
 
@@ -62,7 +166,7 @@ class Capacity:
     ] = 1000
     time_limit: Annotated[float, time_limit_field("7s")] = 7.0
     report: Annotated[Path | None, decision_pages.REPORT_OPTION] = None
-    where: executors.Executor = field(default_factory=executors.Executor)
+    where: compute.Executor = field(default_factory=compute.Executor)
     given: frozenset[str] = frozenset()
 
 
@@ -125,7 +229,7 @@ def _levels(
     search: Search,
     alone: lone_request.LoneRequest | None,
     workload: types.WorkloadSpec,
-    where: executors.Executor,
+    where: compute.Executor,
 ) -> tuple[PacedCapacity, ...]:
     """The capacity at likely step times, then at both ends of them, or in draws."""
     if alone is not None and alone.margin_ratio > 1:
@@ -134,7 +238,7 @@ def _levels(
         f"looking for the capacity under {search.objective.text} (the engine's rules are compiled"
         " once)"
     )
-    with executors.opened(where, "searches") as executor:
+    with compute.opened(where, "searches") as executor:
         (likely,) = executor.map(search.likely, [start_load_of(workload)])
         cases = search.deployment.cases
         start = likely.located_load or start_load_of(workload)

@@ -1,14 +1,145 @@
-"""Is one configuration faster than another, or can that not be told?"""
+"""Is one configuration faster than another, or is the difference noise?"""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
-from inferometer.api.compare_page import CompareAnswer
+from inferometer import __version__
+from inferometer.api.answer import Answer
 from inferometer.api.question import Option
 from inferometer.errors import RecordError
 from inferometer.records import layout, reading, run_comparison
 from inferometer.records.types import Run
+from inferometer.report.page import Chip, Number, Page, Section, lines_of
+from inferometer.report.request_words import duration_cell, rate_text
+from inferometer.report.tables import TextTable
+from inferometer.report.views import Statement
+from inferometer.stats.estimate import Estimate
+from inferometer.units import format_number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidePromise:
+    """How many runs of a side kept a promise?"""
+
+    side: str
+    objective: str
+    n_met: int
+    n_missed: int
+    n_undecided: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareAnswer(Answer):
+    """B against A."""
+
+    old: tuple[str, ...]
+    """The runs of A."""
+    new: tuple[str, ...]
+    comparison: run_comparison.RunComparison
+    promises: tuple[SidePromise, ...] = ()
+    """Of A and of B, where one was named."""
+
+
+def compare_page(answer: CompareAnswer) -> Page:
+    """The answer first, then everything else that was compared, then what else is different."""
+    said = answer.comparison
+    ratio = said.answer.ratio
+    counts = f"{said.n_old} against {said.n_new} {said.replicate}s{', in pairs' if said.is_paired else ''}"
+    confidence = "" if ratio is None else f"the answer at {ratio.confidence_fraction:.0%}; "
+    trust = (
+        f"{counts}; {confidence}all others together risk one false alarm as the answer alone does"
+        f" ({said.others_confidence_fraction:.2%} each)"
+    )
+    absent = [f"no ratio of {one.metric}: {one.why}" for one in said.others if one.ratio is None]
+    return Page(
+        title=f"{_WORDS[said.answer.verdict]}: {said.answer.metric} B / A = {_ratio(ratio)}",
+        subtitle=f"A: {', '.join(answer.old)} · B: {', '.join(answer.new)}",
+        chips=(Chip(verdict=said.answer.verdict, text=_WORDS[said.answer.verdict]),),
+        numbers=_numbers(said),
+        table=_table(said),
+        lines=lines_of(
+            ("WHY", "\n".join((said.answer.why, *map(_promise_line, answer.promises)))),
+            ("TRUST", trust),
+        ),
+        cautions=said.cautions,
+        sections=(
+            Section(
+                id="differ",
+                title="What else is different?",
+                nav="Differences",
+                statements=tuple(Statement(sentence=one, support="undecided") for one in absent),
+                tables=_differences(said),
+            ),
+        ),
+        tool_version=__version__,
+    )
+
+
+_WORDS: Final = {
+    "better": "B is better",
+    "worse": "B is worse",
+    "equivalent": "A and B are equivalent",
+    "undecided": "undecided",
+}
+
+
+def _promise_line(one: SidePromise) -> str:
+    return (
+        f"{one.side}: {one.objective} met in {one.n_met} runs, missed in {one.n_missed},"
+        f" undecided in {one.n_undecided}"
+    )
+
+
+def _numbers(said: run_comparison.RunComparison) -> tuple[Number, ...]:
+    """B / A of the answer and of the first others, against 1."""
+    return tuple(
+        Number(
+            name=f"{one.metric}, B / A",
+            value=one.ratio.value,
+            low=one.ratio.low,
+            high=one.ratio.high,
+            limit=1.0,
+            limit_name="even at",
+        )
+        for one in (said.answer, *said.others)[:4]
+        if one.ratio is not None
+    )
+
+
+def _table(said: run_comparison.RunComparison) -> TextTable:
+    rows = tuple(
+        (
+            one.metric,
+            _value(one.old, one.unit),
+            _value(one.new, one.unit),
+            _ratio(one.ratio),
+            one.verdict,
+        )
+        for one in (said.answer, *said.others)
+    )
+    header = ("metric", "A", "B", "B / A", "verdict")
+    return TextTable(caption="What was compared", header=header, rows=rows)
+
+
+def _differences(said: run_comparison.RunComparison) -> tuple[TextTable, ...]:
+    rows = tuple((one.what, str(one.old), str(one.new)) for one in said.differences)
+    return (TextTable(caption="Settings", header=("what", "A", "B"), rows=rows),) if rows else ()
+
+
+def _value(estimate: Estimate | None, unit: str) -> str:
+    return duration_cell(estimate) if unit == "s" else rate_text(estimate, unit)
+
+
+def _ratio(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "–"
+    if estimate.low is None or estimate.high is None:
+        return f"{format_number(estimate.value)} (n too small)"
+    return (
+        f"{format_number(estimate.value)} [{format_number(estimate.low)},"
+        f" {format_number(estimate.high)}]"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

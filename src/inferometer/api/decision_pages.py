@@ -1,20 +1,268 @@
-"""Which page tells of a sizing, or of a search for a capacity?"""
+"""What is there to read of a capacity, and which page shows it or a sizing?"""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from inferometer.api.capacity_page import CapacityAnswer, capacity_page
+from inferometer import __version__
+from inferometer.api.answer import Answer
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
 from inferometer.api.size_page import size_page
-from inferometer.api.sizing import SizeAnswer
+from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.decide import curves, sizing_types
-from inferometer.report import decision_views
-from inferometer.report.decision_views import RatePoint
-from inferometer.report.html import write_page
-from inferometer.units import format_number
+from inferometer.decide.capacity import Capacity, Probe
+from inferometer.report import decision_page, decision_views, html
+from inferometer.report.decision_views import DecisionView, ProbePoint, RatePoint
+from inferometer.report.page import Chip, Number, Page, lines_of, spanned
+from inferometer.report.tables import TextTable
+from inferometer.simulate.fleet import Router
+from inferometer.stats.estimate import Verdict
+from inferometer.units import format_duration, format_number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRow:
+    """One question that was asked, in order."""
+
+    offered_load: float
+    effort: int
+    n_requests: int
+    took_s: float
+    """Simulated or measured."""
+    verdict: Verdict
+    margin_ratio: float | None
+    """What was seen of the weakest link / its limit; None where the server cannot keep up, or
+    refuses."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityRow:
+    """The highest load that meets the SLO, and the loads that were shown to meet and to miss it."""
+
+    located_load: float | None
+    """The estimate: where the weakest latency reaches its limit, by the longest probes."""
+    kept_load: float | None
+    """The highest load that was shown to meet the SLO, the noise of its requests considered."""
+    broken_load: float | None
+    """The lowest load that was shown to miss it."""
+    is_located: bool
+    """The estimate is as close as requested for the simulated requests."""
+    is_resolved: bool
+    """The two loads that were shown are as close to one another as requested."""
+    why: str
+    weakest: str | None
+    """What breaks first."""
+    probes: tuple[ProbeRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacedCapacity:
+    """The capacity if steps take so long.
+
+    Or of one of the servers that may be the one, where a fit of load tests offers draws.
+    """
+
+    step_times: str
+    capacity: CapacityRow
+    probe_s: float
+    """Simulated or measured seconds of all probes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityAnswer(Answer):
+    """The capacity at likely step times, and at both ends of what they may be, or in draws."""
+
+    table: ClassVar[str | None] = "levels"
+
+    model_id: str
+    workload_name: str
+    objective: str
+    unit: str
+    is_resolved: bool
+    """At likely step times."""
+    is_located: bool
+    """At likely step times."""
+    levels: tuple[PacedCapacity, ...]
+    engine: str
+    step_times_from: str
+    n_replicas: int | None = None
+    """Together; None where nobody knows: a server that was measured."""
+    router: Router | None = None
+    """None where there is one replica, or nobody knows."""
+    next_step: str | None = None
+    """What would answer more, or what would meet an SLO that no load meets."""
+
+
+def paced(step_times: str, found: Capacity) -> PacedCapacity:
+    """What was found at this pace."""
+    row = CapacityRow(
+        located_load=found.located_load,
+        kept_load=found.kept_load,
+        broken_load=found.broken_load,
+        is_located=found.is_located,
+        is_resolved=found.is_resolved,
+        why=found.why,
+        weakest=found.weakest,
+        probes=tuple(_row(probe) for probe in found.probes),
+    )
+    return PacedCapacity(step_times=step_times, capacity=row, probe_s=found.probe_s)
+
+
+def _row(probe: Probe) -> ProbeRow:
+    said = probe.reading
+    return ProbeRow(
+        offered_load=probe.offered_load,
+        effort=probe.effort,
+        n_requests=said.n_requests,
+        took_s=said.took_s,
+        verdict=said.verdict,
+        margin_ratio=said.margin_ratio if math.isfinite(said.margin_ratio) else None,
+        why=said.why,
+    )
+
+
+def capacity_page(answer: CapacityAnswer) -> Page:
+    """The estimate and its interval first, then what misses first, then every probe."""
+    found = answer.levels[0].capacity
+    view = DecisionView(
+        probes=tuple(
+            ProbePoint(
+                offered_load=probe.offered_load,
+                effort=probe.effort,
+                verdict=probe.verdict,
+                margin_ratio=probe.margin_ratio,
+                why=probe.why,
+            )
+            for probe in found.probes
+        ),
+        unit=answer.unit,
+        kept_load=found.kept_load,
+        broken_load=found.broken_load,
+    )
+    sections = decision_page.decision_sections(view)
+    charts = [chart for section in sections for chart in section.charts]
+    n_probes = sum(len(level.capacity.probes) for level in answer.levels)
+    spent = format_duration(sum(level.probe_s for level in answer.levels))
+    return Page(
+        title=_title(answer),
+        subtitle=f"{answer.engine} · {n_probes} probes, {spent} of traffic",
+        chips=_chips(answer),
+        numbers=_numbers(answer),
+        table=_probes(found, answer.unit) if found.probes else None,
+        chart=charts[0] if charts else None,
+        lines=lines_of(
+            ("WHY", f"misses first: {found.weakest}" if found.weakest else found.why),
+            (
+                "TRUST",
+                f"{_why(found)}; {_ends(answer.levels)} {answer.unit}: {answer.step_times_from}",
+            ),
+            ("NEXT", answer.next_step or ""),
+        ),
+        sections=sections,
+        tool_version=__version__,
+    )
+
+
+def _title(answer: CapacityAnswer) -> str:
+    found = answer.levels[0].capacity
+    replicas = "" if answer.router is None else f", {answer.n_replicas} replicas"
+    subject = f"{answer.model_id}{replicas}, {answer.workload_name}"
+    load = found.kept_load if found.located_load is None else found.located_load
+    if load is None:
+        return f"{subject}: no load was shown to meet {answer.objective}"
+    return f"{subject}: up to {format_number(load)} {answer.unit} meet {answer.objective}"
+
+
+def _chips(answer: CapacityAnswer) -> tuple[Chip, ...]:
+    found = answer.levels[0].capacity
+    if found.located_load is None and found.kept_load is None:
+        return (Chip(verdict="undecided" if found.probes else "missed", text=found.why),)
+    if found.is_resolved:
+        return (Chip(verdict="met", text="located, and shown"),)
+    if found.is_located:
+        return (Chip(verdict="met", text="located"),)
+    return (Chip(verdict="undecided", text=f"not located: {found.why}"),)
+
+
+def _numbers(answer: CapacityAnswer) -> tuple[Number, ...]:
+    """The estimate between what was shown to meet and to miss the SLO; of each replica."""
+    found = answer.levels[0].capacity
+    located, kept, broken = found.located_load, found.kept_load, found.broken_load
+    if located is None:
+        shown = (("shown to meet it", kept), ("shown to miss it", broken))
+        return tuple(
+            Number(name=name, value=load, unit=answer.unit)
+            for name, load in shown
+            if load is not None
+        )
+    bracket = "; ".join(
+        f"{words}: {format_number(load)}"
+        for words, load in (("shown to meet it", kept), ("to miss it", broken))
+        if load is not None
+    )
+    whole = kept is not None and broken is not None and kept <= located <= broken
+    number = Number(
+        name="capacity",
+        value=located,
+        unit=answer.unit,
+        low=kept if whole else None,
+        high=broken if whole else None,
+        note=bracket,
+    )
+    others = [level.capacity.located_load for level in answer.levels[1:]]
+    numbers = [spanned(number, [load for load in others if load is not None])]
+    if answer.router is not None and answer.n_replicas is not None:
+        each = located / answer.n_replicas
+        note = f"of {answer.n_replicas} behind a {answer.router} router, simulated together"
+        numbers.append(Number(name="each replica", value=each, unit=answer.unit, note=note))
+    return tuple(numbers)
+
+
+def _why(found: CapacityRow) -> str:
+    """How sure is the estimate?"""
+    if found.is_resolved:
+        return f"located and shown {found.why}"
+    n_requests = max((probe.n_requests for probe in found.probes), default=0)
+    if not found.is_located:
+        return f"not located: {found.why}"
+    return f"located; shown up to the noise of {n_requests:,} requests ({found.why})"
+
+
+def _ends(levels: tuple[PacedCapacity, ...]) -> str:
+    located = [level.capacity.located_load for level in levels]
+    if any(level.step_times == "draw" for level in levels):
+        drawn = sorted(located[1:], key=lambda load: -math.inf if load is None else load)
+        return (
+            f"likely {_number(located[0])}, {_number(drawn[0])} to {_number(drawn[-1])} in"
+            f" {len(drawn)} draws"
+        )
+    return ", ".join(
+        f"{level.step_times} {_number(load)}" for level, load in zip(levels, located, strict=True)
+    )
+
+
+def _probes(found: CapacityRow, unit: str) -> TextTable:
+    rows = tuple(
+        (
+            format_number(probe.offered_load),
+            f"{probe.n_requests:,}",
+            probe.verdict,
+            "–" if probe.margin_ratio is None else format_number(probe.margin_ratio),
+            probe.why,
+        )
+        for probe in found.probes
+    )
+    header = (unit, "requests", "verdict", "seen / limit", "weakest")
+    return TextTable(caption="Every probe", header=header, rows=rows)
+
+
+def _number(value: float | None) -> str:
+    return "nowhere" if value is None else format_number(value)
+
 
 REPORT_OPTION = Option(
     "Also write an offline page with charts.", heading="Output", is_common=True, metavar="FILE"
@@ -22,7 +270,7 @@ REPORT_OPTION = Option(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class PageFile:
     """Where a page is written."""
 
     report: Annotated[Path | None, REPORT_OPTION] = None
@@ -63,7 +311,7 @@ def write_size_page(
         kept_load=None if pick is None else pick.asked.kept_requests_per_s,
         traffic_per_s=answer.rate_per_s,
     )
-    write_page(size_page(answer, view), path)
+    html.write_page(size_page(answer, view), path)
     talk(f"REPORT {path}")
 
 
@@ -75,7 +323,7 @@ def write_page_of(answer: SizeAnswer, path: Path) -> None:
     RecordError
         The page cannot be written.
     """
-    write_page(size_page(answer), path)
+    html.write_page(size_page(answer), path)
     talk(f"REPORT {path}")
 
 
@@ -89,7 +337,7 @@ def write_capacity_page(answer: CapacityAnswer, path: Path | None) -> None:
     """
     if path is None:
         return
-    write_page(capacity_page(answer), path)
+    html.write_page(capacity_page(answer), path)
     talk(f"REPORT {path}")
 
 

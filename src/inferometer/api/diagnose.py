@@ -7,8 +7,8 @@ from typing import Annotated, Final
 
 from inferometer.api.diagnosis import DiagnoseAnswer, answer_of
 from inferometer.api.known_facts import known_facts
-from inferometer.api.load_record import is_open
 from inferometer.api.load_run import open_run
+from inferometer.api.load_sending import is_open
 from inferometer.api.progress import PartsDone, talk
 from inferometer.api.question import DURATION, Option
 from inferometer.decide.diagnosis.rebuilding import rebuilt_servers

@@ -10,15 +10,13 @@ from typing import Annotated, NamedTuple
 
 from inferometer.api.answer import Answer
 from inferometer.api.fit_page import fit_page, refused_page, server_fit_page
-from inferometer.api.kernel_fitting import HeldOutStatistic, fit_served
+from inferometer.api.fitted_servers import fit_load_tests, fit_rate_statistics, rate_statistics
+from inferometer.api.fitted_steps import HeldOutStatistic, fit_served, fit_steps
 from inferometer.api.known_facts import ServerKnowledge
-from inferometer.api.load_fitting import fit_load_tests
 from inferometer.api.progress import talk
-from inferometer.api.published_tables import TableChoice
+from inferometer.api.published import TableChoice
 from inferometer.api.question import Option
-from inferometer.api.rate_fitting import fit_rate_statistics, rate_statistics
 from inferometer.api.runs import RunRequest, Runs, request_of
-from inferometer.api.step_fitting import fit_steps
 from inferometer.errors import RecordError
 from inferometer.fit.loads.conclusions import Refusal
 from inferometer.fit.loads.server_fit import SERVER_FIT_NAME, ServerFit

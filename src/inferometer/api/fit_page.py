@@ -4,7 +4,7 @@ from typing import Final
 
 from inferometer import __version__, suggestions
 from inferometer.api.fit_views import parameter_row
-from inferometer.api.kernel_fitting import ServedFit
+from inferometer.api.fitted_steps import ServedFit
 from inferometer.fit.loads import conclusions
 from inferometer.fit.loads.conclusions import Refusal
 from inferometer.fit.loads.server import KnobFit

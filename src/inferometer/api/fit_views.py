@@ -5,8 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from inferometer.api.analysis import Analysis
-from inferometer.api.point_rows import decode_shape_of, held_out_estimate, prefill_shape_of
+from inferometer.api.analysis import Analysis, decode_shape_of, held_out_estimate, prefill_shape_of
 from inferometer.fit.sweeps.diagnostics import explain
 from inferometer.fit.sweeps.step_time import is_judged
 from inferometer.inputs.types import SweepPoint

@@ -31,17 +31,17 @@ from inferometer.api import (
     sweep as sweeps,
     verify as verifications,
 )
-from inferometer.api.capacity_page import CapacityAnswer
-from inferometer.api.compare_page import CompareAnswer
+from inferometer.api.compare import CompareAnswer
+from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.diagnosis import DiagnoseAnswer
 from inferometer.api.grid import GridAnswer, Verb, axes_of, grid
 from inferometer.api.measured import MeasuredAnswer
+from inferometer.api.model_options import Quick
 from inferometer.api.prediction import PredictAnswer
 from inferometer.api.progress import Listener, heard_by
 from inferometer.api.question import question_of, signature_of
-from inferometer.api.quick_question import Quick
 from inferometer.api.simulation import SimulateAnswer
-from inferometer.api.sizing import SizeAnswer
+from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.api.studies import CAPACITY, PREDICT, SIMULATE, STUDIES, study_options
 from inferometer.errors import SpecError
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from inferometer.api.answer import Answer
-from inferometer.api.executors import Executor, opened
+from inferometer.api.compute import Executor, opened
 from inferometer.api.question import Field, fields_of, question_of, value_of
 from inferometer.errors import InferometerError, SpecError
 from inferometer.inputs.listed import is_listed, listed

@@ -152,6 +152,7 @@ def _what_ends_the_gain(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> 
 
 
 _LEAST_DEVICES: Final = 4
+_LEAST_CORRELATION_GAP: Final = 0.05
 
 
 def _what_orders_devices(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
@@ -176,6 +177,9 @@ def _what_orders_devices(axes: tuple[Axis, ...], points: Sequence[GridPoint]) ->
         shown.append(
             f"{name} follows {better[0]} (rank correlation {better[1]:.2f};"
             f" {worse[0]} {worse[1]:.2f})"
+            if better[1] - worse[1] >= _LEAST_CORRELATION_GAP
+            else f"{name} follows bandwidth and peak FLOP/s alike (rank correlation"
+            f" {by_bytes:.2f} and {by_flop:.2f}: these devices do not tell which)"
         )
     text = f"Over {len(ids)} devices the speed of {shown[0]}, that of {shown[1]}."
     return [CurveFinding(code="DEVICES", sentence=text)]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from inferometer.api import load_running
+from inferometer.api import load_run
 from inferometer.api.answer import Answer
 from inferometer.api.load_sending import EndedLoad
 from inferometer.api.progress import talk
@@ -55,7 +55,7 @@ def answered(ended: EndedLoad) -> Loaded:
     """
     objective = ended.objective
     percentiles = () if objective is None else objective.percentile_fractions
-    loaded = load_running.loaded_run(ended.sent, ended.folder, percentiles)
+    loaded = load_run.loaded_run(ended.sent, ended.folder, percentiles)
     has_page = ended.has_report and not loaded.is_interrupted
     report = ended.folder / REPORT_NAME if has_page else None
     question = RequestQuestion(objective=objective, class_names=ended.class_names)

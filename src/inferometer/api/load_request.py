@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from inferometer import suggestions
-from inferometer.api.executors import RAY_ADDRESS_OPTION
+from inferometer.api.compute import RAY_ADDRESS_OPTION
 from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, Option
 from inferometer.api.workload import Replayed, Workload, replay_changes, workload_of

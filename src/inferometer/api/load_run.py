@@ -1,21 +1,25 @@
-"""Which run do the raw logs of a load test tell, and may it be trusted?"""
+"""How is a load test made and read: sent, decoded, judged and stored?"""
 
 import shlex
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inferometer import __version__
-from inferometer.api import load_record
-from inferometer.api.load_record import OpenLoad
-from inferometer.api.offered_rate import held_back
+from inferometer.api import load_sending
+from inferometer.api.load_request import LoadRequest
+from inferometer.api.load_sending import OpenLoad, SentLoad, send_load
+from inferometer.api.progress import talk
+from inferometer.api.workload import held_back
+from inferometer.errors import MeasureError
 from inferometer.inputs.workload import replay
 from inferometer.inputs.workload.plan import DrawnWorkload
 from inferometer.inputs.workload.types import ClosedArrivals
 from inferometer.measure.host import host_facts
+from inferometer.measure.load import watch
 from inferometer.measure.load.local_tokenizer import token_ends_of
 from inferometer.measure.run_names import now_utc
-from inferometer.records import exchange_errors, load_decoding, types, validity
+from inferometer.records import exchange_errors, load_decoding, reading, store, types, validity
 from inferometer.units import NS_PER_S
 
 
@@ -103,7 +107,7 @@ def open_run(folder: Path) -> types.Run:
     RecordError
         There is nothing yet, or a raw log cannot be read.
     """
-    asked = load_record.open_load(folder)
+    asked = load_sending.open_load(folder)
     return partial(run_of(folder, asked, replay.draw_workload(asked.load.workload), ()), asked)
 
 
@@ -185,3 +189,61 @@ def _ran_out(
             remedy="a shorter --for, or more --requests without it",
         ),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedRun:
+    """The run, and whether somebody stopped it before its end."""
+
+    run: types.Run
+    is_interrupted: bool = False
+
+
+def run_load(
+    request: LoadRequest,
+    workload: DrawnWorkload,
+    folder: Path,
+    percentiles: tuple[float, ...],
+) -> LoadedRun:
+    """Make the test, or what is left of it, and store it. One that was made before is read.
+
+    Raises
+    ------
+    MeasureError
+        The server is not there, or a client process died; what came is kept.
+    RecordError
+        The folder cannot be written or holds another run.
+    """
+    return loaded_run(send_load(request, workload, folder), folder, percentiles)
+
+
+def loaded_run(sent: SentLoad | None, folder: Path, percentiles: tuple[float, ...]) -> LoadedRun:
+    """The run that was sent, stored; None: the one that was made before in this folder.
+
+    Raises
+    ------
+    MeasureError
+        A client process died; what came is kept.
+    RecordError
+        The folder cannot be read or written.
+    """
+    if sent is None:
+        talk("the test had been made before: this is what was stored")
+        return LoadedRun(run=reading.read_run(folder))
+    with sent.held:
+        _refuse_dead(sent.outcome, folder)
+        run = run_of(folder, sent.asked, sent.workload, percentiles)
+    run = replace(run, server=sent.server)
+    if sent.outcome.is_interrupted:
+        return LoadedRun(run=partial(run, sent.asked), is_interrupted=True)
+    store.write_run(folder, run)
+    return LoadedRun(run=replace(run, manifest=replace(run.manifest, is_complete=True)))
+
+
+def _refuse_dead(outcome: watch.LoadOutcome, folder: Path) -> None:
+    if outcome.dead_processes:
+        raise MeasureError(
+            f"a client process died: {'; '.join(outcome.dead_processes)}",
+            where=str(folder),
+            try_="the same command again: what ended before is stored, and it goes on from there",
+        )

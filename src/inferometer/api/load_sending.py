@@ -1,28 +1,174 @@
-"""How is a load test opened and sent?
+"""How is a load test opened and sent, and what does its folder hold while it is not over?
+
+``load.json`` holds the plan, ``raw/`` what came over the wire; a complete run has its tables and
+manifest too.
 
 Whatever is needed only to answer is not imported here: the first request would wait for it.
 """
 
-from contextlib import ExitStack
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
-from inferometer.api import load_record, load_sentences
+import msgspec
+
+from inferometer.api import progress, run_titles
 from inferometer.api.load_request import Load, LoadRequest, arrivals_of, request_of
-from inferometer.api.progress import talk
 from inferometer.api.question import Option
-from inferometer.errors import MeasureError
-from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
-from inferometer.inputs.workload import replay
-from inferometer.inputs.workload.plan import DrawnWorkload
+from inferometer.errors import MeasureError, RecordError
+from inferometer.inputs import foreign_bytes, objectives
+from inferometer.inputs.load_plan import LoadPlan, body_value_without_secrets, without_secrets
+from inferometer.inputs.workload import plan, replay
+from inferometer.measure import metrics_page, run_names, scrape
 from inferometer.measure.executors import ray_cluster
-from inferometer.measure.load import load_test, preflight, ray_clients, sessions, watch
-from inferometer.measure.metrics_page import MetricsSource
-from inferometer.measure.scrape import Scraper, scraping
+from inferometer.measure.load import load_test, preflight, ray_clients, sessions, target, watch
+from inferometer.records import durability, layout, types
 from inferometer.records.exports import writing
-from inferometer.records.types import ServerSampleTable
+
+_DOOR: Final = foreign_bytes.Door(
+    noun="description of the load",
+    allowed="the file as it was written",
+    refusal=RecordError,
+    try_="another folder with --out",
+)
+
+OPEN_NAME: Final = layout.OPEN_LOAD_NAME
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLoad:
+    """A load test that is not over: what is asked, and since when.
+
+    Later sessions keep the first one's name and command.
+    """
+
+    load: LoadPlan
+    run_id: str
+    created_utc: str
+    command: tuple[str, ...]
+
+
+@contextmanager
+def opened(folder: Path, load: LoadPlan) -> Generator[OpenLoad]:
+    """The load test of this folder, begun or gone on with; nobody else can write to it meanwhile.
+
+    Raises
+    ------
+    RecordError
+        The folder cannot be written, is being written, or holds another question's test.
+    """
+    durability.make_folder(folder)
+    lock = durability.WriterLock.acquire(folder / layout.LOCK_NAME)
+    try:
+        yield _opened(folder, load)
+    finally:
+        lock.release()
+
+
+def is_complete(folder: Path, load: LoadPlan) -> bool:
+    """Was this very test made here before, to its end?
+
+    Raises
+    ------
+    RecordError
+        Another run was.
+    """
+    if not (folder / layout.MANIFEST_NAME).exists():
+        return False
+    if not (folder / OPEN_NAME).exists() or _read(folder / OPEN_NAME).load != without_secrets(load):
+        raise _another(folder)
+    return True
+
+
+def is_open(folder: Path) -> bool:
+    """Is there a load test in the folder that is not over?"""
+    return (folder / OPEN_NAME).is_file() and not (folder / layout.MANIFEST_NAME).exists()
+
+
+def open_load(folder: Path) -> OpenLoad:
+    """What is asked in this folder.
+
+    Raises
+    ------
+    RecordError
+        It cannot be read.
+    """
+    return _read(folder / OPEN_NAME)
+
+
+def _opened(folder: Path, asked: LoadPlan) -> OpenLoad:
+    path, load = folder / OPEN_NAME, without_secrets(asked)
+    if path.exists():
+        stored = _read(path)
+        if stored.load != load:
+            raise _another(folder)
+        return stored
+    created_utc = run_names.now_utc()
+    new = OpenLoad(
+        load=load,
+        run_id=run_names.new_run_id(created_utc),
+        created_utc=created_utc,
+        command=("inferometer", *redacted(sys.argv[1:])),
+    )
+    durability.replace_file(path, msgspec.json.format(msgspec.json.encode(new), indent=2) + b"\n")
+    return new
+
+
+def _read(path: Path) -> OpenLoad:
+    return _DOOR.json(_DOOR.bytes_of(path), OpenLoad, where=str(path))
+
+
+def _another(folder: Path) -> RecordError:
+    return RecordError(
+        "the folder holds another run",
+        where=str(folder),
+        allowed="the same command, which goes on",
+        try_="another folder with --out",
+    )
+
+
+# How is a command line stored: without the values of headers, bodies and proxies?
+
+
+def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The command line as it may be stored: without the values of headers and the credentials of proxies."""
+    before = ("", *arguments)
+    return tuple(
+        _redacted(flag, argument) for flag, argument in zip(before, arguments, strict=False)
+    )
+
+
+def _redacted(before: str, argument: str) -> str:
+    """An argument without its secret, if it has one; ``before`` stands in front of it."""
+    flag, is_joined, value = argument.partition("=")
+    if is_joined and flag in _SECRET:
+        return f"{flag}={_SECRET[flag](value)}"
+    return _SECRET[before](argument) if before in _SECRET else argument
+
+
+def _valueless(header: str) -> str:
+    name, _, value = header.partition(":")
+    return header if value.strip().startswith("$") else f"{name}: …"
+
+
+def _textless(key: str) -> str:
+    """``--body`` without texts; of what is no JSON only the name."""
+    name, _, value = key.partition("=")
+    try:
+        return f"{name}={body_value_without_secrets(value)}"
+    except msgspec.DecodeError:
+        return f"{name}=…"
+
+
+_SECRET: Final[dict[str, Callable[[str], str]]] = {
+    **dict.fromkeys(("--header", "--b-header"), _valueless),
+    **dict.fromkeys(("--body", "--b-body"), _textless),
+    **dict.fromkeys(("--proxy", "--metrics-url"), target.shown_url),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +214,7 @@ class EndedLoad:
     """None: it was made before."""
     folder: Path
     class_names: tuple[str, ...]
-    objective: ObjectiveSpec | None
+    objective: objectives.ObjectiveSpec | None
     exports: tuple[writing.RequestFormat, ...]
     has_report: bool
 
@@ -86,15 +232,15 @@ def send(question: LoadTest) -> EndedLoad | None:
         The folder cannot be written or holds another run.
     """
     request = request_of(question.url, question.load)
-    objective = None if question.slo is None else parse_objective(question.slo)
-    load_sentences.check_size(request.load)
+    objective = None if question.slo is None else objectives.parse_objective(question.slo)
+    run_titles.check_size(request.load)
     drawn = replay.draw_workload(request.load.workload)
-    load_sentences.check_prompts(request.load, drawn)
-    folder = question.out or load_sentences.default_folder(request.load)
-    default = load_sentences.default_traffic(request.load, arrivals_of(question.load))
+    run_titles.check_prompts(request.load, drawn)
+    folder = question.out or run_titles.default_folder(request.load)
+    default = run_titles.default_traffic(request.load, arrivals_of(question.load))
     if default is not None:
-        talk(default)
-    talk(f"{load_sentences.what_will_happen(request.load, drawn)}; into {folder}")
+        progress.talk(default)
+    progress.talk(f"{run_titles.what_will_happen(request.load, drawn)}; into {folder}")
     if question.dry_run:
         return None
     return EndedLoad(
@@ -111,16 +257,16 @@ def send(question: LoadTest) -> EndedLoad | None:
 class SentLoad:
     """A test that was sent: what came over the wire is in its folder."""
 
-    asked: load_record.OpenLoad
-    workload: DrawnWorkload
+    asked: OpenLoad
+    workload: plan.DrawnWorkload
     folder: Path
     outcome: watch.LoadOutcome
-    server: ServerSampleTable | None
+    server: types.ServerSampleTable | None
     held: ExitStack
     """Nobody else can write to the folder until it is closed."""
 
 
-def send_load(request: LoadRequest, workload: DrawnWorkload, folder: Path) -> SentLoad | None:
+def send_load(request: LoadRequest, workload: plan.DrawnWorkload, folder: Path) -> SentLoad | None:
     """Send the test, or what is left of it; None where it was made before.
 
     Raises
@@ -130,12 +276,12 @@ def send_load(request: LoadRequest, workload: DrawnWorkload, folder: Path) -> Se
     RecordError
         The folder cannot be written or holds another run.
     """
-    if load_record.is_complete(folder, request.load):
+    if is_complete(folder, request.load):
         return None
     if request.is_asked_before:
         _ask_before(request)
     with ExitStack() as held:
-        asked = held.enter_context(load_record.opened(folder, request.load))
+        asked = held.enter_context(opened(folder, request.load))
         question = load_test.LoadQuestion(
             load=request.load,
             plan=workload.plan,
@@ -146,7 +292,7 @@ def send_load(request: LoadRequest, workload: DrawnWorkload, folder: Path) -> Se
             limits=request.limits,
         )
         if question.past.n_sessions:
-            talk(f"going on: {len(question.past.done):,} requests were made before")
+            progress.talk(f"going on: {len(question.past.done):,} requests were made before")
         with ExitStack() as sending:
             if request.is_on_ray:
                 cluster = sending.enter_context(ray_cluster.joined(request.ray_address))
@@ -167,15 +313,15 @@ def _ask_before(request: LoadRequest) -> None:
         request.load, request.secrets, request.limits, load_test.resolved(request.load)
     )
     if problem is not None:
-        talk(f"before the run, {problem}; going on")
+        progress.talk(f"before the run, {problem}; going on")
 
 
 # How is a server loaded and watched at once?
 
 
 def sent_and_scraped(
-    question: load_test.LoadQuestion, source: MetricsSource
-) -> tuple[watch.LoadOutcome, ServerSampleTable | None]:
+    question: load_test.LoadQuestion, source: metrics_page.MetricsSource
+) -> tuple[watch.LoadOutcome, types.ServerSampleTable | None]:
     """Send while the server's own numbers are scraped, where it shows any.
 
     Raises
@@ -185,7 +331,7 @@ def sent_and_scraped(
     """
     with ExitStack() as stack:
         scraper = _scraper(question, source, stack)
-        outcome = load_test.run_session(question, talk)
+        outcome = load_test.run_session(question, progress.talk)
     if scraper is None:
         return outcome, None
     table = scraper.table()
@@ -193,16 +339,16 @@ def sent_and_scraped(
 
 
 def _scraper(
-    question: load_test.LoadQuestion, source: MetricsSource, stack: ExitStack
-) -> Scraper | None:
+    question: load_test.LoadQuestion, source: metrics_page.MetricsSource, stack: ExitStack
+) -> scrape.Scraper | None:
     """Started, until the stack ends.
 
     Its clock begins at 0: when the run does is known afterwards.
     """
     try:
-        return stack.enter_context(scraping(source, started_ns=0))
+        return stack.enter_context(scrape.scraping(source, started_ns=0))
     except MeasureError as error:
         if question.load.metrics_url is not None:
             raise
-        talk(f"without the server's own numbers: {error.what}")
+        progress.talk(f"without the server's own numbers: {error.what}")
         return None

@@ -1,6 +1,8 @@
-"""What does a verb that measured give: the run, its table, its report, and all that they say?"""
+"""How does a verb measure, and what does it answer: the run, its table, its report?"""
 
 import hashlib
+import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -8,16 +10,18 @@ from typing import ClassVar
 import msgspec
 
 from inferometer import suggestions
-from inferometer.api.analysis import Analysis
+from inferometer.api.analysis import CSV_NAME, Analysis, analyse, label_runs, table_rows
 from inferometer.api.answer import Answer
-from inferometer.api.sweep_table import CSV_NAME, table_rows
+from inferometer.api.progress import talk
 from inferometer.api.sweep_view import REPORT_NAME, sweep_view
 from inferometer.errors import RecordError
 from inferometer.inputs import resolve, types
+from inferometer.measure import host, sweep
+from inferometer.measure.engines.protocol import ModelReference
+from inferometer.measure.time_left import Progress
 from inferometer.records.sweep_csv import write_sweep_csv
-from inferometer.report import html, views
+from inferometer.report import html, sweep_page, views
 from inferometer.report.page import Line, Page
-from inferometer.report.sweep_page import page_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,7 @@ def measured_answer(analysis: Analysis, places: Places) -> MeasuredAnswer:
     write_sweep_csv(csv, table_rows(analysis))
     report = folder / REPORT_NAME
     view = sweep_view([analysis], report_path=report)
-    html.write_page(page_of(view), report)
+    html.write_page(sweep_page.page_of(view), report)
     next_commands = tuple(suggestions.command(verb, folder) for verb in ("explain", "fit", "show"))
     return MeasuredAnswer(
         run=str(folder), csv=str(csv), report=str(report), view=view, next_commands=next_commands
@@ -84,7 +88,7 @@ def measured_answer(analysis: Analysis, places: Places) -> MeasuredAnswer:
 
 def measured_page(answer: MeasuredAnswer) -> Page:
     """The page of the sweep, ending with its table and what to type next."""
-    page = page_of(answer.view)
+    page = sweep_page.page_of(answer.view)
     return replace(
         page,
         lines=(
@@ -103,3 +107,75 @@ def default_folder(verb: str, plan: types.SweepPlan, model: resolve.ResolvedMode
         for letter in model.spec.model_id.lower()
     )
     return Path("runs") / f"{verb}-{name}-{plan.engine.engine}-{plan.engine.dtype}-{digest}"
+
+
+def in_seconds(budget_s: float) -> float:
+    """The instant of the monotonic clock at which a budget is over that begins now; and it is said what it is for."""
+    talk(
+        f"within about {budget_s:.0f} s: a look at this machine, loading, then as many points as"
+        " there is time for, two at least"
+    )
+    return time.monotonic() + budget_s
+
+
+def measure(
+    plan: types.SweepPlan,
+    model: resolve.ResolvedModel,
+    folder: Path,
+    *,
+    until_s: float | None = None,
+) -> Analysis:
+    """Measure what is missing of the plan and analyse it.
+
+    Ctrl-C and kill -9 lose at most the point in progress.
+    """
+    for caution in host.examine_machine():
+        talk(f"CAUTION {caution.text}; {caution.remedy}")
+    talk(f"{what_will_happen(plan, model)}; into {folder}")
+    said: list[Progress] = []
+
+    def noted(progress: Progress) -> None:
+        said.append(progress)
+        talk(progress)
+
+    run = sweep.run_sweep(
+        plan,
+        reference_to(model),
+        folder,
+        noted,
+        command=("inferometer", *sys.argv[1:]),
+        until_s=until_s,
+    )
+    if until_s is not None and time.monotonic() > until_s:
+        talk(
+            f"{time.monotonic() - until_s:.0f} s more than the budget: loading and two points took"
+            " longer, as beside other work"
+        )
+    if not said:
+        talk("every point had been measured before: this is what was stored")
+    return analyse(run, folder, label=label_runs([run])[0])
+
+
+def what_will_happen(plan: types.SweepPlan, model: resolve.ResolvedModel) -> str:
+    """The measurement in one sentence."""
+    engine = plan.engine
+    weights = "random weights" if engine.load_format == "dummy" else "real weights"
+    counts = ((plan.n_warmup, "warm-up"), (plan.n_reps, "repetition"), (len(plan.points), "point"))
+    n_warmups, n_reps, n_points = (f"{n} {noun}{'' if n == 1 else 's'}" for n, noun in counts)
+    rounds = f" in {plan.n_rounds} rounds" if plan.n_rounds > 1 else ""
+    repeats = f"{n_warmups} and {n_reps} of {n_points}{rounds}"
+    return (
+        f"{model.spec.model_id} ({weights}) on {engine.engine} {engine.mode} {engine.dtype}"
+        f" {engine.device}: {repeats}"
+    )
+
+
+def reference_to(model: resolve.ResolvedModel) -> ModelReference:
+    """What the engine's process is told to load."""
+    if model.path is None:
+        return ModelReference(kind="spec", location=None, spec=model.spec)
+    return ModelReference(
+        kind="gguf" if model.kind == "gguf" else "folder",
+        location=str(model.path.resolve()),
+        spec=model.spec,
+    )

@@ -1,11 +1,23 @@
-"""Options of a model and of its devices that several questions have."""
+"""Which options have questions of a model: its devices, its engine, a quick look?"""
 
-from dataclasses import replace
-from typing import Final, get_args
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Final, cast, get_args
 
-from inferometer.api.question import Option
+from inferometer.api.question import DURATION, Option
 from inferometer.errors import SpecError
-from inferometer.inputs.types import Constant, DType, HardwareSpec, Source
+from inferometer.inputs.types import (
+    Constant,
+    DType,
+    EngineMode,
+    EngineName,
+    EngineSpec,
+    HardwareSpec,
+    LoadFormat,
+    Source,
+)
+from inferometer.measure.environments import find_environment
 from inferometer.units import parse_bytes_per_s
 
 FORMATS: Final = get_args(DType)
@@ -61,3 +73,127 @@ def with_link(hardware: HardwareSpec, link: str | None) -> HardwareSpec:
         return replace(hardware, link_bytes_per_s=None, pcie_bytes_per_s=rate)
     rate = Constant(value=parse_bytes_per_s(link, where="--link"), source=source)
     return replace(hardware, link_bytes_per_s=rate)
+
+
+_NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """The engine in this process's machine, and how it runs the model."""
+
+    engine: Annotated[EngineName, Option("What runs it.", heading="Engine", is_common=True)] = (
+        "transformers"
+    )
+    mode: Annotated[
+        EngineMode,
+        Option(
+            "eager; static KV cache; compiled (CUDA graphs on a GPU).",
+            heading="Engine",
+            is_common=True,
+        ),
+    ] = "eager"
+    dtype: Annotated[
+        str,
+        Option(
+            "Of weights, activations.", heading="Engine", is_common=True, formats=("auto", *FORMATS)
+        ),
+    ] = "auto"
+    kv_dtype: Annotated[
+        DType | None,
+        Option(
+            "KV cache; default: as --dtype.",
+            heading="Engine",
+            formats=FORMATS,
+            flags=KV_DTYPE_FLAGS,
+        ),
+    ] = None
+    quantization: Annotated[
+        DType | None,
+        Option("Weights alone, in fewer bits.", heading="Engine", is_common=True, formats=FORMATS),
+    ] = None
+    device: Annotated[
+        str, Option("Where it runs.", heading="Engine", choices=("auto", "cpu", "cuda"))
+    ] = "auto"
+    tp: Annotated[
+        int,
+        Option("Tensor-parallel ranks.", heading="Engine", is_common=True, least=1, flags=TP_FLAGS),
+    ] = 1
+    threads: Annotated[
+        int | None,
+        Option("CPU threads; default: the cores this process may use.", heading="Engine", least=1),
+    ] = None
+    load_format: Annotated[
+        LoadFormat,
+        Option(
+            "auto: the real weights; dummy: the true architecture with random weights (speed does"
+            " not depend on values).",
+            heading="Engine",
+            is_common=True,
+        ),
+    ] = "auto"
+
+
+def engine_of(options: Engine) -> EngineSpec:
+    """The engine of these options; ``auto`` is a GPU where there is one."""
+    is_gpu = options.device == "cuda" or (options.device == "auto" and _NVIDIA_DEVICE.exists())
+    dtype = ("bfloat16" if is_gpu else "float32") if options.dtype == "auto" else options.dtype
+    n_threads = options.threads
+    if n_threads is None and not is_gpu:
+        n_threads = len(os.sched_getaffinity(0))
+    return EngineSpec(
+        engine=options.engine,
+        mode=options.mode,
+        dtype=cast("DType", dtype),
+        kv_cache_dtype=options.kv_dtype,
+        quantization=options.quantization,
+        device="cuda" if is_gpu else "cpu",
+        tensor_parallel_size=options.tp,
+        n_threads=n_threads,
+        load_format=options.load_format,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quick:
+    """A model on this machine, and the time there is."""
+
+    model: Annotated[str, MODEL_OPTION]
+    engine: Engine = field(default_factory=Engine)
+    budget: Annotated[
+        float,
+        Option(
+            "About how long it may take, loading included; two points are measured in any case."
+            " [2min]",
+            heading="Limits",
+            is_common=True,
+            metavar="DURATION",
+            shows_default=False,
+            parse=DURATION,
+        ),
+    ] = 120.0
+    out: Annotated[
+        Path | None,
+        Option("Folder of the run, or X.csv: the table, its run beside it in X.", is_common=True),
+    ] = None
+    given: frozenset[str] = frozenset()
+
+
+def checked_engine(question: Quick) -> EngineSpec:
+    """The engine, which is installed: a missing one is reported before anything else is imported.
+
+    Raises
+    ------
+    SpecError
+        There is no time, or the engine is not installed.
+    """
+    if question.budget <= 0:
+        raise SpecError(
+            f"a budget of {question.budget:g} s",
+            where="--budget",
+            allowed="more than 0",
+            try_="2min",
+        )
+    engine = engine_of(question.engine)
+    find_environment(engine.engine)
+    return engine

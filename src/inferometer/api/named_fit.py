@@ -1,18 +1,19 @@
-"""Which fit does ``--fit`` name, and does it answer for what is asked?
+"""Which fit does ``--fit`` name, and does it answer the question?
 
-The one door through which every verb reads a fit.
+The one door through which every verb reads a fit, of steps or of a server's load tests.
 """
 
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from inferometer.errors import SpecError
-from inferometer.fit.loads.server_fit import ServerFit, is_server_fit, load_server_fit
+from inferometer.fit.loads.server_fit import ServerDraw, ServerFit, is_server_fit, load_server_fit
 from inferometer.fit.published.transfer import transferred
-from inferometer.inputs.types import HardwareSpec, ModelSpec
+from inferometer.inputs import catalog, resolve
+from inferometer.inputs.types import AttentionSpec, HardwareSpec, MlpSpec, ModelSpec, Source
 from inferometer.perfmodel import steptime
 from inferometer.perfmodel.fit_subject import (
     NOTHING_STATED,
@@ -26,6 +27,7 @@ from inferometer.perfmodel.fit_subject import (
     subject_of,
 )
 from inferometer.perfmodel.steptime import StepTimeModel
+from inferometer.simulate.deployment import Deployment, Draw, Knobs, deploy
 
 STATING_FLAGS: Final = ("dtype", "kv_dtype", "tp", "quantization")
 _MEASURE_STEPS: Final = "inferometer sweep, then inferometer fit"
@@ -139,3 +141,126 @@ def _of_old_file(fit: StepTimeModel) -> FitSubject:
         (name or "").rpartition(" (")[0] or None, fit.engine
     )
     return subject_of(fit.engine, hardware, device=name, name=None, version=None)
+
+
+_SWITCHES: Final = ("enable_chunked_prefill", "enable_prefix_caching", "async_scheduling")
+_FAR_TOKENS: Final = 2**20
+
+
+def server_deployment(path: Path, name: str, asked: Mapping[str, Any], knobs: Knobs) -> Deployment:
+    """The replica that the fit at ``path`` describes; what ``knobs`` say wins over the fit.
+
+    ``name`` is the model: as the server calls it, or one of the catalogue.
+
+    Raises
+    ------
+    ModelError, SpecError
+        The fit cannot be read, is one of another model, or a flag asks for other step times than it
+        has.
+    """
+    fit = load_server(path, name, asked)
+    stated = fit.subject or NOTHING_STATED
+    known = {
+        "dtype": stated.dtype,
+        "kv_dtype": stated.dtype,
+        "quantization": stated.dtype,
+        "tp": stated.tensor_parallel_size,
+    }
+    changed = next(
+        (flag for flag in STATING_FLAGS if asked.get(flag) is not None and known[flag] is None),
+        None,
+    )
+    if changed is not None:
+        flag = f"--{changed.replace('_', '-')}"
+        raise SpecError(
+            f"{flag} {asked[changed]} changes the step times of a server that was fitted as it is",
+            where=f"--fit, {flag}",
+            try_="a fit of load tests of the changed server",
+        )
+    hardware = (
+        catalog.find_hardware(asked["hardware"]) if asked.get("hardware") else stated.hardware
+    )
+    model, likely = fitted_model(fit, name), {knob.name: knob.value for knob in fit.knobs}
+
+    def drawn(draw: ServerDraw) -> Draw:
+        one = deploy(
+            model, fit.engine, hardware, fit.drawn_levels(draw), _every_knob(fit, knobs, draw.knobs)
+        )
+        return Draw(config=one.config, steps=one.step_times.likely, front_end_s=one.front_end_s)
+
+    deployed = deploy(model, fit.engine, hardware, fit.levels(), _every_knob(fit, knobs, likely))
+    return replace(
+        _with_front_end(deployed, fit, knobs), draws=tuple(drawn(draw) for draw in fit.draws)
+    )
+
+
+def load_server(path: Path, name: str, asked: Mapping[str, Any]) -> ServerFit:
+    """The fit at ``path``, which must be one of what is asked about."""
+    served = load_server_fit(path).served_model
+    model = None if name == served else resolve.resolve_model(name, load_format="dummy").spec
+    hardware = catalog.find_hardware(asked["hardware"]) if asked.get("hardware") else None
+    question = question_of(asked, model, hardware)
+    return server_fit(path, question, is_transfer=asked.get("transfer") is True)
+
+
+def fitted_model(fit: ServerFit, name: str) -> ModelSpec:
+    """The model that is asked about, which was checked: the fit's own, or a name for one that nobody stated."""
+    if name != fit.served_model:
+        return resolve.resolve_model(name, load_format="dummy").spec
+    return _nameless(fit) if fit.model is None else fit.model
+
+
+def _every_knob(fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool]) -> Knobs:
+    """What the flags say, else what is ``found`` of each limit and switch."""
+    if knobs.shared.get(
+        "max_num_batched_tokens", fit.max_model_len
+    ) < fit.max_model_len and fit.knob("enable_chunked_prefill"):
+        # whatever the load tests leave open: vLLM does not start without it on such a budget
+        found = {**found, "enable_chunked_prefill": True}
+    shared, own = {**_limits(fit, knobs, found), **knobs.shared}, dict(knobs.own)
+    if knobs.policy == "vllm":
+        own = {switch: str(found[switch]) for switch in _SWITCHES} | own
+    return replace(knobs, shared=_possible(shared, knobs.shared), own=own)
+
+
+def _limits(fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool]) -> dict[str, int]:
+    limits = {name: int(found[name]) for name in ("max_num_seqs", "max_num_batched_tokens")}
+    if not found["enable_chunked_prefill"]:
+        limits["max_model_len"] = fit.max_model_len
+        limits["max_num_batched_tokens"] = max(limits["max_num_batched_tokens"], fit.max_model_len)
+    if "num_blocks" in knobs.own:
+        return limits
+    return limits | {"num_blocks": int(found["n_kv_blocks"]) + 1, "block_size": fit.block_tokens}
+
+
+def _possible(limits: dict[str, int], given: Mapping[str, int]) -> dict[str, int]:
+    """A step has a token for each sequence: a lower token budget lowers max_num_seqs, if not given."""
+    if "max_num_seqs" in given:
+        limits["max_num_batched_tokens"] = max(
+            limits["max_num_batched_tokens"],
+            given.get("max_num_batched_tokens", given["max_num_seqs"]),
+        )
+        return limits
+    return limits | {"max_num_seqs": min(limits["max_num_seqs"], limits["max_num_batched_tokens"])}
+
+
+def _with_front_end(deployment: Deployment, fit: ServerFit, knobs: Knobs) -> Deployment:
+    said = next(knob.said for knob in fit.knobs if knob.name == "n_kv_blocks")
+    origin = deployment.kv_origin if "num_blocks" in knobs.shared else f"as the fit says: {said}"
+    return replace(deployment, front_end_s=fit.front_end_s, kv_origin=origin)
+
+
+def _nameless(fit: ServerFit) -> ModelSpec:
+    """Of a model of which nothing is known only its name is used."""
+    return ModelSpec(
+        model_id=fit.served_model,
+        architecture="unknown",
+        n_layers=1,
+        hidden_size=1,
+        vocab_size=1,
+        max_position_tokens=_FAR_TOKENS,
+        attention=AttentionSpec(n_heads=1, n_kv_heads=1, head_dim=1),
+        mlp=MlpSpec(intermediate_size=1),
+        source=Source(kind="measured", where="load tests, which do not tell a model's shape"),
+        tie_word_embeddings=True,
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from inferometer.api import named_fit, server_fits
+from inferometer.api import named_fit
 from inferometer.api.model_options import (
     DATASHEET_OPTION,
     FORMATS,
@@ -256,11 +256,11 @@ def _asked(question: Predict) -> _Asked:
         return _Asked(found.spec, _engine(found, device, question), device, None)
     _check_measured(question)
     if named_fit.is_server(path):
-        server = server_fits.load_server(
+        server = named_fit.load_server(
             path, name, _stated(question) | {"hardware": None if hardware == "this" else hardware}
         )
         return _Asked(
-            server_fits.fitted_model(server, name),
+            named_fit.fitted_model(server, name),
             server.engine,
             _known(path, device or _device_of(server)),
             server,

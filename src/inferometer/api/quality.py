@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar, Final, Literal, NamedTuple, cast
 import numpy as np
 
 from inferometer.api.answer import Answer
+from inferometer.api.measured import reference_to
 from inferometer.api.progress import PartsDone, talk
 from inferometer.api.question import Option
-from inferometer.api.sweep_run import reference_to
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog
 from inferometer.inputs.foreign_bytes import Door

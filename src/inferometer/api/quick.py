@@ -3,9 +3,15 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from inferometer.api.measured import MeasuredAnswer, default_folder, measured_answer, places_of
-from inferometer.api.quick_question import Quick, checked_engine
-from inferometer.api.sweep_run import in_seconds, measure
+from inferometer.api.measured import (
+    MeasuredAnswer,
+    default_folder,
+    in_seconds,
+    measure,
+    measured_answer,
+    places_of,
+)
+from inferometer.api.model_options import Quick, checked_engine
 from inferometer.errors import SpecError
 from inferometer.inputs import resolve, sweep_plan, types
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec, SweepPoint

@@ -1,20 +1,125 @@
 """inferometer report: what do runs say, as one offline HTML page?"""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from inferometer.api import request_answer, request_options
+from inferometer import __version__, units
+from inferometer.api import request_answer, run_titles, show
 from inferometer.api.answer import Answer
 from inferometer.api.question import Option
-from inferometer.api.request_pages import write_request_page
+from inferometer.api.request_view import RequestQuestion
 from inferometer.api.runs import Runs, analyses_of, load_runs, request_of
 from inferometer.api.sweep_view import REPORT_NAME, sweep_view
-from inferometer.report import export as exporting, html
-from inferometer.report.charts.catalogue import charts_of
+from inferometer.records.request_summaries import concurrency_of
+from inferometer.records.types import Run
+from inferometer.report import export as exporting, html, rate_page, request_page, sweep_page
+from inferometer.report.charts.catalogue import charts_of, request_charts_of
+from inferometer.report.charts.plot import Chart
+from inferometer.report.decision_views import RatePoint, RateView
 from inferometer.report.page import Page
-from inferometer.report.sweep_page import page_of
-from inferometer.units import format_bytes
+from inferometer.report.request_views import RequestReportView
+
+
+def write_request_page(
+    runs: Sequence[Run], paths: Sequence[Path], question: RequestQuestion, path: Path
+) -> tuple[Chart, ...]:
+    """Write the page of a run, or of several by their rate; gives back its charts.
+
+    Raises
+    ------
+    RecordError
+        The page cannot be written.
+    """
+    views = request_answer.views_of(runs, paths, question, path)
+    if len(runs) > 1:
+        view = rate_view(runs, views, [str(one) for one in paths])
+        html.write_page(rate_page.rate_page_of(view), path)
+        return rate_page.rate_charts_of(view)
+    html.write_page(request_page.request_page_of(views[0]), path)
+    return request_charts_of(views[0])
+
+
+# What is shown of several runs of requests side by side: how latency, throughput and goodput go
+# with the rate?
+
+
+def rate_view(
+    runs: Sequence[Run], views: Sequence[RequestReportView], paths: Sequence[str]
+) -> RateView:
+    """The runs as points of curves.
+
+    Numbers are those of the steady state where a run has one of its own, else of the whole run.
+    """
+    labels = run_titles.traffic_labels(runs)
+    points = [
+        _point(run, view, label) for run, view, label in zip(runs, views, labels, strict=True)
+    ]
+    ordered = tuple(
+        sorted(
+            points, key=lambda point: point.concurrency or point.offered_requests_per_s or math.inf
+        )
+    )
+    judgement = views[0].judgement
+    return RateView(
+        title=run_titles.common_title(runs),
+        subtitle=f"{len(runs)} runs of requests"
+        + ("" if judgement is None else f" · {judgement.objective.text}"),
+        answer=_answer(ordered),
+        objective="" if judgement is None else judgement.objective.text,
+        points=ordered,
+        files=tuple(zip(labels, paths, strict=True)),
+        tool_version=__version__,
+    )
+
+
+def _point(run: Run, view: RequestReportView, label: str) -> RatePoint:
+    steady = next((one for one in view.summaries if one.name == "steady state"), view.summaries[0])
+    ttft, tpot = steady.latency("ttft"), steady.latency("tpot")
+    return RatePoint(
+        label=label,
+        concurrency=concurrency_of(run),
+        offered_requests_per_s=view.summaries[0].offered_requests_per_s,
+        ttft_p50=ttft.percentile(0.5),
+        ttft_p95=ttft.percentile(0.95),
+        tpot_p50=tpot.percentile(0.5),
+        tpot_p95=tpot.percentile(0.95),
+        output_tokens_per_s=steady.output_tokens_per_s,
+        completed_requests_per_s=steady.completed_requests_per_s,
+        good_requests_per_s=None if view.judgement is None else view.judgement.good_requests_per_s,
+        ttft_parts=view.ttft_parts,
+        verdict=None if view.online is None else view.online.validity.verdict,
+    )
+
+
+def _answer(points: Sequence[RatePoint]) -> str:
+    best = max(
+        (point for point in points if point.output_tokens_per_s is not None),
+        key=_throughput,
+        default=None,
+    )
+    if best is None:
+        return "no run has a throughput"
+    parts = [f"most output {units.format_number(_throughput(best))} tok/s ({best.label})"]
+    good = max(
+        (point for point in points if point.good_requests_per_s is not None),
+        key=_goodput,
+        default=None,
+    )
+    if good is not None:
+        rate = units.format_number(_goodput(good))
+        parts.append(f"most goodput within the SLO {rate} requests/s ({good.label})")
+    return "; ".join(parts)
+
+
+def _throughput(point: RatePoint) -> float:
+    return 0.0 if point.output_tokens_per_s is None else point.output_tokens_per_s.value
+
+
+def _goodput(point: RatePoint) -> float:
+    return 0.0 if point.good_requests_per_s is None else point.good_requests_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +136,7 @@ class Report:
     """Runs, and where their page is written."""
 
     runs: Runs
-    judged: request_options.Judged = field(default_factory=request_options.Judged)
+    judged: show.Judged = field(default_factory=show.Judged)
     out: Annotated[
         Path | None,
         Option("The page. [report.html in the first run's folder]", is_common=True, metavar="FILE"),
@@ -56,11 +161,11 @@ def report(question: Report) -> ReportAnswer:
     path = question.out or (first if first.is_dir() else first.parent) / REPORT_NAME
     runs = load_runs(request, takes_partial=True)
     if request_answer.are_of_requests(runs):
-        judged = request_options.question_of(question.judged)
+        judged = show.question_of(question.judged)
         charts = write_request_page(runs, request.paths, judged, path)
     else:
         view = sweep_view(analyses_of(request, runs), report_path=path)
-        html.write_page(page_of(view), path)
+        html.write_page(sweep_page.page_of(view), path)
         charts = charts_of(view)
     exported = (
         ()
@@ -74,5 +179,5 @@ def report_page(answer: ReportAnswer) -> Page:
     """Where the page is."""
     charts = f", {len(answer.exported)} files of charts exported" if answer.exported else ""
     return Page(
-        title=f"REPORT {answer.report} ({format_bytes(answer.size_bytes)}, offline){charts}"
+        title=f"REPORT {answer.report} ({units.format_bytes(answer.size_bytes)}, offline){charts}"
     )

@@ -1,27 +1,204 @@
-"""What is shown of a run of requests: every surface (terminal, HTML) draws this one view."""
+"""What is shown of a run of requests, and of the server that was loaded?
+
+Every surface (terminal, HTML) draws this one view.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 
 from inferometer import __version__, suggestions
-from inferometer.api import online_view, provenance, request_chart_views, server_device
-from inferometer.api.run_titles import title_of
+from inferometer.api import provenance, run_titles
+from inferometer.errors import RecordError, SpecError
+from inferometer.inputs import catalog, synonyms
 from inferometer.inputs.objectives import ObjectiveSpec
+from inferometer.inputs.types import DType, HardwareSpec
 from inferometer.records import (
+    exchange_errors,
     latencies,
     request_summaries,
     run_series,
     server_summaries,
     slo_verdicts,
     slot_timeline,
+    tokens,
+    tool_views,
     types,
 )
+from inferometer.records.request_summaries import (
+    RequestSummary,
+    inter_token_summary,
+    summarise_steady,
+)
+from inferometer.records.server_summaries import TtftParts, engine_ttft_parts
+from inferometer.records.steady_state import SteadyState, steady_state
+from inferometer.records.types import RequestTable, Run
+from inferometer.records.validity import validity_of
 from inferometer.report import online_tables, request_tables, request_views, server_tables, views
-from inferometer.units import format_number
+from inferometer.report.request_views import LatencyHistory, LatencyTail, OnlineView, ServerUse
+from inferometer.units import NS_PER_S, format_number
+
+MAX_DOTS: Final = 600
+"""More requests one by one tell nothing more and make pages heavy."""
+TAILS: Final[tuple[latencies.Latency, ...]] = ("ttft", "tpot", "e2e")
+
+
+def tails(run: Run) -> tuple[LatencyTail, ...]:
+    """The tails of TTFT, TPOT and E2E, those that the run has."""
+    at_ns = latencies.end_ns(run)
+    found: list[LatencyTail] = []
+    for latency in TAILS:
+        samples = latencies.latency_samples(requests_of(run), latency, at_ns=at_ns)
+        tail = latencies.tail_of(samples)
+        if tail is not None:
+            found.append(LatencyTail(latency=latency, n_samples=len(samples.rows), tail=tail))
+    return tuple(found)
+
+
+def history(
+    run: Run, latency: latencies.Latency = "ttft", *, steady: SteadyState | None = None
+) -> LatencyHistory | None:
+    """A latency over the time of the run; None where no request has it."""
+    requests = requests_of(run)
+    samples = latencies.latency_samples(requests, latency, at_ns=latencies.end_ns(run))
+    if not len(samples.rows):
+        return None
+    picked = np.unique(np.linspace(0, len(samples.rows) - 1, MAX_DOTS).astype(np.intp))
+    return LatencyHistory(
+        latency=latency,
+        windows=run_series.latency_windows(requests, samples),
+        n_requests=len(samples.rows),
+        sent_s=requests.intended_send_ns[samples.rows[picked]] / NS_PER_S,
+        lower_s=samples.lower_s[picked],
+        is_bounded_below_only=np.isinf(samples.upper_s[picked]),
+        steady_s=None if steady is None else (steady.start_ns / NS_PER_S, steady.end_ns / NS_PER_S),
+    )
+
+
+def gaps(run: Run) -> run_series.GapMap | None:
+    """Which requests waited for their next token when; None where the run does not say who got what when."""
+    if run.chunks is None and (run.steps is None or run.parts is None):
+        return None
+    return run_series.gap_map(requests_of(run), tokens.delivery_gaps(tokens.deliveries(run)))
+
+
+def first_token_parts(run: Run, online: OnlineView | None) -> TtftParts | None:
+    """Where the time to the first token goes.
+
+    As the server's metrics say of a load test, as the engine recorded of another run.
+    """
+    return engine_ttft_parts(requests_of(run)) if online is None else online.ttft_parts
+
+
+def requests_of(run: Run) -> RequestTable:
+    """The table of requests, which the run has."""
+    if run.requests is None:
+        raise ValueError("a run of requests has requests")
+    return run.requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerDevice:
+    """One of the server's accelerators, and the format in which it computes."""
+
+    hardware: HardwareSpec
+    dtype: DType = "bfloat16"
+
+
+def server_device(text: str | None) -> ServerDevice | None:
+    """The device that ``ID[:FORMAT]`` names.
+
+    Raises
+    ------
+    SpecError
+        The catalogue does not know it, or the format is none.
+    """
+    if text is None:
+        return None
+    name, has_format, dtype = text.partition(":")
+    hardware = catalog.find_hardware(name)
+    if not has_format:
+        return ServerDevice(hardware=hardware)
+    known = next((one for one in get_args(DType) if one == synonyms.known_format(dtype)), None)
+    if known is None:
+        raise SpecError(
+            f"{dtype!r} is no number format",
+            where="--server-hardware",
+            allowed=", ".join(get_args(DType)),
+        )
+    return ServerDevice(hardware=hardware, dtype=known)
+
+
+def use_of(
+    server: server_summaries.ServerSummary | None, device: ServerDevice | None
+) -> ServerUse | None:
+    """Which shares of the datasheet's peaks?
+
+    None where nobody named the device, or the server was not asked.
+    """
+    if server is None or device is None:
+        return None
+    peak = device.hardware.peak_flop_per_s(device.dtype)
+    return ServerUse(
+        device=device.hardware.name,
+        dtype=device.dtype,
+        flop_utilisation_fraction=(
+            None if peak is None else server.flop_utilisation_fraction(peak.value)
+        ),
+        bandwidth_utilisation_fraction=server.bandwidth_utilisation_fraction(
+            device.hardware.memory_bytes_per_s.value
+        ),
+    )
+
+
+def online_view(run: Run, device: ServerDevice | None = None) -> OnlineView | None:
+    """All that is shown of a load test beside its requests; None for a run that is none."""
+    validity = run.manifest.validity or validity_of(run)
+    if validity is None or run.exchanges is None or run.chunks is None:
+        return None
+    requests = requests_of(run)
+    server = _server(run)
+    return OnlineView(
+        validity=validity,
+        steady=steady_state(run),
+        inter_token=inter_token_summary(run),
+        errors=exchange_errors.error_counts(run.exchanges),
+        tools=tool_views.tool_views(run),
+        in_flight=run_series.in_flight(requests, run.exchanges, at_ns=latencies.end_ns(run)),
+        lateness=run_series.lateness(requests, run.lags),
+        server=server,
+        server_use=use_of(server, device),
+        # No cause is named from numbers that are not the server's.
+        ttft_parts=(
+            None
+            if server is None or validity.verdict == "INVALID"
+            else server_summaries.ttft_parts(requests, server)
+        ),
+    )
+
+
+def _server(run: Run) -> server_summaries.ServerSummary | None:
+    """What the server said of the whole run; None where it was not asked, or not twice."""
+    if run.server is None:
+        return None
+    try:
+        return server_summaries.summarise_server(run.server)
+    except RecordError:
+        return None
+
+
+def steady_summaries(run: Run, online: OnlineView | None) -> tuple[RequestSummary, ...]:
+    """The steady state's own numbers; none where nothing is cut, so that the whole run says it all."""
+    steady = None if online is None else online.steady
+    return (
+        (summarise_steady(run, steady),)
+        if steady is not None and (steady.n_warm_up or steady.n_drain)
+        else ()
+    )
+
 
 REPORT_NAME: Final = "report.html"
 LEAD_CODES: Final = ("PARTIAL", "overload", "stuck", "livelock", "INVALID", "DAMAGED_RECORD")
@@ -42,7 +219,7 @@ class RequestQuestion:
     first_step: int = 0
     """Where the slot timeline begins."""
     n_steps: int = TIMELINE_STEPS
-    device: server_device.ServerDevice | None = None
+    device: ServerDevice | None = None
     """Of the server that was loaded."""
 
 
@@ -65,9 +242,9 @@ def request_view(
     judgement = (
         None if asked.objective is None else slo_verdicts.judge_objective(run, asked.objective)
     )
-    online = online_view.online_view(run, asked.device)
+    online = online_view(run, asked.device)
     steady = None if online is None else online.steady
-    parts = request_chart_views.first_token_parts(run, online)
+    parts = first_token_parts(run, online)
     load = (
         None
         if run.steps is None or not len(run.steps.start_ns)
@@ -81,7 +258,7 @@ def request_view(
         )
     )
     return request_views.RequestReportView(
-        title=title_of(run),
+        title=run_titles.title_of(run),
         subtitle=f"{run.manifest.origin} · {whole.n_requests:,} requests",
         five_lines=views.FiveLines(
             answer=_answer(whole, judgement),
@@ -92,22 +269,20 @@ def request_view(
         ),
         summaries=(
             whole,
-            *online_view.steady_summaries(run, online),
+            *steady_summaries(run, online),
             *_classes(run, asked.class_names),
         ),
         judgement=judgement,
         handovers=latencies.summarise_handovers(run),
-        tails=request_chart_views.tails(run),
-        history=request_chart_views.history(run, steady=steady),
-        tpot_history=(
-            None if online is None else request_chart_views.history(run, "tpot", steady=steady)
-        ),
+        tails=tails(run),
+        history=history(run, steady=steady),
+        tpot_history=(None if online is None else history(run, "tpot", steady=steady)),
         load=load,
         memory=run_series.summarise_memory(run),
         holes=run_series.hole_series(run),
         swapped_blocks=run_series.swap_series(run),
         online=online,
-        gaps=request_chart_views.gaps(run),
+        gaps=gaps(run),
         ttft_parts=parts,
         concurrency=request_summaries.concurrency_of(run),
         n_kv_blocks=_n_kv_blocks(run, asked),
@@ -129,7 +304,7 @@ def request_view(
 
 def _classes(run: types.Run, names: Sequence[str]) -> tuple[request_summaries.RequestSummary, ...]:
     """Each class, where there is more than one."""
-    index = request_chart_views.requests_of(run).class_index
+    index = requests_of(run).class_index
     n_classes = int(index.max(initial=0)) + 1
     if len(np.unique(index)) < 2:
         return ()

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 from inferometer.api.analysis import Analysis, analyse, label_runs
-from inferometer.api.load_record import is_open
 from inferometer.api.load_run import open_run
+from inferometer.api.load_sending import is_open
 from inferometer.api.question import Option
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog, resolve

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
-from inferometer.api import named_fit, server_fits
+from inferometer.api import named_fit
 from inferometer.api.model_options import (
     DATASHEET_OPTION,
     FORMATS,
@@ -197,7 +197,7 @@ def deployment_of(server: Server, *, n_sharing: int = 1) -> Deployment:
     named_fit.check_transfer(is_transfer=server.transfer, has_fit=server.fit is not None)
     hardware = catalog.find_hardware(server.hardware) if server.hardware else None
     if server.fit is not None and named_fit.is_server(server.fit):
-        return server_fits.server_deployment(
+        return named_fit.server_deployment(
             server.fit, server.model, server.stated(), _knobs(server, None, n_sharing)
         )
     model = resolve.resolve_model(server.model, load_format="dummy")

@@ -2,17 +2,57 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from inferometer.api.answer import Answer
+from inferometer.api.question import Option
 from inferometer.api.request_answer import RequestRunAnswer, answer_of, are_of_requests, views_of
-from inferometer.api.request_options import Judged, question_of
+from inferometer.api.request_view import RequestQuestion, server_device
 from inferometer.api.runs import Runs, analyses_of, load_runs, request_of
 from inferometer.api.sweep_view import sweep_view
+from inferometer.inputs.objectives import parse_objective
 from inferometer.report.page import Page
 from inferometer.report.request_page import request_page_of
 from inferometer.report.sweep_page import page_of
 from inferometer.report.views import SweepReportView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """By which SLO, and as a use of which device, runs of requests are judged."""
+
+    slo: Annotated[
+        str | None,
+        Option(
+            "Judge runs of requests: 'ttft:p95<500ms, tpot:p95<50ms'.",
+            heading="Limits",
+            is_common=True,
+            metavar="TEXT",
+        ),
+    ] = None
+    server_hardware: Annotated[
+        str | None,
+        Option(
+            "Of the server that was loaded: MFU and MBU by its own counters. [:bfloat16]",
+            heading="Limits",
+            is_common=True,
+            metavar="ID[:FORMAT]",
+        ),
+    ] = None
+
+
+def question_of(options: Judged) -> RequestQuestion:
+    """The SLO and the device by which runs are judged.
+
+    Raises
+    ------
+    SpecError
+        An objective that is none, or a device or format that is not known.
+    """
+    return RequestQuestion(
+        objective=None if options.slo is None else parse_objective(options.slo),
+        device=server_device(options.server_hardware),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from inferometer.api import executors, memory_check, missed
-from inferometer.api.cluster import Servers
+from inferometer.api import compute, memory_check, missed
+from inferometer.api.cluster import Servers, gate_of
 from inferometer.api.fleet import FleetOptions, servers_of
-from inferometer.api.gate import gate_of
 from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, Option
 from inferometer.api.server import Server, deployment_of
@@ -58,7 +57,7 @@ class Simulate:
         Option("Record who did what in each step: for timelines and times of single tokens."),
     ] = False
     out: Annotated[Path | None, Option("Folder to store the run in.", is_common=True)] = None
-    where: executors.Executor = field(default_factory=executors.Executor)
+    where: compute.Executor = field(default_factory=compute.Executor)
     given: frozenset[str] = frozenset()
 
 
@@ -142,7 +141,7 @@ def _simulated(
     has_steps: bool,
 ) -> Simulated:
     """The run, of more requests where noise alone leaves the verdict undecided."""
-    with executors.opened(question.where, "step times") as executor:
+    with compute.opened(question.where, "step times") as executor:
         while True:
             simulated = simulate_workload(
                 simulator, executor, record_steps=has_steps, record_parts=question.parts

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Final
 
 from inferometer import __version__
-from inferometer.api import deployment_view, simulation
-from inferometer.api.gate import gate_text
+from inferometer.api import simulated_record, simulation
+from inferometer.api.cluster import gate_text
 from inferometer.api.simulation import Level
 from inferometer.records import request_summaries, run_series
 from inferometer.records.latencies import Latency
@@ -304,7 +304,7 @@ def _replicas(answer: simulation.SimulateAnswer) -> TextTable:
 
 
 def _memory_words(
-    memory: run_series.StepMemorySummary, deployment: deployment_view.DeploymentView
+    memory: run_series.StepMemorySummary, deployment: simulated_record.DeploymentView
 ) -> str:
     """How well was the KV cache used?"""
     n_blocks, block_bytes = deployment.n_kv_blocks, deployment.kv_block_bytes
@@ -333,7 +333,7 @@ def _memory_words(
     )
 
 
-def _transfer_facts(view: deployment_view.DisaggregationView) -> list[tuple[str, str]]:
+def _transfer_facts(view: simulated_record.DisaggregationView) -> list[tuple[str, str]]:
     """How did the KV caches travel?"""
     moved, link = (
         view.transfers,

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import ClassVar, Final, Literal, NamedTuple
 
 from inferometer import suggestions
-from inferometer.api import deployment_view, simulated_record
+from inferometer.api import simulated_record
 from inferometer.api.answer import Answer
-from inferometer.api.cluster import Servers
-from inferometer.api.gate import equals_cautions
-from inferometer.api.offered_rate import held_back
+from inferometer.api.cluster import Servers, equals_cautions
+from inferometer.api.workload import held_back
 from inferometer.errors import SpecError
 from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.workload import description, plan
@@ -60,13 +59,13 @@ class SimulateAnswer(Answer):
 
     workload_name: str
     workload: description.PlanDescription
-    deployment: deployment_view.DeploymentView
+    deployment: simulated_record.DeploymentView
     levels: tuple[Level, ...]
     classes: tuple[request_summaries.RequestSummary, ...]
     """Of the likely run, where the workload has several."""
     replicas: tuple[shares.ReplicaShare, ...]
     """Of the likely run, where there are several."""
-    disaggregation: deployment_view.DisaggregationView | None
+    disaggregation: simulated_record.DisaggregationView | None
     """None where each replica computes prompts and answers."""
     memory: run_series.StepMemorySummary | None
     """Of the likely run, where its steps were kept: for --out, and where --set says how memory
@@ -190,13 +189,13 @@ def simulate_workload(
     answer = SimulateAnswer(
         workload_name=workload.name,
         workload=description.describe(workload.plan),
-        deployment=deployment_view.deployment_view(
+        deployment=simulated_record.deployment_view(
             simulator.servers.deployment, simulator.servers.cluster
         ),
         levels=levels,
         classes=_by_class(run, workload.class_names),
         replicas=likely.replicas,
-        disaggregation=deployment_view.disaggregation_view(
+        disaggregation=simulated_record.disaggregation_view(
             simulator.servers.prefill, likely.transfers, run
         ),
         memory=run_series.summarise_memory(run),

@@ -5,19 +5,19 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from inferometer.api import (
+    compute,
     decision_pages,
     deployment_folder,
-    executors,
     named_fit,
     size_best_use,
-    sized_folder,
+    sizing_answer,
     sizing_cautions,
     sizing_offers,
-    sizing_over_time,
 )
 from inferometer.api.capacity import REQUIRED_SLO
+from inferometer.api.cluster import gate_of
+from inferometer.api.compute import TimeLimit, time_limit_field
 from inferometer.api.fleet import FleetOptions, check_searched, fleets_of
-from inferometer.api.gate import gate_of
 from inferometer.api.model_options import (
     DATASHEET_OPTION,
     FORMATS,
@@ -28,9 +28,8 @@ from inferometer.api.model_options import (
 from inferometer.api.progress import talk
 from inferometer.api.question import Option, words_of
 from inferometer.api.server import Settings
-from inferometer.api.sizing import SizeAnswer, pick_of, size_answer
-from inferometer.api.sizing_question import Asked, OverTime, Sought, asked_of
-from inferometer.api.time_limit import TimeLimit, time_limit_field
+from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
+from inferometer.api.sizing_offers import Asked, OverTime, Sought, asked_of
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import candidates, failure, sizing, sizing_types
 from inferometer.decide.fleets import Fleets
@@ -161,7 +160,7 @@ class Size:
         ),
     ] = None
     force: Annotated[bool, Option("Over what is in --out.")] = False
-    where: executors.Executor = field(default_factory=executors.Executor)
+    where: compute.Executor = field(default_factory=compute.Executor)
     given: frozenset[str] = frozenset()
 
 
@@ -189,7 +188,7 @@ def size(question: Size) -> SizeAnswer:
         used = size_best_use.answer_of(resolved, asked.question, tried, devices)
         return _written(question, replace(used, gate=gate_of(question.fleet.gate)))
     n_devices = len({one.offer.hardware.hardware_id for one in tried.possible})
-    share = limit.share(executors.share_of_part(where, n_devices))
+    share = limit.share(compute.share_of_part(where, n_devices))
     pace = _pace(question, tried)
     asked = asked._replace(question=replace(asked.question, time_limit=share, pace=pace))
     talk(
@@ -197,7 +196,7 @@ def size(question: Size) -> SizeAnswer:
         f" device{'s' * (n_devices > 1)}, at most {share.limit_s:.3g} s of computing for each"
         " device (the engine's rules are compiled once)"
     )
-    with executors.opened(where, "devices") as executor:
+    with compute.opened(where, "devices") as executor:
         found = sizing.size_by_device(asked.question, tried.possible, executor.map)
     apis = () if table is None else table.apis
     answer = size_answer(asked.question, resolved.spec.model_id, tried, found, apis)
@@ -220,7 +219,7 @@ def size(question: Size) -> SizeAnswer:
         utilization_fraction = sizing_offers.grid_of(
             _tried(question), resolved
         ).utilization_fraction
-        sized_folder.write_answer(
+        deployment_folder.write_answer(
             question.out, asked.question, found, utilization_fraction, is_forced=question.force
         )
     return answer
@@ -269,7 +268,7 @@ def _sought(question: Size) -> Sought:
     """What must be met; files are refused before the search."""
     if question.out is not None:
         _check_is_deployed(question.engine)
-        sized_folder.check_written(question.fleet)
+        deployment_folder.check_written(question.fleet)
         deployment_folder.check_free(question.out, is_forced=question.force)
     return Sought(
         question.slo,
@@ -364,14 +363,12 @@ def _failure(asked: Asked, pick: sizing_types.SizedKind | None) -> failure.Failu
     return failure.failure_of(asked.question, pick, asked.start_up_s)
 
 
-def _over_time(
-    asked: Asked, pick: sizing_types.SizedKind | None
-) -> sizing_over_time.OverTime | None:
+def _over_time(asked: Asked, pick: sizing_types.SizedKind | None) -> sizing_answer.OverTime | None:
     """The pick with replicas that come and go, where the traffic changes."""
     if asked.course is None or pick is None or not asked.question.fleets.is_plain:
         return None
     talk(f"{asked.course.n_windows} windows of traffic under each policy")
-    return sizing_over_time.over_time(
+    return sizing_answer.over_time(
         asked.question,
         pick,
         asked.course,

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from inferometer.api import executors, sizing_cautions, time_limit
+from inferometer.api import compute, sizing_cautions
 from inferometer.api.best_use_view import best_use_of
 from inferometer.api.fleet import FleetOptions
-from inferometer.api.sizing import SizeAnswer
+from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.decide import best_use
 from inferometer.decide.candidates import Candidate, Candidates
 from inferometer.decide.sizing_types import SizingQuestion
@@ -23,8 +23,8 @@ class Devices(NamedTuple):
     """What is at hand, and how it is computed."""
 
     n_total: int
-    limit: time_limit.TimeLimit
-    where: executors.Executor
+    limit: compute.TimeLimit
+    where: compute.Executor
     model: str
     """As it was named."""
     words: list[object]
@@ -60,12 +60,12 @@ def answer_of(
 ) -> SizeAnswer:
     """The best layouts of each format."""
     groups = _by_format(tried.possible)
-    share = devices.limit.share(executors.share_of_part(devices.where, len(groups)))
+    share = devices.limit.share(compute.share_of_part(devices.where, len(groups)))
     tasks = [
         best_use.UseTask(_limited(question, share), tuple(group), devices.n_total)
         for group in groups
     ]
-    with executors.opened(devices.where, "formats") as executor:
+    with compute.opened(devices.where, "formats") as executor:
         found = executor.map(best_use.best_use, tasks)
     said = best_use_of(
         devices.model, devices.n_total, found, resolved.quantization(), devices.words
@@ -91,7 +91,7 @@ def answer_of(
     )
 
 
-def _limited(question: SizingQuestion, share: time_limit.TimeLimit) -> SizingQuestion:
+def _limited(question: SizingQuestion, share: compute.TimeLimit) -> SizingQuestion:
     return replace(question, time_limit=share)
 
 

@@ -5,10 +5,8 @@ from typing import Final
 
 from inferometer import __version__
 from inferometer.api.best_use_view import best_use_page
-from inferometer.api.gate import gate_text
-from inferometer.api.sizing import Impossible, SizeAnswer
-from inferometer.api.sizing_over_time import OverTime
-from inferometer.api.sizing_rows import KindRow, PaceRow
+from inferometer.api.cluster import gate_text
+from inferometer.api.sizing_answer import Impossible, KindRow, OverTime, PaceRow, SizeAnswer
 from inferometer.decide.candidate_probes import MOST_TOGETHER
 from inferometer.inputs.objectives import Metric, parse_objective, percentile_name
 from inferometer.records.request_summaries import Percentile

@@ -1,21 +1,25 @@
-"""Which devices are on offer at which prices, with whose step times, and what is tried on each?"""
+"""Which devices are offered at which prices, and which traffic must they take?"""
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NamedTuple, get_args
+from typing import Annotated, Final, NamedTuple, get_args
 
 import numpy as np
 
 from inferometer import suggestions
-from inferometer.api import named_fit, server_fits
+from inferometer.api import named_fit
+from inferometer.api.question import DURATION, Option
 from inferometer.api.server import Settings
+from inferometer.decide import traffic
 from inferometer.decide.candidates import Grid, Offer
+from inferometer.decide.course import Course, course_of
+from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.errors import SpecError
-from inferometer.inputs import catalog, prices, resolve, types
-from inferometer.inputs.sweep_plan import parse_counts
-from inferometer.inputs.synonyms import number_format
+from inferometer.inputs import catalog, objectives, prices, resolve, sweep_plan, synonyms, types
+from inferometer.inputs.workload import replay
+from inferometer.inputs.workload.types import OpenArrivals, TraceArrivals, WorkloadSpec
 from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
 from inferometer.records import reading
 
@@ -131,7 +135,7 @@ def _steps(
 ) -> _Steps:
     flags = {**asked, **device}
     if named_fit.is_server(fit.path):
-        server = server_fits.load_server(fit.path, model.model_id, flags)
+        server = named_fit.load_server(fit.path, model.model_id, flags)
         named = None if fit.device is None else catalog.find_hardware(fit.device)
         return _Steps(
             server.levels(), named or (None if server.subject is None else server.subject.hardware)
@@ -169,7 +173,7 @@ def asked_of_fits(tried: Tried, given: Container[str]) -> dict[str, object]:
     if "dtype" in given:
         asked["dtype"] = tried.dtype
     if "tp" in given:
-        asked["tp"] = parse_counts(tried.tp, where="--tp")
+        asked["tp"] = sweep_plan.parse_counts(tried.tp, where="--tp")
     if tried.settings.kv_dtype is not None:
         asked["kv_dtype"] = tried.settings.kv_dtype
     if tried.quantization is not None:
@@ -203,16 +207,16 @@ def grid_of(tried: Tried, model: resolve.ResolvedModel) -> Grid:
     """
     formats = tried.quantization or (OFFERED_FORMATS if tried.has_total else None)
     return Grid(
-        tensor_parallel_sizes=parse_counts(tried.tp, where="--tp"),
+        tensor_parallel_sizes=sweep_plan.parse_counts(tried.tp, where="--tp"),
         pipeline_parallel_sizes=(
-            None if tried.pp is None else parse_counts(tried.pp, where="--pp")
+            None if tried.pp is None else sweep_plan.parse_counts(tried.pp, where="--pp")
         ),
         dtype=tried.dtype,
         policy=tried.engine,
         quantizations=_quantizations(formats, model),
         kv_cache_dtypes=_kv_dtypes(tried),
-        max_num_seqs=parse_counts(tried.max_num_seqs, where="--max-num-seqs"),
-        max_num_batched_tokens=parse_counts(
+        max_num_seqs=sweep_plan.parse_counts(tried.max_num_seqs, where="--max-num-seqs"),
+        max_num_batched_tokens=sweep_plan.parse_counts(
             tried.max_num_batched_tokens, where="--max-num-batched-tokens"
         ),
         own=tuple(_values(text) for text in tried.own),
@@ -256,6 +260,100 @@ def _quantizations(
 
 def _formats(text: str) -> list[str]:
     return [
-        number_format(item, allowed=_KNOWN_FORMATS, where="--quantization")
+        synonyms.number_format(item, allowed=_KNOWN_FORMATS, where="--quantization")
         for item in text.split(",")
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverTime:
+    """How replicas come and go with traffic that changes."""
+
+    window: Annotated[
+        float | None,
+        Option(
+            "Of traffic that changes: how often replicas are changed. [1/96 of it, from 30s]",
+            heading="Workload",
+            metavar="DURATION",
+            parse=DURATION,
+        ),
+    ] = None
+    start_up: Annotated[
+        float,
+        Option(
+            "From a replica's start to its first request. [3min]",
+            heading="Cluster",
+            metavar="DURATION",
+            shows_default=False,
+            parse=DURATION,
+        ),
+    ] = 180.0
+    target: Annotated[
+        float,
+        Option(
+            "Of what replicas carry, to scale by.",
+            heading="Cluster",
+            least=0,
+            most=1,
+            is_open=True,
+        ),
+    ] = 0.7
+
+
+class Asked(NamedTuple):
+    """The question, and the traffic's course where it has one."""
+
+    question: SizingQuestion
+    course: Course | None
+    start_up_s: float
+    target_fraction: float
+
+
+class Sought(NamedTuple):
+    """What the replicas must meet, and how it is looked for."""
+
+    slo: str
+    n_requests: int
+    requests_cap: int | None
+    is_sure: bool
+
+
+def asked_of(workload: WorkloadSpec, sought: Sought, over_time: OverTime) -> Asked:
+    """The question about this workload.
+
+    Raises
+    ------
+    SpecError
+        The workload has no rate: users who wait, or all at once.
+    """
+    course: Course | None = None
+    rate_per_s: float | None = None
+    if _changes(workload):
+        course = course_of(replay.draw_workload(workload).plan, over_time.window)
+        rate_per_s = max(course.rates_per_s)
+    elif isinstance(workload.arrivals, OpenArrivals):
+        rate_per_s = workload.arrivals.rate_per_s
+    if rate_per_s is None:
+        raise SpecError(
+            "the workload has no rate",
+            where="--rate, --workload",
+            allowed="requests that come at a rate",
+            try_="--rate 20",
+        )
+    question = SizingQuestion(
+        spec=traffic.steady(workload) if course is not None else workload,
+        rate_per_s=rate_per_s,
+        objective=objectives.parse_objective(sought.slo),
+        n_requests=sought.n_requests,
+        requests_cap=sought.requests_cap,
+        pace="slow" if sought.is_sure else "likely",
+    )
+    return Asked(question, course, over_time.start_up, over_time.target)
+
+
+def _changes(workload: WorkloadSpec) -> bool:
+    """Does its rate change over time?"""
+    arrivals = workload.arrivals
+    has_own_instants = arrivals is None and workload.replay is not None
+    is_bent = isinstance(arrivals, OpenArrivals) and arrivals.profile is not None
+    return has_own_instants or is_bent or isinstance(arrivals, TraceArrivals)

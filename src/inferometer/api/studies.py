@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from inferometer.api import capacity as capacities, predict as predictions, simulate as simulations
-from inferometer.api.capacity_page import CapacityAnswer
+from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.grid import Axis, Headline, Verb
 from inferometer.api.grid_findings import (
     capacity_findings,
@@ -103,11 +103,16 @@ def _percentile(summaries: list[RequestSummary], latency: str, fraction: float) 
 
 
 def _all(estimates: list[Estimate | None]) -> Estimate | None:
-    """The first estimate, with an interval that holds the values and the intervals of all."""
+    """The likely estimate, the first, with an interval that holds the values at others, too.
+
+    The page of a single simulation spans its numbers in the same way.
+    """
     known = [one for one in estimates if one is not None]
     if not known or len(known) < len(estimates):
         return None
-    ends = [end for one in known for end in (one.value, one.low, one.high) if end is not None]
+    likely = known[0]
+    ends = [end for end in (likely.low, likely.high) if end is not None]
+    ends += [one.value for one in known]
     return replace(
         known[0],
         low=min(ends) if len(ends) > 1 else None,

@@ -5,16 +5,17 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
 from inferometer.api.answer import Answer
-from inferometer.api.engine import Engine, engine_of
 from inferometer.api.measured import (
     MeasuredAnswer,
     Places,
     default_folder,
+    measure,
     measured_answer,
     places_of,
+    what_will_happen,
 )
+from inferometer.api.model_options import Engine, engine_of
 from inferometer.api.question import Option
-from inferometer.api.sweep_run import measure, what_will_happen
 from inferometer.errors import SpecError
 from inferometer.inputs.resolve import resolve_model
 from inferometer.inputs.sweep_plan import Axes, parse_counts, shuffled, sweep_points

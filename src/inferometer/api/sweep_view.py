@@ -1,5 +1,11 @@
-"""What is shown of sweeps: every surface (terminal, HTML, JSON) draws this one view."""
+"""What is shown of sweeps, and what are the five lines that sum them up?
 
+Every surface (terminal, HTML, JSON) draws this one view. The lines are ANSWER, LIMIT, NEXT,
+TRUST, REPORT; each says only what the data carry.
+"""
+
+import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -8,17 +14,27 @@ import numpy as np
 
 from inferometer import __version__, suggestions
 from inferometer.api import fit_views, provenance
-from inferometer.api.analysis import Analysis
-from inferometer.api.point_rows import decode_shape_of, point_rows, prefill_shape_of, work_of
-from inferometer.api.sentences import five_lines
+from inferometer.api.analysis import (
+    Analysis,
+    decode_shape_of,
+    point_rows,
+    prefill_shape_of,
+    work_of,
+)
+from inferometer.api.fit_views import held_out_rows
+from inferometer.inputs.types import EngineMode, SweepPlan, SweepPoint
+from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.types import BatchShape
 from inferometer.records.findings import findings_of
-from inferometer.records.noise import noise_cautions
-from inferometer.records.types import ProbeKind
+from inferometer.records.noise import noise_cautions, noise_of
+from inferometer.records.types import Caution, ProbeKind
+from inferometer.report.cells import held_out_text
 from inferometer.report.views import (
     CeilingKind,
     CeilingMoment,
+    FiveLines,
     PhaseName,
+    PointRow,
     RoofCeiling,
     RooflinePoint,
     RooflineView,
@@ -26,7 +42,347 @@ from inferometer.report.views import (
     SweepReportView,
 )
 from inferometer.stats.estimate import Estimate
-from inferometer.units import NS_PER_S
+from inferometer.units import (
+    NS_PER_S,
+    format_duration,
+    format_fraction,
+    format_number,
+    format_rate,
+    parse_duration_s,
+)
+
+_KNEE_GAIN_RATIO = 1.5
+_DEFAULT_BUDGET = "2min"
+"""Of ``quick``."""
+
+
+def five_lines(
+    analysis: Analysis, rows: Sequence[PointRow], cautions: Sequence[Caution], *, files: str
+) -> FiveLines:
+    """The run in five lines; ``files`` says where the report and the data are."""
+    measured = [row for row in rows if row.status == "ok"]
+    n_open = _n_open(analysis)
+    if not measured:
+        answer = "No point is measured yet." if n_open else "No point could be measured."
+        following = _going_on(analysis, n_open) if n_open else _next_smaller()
+        return FiveLines(
+            answer=answer,
+            limit=_undecided(),
+            next=following,
+            trust=_trust(analysis, cautions),
+            report=files,
+        )
+    return FiveLines(
+        answer=_answer(measured),
+        limit=_limit(analysis, measured),
+        next=_going_on(analysis, n_open) if n_open else _next(analysis, measured),
+        trust=_trust(analysis, cautions),
+        report=files,
+    )
+
+
+def _n_open(analysis: Analysis) -> int:
+    """How many points of the plan still lack repetitions, because the sweep was stopped?
+
+    One that failed lacks none.
+    """
+    manifest = analysis.run.manifest
+    if manifest.plan is None or manifest.origin != "measured":
+        return 0
+    done = {
+        one.point
+        for one in analysis.points
+        if one.status != "ok" or one.n_reps >= manifest.plan.n_reps
+    }
+    return sum(point not in done for point in manifest.plan.points)
+
+
+def _going_on(analysis: Analysis, n_open: int) -> str:
+    """How to measure the open points: the same command again, or with a longer ``--budget``."""
+    manifest = analysis.run.manifest
+    n_points = 0 if manifest.plan is None else len(manifest.plan.points)
+    if any(one.code == "TIME_OVER" for one in manifest.cautions):
+        said = (
+            f"{n_open} of {n_points} points were left out when --budget was over; a larger one"
+            " measures them, in a folder of its own."
+        )
+        return said + (f"\ntry: {_with_larger_budget(analysis)}" if manifest.command else "")
+    command = shlex.join(manifest.command)
+    said = (
+        f"The sweep was stopped: {n_open} of {n_points} points lack repetitions. The same command"
+        " goes on where it was."
+    )
+    return said + (f"\ntry: {command}" if command else "")
+
+
+def _with_larger_budget(analysis: Analysis) -> str:
+    """The command of the run with twice its budget."""
+    budget, kept = _DEFAULT_BUDGET, list[str]()
+    words = iter(analysis.run.manifest.command[1:])
+    for word in words:
+        name, has_value, value = word.partition("=")
+        if name not in {"--budget", "--out"}:
+            kept.append(word)
+            continue
+        value = value if has_value else next(words, "")
+        budget = value if name == "--budget" else budget
+    twice_s = math.ceil(2 * parse_duration_s(budget))
+    return suggestions.command(
+        kept[0], *kept[1:], "--budget", f"{twice_s}s", "--out", f"{analysis.path}-longer"
+    )
+
+
+def _answer(rows: Sequence[PointRow]) -> str:
+    single = max(
+        (row for row in rows if row.batch_size == min(row.batch_size for row in rows)),
+        key=lambda row: row.prompt_tokens,
+    )
+    users = "1 user" if single.batch_size == 1 else f"{single.batch_size} at once"
+    parts: list[str] = []
+    if single.ttft_s is not None:
+        parts.append(
+            f"first token after {_duration_with_margin(single.ttft_s)}"
+            f" ({single.prompt_tokens}-token prompt)"
+        )
+    if single.decode_tokens_per_s is not None:
+        parts.append(f"{'then ' if parts else ''}{_speed(single.decode_tokens_per_s)}")
+    said = f"{users}: {', '.join(parts) or 'no time was measured'}"
+    best = useful_load(rows)
+    if best is None or best.decode_tokens_per_s is None or best.batch_size == single.batch_size:
+        return f"{said}."
+    each = best.decode_tokens_per_s.value / best.batch_size
+    return (
+        f"{said}.\nBest useful load: {best.batch_size} at once, {_speed(best.decode_tokens_per_s)}"
+        f" of output in total, {format_number(each)} tok/s each ({best.prompt_tokens}-token"
+        " prompts)."
+    )
+
+
+def useful_load(rows: Sequence[PointRow]) -> PointRow | None:
+    """The largest batch up to which each doubling gave 1.5x throughput, on the longest series."""
+    lines: dict[int, list[PointRow]] = {}
+    for row in rows:
+        if row.decode_tokens_per_s is not None:
+            lines.setdefault(row.prompt_tokens, []).append(row)
+    if not lines:
+        return None
+    longest = max(lines.values(), key=len)
+    line = sorted(longest, key=lambda row: row.batch_size)
+    best = line[0]
+    for row in line[1:]:
+        if best.decode_tokens_per_s is None or row.decode_tokens_per_s is None:
+            continue
+        needed_ratio = _KNEE_GAIN_RATIO ** _doublings(best.batch_size, row.batch_size)
+        if row.decode_tokens_per_s.value >= needed_ratio * best.decode_tokens_per_s.value:
+            best = row
+    return best
+
+
+def _doublings(small: int, large: int) -> float:
+    return math.log2(large / small)
+
+
+def _limit(analysis: Analysis, rows: Sequence[PointRow]) -> str:
+    first = min(rows, key=lambda row: (row.batch_size, row.prompt_tokens))
+    last = max(rows, key=lambda row: (row.batch_size, -row.prompt_tokens))
+    said = _decode_limit(analysis, first)
+    if last.batch_size != first.batch_size and last.decode_limited_by not in {
+        None,
+        first.decode_limited_by,
+    }:
+        said += f" At batch {last.batch_size} {_limit_words(last.decode_limited_by)}."
+    longest = max(rows, key=lambda row: row.prompt_tokens * row.batch_size)
+    if longest.prefill_limited_by is not None:
+        used = (
+            f": MFU {format_fraction(longest.mfu_fraction.value)} of the measured peak"
+            if longest.mfu_fraction is not None
+            else ""
+        )
+        said += (
+            f"\nIn prefill of {longest.batch_size} x {longest.prompt_tokens} tokens"
+            f" {_limit_words(longest.prefill_limited_by)}{used}."
+        )
+    return said
+
+
+def _decode_limit(analysis: Analysis, row: PointRow) -> str:
+    if row.decode_limited_by is None:
+        return _undecided(analysis.why_no_model)
+    used = ""
+    if row.mbu_fraction is not None:
+        used = (
+            f" (MBU {format_fraction(row.mbu_fraction.value)} of the measured"
+            f" bandwidth{_peak_words(analysis, row)})"
+        )
+    return (
+        f"In decode at batch {row.batch_size}"
+        f" {_limit_words(row.decode_limited_by)}{_leading_causes(analysis, row)}{used}."
+    )
+
+
+def _leading_causes(analysis: Analysis, row: PointRow) -> str:
+    """The two largest parts of the step where they are too close to call, so that the reader sees how close."""
+    if analysis.model is None or row.decode_limited_by != "undecided":
+        return ""
+    point = SweepPoint(
+        prompt_tokens=row.prompt_tokens, batch_size=row.batch_size, gen_tokens=row.gen_tokens
+    )
+    said = analysis.model.predict(decode_shape_of(point))
+    parts = sorted(said.terms, key=lambda term: -term.duration_s)[:2]
+    return ": " + ", ".join(
+        f"{part.name} {format_fraction(part.duration_s / said.duration_s.value)}" for part in parts
+    )
+
+
+def _peak_words(analysis: Analysis, row: PointRow) -> str:
+    summary = next(
+        (
+            s
+            for s in analysis.points
+            if (s.point.prompt_tokens, s.point.batch_size) == (row.prompt_tokens, row.batch_size)
+        ),
+        None,
+    )
+    if summary is None or summary.read_bytes_per_s is None:
+        return ""
+    return f", {format_rate(summary.read_bytes_per_s.value, 'B/s')}"
+
+
+def _limit_words(limit: str | None) -> str:
+    return (
+        "the limit is undecided, no cause is clearly ahead"
+        if limit in {None, "undecided"}
+        else f"the limit is {limit}"
+    )
+
+
+def _undecided(why: str | None = None) -> str:
+    return "Undecided" + (f": {why}." if why else ".")
+
+
+def _next(analysis: Analysis, rows: Sequence[PointRow]) -> str:
+    """What would help most, as far as the fitted model can tell; the command that says more."""
+    model, plan = analysis.model, analysis.run.manifest.plan
+    if plan is None:
+        return (
+            "Say what the table measured, so that a model can be fitted: --model MODEL --dtype"
+            " DTYPE, and --hardware ID"
+        )
+    if model is None:
+        return (
+            "A sweep over more batch sizes and prompt lengths, so that a model can be"
+            " fitted.\ntry: " + suggestions.command("sweep", "--help")
+        )
+    row = min(rows, key=lambda row: (row.batch_size, row.prompt_tokens))
+    point = SweepPoint(
+        prompt_tokens=row.prompt_tokens, batch_size=row.batch_size, gen_tokens=row.gen_tokens
+    )
+    if (
+        row.decode_limited_by == "launch overhead"
+        and plan.engine.engine == "transformers"
+        and plan.engine.mode != "compiled"
+    ):
+        return (
+            f"Launch overhead is {_share(model, point, 'launch')} of a step: fewer launches would"
+            f" help.\ntry: {_sweep_of(plan, 'compiled')}"
+        )
+    if row.decode_limited_by == "weight bandwidth":
+        gain_ratio = _gain_with_weights_shrunk(model, point, 2.0)
+        if gain_ratio is not None and row.decode_tokens_per_s is not None:
+            return (
+                "Half the weight bytes would give about"
+                f" {format_number(row.decode_tokens_per_s.value * gain_ratio)} tok/s"
+                f" ({gain_ratio:.2f}x) at batch {row.batch_size}, if the kernels keep their"
+                " efficiency.\ntry: "
+                + suggestions.command(
+                    "predict", plan.model, "--hardware", "this", "--quantization", "int8"
+                )
+            )
+    best = useful_load(rows)
+    top = max(rows, key=lambda row: row.batch_size)
+    if best is not None and best.batch_size == top.batch_size > row.batch_size:
+        larger = f"{top.batch_size},{2 * top.batch_size},{4 * top.batch_size}"
+        return (
+            f"Up to batch {top.batch_size} each doubling bought {_KNEE_GAIN_RATIO:g}x the"
+            " throughput or more: "
+            "larger batches are worth measuring.\n"
+            "try:"
+            f" {_sweep_of(plan, plan.engine.mode, '--seq', top.prompt_tokens, '--batch-sizes', larger)}"
+        )
+    others = suggestions.command(
+        "predict", plan.model, "--hardware", "this", "--batch", top.batch_size
+    )
+    return f"Predict other batches, lengths and formats.\ntry: {others}"
+
+
+def _sweep_of(plan: SweepPlan, mode: EngineMode, *more: object) -> str:
+    """The sweep of the same model on the same engine, as a command to complete; defaults are left out."""
+    engine = plan.engine
+    words = ["--model", plan.model, "--dtype", engine.dtype]
+    words += ["--load-format", "dummy"] if engine.load_format == "dummy" else []
+    words += ["--engine", engine.engine] if engine.engine != "transformers" else []
+    words += ["--mode", mode] if mode != "eager" else []
+    words += ["--tp", str(engine.tensor_parallel_size)] if engine.tensor_parallel_size > 1 else []
+    return suggestions.command("sweep", *words, *more)
+
+
+def _share(model: StepTimeModel, point: SweepPoint, name: str) -> str:
+    said = model.predict(decode_shape_of(point))
+    seconds = sum(term.duration_s for term in said.terms if term.name == name)
+    return format_fraction(seconds / said.duration_s.value)
+
+
+def _gain_with_weights_shrunk(
+    model: StepTimeModel, point: SweepPoint, factor_ratio: float
+) -> float | None:
+    """How much faster is a step whose weights are read ``factor_ratio`` times faster?"""
+    said = model.predict(decode_shape_of(point))
+    saved_s = sum(term.duration_s for term in said.terms if term.name == "weights") * (
+        1 - 1 / factor_ratio
+    )
+    after_s = said.duration_s.value - saved_s
+    return said.duration_s.value / after_s if after_s > 0 else None
+
+
+def _next_smaller() -> str:
+    return "A smaller point: --seq 32 --batch-sizes 1"
+
+
+def _trust(analysis: Analysis, cautions: Sequence[Caution]) -> str:
+    reps = [summary.n_reps for summary in analysis.points if summary.n_reps]
+    parts = ["no repeats" if not reps else "1 repeat" if min(reps) == 1 else f"{min(reps)} repeats"]
+    held_out = held_out_rows(analysis)
+    if held_out:
+        parts.append(f"error on points held out: {held_out_text(held_out)}")
+    elif analysis.why_no_model:
+        parts.append(f"no model: {analysis.why_no_model}")
+    noise = noise_of(analysis.run)
+    if noise.median_spread_ratio is not None:
+        parts.append(f"spread between repeats {format_fraction(noise.median_spread_ratio)}")
+    parts.append(
+        f"{len(cautions)} caution{'' if len(cautions) == 1 else 's'}"
+        if cautions
+        else "machine steady"
+    )
+    return " · ".join(parts)
+
+
+def _speed(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{format_number(estimate.value)} tok/s (n={estimate.n_samples})"
+    return (
+        f"{format_number(estimate.value)} ± {format_number((estimate.high - estimate.low) / 2)}"
+        " tok/s"
+    )
+
+
+def _duration_with_margin(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return format_duration(estimate.value)
+    return (
+        f"{format_duration(estimate.value)} ± {format_duration((estimate.high - estimate.low) / 2)}"
+    )
+
 
 REPORT_NAME: Final = "report.html"
 """Of the report beside a run's data."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
 from inferometer import suggestions
-from inferometer.api import verify_elsewhere, verify_replaying, verify_sealing, verify_view
+from inferometer.api import verify_measured, verify_sealing, verify_view
 from inferometer.api.answer import Answer
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
@@ -93,7 +93,7 @@ def verify(question: Verify) -> VerifyAnswer:
             allowed="--check with a run of inferometer sweep",
         )
     if url is not None:
-        verify_replaying.check_url(url)
+        verify_measured.check_url(url)
     folder = question.out or _default_folder(plan)
     if runs and not (folder / seals.SEAL_NAME).exists():
         raise RecordError(
@@ -105,7 +105,7 @@ def verify(question: Verify) -> VerifyAnswer:
     if url is not None:
         _replay(sealed, url)
     elif runs:
-        sealed.record(verify_elsewhere.measured_elsewhere(sealed, runs))
+        sealed.record(verify_measured.measured_elsewhere(sealed, runs))
     return _answer(sealed, plan_path, ledger_path, url)
 
 
@@ -126,7 +126,7 @@ def _replay(sealed: verify_sealing.Sealed, url: str) -> None:
                 f"load-{index:02d}" + (f"-try-{n_tries + 1}" if n_tries else "")
             )
             sealed.begin(asked.question.at, folder)
-            sealed.record([verify_replaying.replay(sealed, url, asked, folder)])
+            sealed.record([verify_measured.replay(sealed, url, asked, folder)])
 
 
 def _answer(

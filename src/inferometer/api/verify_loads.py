@@ -1,22 +1,120 @@
-"""Which loads does a plan ask about, with which very requests, and what does the simulator commit itself to?"""
+"""Which loads does a plan contain, and what does the simulator predict for their requests?"""
 
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from inferometer.api import memory_check, simulation, verify_belief
-from inferometer.api.cluster import Servers
-from inferometer.api.fleet import servers_of
-from inferometer.api.gate import gate_of, gate_text
-from inferometer.api.progress import talk
-from inferometer.api.server import deployment_of
-from inferometer.api.verify_belief import Believed
-from inferometer.api.workload import N_REQUESTS
+from inferometer import suggestions, units
+from inferometer.api import memory_check, progress, simulation, workload
+from inferometer.api.cluster import Servers, gate_of, gate_text
+from inferometer.api.fleet import FleetOptions, servers_of
+from inferometer.api.question import question_of
+from inferometer.api.server import Server, deployment_of
+from inferometer.errors import ModelError, SpecError
+from inferometer.fit.loads.server_fit import SERVER_FIT_NAME, is_server_fit
+from inferometer.fit.published.efficiencies import efficiency_file
+from inferometer.inputs import catalog, foreign_bytes, objectives, resolve
 from inferometer.inputs.gate import GateSpec
-from inferometer.inputs.objectives import parse_objective
-from inferometer.inputs.verify_plan import Traffic
+from inferometer.inputs.verify_plan import ServerTable, Traffic
 from inferometer.inputs.workload import plan, reading, replay, types
 from inferometer.measure.executors.local import Inline
-from inferometer.units import format_number
+from inferometer.perfmodel.steptime import FIT_NAME
+from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.verify import claims, seals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Believed:
+    """The fleet of a plan: its keys are the fields of these groups."""
+
+    server: Server
+    fleet: FleetOptions = field(default_factory=FleetOptions)
+    given: frozenset[str] = frozenset()
+
+
+def believed_of(table: ServerTable) -> Believed:
+    """The fleet that a plan's table describes.
+
+    Raises
+    ------
+    SpecError
+        A key that no flag of ``inferometer simulate`` has, or a value that cannot be.
+    """
+    settings = dict[str, object](table)
+    own = settings.pop("own", {})
+    try:
+        return question_of(Believed, settings | {"set": own})
+    except SpecError as error:
+        raise SpecError(
+            error.what,
+            where="the plan's [server]" + f": {error.where}" * (error.where != Believed.__name__),
+            allowed=error.allowed,
+            try_=error.try_,
+        ) from None
+
+
+def belief_of(believed: Believed, basis: Basis, rests_on: str, *, model_id: str) -> seals.Belief:
+    """The belief in this fleet.
+
+    Raises
+    ------
+    ModelError, SpecError
+        Its fit cannot be read; its model or device is not known.
+    """
+    server, n_devices = believed.server, _n_devices(believed)
+    hardware = None if server.hardware is None else catalog.find_hardware(server.hardware).name
+    where = (
+        ""
+        if hardware is None
+        else f" on {n_devices} x {hardware}"
+        if n_devices > 1
+        else f" on {hardware}"
+    )
+    return seals.Belief(
+        basis=basis, subject=f"{model_id}{where}", rests_on=rests_on, sha256=belief_sha256(believed)
+    )
+
+
+def _n_devices(believed: Believed) -> int:
+    cluster, prefill, tp = believed.fleet.cluster, believed.fleet.prefill, believed.server.tp or 1
+    n_both = max(cluster.replicas or 1, cluster.data_parallel_size)
+    return n_both * tp + (prefill.prefill_replicas or 0) * (prefill.prefill_tp or tp)
+
+
+def belief_sha256(believed: Believed) -> str:
+    """SHA-256 of what the predictions rest on: the fit's file, or the catalogue's entries.
+
+    Without a fit: of model and device as they are in the catalogue, or in the model's own files,
+    and of the package's published efficiencies of the device, unless the plan asks for the
+    datasheet.
+    With a gate: of that and of the gate.
+
+    Raises
+    ------
+    ModelError, SpecError
+        The same.
+    """
+    of_server, gate = _server_sha256(believed.server), gate_of(believed.fleet.gate)
+    return of_server if gate is None else seals.sha256_of((of_server, gate))
+
+
+def _server_sha256(server: Server) -> str:
+    if server.fit is None:
+        hardware = None if server.hardware is None else catalog.find_hardware(server.hardware)
+        model = resolve.resolve_model(server.model, load_format="dummy").spec
+        known = None if hardware is None or server.datasheet else efficiency_file(hardware)
+        # Sums that were sealed before there was such a file stay as they are.
+        return seals.sha256_of(
+            (model, hardware, *([] if known is None else [seals.sha256_of(known)]))
+        )
+    path = server.fit
+    if path.is_dir():
+        path /= SERVER_FIT_NAME if is_server_fit(path) else FIT_NAME
+    again = suggestions.command("fit", "RUN")
+    return seals.sha256_of(
+        foreign_bytes.Door(
+            noun="fit", allowed="a file of inferometer fit", refusal=ModelError, try_=again
+        ).bytes_of(path)
+    )
 
 
 class AskedLoad(NamedTuple):
@@ -37,7 +135,9 @@ def asked_loads(traffic: Traffic) -> tuple[AskedLoad, ...]:
     """
     spec = _ending(reading.resolve_workload(traffic.workload), traffic)
     rates = [
-        _asked(f"{format_number(rate)} requests/s", spec, {"kind": "open", "rate_per_s": rate})
+        _asked(
+            f"{units.format_number(rate)} requests/s", spec, {"kind": "open", "rate_per_s": rate}
+        )
         for rate in traffic.rates_per_s
     ]
     users = [
@@ -61,7 +161,9 @@ def predict_loads(
     deployment = deployment_of(believed.server, n_sharing=n_sharing)
     servers, gate = servers_of(believed.fleet, deployment), gate_of(believed.fleet.gate)
     objective = (
-        None if traffic.slo is None else parse_objective(traffic.slo, where="the plan's slo")
+        None
+        if traffic.slo is None
+        else objectives.parse_objective(traffic.slo, where="the plan's slo")
     )
     made = list[seals.Claim]()
     promises = list[seals.PromiseClaim]()
@@ -69,7 +171,7 @@ def predict_loads(
         memory_check.check_drawn(
             asked.drawn.plan, servers.cluster, record_steps=False, n_replicas=servers.n_in_all
         )
-        talk(
+        progress.talk(
             f"simulating {asked.question.at}: {asked.question.asks} (the engine's rules are"
             " compiled once)"
         )
@@ -98,7 +200,7 @@ def predict_loads(
         f" {deployed.step_times.origin}; {deployed.config.n_kv_blocks} KV blocks,"
         f" {deployed.kv_origin}"
     )
-    belief = verify_belief.belief_of(
+    belief = belief_of(
         believed, deployed.step_times.basis, rests_on, model_id=deployed.model.model_id
     )
     return claims.Commitment(belief, tuple(made), tuple(promises))
@@ -120,7 +222,7 @@ def _ending(spec: types.WorkloadSpec, traffic: Traffic) -> types.WorkloadSpec:
     if traffic.n_requests is not None or traffic.duration_s is not None:
         changes |= {"n_requests": traffic.n_requests, "duration_s": traffic.duration_s}
     elif spec.classes and spec.n_requests is None and spec.duration_s is None:
-        changes["n_requests"] = N_REQUESTS
+        changes["n_requests"] = workload.N_REQUESTS
     return reading.with_changes(spec, changes, where="the plan's traffic")
 
 

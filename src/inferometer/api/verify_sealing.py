@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from inferometer import __version__
-from inferometer.api import named_fit, verify_belief, verify_loads
+from inferometer.api import named_fit, verify_loads
 from inferometer.api.server import Server, step_times_of
 from inferometer.errors import RecordError
 from inferometer.inputs import catalog, resolve
@@ -62,7 +62,7 @@ def asked_points(points: Points) -> tuple[AskedPoint, ...]:
 
 
 def predict_points(
-    believed: verify_belief.Believed, points: Sequence[AskedPoint]
+    believed: verify_loads.Believed, points: Sequence[AskedPoint]
 ) -> claims.Commitment:
     """What the fit, or the datasheet, says of the prefill and the median decode step of these points.
 
@@ -91,7 +91,7 @@ def predict_points(
         )
         said = [claims.spanned(value, ends) for value, *ends in each]
     return claims.Commitment(
-        verify_belief.belief_of(believed, levels.basis, levels.origin, model_id=model.model_id),
+        verify_loads.belief_of(believed, levels.basis, levels.origin, model_id=model.model_id),
         tuple(
             seals.Claim(at=step.at, metric=step.metric, predicted=duration)
             for step, duration in zip(steps, said, strict=True)
@@ -242,7 +242,7 @@ def _new(
     loads: tuple[verify_loads.AskedLoad, ...],
     points: tuple[AskedPoint, ...],
 ) -> seals.Seal:
-    believed = verify_belief.believed_of(plan.server)
+    believed = verify_loads.believed_of(plan.server)
     committed = (
         predict_points(believed, points)
         if plan.traffic is None
@@ -268,8 +268,7 @@ def _refuse_changed(
         "the plan": seals.plan_sha256(plan) == seal.plan_sha256,
         "the workload, or its points": asked == seal.questions,
         "the fit, the gate, or the model and its device,": (
-            verify_belief.belief_sha256(verify_belief.believed_of(plan.server))
-            == seal.belief.sha256
+            verify_loads.belief_sha256(verify_loads.believed_of(plan.server)) == seal.belief.sha256
         ),
     }
     changed = [name for name, is_same in unchanged.items() if not is_same]

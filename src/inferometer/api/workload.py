@@ -1,11 +1,16 @@
-"""What is asked of a server: which requests, of which lengths, when?"""
+"""Which requests are sent to a server, of which lengths, when, and was their rate offered?"""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
+import numpy as np
+
 from inferometer.api.question import DURATION, Option
 from inferometer.errors import SpecError
 from inferometer.inputs.workload import reading, types
+from inferometer.inputs.workload.plan import NONE, DrawnWorkload
+from inferometer.records.types import Caution
+from inferometer.units import format_duration, format_number
 
 N_REQUESTS: Final = 2000
 """Where neither the workload nor an option says when it ends: enough for a 99th percentile of
@@ -227,3 +232,35 @@ def _open(options: Workload) -> dict[str, Any]:
     if options.burstiness is not None:
         opened |= {"process": "gamma", "burstiness_ratio": options.burstiness}
     return opened
+
+
+_HELD_RATIO: Final = 0.9
+"""Below it the difference is more than the scatter of a few hundred random arrivals."""
+
+
+def held_back(workload: DrawnWorkload, offered_per_s: float | None) -> tuple[Caution, ...]:
+    """A caution where later turns of sessions held the offered rate below ``--rate``."""
+    plan, asked_per_s = workload.plan, workload.asked_rate_per_s
+    n_later = int(np.count_nonzero(plan.follows != NONE))
+    if (
+        asked_per_s is None
+        or not n_later
+        or not offered_per_s
+        or offered_per_s >= _HELD_RATIO * asked_per_s
+    ):
+        return ()
+    spread = format_duration((plan.n_requests - 1) / offered_per_s)
+    return (
+        Caution(
+            code="HELD_RATE",
+            text=(
+                f"{format_number(offered_per_s)} requests/s were offered of"
+                f" {format_number(asked_per_s)} asked for: {n_later:,} of {plan.n_requests:,}"
+                " requests are later turns, which wait for an answer and for their user, so that"
+                f" all took {spread}"
+            ),
+            remedy=(
+                "more --requests, until the run is long beside the users' pauses, or a longer --for"
+            ),
+        ),
+    )

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from inferometer.api import capacity
-from inferometer.api.capacity_page import CapacityAnswer, capacity_page
+from inferometer.api.decision_pages import CapacityAnswer, capacity_page
 from inferometer.api.grid import GridAnswer
 from inferometer.api.studies import CAPACITY
 from inferometer.cli import capacity_live

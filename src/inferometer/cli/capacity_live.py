@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import click
 
-from inferometer.api import capacity_page, decision_pages, load_running, load_sentences
+from inferometer.api import decision_pages, load_run, run_titles
 from inferometer.api.capacity import REQUIRED_SLO
 from inferometer.api.fleet import start_load_of
 from inferometer.api.load_request import Load, LoadRequest, request_of
@@ -54,9 +54,9 @@ class LiveProbe:
         self.asked.append(folder.name)
         request = self._at(load, self.probe_s * 2**effort)
         drawn = replay.draw_workload(request.load.workload)
-        load_sentences.check_prompts(request.load, drawn)
-        terminal.talk(f"{folder.name}: {load_sentences.what_will_happen(request.load, drawn)}")
-        loaded = load_running.run_load(request, drawn, folder, self.objective.percentile_fractions)
+        run_titles.check_prompts(request.load, drawn)
+        terminal.talk(f"{folder.name}: {run_titles.what_will_happen(request.load, drawn)}")
+        loaded = load_run.run_load(request, drawn, folder, self.objective.percentile_fractions)
         if loaded.is_interrupted:
             raise MeasureError(
                 "the probe was stopped", where=str(folder), try_="the same command goes on"
@@ -113,7 +113,7 @@ class LiveCapacity:
         Path,
         Option("Folder of the probes; the same one goes on.", is_common=True, metavar="DIR"),
     ]
-    page: decision_pages.Page = field(default_factory=decision_pages.Page)
+    page: decision_pages.PageFile = field(default_factory=decision_pages.PageFile)
     given: frozenset[str] = frozenset()
 
 
@@ -134,11 +134,11 @@ def command(question: LiveCapacity, *, as_json: bool) -> None:
     dies, ends it with the bracket so far. Exit 0 resolved, 11 unresolved.
     """
     said = measured(question)
-    answer.give(said, as_json=as_json, show=capacity_page.capacity_page)
+    answer.give(said, as_json=as_json, show=decision_pages.capacity_page)
     sys.exit(0 if said.is_resolved else 11)
 
 
-def measured(question: LiveCapacity) -> capacity_page.CapacityAnswer:
+def measured(question: LiveCapacity) -> decision_pages.CapacityAnswer:
     """The capacity of the server, probe by probe.
 
     Raises
@@ -177,14 +177,14 @@ def measured(question: LiveCapacity) -> capacity_page.CapacityAnswer:
     )
     with heard():
         found = capacity.find_capacity(probe, wanted)
-    said = capacity_page.CapacityAnswer(
+    said = decision_pages.CapacityAnswer(
         model_id=request.load.served_model,
         workload_name=spec.name,
         objective=objective.text,
         unit="users" if users else "requests/s",
         is_resolved=found.is_resolved,
         is_located=found.is_located,
-        levels=(capacity_page.paced("measured", found),),
+        levels=(decision_pages.paced("measured", found),),
         engine=request.load.url,
         step_times_from=f"the server at {request.load.url}; its probes are in {question.out}",
     )

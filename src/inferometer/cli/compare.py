@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from inferometer.api import compare
-from inferometer.api.compare_page import CompareAnswer, compare_page
+from inferometer.api.compare import CompareAnswer, compare_page
 from inferometer.cli import compare_ab
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks

@@ -11,7 +11,7 @@ from typing import Annotated
 import click
 
 from inferometer import suggestions
-from inferometer.api import ab_pairs, compare_page
+from inferometer.api import ab_pairs, compare
 from inferometer.api.compare import Rule, rule_of
 from inferometer.api.load_request import Load, Other, requests_of_both
 from inferometer.api.question import Option
@@ -95,7 +95,7 @@ def command(question: CompareServers, *, as_json: bool) -> None:
     with heard():
         olds, news = ab_pairs.made(asked, takes_invalid=rule.takes_invalid)
     comparison = run_comparison.compare_runs(olds, news, replace(rule, is_paired=True))
-    said = compare_page.CompareAnswer(
+    said = compare.CompareAnswer(
         old=tuple(map(str, asked.folders(0))),
         new=tuple(map(str, asked.folders(1))),
         comparison=comparison,
@@ -105,7 +105,7 @@ def command(question: CompareServers, *, as_json: bool) -> None:
             else (_promise("A", olds, objective), _promise("B", news, objective))
         ),
     )
-    answer.give(said, as_json=as_json, show=compare_page.compare_page)
+    answer.give(said, as_json=as_json, show=compare.compare_page)
     sys.exit(EXIT_UNDECIDED if comparison.answer.verdict == "undecided" else EXIT_ANSWERED)
 
 
@@ -123,9 +123,9 @@ def _check_repeats(n_pairs: int, confidence_fraction: float) -> None:
 
 def _promise(
     side: str, runs: tuple[types.Run, ...], objective: ObjectiveSpec
-) -> compare_page.SidePromise:
+) -> compare.SidePromise:
     verdicts = [slo_verdicts.judge_objective(run, objective).verdict for run in runs]
-    return compare_page.SidePromise(
+    return compare.SidePromise(
         side=side,
         objective=objective.text,
         n_met=verdicts.count("met"),

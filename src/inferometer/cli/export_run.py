@@ -6,9 +6,8 @@ from typing import Annotated, get_args
 
 import click
 
-from inferometer.api.analysis import analyse
+from inferometer.api.analysis import analyse, table_rows
 from inferometer.api.question import Option
-from inferometer.api.sweep_table import table_rows
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.errors import RecordError, SpecError

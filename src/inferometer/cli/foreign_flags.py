@@ -23,6 +23,8 @@ _SAME: Final = {
     **dict.fromkeys(("--served-model-name", "--model-name", "--model-names"), "--model"),
     **dict.fromkeys(("--result-dir", "--artifact-dir", "--output-dir", "--output-path"), "--out"),
     **dict.fromkeys(("--gpu", "--device", "--accelerator", "--device-name"), "--hardware"),
+    "--hardware": "--gpus",
+    "--gpus": "--hardware",
     **dict.fromkeys(("--num-gpus", "--n-gpus", "--gpu-count", "--num-devices"), "--total-gpus"),
     **dict.fromkeys(("--tp-size", "--tensor-parallel", "--tensor-parallel-size"), "--tp"),
     **dict.fromkeys(("--pp-size", "--pipeline-parallel", "--pipeline-parallel-size"), "--pp"),
@@ -36,9 +38,15 @@ _SAME: Final = {
         ("--mem-fraction-static", "--kv-cache-free-gpu-memory-fraction"), "--gpu-memory-utilization"
     ),
     **dict.fromkeys(("--kv-cache-type", "--kv-cache-quantization"), "--kv-cache-dtype"),
-    "--batch-size": "--batch",
+    **dict.fromkeys(("--batch-size", "--batches", "--batch-sizes"), "--batch"),
 }
-"""Flags whose values are written as ours are."""
+"""Flags whose values are written as ours are; verbs that offer several devices say ``--gpus``."""
+
+_ARGUMENTS: Final = {
+    **dict.fromkeys(("--model", "--model-id", "--model-path"), "model"),
+    **dict.fromkeys(("--url", "--base-url", "--target", "--endpoint-url"), "url"),
+}
+"""Flags of other tools for what is an argument here, without a flag before it."""
 
 _ALIKE: Final = {
     **dict.fromkeys(("--base-url", "--url", "--target", "--host"), "url"),
@@ -54,6 +62,9 @@ _ALIKE: Final = {
 """Flags whose values are written in another way, or are arguments here."""
 
 _PROMPT: Final = (
+    "--input",
+    "--input-length",
+    "--prompt-length",
     "--input-len",
     "--isl",
     "--random-input-len",
@@ -65,6 +76,9 @@ _PROMPT: Final = (
 )
 _OUTPUT: Final = (
     "--output-len",
+    "--output-length",
+    "--max-tokens",
+    "--max-new-tokens",
     "--osl",
     "--random-output-len",
     "--random-output",
@@ -83,6 +97,7 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
         A length of prompts without one of answers, or lengths beside a workload.
     """
     own = {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
+    arguments = {one.name for one in command.params if isinstance(one, click.Argument)}
     ended = list(words).index("--") if "--" in words else len(words)
     written, lengths, flag_before = list[str](), dict[str, tuple[str, str]](), ""
     for word in words[:ended]:
@@ -95,12 +110,20 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
             lengths[side] = (flag, value)
         elif side:
             flag_before = flag
+        elif flag not in own and _ARGUMENTS.get(flag) in arguments:
+            written.extend([value] if equals else [])
         else:
-            ours = flag if flag in own else _SAME.get(flag, flag)
-            written.append((ours if ours in own else flag) + equals + value)
+            written.append(_ours(flag, own) + equals + value)
     if flag_before:
         written.append(flag_before)
     return [*_in_seconds(written, words), *_workload(lengths, own, words), *words[ended:]]
+
+
+def _ours(flag: str, own: set[str]) -> str:
+    """Our flag of this meaning which the verb has; the flag itself where it has none."""
+    ours = flag if flag in own else _SAME.get(flag, flag)
+    ours = ours if ours in own else _SAME.get(ours, ours)
+    return ours if ours in own else flag
 
 
 def _is_half(flag: str, words: Sequence[str]) -> bool:

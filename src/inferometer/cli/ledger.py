@@ -9,9 +9,9 @@ import click
 from rich.console import RenderableType
 
 from inferometer import suggestions
-from inferometer.api.ledger_text import ledger_markdown, ledger_text, short_markdown
 from inferometer.api.question import Option
 from inferometer.api.verify import LEDGER
+from inferometer.api.verify_view import ledger_markdown, ledger_text, short_markdown
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.terminal import talk

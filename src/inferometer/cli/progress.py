@@ -6,7 +6,7 @@ On a terminal a bar with the time left; elsewhere a line per point. All of it on
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Final
 
 from rich.progress import (
     BarColumn,
@@ -56,6 +56,7 @@ class TerminalListener:
         self._began_s = time.monotonic()
         self._views = ExitStack()
         self._show: Callable[[Any], None] | None = None
+        self._next_line_s = 0.0
 
     def __call__(self, event: object) -> None:
         """Show this."""
@@ -73,6 +74,7 @@ class TerminalListener:
         """Take away what is drawn again and again."""
         self._views.close()
         self._show = None
+        self._next_line_s = 0.0
 
     def _view_of(self, event: object) -> Callable[[Any], None]:
         if isinstance(event, LoadProgress):
@@ -91,12 +93,20 @@ class TerminalListener:
         )
 
     def _print(self, parts: PartsDone) -> None:
+        now_s = time.monotonic()
         if parts.n_done == 0:
-            self._began_s = time.monotonic()
-        each_s = (time.monotonic() - self._began_s) / parts.n_done if parts.n_done else 0.0
+            self._began_s = now_s
+        if now_s < self._next_line_s:
+            return
+        self._next_line_s = now_s + _BETWEEN_LINES_S
+        each_s = (now_s - self._began_s) / parts.n_done if parts.n_done else 0.0
         left_s = each_s * (parts.n_parts - parts.n_done)
         left = f", about {_rough(left_s)} left" if left_s else ""
         talk(f"{parts.n_done}/{parts.n_parts} {parts.what}{left}")
+
+
+_BETWEEN_LINES_S: Final = 5.0
+"""A log gets a line in this time, not one for each of twenty parts that last 0.2 s."""
 
 
 @contextmanager

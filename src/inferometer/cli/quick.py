@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import click
 
-from inferometer.api.quick_question import Quick, checked_engine
+from inferometer.api.model_options import Quick, checked_engine
 from inferometer.cli.flags import QuestionCommand, asks
 
 

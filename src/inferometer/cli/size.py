@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from inferometer.api import size, size_page
-from inferometer.api.sizing import SizeAnswer
+from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard

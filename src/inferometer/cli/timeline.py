@@ -62,7 +62,7 @@ class Timeline:
         Path | None,
         Option("Write a trace for ui.perfetto.dev (.json.gz).", is_common=True, metavar="FILE"),
     ] = None
-    page: decision_pages.Page = field(default_factory=decision_pages.Page)
+    page: decision_pages.PageFile = field(default_factory=decision_pages.PageFile)
     given: frozenset[str] = frozenset()
 
 

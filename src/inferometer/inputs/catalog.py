@@ -4,6 +4,7 @@ The catalogue is read when it is first asked for and kept. ``catalog_data/`` hol
 ``catalog_files`` their form.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import fields
 from difflib import get_close_matches
@@ -108,23 +109,48 @@ def find_hardware(name: str) -> HardwareSpec:
     >>> find_hardware("NVIDIA H100 80GB HBM3").hardware_id, find_hardware("4090").hardware_id
     ('h100_sxm', 'rtx_4090')
     """
+    alike = _alike(name)
+    found = _meant(alike, device_words(name))
+    if found is not None:
+        return found
+    many = _MANY.fullmatch(name.strip())
+    if many is not None and _alike(many["device"]):
+        device = many["device"]
+        raise SpecError(
+            f"{name!r} is {many['n']} devices, and this is the name of one",
+            where="--hardware, --gpus",
+            allowed="one device's name",
+            try_=(
+                f"--hardware {device} --tp {many['n']}; in size: --gpus {device} --total-gpus"
+                f" {many['n']}"
+            ),
+        )
+    ids = {device.hardware_id: device.hardware_id for device in load_hardware()}
+    close = [device.hardware_id for device in alike] or _close("_".join(name.lower().split()), ids)
+    raise _unknown("hardware", name, close, list(ids))
+
+
+_MANY: Final = re.compile(r"(?P<n>\d+)\s*[xX*]\s*(?P<device>\S.+)")
+"""`8xH100`: a number of devices and what they are."""
+
+
+def _alike(name: str) -> list[HardwareSpec]:
+    """Devices whose names have all words of this one, which must name a part: `Xeon` names a family."""
     wanted = device_words(name)
-    names_a_part = any(
-        character.isdigit() for word in wanted for character in word
-    )  # `Xeon` names a family
-    alike = [device for device in load_hardware() if names_a_part and wanted <= _words_of(device)]
+    if not any(character.isdigit() for word in wanted for character in word):
+        return []
+    return [device for device in load_hardware() if wanted <= _words_of(device)]
+
+
+def _meant(alike: list[HardwareSpec], wanted: frozenset[str]) -> HardwareSpec | None:
+    """The only device alike, the only one of just these words, or the usual one of several."""
     exact = [
         device
         for device in alike
         if wanted in (device_words(device.hardware_id), device_words(device.name))
     ]
     usual = [device for device in alike if device.hardware_id in USUAL_DEVICES]
-    for found in (exact, alike, usual):
-        if len(found) == 1:
-            return found[0]
-    ids = {device.hardware_id: device.hardware_id for device in load_hardware()}
-    close = [device.hardware_id for device in alike] or _close("_".join(name.lower().split()), ids)
-    raise _unknown("hardware", name, close, list(ids))
+    return next((found[0] for found in (exact, alike, usual) if len(found) == 1), None)
 
 
 def unsourced_constants(hardware: HardwareSpec) -> tuple[str, ...]:

@@ -38,6 +38,11 @@ _THRESHOLD: Final = re.compile(
     r"(?P<metric>[A-Za-z0-9_]+(?:[ -][A-Za-z0-9_]+)*?)\s*[:"
     r" ]\s*(?P<statistic>[A-Za-z0-9.]+)\s*(?P<sign><=?|>=?|=)\s*(?P<limit>.+)"
 )
+_PERCENTILE_FIRST: Final = re.compile(r"\s*(p[\d.]+)[\s:]+([^<>=:]+?)\s*(?=[<>=])", re.IGNORECASE)
+"""`p99 ttft < 2s`, as people say it."""
+_BELOW: Final = re.compile(
+    r"\s+(?:is\s+)?(?:under|below|less than|at most|within)\s+", re.IGNORECASE
+)
 _PERCENTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 _FEW_SECONDS: Final = 10
 
@@ -115,11 +120,13 @@ def parse_objective(text: str, *, where: str = "--slo") -> ObjectiveSpec:
     -------
     >>> parse_objective("ttft p99 < 500ms, tpot:p95<50ms").text
     'ttft:p99<500ms, tpot:p95<50ms'
-    >>> parse_objective("first-token latency:p95<1s").text
-    'ttft:p95<1000ms'
+    >>> parse_objective("first-token latency:p95<1s; P99 TPOT under 50 ms").text
+    'ttft:p95<1000ms, tpot:p99<50ms'
     """
     text = _unfolded(text.strip())
-    thresholds = [_threshold(part.strip(), where) for part in text.split(",") if part.strip()]
+    thresholds = [
+        _threshold(part.strip(), where) for part in re.split("[,;]", text) if part.strip()
+    ]
     if not thresholds:
         raise SpecError(f"{text!r} promises nothing", where=where, allowed=_ALLOWED, try_=_EXAMPLE)
     seen = [(threshold.metric, threshold.percentile_fraction) for threshold in thresholds]
@@ -151,11 +158,11 @@ def _unfolded(text: str) -> str:
 
 
 def _threshold(part: str, where: str) -> Threshold:
-    match = _THRESHOLD.fullmatch(part)
+    match = _THRESHOLD.fullmatch(_PERCENTILE_FIRST.sub(r"\2:\1", _BELOW.sub("<", part)))
     if match is None:
         raise SpecError(f"{part!r} is no threshold", where=where, allowed=_ALLOWED, try_=_EXAMPLE)
     metric = _metric(match["metric"], part, where)
-    percentile = _PERCENTILE.fullmatch(match["statistic"])
+    percentile = _PERCENTILE.fullmatch(match["statistic"].lower())
     if percentile is None or not 0 < float(percentile[1]) < 100:
         raise SpecError(
             f"{match['statistic']!r} of {part!r} is no percentile",

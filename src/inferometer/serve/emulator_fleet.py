@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from inferometer.api.cluster import Servers
-from inferometer.api.gate import Gate, gate_of
+from inferometer.api.cluster import Gate, Servers, gate_of
 from inferometer.inputs.gate import OTHERS, GateSpec
 from inferometer.simulate import gate_config
 from inferometer.simulate.fleet import Fleet

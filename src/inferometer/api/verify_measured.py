@@ -1,9 +1,7 @@
-"""What was measured elsewhere, and is it an answer to what was sealed: our own runs, sweeps, and other tools' results?
+"""What was measured of a sealed plan: replayed here against a server, or measured elsewhere?
 
-A load test of ours has its workload, which must be the sealed one, request by request, and the raw
-log of what came over the wire, which must hold the requests of its table: a simulated run has none,
-whatever its manifest says. Another tool's result has neither: it must have as many requests of the
-same mean lengths, and come at the same rate.
+A load test of ours has its workload, which must be the sealed one, request by request, and the
+raw log of what was sent.
 """
 
 from collections.abc import Sequence
@@ -14,10 +12,15 @@ from typing import Final
 
 import numpy as np
 
-from inferometer.api import named_fit, verify_loads, verify_sealing
-from inferometer.errors import RecordError
-from inferometer.inputs import resolve
-from inferometer.inputs.workload import replay
+from inferometer.api import load_run, named_fit, progress, run_titles, verify_loads, verify_sealing
+from inferometer.api.load_request import LoadRequest
+from inferometer.api.verify_sealing import Sealed
+from inferometer.errors import MeasureError, RecordError
+from inferometer.inputs import objectives, resolve
+from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.workload.replay import draw_workload
+from inferometer.measure.load import messages, target
+from inferometer.measure.metrics_page import source_of
 from inferometer.records import load_decoding, raw_log, reading
 from inferometer.records.imports.detection import read_results
 from inferometer.records.layout import MANIFEST_NAME
@@ -139,7 +142,7 @@ def _asked_by(
     """Which of the loads was this, and how is that known?"""
     load = run.manifest.load
     if load is not None:
-        sha256 = seals.requests_sha256(replay.draw_workload(load.workload).plan)
+        sha256 = seals.requests_sha256(draw_workload(load.workload).plan)
         same = next((one for one in sealed.loads if one.question.sha256 == sha256), None)
         if same is None:
             raise _other(
@@ -220,3 +223,91 @@ def _dated(run: Run) -> Run:
         return run
     at_utc = datetime.fromisoformat(said).astimezone(UTC).isoformat(timespec="seconds")
     return replace(run, manifest=replace(run.manifest, created_utc=at_utc))
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL that is none, before anything is sealed.
+
+    Raises
+    ------
+    SpecError
+        It is none.
+    """
+    target.proxy_for(url, None, target.environment())
+
+
+def replay(
+    sealed: Sealed, url: str, asked: verify_loads.AskedLoad, folder: Path
+) -> checking.Measurement:
+    """Send the very requests of this load to the server, into a folder; what was begun there goes on.
+
+    Raises
+    ------
+    MeasureError
+        The server is not there, or a client process died.
+    RecordError
+        The folder holds another run.
+    KeyboardInterrupt
+        Somebody stopped it; the same command goes on.
+    """
+    request = load_request(sealed, url, asked)
+    run_titles.check_prompts(request.load, asked.drawn)
+    progress.talk(f"{asked.question.at}: {run_titles.what_will_happen(request.load, asked.drawn)}")
+    try:
+        loaded = load_run.run_load(request, asked.drawn, folder, _percentiles(sealed))
+    except MeasureError as error:
+        try_ = (
+            f"in the plan, under [client], what `inferometer load` takes as {error.try_}"
+            if error.try_
+            else None
+        )
+        raise MeasureError(
+            error.what, where=error.where, allowed=error.allowed, try_=try_
+        ) from error
+    if loaded.is_interrupted:
+        raise KeyboardInterrupt
+    return claims.load_measurement(
+        sealed.seal, asked.question.at, loaded.run, checking.REPLAYED, evidence.evidence_of(folder)
+    )
+
+
+def load_request(sealed: Sealed, url: str, asked: verify_loads.AskedLoad) -> LoadRequest:
+    """The load test of this load; a token for the server comes from the environment, as in ``inferometer load``.
+
+    Raises
+    ------
+    SpecError
+        The URL is none.
+    """
+    client, variables = sealed.plan.client, target.environment()
+    token = target.bearer_token(variables)
+    proxy, authorization = target.proxy_for(url, None, variables)
+    load = LoadPlan(
+        url=url.rstrip("/"),
+        served_model=client.served_model or Path(sealed.plan.model).name,
+        endpoint=client.endpoint,
+        workload=asked.spec,
+        for_s=asked.spec.duration_s,
+        drain_s=client.drain_s,
+        timeout_s=client.timeout_s,
+        n_processes=client.processes,
+        prompt_form=client.prompts,
+        tokenizer=client.tokenizer,
+        repeats_prompts=False,  # a prefix cache would remember the prompts of the load before
+        sends_bearer_token=token is not None,
+        proxy=proxy,
+    )
+    headers = (("Authorization", f"Bearer {token}"),) if token is not None else ()
+    secrets = target.Secrets(headers=headers, proxy_authorization=authorization)
+    return LoadRequest(
+        load=load, secrets=secrets, metrics=source_of(load, secrets), limits=messages.ClientLimits()
+    )
+
+
+def _percentiles(sealed: Sealed) -> tuple[float, ...]:
+    traffic = sealed.plan.traffic
+    return (
+        ()
+        if traffic is None or traffic.slo is None
+        else objectives.parse_objective(traffic.slo).percentile_fractions
+    )

@@ -1,12 +1,17 @@
-"""Where is work done that falls into parts?"""
+"""Where are the parts of a search computed, and for how long at most?
 
+What a search has not reached when its time ends, the answer names. The clock counts the CPU time
+of this process: on a machine that others use too, the answer is the same, only later.
+"""
+
+import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from inferometer.api.progress import PartsDone, talk
-from inferometer.api.question import Option
+from inferometer.api.question import DURATION, Option
 from inferometer.measure.executors import local, on_ray, parts, ray_cluster
 
 Kind = Literal["processes", "inline", "ray"]
@@ -69,3 +74,42 @@ def opened(where: Executor, what: str) -> Generator[parts.Executor]:
             yield local.Processes(where.jobs or local.n_cores(), on_done)
         else:
             yield local.Inline(on_done)
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """An instant on this process's clock."""
+
+    at_s: float
+
+    def __call__(self) -> float:
+        """The seconds that are left; negative when it has passed."""
+        return self.at_s - time.process_time()
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """Seconds of computing, which begin where the work begins."""
+
+    limit_s: float
+
+    def __call__(self) -> Deadline:
+        """It begins now."""
+        return Deadline(time.process_time() + self.limit_s)
+
+    def share(self, fraction: float) -> "TimeLimit":
+        """A part of it."""
+        return TimeLimit(self.limit_s * fraction)
+
+
+def time_limit_field(default: str) -> Option:
+    """The option of a search, whose default is this."""
+    return Option(
+        "Of computing: the search ends then with what is known, and names what it did not"
+        f" examine. [{default}]",
+        heading="Limits",
+        is_common=True,
+        metavar="DURATION",
+        shows_default=False,
+        parse=DURATION,
+    )

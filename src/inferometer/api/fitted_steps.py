@@ -1,4 +1,4 @@
-"""Which step-time model do tables of measured kernels carry, alone or with the requests of a published serving run?"""
+"""Which step-time model do sweeps, published tables or tables of measured kernels carry?"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,22 +9,19 @@ import numpy as np
 from inferometer import suggestions
 from inferometer.api.known_facts import ServerKnowledge
 from inferometer.api.progress import talk
-from inferometer.api.published_tables import TableChoice
-from inferometer.api.runs import RunRequest
+from inferometer.api.published import TableChoice, are_published, chosen_loads, reasons
+from inferometer.api.runs import RunRequest, load_sweeps
 from inferometer.errors import SpecError
-from inferometer.fit.loads.replay import agreements, latencies
-from inferometer.fit.loads.requests import fit_requests
+from inferometer.fit.loads import replay, requests
 from inferometer.fit.published.serving import published_subject
+from inferometer.fit.published.step_time import published_step_time
 from inferometer.fit.sweeps.kernels import model_from_kernels
+from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.inputs.types import EngineSpec, HardwareSpec
 from inferometer.perfmodel.fit_subject import FitSubject, subject_of
 from inferometer.perfmodel.steptime import StepTimeModel
-from inferometer.records.imports import llmservingsim
-from inferometer.records.imports.kernel_tables import (
-    is_kernel_folder,
-    read_kernel_tables,
-    version_of,
-)
+from inferometer.records.imports import kernel_tables, llmservingsim
+from inferometer.report.cells import estimate_cell
 
 _ALONE: Final = "steps composed of kernels that were timed alone: no step was measured"
 _FORMAT: Final = "bfloat16"
@@ -54,7 +51,7 @@ class ServedFit:
 
 def are_kernels(request: RunRequest) -> bool:
     """Are these folders of kernel tables, rather than runs?"""
-    return all(is_kernel_folder(path) for path in request.paths)
+    return all(kernel_tables.is_kernel_folder(path) for path in request.paths)
 
 
 def fit_kernels(request: RunRequest, choice: TableChoice) -> StepTimeModel:
@@ -82,7 +79,7 @@ def fit_kernels(request: RunRequest, choice: TableChoice) -> StepTimeModel:
         )
     engine = _engine(request, choice.tp or 1)
     found = model_from_kernels(
-        model, engine, read_kernel_tables(folder), hardware=hardware.hardware_id
+        model, engine, kernel_tables.read_kernel_tables(folder), hardware=hardware.hardware_id
     )
     return replace(found, subject=replace(_subject(engine, hardware, folder), reservation=_ALONE))
 
@@ -120,7 +117,7 @@ def fit_served(request: RunRequest, known: ServerKnowledge) -> ServedFit:
     serving = llmservingsim.read_llmservingsim(
         folder, None if known.workload is None else Path(known.workload)
     )
-    subject = published_subject(serving, read_kernel_tables(known.kernels), hardware)
+    subject = published_subject(serving, kernel_tables.read_kernel_tables(known.kernels), hardware)
     table = serving.run.requests
     if table is None:
         raise ValueError("the reader gives requests")
@@ -129,7 +126,7 @@ def fit_served(request: RunRequest, known: ServerKnowledge) -> ServedFit:
         f"simulating {len(table.sent_ns)} requests until the first half of them takes as long as it"
         " did: about a minute"
     )
-    fit = fit_requests(serving.run, subject.replay, subject.prior, keep=is_first)
+    fit = requests.fit_requests(serving.run, subject.replay, subject.prior, keep=is_first)
     simulated = subject.replay.simulated(table, fit.model, fit.front_end_s.value)
     held_out = tuple(
         HeldOutStatistic(
@@ -138,8 +135,8 @@ def fit_served(request: RunRequest, known: ServerKnowledge) -> ServedFit:
             measured_s=one.measured_s,
             simulated_s=one.simulated_s,
         )
-        for one in agreements(
-            latencies(table, table), latencies(table, simulated.requests), ~is_first
+        for one in replay.agreements(
+            replay.latencies(table, table), replay.latencies(table, simulated.requests), ~is_first
         )
     )
     of = _subject(fit.model.engine, hardware, None)
@@ -179,9 +176,77 @@ def _subject(engine: EngineSpec, hardware: HardwareSpec, kernels: Path | None) -
         hardware,
         device=None,
         name="vllm",
-        version=None if kernels is None else version_of(kernels),
+        version=None if kernels is None else kernel_tables.version_of(kernels),
     )
 
 
 def _example(path: Path) -> str:
     return suggestions.command("fit", path, "--model", "llama-3.1-8b", "--hardware", "h100_sxm")
+
+
+def fit_steps(request: RunRequest, choice: TableChoice) -> StepTimeModel:
+    """The model of the runs that were named, whoever measured them.
+
+    Raises
+    ------
+    SpecError
+        They are runs of requests.
+    """
+    if are_kernels(request):
+        return fit_kernels(request, choice)
+    served = next(
+        (
+            path
+            for path in request.paths
+            if path.is_dir() and llmservingsim.log_of(path) is not None
+        ),
+        None,
+    )
+    if served is not None:
+        raise SpecError(
+            "a published run of requests, whose steps were not timed",
+            where=str(served),
+            allowed="with --kernels: the tables of its device's kernels, from which its fit starts",
+            try_="--load, after " + suggestions.command("import", served, "--out", "runs/NAME"),
+        )
+    if are_published(request.paths):
+        return published_fit(request, choice)
+    return fit_step_time(
+        load_sweeps(request, otherwise="inferometer fit --load"), hardware=request.hardware
+    )
+
+
+# Which step-time model do the chosen rows of published tables carry?
+
+
+def published_fit(request: RunRequest, choice: TableChoice) -> StepTimeModel:
+    """The model of the rows that were meant, with what a request spends outside of the engine.
+
+    Raises
+    ------
+    SpecError, ModelError
+        No rows were meant, too few, or rows of several kinds.
+    """
+    chosen = chosen_loads(request, choice)
+    if chosen.left_out:
+        talk(f"rows of the tables left out: {reasons(chosen.left_out)}")
+    devices = sorted({one.hardware.name for one in chosen.loads} - {chosen.hardware.name})
+    if devices:
+        talk(
+            f"{chosen.hardware.name} has few rows or none: its datasheet, and rows of"
+            f" {', '.join(devices)}, tell of it"
+        )
+    talk(f"simulating {len(chosen.loads)} published loads, and fitting them: up to some minutes")
+    model = published_step_time(chosen.loads, chosen.hardware, n_tensor=chosen.n_tensor)
+    n_held = model.trained_on.n_configurations
+    if n_held < len(chosen.loads):
+        talk(
+            f"{len(chosen.loads) - n_held} rows left out: the engine would not have room for such"
+            " requests"
+        )
+    if model.front_end_s is not None:
+        talk(
+            f"a request spends {estimate_cell(model.front_end_s, 1e3)} ms outside of the engine;"
+            " simulations add that"
+        )
+    return model

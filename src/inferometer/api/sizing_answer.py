@@ -1,0 +1,421 @@
+"""What does a sizing answer: the pick, the best replicas of each device, and what cannot be?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from inferometer.api import best_use_view, sizing_cautions
+from inferometer.api.answer import Answer
+from inferometer.decide.candidates import Candidates, Refusal
+from inferometer.decide.capacity import TIME_LIMIT
+from inferometer.decide.costs import Costs, costs_of, mean_tokens
+from inferometer.decide.course import Course, Scaling
+from inferometer.decide.elastic import Elastic, PolicyOutcome, capacities_of
+from inferometer.decide.failure import FailureOutcome
+from inferometer.decide.sizing_types import (
+    Done,
+    PacedAnswer,
+    Searched,
+    ServedBy,
+    SizedKind,
+    SizingQuestion,
+)
+from inferometer.inputs.gate import GateSpec
+from inferometer.inputs.prices import ApiPrice, OwnedPrice
+from inferometer.inputs.types import PriceSpec
+from inferometer.records.latencies import Latency
+from inferometer.records.request_summaries import Percentile
+from inferometer.records.types import Caution
+from inferometer.simulate import deployment, engine_config, fleet
+from inferometer.stats.estimate import Estimate, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRow:
+    """One policy under the whole traffic, simulated."""
+
+    name: str
+    verdict: Verdict
+    """Of all requests."""
+    kept_fraction: float
+    """Share of the windows whose requests kept the promise, as it was seen in them."""
+    good: Estimate | None
+    """Share of the requests within every limit."""
+    weakest: str | None
+    usd: float | None
+    replica_s: float
+    """Paid for."""
+    n_replicas: tuple[int, ...]
+    """Ready in each window."""
+    is_settled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverTime:
+    """The pick under traffic that changes."""
+
+    window_s: float
+    start_up_s: float
+    target_fraction: float
+    rates_per_s: tuple[float, ...]
+    """Of each window."""
+    capacities_per_s: tuple[float, ...]
+    """What 1, 2, … replicas carry."""
+    policies: tuple[PolicyRow, ...]
+    """The cheapest first."""
+
+
+def over_time(
+    question: SizingQuestion,
+    kind: SizedKind,
+    course: Course,
+    *,
+    start_up_s: float,
+    target_fraction: float,
+) -> OverTime:
+    """Every policy of the pick under this course."""
+    capacities = capacities_of(question, kind, max(course.rates_per_s) / target_fraction)
+    scaling = Scaling(
+        capacities_per_s=capacities,
+        target_fraction=target_fraction,
+        start_up_s=start_up_s,
+        window_s=course.window_s,
+    )
+    outcomes = Elastic(question=question, kind=kind, course=course, scaling=scaling).outcomes()
+    return OverTime(
+        window_s=course.window_s,
+        start_up_s=start_up_s,
+        target_fraction=target_fraction,
+        rates_per_s=course.rates_per_s,
+        capacities_per_s=capacities,
+        policies=tuple(
+            _row(one)
+            for one in sorted(
+                outcomes, key=lambda one: one.replica_s if one.usd is None else one.usd
+            )
+        ),
+    )
+
+
+def _row(outcome: PolicyOutcome) -> PolicyRow:
+    weakest = outcome.judgement.weakest
+    return PolicyRow(
+        name=outcome.name,
+        verdict=outcome.judgement.verdict,
+        kept_fraction=outcome.kept_fraction,
+        good=outcome.judgement.good,
+        weakest=None if weakest is None else f"{weakest.threshold.text}: {weakest.why}",
+        usd=outcome.usd,
+        replica_s=outcome.replica_s,
+        n_replicas=outcome.schedule.ready,
+        is_settled=outcome.is_settled,
+    )
+
+
+_SHOWN_FRACTION: Final = 0.95
+_KNOBS: Final = (
+    *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
+    *("max_running_requests", "chunked_prefill_size", "context_length"),
+    *("max_batch_size", "max_num_tokens", "max_seq_len"),
+)
+"""Seats, budget of a step and longest context: vLLM's, SGLang's and TensorRT-LLM's names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedRow:
+    """So many replicas behind the router under the whole traffic, simulated."""
+
+    n_replicas: int
+    verdict: Verdict
+    weakest: str | None
+    """Of the promise, under this traffic."""
+    ttft: Percentile | None
+    """At the percentile of the objective, or the 95th."""
+    tpot: Percentile | None
+    e2e: Percentile | None
+    good: Estimate | None
+    """Share of the requests that were within every limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceRow:
+    """The replicas of the answer, if steps take so long."""
+
+    step_times: deployment.Pace
+    served: ServedRow
+    breaks_first: str | None
+    """What breaks the promise when there is more traffic."""
+    kept_requests_per_s: float | None
+    """The highest rate of all replicas together that was shown to keep the promise."""
+    broken_requests_per_s: float | None
+    located_requests_per_s: float | None
+    """Where the weakest link reaches its limit, by short runs."""
+    n_replicas: int | None
+    """As many as this pace would need."""
+    is_examined: bool = True
+    """False: the time limit ended the search for that number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindRow:
+    """The best replicas of one device; what its numbers hold for stands in it."""
+
+    hardware_id: str
+    hardware: str
+    layout: str
+    model_id: str
+    engine: str
+    """Whose scheduler was simulated."""
+    weights_dtype: str
+    kv_cache_dtype: str
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    parallelism: str
+    """``TP8 PP2``"""
+    knobs: tuple[tuple[str, int], ...]
+    mean_prompt_tokens: float
+    """Of the simulated requests."""
+    mean_output_tokens: float
+    in_flight_load: float
+    """Requests in one replica on average (concurrency)."""
+    tokens_per_s_per_user: Estimate | None
+    n_replicas: int
+    n_devices: int
+    verdict: Verdict
+    usd_per_hour: float | None
+    rent: PriceSpec | None
+    owned: OwnedPrice | None
+    owned_break_even_fraction: float | None
+    """From which share of its hours in use on is a bought device cheaper than a rented one?
+    None: never, or a price is not known."""
+    costs: Costs
+    instance_requests_per_s: float | None
+    """The highest rate of a replica that was shown to keep the promise, in this cluster."""
+    device_requests_per_s: float | None
+    headroom_fraction: float | None
+    without_one: ServedRow | None
+    """One replica less; None where there is one."""
+    n_replicas_if_one_fails: int
+    """So many keep the promise without any one of them."""
+    n_kv_blocks: int
+    sized_at: deployment.Pace
+    paces: tuple[PaceRow, ...]
+    step_times_from: str
+
+    @property
+    def asked(self) -> PaceRow:
+        """At the step times that it was sized for."""
+        return next(pace for pace in self.paces if pace.step_times == self.sized_at)
+
+
+def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
+    """The row of these replicas."""
+    candidate, served = kind.candidate, kind.sized_at.served
+    engine, config, offer = (
+        candidate.deployment.engine,
+        candidate.deployment.config,
+        candidate.offer,
+    )
+    tokens_in, tokens_out = mean_tokens(served)
+    kept = kind.sized_at.capacity.kept_load
+    rented = offer.price
+    break_even = (
+        None
+        if offer.owned is None or rented is None
+        else offer.owned.break_even_fraction(rented.usd_per_hour)
+    )
+    return KindRow(
+        hardware_id=kind.hardware_id,
+        hardware=kind.hardware,
+        layout=kind.layout,
+        model_id=candidate.deployment.model.model_id,
+        engine=config.engine,
+        weights_dtype=engine.quantization or engine.dtype,
+        kv_cache_dtype=engine.kv_cache_dtype or engine.dtype,
+        tensor_parallel_size=engine.tensor_parallel_size,
+        pipeline_parallel_size=engine_config.n_stages_of(config),
+        parallelism=candidate.parallelism,
+        knobs=tuple((name, getattr(config, name)) for name in _KNOBS if hasattr(config, name)),
+        mean_prompt_tokens=tokens_in,
+        mean_output_tokens=tokens_out,
+        in_flight_load=served.in_flight_load,
+        tokens_per_s_per_user=served.summary.tokens_per_s_per_user,
+        n_replicas=kind.n_replicas,
+        n_devices=kind.n_devices,
+        verdict=kind.verdict,
+        usd_per_hour=kind.usd_per_hour,
+        rent=rented,
+        owned=offer.owned,
+        owned_break_even_fraction=break_even,
+        costs=costs_of(kind, apis),
+        instance_requests_per_s=None if kept is None else kept / kind.n_replicas,
+        device_requests_per_s=None if kept is None else kept / kind.n_devices,
+        headroom_fraction=kind.headroom_fraction,
+        without_one=None if kind.without_one is None else served_row(kind.without_one),
+        n_replicas_if_one_fails=kind.n_replicas_if_one_fails,
+        n_kv_blocks=config.n_kv_blocks,
+        sized_at=kind.asked_pace,
+        paces=tuple(_pace(answer) for answer in kind.paces.values()),
+        step_times_from=candidate.deployment.step_times.origin,
+    )
+
+
+def served_row(served: ServedBy) -> ServedRow:
+    """What became of the traffic."""
+    weakest = served.judgement.weakest
+
+    def shown(latency: Latency) -> Percentile | None:
+        asked = next(
+            (
+                one.seen
+                for one in served.judgement.thresholds
+                if one.threshold.metric == latency and one.seen is not None
+            ),
+            None,
+        )
+        return asked or served.summary.latency(latency).percentile(_SHOWN_FRACTION)
+
+    return ServedRow(
+        n_replicas=served.n_replicas,
+        verdict=served.verdict,
+        weakest=None if weakest is None else f"{weakest.threshold.text}: {weakest.why}",
+        ttft=shown("ttft"),
+        tpot=shown("tpot"),
+        e2e=shown("e2e"),
+        good=served.judgement.good,
+    )
+
+
+def _pace(answer: PacedAnswer) -> PaceRow:
+    return PaceRow(
+        step_times=answer.step_times,
+        served=served_row(answer.served),
+        breaks_first=answer.capacity.weakest,
+        kept_requests_per_s=answer.capacity.kept_load,
+        broken_requests_per_s=answer.capacity.broken_load,
+        located_requests_per_s=answer.capacity.located_load,
+        n_replicas=answer.n_replicas,
+        is_examined=answer.n_replicas is not None or answer.capacity.why != TIME_LIMIT,
+    )
+
+
+_NEVER: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impossible:
+    """A device of which nothing keeps the promise, and what comes nearest."""
+
+    hardware: str
+    layout: str
+    why: str
+    """Which term forbids it."""
+    margin_ratio: float | None
+    """What was seen of that term / its limit; None where nothing was seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeAnswer(Answer):
+    """What to buy. ``verdict`` is that of the pick at likely, fast and slow step times."""
+
+    table: ClassVar[str | None] = "kinds"
+
+    model_id: str
+    workload_name: str
+    rate_per_s: float
+    objective: str
+    router: fleet.Router
+    sized_for: deployment.Pace
+    """The step times at which the promise is to be kept."""
+    n_prefill_replicas: int | None = None
+    """Replicas that compute prompts alone, besides those of the pick; None: each computes both."""
+    gate: GateSpec | None = None
+    """Before every fleet that was tried."""
+    verdict: Verdict
+    pick: KindRow | None
+    """None: nothing keeps the promise."""
+    kinds: tuple[KindRow, ...]
+    """The best of each device, the pick first."""
+    impossible: tuple[Impossible, ...]
+    """Nearest to the promise first."""
+    refused: tuple[Refusal, ...]
+    n_candidates: int
+    n_searched: int
+    n_unexamined: int
+    """Kinds of replica that the time limit left out."""
+    cautions: tuple[Caution, ...]
+    failure: FailureOutcome | None = None
+    """Of the pick, where it has several replicas."""
+    failure_why_not: str | None = None
+    """Why a failing replica of these was not examined."""
+    over_time: OverTime | None = None
+    """Of the pick, where the traffic changes; ``rate_per_s`` is then that of its busiest window."""
+    best_use: best_use_view.BestUse | None = None
+    """With --total-gpus: the layouts of these devices, instead of a pick; ``rate_per_s`` is then
+    what the best of them carries."""
+
+
+def size_answer(
+    question: SizingQuestion,
+    model_id: str,
+    candidates: Candidates,
+    found: Sequence[Done],
+    apis: tuple[ApiPrice, ...] = (),
+) -> SizeAnswer:
+    """The answer from what was found of each device."""
+    best = sorted((done.best for done in found if done.best is not None), key=_rank)
+    rows = tuple(kind_row(kind, apis) for kind in best)
+    n_unexamined = sum(not one.is_examined for done in found for one in done.searched)
+    return SizeAnswer(
+        model_id=model_id,
+        workload_name=question.spec.name,
+        rate_per_s=question.rate_per_s,
+        objective=question.objective.text,
+        router=question.fleets.router,
+        n_prefill_replicas=question.fleets.n_prefill or None,
+        sized_for=question.pace,
+        verdict=rows[0].verdict if rows else "undecided" if n_unexamined else "missed",
+        pick=rows[0] if rows else None,
+        kinds=rows,
+        impossible=tuple(
+            sorted((_impossible(done) for done in found if done.best is None), key=_distance)
+        ),
+        refused=candidates.refused,
+        n_candidates=len(candidates.possible),
+        n_searched=sum(one.n_probes > 0 for done in found for one in done.searched),
+        n_unexamined=n_unexamined,
+        cautions=(
+            *sizing_cautions.cautions_of(best),
+            *sizing_cautions.box_cautions(question, candidates),
+        ),
+    )
+
+
+def pick_of(found: Sequence[Done]) -> SizedKind | None:
+    """The answer: the cheapest of all devices; None where nothing keeps the promise."""
+    return min((done.best for done in found if done.best is not None), key=_rank, default=None)
+
+
+def _rank(kind: SizedKind) -> tuple[float, int]:
+    return _NEVER if kind.usd_per_hour is None else kind.usd_per_hour, kind.n_devices
+
+
+def _impossible(done: Done) -> Impossible:
+    """The kind of replica of this device that comes nearest, and why it does not keep the promise."""
+    nearest = min(
+        (one for one in done.searched if one.n_probes), key=_nearness, default=done.searched[0]
+    )
+    return Impossible(
+        hardware=nearest.candidate.offer.hardware.name,
+        layout=nearest.candidate.layout,
+        why=nearest.why,
+        margin_ratio=None if nearest.margin_ratio == _NEVER else nearest.margin_ratio,
+    )
+
+
+def _nearness(searched: Searched) -> float:
+    return _NEVER if searched.margin_ratio is None else searched.margin_ratio
+
+
+def _distance(impossible: Impossible) -> float:
+    return _NEVER if impossible.margin_ratio is None else impossible.margin_ratio
