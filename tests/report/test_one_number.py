@@ -16,6 +16,7 @@ from inferometer.records.reading import read_run
 from inferometer.report.cells import LEAST_FOR_P95, held_out_text
 from inferometer.report.charts.predicted import predicted_chart
 from inferometer.report.charts.tails import tails_chart
+from inferometer.report.page import Number
 from inferometer.report.request_words import LATENCY_NAMES, percentile_text
 from inferometer.report.tables import held_out_table
 from inferometer.report.views import HeldOutRow
@@ -93,3 +94,8 @@ def test_percentiles_of_latencies(n_requests, recorded_requests):
         assert (
             f"{LATENCY_NAMES[name]} exceeds {row[2]} in half and {row[4]} in 5 %" in chart.finding
         )
+
+
+def test_an_end_of_minutes_is_not_written_in_ms():
+    number = Number(name="TTFT p95", value=1591.0, unit="ms", low=322.0, high=1.44e6)
+    assert number.interval == "[322, 24 min]"

@@ -16,7 +16,7 @@ from inferometer.report.charts.plot import Chart
 from inferometer.report.tables import TextTable
 from inferometer.report.views import FactGroup, Statement
 from inferometer.stats.estimate import Estimate
-from inferometer.units import format_number
+from inferometer.units import format_duration, format_number
 
 Tone: TypeAlias = Literal["good", "bad", "open", "plain"]
 Label: TypeAlias = Literal[
@@ -61,6 +61,10 @@ class Chip:
         return ICONS[self.tone]
 
 
+_SECONDS_PER_UNIT: Final = {"µs": 1e-6, "ms": 1e-3, "s": 1.0}
+_MANY_DIGITS: Final = 1e5
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
     """A number that people quote, with its interval and its limit, all in ``unit``."""
@@ -87,8 +91,18 @@ class Number:
         """``[470, 720]``; '' without one."""
         if self.low is None or self.high is None:
             return ""
-        high = "…" if math.isinf(self.high) else format_number(self.high)
-        return f"[{format_number(self.low)}, {high}]"
+        return f"[{self._end(self.low)}, {self._end(self.high)}]"
+
+    def _end(self, value: float) -> str:
+        """An end of the interval; minutes beside a value in ms are said as minutes."""
+        if math.isinf(value):
+            return "…"
+        is_far = value >= _MANY_DIGITS and self.unit in _SECONDS_PER_UNIT
+        return (
+            format_duration(value * _SECONDS_PER_UNIT[self.unit])
+            if is_far
+            else format_number(value)
+        )
 
     @property
     def places(self) -> dict[str, float] | None:
