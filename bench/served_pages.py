@@ -11,8 +11,7 @@ import numpy as np
 from inferometer.inputs.workload.plan import NONE, request_plan
 from inferometer.records.server_series import sample_table
 from inferometer.records.types import ABSENT
-from inferometer.serve.emulator_accounts import Accounts
-from inferometer.serve.emulator_metrics import Now, metrics_of
+from inferometer.serve.emulator_metrics import Accounts, Now, metrics_of
 from inferometer.simulate import run
 from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.outcome import Status

@@ -6,7 +6,6 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "inferometer"
 DOORS = {
     "inputs/foreign_bytes.py",
-    "inputs/foreign_shapes.py",
     "inputs/foreign_parquet.py",
     "inputs/foreign_yaml.py",
 }

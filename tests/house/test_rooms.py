@@ -40,7 +40,7 @@ LONELY = {
     "inferometer.measure.load.tally",
     "inferometer.report.charts.bounds",
     "inferometer.report.export",
-    "inferometer.serve.emulator_fleet",
+    "inferometer.serve.emulator_plan",
 }
 """Short modules with one importer that still stand alone. The set only shrinks."""
 

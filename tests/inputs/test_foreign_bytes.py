@@ -116,7 +116,7 @@ def test_broken_json(text):
 
 
 def test_too_many_values(monkeypatch):
-    monkeypatch.setattr("inferometer.inputs.foreign_shapes.MOST_VALUES", 100)
+    monkeypatch.setattr("inferometer.inputs.foreign_bytes.MOST_VALUES", 100)
     refused(lambda: DOOR.json(b"[" + b"0," * 100 + b"0]", object, where="here"), "about 102 values")
 
 

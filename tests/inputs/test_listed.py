@@ -3,7 +3,7 @@
 import pytest
 
 from inferometer.errors import SpecError
-from inferometer.inputs.listed import is_listed, listed
+from inferometer.inputs.sweep_plan import is_listed, listed
 
 
 @pytest.mark.parametrize(

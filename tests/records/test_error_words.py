@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 from tests.records.load_frames import request_frame
 
-from inferometer.records.load_decoding import error_words, most_said
+from inferometer.records.load_decoding import most_frequent, words_of_error
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,14 @@ from inferometer.records.load_decoding import error_words, most_said
 )
 def test_words_of_a_body(body, words):
     assert (
-        error_words(request_frame([body], error="http_error", http_status=404), "http_error")
+        words_of_error(request_frame([body], error="http_error", http_status=404), "http_error")
         == words
     )
 
 
 def test_the_clients_own_note_comes_first():
     assert (
-        error_words(request_frame([b"{}"], error="redirected", detail="/elsewhere"), "redirected")
+        words_of_error(request_frame([b"{}"], error="redirected", detail="/elsewhere"), "redirected")
         == "/elsewhere"
     )
 
@@ -47,21 +47,21 @@ def test_an_error_inside_a_stream_is_told_apart_from_what_came_before():
         b'data: {"error":{"message":"out of memory"}}\n\n',
         b"data: [DONE]\n\n",
     ]
-    assert error_words(request_frame(stream), "error_event") == "out of memory"
+    assert words_of_error(request_frame(stream), "error_event") == "out of memory"
 
 
 def test_an_answer_that_was_meant_well_is_no_word_of_the_server():
-    assert error_words(request_frame([b"data: {not json\n\n"]), "bad_event") == ""
+    assert words_of_error(request_frame([b"data: {not json\n\n"]), "bad_event") == ""
 
 
 @given(body=st.binary(max_size=300))
 def test_no_bytes_break_it(body):
-    words = error_words(request_frame([body], error="http_error", http_status=500), "http_error")
+    words = words_of_error(request_frame([body], error="http_error", http_status=500), "http_error")
     assert words.isprintable() or not any(ord(letter) < 32 for letter in words)
 
 
 def test_the_most_frequent_words_stand_for_their_code():
-    said = most_said(
+    said = most_frequent(
         [("a", "rare"), ("a", "often"), ("a", "often"), ("b", ""), ("b", "once"), ("", "")]
     )
     assert said == {"a": "often", "b": "once"}

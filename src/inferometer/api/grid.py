@@ -16,7 +16,7 @@ from inferometer.api.answer import Answer
 from inferometer.api.compute import Executor, opened
 from inferometer.api.question import Field, fields_of, question_of, value_of
 from inferometer.errors import InferometerError, SpecError
-from inferometer.inputs.listed import is_listed, listed
+from inferometer.inputs.sweep_plan import is_listed, listed
 from inferometer.records.curves import CurveFinding
 from inferometer.stats.estimate import Estimate
 

@@ -16,7 +16,7 @@ from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
-from inferometer.serve import emulator_fleet, emulator_process, fault_specs
+from inferometer.serve import emulator_plan, emulator_process, fault_specs
 from inferometer.serve.emulator_plan import DEFAULT_MEAN_TOKENS, LOOPBACK, EmulatorPlan
 from inferometer.serve.emulator_server import ServedCounts
 from inferometer.simulate.deployment import Deployment
@@ -213,7 +213,7 @@ def plan_of(question: Emulate, servers: Servers) -> EmulatorPlan:
     SpecError
         A value cannot be.
     """
-    served = emulator_fleet.served_fleet(servers, question.fleet.gate, question.seed)
+    served = emulator_plan.served_fleet(servers, question.fleet.gate, question.seed)
     return EmulatorPlan(
         model_name=question.served_model_name or servers.deployment.model.model_id,
         fleet=served.fleet,

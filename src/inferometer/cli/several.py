@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from inferometer.inputs.listed import is_listed
+from inferometer.inputs.sweep_plan import is_listed
 
 
 class Several(click.ParamType[Any]):

@@ -15,8 +15,7 @@ import msgspec
 import msgspec.inspect as shapes
 
 from inferometer.errors import SpecError
-from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.foreign_shapes import check_values
+from inferometer.inputs.foreign_bytes import Door, check_values
 
 Table = TypeVar("Table", bound=msgspec.Struct)
 

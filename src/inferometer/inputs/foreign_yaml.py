@@ -8,8 +8,7 @@ from typing import Final, cast
 import yaml
 
 from inferometer.errors import SpecError
-from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.foreign_shapes import MOST_DEPTH, check_length, too_deep
+from inferometer.inputs.foreign_bytes import MOST_DEPTH, Door, check_length, too_deep
 
 MOST_YAML_CHARACTERS: Final = 2**18
 

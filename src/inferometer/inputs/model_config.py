@@ -19,8 +19,7 @@ from inferometer.inputs.config_families import (
     Family,
     Flag,
 )
-from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.foreign_shapes import shortened
+from inferometer.inputs.foreign_bytes import Door, shortened
 from inferometer.inputs.types import (
     AttentionSpec,
     CompressedSpec,

@@ -16,8 +16,7 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import RecordError
-from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.foreign_shapes import shortened
+from inferometer.inputs.foreign_bytes import Door, shortened
 from inferometer.records import durability, raw_log
 from inferometer.records.columns import I64
 from inferometer.records.types import ClockReading, HostClock

@@ -1,14 +1,16 @@
-"""What does an emulated server do: which fleet, which model's name, which faults?"""
+"""What does an emulated server do: which fleet, classes, tenants, model's name and faults?"""
 
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+from inferometer.api.cluster import Gate, Servers, gate_of
 from inferometer.errors import SpecError
-from inferometer.inputs.gate import OTHERS
+from inferometer.inputs.gate import OTHERS, GateSpec
 from inferometer.perfmodel.steptime_arrays import slowed
 from inferometer.serve.fault_specs import FaultRule
+from inferometer.simulate import gate_config
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.fleet import Fleet
 from inferometer.simulate.live_front import Kind
@@ -96,3 +98,50 @@ class EmulatorPlan:
 def _place(name: str | None, names: tuple[str, ...]) -> int:
     """Whom no rule names is one of the others: the last."""
     return names.index(name) if name in names else len(names) - 1
+
+
+class Known(NamedTuple):
+    """Classes and tenants that the gate's file and ``--class-replicas`` name, all others last."""
+
+    class_names: tuple[str, ...]
+    class_slos: tuple[str | None, ...]
+    tenant_names: tuple[str, ...]
+
+
+class ServedFleet(NamedTuple):
+    """What is simulated on the wall clock, and whom its gate and router know."""
+
+    fleet: Fleet
+    known: Known
+
+
+def served_fleet(servers: Servers, gate: Gate, seed: int) -> ServedFleet:
+    """These servers behind their gate; requests of classes without replicas may go to all.
+
+    Raises
+    ------
+    SpecError
+        The gate's file cannot be read, or has rules by deadlines and no class with one.
+    """
+    spec = gate_of(gate)
+    known = _known(servers, spec)
+    named, anywhere = dict(servers.rules.class_replicas), tuple(range(servers.n_replicas))
+    by_class = tuple(named.get(one, anywhere) for one in known.class_names) if named else ()
+    servers = servers._replace(seed=seed, class_replicas=by_class)
+    if spec is None:
+        return ServedFleet(servers.fleet(), known)
+    pace = gate_config.first_token_pace(servers.deployment.step_times.likely)
+    rules = gate_config.gate_rules(spec, known, pace, where="--gate")
+    return ServedFleet(servers.fleet(rules), known)
+
+
+def _known(servers: Servers, gate: GateSpec | None) -> Known:
+    by_rules = [name for name, _ in servers.rules.class_replicas]
+    by_gate = [] if gate is None else [one.name for one in gate.classes]
+    tenants = [] if gate is None else [one.name for one in gate.tenants]
+    classes = tuple(dict.fromkeys(one for one in [*by_gate, *by_rules] if one != OTHERS))
+    return Known(
+        class_names=(*classes, OTHERS),
+        class_slos=(None,) * (len(classes) + 1),
+        tenant_names=(*(one for one in tenants if one != OTHERS), OTHERS),
+    )

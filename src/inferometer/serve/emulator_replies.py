@@ -1,8 +1,11 @@
-"""What does vLLM reply: the events of a stream, a whole reply, and the counts of tokens?
+"""What does vLLM reply: the events of a stream, a whole reply, log-probabilities, counts of tokens?
 
-Mirrors the field order of vLLM 0.32.0 (``entrypoints/openai``), so that a client cannot tell.
+Mirrors the field order of vLLM 0.32.0 (``entrypoints/openai``), so that a client cannot tell. Each
+word of the vocabulary is equally likely, because words are drawn so; log-probabilities have the
+shapes of OpenAI's completions and chats.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -156,3 +159,56 @@ def _counts(usage: Usage | None) -> bytes:
     return (
         b"" if usage is None else b',"usage":' + msgspec.json.encode(usage.said(has_details=False))
     )
+
+
+class Likelihoods(NamedTuple):
+    """Tells the logarithms of probabilities, with so many of the likeliest words beside each."""
+
+    n_top: int
+    vocabulary: tuple[str, ...]
+
+    def of_completion(
+        self, tokens: Sequence[str], *, n_chars_before: int, is_from_start: bool
+    ) -> dict[str, Any]:
+        """Of tokens that begin behind so many characters.
+
+        ``is_from_start``: nothing tells how likely the first one was.
+        """
+        offsets = [n_chars_before]
+        for token in tokens[:-1]:
+            offsets.append(offsets[-1] + len(token))
+        likely: list[float | None] = [self._each] * len(tokens)
+        top: list[dict[str, float] | None] = [self._top(token) for token in tokens]
+        if is_from_start and tokens:
+            likely[0] = top[0] = None
+        return {
+            "text_offset": offsets[: len(tokens)],
+            "token_logprobs": likely,
+            "tokens": list(tokens),
+            "top_logprobs": top,
+        }
+
+    def of_chat(self, tokens: Sequence[str]) -> dict[str, Any]:
+        """Of tokens of an answer."""
+        return {
+            "content": [
+                _told(token, self._each)
+                | {"top_logprobs": [_told(*one) for one in self._top(token).items()]}
+                for token in tokens
+            ]
+        }
+
+    @property
+    def _each(self) -> float:
+        return -math.log(len(self.vocabulary))
+
+    def _top(self, token: str) -> dict[str, float]:
+        """The token itself and words as likely as it."""
+        others = (" " + word for word in self.vocabulary if " " + word != token)
+        return {
+            word: self._each for _, word in zip(range(self.n_top), (token, *others), strict=False)
+        }
+
+
+def _told(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode())}

@@ -12,11 +12,9 @@ from typing import Final, NamedTuple
 from inferometer.measure.load.timer import Agenda
 from inferometer.serve import (
     emission_log,
-    emulator_accounts,
-    emulator_desk,
     emulator_exchange,
     emulator_metrics,
-    emulator_refusals,
+    emulator_pages,
     emulator_requests,
     fault_specs,
 )
@@ -50,11 +48,11 @@ class EmulatorServer:
     def __init__(self, plan: EmulatorPlan, log: emission_log.EmissionWriter) -> None:
         self._plan = plan
         self._log = log
-        self._desk = emulator_desk.Desk(plan)
+        self._desk = emulator_exchange.Desk(plan)
         self._pages = Pages(self._desk.limits, self._desk.tokenizer, plan.config.engine)
         self._engine = live.LiveFleet(plan.wall_fleet, self)
         self._metrics = emulator_metrics.metrics_of(plan.model_name, plan.config)
-        self._accounts = emulator_accounts.Accounts(self._metrics)
+        self._accounts = emulator_metrics.Accounts(self._metrics)
         self._exchanges: dict[int, emulator_exchange.Exchange] = {}
         """By number."""
         self._seats: dict[int, tuple[emulator_exchange.Exchange, emulator_exchange.Choice]] = {}
@@ -156,7 +154,7 @@ class EmulatorServer:
         number = self._n_requests
         self._n_requests += 1
         faults = fault_specs.draw_faults(self._plan.faults, self._plan.seed, number)
-        if faults.strike is not None and emulator_refusals.refuse_by_fault(
+        if faults.strike is not None and emulator_pages.refuse_by_fault(
             faults.strike, line, request
         ):
             self._log.ended(_refused(number, request, faults))

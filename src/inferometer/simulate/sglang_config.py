@@ -6,7 +6,7 @@ from typing import ClassVar, Final, Literal, TypeAlias, get_args
 import numpy as np
 
 from inferometer.errors import SpecError
-from inferometer.inputs.workload.substreams import uniforms
+from inferometer.inputs.workload.arrivals import uniforms
 
 SchedulePolicy: TypeAlias = Literal["fcfs", "lpm", "dfs-weight", "lof", "random"]
 QUEUE_ORDERS: Final[tuple[SchedulePolicy, ...]] = get_args(SchedulePolicy)

@@ -6,6 +6,7 @@ from hypothesis import given, strategies as st
 from scipy import stats
 
 from inferometer.errors import SpecError
+from inferometer.inputs.workload.arrivals import uniforms
 from inferometer.inputs.workload.distributions import (
     Constant,
     Exponential,
@@ -21,7 +22,6 @@ from inferometer.inputs.workload.distributions import (
     quantile,
     sampled,
 )
-from inferometer.inputs.workload.substreams import uniforms
 
 LEVEL = 1e-3
 U = uniforms(5, "test", 20_000)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 from scipy import stats
 
-from inferometer.inputs.workload.exact_math import exp, log, normal_fraction, normal_quantile
-from inferometer.inputs.workload.substreams import uniforms
+from inferometer.inputs.workload.arrivals import uniforms
+from inferometer.inputs.workload.distributions import exp, log, normal_fraction, normal_quantile
 
 EPSILON = np.finfo(float).eps
 

@@ -3,17 +3,28 @@
 One mechanism for every open process: gaps of mean 1 are drawn, and their running sum is the
 integral of the rate. Another rate stretches the same pattern; a ramp, bursts or a day's profile
 bend it.
+
+Each part of a workload (gaps, classes, prompt lengths, ...) has a stream of random numbers of its own: what one part draws moves
+no other part, and the first n numbers of a stream are the same however many are drawn. Only raw
+64-bit words of Philox are used, whose values numpy promises not to change.
 """
 
+import hashlib
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.errors import SpecError
-from inferometer.inputs.workload.distributions import sampled, seconds_to_ns
-from inferometer.inputs.workload.exact_math import Floats, exp, log, normal_quantile
+from inferometer.inputs.workload.distributions import (
+    Floats,
+    exp,
+    log,
+    normal_quantile,
+    sampled,
+    seconds_to_ns,
+)
 from inferometer.inputs.workload.plan import I64
-from inferometer.inputs.workload.substreams import uniforms
 from inferometer.inputs.workload.types import (
     Arrivals,
     AtOnce,
@@ -27,10 +38,27 @@ from inferometer.inputs.workload.types import (
 )
 from inferometer.units import MOST_S, NS_PER_S
 
+_FRACTION_BITS: Final = 52
+"""One fewer than a double has: the middle of the last cell must not round to 1."""
 _MAX_S: Final = MOST_S
 _SHORTEST_PIECE_S: Final = 1e-9
 """Of a rate's profile: the clock's own resolution."""
 DEFAULT_ARRIVALS: Final = OpenArrivals()
+
+
+def uniforms(seed: int, name: str, n_numbers: int) -> NDArray[np.float64]:
+    """The first numbers of the stream of this name, uniform in the open interval (0, 1).
+
+    Example
+    -------
+    >>> bool((uniforms(0, "prompt", 5)[:3] == uniforms(0, "prompt", 3)).all())
+    True
+    """
+    words = np.frombuffer(hashlib.sha256(name.encode()).digest(), dtype="<u4")
+    philox = np.random.Philox(np.random.SeedSequence(seed, spawn_key=tuple(words.tolist())))
+    raw = np.asarray(philox.random_raw(n_numbers), dtype=np.uint64)
+    cells = (raw >> np.uint64(64 - _FRACTION_BITS)).astype(np.float64)
+    return cells * 2.0**-_FRACTION_BITS + 2.0 ** -(_FRACTION_BITS + 1)
 
 
 class RateProfile(NamedTuple):

@@ -17,18 +17,20 @@ from inferometer.inputs.workload.arrivals import (
     close_loop,
     profile_integral_s,
     session_arrivals,
+    uniforms,
 )
 from inferometer.inputs.workload.distributions import (
     Distribution,
+    Floats,
     Zipf,
     mean_of,
+    normal_fraction,
+    normal_quantile,
     quantile,
     sampled,
     seconds_to_ns,
 )
-from inferometer.inputs.workload.exact_math import Floats, normal_fraction, normal_quantile
 from inferometer.inputs.workload.plan import I64, NONE, DrawnWorkload, RequestPlan, request_plan
-from inferometer.inputs.workload.substreams import uniforms
 from inferometer.inputs.workload.types import (
     Cap,
     ClosedArrivals,

@@ -9,8 +9,9 @@ import numpy as np
 from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.workload import arrivals, distributions, reading, servegen
+from inferometer.inputs.workload.arrivals import uniforms
+from inferometer.inputs.workload.distributions import Floats
 from inferometer.inputs.workload.drawing import RecordedArrivals, draw_classes
-from inferometer.inputs.workload.exact_math import Floats
 from inferometer.inputs.workload.plan import (
     I64,
     MOST_NS,
@@ -19,7 +20,6 @@ from inferometer.inputs.workload.plan import (
     RequestPlan,
     check_plan,
 )
-from inferometer.inputs.workload.substreams import uniforms
 from inferometer.inputs.workload.traces import read_trace
 from inferometer.inputs.workload.types import (
     Arrivals,

@@ -14,10 +14,9 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import SpecError
-from inferometer.inputs.workload import arrivals, substreams, trace_formats
-from inferometer.inputs.workload.distributions import Table, quantile
+from inferometer.inputs.workload import arrivals, trace_formats
+from inferometer.inputs.workload.distributions import Floats, Table, exp, log, quantile
 from inferometer.inputs.workload.drawing import MAX_REQUESTS
-from inferometer.inputs.workload.exact_math import Floats, exp, log
 from inferometer.inputs.workload.plan import I64, DrawnWorkload, WorkloadCaution, request_plan
 from inferometer.inputs.workload.types import ServeGenSource, WorkloadSpec
 from inferometer.units import NS_PER_S
@@ -269,12 +268,12 @@ def _instants_s(one: RateWindow, seed: int, rate_ratio: float) -> Floats:
     """When a client asks in a window: gaps of its pattern, stretched to fill it."""
     name = f"servegen/{one.client}/{one.window_start_s:g}"
     n_requests = int(
-        one.rate_req_s * rate_ratio * WINDOW_S + substreams.uniforms(seed, f"{name}/count", 1)[0]
+        one.rate_req_s * rate_ratio * WINDOW_S + arrivals.uniforms(seed, f"{name}/count", 1)[0]
     )
     if one.pattern == "Gamma":
         gaps = arrivals.gamma_draws(one.pattern_param1, seed, name, n_requests + 1)
     else:
-        gaps = exp(log(-log(substreams.uniforms(seed, name, n_requests + 1))) / one.pattern_param1)
+        gaps = exp(log(-log(arrivals.uniforms(seed, name, n_requests + 1))) / one.pattern_param1)
     reached = np.cumsum(gaps)
     instants_s: Floats = one.window_start_s + reached[:-1] * (WINDOW_S / reached[-1])
     return instants_s
@@ -289,7 +288,7 @@ def _drawn_lengths(seed: int, at_s: Floats, client: I64, lengths: _Lengths) -> t
             np.searchsorted([start for start, _, _ in windows], at_s[mine], side="right") - 1, 0
         )
         for column, drawn in enumerate((prompt, output), start=1):
-            u = substreams.uniforms(seed, f"servegen/{name}/length {column}", len(mine))
+            u = arrivals.uniforms(seed, f"servegen/{name}/length {column}", len(mine))
             for index in np.unique(which).tolist():
                 here = which == index
                 table = windows[index][column]

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from inferometer.errors import SpecError
-from inferometer.inputs.workload import trace_formats, trace_texts
+from inferometer.inputs.workload import trace_formats
 from inferometer.inputs.workload.own_trace import read_own_trace
 from inferometer.inputs.workload.plan import I64, NONE, DrawnWorkload, WorkloadCaution, request_plan
 from inferometer.inputs.workload.trace_formats import Spoken, TraceRow, detect_format
@@ -149,13 +149,13 @@ def _rows(
         "azure": lambda: trace_formats.azure_rows(path),
         "mooncake": lambda: trace_formats.mooncake_rows(path, source.hash_block_tokens),
         "llmservingsim": lambda: trace_formats.llmservingsim_rows(path),
-        "sharegpt": lambda: trace_texts.sharegpt_rows(
+        "sharegpt": lambda: trace_formats.sharegpt_rows(
             path, only_first_turn=source.turns == "first", with_texts=with_texts
         ),
-        "openai-batch": lambda: trace_texts.openai_batch_rows(
+        "openai-batch": lambda: trace_formats.openai_batch_rows(
             path, output_tokens=source.output_tokens, with_texts=with_texts
         ),
-        "prompts": lambda: trace_texts.prompt_rows(
+        "prompts": lambda: trace_formats.prompt_rows(
             path, output_tokens=source.output_tokens, with_texts=with_texts
         ),
     }
@@ -232,7 +232,7 @@ def _estimates(rows: Sequence[TraceRow]) -> Iterator[WorkloadCaution]:
             code="token_counts_estimated",
             text=(
                 f"{max(n_prompts, n_outputs - n_capped)} of {len(rows)} requests have text only: "
-                f"a token is taken for {trace_texts.CHARACTERS_PER_TOKEN} characters"
+                f"a token is taken for {trace_formats.CHARACTERS_PER_TOKEN} characters"
             ),
             remedy="a trace with token counts, or the model's tokenizer",
         )

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from inferometer.errors import SpecError
 from inferometer.inputs.load_plan import LoadPlan
 from inferometer.inputs.workload.plan import NONE, RequestPlan
-from inferometer.inputs.workload.trace_formats import Spoken
-from inferometer.inputs.workload.trace_texts import text_of_parts
+from inferometer.inputs.workload.trace_formats import Spoken, text_of_parts
 from inferometer.inputs.workload.traces import read_texts
 from inferometer.inputs.workload.types import TraceSource
 from inferometer.measure.load.local_tokenizer import encoder_of

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inferometer.inputs.workload.substreams import uniforms
+from inferometer.inputs.workload.arrivals import uniforms
 from inferometer.records.columns import I32, I64, Bools
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.demand import Demand
