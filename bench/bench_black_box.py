@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from results_log import log_row
 
+from inferometer.decide.candidates import Alike
 from inferometer.decide.capacity import CapacityQuestion, find_capacity
-from inferometer.decide.fleets import Alike
 from inferometer.decide.probing import FleetProbe
 from inferometer.decide.traffic import Traffic, at_load
 from inferometer.errors import InferometerError

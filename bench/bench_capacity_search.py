@@ -11,8 +11,8 @@ import time
 
 from results_log import log_row
 
+from inferometer.decide.candidates import Alike
 from inferometer.decide.capacity import CapacityQuestion, find_capacity
-from inferometer.decide.fleets import Alike
 from inferometer.decide.probing import FleetProbe
 from inferometer.decide.traffic import Traffic
 from inferometer.inputs import catalog

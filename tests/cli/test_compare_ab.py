@@ -26,7 +26,7 @@ from inferometer.inputs.load_plan import LoadPlan
 from inferometer.inputs.workload.reading import resolve_workload
 from inferometer.measure.load.messages import ClientLimits
 from inferometer.measure.load.target import Secrets
-from inferometer.measure.metrics_page import source_of
+from inferometer.measure.scrape import source_of
 from inferometer.records.reading import read_run
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start

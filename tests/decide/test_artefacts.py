@@ -17,15 +17,7 @@ import pytest
 import yaml
 from fleets import fleet, operating_point
 
-from inferometer.decide.artefacts import (
-    alerts,
-    dashboard,
-    kubernetes,
-    promql,
-    router,
-    vllm_command,
-    words,
-)
+from inferometer.decide.artefacts import alerts, dashboard, kubernetes, router, vllm_command, words
 from inferometer.decide.artefacts.folder import files_of, plan_text, read_plan
 from inferometer.decide.artefacts.packaging import Wishes, packaging_of
 from inferometer.decide.artefacts.planning import fleet_of
@@ -435,7 +427,7 @@ def test_no_image_no_kubernetes():
 def test_limits_lie_between_their_edges(metric):
     for limit_s in (0.0005, 0.06, 0.5, 3.0, 1e6):
         (threshold,) = parse_objective(f"{metric}:p95<{limit_s * 1e3:.6f}ms").thresholds
-        below_s, above_s = promql.edges_of(threshold)
+        below_s, above_s = alerts.edges_of(threshold)
         assert below_s is None or below_s <= limit_s
         assert above_s is None or above_s >= limit_s
         assert not any((below_s or 0.0) < edge_s < limit_s for edge_s in VLLM_EDGES_S[metric])
@@ -453,10 +445,10 @@ def test_a_promise_between_edges_can_be_in_doubt_and_one_at_an_edge_cannot():
 
 
 def test_windows_hold_enough_requests():
-    assert promql.window_min(fleet()) == 5
+    assert alerts.window_min(fleet()) == 5
     slow = fleet(rate_per_s=0.2, slo="ttft:p99<1s")
-    assert promql.window_min(slow) == 60  # 1000 requests take longer; an hour is the most
-    assert promql.window_min(fleet(rate_per_s=0.5)) == 7  # 200 requests
+    assert alerts.window_min(slow) == 60  # 1000 requests take longer; an hour is the most
+    assert alerts.window_min(fleet(rate_per_s=0.5)) == 7  # 200 requests
 
 
 def test_only_metrics_that_vllm_has_are_read():
@@ -493,7 +485,7 @@ def test_panels_stand_beside_one_another_and_read_what_is_recorded():
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in drawn]
     assert len(set(places)) == len(places) == len({panel["id"] for panel in drawn})
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in drawn)
-    recorded = {one.name for one in promql.recorded(fleet(), packaging)}
+    recorded = {one.name for one in alerts.recorded(fleet(), packaging)}
     used = {
         name
         for panel in drawn
@@ -547,7 +539,7 @@ def test_a_fit_whose_file_is_not_known_is_not_verified():
 
 def test_names_with_quotes_do_not_break_queries():
     packaging = packaging_of(fleet(), Wishes(served_name='a"b'))
-    assert 'model_name="a\\"b"' in promql.recorded(fleet(), packaging)[0].expression
+    assert 'model_name="a\\"b"' in alerts.recorded(fleet(), packaging)[0].expression
 
 
 def test_the_readme_names_every_file_and_the_assumptions():

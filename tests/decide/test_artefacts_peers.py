@@ -22,7 +22,7 @@ import yaml
 from fleets import fleet, operating_point
 from peers import free_port, haproxy, program, prometheus, promtool
 
-from inferometer.decide.artefacts import dashboard, folder, kubernetes, promql, router, vllm_command
+from inferometer.decide.artefacts import alerts, dashboard, folder, kubernetes, router, vllm_command
 from inferometer.decide.artefacts.folder import files_of
 from inferometer.decide.artefacts.packaging import Wishes, packaging_of
 from inferometer.serve.emulator_plan import EmulatorPlan
@@ -354,8 +354,8 @@ def check_queries(server, made, packaging):
             assert all(math.isfinite(value) for _, value in found), (
                 f"{panel.title}: {found} for {query.expression}"
             )
-    for one in promql.recorded(made, packaging):
-        assert server.values(f"{one.name}{{{promql.selector(packaging, **dict(one.labels))}}}"), (
+    for one in alerts.recorded(made, packaging):
+        assert server.values(f"{one.name}{{{alerts.selector(packaging, **dict(one.labels))}}}"), (
             one.name
         )
     (rule,) = folder.adapter_config(packaging)["externalRules"]
@@ -382,15 +382,15 @@ def test_every_query_finds_its_data_on_emulated_replicas(tmp_path):
         with prometheus(tmp_path) as server, traffic(addresses * 3):
             time.sleep(25)
             check_queries(server, made, packaging)
-            of = f"{{{promql.selector(packaging)}}}"
-            assert server.values(f"{promql.REPLICAS}{of}")[0][1] == 2
-            assert 0 < server.values(f"{promql.IN_FLIGHT}{of}")[0][1] <= 6
-            assert server.values(f"{promql.OUTPUT_TOKENS}{of}")[0][1] == pytest.approx(20)
-            assert server.values(f"{promql.PROMPT_TOKENS}{of}")[0][1] == pytest.approx(6)
-            tpot_s = server.values(f"{promql.mean_name('tpot')}{of}")[0][1]
+            of = f"{{{alerts.selector(packaging)}}}"
+            assert server.values(f"{alerts.REPLICAS}{of}")[0][1] == 2
+            assert 0 < server.values(f"{alerts.IN_FLIGHT}{of}")[0][1] <= 6
+            assert server.values(f"{alerts.OUTPUT_TOKENS}{of}")[0][1] == pytest.approx(20)
+            assert server.values(f"{alerts.PROMPT_TOKENS}{of}")[0][1] == pytest.approx(6)
+            tpot_s = server.values(f"{alerts.mean_name('tpot')}{of}")[0][1]
             assert 0.0049 < tpot_s < 0.02  # 5 ms a step
-            promise = f"{{{promql.selector(packaging, promise='tpot:p90<60ms')}}}"
-            assert server.values(f"{promql.SURELY_WITHIN}{promise}")[0][1] == pytest.approx(1)
+            promise = f"{{{alerts.selector(packaging, promise='tpot:p90<60ms')}}}"
+            assert server.values(f"{alerts.SURELY_WITHIN}{promise}")[0][1] == pytest.approx(1)
             firing = {labels["alertname"] for labels, _ in server.values("ALERTS")}
             assert "LlmTrafficDiffers" in firing  # 6 and 20 tokens where 1000 and 200 were planned
             assert "LlmPromiseBroken" not in firing

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from inferometer.decide.best_use import UseTask, best_use
-from inferometer.decide.candidate_probes import probe_of
 from inferometer.decide.candidates import Grid, Offer, candidates_of
+from inferometer.decide.probing import probe_of
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.inputs import catalog
 from inferometer.inputs.objectives import parse_objective

@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from inferometer.decide.capacity import Capacity, CapacityQuestion, Reading, find_capacity
-from inferometer.decide.time_limits import OutOfTimeError
+from inferometer.decide.capacity import (
+    Capacity,
+    CapacityQuestion,
+    OutOfTimeError,
+    Reading,
+    find_capacity,
+)
 from inferometer.errors import MeasureError, SpecError
 
 

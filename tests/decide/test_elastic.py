@@ -6,18 +6,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from inferometer.decide.candidates import Grid, Offer, candidates_of
-from inferometer.decide.course import (
+from inferometer.decide.candidates import Alike, Grid, Offer, candidates_of
+from inferometer.decide.elastic import (
+    Elastic,
     Scaling,
     Schedule,
+    capacities_of,
     course_of,
     scheduled,
     static_peak,
     target_in_flight,
     target_utilization,
 )
-from inferometer.decide.elastic import Elastic, capacities_of
-from inferometer.decide.fleets import Alike
 from inferometer.decide.probing import FleetProbe, run_plan
 from inferometer.decide.sizing import size_device
 from inferometer.decide.sizing_types import SizingQuestion, Task

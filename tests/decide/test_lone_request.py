@@ -2,7 +2,7 @@
 
 import pytest
 
-from inferometer.decide.fleets import Alike
+from inferometer.decide.candidates import Alike
 from inferometer.decide.lone_request import lone_request
 from inferometer.decide.probing import FleetProbe
 from inferometer.decide.traffic import Traffic, plan_at

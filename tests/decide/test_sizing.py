@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from inferometer.decide.candidate_probes import probe_of
-from inferometer.decide.candidates import Grid, Offer, candidates_of
+from inferometer.decide.candidates import Alike, Grid, Offer, candidates_of
 from inferometer.decide.costs import costs_of, mean_tokens
-from inferometer.decide.fleets import Alike
-from inferometer.decide.probing import FleetProbe
+from inferometer.decide.probing import FleetProbe, probe_of
 from inferometer.decide.sizing import fewest_replicas, most_of, size_by_device, size_device
 from inferometer.decide.sizing_types import SizingQuestion, Task
 from inferometer.decide.traffic import Traffic, at_load

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from inferometer.decide.time_limits import OutOfTimeError, Phases, no_limit
+from inferometer.decide.capacity import OutOfTimeError, Phases, no_limit
 from inferometer.simulate.hooks import check_poll
 
 

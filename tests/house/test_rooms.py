@@ -36,7 +36,7 @@ PROCESSES = {"inferometer.measure.engines.transformers_rank"}
 LONELY_LINES = 80
 LONELY = {
     "inferometer.inputs.foreign_yaml",
-    "inferometer.measure.executors.on_ray",
+    "inferometer.measure.executors.ray_cluster",
     "inferometer.measure.load.tally",
     "inferometer.report.charts.bounds",
     "inferometer.report.export",

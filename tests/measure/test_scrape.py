@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from inferometer.errors import MeasureError
-from inferometer.measure import metrics_page
+from inferometer.measure import scrape
 from inferometer.measure.load.target import Place
-from inferometer.measure.metrics_page import ACCEPT, MetricsSource, metrics_url
-from inferometer.measure.scrape import ScrapeLimits, scraping
+from inferometer.measure.scrape import ACCEPT, MetricsSource, ScrapeLimits, metrics_url, scraping
 from inferometer.records.server_series import counter_series, server_record
 from inferometer.records.server_summaries import summarise_server
 
@@ -243,7 +242,7 @@ def test_a_slow_server_holds_up_nobody(server):
 
 
 def test_a_page_without_end_is_cut(server, monkeypatch):
-    monkeypatch.setattr(metrics_page, "MAX_PAGE_BYTES", 100_000)
+    monkeypatch.setattr(scrape, "MAX_PAGE_BYTES", 100_000)
     server.answers[2] = b"# " + b"x" * 1_000_000
     with scraped(server, 4) as scraper:
         pass

@@ -13,7 +13,7 @@ import pytest
 
 from inferometer.errors import EngineError, MeasureError, RecordError, SpecError
 from inferometer.inputs.types import EngineSpec, SweepPlan, SweepPoint
-from inferometer.measure.engines.settings import WorkerSettings
+from inferometer.measure.engines.remote import WorkerSettings
 from inferometer.measure.sweep import run_sweep
 from inferometer.measure.time_left import Progress
 from inferometer.records.reading import read_run

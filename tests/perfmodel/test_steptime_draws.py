@@ -8,8 +8,13 @@ import pytest
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.steptime_arrays import shape_duration_s
-from inferometer.perfmodel.steptime_draws import N_DRAWS, drawn_steps
-from inferometer.perfmodel.steptime_levels import datasheet_step_time, fitted_levels, through_stages
+from inferometer.perfmodel.steptime_levels import (
+    N_DRAWS,
+    datasheet_step_time,
+    drawn_steps,
+    fitted_levels,
+    through_stages,
+)
 from inferometer.perfmodel.steptime_limits import PhaseUncertainty
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.stats.estimate import Z_90

@@ -36,7 +36,9 @@ def test_words_of_a_body(body, words):
 
 def test_the_clients_own_note_comes_first():
     assert (
-        words_of_error(request_frame([b"{}"], error="redirected", detail="/elsewhere"), "redirected")
+        words_of_error(
+            request_frame([b"{}"], error="redirected", detail="/elsewhere"), "redirected"
+        )
         == "/elsewhere"
     )
 

@@ -9,10 +9,9 @@ from sealed_examples import AT, LATER_UTC, SEALED_UTC, estimate, measurement, se
 
 from inferometer.errors import RecordError, SpecError
 from inferometer.verify.checking import REPLAYED, Attempt
-from inferometer.verify.evidence import FileSum, evidence_of, refuse_changed
 from inferometer.verify.ledger import anchor_of, append, read_ledger, refuse_future, refuse_without
 from inferometer.verify.score import check_of, score_of
-from inferometer.verify.seals import sha256_of
+from inferometer.verify.seals import FileSum, evidence_of, refuse_changed, sha256_of
 
 SEAL = seal()
 SHA256 = sha256_of(SEAL)

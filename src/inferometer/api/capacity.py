@@ -14,7 +14,7 @@ from inferometer.api.question import Option
 from inferometer.api.server import Server, deployment_of
 from inferometer.api.sizing_cautions import check_prompts
 from inferometer.api.workload import Workload, workload_of
-from inferometer.decide import capacity as searches, lone_request, probing, time_limits, traffic
+from inferometer.decide import capacity as searches, lone_request, probing, traffic
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.inputs.workload import types
 from inferometer.simulate.deployment import Case, Deployment
@@ -100,7 +100,7 @@ class Search(NamedTuple):
         probe = self._probe(case, is_paired=proof_effort is None)
         # Compiles what is not in the cache, before the time begins.
         probe.run_of(start_load, _FIRST_REQUESTS)
-        phases = time_limits.Phases(limit())
+        phases = searches.Phases(limit())
         question = searches.CapacityQuestion(
             kind=self.traffic.kind,
             start_load=start_load,

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from inferometer.api.progress import PartsDone, talk
 from inferometer.api.question import DURATION, Option
-from inferometer.measure.executors import local, on_ray, parts, ray_cluster
+from inferometer.measure.executors import local, ray_cluster
 
 Kind = Literal["processes", "inline", "ray"]
 RAY_ADDRESS_OPTION = Option(
@@ -48,7 +48,7 @@ def share_of_part(where: Executor, n_parts: int) -> float:
 
 
 @contextmanager
-def opened(where: Executor, what: str) -> Generator[parts.Executor]:
+def opened(where: Executor, what: str) -> Generator[local.Executor]:
     """The executor that was chosen; how many of ``what`` are done is shown on stderr.
 
     Raises
@@ -69,7 +69,7 @@ def opened(where: Executor, what: str) -> Generator[parts.Executor]:
             talk(PartsDone(what, n_done, n_parts))
 
         if cluster is not None:
-            yield on_ray.OnRay(cluster, on_done)
+            yield ray_cluster.OnRay(cluster, on_done)
         elif where.executor == "processes":
             yield local.Processes(where.jobs or local.n_cores(), on_done)
         else:

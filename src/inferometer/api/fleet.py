@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from inferometer.api import cluster as replicas, server as servers_
 from inferometer.api.cluster import Gate, gate_of
 from inferometer.api.question import DURATION, Option
-from inferometer.decide import fleets, traffic
+from inferometer.decide import candidates, traffic
 from inferometer.errors import SpecError
 from inferometer.fit.published.efficiencies import known_levels
 from inferometer.inputs.gate import GateSpec
@@ -247,7 +247,7 @@ class Fleets:
         one = self.options.cluster
         return one.data_parallel_size == 1 and not one.class_replicas
 
-    def prepared(self, deployment: Deployment) -> fleets.Prepared:
+    def prepared(self, deployment: Deployment) -> candidates.Prepared:
         """The replica as it stands in these fleets, and the devices beside its kind.
 
         Raises
@@ -259,7 +259,7 @@ class Fleets:
         prefill = servers.prefill
         n_devices = 0 if prefill is None else prefill.deployment.n_devices * self.n_prefill
         _ = servers.cluster  # refuses a router that this engine cannot stand behind
-        return fleets.Prepared(servers.deployment, n_devices)
+        return candidates.Prepared(servers.deployment, n_devices)
 
     def fleet(
         self, deployment: Deployment, case: Case, n_replicas: int, n_prefill: int | None = None

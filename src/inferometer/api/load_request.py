@@ -16,7 +16,7 @@ from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.load_plan import Endpoint, LoadPlan, PromptForm
 from inferometer.inputs.workload import reading, types
 from inferometer.measure.load import load_test, messages, preflight, target
-from inferometer.measure.metrics_page import MetricsSource, source_of
+from inferometer.measure.scrape import MetricsSource, source_of
 from inferometer.units import parse_bytes, parse_duration_s
 
 _AT_MOST_PER_USER_PER_S: Final = 20

@@ -23,7 +23,7 @@ from inferometer.errors import MeasureError, RecordError
 from inferometer.inputs import foreign_bytes, objectives
 from inferometer.inputs.load_plan import LoadPlan, body_value_without_secrets, without_secrets
 from inferometer.inputs.workload import plan, replay
-from inferometer.measure import metrics_page, run_names, scrape
+from inferometer.measure import run_names, scrape
 from inferometer.measure.executors import ray_cluster
 from inferometer.measure.load import load_test, preflight, ray_clients, sessions, target, watch
 from inferometer.records import durability, layout, types
@@ -320,7 +320,7 @@ def _ask_before(request: LoadRequest) -> None:
 
 
 def sent_and_scraped(
-    question: load_test.LoadQuestion, source: metrics_page.MetricsSource
+    question: load_test.LoadQuestion, source: scrape.MetricsSource
 ) -> tuple[watch.LoadOutcome, types.ServerSampleTable | None]:
     """Send while the server's own numbers are scraped, where it shows any.
 
@@ -339,7 +339,7 @@ def sent_and_scraped(
 
 
 def _scraper(
-    question: load_test.LoadQuestion, source: metrics_page.MetricsSource, stack: ExitStack
+    question: load_test.LoadQuestion, source: scrape.MetricsSource, stack: ExitStack
 ) -> scrape.Scraper | None:
     """Started, until the stack ends.
 

@@ -13,7 +13,7 @@ from inferometer.api.workload import held_back
 from inferometer.errors import SpecError
 from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.workload import description, plan
-from inferometer.measure.executors.parts import Executor
+from inferometer.measure.executors.local import Executor
 from inferometer.records import request_summaries, run_series, slo_verdicts, store as runs, types
 from inferometer.simulate import gate_config, outcome, run, shares
 from inferometer.simulate.deployment import Case, Pace

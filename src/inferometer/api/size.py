@@ -32,7 +32,7 @@ from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
 from inferometer.api.sizing_offers import Asked, OverTime, Sought, asked_of
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import candidates, failure, sizing, sizing_types
-from inferometer.decide.fleets import Fleets
+from inferometer.decide.candidates import Fleets
 from inferometer.errors import SizingError, SpecError
 from inferometer.inputs import prices, resolve, types
 from inferometer.simulate.deployment import Pace

@@ -7,7 +7,7 @@ from inferometer import __version__
 from inferometer.api.best_use_view import best_use_page
 from inferometer.api.cluster import gate_text
 from inferometer.api.sizing_answer import Impossible, KindRow, OverTime, PaceRow, SizeAnswer
-from inferometer.decide.candidate_probes import MOST_TOGETHER
+from inferometer.decide.probing import MOST_TOGETHER
 from inferometer.inputs.objectives import Metric, parse_objective, percentile_name
 from inferometer.records.request_summaries import Percentile
 from inferometer.report.cells import ABSENT_TEXT, estimate_cell

@@ -9,8 +9,7 @@ from inferometer.api.answer import Answer
 from inferometer.decide.candidates import Candidates, Refusal
 from inferometer.decide.capacity import TIME_LIMIT
 from inferometer.decide.costs import Costs, costs_of, mean_tokens
-from inferometer.decide.course import Course, Scaling
-from inferometer.decide.elastic import Elastic, PolicyOutcome, capacities_of
+from inferometer.decide.elastic import Course, Elastic, PolicyOutcome, Scaling, capacities_of
 from inferometer.decide.failure import FailureOutcome
 from inferometer.decide.sizing_types import (
     Done,

@@ -14,7 +14,7 @@ from inferometer.api.question import DURATION, Option
 from inferometer.api.server import Settings
 from inferometer.decide import traffic
 from inferometer.decide.candidates import Grid, Offer
-from inferometer.decide.course import Course, course_of
+from inferometer.decide.elastic import Course, course_of
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog, objectives, prices, resolve, sweep_plan, synonyms, types

@@ -20,12 +20,12 @@ from inferometer.inputs import objectives, resolve
 from inferometer.inputs.load_plan import LoadPlan
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.measure.load import messages, target
-from inferometer.measure.metrics_page import source_of
+from inferometer.measure.scrape import source_of
 from inferometer.records import load_decoding, raw_log, reading
 from inferometer.records.imports.detection import read_results
 from inferometer.records.layout import MANIFEST_NAME
 from inferometer.records.types import RequestTable, Run
-from inferometer.verify import checking, claims, evidence, seals
+from inferometer.verify import checking, claims, seals
 
 _TOLERANCE_FRACTION: Final = 0.05
 """Of mean lengths and of the time between first and last request, where another tool sent
@@ -68,7 +68,7 @@ def _of_run(
             "inferometer load, or another tool's results with every request",
         )
     asked, asked_as = _asked_by(sealed, run, run.requests)
-    proof = evidence.evidence_of(_place_of(path))
+    proof = seals.evidence_of(_place_of(path))
     return (
         claims.load_measurement(
             sealed.seal, asked.question.at, _begun(run, path, asked), asked_as, proof
@@ -133,7 +133,7 @@ def _of_sweep(
         if engine != plan.engine:
             raise _other(run, f"its engine is {plan.engine}", f"that of the fit: {engine}")
     asked = {one.question.at: one.point for one in sealed.points}
-    return claims.point_measurements(run, asked, evidence.evidence_of(_place_of(path)))
+    return claims.point_measurements(run, asked, seals.evidence_of(_place_of(path)))
 
 
 def _asked_by(
@@ -267,7 +267,7 @@ def replay(
     if loaded.is_interrupted:
         raise KeyboardInterrupt
     return claims.load_measurement(
-        sealed.seal, asked.question.at, loaded.run, checking.REPLAYED, evidence.evidence_of(folder)
+        sealed.seal, asked.question.at, loaded.run, checking.REPLAYED, seals.evidence_of(folder)
     )
 
 

@@ -22,7 +22,7 @@ from inferometer.perfmodel import steptime_arrays, types
 from inferometer.records import layout
 from inferometer.records.layout import MANIFEST_NAME
 from inferometer.stats.estimate import Estimate
-from inferometer.verify import checking, claims, evidence, ledger, score, seals
+from inferometer.verify import checking, claims, ledger, score, seals
 
 # Which points of a sweep does a plan ask about, and what does the step-time model commit itself
 # to?
@@ -233,7 +233,7 @@ def _refuse_changed_runs(folder: Path, checks: Sequence[checking.Check]) -> None
     for manifest_path in sorted(folder.glob(f"*/{MANIFEST_NAME}")):
         run_id = layout.read_manifest(manifest_path).manifest.run_id
         if run_id in stored:
-            evidence.refuse_changed(manifest_path.parent, stored[run_id], run_id=run_id)
+            seals.refuse_changed(manifest_path.parent, stored[run_id], run_id=run_id)
 
 
 def _new(

@@ -11,20 +11,23 @@ until the leader's number is a close one.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from inferometer.decide import replica_bounds
-from inferometer.decide.candidate_probes import MOST_TOGETHER, probe_of
 from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import (
     TIME_LIMIT,
     Capacity,
     CapacityQuestion,
+    Phases,
     Probing,
     find_capacity,
 )
-from inferometer.decide.lone_request import LoneRequest, lone_request
-from inferometer.decide.probing import FleetProbe
+from inferometer.decide.lone_request import (
+    LoneRequest,
+    least_s_of_request,
+    lone_request,
+    request_times,
+)
+from inferometer.decide.probing import MOST_TOGETHER, FleetProbe, probe_of
 from inferometer.decide.sizing_types import SizingQuestion
-from inferometer.decide.time_limits import Phases
 from inferometer.decide.traffic import plan_at
 from inferometer.errors import SpecError
 
@@ -97,9 +100,7 @@ def best_use(task: UseTask) -> FoundUse:
     plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
     n_prefill = question.fleets.n_prefill
     candidates = [one for one in task.candidates if one.devices_of(1) <= task.n_total]
-    bounds = [
-        _n_left(task, one) / replica_bounds.least_s_of_request(question, one) for one in candidates
-    ]
+    bounds = [_n_left(task, one) / least_s_of_request(question, one) for one in candidates]
     best_per_s = 0.0
     for bound_per_s, index in sorted(zip(bounds, range(len(bounds)), strict=True), reverse=True):
         candidate = candidates[index]
@@ -173,9 +174,7 @@ def _splits(question: SizingQuestion, use: Use, phases: Phases) -> tuple[Sequenc
     is_vllm = use.candidate.deployment.config.engine.split()[0] == "vLLM"
     if use.n_replicas < 2 or not is_vllm or question.fleets.n_prefill:
         return [], use.n_replicas < 2 or question.fleets.n_prefill > 0
-    balanced = (
-        use.n_replicas * replica_bounds.request_times(question, use.candidate).prompt_fraction
-    )
+    balanced = use.n_replicas * request_times(question, use.candidate).prompt_fraction
     splits = sorted(range(1, use.n_replicas), key=lambda n_prefill: abs(n_prefill - balanced))
     if use.n_replicas > MOST_TOGETHER:
         splits = splits[:1]

@@ -7,17 +7,24 @@ because a short run does not show how a queue grows: each effort brackets the lo
 load below is shown to meet the SLO and the load above to miss it, or the probes may get no longer.
 Loads further out are then asked until both ends are shown: between them lies the interval that the
 noise of the traffic leaves.
+
+Time limits: the clock is a callable that comes from outside. A search begins no new work in a phase whose share
+of the time is over; a simulation already under way may take somewhat longer, but not without bound:
+it looks at the clock between its pieces.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from inferometer.decide.time_limits import OutOfTimeError, TimeLeft, no_limit
 from inferometer.errors import InferometerError, SpecError
+from inferometer.simulate.hooks import polled
 from inferometer.stats.estimate import Verdict
 
+TimeLeft: TypeAlias = Callable[[], float]
+"""The seconds that are left; negative when the time is over."""
 LoadKind: TypeAlias = Literal["requests_per_s", "users"]
 
 _FIRST_STEP_RATIO: Final = 1.25
@@ -40,6 +47,45 @@ into the time that is left."""
 
 TIME_LIMIT: Final = "the time limit"
 """Why a search ended that had no more time."""
+
+
+class OutOfTimeError(Exception):
+    """A simulation was given up because its time was over."""
+
+
+def no_limit() -> float:
+    """Infinite: no time limit."""
+    return math.inf
+
+
+class Phases:
+    """The time for a piece of work, in phases that each end at a fraction of it."""
+
+    def __init__(self, time_left_s: TimeLeft) -> None:
+        self.time_left_s = time_left_s
+        self._all_s = time_left_s()
+
+    def is_past(self, fraction: float) -> bool:
+        """Is more than this fraction of the time over?"""
+        return self._all_s - self.time_left_s() > fraction * self._all_s
+
+    @contextmanager
+    def until(self, fraction: float) -> Generator[None]:
+        """Give up simulations in here that still run when this fraction of the time is over.
+
+        Raises
+        ------
+        OutOfTimeError
+            One was given up. The fraction may be above 1.
+        """
+        over_s = (1 - fraction) * self._all_s if math.isfinite(self._all_s) else 0.0
+
+        def poll() -> None:
+            if self.time_left_s() < over_s:
+                raise OutOfTimeError
+
+        with polled(poll):
+            yield
 
 
 class Reading(NamedTuple):

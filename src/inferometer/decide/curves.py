@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from inferometer.decide.candidate_probes import locate, probe_of
+from inferometer.decide.probing import locate, probe_of
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.records.request_summaries import RequestSummary, summarise_requests

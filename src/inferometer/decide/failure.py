@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.decide import candidate_probes, elastic, traffic
-from inferometer.decide.course import Course
+from inferometer.decide import elastic, probing, traffic
+from inferometer.decide.elastic import Course
 from inferometer.decide.probing import run_plan
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.inputs.workload.plan import NONE, RequestPlan
@@ -120,7 +120,7 @@ def _simulated(
     all_of_them = tuple(range(kind.n_replicas))
     classes = (all_of_them, all_of_them[:-1], all_of_them)
     undisturbed, failing = (
-        candidate_probes.fleet_by_class(question, kind.candidate, by_class)
+        probing.fleet_by_class(question, kind.candidate, by_class)
         for by_class in ((all_of_them,) * 3, classes)
     )
     otherwise = run_plan(undisturbed, plan)

@@ -1,18 +1,22 @@
-"""Does this fleet meet this SLO at this load?
+"""Does this fleet meet this SLO at this load? A probe that simulates, with the same requests at every load.
 
-A probe that simulates, with the same requests at every load.
+``probe_of`` makes the probe of one candidate of a sizing.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from inferometer.decide.capacity import Reading
+from inferometer.decide.candidates import Candidate
+from inferometer.decide.capacity import CapacityQuestion, Reading, find_capacity
+from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import Traffic, plan_at
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.records.slo_verdicts import Judgement, judge_objective
 from inferometer.records.types import Run
 from inferometer.simulate import run, simulated_run
+from inferometer.simulate.deployment import Pace
 from inferometer.simulate.fleet import Fleet
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.units import NS_PER_S
@@ -24,6 +28,10 @@ percentiles are those of all requests. Prefill and decode replicas fill and drai
 other: they are asked with no fewer, each of many with half as many as one by one."""
 _BREAKING: Final = ("overload", "stuck", "livelock", "rejected", "refused")
 """Cautions of a simulated run under which no promise is kept, whatever its percentiles say."""
+_SEARCH_RATIO: Final = 64.0
+MOST_TOGETHER: Final = 8
+"""Replicas that are simulated together. Of more, these with their part of the traffic: a router
+gains little from more to choose from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,3 +131,54 @@ def _span_s(run: Run) -> float:
     if requests is None or not len(requests.status):
         return 0.0
     return max(int(requests.finished_ns.max()) - int(requests.intended_send_ns.min()), 0) / NS_PER_S
+
+
+def probe_of(
+    question: SizingQuestion,
+    candidate: Candidate,
+    pace: Pace,
+    n_replicas: int = 1,
+    n_prefill: int | None = None,
+) -> FleetProbe:
+    """The probe of this number of these replicas, under the question's traffic and SLO.
+
+    ``n_prefill`` more compute prompts alone; None: as the question fixes it.
+    """
+    fleets, n_all = question.fleets, n_replicas + (n_prefill or 0)
+    if fleets.is_plain and n_prefill and n_all > MOST_TOGETHER:
+        n_parts = math.gcd(n_replicas, n_prefill)
+        n_replicas, n_prefill = n_replicas // n_parts, n_prefill // n_parts
+    elif fleets.is_plain and not n_prefill:
+        n_replicas = min(n_replicas, MOST_TOGETHER)
+    return FleetProbe(
+        fleet=fleets.fleet(candidate.deployment, pace, n_replicas, n_prefill),
+        n_replicas=n_all if fleets.is_plain else None,
+        traffic=question.traffic,
+        objective=question.objective,
+    )
+
+
+def fleet_by_class(
+    question: SizingQuestion, candidate: Candidate, class_replicas: tuple[tuple[int, ...], ...]
+) -> Fleet:
+    """The replicas of a candidate, of which each class of requests has these: the least loaded gets one."""
+    n_replicas = 1 + max(max(replicas) for replicas in class_replicas)
+    fleet = question.fleets.fleet(candidate.deployment, question.pace, n_replicas)
+    replicas = replace(fleet.replicas, router="class-aware", class_replicas=class_replicas)
+    return replace(fleet, replicas=replicas)
+
+
+def locate(probe: FleetProbe, start_per_s: float) -> float | None:
+    """Where short runs see the weakest link reach its limit.
+
+    None where no load within a factor of 64 keeps the promise.
+    """
+    lowest, highest = start_per_s / _SEARCH_RATIO, start_per_s * _SEARCH_RATIO
+    asked = CapacityQuestion(
+        kind="requests_per_s",
+        start_load=start_per_s,
+        lowest_load=lowest,
+        highest_load=highest,
+        proof_effort=None,
+    )
+    return find_capacity(probe, asked).located_load

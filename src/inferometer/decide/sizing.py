@@ -14,12 +14,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from inferometer.decide import replica_bounds
-from inferometer.decide.candidate_probes import probe_of
 from inferometer.decide.candidates import Candidate
-from inferometer.decide.capacity import CapacityQuestion, Probe, Reading, find_capacity
-from inferometer.decide.lone_request import lone_request
-from inferometer.decide.probing import EFFORT_RATIO, FleetProbe, reading_of
+from inferometer.decide.capacity import (
+    CapacityQuestion,
+    OutOfTimeError,
+    Phases,
+    Probe,
+    Reading,
+    TimeLeft,
+    find_capacity,
+)
+from inferometer.decide.lone_request import fewest_devices, lone_request
+from inferometer.decide.probing import EFFORT_RATIO, FleetProbe, probe_of, reading_of
 from inferometer.decide.sizing_types import (
     Bound,
     Done,
@@ -31,7 +37,6 @@ from inferometer.decide.sizing_types import (
     SizingQuestion,
     Task,
 )
-from inferometer.decide.time_limits import OutOfTimeError, Phases, TimeLeft
 from inferometer.decide.traffic import plan_at
 from inferometer.records import latencies, request_summaries, slo_verdicts
 from inferometer.records.types import Run
@@ -81,7 +86,7 @@ def size_device(task: Task) -> Done:
     """The best replicas of one device: the cheapest, of equals the fewest devices, of equals the fewest replicas."""
     question, searched, phases = task.question, list[Searched](), Phases(task.question.time_limit())
     order = sorted(
-        (replica_bounds.fewest_devices(question, candidate), index)
+        (fewest_devices(question, candidate), index)
         for index, candidate in enumerate(task.candidates)
     )
     fewest = math.inf

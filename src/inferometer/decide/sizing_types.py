@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from inferometer.decide.candidates import Candidate
-from inferometer.decide.capacity import Capacity
-from inferometer.decide.fleets import Alike, Fleets
-from inferometer.decide.time_limits import TimeLeft, no_limit
+from inferometer.decide.candidates import Alike, Candidate, Fleets
+from inferometer.decide.capacity import Capacity, TimeLeft, no_limit
 from inferometer.decide.traffic import Traffic
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload.types import OpenArrivals, WorkloadSpec

@@ -1,7 +1,12 @@
-"""On which machine do we measure, and what about it would make numbers bad?"""
+"""On which machine do we measure, and what about it would make numbers bad?
 
+Whether two runs were on the same machine is known by a hash of its name.
+"""
+
+import hashlib
 import os
 import platform
+import socket
 import time
 from pathlib import Path
 from typing import Final
@@ -9,7 +14,6 @@ from typing import Final
 import psutil
 
 from inferometer import suggestions
-from inferometer.measure.hostname import hostname_hash
 from inferometer.measure.nvml import NvmlDevices
 from inferometer.records.types import Caution, HostFacts
 from inferometer.units import format_bytes, format_fraction
@@ -35,6 +39,11 @@ _LOOK_S: Final = 0.5
 BUSY_FRACTION: Final = 0.05
 """Of one core: a neighbour below it is not worth a word."""
 MIN_FREE_FRACTION: Final = 0.1
+
+
+def hostname_hash() -> str:
+    """Of this machine's name."""
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]
 
 
 def host_facts(*, n_threads: int | None, uses_device: bool) -> HostFacts:

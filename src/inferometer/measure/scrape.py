@@ -1,28 +1,239 @@
-"""What does the server say of itself while it is loaded?
+"""What does the server report of itself while it is loaded?
 
 A thread asks for the server's metrics every second and puts the pages aside, compressed, and reads
 them when the run is over. A page costs the client 0.8 ms of CPU while it sends
 (``bench/RESULTS.md``). Pages, their sum and each try are bounded: when there are too many, every
-second one is dropped and the interval doubles.
+second one is dropped and the interval doubles. The connection is used again.
 """
 
+import base64
+import http.client
 import threading
 import time
 import zlib
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from inferometer.errors import MeasureError, RecordError
-from inferometer.measure.metrics_page import MetricsPage, MetricsSource
+from inferometer.errors import MeasureError, RecordError, SpecError
+from inferometer.inputs.load_plan import LoadPlan
+from inferometer.measure.load.target import (
+    Place,
+    Secrets,
+    environment,
+    proxy_for,
+    proxy_of,
+    shown_url,
+    tls_context,
+)
+from inferometer.records.exposition import MAX_PAGE_BYTES
 from inferometer.records.server_series import check_page, sample_table
 from inferometer.records.types import ServerSampleTable
 
+ACCEPT: Final = "text/plain;version=0.0.4"
+"""What is asked for: answers in OpenMetrics may have ``vllm_x`` for ``vllm:x``."""
+
+_PORTS: Final = {"http": 80, "https": 443}
+_FAILURES: Final = (OSError, http.client.HTTPException, ValueError)
 TIMEOUT_S: Final = 5.0
 MAX_PAGES: Final = 7200
 MAX_STORED_BYTES: Final = 128 * 2**20
 """Of compressed pages."""
+
+
+def metrics_url(url: str) -> str:
+    """Where does the server at this address tell its metrics?
+
+    Example
+    -------
+    >>> metrics_url("http://127.0.0.1:8000/v1"), metrics_url("http://127.0.0.1:8000/prometheus/metrics")
+    ('http://127.0.0.1:8000/metrics', 'http://127.0.0.1:8000/prometheus/metrics')
+    """
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/")
+    return parts._replace(
+        path=path if path.endswith("/metrics") else f"{path.removesuffix('/v1')}/metrics"
+    ).geturl()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSource:
+    """Where a server's metrics are, and the way there: the same proxy and trust as its requests."""
+
+    url: str = field(repr=False)
+    """The server's, to which ``/metrics`` is added, or that of the metrics themselves.
+    Credentials and query are sent and never shown."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    proxy: Place | None = None
+    proxy_authorization: str | None = field(default=None, repr=False)
+    verifies_tls: bool = True
+
+
+def source_of(
+    load: LoadPlan, secrets: Secrets, *, url: str | None = None, asked_proxy: str | None = None
+) -> MetricsSource:
+    """Where the metrics of a load test's server are: at ``url``, else at its own address.
+
+    ``asked_proxy`` is that of ``--proxy``.
+
+    The headers of the server's requests are secrets of its host, and not for another one.
+
+    Raises
+    ------
+    SpecError
+        The URL is none.
+    """
+    try:
+        parts, server = urlsplit(url or load.url), urlsplit(load.url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise SpecError(
+            f"this is no URL: {error}", where="--metrics-url", try_="http://127.0.0.1:8000/metrics"
+        ) from error
+    address = Place(
+        host=host, port=port or _PORTS.get(parts.scheme, 0), is_tls=parts.scheme == "https"
+    )
+    proxy, authorization = proxy_for(
+        f"{parts.scheme}://{address.authority}", asked_proxy, environment()
+    )
+    is_same = (parts.scheme, host, port) == (server.scheme, server.hostname, server.port)
+    return MetricsSource(
+        url=url or load.url,
+        headers=dict(secrets.headers) if is_same else {},
+        proxy=None if proxy is None else proxy_of(proxy),
+        proxy_authorization=authorization,
+        verifies_tls=load.verifies_tls,
+    )
+
+
+class MetricsPage:
+    """One page of a server, over a connection that is kept."""
+
+    def __init__(self, source: MetricsSource, timeout_s: float) -> None:
+        """``url`` is as it may be shown."""
+        self._parts = _checked(metrics_url(source.url))
+        self.url = shown_url(self._parts.geturl())
+        self._source = source
+        self._headers = {"Accept": ACCEPT, **_own_authorization(self._parts), **source.headers}
+        self._timeout_s = timeout_s
+        self._connection: http.client.HTTPConnection | None = None
+
+    def get(self) -> bytes:
+        """The page as it is now.
+
+        A kept connection that the server has closed meanwhile is opened anew.
+
+        Raises
+        ------
+        MeasureError
+            There is no answer, none in time, a refusal, or one that is too long.
+        """
+        try:
+            if self._connection is not None:
+                with suppress(ConnectionError):
+                    return self._ask()
+            return self._ask()
+        except _FAILURES as error:
+            raise MeasureError(str(error) or type(error).__name__, where=self.url) from error
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _ask(self) -> bytes:
+        if self._connection is None:
+            self._connection = self._opened()
+        try:
+            path = self._parts.path + (f"?{self._parts.query}" if self._parts.query else "")
+            self._connection.request(
+                "GET", self._prefix + path, headers=self._headers | self._for_proxy
+            )
+            with closing(self._connection.getresponse()) as response:
+                return self._body(response)
+        except _FAILURES:
+            self.close()
+            raise
+
+    @property
+    def _is_relayed(self) -> bool:
+        """Does a proxy pass on each request, which then names the whole URL?
+
+        TLS goes through a tunnel.
+        """
+        return self._source.proxy is not None and self._parts.scheme == "http"
+
+    @property
+    def _prefix(self) -> str:
+        return f"http://{_host_and_port(self._parts)}" if self._is_relayed else ""
+
+    @property
+    def _for_proxy(self) -> dict[str, str]:
+        authorization = self._source.proxy_authorization
+        return (
+            {"Proxy-Authorization": authorization}
+            if self._is_relayed and authorization is not None
+            else {}
+        )
+
+    def _opened(self) -> http.client.HTTPConnection:
+        proxy, is_tls = self._source.proxy, self._parts.scheme == "https"
+        if proxy is not None and proxy.is_tls and is_tls:
+            raise ValueError(
+                "metrics over TLS are not scraped through a proxy that itself speaks TLS"
+            )
+        address = _host_and_port(self._parts) if proxy is None else proxy.host_and_port
+        if not is_tls and not (proxy is not None and proxy.is_tls):
+            return http.client.HTTPConnection(address, timeout=self._timeout_s)
+        context = tls_context(verifies=self._source.verifies_tls)
+        connection = http.client.HTTPSConnection(address, timeout=self._timeout_s, context=context)
+        if proxy is not None and is_tls:
+            authorization = self._source.proxy_authorization
+            connection.set_tunnel(
+                self._parts.hostname or "",
+                self._parts.port or 443,
+                {} if authorization is None else {"Proxy-Authorization": authorization},
+            )
+        return connection
+
+    def _body(self, response: http.client.HTTPResponse) -> bytes:
+        if response.status != http.client.OK:
+            raise ValueError(f"HTTP {response.status}")
+        until_s = time.perf_counter() + self._timeout_s
+        body = bytearray()
+        while chunk := response.read1(2**16):
+            body += chunk
+            if len(body) > MAX_PAGE_BYTES:
+                raise ValueError(f"a page of more than {MAX_PAGE_BYTES} bytes")
+            if time.perf_counter() > until_s:
+                raise TimeoutError(f"a page that takes more than {self._timeout_s} s")
+        return bytes(body)
+
+
+def _checked(url: str) -> SplitResult:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise MeasureError(
+            f"{shown_url(url)!r} is no address of a server",
+            allowed="http:// or https://, a host, a port",
+            try_="http://127.0.0.1:8000",
+        )
+    return parts
+
+
+def _host_and_port(parts: SplitResult) -> str:
+    return parts.netloc.rpartition("@")[2]
+
+
+def _own_authorization(parts: SplitResult) -> dict[str, str]:
+    """The user and the password in the URL, as a header."""
+    if parts.username is None:
+        return {}
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return {"Authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
 
 
 class Scrape(NamedTuple):

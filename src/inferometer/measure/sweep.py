@@ -13,8 +13,7 @@ from inferometer.inputs.types import ModelSpec, SweepPlan
 from inferometer.measure import run_names
 from inferometer.measure.ceilings import n_threads_used
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory
-from inferometer.measure.engines.remote import RemoteEngine
-from inferometer.measure.engines.settings import WorkerSettings
+from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
 from inferometer.measure.environments import find_environment
 from inferometer.measure.host import examine_machine, host_facts
 from inferometer.measure.run_names import new_run_id, now_utc

@@ -15,8 +15,7 @@ from typing import Final, Literal, TypeAlias
 from inferometer.errors import RecordError
 from inferometer.records.types import ValidityVerdict
 from inferometer.stats.estimate import Estimate, Verdict
-from inferometer.verify.evidence import FileSum
-from inferometer.verify.seals import Claim, Metric, PromiseClaim, Seal
+from inferometer.verify.seals import Claim, FileSum, Metric, PromiseClaim, Seal
 
 ClaimVerdict: TypeAlias = Literal["held", "wrong", "undecided"]
 CheckVerdict: TypeAlias = Literal["held", "wrong", "undecided", "INVALID", "open"]

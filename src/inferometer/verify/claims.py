@@ -19,8 +19,7 @@ from inferometer.records.summaries import PointSummary, summarise_points
 from inferometer.records.types import Run
 from inferometer.stats.estimate import Estimate
 from inferometer.verify.checking import Measured, Measurement
-from inferometer.verify.evidence import FileSum
-from inferometer.verify.seals import Belief, Claim, Metric, PromiseClaim, Seal
+from inferometer.verify.seals import Belief, Claim, FileSum, Metric, PromiseClaim, Seal
 
 CONFIDENCE_FRACTION: Final = 0.9
 _N_ENDS: Final = 2

@@ -25,9 +25,8 @@ from inferometer.verify.checking import (
     checked,
     verdict_of,
 )
-from inferometer.verify.evidence import shared_raw_log
 from inferometer.verify.ledger import Entry, attempts_of, checks_of, sealed_entry
-from inferometer.verify.seals import Claim, Metric, PromiseClaim, Seal
+from inferometer.verify.seals import Claim, Metric, PromiseClaim, Seal, shared_raw_log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

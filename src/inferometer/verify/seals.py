@@ -2,9 +2,12 @@
 
 A seal is written as canonical JSON (keys sorted, no blanks, shortest numbers), whose SHA-256 is
 its name. All times are UTC.
+
+The identity of a measured run is the SHA-256 of its files, so that the ledger can show changes.
 """
 
 import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -16,7 +19,8 @@ from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.verify_plan import PlanKind, VerifyPlan
 from inferometer.inputs.workload.plan import I32, I64, RequestPlan
 from inferometer.perfmodel.steptime_levels import Basis
-from inferometer.records import durability
+from inferometer.records import durability, raw_log
+from inferometer.records.layout import MANIFEST_NAME
 from inferometer.stats.estimate import Estimate, Verdict
 
 Metric: TypeAlias = Literal[
@@ -56,6 +60,7 @@ _FIRST_KEYS: Final[dict[str, object]] = {
 }
 """Keys of a plan's server that are part of its sum where they are left out: plans that were sealed
 before there were others keep their sums."""
+_MOST_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,3 +238,64 @@ def read_seal(folder: Path) -> Seal | None:
             try_="the file as it was; its content is in the ledger too",
         )
     return stored.seal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSum:
+    """A file of a run's folder, or another tool's file, and its SHA-256."""
+
+    name: str
+    sha256: str
+
+    @property
+    def is_raw_log(self) -> bool:
+        """What came over the wire: no two runs have the same."""
+        return self.name.startswith(f"{raw_log.RAW_FOLDER}/")
+
+
+def evidence_of(path: Path) -> tuple[FileSum, ...]:
+    """Files of a run with their SHA-256: manifest, tables and raw logs, or the one file.
+
+    Raises
+    ------
+    RecordError
+        A file cannot be read.
+    """
+    if path.is_file() and path.name != MANIFEST_NAME:
+        return (FileSum(name=path.name, sha256=durability.sum_of(path)),)
+    folder = path.parent if path.is_file() else path
+    fixed = [
+        folder / name for name in (MANIFEST_NAME, durability.SUMS_NAME) if (folder / name).is_file()
+    ]
+    files = [*fixed, *raw_log.raw_logs(folder)]
+    return tuple(
+        FileSum(name=file.relative_to(folder).as_posix(), sha256=durability.sum_of(file))
+        for file in files
+    )
+
+
+def refuse_changed(path: Path, stored: Sequence[FileSum], *, run_id: str) -> None:
+    """Refuse a run whose files are not those in the ledger.
+
+    Raises
+    ------
+    RecordError
+        One was changed, or is gone.
+    """
+    now = {one.name: one.sha256 for one in evidence_of(path)}
+    changed = [one.name for one in stored if now.get(one.name) != one.sha256]
+    if changed:
+        more = f" and {len(changed) - _MOST_SHOWN} more" if len(changed) > _MOST_SHOWN else ""
+        raise RecordError(
+            f"{', '.join(changed[:_MOST_SHOWN])}{more} of run {run_id} changed since the ledger"
+            " took the measurement in",
+            where=str(path),
+            allowed="the files as they were measured",
+            try_="the folder as it was, from a copy",
+        )
+
+
+def shared_raw_log(evidence: Iterable[FileSum], known: Iterable[FileSum]) -> bool:
+    """Is one of these raw logs in the other list?"""
+    sums = {one.sha256 for one in known if one.is_raw_log}
+    return any(one.is_raw_log and one.sha256 in sums for one in evidence)

@@ -12,7 +12,7 @@ from inferometer.fit.published.priors import UNKNOWNS
 from inferometer.inputs import catalog
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.steptime_draws import N_DRAWS
+from inferometer.perfmodel.steptime_levels import N_DRAWS
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 
 FILES = sorted(

@@ -20,8 +20,7 @@ from inferometer.measure.engines.protocol import (
     ProbeSettings,
     Repeated,
 )
-from inferometer.measure.engines.remote import RemoteEngine
-from inferometer.measure.engines.settings import WorkerSettings
+from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
 from inferometer.measure.environments import ENGINES_DIR, find_environment
 from inferometer.records.types import ProbeKind
 

@@ -13,8 +13,7 @@ from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.types import EngineSpec, SweepPoint
 from inferometer.measure.engines import remote
 from inferometer.measure.engines.protocol import Measure, OutOfMemory, ProbeSettings, Repeated
-from inferometer.measure.engines.remote import RemoteEngine
-from inferometer.measure.engines.settings import WorkerSettings, worker_variables
+from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings, worker_variables
 from inferometer.records.types import ProbeKind
 
 SPEC = EngineSpec(load_format="dummy", n_threads=1)

@@ -12,8 +12,7 @@ import parts_to_do
 
 from inferometer.errors import InferometerError
 from inferometer.measure.executors.local import Inline
-from inferometer.measure.executors.on_ray import OnRay
-from inferometer.measure.executors.ray_cluster import joined
+from inferometer.measure.executors.ray_cluster import OnRay, joined
 
 
 def main():

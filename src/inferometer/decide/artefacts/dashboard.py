@@ -6,7 +6,7 @@ A Grafana dashboard that shows measured beside predicted.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
-from inferometer.decide.artefacts import promql
+from inferometer.decide.artefacts import alerts
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.kubernetes import in_flight_target
 from inferometer.decide.artefacts.packaging import Packaging
@@ -98,7 +98,7 @@ def summary_of(fleet: Fleet, packaging: Packaging) -> list[Panel]:
 
     One number each, red beyond its limit.
     """
-    of = f"{{{promql.selector(packaging)}}}"
+    of = f"{{{alerts.selector(packaging)}}}"
     latencies: tuple[Metric, ...] = ("ttft", "tpot")
     return [
         _within(fleet, of),
@@ -109,7 +109,7 @@ def summary_of(fleet: Fleet, packaging: Packaging) -> list[Panel]:
 
 def sections_of(fleet: Fleet, packaging: Packaging) -> list[Section]:
     """The charts, those that decide first; what is looked at once a week is closed."""
-    of = f"{{{promql.selector(packaging)}}}"
+    of = f"{{{alerts.selector(packaging)}}}"
     metrics: tuple[Metric, ...] = ("ttft", "tpot", "e2e", "queue")
     return [
         Section("SLO", (_kept(fleet, of), *(_latency(fleet, metric, of) for metric in metrics))),
@@ -122,14 +122,14 @@ def sections_of(fleet: Fleet, packaging: Packaging) -> list[Section]:
 def _within(fleet: Fleet, of: str) -> Panel:
     shares = [
         one.percentile_fraction
-        for one in promql.promised(fleet)
+        for one in alerts.promised(fleet)
         if one.percentile_fraction is not None
     ]
     says = (
         "The least share of requests within a limit of the SLO, counted up to the next edge of the"
         " histogram: red, it is surely missed."
     )
-    query = Query(f"min({promql.AT_MOST_WITHIN}{of})", "within")
+    query = Query(f"min({alerts.AT_MOST_WITHIN}{of})", "within")
     return Panel(
         "Within the SLO",
         "percentunit",
@@ -142,13 +142,13 @@ def _within(fleet: Fleet, of: str) -> Panel:
 
 def _latency_now(fleet: Fleet, metric: Metric, of: str) -> Panel:
     """The highest percentile that the SLO names, else the median."""
-    name, fraction = max(promql.percentile_names(fleet, metric), key=lambda one: one[1])
+    name, fraction = max(alerts.percentile_names(fleet, metric), key=lambda one: one[1])
     limits = [
         one.limit_s
-        for one in promql.promised(fleet)
+        for one in alerts.promised(fleet)
         if one.metric == metric and one.percentile_fraction == fraction
     ]
-    query = Query(promql.quantile(metric, fraction, of, _WINDOW), name)
+    query = Query(alerts.quantile(metric, fraction, of, _WINDOW), name)
     return Panel(
         f"{metric.upper()} {name}",
         "s",
@@ -167,7 +167,7 @@ def _load_now(fleet: Fleet, of: str) -> list[Panel]:
             "Requests arrived",
             "reqps",
             "Red above what the fleet carries.",
-            (Query(f"{promql.ARRIVED}{of}", "arrived"),),
+            (Query(f"{alerts.ARRIVED}{of}", "arrived"),),
             kept,
         ),
         Panel(
@@ -181,7 +181,7 @@ def _load_now(fleet: Fleet, of: str) -> list[Panel]:
             "Replicas that answer",
             "short",
             f"{fleet.n_replicas} are needed.",
-            (Query(f"{promql.REPLICAS}{of}", "replicas"),),
+            (Query(f"{alerts.REPLICAS}{of}", "replicas"),),
             (float(fleet.n_replicas),),
             is_bad_above=False,
         ),
@@ -192,7 +192,7 @@ def _kept(fleet: Fleet, of: str) -> Panel:
     """Lower and upper share meet where the limit is an edge of the histogram."""
     shares = [
         one.percentile_fraction
-        for one in promql.promised(fleet)
+        for one in alerts.promised(fleet)
         if one.percentile_fraction is not None
     ]
     return Panel(
@@ -201,8 +201,8 @@ def _kept(fleet: Fleet, of: str) -> Panel:
         "Between these two shares; the promise is broken where the upper one is below the line,"
         " kept where the lower one is above it.",
         (
-            Query(f"{promql.SURELY_WITHIN}{of}", "{{promise}}: surely"),
-            Query(f"{promql.AT_MOST_WITHIN}{of}", "{{promise}}: at most"),
+            Query(f"{alerts.SURELY_WITHIN}{of}", "{{promise}}: surely"),
+            Query(f"{alerts.AT_MOST_WITHIN}{of}", "{{promise}}: at most"),
         ),
         tuple(sorted(set(shares))),
     )
@@ -210,10 +210,10 @@ def _kept(fleet: Fleet, of: str) -> Panel:
 
 def _latency(fleet: Fleet, metric: Metric, of: str) -> Panel:
     lines = [
-        Query(promql.quantile(metric, fraction, of, _WINDOW), name)
-        for name, fraction in promql.percentile_names(fleet, metric)
+        Query(alerts.quantile(metric, fraction, of, _WINDOW), name)
+        for name, fraction in alerts.percentile_names(fleet, metric)
     ]
-    limits = [one.limit_s for one in promql.promised(fleet) if one.metric == metric]
+    limits = [one.limit_s for one in alerts.promised(fleet) if one.metric == metric]
     says = (
         f"{METRIC_MEANINGS[metric]}, as the replicas count it. Percentiles are drawn straight"
         " between the edges of the histogram."
@@ -231,7 +231,7 @@ def _load(fleet: Fleet, of: str) -> list[Panel]:
             "reqps",
             f"Planned: {fleet.rate_per_s:g}/s. The line is what {fleet.n_replicas} replicas were"
             " shown to carry.",
-            (Query(f"{promql.ARRIVED}{of}", "arrived"), Query(f"{promql.ENDED}{of}", "ended")),
+            (Query(f"{alerts.ARRIVED}{of}", "arrived"), Query(f"{alerts.ENDED}{of}", "ended")),
             kept,
         ),
         Panel(
@@ -240,8 +240,8 @@ def _load(fleet: Fleet, of: str) -> list[Panel]:
             f"Predicted at the planned load: {fleet.likely.in_flight_load:.3g}. Beyond the line the"
             " autoscaler starts more replicas.",
             (
-                Query(f"{promql.IN_FLIGHT}{of} / {promql.REPLICAS}{of}", "in flight"),
-                Query(f"{promql.WAITING}{of} / {promql.REPLICAS}{of}", "waiting"),
+                Query(f"{alerts.IN_FLIGHT}{of} / {alerts.REPLICAS}{of}", "in flight"),
+                Query(f"{alerts.WAITING}{of} / {alerts.REPLICAS}{of}", "waiting"),
             ),
             (float(in_flight_target(fleet)),),
         ),
@@ -249,7 +249,7 @@ def _load(fleet: Fleet, of: str) -> list[Panel]:
             "Replicas",
             "short",
             "That answer to Prometheus.",
-            (Query(f"{promql.REPLICAS}{of}", "replicas"),),
+            (Query(f"{alerts.REPLICAS}{of}", "replicas"),),
             (float(fleet.n_replicas),),
         ),
         Panel(
@@ -281,7 +281,7 @@ def _fullness(fleet: Fleet, of: str) -> list[Panel]:
             "short",
             f"Predicted: {likely.preemptions_per_request_ratio:.3g} at the planned load, "
             f"{fullest.preemptions_per_request_ratio:.3g} at capacity.",
-            (Query(f"{promql.PREEMPTIONS}{of}", "preemptions"),),
+            (Query(f"{alerts.PREEMPTIONS}{of}", "preemptions"),),
         ),
         Panel(
             "Prompt tokens found in the prefix cache",
@@ -308,8 +308,8 @@ def _traffic(fleet: Fleet, of: str) -> list[Panel]:
             "short",
             "The lines are the lengths that the fleet was sized for.",
             (
-                Query(f"{promql.PROMPT_TOKENS}{of}", "prompt"),
-                Query(f"{promql.OUTPUT_TOKENS}{of}", "output"),
+                Query(f"{alerts.PROMPT_TOKENS}{of}", "prompt"),
+                Query(f"{alerts.OUTPUT_TOKENS}{of}", "output"),
             ),
             (fleet.output_mean_tokens, fleet.prompt_mean_tokens),
         ),
@@ -325,7 +325,7 @@ def _predicted(metric: Metric, means_s: list[float], of: str) -> Panel:
         f"{metric.upper()} in the mean, and as predicted",
         "s",
         says,
-        (Query(f"{promql.mean_name(metric)}{of}", "measured"),),
+        (Query(f"{alerts.mean_name(metric)}{of}", "measured"),),
         lines,
     )
 

@@ -8,11 +8,9 @@ import yaml
 
 from inferometer.decide.artefacts import (
     alerts,
-    checking,
     dashboard,
     kubernetes,
     pods,
-    promql,
     proving,
     router,
     vllm_command,
@@ -42,13 +40,13 @@ def files_of(fleet: Fleet, packaging: Packaging) -> dict[str, str]:
     """
     files = {
         PLAN_FILE: plan_text(fleet),
-        checking.WORKLOAD_FILE: _json(msgspec.to_builtins(fleet.workload)),
+        proving.WORKLOAD_FILE: _json(msgspec.to_builtins(fleet.workload)),
         "vllm-serve.sh": vllm_command.serve_script(fleet, packaging),
         "haproxy.cfg": router.haproxy_config(fleet, packaging),
         "prometheus.yml": _yaml(prometheus_config(packaging)),
         RULES_FILE: _yaml(alerts.rules(fleet, packaging)),
         "grafana-dashboard.json": _json(dashboard.dashboard(fleet, packaging)),
-        "check-promise.sh": checking.check_script(fleet, packaging),
+        "check-promise.sh": proving.check_script(fleet, packaging),
     }
     if (plan := proving.verify_plan(fleet, packaging)) is not None:
         files[SIZED_PLAN] = plan
@@ -124,7 +122,7 @@ def prometheus_config(packaging: Packaging) -> Manifest:
 
 def adapter_config(packaging: Packaging) -> Manifest:
     """What prometheus-adapter offers to the autoscaler: requests in flight in all replicas together."""
-    series = f"{promql.IN_FLIGHT}{{{promql.selector(packaging)}}}"
+    series = f"{alerts.IN_FLIGHT}{{{alerts.selector(packaging)}}}"
     rule: Manifest = {
         "seriesQuery": series,
         "resources": {"namespaced": False},

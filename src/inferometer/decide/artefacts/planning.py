@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from inferometer.decide import candidate_probes, probing
+from inferometer.decide import probing
 from inferometer.decide.artefacts.fleet import Fleet, OperatingPoint, Promise
 from inferometer.decide.candidates import Offer
 from inferometer.decide.sizing_types import ServedBy, SizedKind, SizingQuestion
@@ -94,7 +94,7 @@ def operating_point(
 ) -> OperatingPoint:
     """How full does each replica run when all of them together get this load?"""
     deployment, n_replicas = kind.candidate.deployment, kind.n_replicas
-    probe = candidate_probes.probe_of(question, kind.candidate, pace, n_replicas)
+    probe = probing.probe_of(question, kind.candidate, pace, n_replicas)
     run = probe.run_of(load, question.n_requests * probing.EFFORT_RATIO, record_steps=True)
     requests, steps = run.requests, run.steps
     if requests is None or steps is None:

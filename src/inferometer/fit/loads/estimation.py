@@ -24,7 +24,7 @@ from inferometer.fit.loads.server import (
     steps_at,
 )
 from inferometer.fit.loads.server_fit import SeenLoad, ServerFit, plain_base
-from inferometer.fit.parameters import informed_by, parameter_estimate
+from inferometer.fit.map import informed_by, parameter_estimate
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit

@@ -14,8 +14,14 @@ import numpy as np
 
 from inferometer.errors import ModelError
 from inferometer.fit.loads.replay import Replay, latencies
-from inferometer.fit.map import Posterior, Prior, posterior_of
-from inferometer.fit.parameters import informed_by, parameter_estimate, plain_value
+from inferometer.fit.map import (
+    Posterior,
+    Prior,
+    informed_by,
+    parameter_estimate,
+    plain_value,
+    posterior_of,
+)
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, arrays_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.columns import F64, Bools

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from inferometer.fit.parameters import parameter_estimate
+from inferometer.fit.map import parameter_estimate
 from inferometer.fit.published.pooled import step_prior
 from inferometer.fit.published.priors import UNKNOWNS
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec

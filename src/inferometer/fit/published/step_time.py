@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import ModelError, SpecError
-from inferometer.fit.parameters import informed_by, parameter_estimate
+from inferometer.fit.map import informed_by, parameter_estimate
 from inferometer.fit.published.loads import PublishedLoad
 from inferometer.fit.published.posterior import (
     HeldOutLatencies,

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import OutOfRangeError
-from inferometer.fit.parameters import parameter_estimate
+from inferometer.fit.map import parameter_estimate
 from inferometer.fit.published.priors import (
     TPOT,
     TTFT,

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import ModelError
-from inferometer.fit.parameters import informed_by, parameter_estimate
+from inferometer.fit.map import informed_by, parameter_estimate
 from inferometer.fit.sweeps.priors import BLEND_OF_GPU, ParameterPrior, Priors
 from inferometer.fit.sweeps.regression import Data, StepTimePosterior, regress
 from inferometer.inputs.types import EngineSpec, ModelSpec

@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import ModelError, SpecError
-from inferometer.fit.map import AT_BOUND
-from inferometer.fit.parameters import informed_by, parameter_estimate
+from inferometer.fit.map import AT_BOUND, informed_by, parameter_estimate
 from inferometer.fit.sweeps.observations import LEANER_TRAFFIC, Observations, observe
 from inferometer.fit.sweeps.priors import Ceilings, Priors, ceilings_of, priors_of
 from inferometer.fit.sweeps.regression import Data, Spreads, StepTimePosterior, regress

@@ -20,16 +20,7 @@ import numpy as np
 from inferometer.errors import RecordError
 from inferometer.inputs.load_plan import most_in_flight, texts_of
 from inferometer.inputs.workload.plan import NONE
-from inferometer.measure.load import (
-    ahead,
-    answers,
-    bodies,
-    connections,
-    messages,
-    tally,
-    target,
-    timer,
-)
+from inferometer.measure.load import answers, bodies, connections, messages, tally, target, timer
 from inferometer.measure.load.answers import Answer
 from inferometer.records import durability
 from inferometer.records.raw_log import (
@@ -164,7 +155,7 @@ class LoadClient:
         self._bodies = bodies.body_writer(job.load, self._plan, job.id_prefix, job.session_index)
         self._rows: list[int] = int32s(job.rows).tolist()
         head = target.request_head(place, job.secrets, is_streaming=job.load.is_streaming)
-        self.ahead = ahead.MessagesAhead(self._bodies, head, job.id_prefix, self._rows)
+        self.ahead = bodies.MessagesAhead(self._bodies, head, job.id_prefix, self._rows)
         self._wanted_type = answers.STREAM_TYPE if job.load.is_streaming else answers.JSON_TYPE
         self._loop = asyncio.get_running_loop()
         self._agenda = timer.Agenda(self._loop)

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from inferometer.measure.executors import ray_cluster
-from inferometer.measure.hostname import hostname_hash
+from inferometer.measure.host import hostname_hash
 from inferometer.measure.load import messages, processes
 
 _WAIT_S: Final = 0.25
