@@ -36,11 +36,9 @@ PROCESSES = {"inferometer.measure.engines.transformers_rank"}
 LONELY_LINES = 80
 LONELY = {
     "inferometer.inputs.foreign_yaml",
-    "inferometer.measure.executors.ray_cluster",
     "inferometer.measure.load.tally",
     "inferometer.report.charts.bounds",
     "inferometer.report.export",
-    "inferometer.serve.emulator_plan",
 }
 """Short modules with one importer that still stand alone. The set only shrinks."""
 

@@ -13,7 +13,7 @@ kinds of problems, which differ in how the posterior is found:
 
 Letters of shapes: N residuals, K unknowns.
 
-``fitted_parameter`` reports a posterior: value, 90 % interval, and whether data or prior decided it.
+``parameter_estimate`` reports a posterior: value, 90 % interval, and whether data or prior decided it.
 """
 
 import math

@@ -262,7 +262,7 @@ def _check_sharing(model: ModelSpec, times: StepTimes, plan: ParallelPlan, n_sha
 
 
 def _with_defaults(knobs: Knobs, limits: BatchLimits) -> dict[str, int]:
-    """The knobs of all engines, with vLLM's seats and step budget where nobody says: a step has a token for each seat."""
+    """The knobs of all engines, with vLLM's defaults: a step has a token for each of ``max_num_seqs``."""
     budget = knobs.own.get(
         _BUDGET_KNOB, str(knobs.shared.get(_BUDGET_KNOB, limits.max_num_batched_tokens))
     )
@@ -274,7 +274,7 @@ def _with_defaults(knobs: Knobs, limits: BatchLimits) -> dict[str, int]:
 
 
 def _is_budget_for_contexts(knobs: Knobs) -> bool:
-    """Must a step hold the longest context, because vLLM is not to compute prompts in chunks and nobody says how many tokens?"""
+    """Must a step hold the longest context: vLLM without chunked prefill, and no step budget given?"""
     is_whole = (
         knobs.policy == "vllm" and knobs.own.get("enable_chunked_prefill", "").lower() == "false"
     )
@@ -378,7 +378,7 @@ class LinkAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillPool:
-    """The replicas that compute prompts for those of a deployment, and how KV caches come from the ones to the others."""
+    """The replicas that compute prompts for those of a deployment, and the link of KV caches between them."""
 
     deployment: Deployment
     cluster: ClusterConfig

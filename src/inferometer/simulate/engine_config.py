@@ -178,7 +178,8 @@ def engine_config(
 
     Example
     -------
-    >>> config = engine_config("vllm", {"num_blocks": 1000, "max_model_len": 4096}, {"watermark_fraction": "0.01"}, where="--set")
+    >>> shared = {"num_blocks": 1000, "max_model_len": 4096}
+    >>> config = engine_config("vllm", shared, {"watermark_fraction": "0.01"}, where="--set")
     >>> config.n_kv_blocks
     999
     """

@@ -291,7 +291,7 @@ class LiveMemory:
         return runs
 
     def _collect_numbers(self, n_wanted: int) -> None:
-        """Take back the numbers of contents that neither a block nor a request needs; add more where too few are left."""
+        """Take back the numbers of contents that nobody needs any more; add more where too few are left."""
         state, n_old = self.states, self.states.first_equal.shape[1]
         is_needed = (state.first_equal != NOTHING).any(axis=0)
         for blocks, config in zip(state.blocks, state.config[:, 0], strict=True):

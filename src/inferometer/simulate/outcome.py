@@ -151,7 +151,7 @@ class HoleTable(NamedTuple):
 
 
 class TransferTable(NamedTuple):
-    """One row per request whose prompt was computed by one replica and whose answer was for another (T rows), in the workload's order."""
+    """One row per request that was handed from one replica to another (T rows), in the workload's order."""
 
     request_index: I32
     source: I32
@@ -221,7 +221,7 @@ class Simulation(NamedTuple):
 
 
 def max_barren_steps(max_model_len: int) -> int:
-    """After how many steps that preempt, without a token from any step between them, do requests preempt one another for ever?
+    """Number of preempting steps without a token between them after which it is a livelock.
 
     Whoever is never preempted computes at least one token a step and needs at most
     ``max_model_len``; twice that is patience.

@@ -357,7 +357,7 @@ def _handovers(states: State) -> HandoverFacts:
 
 
 def demand_of(plan: RequestPlan, block_size: int, *, has_contents: bool = True) -> Demand:
-    """The plan's requests, with an id for each full block of ``block_size`` tokens where ``has_contents`` (prefix caching asks for them).
+    """The plan's requests; where ``has_contents`` (prefix caching), with an id per full KV block.
 
     Raises
     ------

@@ -49,7 +49,7 @@ class _Growth(NamedTuple):
 def overload_cautions(
     simulation: Simulation, seats: Sequence[int], pools: DisaggregatedConfig | None
 ) -> tuple[Caution, ...]:
-    """What grows without bound while this load goes on, on replicas with so many ``seats`` each, in ``pools`` where there are two?"""
+    """What grows without bound while this load goes on, on replicas with ``seats`` slots each, in ``pools``?"""
     cautions, sent_ns = list[Caution](), simulation.requests.intended_send_ns
     if len(sent_ns) < _MIN_REQUESTS or sent_ns.max() == sent_ns.min():
         return ()

@@ -176,7 +176,8 @@ def run_ticks(question: TickQuestion) -> TickRun:
     Example
     -------
     >>> one_by_one = run_ticks(TickQuestion(batching="one-prefill", n_prefill_chunks=2, horizon_ticks=100))
-    >>> one_by_one.report.requests_per_1000_ticks > run_ticks(TickQuestion(batching="static")).report.requests_per_1000_ticks
+    >>> static = run_ticks(TickQuestion(batching="static"))
+    >>> one_by_one.report.requests_per_1000_ticks > static.report.requests_per_1000_ticks
     True
     """
     game = _Game(question)

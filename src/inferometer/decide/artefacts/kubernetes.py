@@ -6,7 +6,8 @@ without bound, while its CPU, its accelerator's load and its memory look the sam
 the Deployment is what it starts from. A replica of several nodes is a group of pods, which
 Kubernetes does not have: LeaderWorkerSet, which has to be installed in the cluster, runs them.
 
-The weights lie on one volume that every replica reads. In each pod they would fill the node's disk and be fetched again at every restart. A
+The weights lie on one volume that every replica reads. In each pod they would fill the node's disk
+and be fetched again at every restart. A
 PersistentVolumeClaim that many nodes mount, and a job that fills it, is how operators of vLLM do it
 (``pvcStorage`` of production-stack, ``pvc://`` of llm-d).
 """

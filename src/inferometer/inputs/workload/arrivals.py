@@ -4,7 +4,8 @@ One mechanism for every open process: gaps of mean 1 are drawn, and their runnin
 integral of the rate. Another rate stretches the same pattern; a ramp, bursts or a day's profile
 bend it.
 
-Each part of a workload (gaps, classes, prompt lengths, ...) has a stream of random numbers of its own: what one part draws moves
+Each part of a workload (gaps, classes, prompt lengths, ...) has a stream of random numbers of its
+own: what one part draws moves
 no other part, and the first n numbers of a stream are the same however many are drawn. Only raw
 64-bit words of Philox are used, whose values numpy promises not to change.
 """

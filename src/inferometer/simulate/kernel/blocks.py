@@ -70,7 +70,10 @@ def note_holes(state: State, log: StepLog, row: int) -> None:
 
 @compiled
 def _debt(state: State, wanted: int) -> int:
-    """The fewest blocks between the first and the last of some neighbouring gaps that are enough together; -1 where all are not."""
+    """The fewest blocks that have to move until neighbouring gaps are one of the size wanted.
+
+    -1 where all gaps together are too small.
+    """
     counters = state.counters[0]
     if wanted > counters.n_free:
         return -1

@@ -32,7 +32,7 @@ _UNWRITTEN: Final = frozenset({"waiting", "block_table"})
 
 
 class Front(NamedTuple):
-    """What stands before the replicas, and between those that prefill and those that decode where they are not the same."""
+    """What stands before the replicas, and between pools that prefill and decode."""
 
     router: RouterState
     gate: GateState

@@ -31,7 +31,10 @@ def loop_of(kind: Kind) -> Callable[..., int]:
 def cluster_loop_of(
     kind: Kind, *, has_gate: bool, is_split: bool = False, is_lockstep: bool = False
 ) -> Callable[..., int]:
-    """``kernel.cluster_run.run`` for the rules of this kind only, and without a gate, a link or a common step where there is none."""
+    """``kernel.cluster_run.run`` for the rules of this kind only.
+
+    Without the code for a gate, a link or a common step where there is none.
+    """
     name = kind.name + "_GATE" * has_gate + "_SPLIT" * is_split + "_LOCKSTEP" * is_lockstep
     changes = {
         "steps": _steps_of(kind),

@@ -55,7 +55,7 @@ def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, unt
 
 @compiled
 def _catch_up(state: State, until_ns: int) -> None:
-    """Who has gone by now, and who has come until then, in order of time; at one instant who goes is before who comes."""
+    """Process who has gone and who has come by now, in order of time; at one instant who goes first."""
     now_ns = state.counters[0].now_ns
     while True:
         comes_ns, goes_ns = arrivals.next_ns(state), arrivals.next_abort_ns(state)

@@ -1,7 +1,8 @@
-"""Which replica gets a request, and what does the router know? Compiled; the same as ``reference/router.py``, on arrays.
+"""Which replica gets a request, and what does the router know? Compiled.
 
-Random draws are made beforehand (``router_draws``): the same for all rules, paces and both
-simulators. Letters of shapes: N requests, R replicas, K contents, C classes.
+The same as ``reference/router.py``, on arrays. Random draws are made beforehand
+(``router_draws``): the same for all rules, paces and both simulators. Letters of shapes: N
+requests, R replicas, K contents, C classes.
 """
 
 from typing import NamedTuple

@@ -123,7 +123,10 @@ def _fits(state: State) -> bool:
 
 @compiled
 def _retract(state: State) -> None:
-    """Throw out whoever has said least, of these who has the longest prompt, until the others fit; the last one stays."""
+    """Preempt the request with the fewest output tokens until the others fit; the last one stays.
+
+    Of equals the one with the longest prompt.
+    """
     own, counters, n_before = state.sglang[0], state.counters[0], state.counters[0].n_preempted
     _sort_by_progress(state)
     while own.n_generating > 1 and (counters.n_preempted == n_before or not _fits(state)):

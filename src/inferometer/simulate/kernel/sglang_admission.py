@@ -113,7 +113,7 @@ def go_on(state: State, index: int) -> int:
 
 @compiled
 def try_to_add(state: State, index: int, node: int, num_cached_tokens: int) -> tuple[int, int]:
-    """Add one that waits, with its whole prompt or with what the budget leaves of it, or say why not: verdict and tokens."""
+    """Add a waiting request, with its whole prompt or what the budget leaves of it: verdict and tokens."""
     request = state.requests[index]
     n_tokens = request.num_tokens - num_cached_tokens
     max_new = max_new_tokens(state, index)
@@ -322,7 +322,7 @@ def _sort(state: State, n_waiting: int) -> None:
 
 @compiled
 def sort_by_weight(state: State, n_waiting: int) -> None:
-    """Depth first, of a node's children that one first for which most requests wait, at last the node's own requests."""
+    """Depth first, the child with most waiting requests first, the node's own requests last."""
     for i_waiting in range(
         n_waiting
     ):  # all of them first: a match may split the node where another one ended

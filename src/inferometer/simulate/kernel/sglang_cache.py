@@ -91,7 +91,7 @@ def unlock(state: State, node: int) -> None:
 
 @compiled
 def evict(state: State, n_pages: int) -> None:
-    """Throw out whole leaves that nobody uses, the longest unused first, until so many pages are free or no leaf is left."""
+    """Evict whole unused leaves, the longest unused first, until ``n_pages`` are free or no leaf is left."""
     own, nodes, n_evicted = state.sglang[0], state.nodes, 0
     while n_evicted < n_pages:
         leaf = nodes[0].next

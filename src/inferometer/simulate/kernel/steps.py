@@ -151,7 +151,10 @@ def ready_ns(state: State) -> int:
 
 @inlined
 def complete_oldest(state: State, part_log: PartLog) -> bool:
-    """If the first batch in flight is done, process what it yielded; False where requests preempt one another for ever."""
+    """Process what the first batch in flight yielded, if it is done.
+
+    False where requests preempt one another for ever.
+    """
     counters, slot = state.counters[0], policy.first_slot(state)
     batch = state.batches[slot]
     if batch.end_ns > counters.now_ns:

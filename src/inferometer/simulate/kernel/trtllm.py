@@ -536,7 +536,7 @@ def abort(state: State, index: int) -> None:
 
 
 @inlined
-def _deliver_token(state: State, index: int, is_stale: bool, is_context: bool) -> int:  # noqa: FBT001 -- compiled code takes no keywords
+def _deliver_token(state: State, index: int, is_stale: bool, is_context: bool) -> int:  # noqa: FBT001
     """A request got a token; returns 1 where that ends it."""
     config, request = state.config[0], state.requests[index]
     request.num_tokens += 1

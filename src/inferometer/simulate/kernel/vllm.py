@@ -120,7 +120,10 @@ def _long_prefill_threshold(state: State) -> int:
 
 @compiled
 def _schedule_running(state: State, slot: int, budget: int, threshold: int, is_prefill: int) -> int:
-    """Those that run, in order of admission, decodes and prefill chunks alike (``NOTHING``) or one kind. Returns the budget left."""
+    """Schedule those that run, in order of admission: decodes and prefill chunks alike, or one kind.
+
+    ``NOTHING`` is both. Returns the budget left.
+    """
     counters, batch, num_slots = (
         state.counters[0],
         state.batches[slot],
@@ -398,7 +401,7 @@ def _admit(
 
 @compiled
 def _num_padded_drafts(config: Config, request: Request, num_computed_tokens: int) -> int:
-    """How many drafts that cannot be accepted fill up a request that needs one token, so that all decodes have as many rows?"""
+    """Number of drafts that cannot be accepted which fill up a request, so that all decodes have as many rows."""
     is_decode = request.num_tokens - num_computed_tokens == 1
     is_room = num_computed_tokens + config.num_spec_tokens + 2 <= config.max_model_len
     n_drafts: int = config.num_spec_tokens if is_decode and is_room else 0
@@ -528,7 +531,7 @@ def abort(state: State, index: int) -> None:
 
 
 @compiled
-def _verify(state: State, slot: int, i_part: int, is_stale: bool) -> int:  # noqa: FBT001 -- compiled code takes no keywords
+def _verify(state: State, slot: int, i_part: int, is_stale: bool) -> int:  # noqa: FBT001
     """How many drafts were accepted? The others were computed for nothing, and are taken back."""
     part = state.parts[slot, i_part]
     request, num_accepted = state.requests[part.request], 0
@@ -545,7 +548,7 @@ def _verify(state: State, slot: int, i_part: int, is_stale: bool) -> int:  # noq
 
 
 @inlined
-def _deliver_tokens(state: State, index: int, num_tokens: int, is_stale: bool) -> int:  # noqa: FBT001 -- compiled code takes no keywords
+def _deliver_tokens(state: State, index: int, num_tokens: int, is_stale: bool) -> int:  # noqa: FBT001
     """A request got tokens, those beyond its end not counted; returns 1 where that finishes one that runs."""
     config, request = state.config[0], state.requests[index]
     was_running = request.status == _RUNNING
