@@ -38,7 +38,6 @@ LONELY = {
     "inferometer.inputs.foreign_yaml",
     "inferometer.measure.executors.on_ray",
     "inferometer.measure.load.tally",
-    "inferometer.report.charts.bounds",
     "inferometer.report.export",
     "inferometer.serve.emulator_fleet",
 }
