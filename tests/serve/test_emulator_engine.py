@@ -165,7 +165,12 @@ The slow suite has them for ``test_disaggregated.py`` and ``test_cluster.py`` to
 each engine is tested above.
 """
 NAMES = [
-    pytest.param(name, marks=pytest.mark.slow if name in COMPILED_FOR_IT_ALONE else ())
+    pytest.param(
+        name,
+        marks=(pytest.mark.slow, pytest.mark.xdist_group(name))
+        if name in COMPILED_FOR_IT_ALONE
+        else (),
+    )
     for name in FLEETS
 ]
 
