@@ -95,7 +95,7 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
         "--rate",
         "10",
         "--for",
-        "15s",
+        "6s",
         "--processes",
         "2",
         "--endpoint",
@@ -104,7 +104,7 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
         "OUT",
     ),
     "verify": ("PLAN", *_SERVED, "--out", "OUT", "--ledger", "LEDGER"),
-    "emulate": ("smollm2-135m", "--hardware", "l4", "--port", "0", "--for", "20s"),
+    "emulate": ("smollm2-135m", "--hardware", "l4", "--port", "0", "--for", "6s"),
 }
 _PLAN: Final = f"""name = 'loads'
 [server]

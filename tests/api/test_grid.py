@@ -25,7 +25,7 @@ def test_a_grid_equals_the_single_answers() -> None:
 
 
 def test_a_simulated_grid_equals_the_single_simulations_and_keeps_their_order() -> None:
-    options = {"hardware": "h100_sxm", "workload": "256x32", "requests": 100}
+    options = {"hardware": "h100_sxm", "workload": "256x32", "requests": 100, "executor": "inline"}
     grid = im.simulate(MODEL, policy=["static", "vllm"], concurrency=[1, 4], **options)
     assert [tuple(point.values.values()) for point in grid.points] == [
         ("static", 1), ("static", 4), ("vllm", 1), ("vllm", 4),

@@ -138,8 +138,8 @@ def test_an_unknown_verb_is_a_bad_question():
         ),
         (("show",), ("RUN... is missing", "try: inferometer show --help")),
         (
-            ("emulate", "--model", "llama-3.1-8b"),
-            ("there is no --model", "try: MODEL, without a flag before it"),
+            ("load", "--host", "127.0.0.1"),
+            ("there is no --host", "try: URL, without a flag before it"),
         ),
         (("show", "--nosuch"), ("there is no --nosuch", "from: inferometer show")),
     ],
@@ -182,18 +182,17 @@ def test_nothing_is_cut_on_a_narrow_terminal():
     assert "".join(cells) == path
 
 
-def test_what_does_not_fit_is_the_answer():
-    lines = run("predict", "deepseek-r1", "--hardware", "l4", COLUMNS="200").stdout.splitlines()
+def test_what_does_not_fit_is_the_answer(tmp_path):
+    outcome = command_line.run("predict", "deepseek-r1", "--hardware", "l4", folder=tmp_path)
+    lines = outcome.stdout.splitlines()
     assert lines[0] == "deepseek-r1 on NVIDIA L4 does not fit"
     assert lines[1] == "✘ does not fit: 629 GiB are needed, 22.5 GiB are there"
     assert lines[2].startswith("float8 weights, else bfloat16 · ")
 
 
-def test_an_unknown_model_is_a_bad_question_with_a_way_out():
-    outcome = run("predict", "smolm2-135m", "--hardware", "h100_sxm")
-    assert outcome.returncode == 2
-    assert outcome.stdout == ""
-    assert "smollm2-135m" in outcome.stderr
+def test_an_unknown_model_is_a_bad_question_with_a_way_out(tmp_path):
+    outcome = command_line.run("predict", "smolm2-135m", "--hardware", "h100_sxm", folder=tmp_path)
+    command_line.check_refused(outcome, 2, "smollm2-135m")
 
 
 def test_without_a_verb_the_help_is_the_answer(tmp_path):

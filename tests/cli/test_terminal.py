@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from inferometer.cli import answer, load_progress, terminal
+from inferometer.cli import answer, progress, terminal
 from inferometer.cli.main import _end_of_the_system
 from inferometer.measure.load.watch import LoadProgress
 from inferometer.report.page import Line, Page
@@ -106,11 +106,11 @@ def test_what_stands_beside_the_bar_of_a_load_test_fits_a_line():
         worst_lag_s=0.001,
         errors=(("timeout", 76),),
     )
-    assert load_progress.so_far(now) == (
+    assert progress.so_far(now) == (
         "1,024 in flight · TTFT 1200 ms, p95 3400 ms · TPOT 12.3 ms, p95 45.6 ms · 76 failed"
         " · 50 s left"
     )
-    assert "first bytes 1200 ms, p95 3400 ms" in load_progress.sentence(now)
+    assert "first bytes 1200 ms, p95 3400 ms" in progress.sentence(now)
 
 
 @pytest.mark.parametrize("width", [80, 110])

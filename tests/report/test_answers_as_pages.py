@@ -5,8 +5,8 @@ from tests.report.browser import check_looks_right, needs_browser
 from tests.report.marks import marks
 
 import inferometer as im
-from inferometer.report.charts.bounds import PhaseBounds, bounds_chart
 from inferometer.report.charts.plot import Band, Boxes, Dots, Rule
+from inferometer.report.charts.roofline import PhaseBounds, bounds_chart
 from inferometer.report.html import render_page
 
 

@@ -20,7 +20,6 @@ from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.workload.types import ClosedArrivals, OpenArrivals
 from inferometer.records.store import write_run
 from inferometer.report import request_tables
-from inferometer.report.charts.first_token import ttft_parts_rate_chart
 from inferometer.report.charts.plot import Dots, Line, Rule
 from inferometer.report.charts.rates import (
     goodput_rate_chart,
@@ -28,6 +27,7 @@ from inferometer.report.charts.rates import (
     tpot_rate_chart,
     ttft_rate_chart,
 )
+from inferometer.report.charts.time_parts import ttft_parts_rate_chart
 from inferometer.report.html import render_page
 from inferometer.report.rate_page import RATE_CHARTS, rate_page_of
 from inferometer.report.request_page import request_page_of

@@ -18,7 +18,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware
 from inferometer.report.html import render_page
 from inferometer.report.request_page import request_page_of
-from inferometer.report.server_tables import limit_sentence, server_table, tables_of
+from inferometer.report.request_tables import limit_sentence, server_table, tables_of
 
 
 def scraped(*pages):

@@ -158,13 +158,19 @@ FLEETS = {
     "sglang": fleet_of(2, engine=CONFIGS["sglang"], router="prefix-affine"),
     "trtllm": fleet_of(2, engine=CONFIGS["trtllm"], router="round-robin"),
 }
-COMPILED_FOR_IT_ALONE = "a gate before prefill replicas"
-"""Nothing else in the fast suite has its loop compiled, which takes 15 CPU s.
+COMPILED_FOR_IT_ALONE = {"a gate before prefill replicas", "sglang", "trtllm"}
+"""Nothing else in the fast suite has their loops compiled, which takes 15, 10 and 5 CPU s.
 
-The slow suite has it for ``test_disaggregated.py`` too.
+The slow suite has them for ``test_disaggregated.py`` and ``test_cluster.py`` too; one replica of
+each engine is tested above.
 """
 NAMES = [
-    pytest.param(name, marks=pytest.mark.slow if name == COMPILED_FOR_IT_ALONE else ())
+    pytest.param(
+        name,
+        marks=(pytest.mark.slow, pytest.mark.xdist_group(name))
+        if name in COMPILED_FOR_IT_ALONE
+        else (),
+    )
     for name in FLEETS
 ]
 

@@ -22,7 +22,7 @@ from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.pointers import pointed
 from inferometer.units import NS_PER_S
 
-N_REPETITIONS, N_REQUESTS, N_WARM = 24, 20_000, 2_000
+N_REPETITIONS, N_REQUESTS, N_WARM = 12, 20_000, 2_000
 CONFIDENCE = 0.999
 TOKEN_NS = 1_000
 

@@ -21,7 +21,7 @@ from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
-N_REPETITIONS, N_REQUESTS, N_WARM = 24, 8_000, 1_500
+N_REPETITIONS, N_REQUESTS, N_WARM = 12, 8_000, 1_500
 CONFIDENCE = 0.999
 STEP_NS = 1_000_000
 

@@ -146,8 +146,8 @@ def test_what_the_course_teaches():
     common = {
         "output_tokens": 10,
         "output_deviation_tokens": 2.0,
-        "load_amount": 20_000,
-        "horizon_ticks": 20_000,
+        "load_amount": 5_000,
+        "horizon_ticks": 5_000,
     }
     rates = [
         report(batching=batching, n_prefill_chunks=n_chunks, **common).requests_per_1000_ticks

@@ -8,6 +8,7 @@ from typing import Annotated, Final, cast, get_args
 from inferometer.api.question import DURATION, Option
 from inferometer.errors import SpecError
 from inferometer.inputs.types import (
+    AttentionKernel,
     Constant,
     DType,
     EngineMode,
@@ -93,6 +94,14 @@ class Engine:
             is_common=True,
         ),
     ] = "eager"
+    attn: Annotated[
+        AttentionKernel | None,
+        Option(
+            "The attention kernel. [what the engine takes by itself]",
+            heading="Engine",
+            flags=("--attn", "--attn-implementation", "--attention-backend"),
+        ),
+    ] = None
     dtype: Annotated[
         str,
         Option(
@@ -151,6 +160,7 @@ def engine_of(options: Engine) -> EngineSpec:
         tensor_parallel_size=options.tp,
         n_threads=n_threads,
         load_format=options.load_format,
+        attention=options.attn,
     )
 
 

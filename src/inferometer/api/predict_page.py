@@ -12,7 +12,7 @@ from inferometer.perfmodel.datasheet import (
 )
 from inferometer.perfmodel.memory import how_it_fits
 from inferometer.records.types import Caution
-from inferometer.report.charts.bounds import PhaseBounds, bounds_chart
+from inferometer.report.charts.roofline import PhaseBounds, bounds_chart
 from inferometer.report.page import (
     Chip,
     Number,

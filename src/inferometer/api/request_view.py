@@ -37,7 +37,7 @@ from inferometer.records.server_summaries import TtftParts, engine_ttft_parts
 from inferometer.records.steady_state import SteadyState, steady_state
 from inferometer.records.types import RequestTable, Run
 from inferometer.records.validity import validity_of
-from inferometer.report import online_tables, request_tables, request_views, server_tables, views
+from inferometer.report import online_tables, request_tables, request_views, views
 from inferometer.report.request_views import LatencyHistory, LatencyTail, OnlineView, ServerUse
 from inferometer.units import NS_PER_S, format_number
 
@@ -342,7 +342,7 @@ def _limit(
             " numbers show no limit of the server."
         )
     if load is None and online is not None and online.server is not None:
-        said = server_tables.limit_sentence(online.server, online.ttft_parts)
+        said = request_tables.limit_sentence(online.server, online.ttft_parts)
         if said is not None:
             return said
     if load is None and online is not None and online.in_flight is not None:
@@ -354,10 +354,10 @@ def _limit(
         return (
             "not known: the run has no steps"
             if first_token is None
-            else f"{server_tables.largest_part(first_token)}."
+            else f"{request_tables.largest_part(first_token)}."
         )
     running, waiting = float(np.nanmax(load.n_running_max)), float(np.nanmax(load.n_waiting_max))
-    parts = [] if first_token is None else [server_tables.largest_part(first_token)]
+    parts = [] if first_token is None else [request_tables.largest_part(first_token)]
     parts += [
         f"at most {format_number(running)} requests ran and {format_number(waiting)} waited at once"
     ]

@@ -13,8 +13,8 @@ from inferometer.api.simulation import Level
 from inferometer.records import request_summaries, run_series
 from inferometer.records.latencies import Latency
 from inferometer.report import request_page, request_tables, request_words
-from inferometer.report.charts.percentiles import percentiles_chart
 from inferometer.report.charts.plot import Chart
+from inferometer.report.charts.tails import percentiles_chart
 from inferometer.report.page import Chip, Number, Page, Section, lines_of, spanned
 from inferometer.report.tables import TextTable
 from inferometer.report.views import FactGroup, Statement

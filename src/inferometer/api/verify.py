@@ -13,7 +13,7 @@ from inferometer.api.sweep_view import REPORT_NAME
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs import verify_plan
 from inferometer.report import html
-from inferometer.report.charts.verified import verified_charts
+from inferometer.report.charts.predicted import verified_charts
 from inferometer.report.page import Chip, Page, Section, lines_of
 from inferometer.report.verify_tables import DEFINITIONS, VerifyView, claims_table, promises_table
 from inferometer.verify import checking, score, seals

@@ -13,8 +13,8 @@ from inferometer.api.studies import CAPACITY
 from inferometer.cli import capacity_live
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.grid import give_grid
 from inferometer.cli.progress import heard
+from inferometer.cli.study import give_grid
 
 ANSWER = CapacityAnswer | GridAnswer
 

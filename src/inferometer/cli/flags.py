@@ -14,8 +14,8 @@ from click.core import ParameterSource
 
 from inferometer.api.question import Field, fields_of, question_of
 from inferometer.cli.foreign_flags import in_our_words
-from inferometer.cli.several import Several, one_of
 from inferometer.cli.terminal import AS_CSV, REPORT, VERBOSE, write_answer
+from inferometer.cli.usage import Several, one_of
 from inferometer.inputs.objectives import METRIC_SYNONYMS
 from inferometer.inputs.synonyms import number_format
 

@@ -12,8 +12,8 @@ from inferometer.api.prediction import PredictAnswer
 from inferometer.api.studies import PREDICT
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.grid import give_grid
 from inferometer.cli.progress import heard
+from inferometer.cli.study import give_grid
 from inferometer.errors import SizingError
 
 ANSWER = PredictAnswer | GridAnswer

@@ -12,8 +12,8 @@ from inferometer.api.simulation import SimulateAnswer
 from inferometer.api.studies import SIMULATE
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.grid import give_grid
 from inferometer.cli.progress import heard
+from inferometer.cli.study import give_grid
 
 ANSWER = SimulateAnswer | GridAnswer
 _EXIT_CODES: Final = {None: 0, "met": 0, "missed": 10, "undecided": 11}

@@ -5,11 +5,12 @@ from typing import Any
 
 import click
 
-from inferometer.api.grid import GridAnswer, axes_of, grid
+from inferometer.api.grid import Axis, GridAnswer, Verb, axes_of, grid
 from inferometer.api.studies import STUDIES, Study, study_options
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
+from inferometer.cli.terminal import REPORT
 
 ANSWER = GridAnswer
 
@@ -49,10 +50,26 @@ def _command(name: str, study: Study) -> click.Command:
 
 def _grid(name: str, given: dict[str, Any], as_json: bool) -> bool:  # noqa: FBT001 -- as ``asks`` calls it
     verb, options = STUDIES[name].verb, study_options(name, given)
-    with heard():
-        answer = grid(verb, options, axes_of(verb.question, options))
-    give(answer, as_json=as_json, show=lambda one: one.pages())
+    _print_grid(verb, options, axes_of(verb.question, options), as_json=as_json)
     return True
+
+
+def give_grid(verb: Verb, given: dict[str, Any], as_json: bool) -> bool:  # noqa: FBT001 -- as ``asks`` calls it
+    """Print the grid of the options with several values; false where each has one."""
+    axes = axes_of(verb.question, given)
+    if axes:
+        _print_grid(verb, given, axes, as_json=as_json)
+    return bool(axes)
+
+
+def _print_grid(
+    verb: Verb, given: dict[str, Any], axes: tuple[Axis, ...], *, as_json: bool
+) -> None:
+    if "report" in given:  # an option of the verb's own: of a grid it is one page
+        click.get_current_context().meta[REPORT] = given.pop("report")
+    with heard():
+        answer = grid(verb, given, axes)
+    give(answer, as_json=as_json, show=lambda one: one.pages())
 
 
 @click.group(

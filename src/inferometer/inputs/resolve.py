@@ -72,7 +72,7 @@ def resolve_model(text: str, *, load_format: LoadFormat) -> ResolvedModel:
     """
     found = _local(text) or _cached(text) or _catalogued(text)
     if found is None:
-        raise _unknown(text)
+        raise _unknown(text, load_format)
     if load_format == "auto" and not found.weights_available:
         raise _without_weights(text, found)
     return found
@@ -185,8 +185,10 @@ def _catalogued(text: str) -> ResolvedModel | None:
     return ResolvedModel(kind="catalog", path=None, spec=named, weights_available=False)
 
 
-def _unknown(text: str) -> SpecError:
+def _unknown(text: str, load_format: LoadFormat) -> SpecError:
     close = close_models(text)
+    # Who needs no weights has no --load-format.
+    remark = " (catalogue: --load-format dummy)" if load_format == "auto" else ""
     return SpecError(
         f"no model {text!r} is known on this machine",
         where="MODEL",
@@ -195,9 +197,7 @@ def _unknown(text: str) -> SpecError:
             " catalogue id"
         ),
         try_=(
-            f"did you mean {', '.join(close)}? (catalogue: --load-format dummy)"
-            if close
-            else "inferometer catalog models"
+            f"did you mean {', '.join(close)}?{remark}" if close else "inferometer catalog models"
         ),
     )
 

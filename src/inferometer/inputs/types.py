@@ -334,6 +334,8 @@ class HardwareSpec:
 LoadFormat: TypeAlias = Literal["auto", "dummy"]
 EngineName: TypeAlias = Literal["transformers", "vllm", "openvino"]
 EngineMode: TypeAlias = Literal["eager", "static", "compiled"]
+AttentionKernel: TypeAlias = Literal["eager", "sdpa", "flash_attention_2", "flex_attention"]
+"""As transformers names them: `eager` writes the scores out, the others do not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,6 +355,8 @@ class EngineSpec:
     tensor_parallel_size: int = 1
     n_threads: int | None = None
     load_format: LoadFormat = "auto"
+    attention: AttentionKernel | None = None
+    """None: what the engine takes by itself."""
 
     def __post_init__(self) -> None:
         if self.tensor_parallel_size < 1:

@@ -3,7 +3,6 @@
 from typing import Final
 
 from inferometer.report import online_tables, request_tables
-from inferometer.report.charts.first_token import ttft_parts_rate_chart
 from inferometer.report.charts.plot import Chart
 from inferometer.report.charts.rates import (
     goodput_rate_chart,
@@ -12,6 +11,7 @@ from inferometer.report.charts.rates import (
     tpot_rate_chart,
     ttft_rate_chart,
 )
+from inferometer.report.charts.time_parts import ttft_parts_rate_chart
 from inferometer.report.decision_views import RateView
 from inferometer.report.page import (
     Chip,

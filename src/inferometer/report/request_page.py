@@ -5,7 +5,7 @@ from typing import Final, TypeAlias
 from inferometer.inputs.objectives import Metric, percentile_name
 from inferometer.records.request_summaries import Percentile, RequestSummary
 from inferometer.records.slo_verdicts import Judgement
-from inferometer.report import online_tables, request_tables, server_tables
+from inferometer.report import online_tables, request_tables
 from inferometer.report.charts.catalogue import request_charts_of
 from inferometer.report.page import (
     Chip,
@@ -209,7 +209,7 @@ def _definitions(view: RequestReportView) -> tuple[tuple[str, str], ...]:
     return request_tables.DEFINITIONS + (
         ()
         if view.online is None
-        else online_tables.ONLINE_DEFINITIONS + server_tables.SERVER_DEFINITIONS
+        else online_tables.ONLINE_DEFINITIONS + request_tables.SERVER_DEFINITIONS
     )
 
 
@@ -250,7 +250,7 @@ def online_sections(online: OnlineView | None, drawn: Drawn) -> tuple[Section, .
             id="server",
             title="What does the server report?",
             nav="Server",
-            tables=server_tables.tables_of(online),
+            tables=request_tables.tables_of(online),
         ),
         Section(
             id="errors",

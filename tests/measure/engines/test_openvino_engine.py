@@ -16,6 +16,7 @@ from inferometer.measure.engines.protocol import ModelReference
         ({"dtype": "int8"}, "'int8' is no format of activations"),
         ({"quantization": "int4"}, "quantization 'int4'"),
         ({"kv_cache_dtype": "float4"}, "KV cache in 'float4'"),
+        ({"attention": "sdpa"}, "attention kernel 'sdpa'"),
         ({"tensor_parallel_size": 2}, "does not split"),
     ],
 )

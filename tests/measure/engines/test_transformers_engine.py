@@ -126,6 +126,21 @@ def test_an_encoder_decoder_is_a_bad_question(tmp_path):
         open_engine(EngineSpec(), ModelReference(kind="folder", location=str(tmp_path), spec=None))
 
 
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("origin", ["auto", "dummy"])
+def test_the_attention_kernel_is_the_one_asked_for(folder, eager, attention, origin):
+    engine = open_engine(EngineSpec(attention=attention, load_format=origin), folder)
+    assert engine.facts().attention_implementation == attention
+    if origin == "auto":
+        same = eager.run(prompts(), POINT.gen_tokens).output_ids
+        assert engine.run(prompts(), POINT.gen_tokens).output_ids == same
+
+
+def test_an_attention_kernel_that_is_not_installed_is_said(tiny):
+    with pytest.raises((EngineError, SpecError), match="[Ff]lash"):
+        open_engine(EngineSpec(attention="flash_attention_2", load_format="dummy"), tiny)
+
+
 def test_a_folder_without_weights_fails_in_words(tmp_path, tiny):
     configuration_of(tiny.spec).save_pretrained(tmp_path)
     with pytest.raises(EngineError, match="could not load"):

@@ -15,6 +15,7 @@ from inferometer.measure.engines.vllm_engine import check_spec, last_line, read_
         ({"dtype": "int4"}, "'int4' is not computed in"),
         ({"quantization": "int8"}, "quantization 'int8'"),
         ({"kv_cache_dtype": "float8"}, "KV cache in 'float8'"),
+        ({"attention": "sdpa"}, "attention kernel 'sdpa'"),
     ],
 )
 def test_what_vllm_cannot_do_is_a_bad_question(asked, complaint):

@@ -7,7 +7,7 @@ from inferometer.inputs.workload.plan import request_plan
 from inferometer.inputs.workload.reading import resolve_workload, with_changes
 from inferometer.inputs.workload.replay import draw_workload
 
-N_REQUESTS, RATE_PER_S = 20_000, 1000.0
+N_REQUESTS, RATE_PER_S = 10_000, 1000.0
 WINDOW_S = 0.2
 RARE = 1e-4
 """A right client fails so often."""

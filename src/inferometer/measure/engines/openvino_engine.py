@@ -97,6 +97,13 @@ def check_spec(spec: EngineSpec) -> None:
             where="--mode",
             allowed="eager, its name here",
         )
+    if spec.attention is not None:
+        raise SpecError(
+            f"OpenVINO with the attention kernel {spec.attention!r}",
+            where="--attn",
+            allowed="its own paged attention, without --attn",
+            try_="--engine transformers",
+        )
     if spec.dtype not in _COMPUTES_IN:
         raise SpecError(
             f"dtype {spec.dtype!r} is no format of activations",

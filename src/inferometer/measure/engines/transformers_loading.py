@@ -109,10 +109,13 @@ def load_model(spec: EngineSpec, model: ModelReference, config: HfConfig, device
         transformers could not load it.
     """
     dtype = TORCH_DTYPE[spec.dtype]
+    kernel: dict[str, Any] = (
+        {} if spec.attention is None else {"attn_implementation": spec.attention}
+    )
     is_sharded = spec.tensor_parallel_size > 1
     try:
         if spec.load_format == "dummy" or model.location is None:
-            loaded = _random_model(config, dtype, "cpu" if is_sharded else device)
+            loaded = _random_model(config, dtype, "cpu" if is_sharded else device, kernel)
             if is_sharded:
                 # Every rank drew the same numbers; each keeps its shard of them.
                 loaded = type(loaded).from_pretrained(
@@ -121,6 +124,7 @@ def load_model(spec: EngineSpec, model: ModelReference, config: HfConfig, device
                     state_dict=loaded.state_dict(),
                     dtype=dtype,
                     distributed_config=sharding(config, spec),
+                    **kernel,
                 )
         else:
             folder, gguf = folder_and_gguf(model)
@@ -131,7 +135,7 @@ def load_model(spec: EngineSpec, model: ModelReference, config: HfConfig, device
             )
             packed = {"quantization_config": GgufConfig(dequantize=True)} if gguf else {}
             loaded = AutoModelForCausalLM.from_pretrained(
-                folder, config=config, dtype=dtype, **gguf, **packed, **where
+                folder, config=config, dtype=dtype, **gguf, **packed, **where, **kernel
             )
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise EngineError(
@@ -188,7 +192,9 @@ def distinct_parameters(loaded: HfModel) -> Iterator[torch.Tensor]:
             yield parameter
 
 
-def _random_model(config: HfConfig, dtype: torch.dtype, device: str) -> HfModel:
+def _random_model(
+    config: HfConfig, dtype: torch.dtype, device: str, kernel: dict[str, Any]
+) -> HfModel:
     """The architecture with random weights, built on its device and in its format, without a copy.
 
     Values do not matter for speed, except that zeros draw less power and denormal ones are slow:
@@ -198,7 +204,7 @@ def _random_model(config: HfConfig, dtype: torch.dtype, device: str) -> HfModel:
     torch.set_default_dtype(dtype)
     try:
         with torch.device(device), no_init_weights():
-            loaded = AutoModelForCausalLM.from_config(config, dtype=dtype)
+            loaded = AutoModelForCausalLM.from_config(config, dtype=dtype, **kernel)
     finally:
         torch.set_default_dtype(before)
     loaded.tie_weights()

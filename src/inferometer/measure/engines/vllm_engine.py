@@ -98,6 +98,13 @@ def check_spec(spec: EngineSpec) -> None:
             allowed="eager, compiled",
             try_="--mode eager",
         )
+    if spec.attention is not None:
+        raise SpecError(
+            f"vLLM with the attention kernel {spec.attention!r}",
+            where="--attn",
+            allowed="its own paged attention, without --attn",
+            try_="--engine transformers",
+        )
     if spec.dtype not in TORCH_DTYPE:
         raise SpecError(
             f"dtype {spec.dtype!r} is not computed in by vLLM on a CPU",

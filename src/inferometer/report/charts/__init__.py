@@ -1,1 +1,1 @@
-"""Which pictures does a report have? One file per chart; catalogue.py lists them in order."""
+"""Which pictures does a report have? Charts of one question share a file; catalogue.py lists them in order."""

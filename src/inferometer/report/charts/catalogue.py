@@ -4,8 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeAlias
 
-from inferometer.report.charts.ceilings import ceilings_chart
-from inferometer.report.charts.first_token import ttft_parts_chart
 from inferometer.report.charts.history import history_chart, tpot_history_chart
 from inferometer.report.charts.latency import step_chart, throughput_chart, ttft_chart
 from inferometer.report.charts.load import (
@@ -15,15 +13,18 @@ from inferometer.report.charts.load import (
     queue_chart,
     swap_chart,
 )
-from inferometer.report.charts.memory import memory_chart
 from inferometer.report.charts.online import gap_chart, in_flight_chart, lateness_chart
 from inferometer.report.charts.plot import Chart
 from inferometer.report.charts.predicted import predicted_chart
-from inferometer.report.charts.roofline import roofline_chart
+from inferometer.report.charts.roofline import ceilings_chart, roofline_chart
 from inferometer.report.charts.slots import slots_chart
 from inferometer.report.charts.tails import tails_chart
-from inferometer.report.charts.time_parts import decode_time_chart, prefill_time_chart
-from inferometer.report.charts.utilisation import energy_chart, utilisation_chart
+from inferometer.report.charts.time_parts import (
+    decode_time_chart,
+    prefill_time_chart,
+    ttft_parts_chart,
+)
+from inferometer.report.charts.utilisation import energy_chart, memory_chart, utilisation_chart
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.views import SweepReportView
 

@@ -120,10 +120,7 @@ def _long_prefill_threshold(state: State) -> int:
 
 @compiled
 def _schedule_running(state: State, slot: int, budget: int, threshold: int, is_prefill: int) -> int:
-    """Schedule those that run, in order of admission: decodes and prefill chunks alike, or one kind.
-
-    ``NOTHING`` is both. Returns the budget left.
-    """
+    """Schedule those that run, in order of admission, of one kind or both; returns the budget left."""
     counters, batch, num_slots = (
         state.counters[0],
         state.batches[slot],
