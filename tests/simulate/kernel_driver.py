@@ -98,7 +98,7 @@ class KernelDriver:
 
     def blocks_of(self, index):
         request = self.memory.requests[index]
-        return tuple(self.memory.block_table[request["seat"], : request["num_blocks"]].tolist())
+        return tuple(self.memory.block_table[request["slot"], : request["num_blocks"]].tolist())
 
     def free_queue(self):
         blocks, queue = self.memory.blocks, []

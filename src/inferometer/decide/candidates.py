@@ -316,14 +316,14 @@ def _knobs(grid: Grid) -> list[Knobs]:
             policy=grid.policy,
             shared={
                 **dict(grid.shared),
-                "max_num_seqs": seats,
-                "max_num_batched_tokens": max(step_tokens, seats),
+                "max_num_seqs": max_num_seqs,
+                "max_num_batched_tokens": max(step_tokens, max_num_seqs),
             },
             own=own,
             utilization_fraction=grid.utilization_fraction,
             data_parallel_size=grid.data_parallel_size,
         )
-        for seats, step_tokens, own in product(
+        for max_num_seqs, step_tokens, own in product(
             grid.max_num_seqs, grid.max_num_batched_tokens, others
         )
     ]

@@ -71,9 +71,9 @@ def _named(message: str, raw: object, table: type[msgspec.Struct], where: str) -
     what, path = (match["what"], match["path"] or "") if match else (message, "")
     key = path.removeprefix(".")
     value, shape = _walked(path, raw, table)
-    said = f": {value!r}" if key and not isinstance(value, dict | list | None) else ""
+    shown = f": {value!r}" if key and not isinstance(value, dict | list | None) else ""
     return SpecError(
-        f"{key}{said}: {what}" if key else what,
+        f"{key}{shown}: {what}" if key else what,
         where=f"{where}, key {key}" if key else where,
         allowed=None if shape is None else _allowed(shape, value),
     )

@@ -395,8 +395,8 @@ def scraping(
         The first try has no page, or none of a known model server. Later tries that fail are
         recorded.
     """
-    asked = MetricsSource(url=source) if isinstance(source, str) else source
-    scraper = Scraper(asked, started_ns=started_ns, every_s=every_s, limits=limits)
+    metrics_source = MetricsSource(url=source) if isinstance(source, str) else source
+    scraper = Scraper(metrics_source, started_ns=started_ns, every_s=every_s, limits=limits)
     scraper.start()
     try:
         yield scraper

@@ -133,7 +133,7 @@ class Usage(NamedTuple):
     output_tokens: int
 
 
-class Said(NamedTuple):
+class Payload(NamedTuple):
     """What an event says."""
 
     text: str = ""
@@ -197,14 +197,14 @@ class _Body(msgspec.Struct):
 
 
 _decoder: Final = msgspec.json.Decoder(_Body)
-_NOTHING: Final = Said()
-_UNREADABLE: Final = Said(is_readable=False)
+_NOTHING: Final = Payload()
+_UNREADABLE: Final = Payload(is_readable=False)
 _MAX_TOKENS: Final = 2**31 - 1
 """More than any answer has: what is reported beyond it is false, and is not needed to the last
 digit."""
 
 
-def said_by(data: bytes, name: bytes = b"") -> Said:
+def said_by(data: bytes, name: bytes = b"") -> Payload:
     """What does the data of an event, or a whole JSON body, say?
 
     Example
@@ -213,27 +213,29 @@ def said_by(data: bytes, name: bytes = b"") -> Said:
     'Hi'
     """
     if data.strip() == DONE:
-        return Said(is_done=True)
+        return Payload(is_done=True)
     if name == b"error":
-        return Said(is_error=True)
+        return Payload(is_error=True)
     body = _decoded(data)
     if body is None:
         repaired = data.decode("utf-8", "replace").encode()
         return _UNREADABLE if repaired == data else said_by(repaired)._replace(is_utf8=False)
-    return Said(is_error=True) if _is_error(body) else _said(body)
+    return Payload(is_error=True) if _is_error(body) else _said(body)
 
 
-def _said(body: _Body) -> Said:
+def _said(body: _Body) -> Payload:
     usage = None if body.usage is None else _usage(body.usage)
     if not body.choices:
-        return _NOTHING if usage is None else Said(usage=usage)
+        return _NOTHING if usage is None else Payload(usage=usage)
     # With several choices each is an answer of its own; together they are what the server gave at
     # this instant.
-    said = _of_choice(body.choices[0], usage)
+    payload = _of_choice(body.choices[0], usage)
     for choice in body.choices[1:]:
         other = _of_choice(choice, usage)
-        said = said._replace(text=said.text + other.text, is_delta=said.is_delta or other.is_delta)
-    return said
+        payload = payload._replace(
+            text=payload.text + other.text, is_delta=payload.is_delta or other.is_delta
+        )
+    return payload
 
 
 def _decoded(data: bytes) -> _Body | None:
@@ -247,7 +249,7 @@ def _is_error(body: _Body) -> bool:
     return bytes(body.error) != b"null" or body.object == "error"
 
 
-def _of_choice(choice: _Choice, usage: Usage | None) -> Said:
+def _of_choice(choice: _Choice, usage: Usage | None) -> Payload:
     delta = choice.delta if choice.delta is not None else choice.message
     text, kind = (choice.text or "", ChunkKind.CONTENT) if delta is None else _text_of(delta)
     is_delta = (
@@ -257,23 +259,23 @@ def _of_choice(choice: _Choice, usage: Usage | None) -> Said:
         or (delta is not None and delta.role is None)
     )
     n_token_ids = ABSENT if choice.token_ids is None else len(choice.token_ids)
-    return Said(text, kind, is_delta, n_token_ids, choice.finish_reason or "", usage)
+    return Payload(text, kind, is_delta, n_token_ids, choice.finish_reason or "", usage)
 
 
 def _text_of(delta: _Delta) -> tuple[str, ChunkKind]:
     thought = delta.reasoning or delta.reasoning_content or ""
-    told = (delta.content or "") + (delta.refusal or "")
+    content = (delta.content or "") + (delta.refusal or "")
     called = (
         "" if not delta.tool_calls else "".join(_text_of_call(call) for call in delta.tool_calls)
     )
     kind = (
         ChunkKind.CONTENT
-        if told
+        if content
         else (
             ChunkKind.REASONING if thought else ChunkKind.TOOL_CALL if called else ChunkKind.CONTENT
         )
     )
-    return thought + told + called, kind
+    return thought + content + called, kind
 
 
 def _text_of_call(call: _ToolCall) -> str:
@@ -349,13 +351,13 @@ class Answer(NamedTuple):
 
 
 class _Heard(NamedTuple):
-    said: Said
+    payload: Payload
     arrived_ns: int
     read_index: int
 
     @property
     def may_be_token(self) -> bool:
-        return bool(self.said.text) or self.said.is_delta
+        return bool(self.payload.text) or self.payload.is_delta
 
 
 def answer_of(frame: RequestFrame, token_ends: TokenEnds | None = None) -> Answer:
@@ -381,13 +383,16 @@ def answer_of(frame: RequestFrame, token_ends: TokenEnds | None = None) -> Answe
     has_false_count = _has_false_count(frame, heard, usage, is_stream=is_stream)
     if has_false_count:
         heard = [
-            one._replace(said=one.said._replace(usage=None, n_token_ids=ABSENT)) for one in heard
+            one._replace(payload=one.payload._replace(usage=None, n_token_ids=ABSENT))
+            for one in heard
         ]
         usage = usage._replace(prompt_tokens=ABSENT, cached_tokens=ABSENT)
     text_ends = None if token_ends is None else _asker(heard, token_ends)
     total, source = _total(heard, text_ends)
     chunks = _chunks(heard, total, source, text_ends)
-    reason = next((one.said.finish_reason for one in reversed(heard) if one.said.finish_reason), "")
+    reason = next(
+        (one.payload.finish_reason for one in reversed(heard) if one.payload.finish_reason), ""
+    )
     error = frame.error or _content_error(
         heard, events, total, is_stream=is_stream, has_reason=bool(reason)
     )
@@ -408,7 +413,7 @@ def _heard(frame: RequestFrame, events: Sequence[Event]) -> list[_Heard]:
 
 def _last_usage(heard: Sequence[_Heard]) -> Usage:
     return next(
-        (one.said.usage for one in reversed(heard) if one.said.usage is not None), _NO_USAGE
+        (one.payload.usage for one in reversed(heard) if one.payload.usage is not None), _NO_USAGE
     )
 
 
@@ -416,11 +421,11 @@ def _asker(heard: Sequence[_Heard], token_ends: TokenEnds) -> Callable[[], list[
     """Tokens of each event by the tokenizer; asked when it is called."""
 
     def per_event() -> list[int]:
-        ends = token_ends("".join(one.said.text for one in heard))
+        ends = token_ends("".join(one.payload.text for one in heard))
         counts: list[int] = []
         done, length = 0, 0
         for one in heard:
-            length += len(one.said.text)
+            length += len(one.payload.text)
             before = done
             while done < len(ends) and ends[done] <= length:
                 done += 1
@@ -443,7 +448,7 @@ def _has_false_count(
         if is_stream
         else frame.asked_output_tokens
     )
-    n_ids = sum(max(one.said.n_token_ids, 0) for one in heard)
+    n_ids = sum(max(one.payload.n_token_ids, 0) for one in heard)
     return (
         max(usage.output_tokens, n_ids) > most
         or usage.prompt_tokens > frame.sent_bytes + _MOST_ADDED_TOKENS
@@ -456,12 +461,12 @@ def _total(
     usage = _last_usage(heard)
     if usage.output_tokens != ABSENT:
         return usage.output_tokens, "usage"
-    ids = [one.said.n_token_ids for one in heard if one.may_be_token]
+    ids = [one.payload.n_token_ids for one in heard if one.may_be_token]
     if ids and ABSENT not in ids:
         return sum(ids), "usage"
     if by_tokenizer is not None:
         return sum(by_tokenizer()), "tokenizer"
-    return sum(bool(one.said.text) for one in heard), "chunks"
+    return sum(bool(one.payload.text) for one in heard), "chunks"
 
 
 def _chunks(
@@ -469,9 +474,11 @@ def _chunks(
 ) -> tuple[Chunk, ...]:
     counts = _counts(heard, total, source, by_tokenizer)
     return tuple(
-        Chunk(one.arrived_ns, n_tokens, len(one.said.text), int(one.said.kind), one.read_index)
+        Chunk(
+            one.arrived_ns, n_tokens, len(one.payload.text), int(one.payload.kind), one.read_index
+        )
         for one, n_tokens in zip(heard, counts, strict=True)
-        if one.said.text or n_tokens > 0 or (n_tokens == ABSENT and total > 0)
+        if one.payload.text or n_tokens > 0 or (n_tokens == ABSENT and total > 0)
     )
 
 
@@ -479,14 +486,16 @@ def _counts(
     heard: Sequence[_Heard], total: int, source: str, by_tokenizer: Callable[[], list[int]] | None
 ) -> list[int]:
     """Tokens of each event; ABSENT for those with text where nobody can tell."""
-    told = _by_running_usage(heard) or _by_token_ids(heard)
-    if told is not None:
-        return told
+    counts = _by_running_usage(heard) or _by_token_ids(heard)
+    if counts is not None:
+        return counts
     if source == "tokenizer" and by_tokenizer is not None:
         return by_tokenizer()
     may_be = [one.may_be_token for one in heard]
     has_text = (
-        [bool(one.said.text) for one in heard] if any(one.said.text for one in heard) else may_be
+        [bool(one.payload.text) for one in heard]
+        if any(one.payload.text for one in heard)
+        else may_be
     )
     n_text = sum(has_text)
     if n_text in {1, total}:
@@ -506,18 +515,18 @@ def _by_running_usage(heard: Sequence[_Heard]) -> list[int] | None:
     counts: list[int] = []
     before = 0
     for one in heard:
-        so_far = ABSENT if one.said.usage is None else one.said.usage.output_tokens
+        so_far = ABSENT if one.payload.usage is None else one.payload.usage.output_tokens
         if one.may_be_token and so_far < before:
             return None  # ABSENT is the least of all
         now = max(so_far, before) if one.may_be_token else before
         counts.append(now - before)
         before = now
-    is_running = sum(one.may_be_token and one.said.usage is not None for one in heard) > 1
+    is_running = sum(one.may_be_token and one.payload.usage is not None for one in heard) > 1
     return counts if is_running else None
 
 
 def _by_token_ids(heard: Sequence[_Heard]) -> list[int] | None:
-    counts = [one.said.n_token_ids if one.may_be_token else 0 for one in heard]
+    counts = [one.payload.n_token_ids if one.may_be_token else 0 for one in heard]
     return counts if any(counts) and ABSENT not in counts else None
 
 
@@ -536,16 +545,16 @@ def _content_error(
     is_stream: bool,
     has_reason: bool,
 ) -> str:
-    if any(one.said.is_error for one in heard):
+    if any(one.payload.is_error for one in heard):
         return "error_event"
     if any(
-        not one.said.is_readable and event.is_whole
+        not one.payload.is_readable and event.is_whole
         for one, event in zip(heard, events, strict=True)
     ):
         return "bad_event"
-    if any(not one.said.is_utf8 for one in heard):
+    if any(not one.payload.is_utf8 for one in heard):
         return "invalid_utf8"
-    if is_stream and not has_reason and not any(one.said.is_done for one in heard):
+    if is_stream and not has_reason and not any(one.payload.is_done for one in heard):
         return "no_end"
     has_answer = total and any(one.may_be_token for one in heard)  # a usage alone is none
     return "" if has_answer else "empty_answer"

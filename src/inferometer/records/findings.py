@@ -50,10 +50,10 @@ def findings_of(run: Run) -> tuple[Finding, ...]:
     if not points:
         return tuple(_out_of_memory(run))
     if has_single_numbers(points):
-        said = single_number_findings(points)
+        sentences = single_number_findings(points)
         single = [
             Finding(code=one.code, sentence=one.sentence, evidence=None, support="single number")
-            for one in said
+            for one in sentences
         ]
         return (*single, *_collapse(run), *_out_of_memory(run))
     return (

@@ -71,10 +71,10 @@ def words_of_error(frame: RequestFrame, code: str) -> str:
 def most_frequent(words: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The most frequent message of each error code; of equally frequent ones, the first."""
     counts = Counter(one for one in words if one[1])
-    said: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for (code, text), _ in counts.most_common():
-        said.setdefault(code, text)
-    return said
+        texts.setdefault(code, text)
+    return texts
 
 
 def _refusal(frame: RequestFrame, code: str) -> bytes:
@@ -88,11 +88,11 @@ def _refusal(frame: RequestFrame, code: str) -> bytes:
 
 def _of_body(body: bytes) -> str:
     try:
-        said = _decoder.decode(body)
+        answer = _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return body[: 4 * _MOST_LETTERS].decode("utf-8", "replace")
-    told = said.error.message if isinstance(said.error, _Error) else said.error
-    return told or said.message or said.detail or body.decode("utf-8", "replace")
+    text = answer.error.message if isinstance(answer.error, _Error) else answer.error
+    return text or answer.message or answer.detail or body.decode("utf-8", "replace")
 
 
 class DecodedLoad(NamedTuple):

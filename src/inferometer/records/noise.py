@@ -116,16 +116,16 @@ def _relative(points: tuple[PointRepetitions, ...], phase: Literal["prefill", "d
 
     Points with two or more only.
     """
-    kept = [
+    probes = [
         (point.started_ns, point.prefill_s if phase == "prefill" else point.tpot_s)
         for point in points
         if point.n_reps > 1
     ]
-    kept = [(started_ns, values) for started_ns, values in kept if not np.isnan(values).all()]
-    if not kept:
+    probes = [(started_ns, values) for started_ns, values in probes if not np.isnan(values).all()]
+    if not probes:
         return np.empty(0)
-    started_ns = np.concatenate([started for started, _ in kept])
-    ratios = np.concatenate([values / np.nanmedian(values) for _, values in kept])
+    started_ns = np.concatenate([started for started, _ in probes])
+    ratios = np.concatenate([values / np.nanmedian(values) for _, values in probes])
     return ratios[np.argsort(started_ns, kind="stable")]
 
 

@@ -52,7 +52,7 @@ class SessionFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
     started_utc: str
     scheduled: str = ""
     """By which rule the system gives this process its core: real-time, short slices, usual; ''
-    where nobody told."""
+    where unknown."""
 
 
 class RequestFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="request"):

@@ -124,11 +124,11 @@ def repetitions_of(run: Run) -> tuple[PointRepetitions, ...]:
 
 def _point(sweep: SweepTable, point_index: int, steps: "_DecodeSteps") -> PointRepetitions:
     rows = tables.select(sweep, sweep.point_index == point_index)
-    kept = tables.select(rows, ~rows.is_warmup & (rows.status == PointStatus.OK))
-    decode_s = _positive_s(kept.decode_ns)
-    n_decode_steps = np.where(kept.n_decode_steps > 0, kept.n_decode_steps, np.nan)
+    ended_ok = tables.select(rows, ~rows.is_warmup & (rows.status == PointStatus.OK))
+    decode_s = _positive_s(ended_ok.decode_ns)
+    n_decode_steps = np.where(ended_ok.n_decode_steps > 0, ended_ok.n_decode_steps, np.nan)
     step_s = np.array(
-        [steps.median_s(point_index, int(repetition)) for repetition in kept.repetition],
+        [steps.median_s(point_index, int(repetition)) for repetition in ended_ok.repetition],
         dtype=np.float64,
     )
     return PointRepetitions(
@@ -139,17 +139,17 @@ def _point(sweep: SweepTable, point_index: int, steps: "_DecodeSteps") -> PointR
             gen_tokens=int(rows.gen_tokens[0]),
         ),
         status=_worst_status(rows),
-        started_ns=kept.started_ns,
-        prefill_s=_positive_s(kept.prefill_ns),
+        started_ns=ended_ok.started_ns,
+        prefill_s=_positive_s(ended_ok.prefill_ns),
         decode_s=decode_s,
         n_decode_steps=n_decode_steps,
         decode_step_s=np.where(np.isnan(step_s), _per(decode_s, n_decode_steps), step_s),
-        reserved_bytes=tables.optional_ns(kept.reserved_bytes),
-        allocated_bytes=tables.optional_ns(kept.allocated_bytes),
-        cpu_fraction=kept.cpu_fraction,
-        device_fraction=kept.device_fraction,
-        energy_joule=kept.energy_joule,
-        power_watt=kept.power_watt,
+        reserved_bytes=tables.optional_ns(ended_ok.reserved_bytes),
+        allocated_bytes=tables.optional_ns(ended_ok.allocated_bytes),
+        cpu_fraction=ended_ok.cpu_fraction,
+        device_fraction=ended_ok.device_fraction,
+        energy_joule=ended_ok.energy_joule,
+        power_watt=ended_ok.power_watt,
     )
 
 
@@ -171,10 +171,10 @@ class _DecodeSteps:
     def of(cls, steps: StepTable | None) -> "_DecodeSteps":
         if steps is None:
             return cls(starts={}, duration_ns=np.empty(0, np.int64))
-        kept = tables.select(steps, (steps.phase == Phase.DECODE) & ~steps.is_warmup)
-        order = np.lexsort((kept.repetition, kept.point_index))
+        ended_ok = tables.select(steps, (steps.phase == Phase.DECODE) & ~steps.is_warmup)
+        order = np.lexsort((ended_ok.repetition, ended_ok.point_index))
         keys: NDArray[np.int64] = np.stack(
-            (kept.point_index[order], kept.repetition[order]), axis=1
+            (ended_ok.point_index[order], ended_ok.repetition[order]), axis=1
         ).astype(np.int64)
         is_first = np.ones(len(keys), dtype=bool)
         is_first[1:] = (keys[1:] != keys[:-1]).any(axis=1)
@@ -184,7 +184,7 @@ class _DecodeSteps:
             (int(keys[i][0]), int(keys[i][1])): (int(i), end)
             for i, end in zip(begins, ends, strict=True)
         }
-        return cls(starts=starts, duration_ns=kept.duration_ns[order])
+        return cls(starts=starts, duration_ns=ended_ok.duration_ns[order])
 
     def median_s(self, point_index: int, repetition: int) -> float:
         """The median decode step of one repetition, NaN where none was recorded."""

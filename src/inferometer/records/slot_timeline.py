@@ -1,6 +1,6 @@
-"""What did each seat of the batch do in each step: context, generation, end of sequence, or nothing?
+"""What did each slot of the batch do in each step: context, generation, end of sequence, or nothing?
 
-Letters of shapes: B seats, S steps of the window.
+Letters of shapes: B slots, S steps of the window.
 """
 
 from enum import IntEnum
@@ -22,7 +22,7 @@ DEFAULT_STEPS: Final = 120
 
 
 class CellState(IntEnum):
-    """What did a seat do in a step?"""
+    """What did a slot do in a step?"""
 
     IDLE = 0
     CONTEXT = 1
@@ -45,7 +45,7 @@ class SlotTimeline(NamedTuple):
     states: Cells
     """(B, S) A ``CellState``."""
     requests: I32
-    """(B, S) ``request_index``, NOBODY where the seat is idle."""
+    """(B, S) ``request_index``, NOBODY where the slot is idle."""
     tokens: I32
     """(B, S) Tokens computed."""
     tick_ns: int | None = None
@@ -53,7 +53,7 @@ class SlotTimeline(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Steps that follow one another in which a seat did the same for the same request."""
+    """Steps that follow one another in which a slot did the same for the same request."""
 
     seat: int
     state: CellState
@@ -68,7 +68,7 @@ class Slice(NamedTuple):
 def slot_timeline(
     run: Run, *, first_step: int = 0, n_steps: int = DEFAULT_STEPS, tick_ns: int | None = None
 ) -> SlotTimeline:
-    """What did each seat do in these steps?
+    """What did each slot do in these steps?
 
     Seats that are never used in the window are there if one above them is.
 
@@ -119,27 +119,27 @@ def slot_timeline(
 
 
 def slices_of(timeline: SlotTimeline) -> tuple[Slice, ...]:
-    """The cells that are not idle, those that say the same joined; by seat, then by time."""
-    n_seats, n_steps = timeline.states.shape
-    changes = np.ones((n_seats, n_steps), np.bool_)
+    """The cells that are not idle, those that say the same joined; by slot, then by time."""
+    n_slots, n_steps = timeline.states.shape
+    changes = np.ones((n_slots, n_steps), np.bool_)
     same_state = timeline.states[:, 1:] == timeline.states[:, :-1]
     changes[:, 1:] = ~(same_state & (timeline.requests[:, 1:] == timeline.requests[:, :-1]))
     end_ns = timeline.start_ns + timeline.duration_ns
     found: list[Slice] = []
-    for seat in range(n_seats):
-        starts = np.flatnonzero(changes[seat])
+    for slot in range(n_slots):
+        starts = np.flatnonzero(changes[slot])
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), n_steps], strict=True):
-            if timeline.states[seat, start] != CellState.IDLE:
+            if timeline.states[slot, start] != CellState.IDLE:
                 found.append(
                     Slice(
-                        seat=seat,
-                        state=CellState(int(timeline.states[seat, start])),
-                        request_index=int(timeline.requests[seat, start]),
+                        seat=slot,
+                        state=CellState(int(timeline.states[slot, start])),
+                        request_index=int(timeline.requests[slot, start]),
                         first_step=timeline.first_step + start,
                         n_steps=stop - start,
                         start_ns=int(timeline.start_ns[start]),
                         duration_ns=int(end_ns[stop - 1] - timeline.start_ns[start]),
-                        n_tokens=int(timeline.tokens[seat, start:stop].sum()),
+                        n_tokens=int(timeline.tokens[slot, start:stop].sum()),
                     )
                 )
     return tuple(found)

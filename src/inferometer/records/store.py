@@ -197,7 +197,7 @@ class RunWriter:
             )
 
 
-def _opened(directory: Path, asked: RunManifest) -> RunManifest:
+def _opened(directory: Path, requested: RunManifest) -> RunManifest:
     """The manifest to go on with, after the folder was made ready for it."""
     path = directory / MANIFEST_NAME
     if not path.exists() and parts_of(directory):
@@ -206,7 +206,9 @@ def _opened(directory: Path, asked: RunManifest) -> RunManifest:
             where=str(directory),
             try_="another folder with --out",
         )
-    manifest = _resumed(directory, read_manifest(path).manifest, asked) if path.exists() else asked
+    manifest = (
+        _resumed(directory, read_manifest(path).manifest, requested) if path.exists() else requested
+    )
     if not manifest.is_complete:
         cautions = (*_set_damaged_aside(directory), *_set_failed_aside(directory))
         manifest = replace(manifest, cautions=without_repeats((*manifest.cautions, *cautions)))
@@ -223,15 +225,15 @@ def _at_the_end(stored: EngineFacts | None, now: EngineFacts | None) -> EngineFa
     )
 
 
-def _resumed(directory: Path, stored: RunManifest, asked: RunManifest) -> RunManifest:
+def _resumed(directory: Path, stored: RunManifest, requested: RunManifest) -> RunManifest:
     """The run to go on with.
 
     One without a single point (a question that was refused) keeps no folder from another question.
     """
     is_untouched = not stored.is_complete and not any((directory / PARTS_NAME).glob("*"))
-    if is_untouched and differences(stored, asked):
-        return asked
-    return resumed(stored, asked, where=str(directory))
+    if is_untouched and differences(stored, requested):
+        return requested
+    return resumed(stored, requested, where=str(directory))
 
 
 def _write_manifest(directory: Path, manifest: RunManifest) -> None:
@@ -326,7 +328,7 @@ def _with_what_is_kept(error: RecordError, n_kept: int) -> RecordError:
 _MAX_SHOWN = 5
 
 
-def resumed(stored: RunManifest, asked: RunManifest, *, where: str) -> RunManifest:
+def resumed(stored: RunManifest, requested: RunManifest, *, where: str) -> RunManifest:
     """The manifest of a run that is gone on with: the stored one, with facts that it lacked.
 
     Raises
@@ -334,7 +336,7 @@ def resumed(stored: RunManifest, asked: RunManifest, *, where: str) -> RunManife
     RecordError
         Plan, engine, model or machine differ; the message names what does.
     """
-    found = differences(stored, asked)
+    found = differences(stored, requested)
     if found:
         shown = "; ".join(found[:_MAX_SHOWN]) + (
             f"; and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
@@ -347,23 +349,23 @@ def resumed(stored: RunManifest, asked: RunManifest, *, where: str) -> RunManife
         )
     return replace(
         stored,
-        model=stored.model or asked.model,
-        engine=stored.engine or asked.engine,
-        host=stored.host or asked.host,
-        cautions=without_repeats((*stored.cautions, *asked.cautions)),
+        model=stored.model or requested.model,
+        engine=stored.engine or requested.engine,
+        host=stored.host or requested.host,
+        cautions=without_repeats((*stored.cautions, *requested.cautions)),
     )
 
 
-def differences(stored: RunManifest, asked: RunManifest) -> tuple[str, ...]:
+def differences(stored: RunManifest, requested: RunManifest) -> tuple[str, ...]:
     """What of the plan, the model, the engine and the machine is not the same?
 
     What one side does not know is no difference.
     """
     pairs = (
-        ("plan", stored.plan, asked.plan),
-        ("model", stored.model, asked.model),
-        ("engine", _lasting(stored.engine), _lasting(asked.engine)),
-        ("machine", _machine(stored.host), _machine(asked.host)),
+        ("plan", stored.plan, requested.plan),
+        ("model", stored.model, requested.model),
+        ("engine", _lasting(stored.engine), _lasting(requested.engine)),
+        ("machine", _machine(stored.host), _machine(requested.host)),
     )
     found: list[str] = []
     for name, before, now in pairs:

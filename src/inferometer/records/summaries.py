@@ -111,7 +111,7 @@ def summarise_points(run: Run) -> tuple[PointSummary, ...]:
 
     Ordered by prompt, batch and generated tokens; empty for a run without a sweep.
 
-    A point that ran out of memory or failed is there, with what its good repetitions told (mostly
+    A point that ran out of memory or failed is there, with what its good repetitions measured (mostly
     nothing).
     """
     read_probes = probes_of(run.ceilings, ProbeKind.READ)

@@ -119,25 +119,25 @@ def false_counts(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def output_length(evidence: LoadEvidence) -> ValidityReason | None:
-    """Are answers as long as was asked, where that was asked?"""
+    """Are answers as long as was requested, where that was requested?"""
     if evidence.load is None or not evidence.load.ignores_eos:
         return None
     is_told = is_one_of(evidence.requests, COMPLETED) & (
         evidence.exchanges.token_source != _BY_CHUNKS
     )
-    asked = int(evidence.exchanges.asked_output_tokens[is_told].sum(dtype=np.int64))
-    if not asked:
+    requested = int(evidence.exchanges.asked_output_tokens[is_told].sum(dtype=np.int64))
+    if not requested:
         return None
     given = int(evidence.requests.output_tokens[is_told].sum(dtype=np.int64))
     text = (
-        f"{given:,} output tokens came of {asked:,} that were asked for"
-        f" ({format_fraction(given / asked)})"
+        f"{given:,} output tokens came of {requested:,} that were asked for"
+        f" ({format_fraction(given / requested)})"
     )
     remedy = (
         "a server that knows ignore_eos or min_tokens, or --respect-eos where answers may end by"
         " themselves"
     )
-    return reason("output length", _LENGTHS.verdict(abs(given / asked - 1)), text, remedy)
+    return reason("output length", _LENGTHS.verdict(abs(given / requested - 1)), text, remedy)
 
 
 def cache_hits(evidence: LoadEvidence) -> ValidityReason | None:
@@ -164,14 +164,14 @@ def cache_hits(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def _framing_tokens(evidence: LoadEvidence, prompt_tokens: I64, is_told: Bools) -> int:
-    """Tokens that every chat's prompt has besides what was asked.
+    """Tokens that every chat's prompt has besides what was requested.
 
     The template, which each request repeats. 0 where nobody can tell.
     """
     if evidence.plan is None or evidence.load is None or evidence.load.endpoint != "chat":
         return 0
-    asked = evidence.plan.prompt_tokens[evidence.requests.request_index[is_told]]
-    return min(max(int((prompt_tokens[is_told] - asked).min()), 0), _MOST_FRAMING_TOKENS)
+    requested = evidence.plan.prompt_tokens[evidence.requests.request_index[is_told]]
+    return min(max(int((prompt_tokens[is_told] - requested).min()), 0), _MOST_FRAMING_TOKENS)
 
 
 def errors(evidence: LoadEvidence) -> ValidityReason | None:
@@ -367,7 +367,7 @@ def validity_of(
 ) -> Validity | None:
     """The verdict on a load test; None for a run that is none, which has no exchanges.
 
-    ``plan`` tells which prompts the workload repeats. ``percentiles`` are those that somebody asked
+    ``plan`` tells which prompts the workload repeats. ``percentiles`` are those that somebody requested
     for, such as 0.99.
     """
     if run.requests is None or run.exchanges is None or run.chunks is None:

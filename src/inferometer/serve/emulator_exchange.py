@@ -11,8 +11,8 @@ from inferometer.serve import emulator_replies, fault_specs
 from inferometer.serve.emission_log import EmissionKind
 from inferometer.serve.emulator_pages import CHAT_PATH
 from inferometer.serve.emulator_plan import EmulatorPlan
-from inferometer.serve.emulator_replies import DONE, End, Said, Usage, Wording, error_event
-from inferometer.serve.emulator_requests import Asked, Limits, read_chat, read_completion
+from inferometer.serve.emulator_replies import DONE, Delta, End, Usage, Wording, error_event
+from inferometer.serve.emulator_requests import Limits, ParsedRequest, read_chat, read_completion
 from inferometer.serve.emulator_tokens import Answer, Tokenizer, content_ids, draw_answer
 from inferometer.serve.http_line import HttpRequest, Line
 from inferometer.simulate.live import LiveRequest
@@ -35,7 +35,7 @@ class _Piece(NamedTuple):
 
 
 class Choice:
-    """One answer to a request, which the engine has as one of its own, and how far it was said.
+    """One answer to a request, which the engine has as one of its own, and how much of it was sent.
 
     ``echo``: the prompt, repeated before.
     """
@@ -62,7 +62,7 @@ class Served:
     client_id: str
     path: str
     accepted_ns: int
-    asked: Asked
+    parsed: ParsedRequest
     choices: tuple[Choice, ...]
     """In order of prompts, those of one prompt together."""
     faults: fault_specs.Faults
@@ -73,7 +73,7 @@ class Served:
     @property
     def usage(self) -> Usage:
         """Of all choices so far; a prompt with several answers counts once."""
-        firsts = [choice.request for choice in self.choices[:: self.asked.n_choices]]
+        firsts = [choice.request for choice in self.choices[:: self.parsed.n_choices]]
         return Usage(
             sum(request.num_prompt_tokens for request in firsts),
             sum(choice.n_due for choice in self.choices),
@@ -88,7 +88,7 @@ class Exchange:
         self.served = served
         self.line = line
         self.is_over = False
-        """Nothing more will be said."""
+        """Nothing more will be sent."""
         self._note = note
         self._has_struck = False
         self._held: list[_Piece] | None = None
@@ -103,7 +103,7 @@ class Exchange:
         strike = self.served.faults.strike
         if strike is not None and strike.kind == "slow-headers":
             self._hold(strike.hold_ns)
-        if self.served.asked.is_streaming:
+        if self.served.parsed.is_streaming:
             self._emit(_Piece(b"", EmissionKind.HEADERS, 0, due_ns, is_last=False))
 
     def deliver(self, choice: Choice, n_tokens: int, due_ns: int) -> None:
@@ -112,7 +112,7 @@ class Exchange:
         choice.is_over = choice.request.status.is_finished
         if self.is_over:
             return
-        if self.served.asked.is_streaming:
+        if self.served.parsed.is_streaming:
             if (
                 choice.is_over
                 or choice.n_due - choice.n_said >= self.served.faults.tokens_per_chunk
@@ -125,7 +125,7 @@ class Exchange:
         """The engine has refused it."""
         if self.is_over:
             return
-        if self.served.asked.is_streaming:
+        if self.served.parsed.is_streaming:
             data = error_event(message, "ServiceUnavailableError", status) + DONE
             self._emit(_Piece(data, EmissionKind.END, 0, due_ns, is_last=True))
         else:
@@ -143,17 +143,17 @@ class Exchange:
         """One event for all tokens of a choice that are due, and what follows the last of all."""
         served, first = self.served, choice.n_said
         choice.n_said, is_end = choice.n_due, self.is_answered
-        said = self._said(choice, first)
-        usage = served.usage if served.asked.has_continuous_usage else None
+        delta = self._delta(choice, first)
+        usage = served.usage if served.parsed.has_continuous_usage else None
         event = (
             served.wording.opening(choice.index, usage and usage._replace(output_tokens=0))
             if first == 0
             else b""
         )
         event += (
-            served.wording.last(said, _end(choice), usage)
+            served.wording.last(delta, _end(choice), usage)
             if choice.is_over
-            else served.wording.tokens(said, usage)
+            else served.wording.tokens(delta, usage)
         )
         piece = _Piece(event, EmissionKind.TOKENS, choice.n_said - first, due_ns, is_last=is_end)
         if self._strikes(is_end=is_end):
@@ -169,7 +169,8 @@ class Exchange:
         """The whole text at once."""
         served = self.served
         body = served.wording.whole(
-            [(self._said(choice, 0), _end(choice)) for choice in served.choices], self._told_usage()
+            [(self._delta(choice, 0), _end(choice)) for choice in served.choices],
+            self._told_usage(),
         )
         piece = _Piece(body, EmissionKind.TOKENS, served.usage.output_tokens, due_ns, is_last=True)
         if self._strikes(is_end=True):
@@ -179,20 +180,20 @@ class Exchange:
             piece = struck
         self._emit(piece)
 
-    def _said(self, choice: Choice, first: int) -> Said:
-        """What is told of a choice's tokens from this one on, behind the prompt where that is to be repeated."""
+    def _delta(self, choice: Choice, first: int) -> Delta:
+        """The text and likelihoods of a choice's tokens from this one on, behind the prompt if it is echoed."""
         answer, likelihoods = choice.answer, self.served.likelihoods
         echo = choice.echo if first == 0 else ()
         text = "".join(echo) + answer.text(first, choice.n_due)
         if likelihoods is None:
-            return Said(choice.index, text)
+            return Delta(choice.index, text)
         tokens = [*echo, *(answer.text(i, i + 1) for i in range(first, choice.n_due))]
-        if self.served.asked.is_chat:
-            return Said(choice.index, text, likelihoods.of_chat(tokens))
+        if self.served.parsed.is_chat:
+            return Delta(choice.index, text, likelihoods.of_chat(tokens))
         n_before = (
             0 if echo or first == 0 else len("".join(choice.echo)) + len(answer.text(0, first))
         )
-        return Said(
+        return Delta(
             choice.index,
             text,
             likelihoods.of_completion(tokens, n_chars_before=n_before, is_from_start=bool(echo)),
@@ -208,9 +209,13 @@ class Exchange:
 
     def _closing(self) -> bytes:
         strike = self.served.faults.strike
-        usage = self._told_usage() if self.served.asked.includes_usage else None
-        said = b"" if usage is None else self.served.wording.usage(usage)
-        return said if strike is not None and strike.kind == "missing-done" else said + DONE
+        usage = self._told_usage() if self.served.parsed.includes_usage else None
+        usage_event = b"" if usage is None else self.served.wording.usage(usage)
+        return (
+            usage_event
+            if strike is not None and strike.kind == "missing-done"
+            else usage_event + DONE
+        )
 
     def _strikes(self, *, is_end: bool) -> bool:
         """Is it time for this request's fault?"""
@@ -234,7 +239,7 @@ class Exchange:
             return None
         if strike.kind == "stall":
             self._hold(strike.hold_ns)
-        elif strike.kind == "split-writes" and self.served.asked.is_streaming:
+        elif strike.kind == "split-writes" and self.served.parsed.is_streaming:
             half = len(piece.data) // 2
             self._emit(piece._replace(data=piece.data[:half], n_tokens=0, is_last=False))
             return piece._replace(data=piece.data[half:])
@@ -245,15 +250,15 @@ class Exchange:
             return data.replace(b'"choices":[', b'"choices":[[,', 1)
         if strike.kind == "invalid-utf8":
             return data.replace(b'" ', b'"\xff\xfe ', 1)
-        if strike.kind == "huge-chunk" and self.served.asked.is_streaming:
-            return self.served.wording.tokens(Said(0, " " + "x" * strike.size_bytes), None) + data
-        if strike.kind == "comments" and self.served.asked.is_streaming:
+        if strike.kind == "huge-chunk" and self.served.parsed.is_streaming:
+            return self.served.wording.tokens(Delta(0, " " + "x" * strike.size_bytes), None) + data
+        if strike.kind == "comments" and self.served.parsed.is_streaming:
             return b": keep-alive\n\n" + data
         return data
 
     def _cut(self, strike: fault_specs.FaultRule, piece: _Piece) -> None:
         """End the reply before its end."""
-        if strike.kind == "error-event" and self.served.asked.is_streaming:
+        if strike.kind == "error-event" and self.served.parsed.is_streaming:
             data = (
                 error_event("the emulator was configured to fail", "InternalServerError", 500)
                 + DONE
@@ -296,12 +301,12 @@ class Exchange:
             return
         if piece.kind is EmissionKind.HEADERS:
             written_ns = self.line.begin_stream()
-        elif self.served.asked.is_streaming:
+        elif self.served.parsed.is_streaming:
             written_ns = self.line.chunk(piece.data, is_last=piece.is_last)
         else:
             written_ns = self.line.reply(200, piece.data)
         self._note(self.served.number, piece.kind, piece.n_tokens, piece.due_ns, written_ns)
-        if piece.is_last and self.served.asked.is_streaming:
+        if piece.is_last and self.served.parsed.is_streaming:
             self.line.done()
 
 
@@ -326,7 +331,7 @@ class Desk:
         self._n_choices = 0
 
     def take(self, request: HttpRequest, number: int, faults: fault_specs.Faults) -> Served:
-        """What shall the engine do for this request, and what shall be said?
+        """What shall the engine do for this request, and what shall be replied?
 
         Raises
         ------
@@ -334,7 +339,7 @@ class Desk:
             It cannot be served.
         """
         is_chat = request.path == CHAT_PATH
-        asked = (read_chat if is_chat else read_completion)(
+        parsed = (read_chat if is_chat else read_completion)(
             request.body, self.limits, self.tokenizer
         )
         client_id = request.headers.get("x-request-id", "")
@@ -349,50 +354,57 @@ class Desk:
             client_id=client_id,
             path=request.path,
             accepted_ns=request.accepted_ns,
-            asked=asked,
+            parsed=parsed,
             choices=tuple(
-                self._choice(asked, place, number, request)
-                for place in range(len(asked.prompts) * asked.n_choices)
+                self._choice(parsed, place, number, request)
+                for place in range(len(parsed.prompts) * parsed.n_choices)
             ),
             faults=faults,
             wording=wording,
             likelihoods=None
-            if asked.n_top_logprobs is None
-            else emulator_replies.Likelihoods(asked.n_top_logprobs, self.tokenizer.vocabulary),
+            if parsed.n_top_logprobs is None
+            else emulator_replies.Likelihoods(parsed.n_top_logprobs, self.tokenizer.vocabulary),
         )
 
-    def _choice(self, asked: Asked, place: int, number: int, request: HttpRequest) -> Choice:
-        i_prompt, answer = place // asked.n_choices, self._answer(asked, number, place)
+    def _choice(
+        self, parsed: ParsedRequest, place: int, number: int, request: HttpRequest
+    ) -> Choice:
+        i_prompt, answer = place // parsed.n_choices, self._answer(parsed, number, place)
         engine_index = self._n_choices
         self._n_choices += 1
-        echo = self.tokenizer.pieces(asked.prompts[i_prompt]) if asked.echoes else ()
+        echo = self.tokenizer.pieces(parsed.prompts[i_prompt]) if parsed.echoes else ()
         return Choice(
-            place, answer, self._request(asked, i_prompt, answer, engine_index, request), echo
+            place, answer, self._request(parsed, i_prompt, answer, engine_index, request), echo
         )
 
-    def _answer(self, asked: Asked, number: int, place: int) -> Answer:
-        mean_tokens = None if asked.ignores_eos else self._plan.mean_output_tokens
+    def _answer(self, parsed: ParsedRequest, number: int, place: int) -> Answer:
+        mean_tokens = None if parsed.ignores_eos else self._plan.mean_output_tokens
         seed, vocabulary, most_tokens = (
             self._plan.seed,
             self.tokenizer.vocabulary,
-            asked.most_tokens[place // asked.n_choices],
+            parsed.most_tokens[place // parsed.n_choices],
         )
         drawn = draw_answer(
             vocabulary, mean_tokens, most_tokens, seed=seed, number=number, place=place
         )
-        answer = drawn._replace(n_tokens=max(drawn.n_tokens, min(asked.least_tokens, most_tokens)))
-        if asked.is_silent:
+        answer = drawn._replace(n_tokens=max(drawn.n_tokens, min(parsed.least_tokens, most_tokens)))
+        if parsed.is_silent:
             return answer._replace(n_chars=0)
         return (
-            answer.stopped_at(asked.stops, asked.least_tokens, includes_stop=asked.includes_stop)
-            if asked.stops
+            answer.stopped_at(parsed.stops, parsed.least_tokens, includes_stop=parsed.includes_stop)
+            if parsed.stops
             else answer
         )
 
     def _request(
-        self, asked: Asked, i_prompt: int, answer: Answer, engine_index: int, request: HttpRequest
+        self,
+        parsed: ParsedRequest,
+        i_prompt: int,
+        answer: Answer,
+        engine_index: int,
+        request: HttpRequest,
     ) -> LiveRequest:
-        config, prompt = self._plan.config, asked.prompts[i_prompt]
+        config, prompt = self._plan.config, parsed.prompts[i_prompt]
         contents = list[int]()
         if self._plan.fleet.has_contents:
             contents = content_ids([*prompt, *self.tokenizer.spoken(answer)], config.block_size)
@@ -401,8 +413,8 @@ class Desk:
             arrival_ns=request.accepted_ns,
             prompt=len(prompt),
             stop=answer.n_tokens,
-            max_tokens=asked.most_tokens[i_prompt],
-            priority=asked.priority,
+            max_tokens=parsed.most_tokens[i_prompt],
+            priority=parsed.priority,
             contents=contents,
             kind=self._plan.kind_of(
                 request.headers.get(CLASS_HEADER), request.headers.get(TENANT_HEADER)

@@ -68,7 +68,7 @@ class Pages:
         Raises
         ------
         Refusal
-            There is no such page, or it cannot be asked so.
+            There is no such page, or it cannot be parsed so.
         """
         page = self._pages.get((request.method, request.path))
         if page is not None:
@@ -106,25 +106,25 @@ class Pages:
         )
 
     def _tokenize(self, body: bytes) -> bytes:
-        asked = decoded_body(body, TokenizeBody)
-        check_model(asked.model, self._limits)
-        text = asked.prompt if asked.messages is None else " ".join(chat_texts(asked.messages))
+        parsed = decoded_body(body, TokenizeBody)
+        check_model(parsed.model, self._limits)
+        text = parsed.prompt if parsed.messages is None else " ".join(chat_texts(parsed.messages))
         if text is None:
             raise Refusal(400, "prompt or messages must be given", param="prompt")
         tokens = self._tokenizer.tokens(text)
         ids = [
             token if isinstance(token, int) else zlib.crc32(str(token).encode()) for token in tokens
         ]
-        said = {"count": len(ids), "max_model_len": self._limits.max_model_len, "tokens": ids}
+        reply = {"count": len(ids), "max_model_len": self._limits.max_model_len, "tokens": ids}
         return msgspec.json.encode(
-            said
-            | {"token_strs": [str(token) for token in tokens] if asked.return_token_strs else None}
+            reply
+            | {"token_strs": [str(token) for token in tokens] if parsed.return_token_strs else None}
         )
 
     def _detokenize(self, body: bytes) -> bytes:
-        asked = decoded_body(body, DetokenizeBody)
-        check_model(asked.model, self._limits)
-        return msgspec.json.encode({"prompt": self._tokenizer.text(asked.tokens)})
+        parsed = decoded_body(body, DetokenizeBody)
+        check_model(parsed.model, self._limits)
+        return msgspec.json.encode({"prompt": self._tokenizer.text(parsed.tokens)})
 
 
 def refuse_by_fault(rule: FaultRule, line: Line, request: HttpRequest) -> bool:

@@ -21,7 +21,7 @@ DEFAULT_MEAN_TOKENS: Final = 128.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatorPlan:
-    """All that an emulated server is told before it starts.
+    """All that an emulated server needs before it starts.
 
     Two servers with the same plan draw the same for their n-th requests.
     """

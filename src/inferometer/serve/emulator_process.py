@@ -1,6 +1,6 @@
 """How is an emulated server run.
 
-In this process until it is told to stop, or in one of its own that tests and tools can start?
+In this process until it is stopped, or in one of its own that tests and tools can start?
 """
 
 import asyncio
@@ -51,7 +51,7 @@ def start(plan: EmulatorPlan) -> Generator[Emulator, None, None]:
     Raises
     ------
     MeasureError
-        It did not come up; the message says what it said.
+        It did not come up; the message has its own words.
 
     Example
     -------
@@ -89,14 +89,14 @@ def start(plan: EmulatorPlan) -> Generator[Emulator, None, None]:
 
 def _url_of(pipe: Connection) -> str:
     try:
-        kind, said = (
+        kind, detail = (
             pipe.recv() if pipe.poll(_START_S) else ("error", f"nothing for {_START_S:.0f} s")
         )
     except EOFError:
-        kind, said = "error", "it ended without a word"
+        kind, detail = "error", "it ended without a word"
     if kind != "url":
-        raise MeasureError(f"the emulator did not start: {said}")
-    return str(said)
+        raise MeasureError(f"the emulator did not start: {detail}")
+    return str(detail)
 
 
 def _in_child(plan: EmulatorPlan, pipe: Connection, may_ask_kernel: bool) -> None:  # noqa: FBT001
@@ -127,7 +127,7 @@ _FLUSH_S: Final = 0.5
 async def serve(
     plan: EmulatorPlan, stop: asyncio.Event, ready: asyncio.Future[str]
 ) -> ServedCounts:
-    """Serve until told to stop, or until the plan's time is over; ``ready`` gets the URL when clients may come.
+    """Serve until stopped, or until the plan's time is over; ``ready`` gets the URL when clients may come.
 
     Raises
     ------

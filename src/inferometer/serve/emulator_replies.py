@@ -21,7 +21,7 @@ class Usage(NamedTuple):
     output_tokens: int
     cached_tokens: int
 
-    def said(self, *, has_details: bool) -> dict[str, Any]:
+    def counts(self, *, has_details: bool) -> dict[str, Any]:
         """As JSON has it."""
         counts: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
@@ -42,7 +42,7 @@ class End(NamedTuple):
     stop_reason: str | None
 
 
-class Said(NamedTuple):
+class Delta(NamedTuple):
     """A piece of one choice."""
 
     choice_index: int
@@ -88,36 +88,36 @@ class Wording:
             + b',"prompt_token_ids":null,"prompt_text":null}\n\n'
         )
 
-    def tokens(self, said: Said, usage: Usage | None) -> bytes:
+    def tokens(self, delta: Delta, usage: Usage | None) -> bytes:
         """The event of tokens that are not the last; ``usage`` where counts come with each."""
-        return self._opened + self._content(said) + self._after + _counts(usage) + b"}\n\n"
+        return self._opened + self._content(delta) + self._after + _counts(usage) + b"}\n\n"
 
-    def last(self, said: Said, end: End, usage: Usage | None) -> bytes:
+    def last(self, delta: Delta, end: End, usage: Usage | None) -> bytes:
         """The event of a choice's last tokens."""
         reasons = {"finish_reason": end.finish_reason, "stop_reason": end.stop_reason}
         after = msgspec.json.encode({**reasons, **self._nothing})[1:]
-        return self._opened + self._content(said) + b"," + after + b"]" + _counts(usage) + b"}\n\n"
+        return self._opened + self._content(delta) + b"," + after + b"]" + _counts(usage) + b"}\n\n"
 
-    def _content(self, said: Said) -> bytes:
-        logprobs = b"null" if said.logprobs is None else msgspec.json.encode(said.logprobs)
+    def _content(self, delta: Delta) -> bytes:
+        logprobs = b"null" if delta.logprobs is None else msgspec.json.encode(delta.logprobs)
         return (
-            self._before % said.choice_index
-            + msgspec.json.encode(said.text)
+            self._before % delta.choice_index
+            + msgspec.json.encode(delta.text)
             + self._behind
             + b',"logprobs":'
             + logprobs
         )
 
     def usage(self, usage: Usage) -> bytes:
-        """The event after the last token, where counts were asked for."""
+        """The event after the last token, where counts were requested."""
         return (
             self._opened
             + b'],"usage":'
-            + msgspec.json.encode(usage.said(has_details=True))
+            + msgspec.json.encode(usage.counts(has_details=True))
             + b"}\n\n"
         )
 
-    def whole(self, choices: Sequence[tuple[Said, End]], usage: Usage | None) -> bytes:
+    def whole(self, choices: Sequence[tuple[Delta, End]], usage: Usage | None) -> bytes:
         """The reply that is no stream."""
         head = self._head | {"object": "chat.completion"} if self._is_chat else self._head
         body = head | {
@@ -126,27 +126,27 @@ class Wording:
             "system_fingerprint": None,
         }
         return msgspec.json.encode(
-            body if usage is None else body | {"usage": usage.said(has_details=True)}
+            body if usage is None else body | {"usage": usage.counts(has_details=True)}
         )
 
-    def _choice(self, said: Said, end: End) -> dict[str, Any]:
+    def _choice(self, delta: Delta, end: End) -> dict[str, Any]:
         ended: dict[str, Any] = {
-            "logprobs": said.logprobs,
+            "logprobs": delta.logprobs,
             "finish_reason": end.finish_reason,
             "stop_reason": end.stop_reason,
             "token_ids": None,
         }
         if not self._is_chat:
-            return {"index": said.choice_index, "text": said.text} | ended
+            return {"index": delta.choice_index, "text": delta.text} | ended
         message = {
             "role": "assistant",
-            "content": said.text,
+            "content": delta.text,
             "refusal": None,
             "annotations": None,
             "audio": None,
             "function_call": None,
         }
-        return {"index": said.choice_index, "message": message | {"reasoning": None}} | ended
+        return {"index": delta.choice_index, "message": message | {"reasoning": None}} | ended
 
 
 def error_event(message: str, kind: str, status: int) -> bytes:
@@ -157,7 +157,9 @@ def error_event(message: str, kind: str, status: int) -> bytes:
 
 def _counts(usage: Usage | None) -> bytes:
     return (
-        b"" if usage is None else b',"usage":' + msgspec.json.encode(usage.said(has_details=False))
+        b""
+        if usage is None
+        else b',"usage":' + msgspec.json.encode(usage.counts(has_details=False))
     )
 
 

@@ -139,7 +139,7 @@ class ChatBody(_Body, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ParsedRequest:
     """A request that can be served."""
 
     is_chat: bool
@@ -155,7 +155,7 @@ class Asked:
     is_silent: bool
     """... and is nothing else."""
     n_top_logprobs: int | None
-    """With so many of the likeliest tokens beside each; None: likelihoods are not told."""
+    """Number of likeliest tokens beside each; None: no log-probabilities."""
     most_tokens: tuple[int, ...]
     """All that may be generated to each prompt."""
     least_tokens: int
@@ -172,8 +172,8 @@ class Limits(NamedTuple):
     max_model_len: int
 
 
-def read_completion(body: bytes, limits: Limits, tokenizer: Tokenizer) -> Asked:
-    """What is asked by this body of a completion?
+def read_completion(body: bytes, limits: Limits, tokenizer: Tokenizer) -> ParsedRequest:
+    """What is parsed by this body of a completion?
 
     Raises
     ------
@@ -183,7 +183,7 @@ def read_completion(body: bytes, limits: Limits, tokenizer: Tokenizer) -> Asked:
     """
     read = decoded_body(body, CompletionBody)
     most = _DEFAULT_COMPLETION_TOKENS if read.max_tokens is None else read.max_tokens
-    asked = _asked(
+    parsed = _asked(
         read,
         _prompts(read.prompt, tokenizer),
         max(most, 1) if read.echo else most,
@@ -193,15 +193,15 @@ def read_completion(body: bytes, limits: Limits, tokenizer: Tokenizer) -> Asked:
     if read.logprobs is not None and read.logprobs < 0:
         raise Refusal(400, "`logprobs` must be a positive value.", param="logprobs")
     return replace(
-        asked,
+        parsed,
         echoes=bool(read.echo),
         is_silent=bool(read.echo and most == 0),
         n_top_logprobs=read.logprobs,
     )
 
 
-def read_chat(body: bytes, limits: Limits, tokenizer: Tokenizer) -> Asked:
-    """What is asked by this body of a chat?
+def read_chat(body: bytes, limits: Limits, tokenizer: Tokenizer) -> ParsedRequest:
+    """What is parsed by this body of a chat?
 
     Its prompt is the words of all its messages, one after the other.
 
@@ -217,12 +217,12 @@ def read_chat(body: bytes, limits: Limits, tokenizer: Tokenizer) -> Asked:
         "",
     )  # a real template says something at least
     most = read.max_tokens if read.max_completion_tokens is None else read.max_completion_tokens
-    asked = _asked(read, (tokens,), most, limits, is_chat=True)
+    parsed = _asked(read, (tokens,), most, limits, is_chat=True)
     if read.top_logprobs and not read.logprobs:
         raise Refusal(
             400, "when using `top_logprobs`, `logprobs` must be set to true.", param="top_logprobs"
         )
-    return replace(asked, n_top_logprobs=(read.top_logprobs or 0) if read.logprobs else None)
+    return replace(parsed, n_top_logprobs=(read.top_logprobs or 0) if read.logprobs else None)
 
 
 def chat_texts(messages: Sequence[Message]) -> list[str]:
@@ -277,7 +277,7 @@ def _asked(
     limits: Limits,
     *,
     is_chat: bool,
-) -> Asked:
+) -> ParsedRequest:
     check_model(read.model, limits)
     _check_counts(read, most, n_answers=len(prompts) * (1 if read.n is None else read.n))
     for tokens in prompts:
@@ -286,7 +286,7 @@ def _asked(
         if len(tokens) >= limits.max_model_len:
             raise _too_long(len(tokens), limits)
     options = read.stream_options or StreamOptions()
-    return Asked(
+    return ParsedRequest(
         is_chat=is_chat,
         is_streaming=bool(read.stream),
         includes_usage=bool(options.include_usage),

@@ -1,6 +1,6 @@
 """How does an emulated server serve?
 
-It gives requests to the engine and tokens to those who asked, on the wall clock.
+It gives requests to the engine and tokens to the clients, on the wall clock.
 """
 
 import asyncio
@@ -220,7 +220,7 @@ def _logged(served: emulator_exchange.Served) -> emission_log.LoggedRequest:
         number=served.number,
         client_id=served.client_id,
         path=served.path,
-        is_streaming=served.asked.is_streaming,
+        is_streaming=served.parsed.is_streaming,
         accepted_ns=served.accepted_ns,
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,

@@ -33,18 +33,18 @@ _RHYMES: Final = (
     "un",
 )
 WORDS: Final = tuple(onset + rhyme for onset in _ONSETS for rhyme in _RHYMES)
-"""What can be said: 256 words without a meaning."""
+"""The vocabulary: 256 words without a meaning."""
 
 
 class Answer(NamedTuple):
-    """What will be said to a request: ``n_tokens`` words in an order that two numbers fix."""
+    """The answer to a request: ``n_tokens`` words in an order that two numbers fix."""
 
     vocabulary: tuple[str, ...]
     n_tokens: int
     start: int
     stride: int
     n_chars: int | None = None
-    """What comes behind so many characters is not said: a stop text begins there."""
+    """What comes after this number of characters is not sent: a stop text begins there."""
     stop_text: str | None = None
 
     def places(self) -> range:
@@ -57,11 +57,11 @@ class Answer(NamedTuple):
 
     def text(self, first: int, end: int) -> str:
         """The words from one token to before another."""
-        said = "".join(" " + self.word(i) for i in range(first, end))
+        text = "".join(" " + self.word(i) for i in range(first, end))
         if self.n_chars is None:
-            return said
+            return text
         n_before = sum(1 + len(self.word(i)) for i in range(first))
-        return said[: max(self.n_chars - n_before, 0)]
+        return text[: max(self.n_chars - n_before, 0)]
 
     def stopped_at(
         self, stops: Sequence[str], least_tokens: int, *, includes_stop: bool = False
@@ -157,7 +157,7 @@ def draw_answer(
     number: int,
     place: int = 0,
 ) -> Answer:
-    """What the request with this number is told, in one of its places.
+    """What the request with this number is answered, in one of its places.
 
     A geometric number of words, or as many as may be.
     """

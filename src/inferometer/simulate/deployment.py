@@ -88,7 +88,7 @@ Case: TypeAlias = Pace | int
 PACES: Final[tuple[Pace, ...]] = ("likely", "fast", "slow")
 
 _STAGES_KNOB: Final = "pipeline_parallel_size"
-_SEATS_KNOB: Final = "max_num_seqs"
+_MAX_NUM_SEQS: Final = "max_num_seqs"
 _BUDGET_KNOB: Final = "max_num_batched_tokens"
 
 
@@ -213,9 +213,9 @@ def deploy(
     block_size = shared.get("block_size", engine_config.default_block_size(knobs.policy))
     kv_origin = "given"
     if "num_blocks" not in shared and "num_blocks" not in knobs.own:
-        asked = replace(knobs, shared=limits._asdict() | shared)
+        requested = replace(knobs, shared=limits._asdict() | shared)
         shared["num_blocks"], kv_origin = _kv_blocks(
-            model, engine, hardware, block_size, asked, plan
+            model, engine, hardware, block_size, requested, plan
         )
     if "max_model_len" not in shared:
         held_tokens = (
@@ -266,8 +266,10 @@ def _with_defaults(knobs: Knobs, limits: BatchLimits) -> dict[str, int]:
     budget = knobs.own.get(
         _BUDGET_KNOB, str(knobs.shared.get(_BUDGET_KNOB, limits.max_num_batched_tokens))
     )
-    n_seats = min(limits.max_num_seqs, int(budget)) if budget.isdecimal() else limits.max_num_seqs
-    usual = {_SEATS_KNOB: n_seats, _BUDGET_KNOB: limits.max_num_batched_tokens}
+    max_num_seqs = (
+        min(limits.max_num_seqs, int(budget)) if budget.isdecimal() else limits.max_num_seqs
+    )
+    usual = {_MAX_NUM_SEQS: max_num_seqs, _BUDGET_KNOB: limits.max_num_batched_tokens}
     return {name: value for name, value in usual.items() if name not in knobs.own} | dict(
         knobs.shared
     )
@@ -412,7 +414,7 @@ class PrefillPool:
         )
 
 
-def kv_link(prefill: Deployment, decode: Deployment, asked: LinkAsked) -> tuple[KvLink, str]:
+def kv_link(prefill: Deployment, decode: Deployment, link_knobs: LinkAsked) -> tuple[KvLink, str]:
     """The link between replicas of these deployments, and where its speed is from.
 
     Raises
@@ -427,9 +429,9 @@ def kv_link(prefill: Deployment, decode: Deployment, asked: LinkAsked) -> tuple[
             where="--kv-dtype",
             allowed="the same on both sides",
         )
-    link = KvLink(block_bytes=block_bytes, latency_s=asked.latency_s, shape=asked.shape)
-    if asked.bytes_per_s is not None:
-        return replace(link, bytes_per_s=asked.bytes_per_s), "given"
+    link = KvLink(block_bytes=block_bytes, latency_s=link_knobs.latency_s, shape=link_knobs.shape)
+    if link_knobs.bytes_per_s is not None:
+        return replace(link, bytes_per_s=link_knobs.bytes_per_s), "given"
     ends = [(one.hardware, one.n_devices) for one in (prefill, decode)]
     known = [
         (hardware.link_bytes_per_s.value * n, hardware, n)

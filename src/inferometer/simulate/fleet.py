@@ -320,7 +320,7 @@ class DisaggregatedConfig:
         return prefill, decode
 
     @property
-    def seats(self) -> tuple[int, ...]:
+    def slots(self) -> tuple[int, ...]:
         """How many requests may run at once on each replica?"""
         prefill, decode = self.engines
         return (prefill.max_num_active,) * self.prefill.n_replicas + (

@@ -1,7 +1,7 @@
 """A fleet whose requests become known only while it runs: the simulator's loop on somebody's clock.
 
 The compiled loops (``kernel/one_replica.py``, ``kernel/cluster_run.py``) can be stopped at any time
-and told to go on. Here requests are written into its memory as they come, and what it logs is read
+and continued. Here requests are written into its memory as they come, and what it logs is read
 out and reported to a listener, in the order in which it happened. It has no clock: whoever has one calls ``advance``
 with the present, and again at the instant that it returns.
 
@@ -151,7 +151,7 @@ class LiveMemory:
     def take_ended(self) -> list[int]:
         """The slots of requests that have ended in a replica since the last call, in order of that.
 
-        Behind a gate: of those that it was told of.
+        Behind a gate: of those that it knows.
         """
         world, ended = self.states.world[0], self.states.ended
         n_ended = int(world["n_ended"])
@@ -165,9 +165,9 @@ class LiveMemory:
         """Who of these was turned away before a replica had it?"""
         if not self._has_gate:
             return []
-        asked = np.fromiter(slots, np.int64)
-        is_rejected = self.states.requests["status"][asked] == int(Status.REJECTED)
-        found: list[int] = asked[is_rejected].tolist()
+        indices = np.fromiter(slots, np.int64)
+        is_rejected = self.states.requests["status"][indices] == int(Status.REJECTED)
+        found: list[int] = indices[is_rejected].tolist()
         return found
 
     def newly_admitted(self, computed: I32) -> list[int]:
@@ -233,12 +233,12 @@ class LiveMemory:
         )
 
     def _of_pools(self, n_slots: int) -> dict[str, Any]:
-        """KV caches on their way, and rows for the blocks of who has no seat, where there are two pools."""
+        """KV caches on their way, and rows for the blocks of requests without a slot, where there are two pools."""
         old = self.states.block_table
         if not len(self.states.transfers):
             return {}
-        n_seats = max(n_active for n_active, _ in self._n_rows)
-        n_rows = n_seats + max(min(n_slots, n_blocks) for _, n_blocks in self._n_rows)
+        n_batch_slots = max(n_active for n_active, _ in self._n_rows)
+        n_rows = n_batch_slots + max(min(n_slots, n_blocks) for _, n_blocks in self._n_rows)
         table = np.zeros((len(old), n_rows, old.shape[2]), old.dtype)
         table[:, : old.shape[1]] = old
         return {"block_table": table, "transfers": longer(self.states.transfers, n_slots, 0)}
@@ -273,8 +273,8 @@ class LiveMemory:
         self._n_slots = self._n_positions = 0
         # SGLang's tree refers to contents where they stand.
         runs = self._runs()
-        kept = [state.contents[start:end].copy() for _, start, end in runs]
-        for (node, _, _), run in zip(runs, kept, strict=True):
+        contents = [state.contents[start:end].copy() for _, start, end in runs]
+        for (node, _, _), run in zip(runs, contents, strict=True):
             state.nodes["start"][node] = self._n_positions
             state.contents[self._n_positions : self._n_positions + len(run)] = run
             self._n_positions += len(run)

@@ -75,7 +75,7 @@ class LiveFront:
 
     @property
     def wake_ns(self) -> int:
-        """When does the gate want to be asked again?"""
+        """When does the gate want to be lone again?"""
         return FAR_NS if self._fleet.gate is None else int(self.front.gate.counters["wake_ns"][0])
 
     @property
@@ -98,8 +98,8 @@ class LiveFront:
         prompt, stop, most = (
             int(request[name]) for name in ("num_prompt_tokens", "stop_tokens", "max_tokens")
         )
-        asked = _one(kind, prompt, stop, max(stop, most), priority=int(request["priority"]))
-        columns, ticket = gate_columns(asked, self._fleet.gate), self.front.gate.requests[slot]
+        lone = _one(kind, prompt, stop, max(stop, most), priority=int(request["priority"]))
+        columns, ticket = gate_columns(lone, self._fleet.gate), self.front.gate.requests[slot]
         for name in columns._fields:
             ticket["tenant" if name == "tenant_index" else name] = getattr(columns, name)[0]
         ticket["lane"] = self._lane_of[int(ticket["class_index"]), int(ticket["tenant"])]

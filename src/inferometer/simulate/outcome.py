@@ -55,7 +55,7 @@ class Stage(IntEnum):
     """It waits where it was computed, until there are blocks for it."""
     MOVING = 2
     RECEIVED = 3
-    """It is there, and the request waits for a seat."""
+    """It is there, and the request waits for a slot."""
     OVER = 4
     """The request has gone on, or away."""
 
@@ -292,14 +292,14 @@ def simulation(
     )
 
 
-def seats_numbered_through(simulation: Simulation, n_seats: int) -> Simulation:
-    """The same, the seats of replica 1 numbered behind the ``n_seats`` of replica 0, and so on."""
+def slots_numbered_through(simulation: Simulation, n_slots: int) -> Simulation:
+    """The same, the slots of replica 1 numbered behind the ``n_slots`` of replica 0, and so on."""
     steps, parts = simulation.steps, simulation.parts
     if steps is None or parts is None:
         return simulation
     return simulation._replace(
         parts=parts._replace(
-            seat=(parts.seat + steps.replica[parts.step_index] * n_seats).astype(np.int32)
+            seat=(parts.seat + steps.replica[parts.step_index] * n_slots).astype(np.int32)
         )
     )
 

@@ -95,13 +95,13 @@ class PointerType(types.Type):
 class Handle:
     """A table in the form in which compiled code takes it. It keeps the arrays alive."""
 
-    __slots__ = ("_numba_type_", "address", "kept")
+    __slots__ = ("_numba_type_", "address", "alive")
 
-    def __init__(self, kind: PointerType, words: Sequence[int], kept: object) -> None:
+    def __init__(self, kind: PointerType, words: Sequence[int], alive: object) -> None:
         memory = np.array(words, np.int64)
         self._numba_type_ = kind
         self.address = memory.ctypes.data
-        self.kept = (memory, kept)
+        self.alive = (memory, alive)
 
 
 def pointed(table: Table) -> Table:
@@ -109,13 +109,13 @@ def pointed(table: Table) -> Table:
 
     Compiled code reads it as it would the tuple; Python reads the tuple.
     """
-    kind, words, kept = _laid_down(table)
-    return cast("Table", Handle(kind, words, kept))
+    kind, words, alive = _laid_down(table)
+    return cast("Table", Handle(kind, words, alive))
 
 
 def pointed_stack(stack: Table, rows: Sequence[Table]) -> Table:
     """The handle of a table whose arrays have one more axis; ``rows`` are its slices, which ``row_of`` gives."""
-    kind, words, kept = _laid_down(stack)
+    kind, words, alive = _laid_down(stack)
     laid = [_laid_down(row) for row in rows]
     if any(other != laid[0][0] for other, _, _ in laid):
         raise TypeError("rows of a stack have arrays of equal types")
@@ -125,7 +125,7 @@ def pointed_stack(stack: Table, rows: Sequence[Table]) -> Table:
         Handle(
             of_rows,
             [*words, len(laid), *(word for _, row, _ in laid for word in row)],
-            (kept, laid),
+            (alive, laid),
         ),
     )
 
@@ -167,7 +167,7 @@ def _laid_down(table: Any) -> tuple[PointerType, list[int], list[object]]:
     """The type of a table, its list, and what has to live as long."""
     fields: list[tuple[str, types.Type]] = []
     words: list[int] = []
-    kept: list[object] = []
+    alive: list[object] = []
     for name, value in zip(table._fields, table, strict=True):
         if isinstance(value, np.ndarray):
             if not value.flags.c_contiguous:
@@ -180,12 +180,12 @@ def _laid_down(table: Any) -> tuple[PointerType, list[int], list[object]]:
                 is_aligned=flags.aligned,
             )
             words += [value.ctypes.data, *value.shape]
-            kept.append(value)
+            alive.append(value)
         elif isinstance(value, tuple):
             nested: Any = pointed(value)
             kind = nested._numba_type_
             words.append(nested.address)
-            kept.append(nested)
+            alive.append(nested)
         else:
             kind = (
                 types.boolean
@@ -200,7 +200,7 @@ def _laid_down(table: Any) -> tuple[PointerType, list[int], list[object]]:
                 else int(value)
             )
         fields.append((name, kind))
-    return _pointer_type(type(table).__name__, tuple(fields)), words, kept
+    return _pointer_type(type(table).__name__, tuple(fields)), words, alive
 
 
 # numba works out a structured array's type anew for each array (0.1 ms, a third of a short simulation's time).

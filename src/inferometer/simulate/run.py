@@ -34,8 +34,8 @@ from inferometer.simulate.outcome import (
     StepLog,
     new_log,
     new_part_log,
-    seats_numbered_through,
     simulation,
+    slots_numbered_through,
     with_handovers,
 )
 from inferometer.units import NS_PER_S
@@ -223,7 +223,7 @@ class _Prepared(NamedTuple):
     """The handles that it takes before the logs."""
     n_batches: int
     """That may be in flight at once, on all replicas."""
-    n_seats: int
+    n_slots: int
     """Requests that may run at once, on all replicas."""
 
 
@@ -268,7 +268,7 @@ def _simulated_cluster(
     )
     found = _outcome_of(prepared, requests, recording, clock=states.world["now_ns"])
     found = found._replace(busy_ns=found.busy_ns // engine.n_instances)
-    return _behind(gate, front, seats_numbered_through(found, engine.max_num_active))
+    return _behind(gate, front, slots_numbered_through(found, engine.max_num_active))
 
 
 def _simulated_pools(
@@ -283,7 +283,7 @@ def _simulated_pools(
     if gate is not None:
         states = kernel_front.behind_gate(states, gate)
     front = kernel_front.new_split_front(requests, config, gate, costs.decode)
-    n_seats = max(engine.max_num_active for engine in config.engines)
+    n_slots = max(engine.max_num_active for engine in config.engines)
     prepared = _Prepared(
         loop.cluster_loop_of(Kind.VLLM, has_gate=gate is not None, is_split=True),
         states,
@@ -293,11 +293,11 @@ def _simulated_pools(
             pointers.pointed(costs.prefill),
         ),
         config.n_replicas * max(engine.depth for engine in config.engines),
-        config.n_replicas * n_seats,
+        config.n_replicas * n_slots,
     )
     found = _outcome_of(prepared, requests, recording, clock=states.world["now_ns"])
     handovers = _handovers(states)
-    return _behind(gate, front, with_handovers(seats_numbered_through(found, n_seats), handovers))
+    return _behind(gate, front, with_handovers(slots_numbered_through(found, n_slots), handovers))
 
 
 def _outcome_of(
@@ -313,7 +313,7 @@ def _outcome_of(
         recording.steps,
         recording.parts,
         prepared.n_batches,
-        prepared.n_seats,
+        prepared.n_slots,
         holes=bool(state.config["is_contiguous"].any()),
         swaps=bool(state.config["n_host_blocks"].any()),
     )

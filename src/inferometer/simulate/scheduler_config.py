@@ -78,7 +78,7 @@ class SchedulerConfig:
     ``max_num_seqs``. ``watermark_fraction`` is vLLM's ``watermark``. Not vLLM's: with the policy
     "srpt" (shortest remaining processing time, Schrage, Operations Research 16, 1968) the fewest
     tokens left to compute, prompt and ``max_tokens``, are the most urgent, and as long as the next
-    in the queue lacks a seat or blocks for its prompt whoever runs and has more left than it, the
+    in the queue lacks a slot or blocks for its prompt whoever runs and has more left than it, the
     most of all, is preempted. With ``one_prefill_at_a_time`` nobody is admitted in a step in which
     another request is in its prefill; "contiguous" gives each request one piece of memory for its
     prompt and all tokens that it may generate.

@@ -94,11 +94,11 @@ class SglangConfig:
         self._check_order()
 
     def _check_order(self) -> None:
-        n_seats = self.max_running_requests
-        if self.enable_mixed_chunk and self.chunked_prefill_size < n_seats:
+        n_running = self.max_running_requests
+        if self.enable_mixed_chunk and self.chunked_prefill_size < n_running:
             self._refuse(
                 "enable_mixed_chunk",
-                f"False, or a chunked_prefill_size of max_running_requests = {n_seats} or more",
+                f"False, or a chunked_prefill_size of max_running_requests = {n_running} or more",
             )
         if self.enable_priority_scheduling and self.schedule_policy not in {"fcfs", "lof"}:
             self._refuse(

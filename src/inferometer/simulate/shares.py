@@ -107,7 +107,7 @@ def transfer_shares(simulation: Simulation, link: KvLink) -> TransferShares:
     moves = simulation.transfers
     if moves is None:
         raise ValueError("no transfers")
-    asked, begun, came = (
+    requested, begun, came = (
         column != ABSENT for column in (moves.asked_ns, moves.begun_ns, moves.received_ns)
     )
     taken_ns = np.where(came, moves.received_ns - link.latency_ns - moves.begun_ns, 0)
@@ -121,7 +121,7 @@ def transfer_shares(simulation: Simulation, link: KvLink) -> TransferShares:
         n_transfers=len(came),
         n_received=int(came.sum()),
         moved_bytes=int(moves.n_blocks[came].sum()) * link.block_bytes,
-        mean_room_wait_s=_mean_s(moves.asked_ns - moves.prefilled_ns, asked),
+        mean_room_wait_s=_mean_s(moves.asked_ns - moves.prefilled_ns, requested),
         mean_link_wait_s=_mean_s(moves.begun_ns - moves.asked_ns, begun),
         mean_moving_s=_mean_s(moves.received_ns - moves.begun_ns, came),
         busiest_port_fraction=busiest_ns / simulation.end_ns if simulation.end_ns else 0.0,

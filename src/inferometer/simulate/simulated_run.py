@@ -47,9 +47,9 @@ class _Growth(NamedTuple):
 
 
 def overload_cautions(
-    simulation: Simulation, seats: Sequence[int], pools: DisaggregatedConfig | None
+    simulation: Simulation, slots: Sequence[int], pools: DisaggregatedConfig | None
 ) -> tuple[Caution, ...]:
-    """What grows without bound while this load goes on, on replicas with ``seats`` slots each, in ``pools``?"""
+    """What grows without bound while this load goes on, on replicas with ``slots`` each, in ``pools``?"""
     cautions, sent_ns = list[Caution](), simulation.requests.intended_send_ns
     if len(sent_ns) < _MIN_REQUESTS or sent_ns.max() == sent_ns.min():
         return ()
@@ -58,7 +58,7 @@ def overload_cautions(
         sent_ns,
         simulation.requests.finished_ns,
         window,
-        min(sum(seats), _n_running(simulation.requests, window.end_ns)),
+        min(sum(slots), _n_running(simulation.requests, window.end_ns)),
     )
     if growth is not None:
         text = (
@@ -72,12 +72,12 @@ def overload_cautions(
         cautions.append(Caution(code="overload", text=text, remedy=remedy))
     n_prefill = 0 if pools is None else pools.prefill.n_replicas
     if n_prefill > 0:
-        cautions += _of_pools(simulation, window, seats, n_prefill)
-    for first, last in ((0, n_prefill), (n_prefill, len(seats))):
+        cautions += _of_pools(simulation, window, slots, n_prefill)
+    for first, last in ((0, n_prefill), (n_prefill, len(slots))):
         grows = [
             replica
             for replica in range(first, last)
-            if _grows(simulation, window, seats, range(replica, replica + 1))
+            if _grows(simulation, window, slots, range(replica, replica + 1))
         ]
         if 0 < len(grows) < last - first:
             text = (
@@ -96,7 +96,7 @@ def overload_cautions(
 def _n_running(requests: RequestTable, at_ns: int) -> int:
     """How many had been let into an engine by then, and had not left?
 
-    Fewer than the seats where KV blocks are short.
+    Fewer than the slots where KV blocks are short.
     """
     has_left = (requests.finished_ns != ABSENT) & (requests.finished_ns <= at_ns)
     return int(
@@ -105,7 +105,7 @@ def _n_running(requests: RequestTable, at_ns: int) -> int:
 
 
 def _of_pools(
-    simulation: Simulation, window: _Window, seats: Sequence[int], n_prefill: int
+    simulation: Simulation, window: _Window, slots: Sequence[int], n_prefill: int
 ) -> list[Caution]:
     """Where between the first prompt token and the last of the answer do requests pile up?
 
@@ -122,11 +122,11 @@ def _of_pools(
             )
         )
         is_link = (
-            _growth(moved.prefilled_ns, moved.received_ns, window, sum(seats[n_prefill:]))
+            _growth(moved.prefilled_ns, moved.received_ns, window, sum(slots[n_prefill:]))
             is not None
         )
-    is_prefill = _grows(simulation, window, seats, range(n_prefill))
-    if is_link or (is_prefill and n_stuck > sum(seats[:n_prefill])):
+    is_prefill = _grows(simulation, window, slots, range(n_prefill))
+    if is_link or (is_prefill and n_stuck > sum(slots[:n_prefill])):
         remedy = (
             "more replicas or KV blocks for the answers (--replicas), or a faster link (--kv-link)"
         )
@@ -138,7 +138,7 @@ def _of_pools(
                 "more prefill replicas (--prefill-replicas)",
             )
         )
-    if _grows(simulation, window, seats, range(n_prefill, len(seats))):
+    if _grows(simulation, window, slots, range(n_prefill, len(slots))):
         found.append(
             _bottleneck(
                 "before the replicas that generate", "more replicas for the answers (--replicas)"
@@ -151,15 +151,15 @@ def _bottleneck(where: str, remedy: str) -> Caution:
     return Caution(code="bottleneck", text=f"what grows is the queue {where}", remedy=remedy)
 
 
-def _grows(simulation: Simulation, window: _Window, seats: Sequence[int], replicas: range) -> bool:
+def _grows(simulation: Simulation, window: _Window, slots: Sequence[int], replicas: range) -> bool:
     """Do more and more requests stay with these replicas?"""
     visits = simulation.visits
     if visits is None:
         return False
     is_there = (visits.replica >= replicas.start) & (visits.replica < replicas.stop)
-    n_seats = sum(seats[replicas.start : replicas.stop])
+    n_slots = sum(slots[replicas.start : replicas.stop])
     return (
-        _growth(visits.arrived_ns[is_there], visits.left_ns[is_there], window, n_seats) is not None
+        _growth(visits.arrived_ns[is_there], visits.left_ns[is_there], window, n_slots) is not None
     )
 
 
@@ -239,12 +239,12 @@ def cautions_of(
     """
     pools = config if isinstance(config, DisaggregatedConfig) else None
     config = config.decode.engine if isinstance(config, DisaggregatedConfig) else config
-    seats = [config.max_num_active] * len(simulation.busy_ns) if pools is None else pools.seats
+    slots = [config.max_num_active] * len(simulation.busy_ns) if pools is None else pools.slots
     return (
         *_ending_cautions(simulation, config),
         *_refusal_cautions(simulation, config),
         *_cut_cautions(simulation, config),
-        *overload_cautions(simulation, seats, pools),
+        *overload_cautions(simulation, slots, pools),
         *_assumptions(simulation, config),
     )
 

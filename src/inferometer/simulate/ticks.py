@@ -203,8 +203,8 @@ class _Game:
         self._take_in()
         self._fill_slots()
         active = [
-            (seat, request)
-            for seat, request in enumerate(self._slots)
+            (slot, request)
+            for slot, request in enumerate(self._slots)
             if request is not None and not request.is_done
         ]
         if not active:
@@ -213,8 +213,8 @@ class _Game:
         duration_ns = max(len(contexts) * self._question.chunk_ns, TICK_NS)
         self._note_step(duration_ns, n_contexts=len(contexts), n_active=len(active))
         self.now_ns += duration_ns
-        for seat, request in active:
-            self._advance(seat, request)
+        for slot, request in active:
+            self._advance(slot, request)
         self._empty_slots()
         return True
 
@@ -245,7 +245,7 @@ class _Game:
         self._queue.append(request)
 
     def _fill_slots(self) -> None:
-        free = [seat for seat, request in enumerate(self._slots) if request is None]
+        free = [slot for slot, request in enumerate(self._slots) if request is None]
         if self._question.batching == "static" and len(free) < len(self._slots):
             return
         if self._question.batching == "one-prefill":
@@ -253,19 +253,19 @@ class _Game:
                 request is not None and self._is_context(request) for request in self._slots
             )
             free = [] if has_context else free[:1]
-        for seat in free[: len(self._queue)]:
+        for slot in free[: len(self._queue)]:
             request = self._queue.popleft()
             request.admitted_ns = self.now_ns
-            self._slots[seat] = request
+            self._slots[slot] = request
 
-    def _advance(self, seat: int, request: _Request) -> None:
+    def _advance(self, slot: int, request: _Request) -> None:
         is_context = self._is_context(request)
         request.n_chunks += is_context
         yields_token = not self._is_context(request)
         if yields_token:
             request.token_ns.append(self.now_ns)
         self._note_part(
-            seat,
+            slot,
             request,
             PartKind.CONTEXT if is_context else PartKind.GENERATION,
             n_delivered=int(yields_token),
@@ -296,9 +296,9 @@ class _Game:
             if n_contexts
             else Phase.DECODE
         )
-        for seat, request in enumerate(self._slots):
+        for slot, request in enumerate(self._slots):
             if request is not None and request.is_done:
-                self._note_part(seat, request, PartKind.ENDED, n_delivered=0)
+                self._note_part(slot, request, PartKind.ENDED, n_delivered=0)
         self._step_rows.append(
             {
                 "point_index": -1,
@@ -315,13 +315,13 @@ class _Game:
             }
         )
 
-    def _note_part(self, seat: int, request: _Request, kind: PartKind, *, n_delivered: int) -> None:
+    def _note_part(self, slot: int, request: _Request, kind: PartKind, *, n_delivered: int) -> None:
         step_index = len(self._step_rows) - (kind is not PartKind.ENDED)
         self._part_rows.append(
             {
                 "step_index": step_index,
                 "request_index": request.index,
-                "seat": seat,
+                "seat": slot,
                 "kind": kind,
                 "n_computed_tokens": int(kind is not PartKind.ENDED),
                 "n_delivered_tokens": n_delivered,

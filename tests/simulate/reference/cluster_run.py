@@ -13,8 +13,8 @@ from inferometer.simulate.outcome import (
     FAR_NS,
     Outcome,
     Simulation,
-    seats_numbered_through,
     simulation,
+    slots_numbered_through,
 )
 from reference import cluster as clusters, lockstep
 from reference.clients import Clients
@@ -57,7 +57,7 @@ def simulate_cluster_plainly(
         end_ns=end_ns,
         busy_ns=np.array([replica.busy_ns // config.engine.n_instances for replica in replicas]),
     )
-    made = seats_numbered_through(found, config.engine.max_num_active)
+    made = slots_numbered_through(found, config.engine.max_num_active)
     if gate is None or entry is None:
         return made
     return made._replace(

@@ -14,8 +14,8 @@ from inferometer.simulate.outcome import (
     Outcome,
     Simulation,
     Stage,
-    seats_numbered_through,
     simulation,
+    slots_numbered_through,
     with_handovers,
 )
 from inferometer.simulate.run import PoolCosts, contents_of_pools
@@ -59,7 +59,7 @@ def simulate_disaggregated_plainly(
         end_ns=until_ns if outcome is Outcome.HORIZON and until_ns is not None else cluster.now_ns,
         busy_ns=np.array([replica.busy_ns for replica in pools.replicas]),
     )
-    numbered = seats_numbered_through(
+    numbered = slots_numbered_through(
         found, max(engine.max_num_active for engine in config.engines)
     )
     made = with_handovers(numbered, _facts(clients, pools.transfers))

@@ -296,7 +296,7 @@ def _fullness(fleet: Fleet, of: str) -> list[Alert]:
         max(_KV_NEAR_FULL_FRACTION, 1.02 * fleet.fullest.kv_used_high_fraction), 0.995
     )
     preempted_ratio = max(_PREEMPTIONS_RATIO, 2 * fleet.fullest.preemptions_per_request_ratio)
-    few_seats = (
+    few_slots = (
         "traffic is beyond what the fleet carries, or a replica is slow: start more replicas"
     )
     shorter = (
@@ -311,7 +311,7 @@ def _fullness(fleet: Fleet, of: str) -> list[Alert]:
             "critical",
             f"{{{{ $value }}}} requests wait and they become more; at capacity {n_waiting} are not"
             " exceeded for 99 % of the time",
-            few_seats,
+            few_slots,
         ),
         Alert(
             "LlmKvCacheNearFull",

@@ -131,15 +131,15 @@ class Processes:
     def _once(self, function: Callable[[T], R], parts: Sequence[T], answers: Answers[R]) -> None:
         with _pool(min(self._n_processes, len(answers.missing))) as pool:
             with _deaf_to_interrupts():
-                asked: dict[Future[R], int] = {
+                parts_of: dict[Future[R], int] = {
                     pool.submit(function, parts[index]): index for index in answers.missing
                 }
-            for future in as_completed(asked):
+            for future in as_completed(parts_of):
                 error = future.exception()
                 if error is None:
-                    answers.take(asked[future], future.result())
+                    answers.take(parts_of[future], future.result())
                 elif not isinstance(error, BrokenProcessPool):
-                    answers.fail(asked[future], error)
+                    answers.fail(parts_of[future], error)
 
 
 @contextmanager

@@ -116,9 +116,7 @@ def library() -> ModuleType:
     SpecError
         It is not installed here.
     """
-    os.environ.setdefault(
-        "RAY_USAGE_STATS_ENABLED", "0"
-    )  # nobody asked us to report to Ray's makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # do not report to Ray's makers
     os.environ.setdefault(
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
     )  # Ray's coming default, about which it warns at length
@@ -132,7 +130,7 @@ def library() -> ModuleType:
         ) from error
 
 
-def require_same_code(asked: OwnCode) -> None:
+def require_same_code(expected: OwnCode) -> None:
     """Called on a host of the cluster: does it run what the command runs?
 
     Raises
@@ -141,11 +139,11 @@ def require_same_code(asked: OwnCode) -> None:
         It does not.
     """
     here = own_code()
-    if here != asked:
+    if here != expected:
         raise MeasureError(
             f"the host {platform.node()} runs {here.text}",
             where=_WHERE,
-            allowed=f"what the command runs: {asked.text}",
+            allowed=f"what the command runs: {expected.text}",
             try_="the same installation on every host",
         )
 
@@ -197,15 +195,15 @@ class OnRay:
         listed = tuple(parts)
         answers = Answers[R](len(listed), self._on_done)
         remote = self._ray.remote(num_cpus=1, max_retries=TRIES - 1)(_there)
-        asked = {
+        parts_of = {
             remote.remote(function, part, own_code()): index for index, part in enumerate(listed)
         }
-        waiting = list(asked)
+        waiting = list(parts_of)
         try:
             while waiting:
                 done, waiting = self._ray.wait(waiting, num_returns=1)
                 for reference in done:
-                    self._take(answers, asked[reference], reference)
+                    self._take(answers, parts_of[reference], reference)
         except BaseException:
             for reference in waiting:
                 self._ray.cancel(reference, force=True)
@@ -233,7 +231,7 @@ class OnRay:
             answers.take(index, answer)
 
 
-def _there(function: Callable[[T], R], part: T, asked: OwnCode) -> R:
+def _there(function: Callable[[T], R], part: T, expected: OwnCode) -> R:
     """On a host of the cluster."""
-    require_same_code(asked)
+    require_same_code(expected)
     return function(part)

@@ -188,17 +188,17 @@ class InventedPrompts:
 
     def messages(self, row: int) -> list[Message]:
         """The turns of the session; the answers in between are invented too."""
-        said: list[Message] = []
+        messages: list[Message] = []
         for turn in reversed(self._turns(row)):
             whole, begin = stretches(self._plan, turn), 0
-            if said:
+            if messages:
                 leader = int(self._plan.prefix_request[turn])
-                asked = int(self._plan.prompt_tokens[leader])
-                begin = asked + int(self._plan.output_tokens[leader])
-                said.append(
-                    {"role": "assistant", "content": self._text(_between(whole, asked, begin))}
+                n_prompt = int(self._plan.prompt_tokens[leader])
+                begin = n_prompt + int(self._plan.output_tokens[leader])
+                messages.append(
+                    {"role": "assistant", "content": self._text(_between(whole, n_prompt, begin))}
                 )
-            said.append(
+            messages.append(
                 {
                     "role": "user",
                     "content": self._text(
@@ -206,7 +206,7 @@ class InventedPrompts:
                     ),
                 }
             )
-        return said
+        return messages
 
     def _turns(self, row: int) -> list[int]:
         """The request and those whose whole exchange it goes on from, the latest first."""
@@ -236,11 +236,11 @@ class TracePrompts:
 
     def messages(self, row: int) -> list[Message]:
         """The file's messages before this request's answer."""
-        return [{"role": said.role, "content": said.content} for said in self._said(row)]
+        return [{"role": message.role, "content": message.content} for message in self._said(row)]
 
     def prompt(self, row: int) -> str | list[int]:
         """Their texts, a line each."""
-        return "\n".join(text_of_parts(said.content) for said in self._said(row))
+        return "\n".join(text_of_parts(message.content) for message in self._said(row))
 
     def _said(self, row: int) -> Iterator[Spoken]:
         turns = [row]
@@ -295,12 +295,14 @@ class BodyWriter:
     def body(self, row: int) -> bytes:
         """The JSON of a request's body."""
         is_chat = self._load.endpoint == "chat"
-        said: Body = (
+        content: Body = (
             {"messages": self._prompts.messages(row)}
             if is_chat
             else {"prompt": self._prompts.prompt(row)}
         )
-        return self._encode(self._fixed | {"max_tokens": self.max_tokens(row)} | said | self._extra)
+        return self._encode(
+            self._fixed | {"max_tokens": self.max_tokens(row)} | content | self._extra
+        )
 
 
 def body_writer(
@@ -331,14 +333,16 @@ def body_writer(
 
 def probe_body(load: LoadPlan) -> bytes:
     """The JSON of a request that asks as the test's will, for as little as can be."""
-    said: Body = {"prompt": [FIRST_TOKEN_ID] if load.prompt_form == "token-ids" else WORDS[0]}
+    content: Body = {"prompt": [FIRST_TOKEN_ID] if load.prompt_form == "token-ids" else WORDS[0]}
     if load.endpoint == "chat":
-        said = {"messages": [{"role": "user", "content": WORDS[0]}]}
+        content = {"messages": [{"role": "user", "content": WORDS[0]}]}
     least = next(
         (int(value) for name, value in load.extra_body if name == "min_tokens" and value.isdigit()),
         1,
     )
-    return msgspec.json.encode(_fixed(load) | {"max_tokens": max(least, 1)} | said | _extra(load))
+    return msgspec.json.encode(
+        _fixed(load) | {"max_tokens": max(least, 1)} | content | _extra(load)
+    )
 
 
 def _fixed(load: LoadPlan) -> Body:

@@ -539,5 +539,5 @@ class AnswerOwners:
         found = self._in_head.fullmatch(answer.request_id) or (
             self._in_body.search(answer.parts[0]) if answer.parts else None
         )
-        said = None if found is None else int(found[1])
-        return None if said == row else said
+        number = None if found is None else int(found[1])
+        return None if number == row else number

@@ -26,12 +26,12 @@ _MOST_BYTES: Final = 8 * 1024 * 1024
 
 
 class News(NamedTuple):
-    """What came of a client since it was last asked."""
+    """What came of a client since it was last expected."""
 
-    said: bytes
+    output: bytes
     """Messages to the driver, cut anywhere."""
     raw: bytes
-    """The raw log from where it was asked for."""
+    """The raw log from where it was expected for."""
     exit_code: int | None
     """None: it still runs, or there is more to fetch."""
 
@@ -47,7 +47,7 @@ class HostedClient:
         self._raw_path = Path(self._folder.name)
         self._is_silent = False
 
-    def greet(self, asked: ray_cluster.OwnCode) -> str:
+    def greet(self, expected: ray_cluster.OwnCode) -> str:
         """The host's hash, where it runs what the command runs.
 
         Raises
@@ -55,7 +55,7 @@ class HostedClient:
         MeasureError
             It does not.
         """
-        ray_cluster.require_same_code(asked)
+        ray_cluster.require_same_code(expected)
         return hostname_hash()
 
     def clock_ns(self) -> int:
@@ -69,7 +69,7 @@ class HostedClient:
         self.tell(messages.encoded(msgspec.structs.replace(job, raw_path=str(self._raw_path))))
 
     def tell(self, message: bytes) -> None:
-        """Hand a message on; a client that is gone is found out when it is asked for news."""
+        """Hand a message on; a client that is gone is found out when it is expected for news."""
         assert self._client is not None and self._client.stdin is not None  # noqa: S101, PT018 -- begun before
         with contextlib.suppress(BrokenPipeError):
             messages.write_all(self._client.stdin.fileno(), message)
@@ -77,13 +77,13 @@ class HostedClient:
     def news(self, n_raw_bytes: int) -> News:
         """What is new, waited for a moment; of the raw log what lies beyond so many bytes."""
         assert self._client is not None and self._client.stdout is not None  # noqa: S101, PT018 -- begun before
-        said, descriptor = b"", self._client.stdout.fileno()
+        output, descriptor = b"", self._client.stdout.fileno()
         if not self._is_silent and select.select([descriptor], [], [], _WAIT_S)[0]:
-            said = os.read(descriptor, 1 << 16)
-            self._is_silent = not said
+            output = os.read(descriptor, 1 << 16)
+            self._is_silent = not output
         raw = self._raw_after(n_raw_bytes)
         is_over = self._is_silent and not raw
-        return News(said, raw, self._client.wait() if is_over else None)
+        return News(output, raw, self._client.wait() if is_over else None)
 
     def close(self) -> None:
         """End the client, and remove what was fetched."""

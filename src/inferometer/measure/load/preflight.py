@@ -166,15 +166,15 @@ async def _check(load: LoadPlan, asker: _Asker) -> str | None:
         )
     if not answer.error:
         return None
-    said = asker.hider.text(_said(answer))
+    text = asker.hider.text(_said(answer))
     is_lasting = answer.error in _LASTING or (
         answer.error == "http_error" and answer.status in _LASTING_STATUS
     )
     if not is_lasting:
-        return f"one request of one token ended with {answer.error}: {said}"
+        return f"one request of one token ended with {answer.error}: {text}"
     names = await asker.model_names()
     raise MeasureError(
-        f"the server refuses the run's requests: {said}",
+        f"the server refuses the run's requests: {text}",
         where=f"POST {asker.place.path} at {asker.place.server.host_and_port}, before the run",
         allowed=_offered(load, names),
         try_=_remedy(load, answer, names),

@@ -111,7 +111,7 @@ class _Hosted:
                     news: hosted_client.News = self.ask("news", n_bytes)
                     file.write(news.raw)
                     n_bytes += len(news.raw)
-                    messages.write_all(self._inlet, news.said)
+                    messages.write_all(self._inlet, news.output)
                     if news.exit_code is not None:
                         os.fsync(file.fileno())
                         break

@@ -134,7 +134,7 @@ def target_of(plan: LoadPlan) -> Target:
 
 
 def proxy_for(
-    url: str, asked: str | None, environment: Mapping[str, str]
+    url: str, given: str | None, environment: Mapping[str, str]
 ) -> tuple[str | None, str | None]:
     """Which proxy stands before this URL, without its credentials; and what authorises us to it.
 
@@ -142,11 +142,11 @@ def proxy_for(
     names the host.
     """
     parts, server = _place(url, "URL")
-    found = asked or _proxy_of_environment(parts.scheme, server.host, environment)
+    found = given or _proxy_of_environment(parts.scheme, server.host, environment)
     if not found:
         return None, None
     proxy = urlsplit(found if "://" in found else f"http://{found}")
-    _place(proxy.geturl(), "--proxy" if asked else "the environment's proxy")
+    _place(proxy.geturl(), "--proxy" if given else "the environment's proxy")
     bare = proxy._replace(netloc=proxy.netloc.rpartition("@")[2]).geturl()
     if proxy.username is None:
         return bare, None
@@ -222,8 +222,10 @@ def models_head(target: Target, secrets: Secrets) -> tuple[bytes, bytes]:
     return _head(target, secrets, f"GET {prefix}/models", "application/json")
 
 
-def _head(target: Target, secrets: Secrets, asked: str, accepted: str) -> tuple[bytes, bytes]:
-    method, path = asked.split(" ", 1)
+def _head(
+    target: Target, secrets: Secrets, request_line: str, accepted: str
+) -> tuple[bytes, bytes]:
+    method, path = request_line.split(" ", 1)
     through_proxy = target.proxy is not None and not target.has_tunnel
     resource = f"http://{target.server.authority}{path}" if through_proxy else path
     lines = [

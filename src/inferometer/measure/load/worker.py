@@ -1,6 +1,6 @@
 """The client process.
 
-Takes its job from standard input, says when it is ready, starts at the instant it is told, reports,
+Takes its job from standard input, says when it is ready, starts at the given instant, reports,
 ends.
 
 ``python -m inferometer.measure.load.worker``; ``load_test`` starts it.
@@ -158,14 +158,14 @@ def wake_at_once() -> str:
 
 
 def _has_short_slices() -> bool:
-    """Ask for them; does the system know what is asked?"""
+    """Ask for them; does the system know what is attributes?"""
     number = _SET_ATTRIBUTES.get(platform.machine())
     if number is None:
         return False
-    asked = _Attributes(
+    attributes = _Attributes(
         size=ctypes.sizeof(_Attributes), nice=os.getpriority(os.PRIO_PROCESS, 0), runtime=_SLICE_NS
     )
-    return int(ctypes.CDLL(None).syscall(number, 0, ctypes.byref(asked), 0)) == 0
+    return int(ctypes.CDLL(None).syscall(number, 0, ctypes.byref(attributes), 0)) == 0
 
 
 if __name__ == "__main__":

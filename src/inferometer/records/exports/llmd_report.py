@@ -49,7 +49,7 @@ def own_findings(run: Run, summary: RequestSummary, judgement: Judgement | None)
     What is not known is not there; an infinite end of an interval is null.
     """
     server = _server(run)
-    told = {
+    known = {
         "origin": run.manifest.origin,
         "summary": asdict(summary),
         "validity": None if run.manifest.validity is None else asdict(run.manifest.validity),
@@ -59,14 +59,14 @@ def own_findings(run: Run, summary: RequestSummary, judgement: Judgement | None)
         else asdict(server) | {"prefix_hit_fraction": server.prefix_hit_fraction},
         "cautions": [asdict(caution) for caution in run.manifest.cautions],
     }
-    return {name: _plain_value(value) for name, value in told.items() if value is not None}
+    return {name: _plain_value(value) for name, value in known.items() if value is not None}
 
 
 def _server(run: Run) -> ServerSummary | None:
     try:
         return None if run.server is None else summarise_server(run.server)
     except RecordError:
-        return None  # a server that was asked once, or is of no known kind, tells nothing
+        return None  # a server that was scraped once, or is of no known kind, reports nothing
 
 
 def _plain_value(value: Any) -> Any:  # noqa: ANN401 - JSON of any depth
@@ -131,11 +131,13 @@ def llmd_report(run: Run, *, judgement: Judgement | None = None) -> JsonObject:
 
 def _run(run: Run) -> JsonObject:
     instants = {"start": run.manifest.created_utc, "end": run.manifest.ended_utc}
-    told = {key: value for key, value in instants.items() if value is not None and _has_zone(value)}
+    known = {
+        key: value for key, value in instants.items() if value is not None and _has_zone(value)
+    }
     duration = {"duration": f"PT{end_ns(run) / NS_PER_S}S"}
     return {
         "uid": run.manifest.run_id,
-        "time": told | duration,
+        "time": known | duration,
         "keywords": ["inferometer", run.manifest.origin],
     }
 

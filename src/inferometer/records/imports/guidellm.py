@@ -70,7 +70,7 @@ def is_guidellm(content: JsonFields) -> bool:
 
 
 def read_guidellm(path: Path) -> Imported:
-    """A summary and, where its requests were kept, a run of each benchmark.
+    """A summary and, where its requests were requests, a run of each benchmark.
 
     Raises
     ------
@@ -175,9 +175,9 @@ def _run(benchmark: JsonFields, source: Source, version: str | None) -> Run | No
 
 
 def _rows(benchmark: JsonFields) -> Iterator[ImportedRequest]:
-    kept = benchmark.child("requests")
+    requests = benchmark.child("requests")
     for name, status in _STATUSES.items():
-        for request in () if kept is None else kept.children(name):
+        for request in () if requests is None else requests.children(name):
             row = _request(request, status)
             if row is not None:
                 yield row

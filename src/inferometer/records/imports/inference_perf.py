@@ -131,12 +131,12 @@ def read_inference_perf_requests(path: Path) -> Imported:
 
 def _request(entry: JsonFields) -> ImportedRequest:
     info = entry.required("info").child("info")
-    asked, answered = (
+    requested, answered = (
         None if info is None else info.child(name)
         for name in ("request_metrics", "response_metrics")
     )
     usage = None if answered is None else answered.child("server_usage")
-    text = None if asked is None else asked.child("text")
+    text = None if requested is None else requested.child("text")
     times_s = (None if answered is None else answered.numbers("output_token_times")) or []
     sent_ns = _ns(entry.required("start_time").number("start_time") or 0.0)
     end_s = entry.number("end_time")

@@ -199,11 +199,11 @@ def _point(path: Path, number: int, fields: JsonFields) -> _Row:
 
 def _json_of(line: Mapping[str, str | None]) -> dict[str, Json]:
     """What the line's cells are; empty ones are absent."""
-    told: dict[str, Json] = {name: _value(text) for name, text in line.items() if text}
-    return told | {
-        ours: told[theirs]
+    values: dict[str, Json] = {name: _value(text) for name, text in line.items() if text}
+    return values | {
+        ours: values[theirs]
         for ours, theirs in _LENGTHS_OF_LINES.items()
-        if theirs in told and ours not in told
+        if theirs in values and ours not in values
     }
 
 

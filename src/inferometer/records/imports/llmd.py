@@ -137,8 +137,10 @@ def _engine(content: JsonFields, path: tuple[str, ...], name: str) -> str | None
     """Of the first component that is an inference engine."""
     scenario = content.child("scenario")
     components = () if scenario is None else scenario.children("stack")
-    told = (component.child("standardized") for component in components)
-    engines = (one for one in told if one is not None and one.text("kind") == "inference_engine")
+    standardized = (component.child("standardized") for component in components)
+    engines = (
+        one for one in standardized if one is not None and one.text("kind") == "inference_engine"
+    )
     return next((_text(_descend(engine, path), name) for engine in engines), None)
 
 

@@ -41,13 +41,13 @@ def add(state: State, index: int) -> None:
 
 
 @inlined
-def schedule(state: State, slot: int) -> None:
+def schedule(state: State, i_batch: int) -> None:
     """The next step of the batch, or the first one of a new batch, or nothing yet."""
     counters = state.counters[0]
     counters.n_preempted = 0
-    if state.batches[slot].n_rows == 0:
-        _form(state, slot)
-    _launch(state, slot)
+    if state.batches[i_batch].n_rows == 0:
+        _form(state, i_batch)
+    _launch(state, i_batch)
 
 
 @compiled
@@ -57,11 +57,11 @@ def idle_instance(state: State) -> int:
     The first of those whose batch goes on, else the first idle one.
     """
     n_instances, idle = len(state.batches), NOTHING
-    for slot in range(n_instances - 1, -1, -1):
-        if state.batches[slot].is_in_flight == 0 and (
-            idle == NOTHING or state.batches[slot].n_rows > 0 or state.batches[idle].n_rows == 0
+    for i_batch in range(n_instances - 1, -1, -1):
+        if state.batches[i_batch].is_in_flight == 0 and (
+            idle == NOTHING or state.batches[i_batch].n_rows > 0 or state.batches[idle].n_rows == 0
         ):
-            idle = slot
+            idle = i_batch
     return idle
 
 
@@ -69,30 +69,30 @@ def idle_instance(state: State) -> int:
 def first_done(state: State) -> int:
     """Whose step is over first? One must be in flight."""
     first = NOTHING
-    for slot in range(len(state.batches)):
-        batch = state.batches[slot]
+    for i_batch in range(len(state.batches)):
+        batch = state.batches[i_batch]
         if batch.is_in_flight and (first == NOTHING or batch.end_ns < state.batches[first].end_ns):
-            first = slot
+            first = i_batch
     return first
 
 
 @compiled
-def _first_row(state: State, slot: int) -> int:
+def _first_row(state: State, i_batch: int) -> int:
     """Where among those that run do the rows of an instance begin?"""
-    row: int = slot * (state.config[0].max_num_active // state.config[0].n_instances)
+    row: int = i_batch * (state.config[0].max_num_active // state.config[0].n_instances)
     return row
 
 
 @inlined
-def update(state: State, slot: int) -> int:
+def update(state: State, i_batch: int) -> int:
     """Process a step: each live row has one token more; when the last one has all of its tokens the batch is over."""
     config, counters, parts, batch = (
         state.config[0],
         state.counters[0],
-        state.parts[slot],
-        state.batches[slot],
+        state.parts[i_batch],
+        state.batches[i_batch],
     )
-    is_over, first = True, _first_row(state, slot)
+    is_over, first = True, _first_row(state, i_batch)
     for row in range(batch.n_rows):
         request = state.requests[state.running[first + row]]
         if request.status == _RUNNING and _n_outputs(request) < _n_wanted(config, request):
@@ -112,7 +112,7 @@ def update(state: State, slot: int) -> int:
         n_delivered += parts[row].n_delivered
         _deliver(state, index, parts[row].n_delivered)
     if is_over and config.is_preserving:
-        n_delivered = _answer_in_order(state, slot)
+        n_delivered = _answer_in_order(state, i_batch)
     if is_over:
         for row in range(batch.n_rows):
             slots.release(state, state.running[first + row])
@@ -123,15 +123,15 @@ def update(state: State, slot: int) -> int:
 
 
 @compiled
-def _answer_in_order(state: State, slot: int) -> int:
+def _answer_in_order(state: State, i_batch: int) -> int:
     """A batch is over: whoever waits for nobody's answer any more gets its own. How many tokens?"""
     config, counters, parts, batch = (
         state.config[0],
         state.counters[0],
-        state.parts[slot],
-        state.batches[slot],
+        state.parts[i_batch],
+        state.batches[i_batch],
     )
-    n_delivered, first = 0, _first_row(state, slot)
+    n_delivered, first = 0, _first_row(state, i_batch)
     for row in range(batch.n_rows):
         state.requests[state.running[first + row]].turn = 1
     while counters.first_unanswered > 0 and state.requests[counters.first_unanswered - 1].turn == 1:
@@ -174,8 +174,8 @@ def abort(state: State, index: int) -> None:
 
 
 @compiled
-def _form(state: State, slot: int) -> None:
-    """Walk through the queue from its front: who would leave, and is it time? Then seat them."""
+def _form(state: State, i_batch: int) -> None:
+    """Walk through the queue from its front: who would leave, and is it time? Then slot them."""
     config, counters = state.config[0], state.counters[0]
     n_pending, best, is_full, longest, most = 0, 0, False, 0, 0
     max_batch_size, num_blocks = (
@@ -215,7 +215,7 @@ def _form(state: State, slot: int) -> None:
         counters.wake_ns = min(due_ns, timeout_ns)
     for i_kept in range(n_sent, n_pending):
         queue.put_back(state, state.skipped[i_kept])
-    _begin(state, slot, n_sent)
+    _begin(state, i_batch, n_sent)
 
 
 @compiled
@@ -245,10 +245,10 @@ def _next_in_time(state: State) -> int:
 
 
 @compiled
-def _begin(state: State, slot: int, n_sent: int) -> None:
-    """Seat those that leave the queue, and reserve their memory."""
-    config, counters, batch = state.config[0], state.counters[0], state.batches[slot]
-    longest, most, first = 0, 0, _first_row(state, slot)
+def _begin(state: State, i_batch: int, n_sent: int) -> None:
+    """Slot those that leave the queue, and reserve their memory."""
+    config, counters, batch = state.config[0], state.counters[0], state.batches[i_batch]
+    longest, most, first = 0, 0, _first_row(state, i_batch)
     for row in range(n_sent):
         index = state.skipped[row]
         request = state.requests[index]
@@ -282,10 +282,10 @@ def _append_unanswered(state: State, index: int) -> None:
 
 
 @inlined
-def _launch(state: State, slot: int) -> None:
+def _launch(state: State, i_batch: int) -> None:
     """Note the step's rows and what its time depends on; rows that have stopped are computed on, prompts are padded."""
-    config, batch, parts = state.config[0], state.batches[slot], state.parts[slot]
-    n_prefill, n_decode, longest, pairs, context, first = 0, 0, 0, 0, 0, _first_row(state, slot)
+    config, batch, parts = state.config[0], state.batches[i_batch], state.parts[i_batch]
+    n_prefill, n_decode, longest, pairs, context, first = 0, 0, 0, 0, 0, _first_row(state, i_batch)
     for row in range(batch.n_rows):
         index = state.running[first + row]
         request, part = state.requests[index], parts[row]
@@ -305,7 +305,7 @@ def _launch(state: State, slot: int) -> None:
         part.request = index
         part.num_tokens = n_tokens
         part.num_computed_tokens = before
-        part.seat = request.seat
+        part.slot = request.slot
         part.yields_token = int(is_live)
         request.num_computed_tokens = before + n_tokens
     batch.n_parts = batch.n_rows

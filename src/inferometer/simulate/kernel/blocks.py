@@ -18,7 +18,7 @@ _STOPPED = int(Status.STOPPED)
 
 @compiled
 def admit_in_one_piece(state: State, index: int) -> bool:
-    """Seat a request in the first hole that holds all its tokens; False, and nothing changed, where there is none."""
+    """Give a slot to a request in the first hole that holds all its tokens; False, and nothing changed, where there is none."""
     config, counters, request = state.config[0], state.counters[0], state.requests[index]
     n_blocks = _n_needed(config, request)
     if n_blocks > counters.n_free - (config.watermark_blocks if counters.n_running > 0 else 0):
@@ -30,7 +30,7 @@ def admit_in_one_piece(state: State, index: int) -> bool:
         return False
     start = _end_before(state, place)
     slots.take(state, index)
-    state.block_table[request.seat, 0] = start
+    state.block_table[request.slot, 0] = start
     request.num_blocks = n_blocks
     for later in range(counters.n_pieces, place, -1):
         state.by_address[later] = state.by_address[later - 1]
@@ -42,9 +42,9 @@ def admit_in_one_piece(state: State, index: int) -> bool:
 
 @compiled
 def free_piece(state: State, index: int) -> None:
-    """A request leaves a hole, and its seat."""
+    """A request leaves a hole, and its slot."""
     counters, request = state.counters[0], state.requests[index]
-    if request.seat == NOTHING:
+    if request.slot == NOTHING:
         return
     n_kept = 0
     for place in range(counters.n_pieces):
@@ -110,7 +110,7 @@ def _gap(state: State, place: int) -> int:
     counters = state.counters[0]
     start: int = state.config[0].n_kv_blocks
     if place < counters.n_pieces:
-        start = state.block_table[state.requests[state.by_address[place]].seat, 0]
+        start = state.block_table[state.requests[state.by_address[place]].slot, 0]
     return start - _end_before(state, place)
 
 
@@ -119,7 +119,7 @@ def _end_before(state: State, place: int) -> int:
     if place == 0:
         return 0
     request = state.requests[state.by_address[place - 1]]
-    end: int = state.block_table[request.seat, 0] + request.num_blocks
+    end: int = state.block_table[request.slot, 0] + request.num_blocks
     return end
 
 
@@ -136,9 +136,9 @@ def _n_needed(config: Config, request: Request) -> int:
 def find_hits(state: State, index: int) -> int:
     """How many blocks hold a prefix of this request?
 
-    They are noted in the next seat's row; nothing is taken yet.
+    They are noted in the next slot's row; nothing is taken yet.
     """
-    seat = slots.lowest(state)
+    slot = slots.lowest(state)
     request = state.requests[index]
     n_max: int = (request.num_tokens - 1) // state.config[0].block_size
     for i_block in range(n_max):
@@ -146,22 +146,22 @@ def find_hits(state: State, index: int) -> int:
         if block == NOTHING:
             n_max = i_block
             break
-        state.block_table[seat, i_block] = block
+        state.block_table[slot, i_block] = block
     n_hits: int = max(n_max - state.config[0].is_recomputing_last_block, 0)
     return n_hits
 
 
 @compiled
 def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
-    """Seat a waiting request with its hits and room for its next tokens.
+    """Give a slot to a waiting request with its hits and room for its next tokens.
 
     False, and nothing changed, where there is none.
     """
     config, request = state.config[0], state.requests[index]
     if config.is_contiguous:
         return admit_in_one_piece(state, index)
-    seat = slots.lowest(state)
-    n_spare = spare_blocks(state, seat, n_hits)
+    slot = slots.lowest(state)
+    n_spare = spare_blocks(state, slot, n_hits)
     if (
         config.is_reserving
         and max(
@@ -177,10 +177,10 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
     )
     if max(n_needed - n_hits, 0) > n_spare:
         return False
-    touch(state, seat, n_hits)
+    touch(state, slot, n_hits)
     slots.take(state, index)
     request.num_cached_blocks = n_hits
-    take(state, seat, n_hits, n_needed)
+    take(state, slot, n_hits, n_needed)
     request.num_blocks = max(n_hits, n_needed)
     cache_blocks(state, index, min(num_done + num_new_tokens, request.num_tokens))
     return True
@@ -198,7 +198,7 @@ def extend(state: State, index: int, num_new_tokens: int) -> bool:
         n_needed = _n_blocks(num_reserved, config.block_size)
         if n_needed - request.num_blocks > state.counters[0].n_free:
             return False
-        take(state, request.seat, request.num_blocks, n_needed)
+        take(state, request.slot, request.num_blocks, n_needed)
         request.num_blocks = n_needed
     cache_blocks(state, index, min(num_slots, request.num_tokens))
     return True
@@ -211,22 +211,22 @@ def cache_blocks(state: State, index: int, num_tokens: int) -> None:
     if not config.is_caching:
         return
     while (request.num_cached_blocks + 1) * config.block_size <= num_tokens:
-        block = state.block_table[request.seat, request.num_cached_blocks]
+        block = state.block_table[request.slot, request.num_cached_blocks]
         _register(state, block, state.contents[request.content_start + request.num_cached_blocks])
         request.num_cached_blocks += 1
 
 
 @compiled
 def free(state: State, index: int) -> None:
-    """Take all blocks and the seat."""
+    """Take all blocks and the slot."""
     request = state.requests[index]
     drop_host_blocks(state.counters[0], request)
     if state.config[0].is_contiguous:
         free_piece(state, index)
         return
-    if request.seat == NOTHING:
+    if request.slot == NOTHING:
         return
-    give_back(state, request.seat, request.num_blocks)
+    give_back(state, request.slot, request.num_blocks)
     slots.release(state, index)
     request.num_blocks = 0
     request.num_cached_blocks = 0

@@ -166,9 +166,9 @@ def _note(state: State, log: StepLog, batch: Batch) -> None:
 def _put_in_flight(state: State, n_steps: int) -> None:
     """The last step of the run is the batch in flight, in the record whose turn it is."""
     counters = state.counters[0]
-    last, slot = state.batches[counters.first_batch], (counters.first_batch + n_steps) % 2
+    last, i_batch = state.batches[counters.first_batch], (counters.first_batch + n_steps) % 2
     last.is_in_flight = 0
-    batch, parts = state.batches[slot], state.parts[slot]
+    batch, parts = state.batches[i_batch], state.parts[i_batch]
     batch.is_in_flight = 1
     batch.start_ns, batch.end_ns, batch.busy_ns = last.start_ns, last.end_ns, last.busy_ns
     batch.step_index, batch.decode_context_tokens = last.step_index, last.decode_context_tokens
@@ -176,13 +176,13 @@ def _put_in_flight(state: State, n_steps: int) -> None:
     batch.n_prefill_requests = batch.prefill_tokens = batch.prefill_pairs_tokens2 = 0
     batch.num_spec_tokens = batch.n_yielding = batch.yielding_context_tokens = 0
     batch.num_swapped_blocks = 0
-    counters.first_batch = slot
+    counters.first_batch = i_batch
     for row in range(counters.n_running):
         part, request = parts[row], state.requests[state.running[row]]
         request.next_decode_eligible_step = counters.current_step + 1
         part.request = state.running[row]
         part.num_tokens = part.yields_token = 1
         part.num_computed_tokens = request.num_computed_tokens - 1
-        part.seat = request.seat
+        part.slot = request.slot
         part.kind = _GENERATION
         part.num_spec_tokens = part.has_padded_drafts = 0

@@ -76,8 +76,8 @@ def _gate_state(requests: Demand, gate: GateConfig | None) -> GateState:
 def behind_gate(states: State, gate: GateConfig) -> State:
     """The same replicas, of which the gate wants to know how much may be inside and who has ended."""
     config = states.config[:, 0]
-    n_seats = config["max_num_active"]
-    states.world["max_in_flight"] = gate.max_in_flight * len(n_seats) or n_seats.sum()
+    n_slots = config["max_num_active"]
+    states.world["max_in_flight"] = gate.max_in_flight * len(n_slots) or n_slots.sum()
     if gate.max_in_flight == 0:  # reference.cluster.entry_of says why
         takes = config["is_decode_pool"] == 0
         states.world["max_waiting_tokens"] = (config["depth"] * config["max_num_batched_tokens"])[
@@ -93,8 +93,8 @@ def new_states(requests: Demand, config: EngineConfig, n_replicas: int) -> State
 
 def new_pools(requests: Demand, config: DisaggregatedConfig) -> State:
     """The memory of prefill replicas, and behind them of decode replicas."""
-    n_seats = max(engine.max_num_active for engine in config.engines)
-    prefill, decode = (_pool(requests, engine, n_seats) for engine in config.engines)
+    n_slots = max(engine.max_num_active for engine in config.engines)
+    prefill, decode = (_pool(requests, engine, n_slots) for engine in config.engines)
     prefill.config["is_prefill_pool"] = decode.config["is_decode_pool"] = 1
     prefill.config["gives_first_token"] = config.answer_begins_at == "prefill"
     states = _stacked([prefill] * config.prefill.n_replicas + [decode] * config.decode.n_replicas)
@@ -105,13 +105,13 @@ def new_pools(requests: Demand, config: DisaggregatedConfig) -> State:
     )
 
 
-def _pool(requests: Demand, config: EngineConfig, n_seats: int) -> State:
-    """A replica whose block table has rows for all who may hold blocks without a seat.
+def _pool(requests: Demand, config: EngineConfig, n_slots: int) -> State:
+    """A replica whose block table has rows for all who may hold blocks without a slot.
 
     Each of them has a block that no other has.
     """
     state = new_state(requests, config)
-    n_rows = n_seats + min(requests.n_requests, config.n_kv_blocks)
+    n_rows = n_slots + min(requests.n_requests, config.n_kv_blocks)
     return state._replace(block_table=np.zeros((n_rows, state.block_table.shape[1]), np.int32))
 
 

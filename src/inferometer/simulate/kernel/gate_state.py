@@ -104,8 +104,8 @@ def _bands(requests: Demand, config: GateConfig) -> I32:
         return np.zeros_like(requests.priority)
     rules = rules_by_index(config.classes, requests.class_index, "class")
     says = np.array([one.priority is not None for one in rules])
-    said = np.array([one.priority or 0 for one in rules], np.int32)
-    return np.where(says[requests.class_index], said[requests.class_index], requests.priority)
+    priority = np.array([one.priority or 0 for one in rules], np.int32)
+    return np.where(says[requests.class_index], priority[requests.class_index], requests.priority)
 
 
 def _patience(

@@ -43,7 +43,7 @@ def shorten(state: State, index: int) -> None:
 def status_after_prefill(state: State, index: int) -> int:
     """The one token is there: is the request done by that, or ``PREFILLED``?
 
-    It wants again what its client asked for.
+    It wants again what its client requested.
     """
     config, request, transfer = state.config[0], state.requests[index], state.transfers[index]
     request.stop_tokens, request.max_tokens = transfer.stop_tokens, transfer.max_tokens
@@ -58,7 +58,7 @@ def status_after_prefill(state: State, index: int) -> int:
 
 @compiled
 def leave(state: State, index: int) -> None:
-    """A request whose prompt is computed gives up its seat and keeps its blocks."""
+    """A request whose prompt is computed gives up its slot and keeps its blocks."""
     counters, world, request, transfer = (
         state.counters[0],
         state.world[0],
@@ -67,7 +67,7 @@ def leave(state: State, index: int) -> None:
     )
     transfer.source, transfer.prefilled_ns = state.config[0].replica, counters.now_ns
     transfer.source_row, transfer.num_source_blocks = (
-        _keep_row(state, request.seat, request.num_blocks),
+        _keep_row(state, request.slot, request.num_blocks),
         request.num_blocks,
     )
     slots.release(state, index)
@@ -112,12 +112,12 @@ def fetch(state: State, index: int) -> bool:
     world, request, transfer = state.world[0], state.requests[index], state.transfers[index]
     block_size = state.config[0].block_size
     n_hits = blocks.find_hits(state, index) if state.config[0].is_caching else 0
-    seat = slots.lowest(state)
+    slot = slots.lowest(state)
     n_needed = (request.num_tokens + block_size - 1) // block_size
-    if n_needed - n_hits > blocks.spare_blocks(state, seat, n_hits):
+    if n_needed - n_hits > blocks.spare_blocks(state, slot, n_hits):
         return False
-    blocks.touch(state, seat, n_hits)
-    row = _keep_row(state, seat, n_hits)
+    blocks.touch(state, slot, n_hits)
+    row = _keep_row(state, slot, n_hits)
     blocks.take(state, row, n_hits, n_needed)
     transfer.row, transfer.num_blocks, transfer.num_hits = row, n_needed, n_hits
     transfer.num_moved_blocks = max(
@@ -157,7 +157,7 @@ def receive(state: State, index: int) -> None:
 
 @compiled
 def give_back(state: State, index: int) -> None:
-    """The decode replica may forget the KV cache of a request that has no seat yet."""
+    """The decode replica may forget the KV cache of a request that has no slot yet."""
     transfer = state.transfers[index]
     blocks.give_back(state, transfer.row, transfer.num_blocks)
     _drop_row(state, transfer.row)
@@ -179,7 +179,7 @@ def peek_received(state: State) -> int:
 
 @compiled
 def is_received(state: State, index: int) -> bool:
-    """Is this request's KV cache here, though it has no seat?"""
+    """Is this request's KV cache here, though it has no slot?"""
     is_here: bool = (
         state.config[0].is_decode_pool != 0 and state.transfers[index].stage == _RECEIVED
     )
@@ -188,7 +188,7 @@ def is_received(state: State, index: int) -> bool:
 
 @compiled
 def adopt(state: State, index: int, num_new_tokens: int) -> bool:
-    """Seat the one that ``peek_received`` told, on its blocks, with room for its next tokens.
+    """Slot the one that ``peek_received`` told, on its blocks, with room for its next tokens.
 
     False where there is none.
     """
@@ -208,7 +208,7 @@ def adopt(state: State, index: int, num_new_tokens: int) -> bool:
         return False
     slots.take(state, index)
     for i_block in range(transfer.num_blocks):
-        state.block_table[request.seat, i_block] = state.block_table[transfer.row, i_block]
+        state.block_table[request.slot, i_block] = state.block_table[transfer.row, i_block]
     _drop_row(state, transfer.row)
     request.num_blocks, request.num_cached_blocks = transfer.num_blocks, transfer.num_hits
     transfer.stage = _OVER
@@ -219,17 +219,17 @@ def adopt(state: State, index: int, num_new_tokens: int) -> bool:
 
 @compiled
 def _keep_row(state: State, row: int, n_blocks: int) -> int:
-    """A copy of the first blocks of a row, behind the seats."""
+    """A copy of the first blocks of a row, behind the slots."""
     counters = state.counters[0]
-    kept: int = counters.first_free_row
-    if kept == NOTHING:
-        kept = len(state.free_seats) + counters.n_rows
+    own_row: int = counters.first_free_row
+    if own_row == NOTHING:
+        own_row = len(state.free_slots) + counters.n_rows
         counters.n_rows += 1
     else:
-        counters.first_free_row = state.block_table[kept, 0]
+        counters.first_free_row = state.block_table[own_row, 0]
     for i_block in range(n_blocks):
-        state.block_table[kept, i_block] = state.block_table[row, i_block]
-    return kept
+        state.block_table[own_row, i_block] = state.block_table[row, i_block]
+    return own_row
 
 
 @compiled

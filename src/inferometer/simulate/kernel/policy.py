@@ -47,52 +47,52 @@ def has_instances() -> bool:
 
 
 @inlined
-def next_slot(state: State) -> int:
-    """Where is the next batch noted? Some slot must be free."""
+def next_batch(state: State) -> int:
+    """Where is the next batch noted? Some place must be free."""
     kind, counters = KIND, state.counters[0]
-    slot: int = (counters.first_batch + counters.n_in_flight) % state.config[0].depth
+    i_batch: int = (counters.first_batch + counters.n_in_flight) % state.config[0].depth
     if kind == _BATCHES:
-        slot = batches.idle_instance(state)
-    return slot
+        i_batch = batches.idle_instance(state)
+    return i_batch
 
 
 @inlined
-def first_slot(state: State) -> int:
+def first_batch(state: State) -> int:
     """Which batch in flight is done first?"""
     kind = KIND
-    slot: int = state.counters[0].first_batch
+    i_batch: int = state.counters[0].first_batch
     if kind == _BATCHES:
-        slot = batches.first_done(state)
-    return slot
+        i_batch = batches.first_done(state)
+    return i_batch
 
 
 @inlined
-def schedule(state: State, slot: int) -> None:
-    """Decide the next step and note it as batch ``slot``; ``wake_ns`` where somebody waits for a time."""
+def schedule(state: State, i_batch: int) -> None:
+    """Decide the next step and note it as batch ``i_batch``; ``wake_ns`` where somebody waits for a time."""
     kind = KIND
     if kind == _VLLM:
-        vllm.schedule(state, slot)
+        vllm.schedule(state, i_batch)
     elif kind == _TRTLLM:
-        trtllm.schedule(state, slot)
+        trtllm.schedule(state, i_batch)
     elif kind == _SGLANG:
-        sglang.schedule(state, slot)
+        sglang.schedule(state, i_batch)
     elif kind == _BATCHES:
-        batches.schedule(state, slot)
+        batches.schedule(state, i_batch)
 
 
 @inlined
-def update(state: State, slot: int) -> int:
-    """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered."""
+def update(state: State, i_batch: int) -> int:
+    """Process what batch ``i_batch`` yielded, at the present time; returns how many tokens were delivered."""
     kind = KIND
     n_delivered = 0
     if kind == _VLLM:
-        n_delivered = vllm.update(state, slot)
+        n_delivered = vllm.update(state, i_batch)
     elif kind == _TRTLLM:
-        n_delivered = trtllm.update(state, slot)
+        n_delivered = trtllm.update(state, i_batch)
     elif kind == _SGLANG:
-        n_delivered = sglang.update(state, slot)
+        n_delivered = sglang.update(state, i_batch)
     elif kind == _BATCHES:
-        n_delivered = batches.update(state, slot)
+        n_delivered = batches.update(state, i_batch)
     return n_delivered
 
 

@@ -28,31 +28,33 @@ _whole_duration_s = _CLOSED_FORM["whole_duration_s"]
 
 
 @inlined
-def duration_ns(state: State, cost: StepTimeArrays, slot: int) -> int:
+def duration_ns(state: State, cost: StepTimeArrays, i_batch: int) -> int:
     """The nanoseconds of a batch, those of the drafts for the next step included.
 
     Before it begins blocks are copied to and fro.
     """
-    batch = state.batches[slot]
-    return group_duration_ns(state, cost, slot, n_rows(state, slot), batch.n_yielding)
+    batch = state.batches[i_batch]
+    return group_duration_ns(state, cost, i_batch, n_rows(state, i_batch), batch.n_yielding)
 
 
 @inlined
-def n_rows(state: State, slot: int) -> int:
+def n_rows(state: State, i_batch: int) -> int:
     """How many rows does a batch compute?"""
-    n_computed: int = state.batches[slot].prefill_tokens + state.batches[slot].n_decode_requests
+    n_computed: int = (
+        state.batches[i_batch].prefill_tokens + state.batches[i_batch].n_decode_requests
+    )
     return n_computed
 
 
 @inlined
 def group_duration_ns(
-    state: State, cost: StepTimeArrays, slot: int, n_group_rows: int, n_group_yielding: int
+    state: State, cost: StepTimeArrays, i_batch: int, n_group_rows: int, n_group_yielding: int
 ) -> int:
     """The same where so many rows, and of drafts so many, go through experts that several replicas share."""
-    config, batch = state.config[0], state.batches[slot]
+    config, batch = state.config[0], state.batches[i_batch]
     swap_ns: int = (batch.num_swapped_blocks * config.swap_block_ps + 500) // 1000
     return (
-        swap_ns + _computing_ns(state, cost, slot, n_group_rows, n_group_yielding)
+        swap_ns + _computing_ns(state, cost, i_batch, n_group_rows, n_group_yielding)
         if batch.n_parts > 0
         else swap_ns
     )
@@ -60,9 +62,9 @@ def group_duration_ns(
 
 @inlined
 def _computing_ns(
-    state: State, cost: StepTimeArrays, slot: int, n_group_rows: int, n_group_yielding: int
+    state: State, cost: StepTimeArrays, i_batch: int, n_group_rows: int, n_group_yielding: int
 ) -> int:
-    config, batch = state.config[0], state.batches[slot]
+    config, batch = state.config[0], state.batches[i_batch]
     step_ns: int = step_duration_ns(
         state.known[0],
         cost,

@@ -77,10 +77,10 @@ class RouterState(NamedTuple):
     """(R, K) Has this replica been sent a prompt with that content?"""
     n_known: I64
     """(R) How many contents?"""
-    told: Rows[Report]
+    reported: Rows[Report]
     """(R, or 0 where the rule asks for no reports), what each has reported last."""
     heard: Rows[Report]
-    """(as told) What has come through of it, and those that were sent since as waiting."""
+    """(as reported) What has come through of it, and those that were sent since as waiting."""
 
 
 def new_router_state(requests: Demand, config: ClusterConfig, first: int = 0) -> RouterState:
@@ -110,7 +110,7 @@ def new_router_state(requests: Demand, config: ClusterConfig, first: int = 0) ->
         is_own=_is_own(requests, config),
         is_known=np.zeros((config.n_replicas, n_known), np.bool_),
         n_known=np.zeros(config.n_replicas, np.int64),
-        told=blank(n_reporting, Report),
+        reported=blank(n_reporting, Report),
         heard=blank(n_reporting, Report),
     )
 
@@ -166,14 +166,14 @@ def choose(states: State, router: RouterState, index: int) -> int:
 def hear(router: RouterState, now_ns: int) -> None:
     """What replicas report comes through, if it is time."""
     rules = router.rules[0]
-    if len(router.told) > 0 and now_ns >= rules.next_report_ns:
+    if len(router.reported) > 0 and now_ns >= rules.next_report_ns:
         rules.next_report_ns = now_ns + rules.report_interval_ns
-        for place in range(len(router.told)):
-            told, heard = router.told[place], router.heard[place]
+        for place in range(len(router.reported)):
+            reported, heard = router.reported[place], router.heard[place]
             heard.n_waiting, heard.n_running, heard.n_kv_blocks_used = (
-                told.n_waiting,
-                told.n_running,
-                told.n_kv_blocks_used,
+                reported.n_waiting,
+                reported.n_running,
+                reported.n_kv_blocks_used,
             )
 
 
@@ -181,13 +181,13 @@ def hear(router: RouterState, now_ns: int) -> None:
 def report(states: State, router: RouterState, replica: int) -> None:
     """A replica reports."""
     place = replica - router.rules[0].first
-    if len(router.told) > 0:
-        counters, told = states.counters[replica, 0], router.told[place]
-        told.n_waiting, told.n_running = (
+    if len(router.reported) > 0:
+        counters, reported = states.counters[replica, 0], router.reported[place]
+        reported.n_waiting, reported.n_running = (
             counters.n_waiting,
             load(states, replica) - counters.n_waiting,
         )
-        told.n_kv_blocks_used = states.config[replica, 0].n_kv_blocks - counters.n_free
+        reported.n_kv_blocks_used = states.config[replica, 0].n_kv_blocks - counters.n_free
 
 
 @compiled

@@ -178,27 +178,27 @@ def add(state: State, index: int) -> None:
 
 
 @inlined
-def schedule(state: State, slot: int) -> None:
-    """Decide the next step and note it as batch ``slot``."""
-    own, batch = state.sglang[0], state.batches[slot]
+def schedule(state: State, i_batch: int) -> None:
+    """Decide the next step and note it as batch ``i_batch``."""
+    own, batch = state.sglang[0], state.batches[i_batch]
     batch.n_parts = 0
     state.counters[0].n_preempted = 0
     if state.counters[0].n_running == 0 and _all_came_now(state):  # nothing was to do before
         own.new_token_ratio = own.initial_new_token_ratio
     _merge(state)
-    _prefill(state, slot)
+    _prefill(state, i_batch)
     if batch.n_parts > 0 and state.config[0].is_mixed_chunk and mix(state):
         for i_running in range(own.n_generating):
-            _add_part(state, slot, state.running[i_running], 1)
+            _add_part(state, i_batch, state.running[i_running], 1)
         own.n_generating = 0
     own.n_joining = batch.n_parts
     for i_part in range(batch.n_parts):
-        state.joining[i_part] = state.parts[slot, i_part].request
+        state.joining[i_part] = state.parts[i_batch, i_part].request
     if batch.n_parts == 0:
         n_decoding = decode(state)
         for i_running in range(n_decoding):
-            _add_part(state, slot, state.running[i_running], 1)
-    vllm.launch(state, slot)
+            _add_part(state, i_batch, state.running[i_running], 1)
+    vllm.launch(state, i_batch)
 
 
 @compiled
@@ -237,7 +237,7 @@ def _merge(state: State) -> None:
 
 
 @compiled
-def _prefill(state: State, slot: int) -> None:
+def _prefill(state: State, i_batch: int) -> None:
     """Whose prompts are computed, and how much of them?
 
     Nobody's, where nobody waits or nothing is left for them.
@@ -259,16 +259,16 @@ def _prefill(state: State, slot: int) -> None:
         if n_tokens == 0:
             return
         own.n_chosen = n_old = 1
-        _add_part(state, slot, index, n_tokens)
-    _take_from_queue(state, slot)
-    for i_part in range(n_old, state.batches[slot].n_parts):
-        slots.take(state, state.parts[slot, i_part].request)
+        _add_part(state, i_batch, index, n_tokens)
+    _take_from_queue(state, i_batch)
+    for i_part in range(n_old, state.batches[i_batch].n_parts):
+        slots.take(state, state.parts[i_batch, i_part].request)
     n_tokens = 0
-    for i_part in range(state.batches[slot].n_parts):
-        n_tokens += state.parts[slot, i_part].num_tokens
+    for i_part in range(state.batches[i_batch].n_parts):
+        n_tokens += state.parts[i_batch, i_part].num_tokens
     cache.make_room(state, n_tokens + (own.n_chosen * size if size > 1 else 0))
-    for i_part in range(state.batches[slot].n_parts):
-        part = state.parts[slot, i_part]
+    for i_part in range(state.batches[i_batch].n_parts):
+        part = state.parts[i_batch, i_part]
         cache.extend(
             state, part.request, state.requests[part.request].num_computed_tokens + part.num_tokens
         )
@@ -277,7 +277,7 @@ def _prefill(state: State, slot: int) -> None:
 
 
 @compiled
-def _take_from_queue(state: State, slot: int) -> None:
+def _take_from_queue(state: State, i_batch: int) -> None:
     """Those who wait, in order, until one does not fit."""
     own, is_preempting = state.sglang[0], state.config[0].is_preempting
     while True:
@@ -294,7 +294,7 @@ def _take_from_queue(state: State, slot: int) -> None:
         if n_tokens > 0:
             queue.pop(state)
             _open(state, index)
-            _add_part(state, slot, index, n_tokens)
+            _add_part(state, i_batch, index, n_tokens)
         if verdict == admission.NO_TOKEN:
             own.is_batch_full = int(own.n_chosen > 0 or own.n_generating > 0)
         if verdict != admission.CONTINUE:
@@ -303,7 +303,7 @@ def _take_from_queue(state: State, slot: int) -> None:
 
 @compiled
 def _open(state: State, index: int) -> None:
-    """Somebody begins; the seats are given when all are known that had to go."""
+    """Somebody begins; the slots are given when all are known that had to go."""
     counters, request = state.counters[0], state.requests[index]
     if request.status == _WAITING:
         request.num_cached_tokens = request.num_computed_tokens
@@ -324,9 +324,9 @@ def _n_places(state: State) -> int:
 
 
 @compiled
-def _add_part(state: State, slot: int, index: int, n_tokens: int) -> None:
-    batch = state.batches[slot]
-    part = state.parts[slot, batch.n_parts]
+def _add_part(state: State, i_batch: int, index: int, n_tokens: int) -> None:
+    batch = state.batches[i_batch]
+    part = state.parts[i_batch, batch.n_parts]
     part.request = index
     part.num_tokens = n_tokens
     batch.n_parts += 1
@@ -406,13 +406,13 @@ def _is_less_urgent(state: State, i_one: int, i_other: int) -> bool:
 
 
 @inlined
-def update(state: State, slot: int) -> int:
-    """Process what batch ``slot`` yielded; returns how many tokens.
+def update(state: State, i_batch: int) -> int:
+    """Process what batch ``i_batch`` yielded; returns how many tokens.
 
     What was in flight when its request was thrown out comes again.
     """
-    parts, n_delivered = state.parts[slot], 0
-    for i_part in range(state.batches[slot].n_parts):
+    parts, n_delivered = state.parts[i_batch], 0
+    for i_part in range(state.batches[i_batch].n_parts):
         part = parts[i_part]
         request = state.requests[part.request]
         is_stale = request.num_stale_output_tokens > 0

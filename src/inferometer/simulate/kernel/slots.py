@@ -14,18 +14,18 @@ _PREEMPTED = int(Status.PREEMPTED)
 
 @compiled
 def lowest(state: State) -> int:
-    """The seat that ``take`` would give; there must be one."""
-    seat: int = state.free_seats[0]
-    return seat
+    """The slot that ``take`` would give; there must be one."""
+    slot: int = state.free_slots[0]
+    return slot
 
 
 @compiled
 def take(state: State, index: int) -> None:
-    """A request sits down."""
-    counters, heap = state.counters[0], state.free_seats
-    state.requests[index].seat = heap[0]
-    counters.n_seats -= 1
-    size, last, place = counters.n_seats, heap[counters.n_seats], 0
+    """A request takes the lowest free slot."""
+    counters, heap = state.counters[0], state.free_slots
+    state.requests[index].slot = heap[0]
+    counters.n_slots -= 1
+    size, last, place = counters.n_slots, heap[counters.n_slots], 0
     while 2 * place + 1 < size:
         child = 2 * place + 1
         if child + 1 < size and heap[child + 1] < heap[child]:
@@ -39,17 +39,17 @@ def take(state: State, index: int) -> None:
 
 @compiled
 def release(state: State, index: int) -> None:
-    """A request gets up, if it sat."""
-    counters, heap, request = state.counters[0], state.free_seats, state.requests[index]
-    if request.seat == NOTHING:
+    """A request gives its slot back, if it has one."""
+    counters, heap, request = state.counters[0], state.free_slots, state.requests[index]
+    if request.slot == NOTHING:
         return
-    place = counters.n_seats
-    counters.n_seats += 1
-    while place > 0 and heap[(place - 1) // 2] > request.seat:
+    place = counters.n_slots
+    counters.n_slots += 1
+    while place > 0 and heap[(place - 1) // 2] > request.slot:
         heap[place] = heap[(place - 1) // 2]
         place = (place - 1) // 2
-    heap[place] = request.seat
-    request.seat = NOTHING
+    heap[place] = request.slot
+    request.slot = NOTHING
 
 
 @compiled

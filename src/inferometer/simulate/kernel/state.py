@@ -32,7 +32,7 @@ from inferometer.simulate.sglang_config import SglangConfig
 
 _NOBODY: Final = -1
 NOTHING: Final = -1
-"""No block, no request, no content, no seat."""
+"""No block, no request, no content, no slot."""
 
 
 class Node(Row):
@@ -128,7 +128,7 @@ class Request(Row):
     num_prompt_tokens: i32
     stop_tokens: i32
     max_tokens: i32
-    seat: i32
+    slot: i32
     num_blocks: i32
     num_cached_blocks: i32
     num_host_blocks: i32
@@ -203,7 +203,7 @@ class Part(Row):
     num_computed_tokens: i32
     num_spec_tokens: i32
     has_padded_drafts: i32
-    seat: i32
+    slot: i32
     kind: i32
     yields_token: i32
     n_delivered: i32
@@ -240,14 +240,14 @@ class Counters(Row):
     ``n_taken`` and ``n_ended`` count requests, ``busy_ns`` the time of steps that are done, on
     the mean stage; ``ready_ns`` is when its oldest batch or its wait is over (``FAR_NS``: never),
     ``is_due``: has it anything to decide now? ``is_decided`` (one replica alone): was the next step
-    decided since the last event? ``n_rows`` of the block table behind the seats were
+    decided since the last event? ``n_rows`` of the block table behind the slots were
     ever used. ``first_unanswered`` and ``last_unanswered`` are one more than a request, 0 for
     nobody.
     """
 
     n_free: i64
     n_host_free: i64
-    n_seats: i64
+    n_slots: i64
     n_running: i64
     n_active: i64
     n_waiting: i64
@@ -332,11 +332,11 @@ class State(NamedTuple):
     """(contents) The first block registered with each content."""
     last_equal: I32
     block_table: I32
-    """(M, blocks of the longest request) The blocks of whoever has the seat, in order; in a pool
+    """(M, blocks of the longest request) The blocks of whoever has the slot, in order; in a pool
     also rows of those that have none."""
     by_address: I32
     """(M + 1) Whose piece of a contiguous KV cache comes after whose?"""
-    free_seats: I32
+    free_slots: I32
     """(M) A heap."""
     running: I32
     """(M) In order of admission."""
@@ -410,7 +410,7 @@ SHARED: Final = frozenset(
 
 def new_state(requests: Demand, config: EngineConfig) -> State:
     """The memory of a simulation in which nothing has happened yet."""
-    n_seats = config.max_num_active
+    n_slots = config.max_num_active
     longest = int((requests.prompt_tokens.astype(np.int64) + requests.output_tokens).max()) + 1
     acceptance = config.acceptance if isinstance(config, SchedulerConfig) else ()
     longest += (config.depth + 2) * (
@@ -425,9 +425,9 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
     follower = np.full(requests.n_requests if followers.size else 0, NOTHING, np.int32)
     follower[requests.follows[followers]] = followers
     counters, config_columns = blank(1, Counters), config_record(config)
-    counters["n_free"], counters["n_seats"], counters["n_host_free"] = (
+    counters["n_free"], counters["n_slots"], counters["n_host_free"] = (
         config.n_kv_blocks,
-        n_seats,
+        n_slots,
         config_columns["n_host_blocks"],
     )
     counters["ready_ns"], counters["first_free_row"], counters["first_received"] = (
@@ -444,22 +444,22 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         blocks=_block_records(config.n_kv_blocks + 1),
         first_equal=np.full(requests.n_contents, NOTHING, np.int32),
         last_equal=np.full(requests.n_contents, NOTHING, np.int32),
-        block_table=np.zeros((n_seats, n_columns), np.int32),
-        by_address=np.empty(n_seats + 1, np.int32),
-        free_seats=np.arange(n_seats, dtype=np.int32),
-        running=np.empty(n_seats, np.int32),
+        block_table=np.zeros((n_slots, n_columns), np.int32),
+        by_address=np.empty(n_slots + 1, np.int32),
+        free_slots=np.arange(n_slots, dtype=np.int32),
+        running=np.empty(n_slots, np.int32),
         waiting=np.empty(requests.n_requests, np.int32),
         skipped=np.empty(requests.n_requests, np.int32),
-        chunks=np.empty(n_seats, np.int32),
+        chunks=np.empty(n_slots, np.int32),
         sglang=sglang_record(config),
         nodes=node_records(config),
-        joining=np.empty(n_seats, np.int32),
+        joining=np.empty(n_slots, np.int32),
         chances=np.array(
             config.shuffle_draws if isinstance(config, SglangConfig) else acceptance, np.int64
         ),
         is_preferred=_is_preferred(config),
-        preempted=np.empty(n_seats, np.int32),
-        parts=blank_of_batches(config.depth, n_seats, Part),
+        preempted=np.empty(n_slots, np.int32),
+        parts=blank_of_batches(config.depth, n_slots, Part),
         batches=blank(config.depth, Batch),
         stages=np.zeros((2, int(config_columns["n_stages"][0])), np.int64),
         known=blank(1, KnownTimes),
@@ -495,7 +495,7 @@ def _request_records(requests: Demand) -> Rows[Request]:
     records["content_start"] = requests.content_start[:-1]
     records["status"] = int(Status.UNSEEN)
     records["is_prefill_chunk"] = 1
-    records["seat"] = records["replica"] = NOTHING
+    records["slot"] = records["replica"] = NOTHING
     for name in ("admitted_ns", "first_token_ns", "finished_ns"):
         records[name] = ABSENT
     return records

@@ -55,19 +55,19 @@ def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
     counters.wake_ns = FAR_NS
     while counters.n_in_flight < depth and counters.n_running + counters.n_waiting > 0:
         counters.wake_ns = FAR_NS
-        slot = policy.next_slot(state)
-        policy.schedule(state, slot)
-        _price(state, cost, slot)
-        _note(state, log, slot)
-        is_idle = state.batches[slot].n_parts == 0 and (
+        i_batch = policy.next_batch(state)
+        policy.schedule(state, i_batch)
+        _price(state, cost, i_batch)
+        _note(state, log, i_batch)
+        is_idle = state.batches[i_batch].n_parts == 0 and (
             counters.n_busy_in_flight == 0 or policy.has_instances()
         )
         if is_idle and counters.n_preempted == 0:
             counters.n_in_flight = counters.n_busy_in_flight
             break
-        state.batches[slot].is_in_flight = 1
+        state.batches[i_batch].is_in_flight = 1
         counters.n_in_flight += 1
-        counters.n_busy_in_flight += state.batches[slot].n_parts > 0
+        counters.n_busy_in_flight += state.batches[i_batch].n_parts > 0
     is_any: bool = counters.n_in_flight > 0
     return is_any
 
@@ -94,13 +94,13 @@ def _decide(state: State) -> bool:
     counters = state.counters[0]
     if counters.n_running + counters.n_waiting == 0:
         return False
-    slot = policy.next_slot(state)
-    policy.schedule(state, slot)
-    if state.batches[slot].n_parts == 0 and counters.n_preempted == 0:
+    i_batch = policy.next_batch(state)
+    policy.schedule(state, i_batch)
+    if state.batches[i_batch].n_parts == 0 and counters.n_preempted == 0:
         return False
-    state.batches[slot].is_in_flight = 1
+    state.batches[i_batch].is_in_flight = 1
     counters.n_in_flight += 1
-    counters.n_busy_in_flight += state.batches[slot].n_parts > 0
+    counters.n_busy_in_flight += state.batches[i_batch].n_parts > 0
     return True
 
 
@@ -130,14 +130,14 @@ def own_duration_ns(
 @compiled
 def begin(state: State, log: StepLog, duration_ns: int) -> None:
     """Its part in the step of the group begins, and takes as long as everybody's."""
-    counters, slot = state.counters[0], state.counters[0].first_batch
-    batch = state.batches[slot]
+    counters, i_batch = state.counters[0], state.counters[0].first_batch
+    batch = state.batches[i_batch]
     batch.start_ns, batch.end_ns, batch.busy_ns = (
         counters.now_ns,
         counters.now_ns + duration_ns,
         duration_ns,
     )
-    _note(state, log, slot)
+    _note(state, log, i_batch)
 
 
 @compiled
@@ -145,7 +145,7 @@ def ready_ns(state: State) -> int:
     """When is the first batch in flight done, or a wait over?"""
     when_ns: int = state.counters[0].wake_ns
     if state.counters[0].n_in_flight > 0:
-        when_ns = min(when_ns, state.batches[policy.first_slot(state)].end_ns)
+        when_ns = min(when_ns, state.batches[policy.first_batch(state)].end_ns)
     return when_ns
 
 
@@ -155,19 +155,19 @@ def complete_oldest(state: State, part_log: PartLog) -> bool:
 
     False where requests preempt one another for ever.
     """
-    counters, slot = state.counters[0], policy.first_slot(state)
-    batch = state.batches[slot]
+    counters, i_batch = state.counters[0], policy.first_batch(state)
+    batch = state.batches[i_batch]
     if batch.end_ns > counters.now_ns:
         return True  # a wait is over
     batch.is_in_flight = 0
-    n_delivered = policy.update(state, slot)
+    n_delivered = policy.update(state, i_batch)
     if len(part_log.seat) > 0:
-        _note_parts(state, part_log, slot)
+        _note_parts(state, part_log, i_batch)
     if n_delivered > 0:
         counters.n_barren_steps = 0
     counters.busy_ns += batch.busy_ns
     counters.n_busy_in_flight -= batch.n_parts > 0
-    counters.first_batch = (slot + 1) % state.config[0].depth
+    counters.first_batch = (i_batch + 1) % state.config[0].depth
     counters.n_in_flight -= 1
     is_going_on: bool = counters.n_barren_steps <= _max_barren_steps(state.config[0].max_model_len)
     return is_going_on
@@ -184,18 +184,18 @@ def has_room(state: State, log: StepLog, part_log: PartLog, n_replicas: int) -> 
 
 
 @inlined
-def _price(state: State, cost: StepTimeArrays, slot: int) -> None:
+def _price(state: State, cost: StepTimeArrays, i_batch: int) -> None:
     """When does the device begin this batch, and when is it done?
 
     A batch without tokens takes the time of what it swaps.
     """
     counters, batch, stages, n_stages = (
         state.counters[0],
-        state.batches[slot],
+        state.batches[i_batch],
         state.stages,
         state.config[0].n_stages,
     )
-    duration_ns: int = price.duration_ns(state, cost, slot)
+    duration_ns: int = price.duration_ns(state, cost, i_batch)
     i_sampled = counters.current_step % n_stages
     if policy.has_instances():
         stages[0, 0] = 0  # each works by itself
@@ -205,24 +205,24 @@ def _price(state: State, cost: StepTimeArrays, slot: int) -> None:
         share_ns = duration_ns * (i_stage + 1) // n_stages - duration_ns * i_stage // n_stages
         end_ns = max(end_ns, stages[0, i_stage]) + share_ns
         stages[0, i_stage] = end_ns
-    stages[1, i_sampled] = end_ns if n_stages > 1 and _is_sampling(state, slot) else 0
+    stages[1, i_sampled] = end_ns if n_stages > 1 and _is_sampling(state, i_batch) else 0
     batch.end_ns = end_ns
     batch.busy_ns = duration_ns // n_stages
 
 
 @compiled
-def _is_sampling(state: State, slot: int) -> bool:
+def _is_sampling(state: State, i_batch: int) -> bool:
     """Does anyone get a token by this batch?"""
-    parts, is_any = state.parts[slot], False
-    for i_part in range(state.batches[slot].n_parts):
+    parts, is_any = state.parts[i_batch], False
+    for i_part in range(state.batches[i_batch].n_parts):
         is_any |= parts[i_part].yields_token != 0
     return is_any
 
 
 @inlined
-def _note(state: State, log: StepLog, slot: int) -> None:
+def _note(state: State, log: StepLog, i_batch: int) -> None:
     """Log a batch that computes or that cost somebody his place."""
-    counters, batch, row = state.counters[0], state.batches[slot], log.n_filled[0]
+    counters, batch, row = state.counters[0], state.batches[i_batch], log.n_filled[0]
     counters.n_barren_steps += counters.n_preempted > 0
     if batch.n_parts == 0 and counters.n_preempted == 0:
         return
@@ -247,15 +247,15 @@ def _note(state: State, log: StepLog, slot: int) -> None:
 
 
 @compiled
-def _note_parts(state: State, log: PartLog, slot: int) -> None:
+def _note_parts(state: State, log: PartLog, i_batch: int) -> None:
     """Log who did what in a step that is done."""
-    batch, parts = state.batches[slot], state.parts[slot]
+    batch, parts = state.batches[i_batch], state.parts[i_batch]
     row = log.n_filled[0]
     for i_part in range(batch.n_parts):
         part = parts[i_part]
         log.step_index[row] = batch.step_index
         log.request_index[row] = part.request
-        log.seat[row] = part.seat
+        log.seat[row] = part.slot
         log.kind[row] = part.kind
         log.n_computed_tokens[row] = part.num_tokens
         log.n_delivered_tokens[row] = part.n_delivered

@@ -63,12 +63,12 @@ def first_new_content(state: State, index: int) -> int:
 
 @compiled
 def claim(state: State, index: int, n_blocks: int) -> None:
-    """A request that has a seat begins on top of its hits."""
+    """A request that has a slot begins on top of its hits."""
     request, parent = state.requests[index], _ROOT
     for i_block in range(n_blocks):
         parent = _child(state, parent, state.contents[request.content_start + i_block])
-        state.block_table[request.seat, i_block] = parent
-    blocks.touch(state, request.seat, n_blocks)
+        state.block_table[request.slot, i_block] = parent
+    blocks.touch(state, request.slot, n_blocks)
     request.num_blocks = n_blocks
 
 
@@ -86,7 +86,7 @@ def extend(state: State, index: int, num_tokens: int) -> None:
                 state.first_equal[content] = NOTHING
             state.blocks[block].content = NOTHING
         state.blocks[block].ref_count = 1
-        state.block_table[request.seat, i_block] = block
+        state.block_table[request.slot, i_block] = block
         state.counters[0].n_free -= 1
     request.num_blocks = max(request.num_blocks, n_needed)
 
@@ -104,7 +104,7 @@ def store(state: State, index: int, num_tokens: int) -> None:
         content = state.contents[request.content_start + i_block]
         found = _child(state, parent, content)
         if found == NOTHING:
-            found = state.block_table[request.seat, i_block]
+            found = state.block_table[request.slot, i_block]
             state.blocks[found].content = content
             state.blocks[found].previous_equal = parent
             state.first_equal[content] = found
@@ -113,14 +113,14 @@ def store(state: State, index: int, num_tokens: int) -> None:
 
 @compiled
 def free_blocks(state: State, index: int) -> None:
-    """Take all blocks and the seat, after storing what is computed: the last block goes first.
+    """Take all blocks and the slot, after storing what is computed: the last block goes first.
 
     The last token's KV is not there.
     """
     request = state.requests[index]
     store(state, index, min(request.num_tokens - 1, request.num_computed_tokens))
     for i_block in range(request.num_blocks - 1, -1, -1):
-        block = state.block_table[request.seat, i_block]
+        block = state.block_table[request.slot, i_block]
         state.blocks[block].ref_count -= 1
         if state.blocks[block].ref_count == 0:
             state.counters[0].n_free += 1
@@ -156,8 +156,8 @@ def _child(state: State, parent: int, content: int) -> int:
 
 
 @inlined
-def form_batch(state: State, slot: int, n_fitting: int) -> None:
-    """Make batch ``slot`` of the first ``n_fitting`` requests in ``skipped``.
+def form_batch(state: State, i_batch: int, n_fitting: int) -> None:
+    """Make batch ``i_batch`` of the first ``n_fitting`` requests in ``skipped``.
 
     Contexts, unfinished ones first, then generations.
     """
@@ -170,7 +170,7 @@ def form_batch(state: State, slot: int, n_fitting: int) -> None:
             _cut_by_arrival(state, n_chosen, budget)
         else:
             _cut_in_lockstep(state, n_chosen, budget)
-    state.batches[slot].n_parts = 0
+    state.batches[i_batch].n_parts = 0
     for is_last in range(2):
         for i_chosen in range(n_chosen):
             index = state.skipped[i_chosen]
@@ -180,15 +180,15 @@ def form_batch(state: State, slot: int, n_fitting: int) -> None:
                 and size > 0
                 and is_last == (not is_cut or size == _remaining(state, index))
             ):
-                _add_part(state, slot, index, size)
+                _add_part(state, i_batch, index, size)
     for i_chosen in range(n_chosen):
         if not _is_context(state, state.skipped[i_chosen]) and state.chunks[i_chosen] > 0:
-            _add_part(state, slot, state.skipped[i_chosen], 1)
-    for i_part in range(state.batches[slot].n_parts):  # all of them before anybody takes a block
-        _begin(state, state.parts[slot, i_part].request)
-    for i_part in range(state.batches[slot].n_parts):
-        _give_blocks(state, state.parts[slot, i_part].request)
-    launch(state, slot)
+            _add_part(state, i_batch, state.skipped[i_chosen], 1)
+    for i_part in range(state.batches[i_batch].n_parts):  # all of them before anybody takes a block
+        _begin(state, state.parts[i_batch, i_part].request)
+    for i_part in range(state.batches[i_batch].n_parts):
+        _give_blocks(state, state.parts[i_batch, i_part].request)
+    launch(state, i_batch)
 
 
 @compiled
@@ -252,9 +252,9 @@ def _cut_in_lockstep(state: State, n_chosen: int, budget: int) -> None:
 
 
 @compiled
-def _add_part(state: State, slot: int, index: int, n_tokens: int) -> None:
-    batch = state.batches[slot]
-    part = state.parts[slot, batch.n_parts]
+def _add_part(state: State, i_batch: int, index: int, n_tokens: int) -> None:
+    batch = state.batches[i_batch]
+    part = state.parts[i_batch, batch.n_parts]
     part.request = index
     part.num_tokens = n_tokens
     batch.n_parts += 1
@@ -312,8 +312,8 @@ def _will_complete(state: State, index: int) -> bool:
 
 
 @inlined
-def schedule(state: State, slot: int) -> None:
-    """Decide the next step and note it as batch ``slot``: contexts first, then generations."""
+def schedule(state: State, i_batch: int) -> None:
+    """Decide the next step and note it as batch ``i_batch``: contexts first, then generations."""
     config, counters = state.config[0], state.counters[0]
     counters.n_preempted = 0
     counters.current_step += 1
@@ -330,7 +330,7 @@ def schedule(state: State, slot: int) -> None:
         if config.capacity_policy == _MAX_UTILIZATION
         else _fit_to_completion(state)
     )
-    form_batch(state, slot, n_fitting)
+    form_batch(state, i_batch, n_fitting)
 
 
 @inlined
@@ -431,7 +431,7 @@ def _pause(state: State, index: int) -> None:
 
 @compiled
 def release(state: State, index: int) -> None:
-    """Take the blocks and the seat of one that runs."""
+    """Take the blocks and the slot of one that runs."""
     free_blocks(state, index)
     state.counters[0].n_running -= 1
 
@@ -490,15 +490,15 @@ def _n_blocks_given(state: State, index: int) -> int:
 
 
 @inlined
-def update(state: State, slot: int) -> int:
-    """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered.
+def update(state: State, i_batch: int) -> int:
+    """Process what batch ``i_batch`` yielded, at the present time; returns how many tokens were delivered.
 
     A token that was in flight when its request was paused is delivered, unless a context yielded
     it: that comes again.
     """
-    parts, counters = state.parts[slot], state.counters[0]
+    parts, counters = state.parts[i_batch], state.counters[0]
     n_delivered, n_ended = 0, 0
-    for i_part in range(state.batches[slot].n_parts):
+    for i_part in range(state.batches[i_batch].n_parts):
         part = parts[i_part]
         request = state.requests[part.request]
         is_stale = request.num_stale_output_tokens > 0

@@ -35,43 +35,43 @@ def add(state: State, index: int) -> None:
 
 
 @inlined
-def schedule(state: State, slot: int) -> None:
-    """Decide the next step and note it as batch ``slot``: its parts in order, and what its time depends on."""
-    state.batches[slot].n_parts = 0
-    state.batches[slot].num_swapped_blocks = 0
+def schedule(state: State, i_batch: int) -> None:
+    """Decide the next step and note it as batch ``i_batch``: its parts in order, and what its time depends on."""
+    state.batches[i_batch].n_parts = 0
+    state.batches[i_batch].num_swapped_blocks = 0
     state.counters[0].n_preempted = 0
     state.counters[0].current_step += 1
-    _choose(state, slot)
-    launch(state, slot)
+    _choose(state, i_batch)
+    launch(state, i_batch)
 
 
 @inlined
-def _choose(state: State, slot: int) -> None:
+def _choose(state: State, i_batch: int) -> None:
     """Who computes how much, and who has to go?"""
     config, threshold = state.config[0], _long_prefill_threshold(state)
     budget: int = config.max_num_batched_tokens
     if config.is_vllm_v0:
-        _admit_waiting(state, slot, budget, threshold)
-        if state.batches[slot].n_parts == 0:
-            _schedule_running(state, slot, budget, threshold, NOTHING)
+        _admit_waiting(state, i_batch, budget, threshold)
+        if state.batches[i_batch].n_parts == 0:
+            _schedule_running(state, i_batch, budget, threshold, NOTHING)
     elif config.is_sarathi:
-        budget = _schedule_running(state, slot, budget, threshold, 0)
-        budget = _schedule_running(state, slot, budget, threshold, 1)
-        _admit_waiting(state, slot, budget, threshold)
+        budget = _schedule_running(state, i_batch, budget, threshold, 0)
+        budget = _schedule_running(state, i_batch, budget, threshold, 1)
+        _admit_waiting(state, i_batch, budget, threshold)
     else:
         if config.is_srpt:
-            _make_way(state, slot)
+            _make_way(state, i_batch)
         n_made_way = state.counters[0].n_preempted
-        budget = _schedule_running(state, slot, budget, threshold, NOTHING)
+        budget = _schedule_running(state, i_batch, budget, threshold, NOTHING)
         if state.counters[0].n_preempted == n_made_way and state.counters[0].n_waiting > 0:
-            _admit_waiting(state, slot, budget, threshold)
+            _admit_waiting(state, i_batch, budget, threshold)
 
 
 @compiled
-def _make_way(state: State, slot: int) -> None:
+def _make_way(state: State, i_batch: int) -> None:
     """Shortest remaining first.
 
-    Who has to go, so that the next in the queue, with less left to compute, finds a seat and
+    Who has to go, so that the next in the queue, with less left to compute, finds a slot and
     blocks?
     """
     config, counters = state.config[0], state.counters[0]
@@ -90,7 +90,7 @@ def _make_way(state: State, slot: int) -> None:
             or _num_left(state, state.running[i_victim]) <= request.priority
         ):
             return
-        _preempt(state, slot, i_victim)
+        _preempt(state, i_batch, i_victim)
 
 
 @compiled
@@ -119,11 +119,13 @@ def _long_prefill_threshold(state: State) -> int:
 
 
 @compiled
-def _schedule_running(state: State, slot: int, budget: int, threshold: int, is_prefill: int) -> int:
+def _schedule_running(
+    state: State, i_batch: int, budget: int, threshold: int, is_prefill: int
+) -> int:
     """Schedule those that run, in order of admission, of one kind or both; returns the budget left."""
     counters, batch, num_slots = (
         state.counters[0],
-        state.batches[slot],
+        state.batches[i_batch],
         state.config[0].num_draft_slots,
     )
     i_running = 0
@@ -140,11 +142,11 @@ def _schedule_running(state: State, slot: int, budget: int, threshold: int, is_p
             victim = state.running[i_victim]
             if i_victim < i_running:
                 i_running -= 1
-                budget += _take_back(state, slot, victim)
-            _preempt(state, slot, i_victim)
+                budget += _take_back(state, i_batch, victim)
+            _preempt(state, i_batch, i_victim)
             if victim == index:
                 return budget
-        part = state.parts[slot, batch.n_parts]
+        part = state.parts[i_batch, batch.n_parts]
         part.request = index
         part.num_tokens = n_tokens
         batch.n_parts += 1
@@ -154,20 +156,20 @@ def _schedule_running(state: State, slot: int, budget: int, threshold: int, is_p
 
 
 @compiled
-def _input_budget(state: State, slot: int, budget: int) -> int:
+def _input_budget(state: State, i_batch: int, budget: int) -> int:
     """How many tokens may one more request compute, if the draft takes its own rows for each, or prompts are padded?"""
     if state.config[0].is_vllm_v0:
-        return _padded_budget(state, slot)
-    n_taken: int = state.config[0].num_draft_slots * (state.batches[slot].n_parts + 1)
+        return _padded_budget(state, i_batch)
+    n_taken: int = state.config[0].num_draft_slots * (state.batches[i_batch].n_parts + 1)
     return budget - n_taken
 
 
 @compiled
-def _padded_budget(state: State, slot: int) -> int:
-    n_parts = state.batches[slot].n_parts
+def _padded_budget(state: State, i_batch: int) -> int:
+    n_parts = state.batches[i_batch].n_parts
     n_tokens: int = state.config[0].max_num_batched_tokens // (n_parts + 1)
     for i_part in range(n_parts):
-        if state.parts[slot, i_part].num_tokens > n_tokens:
+        if state.parts[i_batch, i_part].num_tokens > n_tokens:
             return 0
     return n_tokens
 
@@ -215,9 +217,9 @@ def _victim(state: State) -> int:
 
 
 @compiled
-def _take_back(state: State, slot: int, index: int) -> int:
+def _take_back(state: State, i_batch: int, index: int) -> int:
     """Drop a request from the step that is being decided; returns the tokens that it had."""
-    batch, parts = state.batches[slot], state.parts[slot]
+    batch, parts = state.batches[i_batch], state.parts[i_batch]
     n_tokens, n_kept = 0, 0
     for i_part in range(batch.n_parts):
         if parts[i_part].request == index:
@@ -231,7 +233,7 @@ def _take_back(state: State, slot: int, index: int) -> int:
 
 
 @compiled
-def _preempt(state: State, slot: int, i_running: int) -> None:
+def _preempt(state: State, i_batch: int, i_running: int) -> None:
     """Take everything from a request but its tokens; what does not go to the host it will compute again."""
     counters, running = state.counters[0], state.running
     index = running[i_running]
@@ -243,7 +245,7 @@ def _preempt(state: State, slot: int, i_running: int) -> None:
     request.status = _PREEMPTED
     request.num_spec_tokens = 0
     request.num_preemptions += 1
-    if not _swap_out(state, slot, request):
+    if not _swap_out(state, i_batch, request):
         slots.start_over(request)
     if state.config[0].is_srpt:
         request.priority = _num_left(state, index)
@@ -253,7 +255,7 @@ def _preempt(state: State, slot: int, i_running: int) -> None:
 
 
 @compiled
-def _swap_out(state: State, slot: int, request: Request) -> bool:
+def _swap_out(state: State, i_batch: int, request: Request) -> bool:
     """Copy what a request has computed to the host, if there is room.
 
     What is in flight will be there by then.
@@ -264,24 +266,24 @@ def _swap_out(state: State, slot: int, request: Request) -> bool:
         return False
     request.num_host_blocks = n_blocks
     counters.n_host_free -= n_blocks
-    state.batches[slot].num_swapped_blocks += n_blocks
+    state.batches[i_batch].num_swapped_blocks += n_blocks
     return True
 
 
 @compiled
-def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None:
+def _admit_waiting(state: State, i_batch: int, budget: int, threshold: int) -> None:
     """Those that wait, strictly in order: the first that does not fit ends it."""
     config, counters = state.config[0], state.counters[0]
-    n_skipped, n_scheduled = 0, state.batches[slot].n_parts
-    is_padding = config.num_spec_tokens > 0 and not _is_prefilling(state, slot)
+    n_skipped, n_scheduled = 0, state.batches[i_batch].n_parts
+    is_padding = config.num_spec_tokens > 0 and not _is_prefilling(state, i_batch)
     if config.is_decode_pool:
         budget = _admit_received(
-            state, slot, budget, threshold, n_scheduled if is_padding else NOTHING
+            state, i_batch, budget, threshold, n_scheduled if is_padding else NOTHING
         )
     while counters.n_running < config.max_num_active and not (
-        config.is_one_prefill and _is_prefilling(state, slot)
+        config.is_one_prefill and _is_prefilling(state, i_batch)
     ):
-        input_budget = _input_budget(state, slot, budget)
+        input_budget = _input_budget(state, i_batch, budget)
         if input_budget <= 0:
             break
         index = queue.peek(state)
@@ -301,7 +303,7 @@ def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None
             queue.pop(state)
             continue
         n_tokens = _admit(
-            state, slot, index, input_budget, threshold, n_scheduled if is_padding else NOTHING
+            state, i_batch, index, input_budget, threshold, n_scheduled if is_padding else NOTHING
         )
         if n_tokens == 0:
             break
@@ -311,17 +313,19 @@ def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None
 
 
 @compiled
-def _admit_received(state: State, slot: int, budget: int, threshold: int, n_scheduled: int) -> int:
+def _admit_received(
+    state: State, i_batch: int, budget: int, threshold: int, n_scheduled: int
+) -> int:
     """Those whose KV cache has come, before all others.
 
     Returns the budget left, 0 where one of them does not fit.
     """
     counters = state.counters[0]
     while counters.n_running < state.config[0].max_num_active:
-        index, input_budget = handover.peek_received(state), _input_budget(state, slot, budget)
+        index, input_budget = handover.peek_received(state), _input_budget(state, i_batch, budget)
         if index == NOTHING or input_budget <= 0:
             return budget
-        n_tokens = _admit(state, slot, index, input_budget, threshold, n_scheduled)
+        n_tokens = _admit(state, i_batch, index, input_budget, threshold, n_scheduled)
         if n_tokens == 0:
             return 0
         budget -= n_tokens
@@ -329,19 +333,19 @@ def _admit_received(state: State, slot: int, budget: int, threshold: int, n_sche
 
 
 @compiled
-def _is_prefilling(state: State, slot: int) -> bool:
+def _is_prefilling(state: State, i_batch: int) -> bool:
     """Is anyone in his prefill in the step that is being decided?"""
-    parts, is_any = state.parts[slot], False
-    for i_part in range(state.batches[slot].n_parts):
+    parts, is_any = state.parts[i_batch], False
+    for i_part in range(state.batches[i_batch].n_parts):
         is_any |= state.requests[parts[i_part].request].is_prefill_chunk != 0
     return is_any
 
 
 @compiled
 def _admit(
-    state: State, slot: int, index: int, budget: int, threshold: int, n_scheduled: int
+    state: State, i_batch: int, index: int, budget: int, threshold: int, n_scheduled: int
 ) -> int:
-    """Seat the next one; returns the tokens that it computes, 0 where it does not fit.
+    """Slot the next one; returns the tokens that it computes, 0 where it does not fit.
 
     ``n_scheduled`` is how many were scheduled before it that run already; ``NOTHING`` where nobody
     is padded with drafts.
@@ -350,7 +354,7 @@ def _admit(
         state.config[0],
         state.counters[0],
         state.requests[index],
-        state.batches[slot],
+        state.batches[i_batch],
     )
     is_swapped, is_received = request.num_host_blocks > 0, handover.is_received(state, index)
     n_hits = (
@@ -389,7 +393,7 @@ def _admit(
         blocks.drop_host_blocks(counters, request)
     elif not is_received:
         request.is_prefill_chunk = 1
-    part = state.parts[slot, batch.n_parts]
+    part = state.parts[i_batch, batch.n_parts]
     part.request = index
     part.num_tokens = n_tokens
     batch.n_parts += 1
@@ -406,15 +410,15 @@ def _num_padded_drafts(config: Config, request: Request, num_computed_tokens: in
 
 
 @inlined
-def launch(state: State, slot: int) -> None:
+def launch(state: State, i_batch: int) -> None:
     """Count the tokens of a step as computed, though they are only about to be, and what its time depends on.
 
     Drafts that are verified are rows as a prompt's are, and attend with the decode that they belong
     to.
     """
     batch, parts, counters, is_async = (
-        state.batches[slot],
-        state.parts[slot],
+        state.batches[i_batch],
+        state.parts[i_batch],
         state.counters[0],
         state.config[0].is_async,
     )
@@ -426,7 +430,7 @@ def launch(state: State, slot: int) -> None:
         request = state.requests[part.request]
         before, n_tokens = request.num_computed_tokens, part.num_tokens
         part.num_computed_tokens = before
-        part.seat = request.seat
+        part.slot = request.slot
         part.kind = _CONTEXT if request.is_prefill_chunk else _GENERATION
         if n_drafts > 0:
             num_spec += _take_drafts(part, request)
@@ -480,12 +484,12 @@ def _take_drafts(part: Part, request: Request) -> int:
 
 
 @inlined
-def update(state: State, slot: int) -> int:
-    """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered."""
-    parts, counters = state.parts[slot], state.counters[0]
+def update(state: State, i_batch: int) -> int:
+    """Process what batch ``i_batch`` yielded, at the present time; returns how many tokens were delivered."""
+    parts, counters = state.parts[i_batch], state.counters[0]
     n_delivered, n_stopped = 0, 0
     num_new_drafts: int = 0 if state.config[0].is_async else state.config[0].num_spec_tokens
-    for i_part in range(state.batches[slot].n_parts):
+    for i_part in range(state.batches[i_batch].n_parts):
         part = parts[i_part]
         request = state.requests[part.request]
         is_stale = request.num_stale_output_tokens > 0
@@ -501,7 +505,7 @@ def update(state: State, slot: int) -> int:
             continue
         num_tokens_before, num_accepted = request.num_tokens, 0
         if part.num_spec_tokens > 0:
-            num_accepted = _verify(state, slot, i_part, is_stale)
+            num_accepted = _verify(state, i_batch, i_part, is_stale)
         if request.first_token_ns == ABSENT:
             request.first_token_ns = counters.now_ns
         n_stopped += _deliver_tokens(state, part.request, 1 + num_accepted, is_stale)
@@ -528,9 +532,9 @@ def abort(state: State, index: int) -> None:
 
 
 @compiled
-def _verify(state: State, slot: int, i_part: int, is_stale: bool) -> int:  # noqa: FBT001
+def _verify(state: State, i_batch: int, i_part: int, is_stale: bool) -> int:  # noqa: FBT001
     """How many drafts were accepted? The others were computed for nothing, and are taken back."""
-    part = state.parts[slot, i_part]
+    part = state.parts[i_batch, i_part]
     request, num_accepted = state.requests[part.request], 0
     if not part.has_padded_drafts:
         n_outputs = request.num_tokens - request.num_prompt_tokens
