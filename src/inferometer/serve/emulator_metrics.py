@@ -242,10 +242,17 @@ class _Life:
 
 
 class Accounts:
-    """Keeps the metrics true, told what the engine does."""
+    """Keeps the metrics true, told what the engine does.
 
-    def __init__(self, metrics: Metrics) -> None:
+    Source
+    ------
+    vLLM 0.32.0, v1/core/kv_cache_manager.py, ``get_computed_blocks``: without a prefix cache there
+    are no queries of it.
+    """
+
+    def __init__(self, metrics: Metrics, *, has_prefix_cache: bool) -> None:
         self._metrics = metrics
+        self._has_prefix_cache = has_prefix_cache
         self._lives: dict[int, _Life] = {}
 
     def arrived(self, request: LiveRequest) -> None:
@@ -256,7 +263,7 @@ class Accounts:
         """Steps were decided, with the first parts of these requests."""
         counters = self._metrics.counters
         counters["num_preemptions"] += n_preempted
-        for request in admitted:
+        for request in admitted if self._has_prefix_cache else ():
             counters["prefix_cache_queries"] += request.num_prompt_tokens
             counters["prefix_cache_hits"] += request.num_cached_tokens
             self._metrics.labelled["prompt_tokens_cached_by_source"]["device"] += (
