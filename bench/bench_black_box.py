@@ -339,7 +339,7 @@ def one_server(seed, is_known):
             for name, value in true_limits.items()
         },
         "switches": {
-            name: (getattr(truth.config, name), knobs[name].value, knobs[name].told_by)
+            name: (getattr(truth.config, name), knobs[name].value, knobs[name].informed_by)
             for name in switches
         },
         "scatter": fit.scatter_ratio,

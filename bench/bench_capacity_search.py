@@ -82,7 +82,7 @@ def main():
         short_s = swept_s(probe, 0, start, step, lambda reading: reading.margin_ratio > 1)
         proof_s = sum(one.reading.took_s for one in found.probes if one.effort == EFFORT)
         ratios.append(long_s / found.probe_s)
-        bracket = f"{found.kept_load:.3g}–{found.broken_load:.3g} requests/s"
+        bracket = f"{found.met_load:.3g}–{found.missed_load:.3g} requests/s"
         result = (
             f"{long_s / found.probe_s:.1f}x fewer probe-seconds ({found.probe_s:.0f} s,"
             f" {len(found.probes)} probes; sweep {long_s:.0f} s)"

@@ -36,7 +36,13 @@ def server_fit() -> ServerFit:
         for v in VALUES
     ]
     names = (*STEP_NAMES, "front_end_s")
-    plain = {"low": None, "high": None, "told_by": "load", "said": "made by hand", "probe": None}
+    plain = {
+        "low": None,
+        "high": None,
+        "informed_by": "load",
+        "text": "made by hand",
+        "probe": None,
+    }
     return ServerFit(
         served_model="hidden",
         model=None,
@@ -48,7 +54,7 @@ def server_fit() -> ServerFit:
             KnobFit(name=name, value=value, **plain) for name, value in (LIMITS | SWITCHES).items()
         ),
         parameters=tuple(
-            FittedParameter(name=n, estimate=e, told_by="data")
+            FittedParameter(name=n, estimate=e, informed_by="data")
             for n, e in zip(names, estimates, strict=True)
         ),
         covariance=tuple(tuple(row) for row in (0.02**2 * np.eye(len(names))).tolist()),

@@ -55,8 +55,8 @@ def test_the_capacity_is_located_and_noise_is_an_interval_around_it():
         capacity("--json", "--resolution", "0.03", "--seed", "7", "--requests", "16000")
     )["levels"][0]["capacity"]
     assert found["is_located"]
-    assert found["kept_load"] <= found["located_load"] <= found["broken_load"]
-    assert found["broken_load"] < 1.2 * found["kept_load"]
+    assert found["met_load"] <= found["located_load"] <= found["missed_load"]
+    assert found["missed_load"] < 1.2 * found["met_load"]
 
 
 def test_prompts_that_the_model_does_not_take_are_the_first_reason():

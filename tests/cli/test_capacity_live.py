@@ -122,10 +122,10 @@ def test_the_bracket_is_around_what_the_simulator_says(searched):
     assert said.is_resolved
     assert searched.outcome.returncode == (0 if found["is_resolved"] else 11)
     assert (
-        said.kept_load / NEAR_RATIO
-        <= found["kept_load"]
-        < found["broken_load"]
-        <= said.broken_load * NEAR_RATIO
+        said.met_load / NEAR_RATIO
+        <= found["met_load"]
+        < found["missed_load"]
+        <= said.missed_load * NEAR_RATIO
     )
 
 
@@ -171,6 +171,6 @@ def test_a_server_that_dies_leaves_the_bracket_so_far(searched):
         verdict: [one["offered_load"] for one in probes[:-1] if one["verdict"] == verdict]
         for verdict in ("met", "missed")
     }
-    assert found["kept_load"] == max(loads["met"], default=None)
-    assert found["broken_load"] == min(loads["missed"], default=None)
+    assert found["met_load"] == max(loads["met"], default=None)
+    assert found["missed_load"] == min(loads["missed"], default=None)
     assert not found["is_resolved"]

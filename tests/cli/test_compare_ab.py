@@ -110,7 +110,7 @@ def test_a_server_that_is_a_tenth_slower_is_worse(urls, folder):
         6,
     )
     assert said["answer"]["ratio"]["value"] == pytest.approx(1.1, abs=0.05)
-    assert [(one["side"], one["n_missed"]) for one in answer["promises"]] == [("A", 6), ("B", 6)]
+    assert [(one["side"], one["n_missed"]) for one in answer["slos"]] == [("A", 6), ("B", 6)]
     check_pairs(folder, outcome.stderr)
     again = run(
         "compare",

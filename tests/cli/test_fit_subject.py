@@ -43,8 +43,8 @@ def gpu_fit(engine: str | None = "vllm"):
     model = datasheet_step_time(find_model("llama-3.1-8b"), spec, l40s)
     return replace(
         model,
-        parameters=tuple(replace(one, told_by="data") for one in model.parameters),
-        doubts=tuple(
+        parameters=tuple(replace(one, informed_by="data") for one in model.parameters),
+        uncertainties=tuple(
             PhaseUncertainty(phase=phase, spread_ratio=0.02) for phase in ("prefill", "decode")
         ),
         trained_on=replace(model.trained_on, n_observations=20),

@@ -57,7 +57,7 @@ def answered(*arguments, folder):
 
 def kept(answer):
     """Which share of each class's requests was within its limits, at the likely step times?"""
-    return {one["name"]: one["likely"]["good"]["value"] for one in answer["promises"]}
+    return {one["name"]: one["likely"]["good"]["value"] for one in answer["slos"]}
 
 
 def test_an_order_keeps_what_first_come_first_served_breaks(folder):

@@ -53,13 +53,13 @@ def fit(tmp_path):
     model = datasheet_step_time(
         catalog.find_model("llama-3.1-8b"), engine, catalog.find_hardware("l40s")
     )
-    doubts = tuple(
+    uncertainties = tuple(
         PhaseUncertainty(phase=phase, spread_ratio=0.01, interval_ratio=2.0)
         for phase in ("prefill", "decode")
     )
-    replace(model, doubts=doubts, trained_on=replace(model.trained_on, n_observations=20)).save(
-        path
-    )
+    replace(
+        model, uncertainties=uncertainties, trained_on=replace(model.trained_on, n_observations=20)
+    ).save(path)
     return path
 
 
@@ -105,7 +105,7 @@ def test_i_have_two_gpus(tmp_path):
     assert rows[0]["n_devices"] == 2
     assert {row["weights_dtype"] for row in rows} == {"bfloat16", "float8", "int4"}
     assert all(row["needs_quality_check"] for row in rows if row["weights_dtype"] != "bfloat16")
-    assert rows[0]["kept_requests_per_s"] <= rows[0]["located_requests_per_s"] == said["rate_per_s"]
+    assert rows[0]["met_requests_per_s"] <= rows[0]["located_requests_per_s"] == said["rate_per_s"]
     words = [
         "size",
         "llama-3.1-8b",
@@ -378,4 +378,4 @@ def test_a_trace_is_sized_for_its_busiest_window_and_followed(fit, tmp_path):
         < max(by_name["scheduled"]["n_replicas"])
         == by_name["static peak"]["n_replicas"][0]
     )
-    assert by_name["static peak"]["kept_fraction"] == 1.0
+    assert by_name["static peak"]["slo_met_fraction"] == 1.0

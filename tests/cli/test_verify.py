@@ -73,8 +73,8 @@ def fits(tmp_path_factory):
         model,
         box=tuple(replace(entry, low=1, high=10**6) for entry in model.box),
         covariance=tuple((0.0,) * len(model.free) for _ in model.free),
-        doubts=tuple(
-            replace(doubt, spread_ratio=0.02, interval_ratio=1.645) for doubt in model.doubts
+        uncertainties=tuple(
+            replace(doubt, spread_ratio=0.02, interval_ratio=1.645) for doubt in model.uncertainties
         ),
     )
     sure.save(folder / "sure.json")

@@ -52,7 +52,7 @@ def test_splits_are_examined_and_the_best_is_shown_with_its_interval():
     assert answer.is_split_examined
     assert {use.n_prefill for use in answer.uses} == {0, 1}
     best = answer.uses[0].capacity
-    assert best.kept_load <= best.located_load <= best.broken_load
+    assert best.met_load <= best.located_load <= best.missed_load
 
 
 def test_where_a_lone_request_misses_no_layout_is_simulated():

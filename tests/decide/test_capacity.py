@@ -80,9 +80,9 @@ def test_the_bracket_holds_the_truth_and_is_as_narrow_as_asked(
         question(start_load=start, resolution_ratio=resolution, max_probes=100),
     )
     assert found.is_resolved, found.why
-    assert found.kept_load <= capacity * (1 + 1e-9)
-    assert found.broken_load >= capacity * (1 - 1e-9)
-    assert found.broken_load / found.kept_load <= (1 + resolution) * (1 + 1e-6)
+    assert found.met_load <= capacity * (1 + 1e-9)
+    assert found.missed_load >= capacity * (1 - 1e-9)
+    assert found.missed_load / found.met_load <= (1 + resolution) * (1 + 1e-6)
 
 
 @given(capacity=st.integers(1, 500), start=st.integers(1, 500))
@@ -92,7 +92,7 @@ def test_users_are_whole(capacity, start):
         told(capacity + 0.5),
         question(kind="users", start_load=float(start), lowest_load=1.0, resolution_ratio=1e-6),
     )
-    assert (found.kept_load, found.broken_load) == (capacity, capacity + 1)
+    assert (found.met_load, found.missed_load) == (capacity, capacity + 1)
 
 
 def test_three_times_fewer_probe_seconds_than_a_linear_sweep_of_the_same_precision():
@@ -116,9 +116,9 @@ def test_a_noisy_queue_is_bracketed_round_its_formula(seed):
     """
     found = find_capacity(mm1(10.0, 1.0, seed=seed), question(start_load=2.0, proof_effort=1))
     truth = 10 - math.log(20)
-    assert found.kept_load < truth < found.broken_load
-    assert found.broken_load / found.kept_load < 1.35
-    assert found.is_resolved == (found.broken_load / found.kept_load <= 1.05 * (1 + 1e-9))
+    assert found.met_load < truth < found.missed_load
+    assert found.missed_load / found.met_load < 1.35
+    assert found.is_resolved == (found.missed_load / found.met_load <= 1.05 * (1 + 1e-9))
 
 
 def test_what_probes_cannot_decide_is_called_unresolved():
@@ -129,8 +129,8 @@ def test_what_probes_cannot_decide_is_called_unresolved():
     found = find_capacity(foggy, question())
     assert not found.is_resolved
     assert "undecided" in found.why
-    assert found.kept_load <= 5
-    assert found.broken_load >= 8
+    assert found.met_load <= 5
+    assert found.missed_load >= 8
     assert found.located_load == pytest.approx(6, rel=0.05)
 
 
@@ -152,14 +152,14 @@ def test_probes_get_longer_until_noise_leaves_nothing_open():
     found = find_capacity(noisy(7.0, 0.6), question(resolution_ratio=0.03, most_effort=9))
     assert not short.is_resolved
     assert found.is_resolved, found.why
-    assert found.kept_load < 7 < found.broken_load <= 1.03 * found.kept_load * (1 + 1e-9)
+    assert found.met_load < 7 < found.missed_load <= 1.03 * found.met_load * (1 + 1e-9)
 
 
 def test_what_noise_hides_is_located_with_its_interval():
     found = find_capacity(noisy(7.0, 0.6), question(resolution_ratio=0.03))
     assert found.is_located
     assert found.located_load == pytest.approx(7, rel=0.03)
-    assert found.kept_load < 7 < found.broken_load < 1.3 * found.kept_load
+    assert found.met_load < 7 < found.missed_load < 1.3 * found.met_load
     assert len(found.probes) < 20
 
 
@@ -204,17 +204,17 @@ def test_long_probes_outrule_short_ones():
         return Reading("met" if load < limit else "missed", load / limit, "", 100, 1.0)
 
     found = find_capacity(slow, question())
-    assert found.kept_load < 6 <= found.broken_load <= 6.4
+    assert found.met_load < 6 <= found.missed_load <= 6.4
     assert found.located_load == pytest.approx(6, rel=0.06)
 
 
 def test_nothing_keeps_it_or_nothing_breaks_it():
     never = find_capacity(told(1e-9), question())
-    assert (never.kept_load, never.located_load) == (None, None)
+    assert (never.met_load, never.located_load) == (None, None)
     assert "not even 0.0001 meets" in never.why
     always = find_capacity(told(1e9), question())
-    assert always.broken_load is None
-    assert always.kept_load == 1e4
+    assert always.missed_load is None
+    assert always.met_load == 1e4
     assert "nothing up to 10000 misses" in always.why
 
 
@@ -232,10 +232,10 @@ def test_a_server_that_dies_leaves_the_bracket_so_far():
     assert found.why == "a probe failed: the server is gone"
     assert len(found.probes) == 4
     assert not found.is_resolved
-    assert found.kept_load == pytest.approx(
+    assert found.met_load == pytest.approx(
         4.76837158203125
     )  # 1, 1.25, 1.953, 4.768: all met, by short probes
-    assert found.broken_load is None
+    assert found.missed_load is None
 
 
 def test_a_server_that_was_never_there_is_an_error():

@@ -141,8 +141,8 @@ def test_each_policy_pays_for_what_it_starts(elastic):
     )
     assert known.replica_s < static.replica_s
     assert all(outcome.replica_s >= sum(outcome.schedule.paid) * 60.0 for outcome in said.values())
-    assert static.kept_fraction >= said["target utilisation"].kept_fraction
-    assert said["target utilisation"].kept_fraction < 1, (
+    assert static.slo_met_fraction >= said["target utilisation"].slo_met_fraction
+    assert said["target utilisation"].slo_met_fraction < 1, (
         "a step is not seen before it comes, and a start takes two windows"
     )
 
@@ -154,7 +154,7 @@ def test_a_policy_that_looks_back_saw_what_came_of_it(elastic):
     came, left = again.requests.intended_send_ns, again.requests.finished_ns
     in_flight = [float(((came <= end) & (left > end)).sum()) for end in ends_ns]
     most = elastic.kind.sized_at.served.in_flight_load
-    assert settled.is_settled
+    assert settled.has_converged
     assert target_in_flight(in_flight, most, elastic.scaling) == settled.schedule
 
 

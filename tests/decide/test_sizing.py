@@ -88,7 +88,7 @@ def test_the_pick_is_judged_at_three_paces(best):
     assert fast.n_replicas <= best.n_replicas
     assert best.verdict in {"met", "undecided"}
     assert best.headroom_fraction >= 0
-    assert likely.capacity.kept_load >= 12.0
+    assert likely.capacity.met_load >= 12.0
 
 
 def test_the_pick_is_simulated_whole_and_with_one_replica_less(best):

@@ -69,7 +69,7 @@ def model_of(
                 n_samples=9,
                 method="chosen for a test",
             ),
-            told_by="data",
+            informed_by="data",
         )
         for parameter in PARAMETERS
     )
@@ -85,7 +85,7 @@ def model_of(
             tuple(deviation**2 if i == j else 0.0 for j in range(len(free)))
             for i in range(len(free))
         ),
-        doubts=(
+        uncertainties=(
             PhaseUncertainty(phase="prefill", spread_ratio=0.02, interval_ratio=1.7),
             PhaseUncertainty(phase="decode", spread_ratio=0.01, interval_ratio=1.7),
         ),
@@ -253,10 +253,24 @@ def test_what_is_no_model_is_refused(tmp_path, content):
         load_step_time_model(path)
 
 
+def test_a_fit_of_the_first_version_is_read(tmp_path):
+    path, model = tmp_path / "model.json", model_of()
+    stored = msgspec.json.format(msgspec.json.encode(model), indent=1)
+    for now, before in (
+        (b'"schema_version": 2', b'"schema_version": 1'),
+        (b'"informed_by"', b'"told_by"'),
+        (b'"uncertainties"', b'"doubts"'),
+    ):
+        assert now in stored
+        stored = stored.replace(now, before)
+    path.write_bytes(stored)
+    assert load_step_time_model(path) == model
+
+
 def test_another_version_is_refused(tmp_path):
     path = tmp_path / "model.json"
     path.write_bytes(
-        msgspec.json.encode(model_of()).replace(b'"schema_version":1', b'"schema_version":99')
+        msgspec.json.encode(model_of()).replace(b'"schema_version":2', b'"schema_version":99')
     )
     with pytest.raises(ModelError, match="schema version 99"):
         load_step_time_model(path)
@@ -339,7 +353,7 @@ def test_arrays_are_finite():
 
 
 def test_levels_doubt_what_the_fit_was_checked_on():
-    """Beyond its box a fit doubts more: that is for cautions, and does not widen what lies inside."""
+    """Beyond its box a fit is less certain: that is for cautions, and does not widen what lies inside."""
     model = model_of()
     inside = [
         shape for shape in SHAPES if shape.n_decode_requests <= 8 and shape.prefill_tokens <= 4096
@@ -354,4 +368,4 @@ def test_levels_doubt_what_the_fit_was_checked_on():
 
 def test_step_times_without_a_doubt_are_no_levels():
     with pytest.raises(ModelError, match="no uncertainty"):
-        fitted_levels(replace(model_of(), doubts=()))
+        fitted_levels(replace(model_of(), uncertainties=()))

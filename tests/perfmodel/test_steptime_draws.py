@@ -28,12 +28,12 @@ def fit(*, decode, prefill):
     sheet = datasheet_step_time(
         find_model("llama-3.1-8b"), EngineSpec(dtype="bfloat16", device="cuda"), H100
     )
-    doubts = (
+    uncertainties = (
         PhaseUncertainty(phase="decode", spread_ratio=decode),
         PhaseUncertainty(phase="prefill", spread_ratio=prefill),
     )
     trained_on = replace(sheet.trained_on, n_observations=2)
-    return replace(sheet, doubts=doubts, trained_on=trained_on)
+    return replace(sheet, uncertainties=uncertainties, trained_on=trained_on)
 
 
 def ends(draws, shape):

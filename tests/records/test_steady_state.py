@@ -36,7 +36,7 @@ def test_a_start_up_burst_and_a_drain_are_told_apart():
     steady = steady_state(run)
     assert 30 <= steady.n_warm_up <= 50
     assert 35 <= steady.n_drain <= 60
-    assert steady.warm_up_told_by == "ttft"
+    assert steady.warm_up_shown_by == "ttft"
     assert steady.n_warm_up + steady.n_steady + steady.n_drain == 400
     whole, part = summarise_requests(run), summarise_steady(run, steady)
     assert whole.latency("ttft").percentile(0.95).seconds.value > 0.1

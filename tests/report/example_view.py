@@ -319,13 +319,13 @@ def example_view():
                 name="host launch overhead",
                 value="14.5 ms",
                 interval="14.1–14.9 ms",
-                told_by="batches 1–4",
+                informed_by="batches 1–4",
             ),
             ParameterRow(
                 name="effective read bandwidth",
                 value="541 GB/s",
                 interval="520–563 GB/s",
-                told_by="batches 16–64",
+                informed_by="batches 16–64",
             ),
         ),
         held_out=(

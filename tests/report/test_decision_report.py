@@ -65,8 +65,8 @@ def cost(device, ratio, usd):
 @pytest.fixture(scope="module")
 def view():
     policies = (
-        views.PolicyCourse(name="scheduled", n_replicas=(1, 2, 3), usd=4.0, kept_fraction=1.0),
-        views.PolicyCourse(name="static peak", n_replicas=(3, 3, 3), usd=6.0, kept_fraction=1.0),
+        views.PolicyCourse(name="scheduled", n_replicas=(1, 2, 3), usd=4.0, slo_met_fraction=1.0),
+        views.PolicyCourse(name="static peak", n_replicas=(3, 3, 3), usd=6.0, slo_met_fraction=1.0),
     )
     return views.DecisionView(
         trades=(
@@ -88,8 +88,8 @@ def view():
             probe(4.0, 1, "met", 0.9),
             probe(4.2, 1, "missed", 1.1),
         ),
-        kept_load=4.0,
-        broken_load=4.2,
+        met_load=4.0,
+        missed_load=4.2,
         objective="ttft:p95<1s",
     )
 
@@ -138,7 +138,7 @@ def test_every_probe_and_the_bracket(view):
     assert [mark.at for mark in marks(chart, Rule) if mark.is_vertical] == [4.0, 4.2]
     assert chart.rows[1][-2] == "–"
     assert "at the top: 10 or more" in words(chart)
-    finding = probes_chart(replace(view, kept_load=None, broken_load=None)).finding
+    finding = probes_chart(replace(view, met_load=None, missed_load=None)).finding
     assert "No load was shown to meet the SLO, none was shown to break it" in finding
 
 

@@ -104,6 +104,22 @@ def test_counts_and_times_of_two_requests():
     assert value(page, "cache_config_info", block_size="16", num_gpu_blocks="2000") == 1
 
 
+@pytest.mark.parametrize("has_prefix_cache", [True, False])
+def test_only_a_prefix_cache_is_queried(has_prefix_cache):
+    """``fit --load`` tells by it whether the server caches prefixes."""
+    config = SchedulerConfig(
+        num_blocks=100, max_model_len=128, enable_prefix_caching=has_prefix_cache
+    )
+
+    async def page_of_one():
+        async with talking(fleet=lone_replica(config, PLAN.fleet.step_times)) as client:
+            await client.complete("one two three", max_tokens=2)
+            return families((await client.ask("GET", "/metrics")).body.decode())
+
+    page = asyncio.run(page_of_one())
+    assert value(page, "prefix_cache_queries_total") == (3 if has_prefix_cache else 0)
+
+
 def test_preemptions_are_seen():
     config = SchedulerConfig(
         num_blocks=9, max_model_len=128, max_num_seqs=4, scheduler_reserve_full_isl=False

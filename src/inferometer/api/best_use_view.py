@@ -31,9 +31,9 @@ class UseRow:
     n_devices: int
     located_requests_per_s: float
     """The most that meets the SLO."""
-    kept_requests_per_s: float | None
+    met_requests_per_s: float | None
     """Shown to meet it, the noise of its requests considered; None where it was located roughly."""
-    broken_requests_per_s: float | None
+    missed_requests_per_s: float | None
     needs_quality_check: bool
     """Its number format is not the one in which the weights were published."""
 
@@ -75,7 +75,7 @@ def best_use_of(
     ranked.sort(
         key=lambda one: (
             one[1].needs_quality_check,
-            one[1].kept_requests_per_s is None,
+            one[1].met_requests_per_s is None,
             -one[0].worth_per_s,
         )
     )
@@ -100,7 +100,7 @@ def best_use_of(
             " (--quantization)"
         )
     else:
-        rate = best.kept_requests_per_s or 0.9 * best.located_requests_per_s
+        rate = best.met_requests_per_s or 0.9 * best.located_requests_per_s
         formats = ("--quantization", best.weights_dtype) if best.needs_quality_check else ()
         words = (
             model,
@@ -137,8 +137,8 @@ def _row(use: Use, published: DType | None) -> UseRow:
         n_prefill=use.n_prefill,
         n_devices=use.n_devices,
         located_requests_per_s=use.requests_per_s,
-        kept_requests_per_s=capacity.kept_load,
-        broken_requests_per_s=capacity.broken_load,
+        met_requests_per_s=capacity.met_load,
+        missed_requests_per_s=capacity.missed_load,
         needs_quality_check=engine.quantization != published or engine.kv_cache_dtype is not None,
     )
 
@@ -161,8 +161,8 @@ def best_use_page(
         return _no_page(said, subject, objective, tried, cautions)
     shown = (
         "roughly: the time limit (--time-limit) ended the search"
-        if not best.kept_requests_per_s
-        else f"at least {format_number(best.kept_requests_per_s)}"
+        if not best.met_requests_per_s
+        else f"at least {format_number(best.met_requests_per_s)}"
     )
     rate = format_number(best.located_requests_per_s)
     check = "its number format is not the published one: needs a quality check"
@@ -177,8 +177,8 @@ def best_use_page(
                 name="capacity",
                 value=best.located_requests_per_s,
                 unit="requests/s",
-                low=best.kept_requests_per_s,
-                high=best.broken_requests_per_s,
+                low=best.met_requests_per_s,
+                high=best.missed_requests_per_s,
                 note=shown,
             ),
         ),
@@ -233,7 +233,7 @@ def _table(said: BestUse) -> TextTable:
         (
             row.layout,
             _replicas(row),
-            ("" if row.kept_requests_per_s else "≈ ") + format_number(row.located_requests_per_s),
+            ("" if row.met_requests_per_s else "≈ ") + format_number(row.located_requests_per_s),
             "yes" if row.needs_quality_check else "no",
         )
         for row in list(best_of.values())[:_MOST_ROWS]

@@ -268,8 +268,8 @@ def _nowhere(kind: searches.LoadKind, alone: lone_request.LoneRequest) -> search
     return searches.Capacity(
         kind=kind,
         located_load=None,
-        kept_load=None,
-        broken_load=None,
+        met_load=None,
+        missed_load=None,
         is_located=False,
         is_resolved=False,
         why=f"even a lone request misses the SLO: {alone.why}",
@@ -279,7 +279,7 @@ def _nowhere(kind: searches.LoadKind, alone: lone_request.LoneRequest) -> search
 
 def meets_nowhere(found: CapacityRow) -> bool:
     """Is the SLO missed at the lowest load, too?"""
-    is_shown_nowhere = found.kept_load is None and found.located_load is None
+    is_shown_nowhere = found.met_load is None and found.located_load is None
     return (
         is_shown_nowhere
         and found.why != searches.TIME_LIMIT

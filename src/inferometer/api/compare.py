@@ -19,8 +19,8 @@ from inferometer.units import format_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SidePromise:
-    """How many runs of a side kept a promise?"""
+class SideSlo:
+    """In how many runs did a side meet its SLO?"""
 
     side: str
     objective: str
@@ -37,7 +37,7 @@ class CompareAnswer(Answer):
     """The runs of A."""
     new: tuple[str, ...]
     comparison: run_comparison.RunComparison
-    promises: tuple[SidePromise, ...] = ()
+    slos: tuple[SideSlo, ...] = ()
     """Of A and of B, where one was named."""
 
 
@@ -59,7 +59,7 @@ def compare_page(answer: CompareAnswer) -> Page:
         numbers=_numbers(said),
         table=_table(said),
         lines=lines_of(
-            ("WHY", "\n".join((said.answer.why, *map(_promise_line, answer.promises)))),
+            ("WHY", "\n".join((said.answer.why, *map(_slo_line, answer.slos)))),
             ("TRUST", trust),
         ),
         cautions=said.cautions,
@@ -84,7 +84,7 @@ _WORDS: Final = {
 }
 
 
-def _promise_line(one: SidePromise) -> str:
+def _slo_line(one: SideSlo) -> str:
     return (
         f"{one.side}: {one.objective} met in {one.n_met} runs, missed in {one.n_missed},"
         f" undecided in {one.n_undecided}"

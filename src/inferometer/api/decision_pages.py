@@ -45,9 +45,9 @@ class CapacityRow:
 
     located_load: float | None
     """The estimate: where the weakest latency reaches its limit, by the longest probes."""
-    kept_load: float | None
+    met_load: float | None
     """The highest load that was shown to meet the SLO, the noise of its requests considered."""
-    broken_load: float | None
+    missed_load: float | None
     """The lowest load that was shown to miss it."""
     is_located: bool
     """The estimate is as close as requested for the simulated requests."""
@@ -101,8 +101,8 @@ def paced(step_times: str, found: Capacity) -> PacedCapacity:
     """What was found at this pace."""
     row = CapacityRow(
         located_load=found.located_load,
-        kept_load=found.kept_load,
-        broken_load=found.broken_load,
+        met_load=found.met_load,
+        missed_load=found.missed_load,
         is_located=found.is_located,
         is_resolved=found.is_resolved,
         why=found.why,
@@ -140,8 +140,8 @@ def capacity_page(answer: CapacityAnswer) -> Page:
             for probe in found.probes
         ),
         unit=answer.unit,
-        kept_load=found.kept_load,
-        broken_load=found.broken_load,
+        met_load=found.met_load,
+        missed_load=found.missed_load,
     )
     sections = decision_page.decision_sections(view)
     charts = [chart for section in sections for chart in section.charts]
@@ -171,7 +171,7 @@ def _title(answer: CapacityAnswer) -> str:
     found = answer.levels[0].capacity
     replicas = "" if answer.router is None else f", {answer.n_replicas} replicas"
     subject = f"{answer.model_id}{replicas}, {answer.workload_name}"
-    load = found.kept_load if found.located_load is None else found.located_load
+    load = found.met_load if found.located_load is None else found.located_load
     if load is None:
         return f"{subject}: no load was shown to meet {answer.objective}"
     return f"{subject}: up to {format_number(load)} {answer.unit} meet {answer.objective}"
@@ -179,7 +179,7 @@ def _title(answer: CapacityAnswer) -> str:
 
 def _chips(answer: CapacityAnswer) -> tuple[Chip, ...]:
     found = answer.levels[0].capacity
-    if found.located_load is None and found.kept_load is None:
+    if found.located_load is None and found.met_load is None:
         return (Chip(verdict="undecided" if found.probes else "missed", text=found.why),)
     if found.is_resolved:
         return (Chip(verdict="met", text="located, and shown"),)
@@ -191,7 +191,7 @@ def _chips(answer: CapacityAnswer) -> tuple[Chip, ...]:
 def _numbers(answer: CapacityAnswer) -> tuple[Number, ...]:
     """The estimate between what was shown to meet and to miss the SLO; of each replica."""
     found = answer.levels[0].capacity
-    located, kept, broken = found.located_load, found.kept_load, found.broken_load
+    located, kept, broken = found.located_load, found.met_load, found.missed_load
     if located is None:
         shown = (("shown to meet it", kept), ("shown to miss it", broken))
         return tuple(
@@ -308,7 +308,7 @@ def write_size_page(
         ),
         objective=answer.objective,
         course=_course(answer),
-        kept_load=None if pick is None else pick.asked.kept_requests_per_s,
+        met_load=None if pick is None else pick.asked.met_requests_per_s,
         traffic_per_s=answer.rate_per_s,
     )
     html.write_page(size_page(answer, view), path)
@@ -410,7 +410,7 @@ def _course(answer: SizeAnswer) -> decision_views.CourseView | None:
                 name=row.name,
                 n_replicas=row.n_replicas,
                 usd=row.usd,
-                kept_fraction=row.kept_fraction,
+                slo_met_fraction=row.slo_met_fraction,
             )
             for row in said.policies
         ),

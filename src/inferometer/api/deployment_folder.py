@@ -25,7 +25,7 @@ class WrittenFile:
     """One file, and what it is for."""
 
     file: str
-    says: str
+    purpose: str
 
 
 def check_free(folder: Path, *, is_forced: bool) -> None:
@@ -71,7 +71,8 @@ def write_folder(
         durability.move_into_place(target, folder)
     return tuple(
         WrittenFile(
-            file=str(folder / name), says=FILES.get(name, "what was decided, and on what it rests")
+            file=str(folder / name),
+            purpose=FILES.get(name, "what was decided, and on what it rests"),
         )
         for name in files
     )

@@ -91,7 +91,8 @@ def _errors(model: StepTimeModel) -> TextTable:
 
 def _parameters(parameters: tuple[FittedParameter, ...]) -> TextTable:
     rows = tuple(
-        (row.name, row.value, row.interval, row.told_by) for row in map(parameter_row, parameters)
+        (row.name, row.value, row.interval, row.informed_by)
+        for row in map(parameter_row, parameters)
     )
     header = ("parameter", "value", "90 % interval", "based on")
     return TextTable(caption="Parameters of a step", header=header, rows=rows)
@@ -219,7 +220,7 @@ def _seen_words(fit: ServerFit) -> str:
 
 def _knobs(fit: ServerFit) -> TextTable:
     rows = tuple(
-        (knob.name, _value(knob.value), _interval(knob), knob.told_by, knob.said)
+        (knob.name, _value(knob.value), _interval(knob), knob.informed_by, knob.text)
         for knob in fit.knobs
     )
     header = ("limit or switch", "taken as", "90 % interval", "based on", "in words")

@@ -217,5 +217,5 @@ def parameter_row(parameter: FittedParameter) -> ParameterRow:
         name=parameter.name,
         value=show(estimate.value),
         interval=interval,
-        told_by=parameter.told_by,
+        informed_by=parameter.informed_by,
     )

@@ -245,8 +245,8 @@ def _possible(limits: dict[str, int], given: Mapping[str, int]) -> dict[str, int
 
 
 def _with_front_end(deployment: Deployment, fit: ServerFit, knobs: Knobs) -> Deployment:
-    said = next(knob.said for knob in fit.knobs if knob.name == "n_kv_blocks")
-    origin = deployment.kv_origin if "num_blocks" in knobs.shared else f"as the fit says: {said}"
+    text = next(knob.text for knob in fit.knobs if knob.name == "n_kv_blocks")
+    origin = deployment.kv_origin if "num_blocks" in knobs.shared else f"as the fit says: {text}"
     return replace(deployment, front_end_s=fit.front_end_s, kv_origin=origin)
 
 

@@ -192,7 +192,7 @@ def _why(answer: simulation.SimulateAnswer) -> list[str]:
             lines.append(f"{lead}nearest its limit {weakest.threshold.text}: {weakest.why}")
     if judged and are_draws(answer.levels):
         lines.append(f"draws: {verdicts_of_draws(answer.levels)}")
-    for one in answer.promises:
+    for one in answer.slos:
         link = one.likely.weakest
         why = "" if link is None else f"; nearest its limit {link.threshold.text}: {link.why}"
         lines.append(f"{one.name}: {one.verdict}{why}")
@@ -203,7 +203,7 @@ def _goodputs(answer: simulation.SimulateAnswer) -> tuple[Statement, ...]:
     """Goodput of all requests, and of each class with limits of its own."""
     likely = answer.levels[0].judgement
     whole = [] if likely is None else [request_tables.goodput_text(likely)]
-    classes = [f"{one.name}: {request_tables.goodput_text(one.likely)}" for one in answer.promises]
+    classes = [f"{one.name}: {request_tables.goodput_text(one.likely)}" for one in answer.slos]
     return tuple(Statement(sentence=one, support="supported") for one in (*whole, *classes))
 
 

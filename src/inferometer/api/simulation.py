@@ -39,8 +39,8 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassPromise:
-    """Was what the workload promises to one class kept: at all step times, or is it undecided?"""
+class ClassSlo:
+    """Does one class of requests meet its own SLO: at all step times, or is it undecided?"""
 
     name: str
     verdict: Verdict
@@ -70,7 +70,7 @@ class SimulateAnswer(Answer):
     memory: run_series.StepMemorySummary | None
     """Of the likely run, where its steps were kept: for --out, and where --set says how memory
     is given or taken back."""
-    promises: tuple[ClassPromise, ...]
+    slos: tuple[ClassSlo, ...]
     """Of the classes that have an ``slo``; the verdict of the whole is that of ``--slo`` alone."""
     gate: gates.GateSpec | None
     verdict: Verdict | None
@@ -199,7 +199,7 @@ def simulate_workload(
             simulator.servers.prefill, likely.transfers, run
         ),
         memory=run_series.summarise_memory(run),
-        promises=_kept(tuple(case.run for case in cases), promised),
+        slos=_kept(tuple(case.run for case in cases), promised),
         gate=simulator.gate,
         verdict=_verdict(
             [level.judgement.verdict for level in levels if level.judgement is not None]
@@ -262,9 +262,9 @@ def _promised(workload: plan.DrawnWorkload) -> list[_Promised]:
     ]
 
 
-def _kept(runs: tuple[types.Run, ...], promised: list[_Promised]) -> tuple[ClassPromise, ...]:
+def _kept(runs: tuple[types.Run, ...], promised: list[_Promised]) -> tuple[ClassSlo, ...]:
     """Each SLO of a class judged on each possible server; classes without requests are left out."""
-    judged = list[ClassPromise]()
+    judged = list[ClassSlo]()
     for index, name, objective in promised:
         rows = [run.requests.class_index == index for run in runs if run.requests is not None]
         if not all(bool(of_run.any()) for of_run in rows):
@@ -274,7 +274,7 @@ def _kept(runs: tuple[types.Run, ...], promised: list[_Promised]) -> tuple[Class
             for run, of_run in zip(runs, rows, strict=True)
         ]
         verdict = _verdict([judgement.verdict for judgement in judgements])
-        judged.append(ClassPromise(name=name, verdict=verdict or "undecided", likely=judgements[0]))
+        judged.append(ClassSlo(name=name, verdict=verdict or "undecided", likely=judgements[0]))
     return tuple(judged)
 
 

@@ -246,7 +246,7 @@ def _of_best_use(question: Size, used: SizeAnswer) -> Size:
     if best is None or best.n_prefill:
         what = "no layout meets the SLO" if best is None else "the best layout has prefill replicas"
         raise SizingError(what, where="--out", try_="the same command without --out")
-    rate_per_s = best.kept_requests_per_s or 0.9 * best.located_requests_per_s
+    rate_per_s = best.met_requests_per_s or 0.9 * best.located_requests_per_s
     return replace(
         question,
         total_gpus=None,

@@ -140,7 +140,7 @@ def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
                 spanned(number, [one.seconds.value * factor for one in at_paces if one is not None])
             )
     pace = pick.asked
-    kept, broken = pace.kept_requests_per_s, pace.broken_requests_per_s
+    kept, broken = pace.met_requests_per_s, pace.missed_requests_per_s
     located = kept if pace.located_requests_per_s is None else pace.located_requests_per_s
     if kept is not None and located is not None:
         is_between = broken is not None and kept <= located <= broken
@@ -329,7 +329,7 @@ def _failure(answer: SizeAnswer) -> list[str]:
     said, why_not = answer.failure, answer.failure_why_not
     if said is None:
         return [] if why_not is None else [f"a failing replica: not examined: {why_not}"]
-    end_s = said.kept_again_s
+    end_s = said.slo_met_again_s
     again = (
         "not met again before the simulation ends"
         if end_s is None
@@ -485,10 +485,10 @@ def policy_table(said: OverTime) -> TextTable:
     header = ("policy", "replicas", "$", "SLO met, time", "requests in limits", "verdict")
     rows = [
         (
-            row.name + ("" if row.is_settled else " (not settled)"),
+            row.name + ("" if row.has_converged else " (not settled)"),
             _span(row.n_replicas),
             _usd(row.usd),
-            f"{row.kept_fraction:.1%}",
+            f"{row.slo_met_fraction:.1%}",
             ABSENT_TEXT if row.good is None else f"{row.good.value:.2%}",
             row.verdict,
         )
@@ -518,14 +518,14 @@ def _ms(percentile: Percentile | None) -> str:
 
 def _capacity(pace: PaceRow) -> str:
     """Of all replicas: the highest rate shown to meet the SLO, and the lowest shown to miss it."""
-    if pace.kept_requests_per_s is None:
+    if pace.met_requests_per_s is None:
         return ABSENT_TEXT
     above = (
         ""
-        if pace.broken_requests_per_s is None
-        else f"–{format_number(pace.broken_requests_per_s)}"
+        if pace.missed_requests_per_s is None
+        else f"–{format_number(pace.missed_requests_per_s)}"
     )
-    return f"{format_number(pace.kept_requests_per_s)}{above}"
+    return f"{format_number(pace.met_requests_per_s)}{above}"
 
 
 def _usd(value: float | None) -> str:

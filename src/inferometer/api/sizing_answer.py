@@ -36,7 +36,7 @@ class PolicyRow:
     name: str
     verdict: Verdict
     """Of all requests."""
-    kept_fraction: float
+    slo_met_fraction: float
     """Share of the windows whose requests kept the promise, as it was seen in them."""
     good: Estimate | None
     """Share of the requests within every limit."""
@@ -46,7 +46,7 @@ class PolicyRow:
     """Paid for."""
     n_replicas: tuple[int, ...]
     """Ready in each window."""
-    is_settled: bool
+    has_converged: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +101,13 @@ def _row(outcome: PolicyOutcome) -> PolicyRow:
     return PolicyRow(
         name=outcome.name,
         verdict=outcome.judgement.verdict,
-        kept_fraction=outcome.kept_fraction,
+        slo_met_fraction=outcome.slo_met_fraction,
         good=outcome.judgement.good,
         weakest=None if weakest is None else f"{weakest.threshold.text}: {weakest.why}",
         usd=outcome.usd,
         replica_s=outcome.replica_s,
         n_replicas=outcome.schedule.ready,
-        is_settled=outcome.is_settled,
+        has_converged=outcome.has_converged,
     )
 
 
@@ -144,9 +144,9 @@ class PaceRow:
     served: ServedRow
     breaks_first: str | None
     """What breaks the promise when there is more traffic."""
-    kept_requests_per_s: float | None
+    met_requests_per_s: float | None
     """The highest rate of all replicas together that was shown to keep the promise."""
-    broken_requests_per_s: float | None
+    missed_requests_per_s: float | None
     located_requests_per_s: float | None
     """Where the weakest link reaches its limit, by short runs."""
     n_replicas: int | None
@@ -216,7 +216,7 @@ def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
         candidate.offer,
     )
     tokens_in, tokens_out = mean_tokens(served)
-    kept = kind.sized_at.capacity.kept_load
+    kept = kind.sized_at.capacity.met_load
     rented = offer.price
     break_even = (
         None
@@ -290,8 +290,8 @@ def _pace(answer: PacedAnswer) -> PaceRow:
         step_times=answer.step_times,
         served=served_row(answer.served),
         breaks_first=answer.capacity.weakest,
-        kept_requests_per_s=answer.capacity.kept_load,
-        broken_requests_per_s=answer.capacity.broken_load,
+        met_requests_per_s=answer.capacity.met_load,
+        missed_requests_per_s=answer.capacity.missed_load,
         located_requests_per_s=answer.capacity.located_load,
         n_replicas=answer.n_replicas,
         is_examined=answer.n_replicas is not None or answer.capacity.why != TIME_LIMIT,

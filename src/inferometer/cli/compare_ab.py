@@ -99,7 +99,7 @@ def command(question: CompareServers, *, as_json: bool) -> None:
         old=tuple(map(str, asked.folders(0))),
         new=tuple(map(str, asked.folders(1))),
         comparison=comparison,
-        promises=(
+        slos=(
             ()
             if objective is None
             else (_promise("A", olds, objective), _promise("B", news, objective))
@@ -121,11 +121,9 @@ def _check_repeats(n_pairs: int, confidence_fraction: float) -> None:
         )
 
 
-def _promise(
-    side: str, runs: tuple[types.Run, ...], objective: ObjectiveSpec
-) -> compare.SidePromise:
+def _promise(side: str, runs: tuple[types.Run, ...], objective: ObjectiveSpec) -> compare.SideSlo:
     verdicts = [slo_verdicts.judge_objective(run, objective).verdict for run in runs]
-    return compare.SidePromise(
+    return compare.SideSlo(
         side=side,
         objective=objective.text,
         n_met=verdicts.count("met"),

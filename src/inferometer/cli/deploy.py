@@ -186,4 +186,4 @@ def _label(text: str) -> tuple[str, str]:
 def _shown(said: DeployAnswer) -> str:
     spare = f" and {said.n_spare} spare" if said.n_spare else ""
     heading = f"{said.n_replicas}{spare} replicas of {said.model_id} on {said.hardware}"
-    return "\n".join([heading, *(f"  {file.file}  {file.says}" for file in said.files)])
+    return "\n".join([heading, *(f"  {file.file}  {file.purpose}" for file in said.files)])

@@ -73,7 +73,7 @@ class Use(NamedTuple):
     @property
     def requests_per_s(self) -> float:
         """The most that meets the SLO; 0 where nothing does."""
-        return self.capacity.located_load or self.capacity.kept_load or 0.0
+        return self.capacity.located_load or self.capacity.met_load or 0.0
 
     @property
     def worth_per_s(self) -> float:
@@ -245,4 +245,4 @@ def _closely(question: SizingQuestion, use: Use, phases: Phases) -> Capacity:
     )
     with phases.until(1 + _OVERRUN_FRACTION):
         found = find_capacity(_probe(question, use), asked)
-    return found if found.located_load or found.kept_load else use.capacity
+    return found if found.located_load or found.met_load else use.capacity

@@ -162,9 +162,9 @@ class Capacity:
     located_load: float | None
     """Where the weakest latency reaches its limit, by the longest probes; None where it does so
     at no load that was asked."""
-    kept_load: float | None
+    met_load: float | None
     """The highest load that was shown to meet the SLO; None: none was."""
-    broken_load: float | None
+    missed_load: float | None
     """The lowest load that was shown to miss it; None: none was."""
     is_located: bool
     """The longest probes bracket ``located_load`` as closely as requested. What noise leaves
@@ -207,7 +207,7 @@ def find_capacity(
     ...     kind="requests_per_s", start_load=5.0, lowest_load=0.1, highest_load=100.0
     ... )
     >>> found = find_capacity(told, question)
-    >>> found.kept_load < 7 <= found.broken_load, found.is_resolved
+    >>> found.met_load < 7 <= found.missed_load, found.is_resolved
     (True, True)
     """
     search = _Search(probing, question, known)
@@ -299,8 +299,8 @@ class _Search:
         return Capacity(
             kind=question.kind,
             located_load=self._located(kept, broken),
-            kept_load=kept,
-            broken_load=broken,
+            met_load=kept,
+            missed_load=broken,
             is_located=is_located or is_near,
             is_resolved=is_near and cut_short is None,
             why=cut_short or self._why(kept, broken, is_near=is_near),

@@ -113,7 +113,7 @@ def _compared(
         + tokens_out * api.output_usd_per_million_tokens
     ) / _MILLION
     break_even = own_usd_per_hour / _S_PER_HOUR / usd_per_request if usd_per_request else None
-    kept = kind.sized_at.capacity.kept_load
+    kept = kind.sized_at.capacity.met_load
     return ApiComparison(
         price=api,
         usd_per_hour=kind.rate_per_s * usd_per_request * _S_PER_HOUR,

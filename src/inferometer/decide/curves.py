@@ -47,7 +47,7 @@ def load_curve(
 ) -> tuple[LoadPoint, ...]:
     """The replicas of the answer, from idle to beyond what they carry."""
     probe = probe_of(question, kind.candidate, question.pace, kind.n_replicas)
-    full = kind.sized_at.capacity.kept_load or question.rate_per_s
+    full = kind.sized_at.capacity.met_load or question.rate_per_s
     points = list[LoadPoint]()
     for ratio in ratios:
         run = probe.run(full * ratio, _EFFORT)

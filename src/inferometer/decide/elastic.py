@@ -182,12 +182,12 @@ class PolicyOutcome:
     replica_s: float
     """Paid for: from the start of a replica until the last request that it had is done."""
     usd: float | None
-    is_settled: bool
+    has_converged: bool
     """False where a policy that depends on what came of it did not settle: its numbers are of
     the last round."""
 
     @property
-    def kept_fraction(self) -> float:
+    def slo_met_fraction(self) -> float:
         """Of the time."""
         return sum(self.kept) / len(self.kept)
 
@@ -227,18 +227,19 @@ class Elastic:
         Asked again with what came of it until its replicas are those that it saw.
         """
         most_each = self.kind.sized_at.served.in_flight_load
-        schedule, is_settled = first, False
+        schedule, has_converged = first, False
         for _ in range(_MOST_ROUNDS):
             run = self.run(schedule)
             following = target_in_flight(
                 _in_flight_at_ends(run, self.course), most_each, self.scaling
             )
-            is_settled = following == schedule
-            if is_settled:
+            has_converged = following == schedule
+            if has_converged:
                 break
             schedule = following
         return replace(
-            self._outcome("target in flight", schedule, self.run(schedule)), is_settled=is_settled
+            self._outcome("target in flight", schedule, self.run(schedule)),
+            has_converged=has_converged,
         )
 
     def _outcome(self, name: str, schedule: Schedule, run: Run) -> PolicyOutcome:
@@ -250,7 +251,7 @@ class Elastic:
             kept=kept_windows(run, self.question, self.course),
             replica_s=replica_s,
             usd=_usd(self.kind, max(schedule.paid), replica_s, self.course.span_s),
-            is_settled=True,
+            has_converged=True,
         )
 
 
@@ -265,8 +266,8 @@ def capacities_of(
     sizes, found = list[int](), list[float]()
     proof = kind.sized_at.capacity
     sure = (
-        min(1.0, (proof.kept_load or 0.0) / proof.located_load)
-        if proof.located_load and proof.kept_load
+        min(1.0, (proof.met_load or 0.0) / proof.located_load)
+        if proof.located_load and proof.met_load
         else 1.0
     )
     size, guess_per_s = 1, question.rate_per_s / kind.n_replicas

@@ -54,7 +54,7 @@ class FailureOutcome:
     """Share of these within every limit, counted from when they were first sent."""
     good_otherwise: Estimate | None
     """The same where nothing dies."""
-    kept_again_s: float | None
+    slo_met_again_s: float | None
     """From the failure to the end of the last window that it breaks before one is kept with all
     replicas there again. 0: it breaks none. None: none is kept before the end of the simulation,
     four start-ups later."""
@@ -134,7 +134,7 @@ def _simulated(
         n_until_started=int((again.class_index == _WITHOUT).sum()),
         good=_good(question, run, again),
         good_otherwise=_good(question, otherwise, plan),
-        kept_again_s=_kept_again_s(
+        slo_met_again_s=_slo_met_again_s(
             question,
             (otherwise, _course(plan, died_ns, window_s)),
             (run, _course(again, died_ns, window_s)),
@@ -212,7 +212,7 @@ def _course(plan: RequestPlan, from_ns: int, window_s: float) -> Course:
     )
 
 
-def _kept_again_s(
+def _slo_met_again_s(
     question: SizingQuestion,
     otherwise: tuple[Run, Course],
     failed: tuple[Run, Course],

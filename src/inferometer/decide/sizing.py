@@ -418,7 +418,7 @@ def _paced(
     )
     with phases.until(_LAST_FRACTION):
         capacity = find_capacity(probe_of(question, candidate, pace, n_replicas), wanted, (known,))
-    load = capacity.kept_load or capacity.located_load
+    load = capacity.met_load or capacity.located_load
     each = None if load is None else load / n_replicas
     return PacedAnswer(
         step_times=pace, served=served, capacity=capacity, n_replicas=_replicas_at(question, each)

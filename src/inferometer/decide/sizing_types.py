@@ -145,7 +145,7 @@ class SizedKind:
 
         None where its capacity is not known.
         """
-        kept = self.sized_at.capacity.kept_load
+        kept = self.sized_at.capacity.met_load
         return None if kept is None else kept / self.rate_per_s - 1
 
 

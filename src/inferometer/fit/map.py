@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, TypeAlias, cast
 import numpy as np
 from scipy.optimize import OptimizeResult, least_squares
 
-from inferometer.perfmodel.steptime import ToldBy
+from inferometer.perfmodel.steptime import InformedBy
 from inferometer.records.columns import F64, I64
 from inferometer.stats.estimate import Z_90, Estimate
 
@@ -416,7 +416,7 @@ def conditional(covariance: F64, residuals: F64) -> Conditional:
     return Conditional(precision, precision @ residuals)
 
 
-def informed_by(sd: float, prior_sd: float) -> ToldBy:
+def information_source(sd: float, prior_sd: float) -> InformedBy:
     """Data or prior, by the share of the prior's standard deviation that is left."""
     if prior_sd == 0:
         return "fixed"

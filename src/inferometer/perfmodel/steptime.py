@@ -57,10 +57,11 @@ from inferometer.perfmodel.work import kv_dtype
 from inferometer.records.columns import F64
 from inferometer.stats.estimate import Estimate
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+"""1 stored `informed_by` as `told_by`, and `uncertainties` as `doubts`."""
 CONFIDENCE_FRACTION: Final = 0.9
 
-ToldBy: TypeAlias = Literal["data", "data and prior", "prior", "fixed", "bound"]
+InformedBy: TypeAlias = Literal["data", "data and prior", "prior", "fixed", "bound"]
 """What decided a parameter. *bound*: the data put the rate above the device's peak, where it was
 stopped."""
 
@@ -71,7 +72,7 @@ class FittedParameter:
 
     name: str
     estimate: Estimate
-    told_by: ToldBy
+    informed_by: InformedBy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,7 @@ class StepTimeModel:
     staircase."""
     covariance: tuple[tuple[float, ...], ...]
     """Of the free parameters, as logarithms (the sag and the knots as they are)."""
-    doubts: tuple[PhaseUncertainty, ...]
+    uncertainties: tuple[PhaseUncertainty, ...]
     box: tuple[BoxRange, ...]
     trained_on: TrainedOn
     held_out: tuple[HeldOutError, ...]
@@ -149,7 +150,9 @@ class StepTimeModel:
         work, posterior = self.work(shapes), self.posterior()
         terms = self.terms(work)
         limited_by = limits(posterior, work)
-        factors = interval_factors(self.doubts, self.box, shapes, self.log_variance(work)).tolist()
+        factors = interval_factors(
+            self.uncertainties, self.box, shapes, self.log_variance(work)
+        ).tolist()
         reasons = [outside(self.box, shape).reasons for shape in shapes]
         return tuple(
             StepPrediction(
@@ -179,7 +182,7 @@ class StepTimeModel:
 
     def log_half_widths(self, shapes: Sequence[BatchShape], work: WorkColumns) -> F64:
         """Half the width of the 90 % interval of the logarithm of each step's time."""
-        return log_half_widths(self.doubts, self.box, shapes, self.log_variance(work))
+        return log_half_widths(self.uncertainties, self.box, shapes, self.log_variance(work))
 
     def log_variance(self, work: WorkColumns) -> F64:
         """Variance of log time from the uncertainty of the parameters."""
@@ -349,11 +352,28 @@ def load_step_time_model(path: Path) -> StepTimeModel:
     )
     content, where = door.bytes_of(path), str(path)
     version = door.json(content, _Versioned, where=where).schema_version
+    if version == 1:
+        content, version = in_words_of_version_2(content), SCHEMA_VERSION
     if version != SCHEMA_VERSION:
         raise ModelError(
             f"schema version {version}", where=where, allowed=str(SCHEMA_VERSION), try_=again
         )
-    return door.json(content, StepTimeModel, where=where)
+    return replace(door.json(content, StepTimeModel, where=where), schema_version=version)
+
+
+def in_words_of_version_2(content: bytes) -> bytes:
+    """A fit of schema version 1 with the keys of version 2."""
+    for old, new in _RENAMED:
+        content = content.replace(b'"%s":' % old, b'"%s":' % new)
+    return content
+
+
+_RENAMED: Final = (
+    (b"told_by", b"informed_by"),
+    (b"doubts", b"uncertainties"),
+    (b"said", b"text"),
+)
+"""Keys of schema version 1 and of version 2. In a text the quotes would be escaped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,7 @@ def _tried(fit: StepTimeModel) -> _Draws:
 
 def _spreads(fit: StepTimeModel) -> dict[PhaseName, float]:
     """Standard deviation of log time around the model in each phase."""
-    known = {one.phase: one.spread_ratio * one.interval_ratio / Z_90 for one in fit.doubts}
+    known = {one.phase: one.spread_ratio * one.interval_ratio / Z_90 for one in fit.uncertainties}
     widest = max(known.values(), default=0.0)
     return {"decode": known.get("decode", widest), "prefill": known.get("prefill", widest)}
 
@@ -238,10 +238,10 @@ def fitted_levels(fit: StepTimeModel, *, n_sharing: int = 1) -> StepTimes:
     ModelError
         The fit does not state its uncertainty.
     """
-    if not fit.doubts:
+    if not fit.uncertainties:
         raise ModelError(
             "these step times have no uncertainty",
-            where="doubts",
+            where="uncertainties",
             allowed="a fit's",
             try_="--hardware, for a datasheet's",
         )
@@ -339,7 +339,7 @@ def datasheet_step_time(
         model=model,
         engine=engine,
         parameters=tuple(
-            FittedParameter(name=name, estimate=_assumed(value), told_by="fixed")
+            FittedParameter(name=name, estimate=_assumed(value), informed_by="fixed")
             for name, value in asdict(parameters).items()
         ),
         kv_traffic_ratio=1.0,
@@ -347,7 +347,7 @@ def datasheet_step_time(
         staircase_log_ratio=(),
         free=(),
         covariance=(),
-        doubts=(),
+        uncertainties=(),
         box=(),
         trained_on=TrainedOn(
             run_ids=(),

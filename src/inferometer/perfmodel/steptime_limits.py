@@ -194,7 +194,7 @@ def posterior_of(
 
 
 def log_half_widths(
-    doubts: Sequence[PhaseUncertainty],
+    uncertainties: Sequence[PhaseUncertainty],
     box: Sequence[BoxRange],
     shapes: Sequence[BatchShape],
     log_variance: F64,
@@ -204,8 +204,8 @@ def log_half_widths(
     They combine the parameters' uncertainty, the model's own error and the distance from the
     box.
     """
-    by_phase = {entry.phase: entry for entry in doubts}
-    widest = max(doubts, key=lambda entry: entry.spread_ratio * entry.interval_ratio)
+    by_phase = {entry.phase: entry for entry in uncertainties}
+    widest = max(uncertainties, key=lambda entry: entry.spread_ratio * entry.interval_ratio)
     mine = [
         by_phase.get("prefill" if shape.n_prefill_requests else "decode", widest)
         for shape in shapes
@@ -217,13 +217,15 @@ def log_half_widths(
 
 
 def interval_factors(
-    doubts: Sequence[PhaseUncertainty],
+    uncertainties: Sequence[PhaseUncertainty],
     box: Sequence[BoxRange],
     shapes: Sequence[BatchShape],
     log_variance: F64,
 ) -> F64:
     """The factors by which the 90 % interval of each step's time goes up and down."""
-    return np.asarray(np.exp(log_half_widths(doubts, box, shapes, log_variance)), dtype=np.float64)
+    return np.asarray(
+        np.exp(log_half_widths(uncertainties, box, shapes, log_variance)), dtype=np.float64
+    )
 
 
 def moved(

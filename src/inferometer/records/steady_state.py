@@ -40,7 +40,7 @@ class SteadyState:
     n_warm_up: int
     n_steady: int
     n_drain: int
-    warm_up_told_by: Latency | None
+    warm_up_shown_by: Latency | None
     """In which latency the warm-up shows longest; None where there is none."""
     is_reached: bool
     """False where half of the run or more would have to be cut: then nothing is."""
@@ -72,18 +72,23 @@ def steady_state(run: Run) -> SteadyState | None:
             n_first, n_last = _unlike(samples.lower_s)
             starts.append(_start(sent_ns[samples.rows], n_first, latency))
             ends.append(int(sent_ns[samples.rows][len(samples.rows) - 1 - n_last]))
-    (start_ns, told_by), last_ns = max(starts, key=lambda start: start[0]), min(ends)
+    (start_ns, informed_by), last_ns = max(starts, key=lambda start: start[0]), min(ends)
     n_steady = int(((sent_ns >= start_ns) & (sent_ns <= last_ns)).sum())
     is_reached = n_steady > _MOST_CUT_FRACTION * len(sent_ns)
     if not is_reached:
-        start_ns, told_by, last_ns, n_steady = int(sent_ns[0]), None, int(sent_ns[-1]), len(sent_ns)
+        start_ns, informed_by, last_ns, n_steady = (
+            int(sent_ns[0]),
+            None,
+            int(sent_ns[-1]),
+            len(sent_ns),
+        )
     return SteadyState(
         start_ns=start_ns,
         end_ns=last_ns,
         n_warm_up=int((sent_ns < start_ns).sum()),
         n_steady=n_steady,
         n_drain=int((sent_ns > last_ns).sum()),
-        warm_up_told_by=told_by,
+        warm_up_shown_by=informed_by,
         is_reached=is_reached,
         trends=_trends(requests, start_ns, last_ns, at_ns),
     )

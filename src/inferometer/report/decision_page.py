@@ -96,7 +96,7 @@ def rate_charts(view: DecisionView) -> tuple[Chart, ...]:
         answer="",
         objective=view.objective,
         points=view.rates,
-        capacity_per_s=view.kept_load,
+        capacity_per_s=view.met_load,
         traffic_per_s=view.traffic_per_s,
         files=(),
         tool_version="",

@@ -92,7 +92,7 @@ class PolicyCourse:
     n_replicas: tuple[int, ...]
     """Ready in each window."""
     usd: float | None
-    kept_fraction: float
+    slo_met_fraction: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class DecisionView:
     probes: tuple[ProbePoint, ...] = ()
     unit: str = "requests/s"
     """Of the probes' loads."""
-    kept_load: float | None = None
-    broken_load: float | None = None
+    met_load: float | None = None
+    missed_load: float | None = None
     traffic_per_s: float | None = None
     """The user's own, where loads are rates."""

@@ -71,13 +71,13 @@ def steady_sentence(steady: SteadyState | None) -> str:
     if steady is None:
         return "Too few requests to tell warm-up and steady state from chance."
     start_s, end_s = steady.start_ns / NS_PER_S, steady.end_ns / NS_PER_S
-    told_by = (
+    informed_by = (
         ""
-        if steady.warm_up_told_by is None
-        else f", as {LATENCY_NAMES[steady.warm_up_told_by]} shows"
+        if steady.warm_up_shown_by is None
+        else f", as {LATENCY_NAMES[steady.warm_up_shown_by]} shows"
     )
     cut = (
-        f"{steady.n_warm_up:,} requests of the warm-up{told_by}, and {steady.n_drain:,} of the"
+        f"{steady.n_warm_up:,} requests of the warm-up{informed_by}, and {steady.n_drain:,} of the"
         " drain"
     )
     if steady.drifting:

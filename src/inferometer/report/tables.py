@@ -189,7 +189,7 @@ def parameters_table(view: SweepReportView) -> TextTable | None:
     """The fitted parameters, in display form."""
     if not view.parameters:
         return None
-    rows = tuple((row.name, row.value, row.interval, row.told_by) for row in view.parameters)
+    rows = tuple((row.name, row.value, row.interval, row.informed_by) for row in view.parameters)
     return TextTable(
         caption="Fitted parameters",
         header=("parameter", "value", "interval", "based on"),

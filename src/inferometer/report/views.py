@@ -193,7 +193,7 @@ class ParameterRow:
     name: str
     value: str
     interval: str
-    told_by: str
+    informed_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

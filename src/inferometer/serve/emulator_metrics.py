@@ -163,18 +163,18 @@ class Metrics:
             "kv_cache_usage_perc": [(self._labels, now.kv_used_fraction)],
             "cache_config_info": [({**self._cache_config, "engine": "0"}, 1)],
         }
-        for name, help_text in _GAUGES.items():
-            yield from _heading(_PREFIX + name, help_text, "gauge")
+        for name, said in _GAUGES.items():
+            yield from _heading(_PREFIX + name, said, "gauge")
             yield from (_sample(_PREFIX + name, labels, value) for labels, value in samples[name])
 
     def _counter_lines(self) -> Iterator[str]:
-        for name, help_text in _COUNTERS.items():
-            yield from self._counter(name, help_text, {"": self.counters[name]}, label="")
+        for name, said in _COUNTERS.items():
+            yield from self._counter(name, said, {"": self.counters[name]}, label="")
         for name, (label, _) in _LABELLED_COUNTERS.items():
             yield from self._counter(name, f"Count by {label}.", self.labelled[name], label=label)
 
     def _counter(
-        self, name: str, help_text: str, values: Mapping[str, float], *, label: str
+        self, name: str, said: str, values: Mapping[str, float], *, label: str
     ) -> Iterator[str]:
         own = (
             {"model_name": self._labels["model_name"]}
@@ -182,7 +182,7 @@ class Metrics:
             else self._labels
         )
         rows = [({**own, label: which} if label else own, value) for which, value in values.items()]
-        yield from _heading(f"{_PREFIX}{name}_total", help_text, "counter")
+        yield from _heading(f"{_PREFIX}{name}_total", said, "counter")
         yield from (_sample(f"{_PREFIX}{name}_total", labels, value) for labels, value in rows)
         yield from self._created(name, [labels for labels, _ in rows])
 
@@ -222,13 +222,13 @@ def one_two_five(most: int) -> tuple[int, ...]:
     )
 
 
-def _heading(name: str, help_text: str, kind: str) -> tuple[str, str]:
-    return f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"
+def _heading(name: str, said: str, kind: str) -> tuple[str, str]:
+    return f"# HELP {name} {said}", f"# TYPE {name} {kind}"
 
 
 def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
-    text = ",".join(f'{key}="{_escaped(labels[key])}"' for key in sorted(labels))
-    return f"{name}{{{text}}} {float(value)}"
+    said = ",".join(f'{key}="{_escaped(labels[key])}"' for key in sorted(labels))
+    return f"{name}{{{said}}} {float(value)}"
 
 
 def _escaped(text: str) -> str:
@@ -242,10 +242,17 @@ class _Life:
 
 
 class Accounts:
-    """Counts in the metrics what the engine reports."""
+    """Keeps the metrics true, told what the engine does.
 
-    def __init__(self, metrics: Metrics) -> None:
+    Source
+    ------
+    vLLM 0.32.0, v1/core/kv_cache_manager.py, ``get_computed_blocks``: without a prefix cache there
+    are no queries of it.
+    """
+
+    def __init__(self, metrics: Metrics, *, has_prefix_cache: bool) -> None:
         self._metrics = metrics
+        self._has_prefix_cache = has_prefix_cache
         self._lives: dict[int, _Life] = {}
 
     def arrived(self, request: LiveRequest) -> None:
@@ -256,7 +263,7 @@ class Accounts:
         """Steps were decided, with the first parts of these requests."""
         counters = self._metrics.counters
         counters["num_preemptions"] += n_preempted
-        for request in admitted:
+        for request in admitted if self._has_prefix_cache else ():
             counters["prefix_cache_queries"] += request.num_prompt_tokens
             counters["prefix_cache_hits"] += request.num_cached_tokens
             self._metrics.labelled["prompt_tokens_cached_by_source"]["device"] += (

@@ -52,7 +52,9 @@ class EmulatorServer:
         self._pages = Pages(self._desk.limits, self._desk.tokenizer, plan.config.engine)
         self._engine = live.LiveFleet(plan.wall_fleet, self)
         self._metrics = emulator_metrics.metrics_of(plan.model_name, plan.config)
-        self._accounts = emulator_metrics.Accounts(self._metrics)
+        self._accounts = emulator_metrics.Accounts(
+            self._metrics, has_prefix_cache=plan.config.enable_prefix_caching
+        )
         self._exchanges: dict[int, emulator_exchange.Exchange] = {}
         """By number."""
         self._seats: dict[int, tuple[emulator_exchange.Exchange, emulator_exchange.Choice]] = {}

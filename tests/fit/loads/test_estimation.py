@@ -55,9 +55,9 @@ def test_seats_are_found_and_unused_memory_is_said_to_be_open(fit):
     seats, blocks, _ = (knob for knob in fit.knobs if knob.low is not None)
     assert seats.low <= SEATS <= seats.high
     assert seats.high - seats.low <= 2
-    assert (seats.value, seats.told_by, seats.probe) == (SEATS, "load", None)
-    assert (blocks.high, blocks.told_by) == (None, "assumed")
-    assert "never used up" in blocks.said
+    assert (seats.value, seats.informed_by, seats.probe) == (SEATS, "load", None)
+    assert (blocks.high, blocks.informed_by) == (None, "assumed")
+    assert "never used up" in blocks.text
     assert blocks.probe.startswith("inferometer load http://127.0.0.1:8000 --model m --workload ")
 
 
@@ -146,13 +146,13 @@ def test_what_the_server_names_is_taken(seated):
         block_tokens=16,
     )
     fit = fitted(seated, Subject(address=ADDRESS, engine=EngineSpec(engine="vllm"), reported=told))
-    named = [knob for knob in fit.knobs if knob.told_by == "server"]
+    named = [knob for knob in fit.knobs if knob.informed_by == "server"]
     assert {knob.name: knob.value for knob in named} == {
         "max_num_seqs": SEATS,
         "n_kv_blocks": 4999,
         "async_scheduling": True,
     }
-    assert all(knob.said == "as the server reports" and knob.probe is None for knob in named)
+    assert all(knob.text == "as the server reports" and knob.probe is None for knob in named)
 
 
 def test_what_cannot_be_fitted(seated, tmp_path):

@@ -26,7 +26,7 @@ def prior():
     """The datasheet's steps, of which the bandwidth is not known."""
     model = datasheet_step_time(find_model("llama-3.1-8b"), ENGINE, find_hardware("h100_sxm"))
     model = replace(
-        model, parameters=tuple(replace(one, told_by="prior") for one in model.parameters)
+        model, parameters=tuple(replace(one, informed_by="prior") for one in model.parameters)
     )
     return replace(model, free=("weight_bytes_per_s",), covariance=((0.3**2,),))
 

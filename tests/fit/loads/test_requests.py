@@ -152,7 +152,7 @@ def test_what_no_request_tells_stays_as_believed(log, prior):
     told = replay.simulated(short, prior, 6e-3).requests._replace(sent_ns=short.sent_ns)
     fit = fit_requests(replace(log, requests=told), replay, prior)
     by_name = {entry.name: entry for entry in fit.model.parameters}
-    assert by_name["kv_bytes_per_s"].told_by == "prior"
+    assert by_name["kv_bytes_per_s"].informed_by == "prior"
     assert by_name["kv_bytes_per_s"].estimate.value == pytest.approx(
         prior.physical().kv_bytes_per_s, rel=0.02
     )

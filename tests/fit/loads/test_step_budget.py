@@ -43,7 +43,7 @@ def budget_of(tests):
 def test_a_budget_that_cuts_prompts_is_bounded_from_both_sides():
     found = budget_of(loads(256))
     assert 200 <= found.low <= 256 <= found.high <= 320
-    assert (found.value, found.told_by, found.probe) == (256, "load", None)
+    assert (found.value, found.informed_by, found.probe) == (256, "load", None)
 
 
 @pytest.mark.slow

@@ -49,19 +49,19 @@ def measured(off_ratio=1.0):
             replace(
                 parameter,
                 estimate=replace(parameter.estimate, value=value, low=None, high=None),
-                told_by="data",
+                informed_by="data",
             )
         )
     free = tuple(PARAMETERS)
     covariance = tuple(tuple(row) for row in (0.01**2 * np.eye(len(free))).tolist())
-    doubts = tuple(
+    uncertainties = tuple(
         PhaseUncertainty(phase=phase, spread_ratio=0.01) for phase in ("prefill", "decode")
     )
     known = {
         "parameters": tuple(parameters),
         "free": free,
         "covariance": covariance,
-        "doubts": doubts,
+        "uncertainties": uncertainties,
     }
     return replace(fit, **known, trained_on=replace(fit.trained_on, n_observations=20))
 

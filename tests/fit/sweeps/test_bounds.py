@@ -77,7 +77,7 @@ def test_no_rate_is_above_the_peak_of_the_named_device(table):
     assert found["matmul_flop_per_s"].estimate.high == pytest.approx(
         CARD.peak_flop_per_s("float16").value, rel=1e-3
     )
-    bound = {name for name, entry in found.items() if entry.told_by == "bound"}
+    bound = {name for name, entry in found.items() if entry.informed_by == "bound"}
     assert bound == {"kv_bytes_per_s", "matmul_flop_per_s"}
     assert {name for one in at_bounds(model) for name in one.parameters} == bound
     assert (np.diag(model.covariance) > 0).all()

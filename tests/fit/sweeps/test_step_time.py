@@ -22,7 +22,9 @@ def fitted(made_run):
 
 def test_parameters_that_the_data_tell_come_back(fitted, truth):
     told = {
-        entry.name: entry.estimate for entry in fitted.model.parameters if entry.told_by == "data"
+        entry.name: entry.estimate
+        for entry in fitted.model.parameters
+        if entry.informed_by == "data"
     }
     assert {"kv_bytes_per_s", "matmul_flop_per_s", "attention_flop_per_s"} <= set(told)
     for name, estimate in told.items():
@@ -84,9 +86,11 @@ def test_quiet_run_needs_no_correction(made_run):
 def test_one_batch_size_cannot_tell_launches_from_weights(made_run):
     run = made_run(batches=(1,), prompts=(64, 128, 256))
     without_probes = replace(run, ceilings=None)
-    told_by = {entry.name: entry.told_by for entry in fit_step_time([without_probes]).parameters}
-    assert told_by["launch_s"] != "data"
-    assert told_by["weight_bytes_per_s"] != "data"
+    informed_by = {
+        entry.name: entry.informed_by for entry in fit_step_time([without_probes]).parameters
+    }
+    assert informed_by["launch_s"] != "data"
+    assert informed_by["weight_bytes_per_s"] != "data"
     limits = {
         fit_step_time([without_probes])
         .predict(decode_shape(batch_size=1, context_tokens=128))

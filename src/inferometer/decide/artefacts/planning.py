@@ -48,8 +48,8 @@ def fleet_of(
             try_="--json",
         )
     kept, broken = (
-        sized.capacity.kept_load or sized.capacity.located_load,
-        sized.capacity.broken_load,
+        sized.capacity.met_load or sized.capacity.located_load,
+        sized.capacity.missed_load,
     )
     n_served = max(served.summary.n_requests, 1)
     e2e_high = served.summary.latency("e2e").percentile(_HIGH_FRACTION)

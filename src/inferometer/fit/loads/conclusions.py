@@ -165,8 +165,8 @@ def reported_fit(name: Limit | Switch, value: int | bool) -> KnobFit:  # noqa: F
         value=value,
         low=bound,
         high=bound,
-        told_by="server",
-        said="as the server reports",
+        informed_by="server",
+        text="as the server reports",
         probe=None,
     )
 
@@ -179,22 +179,22 @@ def limit_fit(found: LimitInterval, space: SearchSpace, usual: Usual, scope: Pro
         value=found.best,
         low=found.low,
         high=found.high,
-        told_by="load",
-        said=f"{found.low:,} {word}",
+        informed_by="load",
+        text=f"{found.low:,} {word}",
         probe=None,
     )
     if found.is_reached:
         to_high = "" if found.low == found.high else f" to {found.high:,}"
-        return replace(fit, value=_round(found), said=f"{found.low:,}{to_high} {word}")
+        return replace(fit, value=_round(found), text=f"{found.low:,}{to_high} {word}")
     probe = limit_probe(found.name, scope)
     allows = "" if found.high is None else f", at most {found.high:,} by the device's memory"
     # Of max_num_seqs and step budgets, usual values are likelier than a faint best.
     if found.name == "n_kv_blocks" and found.is_likely_inside:
         why = f"{found.best:,} fits best, and none at all hardly worse"
-        return replace(fit, said=f"{fit.said} or more{allows}: {why}", probe=probe)
+        return replace(fit, text=f"{fit.text} or more{allows}: {why}", probe=probe)
     value = _assumed(found, space, usual)
-    said = f"{fit.said} or more{allows}: never used up; {value:,} is assumed"
-    return replace(fit, value=value, told_by="assumed", said=said, probe=probe)
+    text = f"{fit.text} or more{allows}: never used up; {value:,} is assumed"
+    return replace(fit, value=value, informed_by="assumed", text=text, probe=probe)
 
 
 def switch_fit(found: SwitchVerdict, scope: ProbeScope, *, has_prefixes: bool) -> KnobFit:
@@ -205,8 +205,8 @@ def switch_fit(found: SwitchVerdict, scope: ProbeScope, *, has_prefixes: bool) -
         value=found.best,
         low=None,
         high=None,
-        told_by="load",
-        said=f"{word} is {position}",
+        informed_by="load",
+        text=f"{word} is {position}",
         probe=None,
     )
     if found.is_decided:
@@ -216,8 +216,8 @@ def switch_fit(found: SwitchVerdict, scope: ProbeScope, *, has_prefixes: bool) -
         if found.name == "enable_prefix_caching" and not has_prefixes
         else "on and off explain the loads alike"
     )
-    said = f"{word} is not known ({why}); {position} is assumed; --known {found.name}=on|off settles it"
-    return replace(fit, told_by="assumed", said=said, probe=switch_probe(found.name, scope))
+    text = f"{word} is not known ({why}); {position} is assumed; --known {found.name}=on|off settles it"
+    return replace(fit, informed_by="assumed", text=text, probe=switch_probe(found.name, scope))
 
 
 def _round(found: LimitInterval) -> int:
@@ -285,7 +285,9 @@ def refusal_of(fit: ServerFit, scope: ProbeScope, *, has_known_prefixes: bool) -
 def _facts(fit: ServerFit, *, has_known_prefixes: bool) -> tuple[str, ...]:
     """What the operator could state, most informative first."""
     names = {"n_kv_blocks": "num_gpu_blocks"}
-    open_names = [names.get(knob.name, knob.name) for knob in fit.knobs if knob.told_by != "server"]
+    open_names = [
+        names.get(knob.name, knob.name) for knob in fit.knobs if knob.informed_by != "server"
+    ]
     limits = [f"{name}={'N' if name.startswith(('max', 'num')) else 'on'}" for name in open_names]
     facts: Sequence[tuple[bool, str]] = (
         (

@@ -24,7 +24,7 @@ from inferometer.fit.loads.server import (
     steps_at,
 )
 from inferometer.fit.loads.server_fit import SeenLoad, ServerFit, plain_base
-from inferometer.fit.map import informed_by, parameter_estimate
+from inferometer.fit.map import information_source, parameter_estimate
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit
@@ -196,7 +196,7 @@ def _parameters(explanation: search.Explanation) -> tuple[FittedParameter, ...]:
             estimate=parameter_estimate(
                 name, place, sd, n_samples=n_samples, method=INVERSE_SIMULATION, lower=lower
             ),
-            told_by=informed_by(sd, prior_sd),
+            informed_by=information_source(sd, prior_sd),
         )
         for name, place, sd, lower, prior_sd in zip(
             prior.names,

@@ -331,7 +331,7 @@ def _server_draw(drawn: ServerKnobs, x: F64, knobs: Sequence[KnobFit]) -> Server
 def _drawn(knob: KnobFit, rng: np.random.Generator) -> int | bool:
     """A value of this limit or switch that the load tests leave open."""
     if isinstance(knob.value, bool):
-        return knob.value if knob.told_by != "assumed" else bool(rng.random() < 0.5)
+        return knob.value if knob.informed_by != "assumed" else bool(rng.random() < 0.5)
     if knob.low is None:
         return knob.value
     high = _OPEN_RATIO * max(knob.value, knob.low) if knob.high is None else knob.high

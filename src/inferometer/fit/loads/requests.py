@@ -17,7 +17,7 @@ from inferometer.fit.loads.replay import Replay, latencies
 from inferometer.fit.map import (
     Posterior,
     Prior,
-    informed_by,
+    information_source,
     parameter_estimate,
     plain_value,
     posterior_of,
@@ -193,7 +193,7 @@ def updated(
             estimate=parameter_estimate(
                 name, place, sd, n_samples=n_samples, method=INVERSE_SIMULATION
             ),
-            told_by=informed_by(sd, prior_sd),
+            informed_by=information_source(sd, prior_sd),
         )
         for name, place, sd, prior_sd in zip(
             names, posterior.x.tolist(), sds.tolist(), prior.sd.tolist(), strict=False

@@ -206,8 +206,8 @@ class KnobFit:
     low: int | None
     high: int | None
     """Ends of the 90 % interval; None: the load tests set no end on that side."""
-    told_by: Literal["load", "server", "assumed"]
-    said: str
+    informed_by: Literal["load", "server", "assumed"]
+    text: str
     """The same in words."""
     probe: str | None
     """A load test that would narrow it."""

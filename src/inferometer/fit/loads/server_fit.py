@@ -22,7 +22,7 @@ from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90, Estimate
 
-SERVER_SCHEMA_VERSION: Final = 1
+SERVER_SCHEMA_VERSION: Final = 2
 SERVER_FIT_NAME: Final = "server_fit.json"
 _STEP: Final = 1e-4
 _OF_PROMPTS: Final = ("matmul_row_s", "attention_pair_s")
@@ -246,6 +246,8 @@ def load_server_fit(path: Path) -> ServerFit:
     path = _file(path)
     content, where = _door().bytes_of(path), str(path)
     version = _door().json(content, _Kind, where=where).schema_version
+    if version == 1:
+        content, version = steptime.in_words_of_version_2(content), SERVER_SCHEMA_VERSION
     if version != SERVER_SCHEMA_VERSION:
         raise ModelError(
             f"schema version {version}",
@@ -253,7 +255,7 @@ def load_server_fit(path: Path) -> ServerFit:
             allowed=str(SERVER_SCHEMA_VERSION),
             try_=suggestions.command("fit", "--load", "RUN"),
         )
-    return _door().json(content, ServerFit, where=where)
+    return replace(_door().json(content, ServerFit, where=where), schema_version=version)
 
 
 def _door() -> Door:

@@ -213,7 +213,7 @@ def _model_of(
         staircase_log_ratio=(),
         free=(),
         covariance=(),
-        doubts=tuple(
+        uncertainties=tuple(
             PhaseUncertainty(phase=phase, spread_ratio=float(np.hypot(spreads[phase], extra)))
             for phase in ("decode", "prefill")
         ),
@@ -237,7 +237,7 @@ def _parameters(place: list[float], n_rows: int) -> tuple[FittedParameter, ...]:
         FittedParameter(
             name=name,
             estimate=parameter_estimate(name, value, 0.0, n_samples=n_rows, method=_METHOD),
-            told_by="data and prior",
+            informed_by="data and prior",
         )
         for name, value in zip(PARAMETERS, place, strict=False)
     )

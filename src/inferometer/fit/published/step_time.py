@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import ModelError, SpecError
-from inferometer.fit.map import informed_by, parameter_estimate
+from inferometer.fit.map import information_source, parameter_estimate
 from inferometer.fit.published.loads import PublishedLoad
 from inferometer.fit.published.posterior import (
     HeldOutLatencies,
@@ -81,7 +81,7 @@ def published_step_time(
         staircase_log_ratio=(),
         free=point.free,
         covariance=point.covariance,
-        doubts=(),
+        uncertainties=(),
         box=steptime_limits.box_of([shape for one in seen for shape in one.schedule.shapes]),
         trained_on=_trained_on(seen, hardware),
         held_out=held_out_errors(fit.held_out),
@@ -90,7 +90,7 @@ def published_step_time(
         ),
         subject=_subject(seen, places[0].published.engine, hardware),
     )
-    return replace(model, doubts=uncertainties_of(model, places, fit, second))
+    return replace(model, uncertainties=uncertainties_of(model, places, fit, second))
 
 
 def _held(loads: Sequence[PublishedLoad]) -> list[SimulatedLoad]:
@@ -154,10 +154,10 @@ def _subject(
 
 def _trained_on(seen: Sequence[SimulatedLoad], hardware: HardwareSpec) -> steptime.TrainedOn:
     others = sorted({one.published.hardware.name for one in seen} - {hardware.name})
-    told_by = f", based on {', '.join(others)}" if others else ""
+    informed_by = f", based on {', '.join(others)}" if others else ""
     return steptime.TrainedOn(
         run_ids=_files([one.published for one in seen]),
-        hardware=f"{hardware.name} ({seen[0].published.framework}{told_by})",
+        hardware=f"{hardware.name} ({seen[0].published.framework}{informed_by})",
         attention_implementation=None,
         n_observations=2 * len(seen),
         n_configurations=len(seen),
@@ -199,7 +199,9 @@ def device_parameters(fit: PublishedFit, device: int, prior: DevicePrior) -> Dev
     return DeviceParameters(
         parameters=tuple(
             FittedParameter(
-                name=name, estimate=estimate, told_by=informed_by(float(left), float(before))
+                name=name,
+                estimate=estimate,
+                informed_by=information_source(float(left), float(before)),
             )
             for name, estimate, left, before in zip(
                 PARAMETERS, estimates, deviations, prior.sd, strict=False

@@ -77,7 +77,7 @@ def transferred(
         staircase_log_ratio=fit.staircase_log_ratio if is_same else (),
         free=tuple(PARAMETERS[k] for k in free),
         covariance=tuple(tuple(row) for row in spread[np.ix_(free, free)].tolist()),
-        doubts=tuple(_widened(uncertainty, fit, apart) for uncertainty in fit.doubts),
+        uncertainties=tuple(_widened(uncertainty, fit, apart) for uncertainty in fit.uncertainties),
         held_out=(),
         subject=(
             None
@@ -116,7 +116,7 @@ def _carried(
     spread += np.diag(np.where(is_measured, (1 - alike**2) * prior_covariance, prior_covariance))
     is_fixed = np.array(
         [
-            parameter.told_by == "fixed" and parameter.name not in _LINK
+            parameter.informed_by == "fixed" and parameter.name not in _LINK
             for parameter in _in_order(fit)
         ]
     )
@@ -133,7 +133,7 @@ def _in_order(fit: StepTimeModel) -> list[FittedParameter]:
 def _is_measured(fit: StepTimeModel) -> Bools:
     """(P) Parameters that the data informed."""
     return np.array(
-        [parameter.told_by in {"data", "data and prior"} for parameter in _in_order(fit)]
+        [parameter.informed_by in {"data", "data and prior"} for parameter in _in_order(fit)]
     )
 
 
@@ -152,8 +152,8 @@ def _parameter(was: FittedParameter, place: float, sd: float) -> FittedParameter
     estimate = parameter_estimate(
         was.name, place, sd, n_samples=was.estimate.n_samples, method=_METHOD
     )
-    told_by = "prior" if was.told_by == "fixed" else was.told_by
-    return FittedParameter(name=was.name, estimate=estimate, told_by=told_by)
+    informed_by = "prior" if was.informed_by == "fixed" else was.informed_by
+    return FittedParameter(name=was.name, estimate=estimate, informed_by=informed_by)
 
 
 class _Apart(NamedTuple):

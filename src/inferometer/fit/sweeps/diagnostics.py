@@ -64,7 +64,7 @@ def unidentified(model: StepTimeModel) -> tuple[Unidentified, ...]:
             remedy=_REMEDIES[entry.name],
         )
         for entry in model.parameters
-        if entry.told_by == "prior"
+        if entry.informed_by == "prior"
     ]
     assumed = {entry.parameters[0] for entry in alone}
     names = [name for name in model.free if name in PARAMETERS]
@@ -122,7 +122,7 @@ def _at_peaks(model: StepTimeModel) -> tuple[Unidentified, ...]:
             ),
         )
         for entry in model.parameters
-        if entry.told_by == "bound"
+        if entry.informed_by == "bound"
     )
 
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import ModelError
-from inferometer.fit.map import informed_by, parameter_estimate
+from inferometer.fit.map import information_source, parameter_estimate
 from inferometer.fit.sweeps.priors import BLEND_OF_GPU, ParameterPrior, Priors
 from inferometer.fit.sweeps.regression import Data, StepTimePosterior, regress
 from inferometer.inputs.types import EngineSpec, ModelSpec
@@ -334,7 +334,7 @@ def _prior_model(
         staircase_log_ratio=tuple(posterior.staircase.log_ratio.tolist()),
         free=(*free, *(f"rows {row}" for row in rows)),
         covariance=tuple(tuple(row) for row in np.diag(np.square(deviations)).tolist()),
-        doubts=(
+        uncertainties=(
             PhaseUncertainty(phase="prefill", spread_ratio=posterior.spreads.prefill_ratio),
             PhaseUncertainty(phase="decode", spread_ratio=posterior.spreads.decode_ratio),
         ),
@@ -418,5 +418,5 @@ def prior_parameter(name: str, prior: ParameterPrior) -> FittedParameter:
     )
     if prior.sd_ratio == 0:
         estimate = replace(estimate, low=None, high=None)
-    told_by = informed_by(prior.sd_ratio, prior.sd_ratio)
-    return FittedParameter(name=name, estimate=estimate, told_by=told_by)
+    informed_by = information_source(prior.sd_ratio, prior.sd_ratio)
+    return FittedParameter(name=name, estimate=estimate, informed_by=informed_by)

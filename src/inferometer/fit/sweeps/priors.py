@@ -1,7 +1,7 @@
 """Priors of the step-time parameters: from measured ceilings, the datasheet, and mechanisms.
 
 Every prior is log-normal (the sag: normal) and wide. Data override it; a parameter without data
-keeps it, and the fit reports so (``told_by``).
+keeps it, and the fit reports so (``informed_by``).
 """
 
 import math

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import ModelError, SpecError
-from inferometer.fit.map import AT_BOUND, informed_by, parameter_estimate
+from inferometer.fit.map import AT_BOUND, information_source, parameter_estimate
 from inferometer.fit.sweeps.observations import LEANER_TRAFFIC, Observations, observe
 from inferometer.fit.sweeps.priors import Ceilings, Priors, ceilings_of, priors_of
 from inferometer.fit.sweeps.regression import Data, Spreads, StepTimePosterior, regress
@@ -112,7 +112,7 @@ def interval_ratio(standardised: F64) -> float:
 
 def claimed_deviation(model: StepTimeModel, test: Observations, half_widths: F64) -> F64:
     """Claimed standard deviation of a held-out log error: of the model and of the measurement."""
-    ratios = {uncertainty.phase: uncertainty.interval_ratio for uncertainty in model.doubts}
+    ratios = {uncertainty.phase: uncertainty.interval_ratio for uncertainty in model.uncertainties}
     scale = np.array([ratios.get(row.phase, Z_90) for row in test.rows])
     noise = np.array([row.noise_ratio for row in test.rows])
     return np.asarray(np.sqrt((half_widths / scale) ** 2 + noise**2), dtype=np.float64)
@@ -286,7 +286,7 @@ def model_of(
     hardware: str | None,
 ) -> StepTimeModel:
     """The model of these parameters, uncertainties and held-out errors."""
-    doubts = tuple(
+    uncertainties = tuple(
         _uncertainty(phase, posterior.spreads, held_out)
         for phase in PHASES
         if any(row.phase == phase for row in seen.rows)
@@ -300,7 +300,7 @@ def model_of(
         staircase_log_ratio=tuple(posterior.staircase.log_ratio.tolist()),
         free=posterior.free,
         covariance=tuple(tuple(row) for row in posterior.covariance.tolist()),
-        doubts=doubts,
+        uncertainties=uncertainties,
         box=box_of([row.shape for row in seen.rows]),
         trained_on=TrainedOn(
             run_ids=seen.run_ids,
@@ -333,9 +333,9 @@ def _parameters(
     for name, prior, place in zip(
         PARAMETERS, priors.parameters, posterior.vector.tolist(), strict=True
     ):
-        told_by = informed_by(sds.get(name, 0.0), prior.sd_ratio)
-        if told_by != "fixed" and place > prior.upper_ratio - AT_BOUND:
-            told_by = "bound"
+        informed_by = information_source(sds.get(name, 0.0), prior.sd_ratio)
+        if informed_by != "fixed" and place > prior.upper_ratio - AT_BOUND:
+            informed_by = "bound"
         estimate = parameter_estimate(
             name,
             place,
@@ -344,9 +344,9 @@ def _parameters(
             method=f"Laplace approximation; prior: {prior.why}",
             upper=prior.upper_ratio,
         )
-        if told_by == "fixed":
+        if informed_by == "fixed":
             estimate = replace(estimate, low=None, high=None, method=f"not fitted: {prior.why}")
-        fitted.append(FittedParameter(name=name, estimate=estimate, told_by=told_by))
+        fitted.append(FittedParameter(name=name, estimate=estimate, informed_by=informed_by))
     return tuple(fitted)
 
 

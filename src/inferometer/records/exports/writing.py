@@ -9,7 +9,7 @@ waited since it was sent: the window in which it gathered them.
 import csv
 import io
 import json
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from inferometer.errors import RecordError
 from inferometer.records.columns import F64, I32
 from inferometer.records.exports.llmd_report import llmd_report
 from inferometer.records.exports.vllm_bench_json import vllm_bench_json
+from inferometer.records.exports.writing import ExportFormat
 from inferometer.records.slo_verdicts import Judgement
 from inferometer.records.tables import optional_ns
 from inferometer.records.types import (
@@ -30,17 +31,6 @@ from inferometer.records.types import (
 )
 from inferometer.units import NS_PER_S
 
-RequestFormat: TypeAlias = Literal["llm-d", "vllm-bench", "csv"]
-ExportFormat: TypeAlias = Literal[RequestFormat, "scheduler-log"]
-"""The log is of steps, which a load test does not see."""
-
-FILE_NAMES: Final[dict[ExportFormat, str]] = {
-    "llm-d": "llm-d-report.json",
-    "vllm-bench": "vllm-bench.json",
-    "csv": "requests.csv",
-    "scheduler-log": "scheduler-log.csv",
-}
-"""Inside the run's folder, where nobody names it."""
 HEADER: Final = (
     "request_index",
     "status",

@@ -210,7 +210,7 @@ def replicas_chart(view: DecisionView) -> Chart | None:
         title="Replicas over time",
         finding=(
             f"The cheapest policy is {cheapest.name}{cost}: it meets the SLO"
-            f" {cheapest.kept_fraction:.1%} of the time."
+            f" {cheapest.slo_met_fraction:.1%} of the time."
         ),
         plots=(
             Plot(
@@ -227,7 +227,7 @@ def replicas_chart(view: DecisionView) -> Chart | None:
                 policy.name,
                 f"{min(policy.n_replicas)} to {max(policy.n_replicas)}",
                 "–" if policy.usd is None else f"{policy.usd:.2f}",
-                f"{policy.kept_fraction:.1%}",
+                f"{policy.slo_met_fraction:.1%}",
             )
             for policy in course.policies
         ),
@@ -277,12 +277,12 @@ def _probe_marks(
 ) -> Iterable[Mark]:
     """The limit, both ends of the bracket, and the probes."""
     yield Rule(at=1.0, text="the limit")
-    if view.kept_load is not None:
-        words = f"{format_number(view.kept_load)} meets it"
-        yield Rule(at=view.kept_load, text=words, is_vertical=True, tone="capacity")
-    if view.broken_load is not None:
-        words = f"{format_number(view.broken_load)} misses it"
-        yield Rule(at=view.broken_load, text=words, is_vertical=True, tone="plain")
+    if view.met_load is not None:
+        words = f"{format_number(view.met_load)} meets it"
+        yield Rule(at=view.met_load, text=words, is_vertical=True, tone="capacity")
+    if view.missed_load is not None:
+        words = f"{format_number(view.missed_load)} misses it"
+        yield Rule(at=view.missed_load, text=words, is_vertical=True, tone="plain")
     for rank, name in enumerate(names):
         chosen = [
             (probe, height)
@@ -312,13 +312,13 @@ def _probe_marks(
 def _bracket_words(view: DecisionView) -> str:
     kept = (
         "No load was shown to meet the SLO"
-        if view.kept_load is None
-        else f"{format_number(view.kept_load)} {view.unit} keep it"
+        if view.met_load is None
+        else f"{format_number(view.met_load)} {view.unit} keep it"
     )
     broken = (
         "none was shown to break it"
-        if view.broken_load is None
-        else f"{format_number(view.broken_load)} break it"
+        if view.missed_load is None
+        else f"{format_number(view.missed_load)} break it"
     )
     return f"{kept}, {broken}: lines stand at both; the dashed line is the limit."
 
