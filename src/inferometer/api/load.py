@@ -11,7 +11,8 @@ from inferometer.api.progress import talk
 from inferometer.api.request_answer import RequestRunAnswer, answer_of
 from inferometer.api.request_view import REPORT_NAME, RequestQuestion, request_view
 from inferometer.records.durability import replace_file
-from inferometer.records.exports.writing import FILE_NAMES, exported_text
+from inferometer.records.exports.formats import FILE_NAMES
+from inferometer.records.exports.writing import exported_text
 from inferometer.records.reading import read_run
 from inferometer.records.slo_verdicts import judge_objective
 from inferometer.records.types import Run

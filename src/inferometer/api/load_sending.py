@@ -27,7 +27,7 @@ from inferometer.measure import run_names, scrape
 from inferometer.measure.executors import ray_cluster
 from inferometer.measure.load import load_test, preflight, ray_clients, sessions, target, watch
 from inferometer.records import durability, layout, types
-from inferometer.records.exports import writing
+from inferometer.records.exports import formats
 
 _DOOR: Final = foreign_bytes.Door(
     noun="description of the load",
@@ -191,7 +191,7 @@ class LoadTest:
         Option("Folder of the run; the same one resumes it.", is_common=True, metavar="DIR"),
     ] = None
     export: Annotated[
-        tuple[writing.RequestFormat, ...],
+        tuple[formats.RequestFormat, ...],
         Option("Also for other tools, in the run's folder."),
     ] = ()
     report: Annotated[
@@ -215,7 +215,7 @@ class EndedLoad:
     folder: Path
     class_names: tuple[str, ...]
     objective: objectives.ObjectiveSpec | None
-    exports: tuple[writing.RequestFormat, ...]
+    exports: tuple[formats.RequestFormat, ...]
     has_report: bool
 
 

@@ -13,7 +13,8 @@ from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.objectives import parse_objective
 from inferometer.records.durability import replace_file
-from inferometer.records.exports.writing import ExportFormat, exported_text
+from inferometer.records.exports.formats import ExportFormat
+from inferometer.records.exports.writing import exported_text
 from inferometer.records.reading import read_run
 from inferometer.records.slo_verdicts import judge_objective
 from inferometer.records.sweep_csv import write_sweep_csv

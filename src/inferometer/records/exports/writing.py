@@ -16,9 +16,9 @@ import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.records.columns import F64, I32
+from inferometer.records.exports.formats import ExportFormat
 from inferometer.records.exports.llmd_report import llmd_report
 from inferometer.records.exports.vllm_bench_json import vllm_bench_json
-from inferometer.records.exports.writing import ExportFormat
 from inferometer.records.slo_verdicts import Judgement
 from inferometer.records.tables import optional_ns
 from inferometer.records.types import (
