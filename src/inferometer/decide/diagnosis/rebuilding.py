@@ -52,6 +52,8 @@ _PACE_SPREAD: Final = 0.08
 """Of the logarithm of all step times, beside what the intervals leave open; half of it in the
 second round. An assumption."""
 _BUDGET_SPREAD: Final = 0.2
+_ANEW_CHANCE: Final = 0.5
+"""That a neighbour has any other step budget: draws of one budget must not breed only each other."""
 _GROWTH_SPREAD: Final = 0.2
 """Of the logarithm of how long a queue has grown. An assumption."""
 _LEAST_SHARED_FRACTION: Final = 0.02
@@ -177,26 +179,29 @@ def _fitted(window: ServerWindow, rebuilt: Rebuilt) -> Fitted:
     }
     logs = [_log_ratio(means, measured, name) for name in means]
     logs += [
-        _log_distance(seen, *_simulated_spread(rebuilt, done, name))
+        _log_distance(seen, *_simulated_spread(rebuilt, done, name), window.prompt_lengths.n)
         for name, seen in window.spreads.items()
         if name in _COMPARED
     ]
     return Fitted(rebuilt, done, means, math.sqrt(float(np.mean(np.square(logs)))))
 
 
-def _log_distance(seen: Growth, seconds: F64, weights: F64) -> float:
-    """How far apart two distributions are: the area between them over the logarithm of time.
+def _log_distance(seen: Growth, seconds: F64, weights: F64, n_requests: int) -> float:
+    """How far apart two distributions are: an area between them over the logarithm of time.
 
-    Wasserstein's distance of order 1, as far as the histogram's edges show it.
+    It is Wasserstein's distance of order 1, as far as the histogram's edges show it, but of twice the
+    square roots of the shares beyond each edge: as exact for the rare long ones as for the others
+    (``n_requests`` caused them all), since a step budget shows in the longest gaps.
     """
     edges_s = seen.edges[np.isfinite(seen.edges) & (seen.edges > 0)]
     if not weights.sum() or len(edges_s) < 2:
         return 0.0
     order = np.argsort(seconds)
-    below = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
-    simulated = below[np.searchsorted(seconds[order], edges_s, side="right")]
-    measured = (np.cumsum(seen.counts) / seen.counts.sum())[np.searchsorted(seen.edges, edges_s)]
-    return float(np.trapezoid(np.abs(measured - simulated), np.log(edges_s)))
+    above = np.concatenate([np.cumsum(weights[order][::-1])[::-1], [0.0]]) / weights.sum()
+    simulated = above[np.searchsorted(seconds[order], edges_s, side="right")]
+    below = (np.cumsum(seen.counts) / seen.counts.sum())[np.searchsorted(seen.edges, edges_s)]
+    roots = [2 * np.sqrt(np.maximum(one, 0) + 1 / n_requests) for one in (1 - below, simulated)]
+    return float(np.trapezoid(np.abs(roots[0] - roots[1]), np.log(edges_s)))
 
 
 def _simulated_spread(rebuilt: Rebuilt, done: Simulation, name: Histogram) -> tuple[F64, F64]:
@@ -313,9 +318,11 @@ def _around(
     """A neighbour: other requests of the same kind, pace and step budget a little off."""
     plan, before_s = _requests(window, rng)
     budget = near.config.max_num_batched_tokens
-    if not is_budget_known:
-        moved = round(budget * math.exp(rng.normal(0.0, _BUDGET_SPREAD)))
-        budget = max(min(moved, BUDGETS[-1]), near.config.max_num_seqs)
+    if not is_budget_known and rng.random() < _ANEW_CHANCE:
+        budget = int(rng.choice(BUDGETS))
+    elif not is_budget_known:
+        budget = min(round(budget * math.exp(rng.normal(0.0, _BUDGET_SPREAD))), BUDGETS[-1])
+    budget = max(budget, near.config.max_num_seqs)
     longest = _longest(plan)
     blocks = max(near.config.num_blocks, -(-longest // near.config.block_size) + 2)
     return replace(
