@@ -19,7 +19,7 @@ from inferometer.inputs.workload.replay import draw_workload
 from inferometer.measure.prometheus import TimeRange, prometheus_samples, time_range
 from inferometer.measure.scrape import scraping
 from inferometer.records import reading
-from inferometer.records.ttft_parts import TtftParts, ttft_parts
+from inferometer.records.server_summaries import TtftParts, ttft_parts
 from inferometer.records.types import Run, ServerSampleTable
 from inferometer.units import format_duration
 

@@ -14,8 +14,7 @@ from inferometer.decide.diagnosis.rebuilding import BUDGETS, Agreement
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, percentile_name
-from inferometer.records.server_summaries import Level, bucket_percentile
-from inferometer.records.ttft_parts import TtftParts
+from inferometer.records.server_summaries import Level, TtftParts, bucket_percentile
 from inferometer.stats.estimate import Estimate, Verdict
 
 Named: TypeAlias = causes.CauseName | Literal["outside"]

@@ -51,6 +51,7 @@ _FULL_FRACTION: Final = 0.97
 _PACE_SPREAD: Final = 0.08
 """Of the logarithm of all step times, beside what the intervals leave open; half of it in the
 second round. An assumption."""
+_MOST_OFF_RATIO: Final = 2.0
 _BUDGET_SPREAD: Final = 0.2
 _ANEW_CHANCE: Final = 0.5
 """That a neighbour has any other step budget: draws of one budget must not breed only each other."""
@@ -148,7 +149,7 @@ def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int], seed: int)
     for _ in range(_N_ROUNDS):
         near = sorted(near, key=lambda one: one.distance)[:N_DRAWS]
         near += [
-            _fitted(window, _around(window, one.rebuilt, rng, is_budget_known=is_budget_known))
+            _fitted(window, _around(window, one, rng, is_budget_known=is_budget_known))
             for one in near * _N_AROUND
         ]
     nearest = sorted(near, key=lambda one: one.distance)[:N_DRAWS]
@@ -313,10 +314,15 @@ def _alike_fraction(window: ServerWindow, rng: np.random.Generator) -> float:
 
 
 def _around(
-    window: ServerWindow, near: Rebuilt, rng: np.random.Generator, *, is_budget_known: bool
+    window: ServerWindow, fitted: Fitted, rng: np.random.Generator, *, is_budget_known: bool
 ) -> Rebuilt:
-    """A neighbour: other requests of the same kind, pace and step budget a little off."""
+    """A neighbour: other requests of the same kind, pace and step budget a little off.
+
+    Half of what its gaps between tokens are off by is taken from the pace.
+    """
     plan, before_s = _requests(window, rng)
+    near = fitted.rebuilt
+    off_ratio = _gap_ratio(window, fitted)
     budget = near.config.max_num_batched_tokens
     if not is_budget_known and rng.random() < _ANEW_CHANCE:
         budget = int(rng.choice(BUDGETS))
@@ -333,11 +339,22 @@ def _around(
             max_num_batched_tokens=budget,
             num_blocks=blocks,
         ),
-        steps=slowed(near.steps, math.exp(rng.normal(0.0, _PACE_SPREAD / 2))),
+        steps=slowed(
+            near.steps, math.sqrt(off_ratio) * math.exp(rng.normal(0.0, _PACE_SPREAD / 2))
+        ),
         plan=plan,
         start_ns=round(before_s * NS_PER_S),
         until_ns=round((before_s + window.duration_s) * NS_PER_S),
     )
+
+
+def _gap_ratio(window: ServerWindow, fitted: Fitted) -> float:
+    """By how much the server's mean gap is longer than the draw's."""
+    measured = window.summary.time("itl")
+    simulated = fitted.means.get("gap_s", 0.0)
+    if measured is None or measured.mean_s <= 0 or simulated <= 0:
+        return 1.0
+    return min(max(measured.mean_s / simulated, 1 / _MOST_OFF_RATIO), _MOST_OFF_RATIO)
 
 
 def _config(
