@@ -14,6 +14,7 @@ from results_log import log_row
 from served_pages import poisson, served_pages
 
 from inferometer.api import diagnosis
+from inferometer.api.diagnose_source import Source
 from inferometer.decide.diagnosis import rebuilding, window
 from inferometer.errors import InferometerError
 from inferometer.inputs.catalog import find_hardware, find_model
@@ -111,11 +112,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--n", type=int, default=10, help="of each kind")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="*", choices=KINDS, default=KINDS)
     asked = parser.parse_args()
     began_s, seeds = time.process_time(), range(asked.seed, asked.seed + asked.n)
-    rows = [(kind, *judged(kind, seed)) for kind in KINDS for seed in seeds]
+    rows = [(kind, *judged(kind, seed)) for kind in asked.only for seed in seeds]
     right = {
-        kind: [row[1] for row in rows if row[0] == kind and row[1] is not None] for kind in KINDS
+        kind: [row[1] for row in rows if row[0] == kind and row[1] is not None]
+        for kind in asked.only
     }
     for kind, hits in right.items():
         print(f"{kind:18s} {sum(hits)}/{len(hits)} right")
@@ -140,7 +143,7 @@ def judged(kind, seed):
         found = window.observed_window(samples)
         agreement = rebuilding.rebuilt_servers(found, {}, 1)
         agreement.check()
-        answer = diagnosis.answer_of("server", found, agreement, None, {})
+        answer = diagnosis.answer_of("server", Source(window=found), agreement, None, {})
     except InferometerError as error:
         print(f"{kind:18s} {seed}: {error.what}")
         return None, None, None

@@ -1,32 +1,26 @@
 """inferometer diagnose: what limits this running server, and which change would help?"""
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
+from inferometer.api.diagnose_source import (
+    Source,
+    live_source,
+    past_of,
+    past_source,
+    stored_source,
+)
 from inferometer.api.diagnosis import DiagnoseAnswer, answer_of
 from inferometer.api.known_facts import known_facts
-from inferometer.api.load_run import open_run
-from inferometer.api.load_sending import is_open
-from inferometer.api.progress import PartsDone, talk
+from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, Option
 from inferometer.decide.diagnosis.rebuilding import rebuilt_servers
-from inferometer.decide.diagnosis.window import observed_window
-from inferometer.errors import MeasureError, SpecError
+from inferometer.errors import SpecError
 from inferometer.inputs.objectives import parse_objective
-from inferometer.measure.scrape import scraping
-from inferometer.records import reading
-from inferometer.records.types import ServerSampleTable
 
 _LEAST_S: Final = 10.0
 _SEED: Final = 1
-_EVERY_S: Final = 0.5
-"""Gauges' highest values matter, and pass quickly."""
-_WHERE_METRICS_ARE: Final = (
-    "the address of the metrics page itself (trtllm-serve: /prometheus/metrics); SGLang has one"
-    " with enable-metrics, llama.cpp with metrics"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +30,8 @@ class Diagnose:
     target: Annotated[
         str,
         Option(
-            "URL of a server, or a load test that stored its metrics.",
+            "URL of a server, or a load test that stored its metrics; with --prometheus the"
+            " host:port that it scrapes.",
             heading="Runs",
             is_argument=True,
             metavar="URL|RUN",
@@ -73,6 +68,35 @@ class Diagnose:
             metavar="NAME=VALUE,…",
         ),
     ] = None
+    prometheus: Annotated[
+        str | None,
+        Option(
+            "URL of the Prometheus that scraped the server: a time gone by is explained.",
+            heading="Runs",
+            is_common=True,
+            metavar="URL",
+        ),
+    ] = None
+    range: Annotated[
+        str | None,
+        Option(
+            "With --prometheus: from when until when, in UTC where no offset is written:"
+            " 2026-11-23T14:00..14:20.",
+            heading="Runs",
+            is_common=True,
+            metavar="START..END",
+        ),
+    ] = None
+    last: Annotated[
+        float | None,
+        Option(
+            "With --prometheus: the time up to now. [10min]",
+            heading="Runs",
+            is_common=True,
+            metavar="DURATION",
+            parse=DURATION,
+        ),
+    ] = None
     given: frozenset[str] = frozenset()
 
 
@@ -98,40 +122,21 @@ def diagnose(question: Diagnose) -> DiagnoseAnswer:
             allowed=f"{_LEAST_S:g} s or more",
             try_="60s",
         )
-    window = observed_window(_samples(question.target, question.duration))
+    source = _source(question)
     talk("looking for servers that would show the same metrics")
-    agreement = rebuilt_servers(window, known, _SEED)
+    agreement = rebuilt_servers(source.window, known, _SEED)
     agreement.check()
-    return answer_of(question.target, window, agreement, objective, known)
+    return answer_of(question.target, source, agreement, objective, known)
 
 
-def _samples(target: str, for_s: float) -> ServerSampleTable:
-    """The metrics of a stored load test, or those of the server at a URL from now on."""
-    if "://" in target:
-        return _scraped(target, for_s)
-    folder = Path(target)
-    run = open_run(folder) if is_open(folder) else reading.read_run(folder)
-    if run.server is None:
-        raise SpecError(
-            f"{target} holds no metrics of a server",
-            where="the run",
-            allowed="a load test of a server that reports metrics",
-            try_="inferometer load URL --metrics-url URL, or the server's own URL here",
-        )
-    return run.server
-
-
-def _scraped(url: str, for_s: float) -> ServerSampleTable:
-    started_ns = time.monotonic_ns()
-    n_parts = max(round(for_s / _EVERY_S), 1)
-    try:
-        with scraping(url, started_ns=started_ns, every_s=_EVERY_S) as scraper:
-            talk(f"reading the metrics of {url} for {for_s:.0f} s; nothing is sent to the server")
-            for part in range(n_parts):
-                time.sleep(_EVERY_S)
-                talk(PartsDone("half seconds", part + 1, n_parts))
-    except MeasureError as error:
-        raise MeasureError(
-            error.what, where=error.where, allowed=error.allowed, try_=_WHERE_METRICS_ARE
-        ) from error
-    return scraper.table()
+def _source(question: Diagnose) -> Source:
+    """A past time, a stored load test, or the server at a URL from now on."""
+    if question.prometheus is not None:
+        past = past_of(question.range, question.last)
+        return past_source(question.prometheus, question.target, past)
+    flag = next((f"--{name}" for name in ("range", "last") if name in question.given), None)
+    if flag is not None:
+        raise SpecError(f"{flag} without --prometheus", where=flag, try_="--prometheus URL")
+    if "://" in question.target:
+        return live_source(question.target, question.duration)
+    return stored_source(Path(question.target))

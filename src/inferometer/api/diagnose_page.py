@@ -20,7 +20,8 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
     return Page(
         title=_title(answer, cause),
         subtitle=(
-            f"{answer.server} · {answer.window_s:.0f} s of its metrics, {answer.n_requests:,}"
+            f"{answer.server} · {answer.window_s:.0f} s of its metrics"
+            f"{'' if answer.when is None else f' ({answer.when})'}, {answer.n_requests:,}"
             f" requests, {format_number(answer.requests_per_s)} requests/s ·"
             f" {_mean(answer.in_flight)} running, {_mean(answer.in_queue)} waiting"
         ),
@@ -28,7 +29,7 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
         numbers=_numbers(answer, cause),
         table=_causes(answer),
         lines=lines_of(
-            ("LIMIT", "" if cause is None else _share(answer, cause)),
+            ("LIMIT", _outside(answer) if cause is None else _share(answer, cause)),
             ("OR", "" if cause is None else f"{cause.change}; costs: {cause.costs}"),
             ("WHY", _ruled_out(answer)),
             ("TRUST", _trust(answer)),
@@ -47,6 +48,8 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
 
 
 def _title(answer: DiagnoseAnswer, cause: CauseRow | None) -> str:
+    if answer.cause == "outside":
+        return f"{answer.target} is not what limits: the client, a proxy or the network is"
     if cause is None:
         met = "" if answer.objective is None else f", {answer.objective} is met"
         return f"{answer.target} is healthy{met}: no setting costs a tenth of {_first(answer)}"
@@ -107,6 +110,16 @@ def _share(answer: DiagnoseAnswer, cause: CauseRow) -> str:
     return f"{cause.words}: {_interval(share)}{part} of {_first(answer)}"
 
 
+def _outside(answer: DiagnoseAnswer) -> str:
+    client_s, outside_s = answer.client_ttft_s, answer.outside_ttft_s
+    if answer.cause != "outside" or client_s is None or outside_s is None:
+        return ""
+    return (
+        f"{format_duration(outside_s)} of a mean TTFT of {format_duration(client_s)} pass outside"
+        " the server: a buffering or busy proxy, the network, or a client that is late"
+    )
+
+
 def _interval(share: Estimate) -> str:
     ends = ""
     if share.value == share.low == share.high == 0:
@@ -162,7 +175,11 @@ def _trust(answer: DiagnoseAnswer) -> str:
 def _next(answer: DiagnoseAnswer, cause: CauseRow | None) -> str:
     slo = [] if answer.objective is None else ["--slo", answer.objective]
     again = suggestions.command("diagnose", answer.target, *slo)
-    if cause is None or "://" not in answer.target:
+    if cause is not None and answer.finding == "undecided" and cause.decided_by:
+        return cause.decided_by
+    if answer.cause == "outside":
+        return "the same load test from the server's own host decides whether it is the way there"
+    if cause is None or "://" not in answer.target or answer.when is not None:
         return ""
     if answer.finding == "undecided":
         longer = suggestions.command("diagnose", answer.target, *slo, "--for", "5min")

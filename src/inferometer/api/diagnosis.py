@@ -2,20 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 
 from inferometer.api.answer import Answer
+from inferometer.api.diagnose_source import Source
 from inferometer.api.progress import PartsDone, talk
 from inferometer.decide.diagnosis import causes, shares
 from inferometer.decide.diagnosis.rebuilding import BUDGETS, Agreement
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, percentile_name
-from inferometer.records.server_summaries import Level
+from inferometer.records.server_summaries import Level, TtftParts, bucket_percentile
 from inferometer.stats.estimate import Estimate, Verdict
 
+Named: TypeAlias = causes.CauseName | Literal["outside"]
+
+_MOSTLY_FRACTION: Final = 0.5
+_FAR_OUTSIDE_S: Final = 0.05
+"""Below it a connection over a wide area explains it: round trips take tens of milliseconds."""
 _USUAL: Final[shares.Percentiles] = (("ttft", 0.95), ("tpot", 0.95))
 
 
@@ -41,6 +47,8 @@ class CauseRow:
     words: str
     change: str
     costs: str
+    decided_by: str
+    """What decides where metrics alone do not; '' : a longer window."""
     shares_s: tuple[Estimate, ...]
     """By what each latency falls without it."""
     predicted_s: tuple[Estimate, ...]
@@ -65,14 +73,17 @@ class DiagnoseAnswer(Answer):
 
     target: str
     server: str
+    when: str | None
+    """The past time, in UTC, by Prometheus; None: as it is now, or in a load test."""
     window_s: float
     n_requests: int
     """That ended in the window."""
     finding: shares.Finding
     objective: str | None
     slo_verdict: Verdict | None
-    cause: causes.CauseName | None
-    """Named where the finding is *limited*; of an *undecided* one, what may be the cause."""
+    cause: Named | None
+    """Named where the finding is *limited*; of an *undecided* one, what may be the cause. *outside*:
+    the client, a proxy, or the network."""
     latencies: tuple[LatencyRow, ...]
     causes: tuple[CauseRow, ...]
     """The one that is named first, then by their shares of the first latency."""
@@ -87,16 +98,21 @@ class DiagnoseAnswer(Answer):
     """Shares of the KV cache."""
     n_preemptions: int | None
     is_closed_loop: bool
+    client_ttft_s: float | None
+    """Mean TTFT as the client of a load test measured it; None: there was none."""
+    outside_ttft_s: float | None
+    """By how much that is more than the server's own: the client, a proxy, the network."""
 
 
 def answer_of(
     target: str,
-    window: ServerWindow,
+    source: Source,
     agreement: Agreement,
     objective: ObjectiveSpec | None,
     known: Mapping[Limit, int],
 ) -> DiagnoseAnswer:
     """What these servers, which show what the window shows, say of the objective, or of TTFT and TPOT."""
+    window = source.window
     draws = [one.rebuilt for one in agreement.draws]
     thresholds = _by_need(agreement, objective)
     percentiles = _percentiles(thresholds) or _USUAL
@@ -106,23 +122,20 @@ def answer_of(
     now = shares.estimates(base)
     latencies = _latencies(window, percentiles, now, thresholds)
     slo = _slo_verdict(latencies)
-    found = shares.shares_of(
-        draws,
-        base,
-        percentiles,
-        on_done=lambda done, of: talk(PartsDone("causes", done, of)),
-    )
+    found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes)
     concluded = shares.conclusion(found, now[0], slo)
+    finding, cause = _named(concluded, source.parts)
     summary = window.summary
     return DiagnoseAnswer(
         target=target,
         server=summary.kind,
+        when=source.when,
         window_s=window.duration_s,
         n_requests=window.prompt_lengths.n,
-        finding=concluded.finding,
+        finding=finding,
         objective=None if objective is None else objective.text,
         slo_verdict=slo,
-        cause=None if concluded.cause is None else concluded.cause.cause.name,
+        cause=cause,
         latencies=latencies,
         causes=_rows(found, concluded.cause),
         limits=_limits(window, agreement, known),
@@ -136,7 +149,32 @@ def answer_of(
         kv_usage=summary.kv_usage,
         n_preemptions=summary.n_preemptions,
         is_closed_loop=window.is_closed_loop,
+        client_ttft_s=None if source.parts is None else source.parts.total_s,
+        outside_ttft_s=_outside_s(source.parts),
     )
+
+
+def _talk_of_causes(n_done: int, n_causes: int) -> None:
+    talk(PartsDone("causes", n_done, n_causes))
+
+
+def _named(
+    concluded: shares.Conclusion, parts: TtftParts | None
+) -> tuple[shares.Finding, Named | None]:
+    """What limits the server, unless most of the TTFT passes before and after it."""
+    outside_s = _outside_s(parts)
+    if parts is not None and outside_s is not None:
+        least_s = max(_FAR_OUTSIDE_S, _MOSTLY_FRACTION * parts.total_s)
+        if outside_s > least_s:
+            return "limited", "outside"
+    return concluded.finding, None if concluded.cause is None else concluded.cause.cause.name
+
+
+def _outside_s(parts: TtftParts | None) -> float | None:
+    """By how much the client's mean TTFT is more than the server's."""
+    if parts is None or parts.network_s is None:
+        return None
+    return parts.client_s + parts.network_s
 
 
 def _by_need(agreement: Agreement, objective: ObjectiveSpec | None) -> tuple[Threshold, ...]:
@@ -179,13 +217,8 @@ def _latency(
     simulated: Estimate,
     limit_s: float | None,
 ) -> LatencyRow:
-    found = window.summary.time(metric)
-    bucket = None
-    if found is not None:
-        bucket = next(
-            (one for one in found.percentiles if abs(one.percentile_fraction - fraction) < 1e-9),
-            None,
-        )
+    seen = window.spreads.get(metric)
+    bucket = None if seen is None else bucket_percentile(seen, fraction)
     return LatencyRow(
         name=f"{metric}:{percentile_name(fraction)}",
         measured_low_s=None if bucket is None else bucket.low_s,
@@ -234,6 +267,7 @@ def _row(share: shares.Share) -> CauseRow:
         words=cause.words,
         change=cause.change.format(value="" if value is None else f"{value:,}".replace(",", "")),
         costs=cause.costs,
+        decided_by=cause.decided_by,
         shares_s=share.shares,
         predicted_s=share.change.predicted,
     )

@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -112,8 +112,8 @@ class MetricsPage:
     """One page of a server, over a connection that is kept."""
 
     def __init__(self, source: MetricsSource, timeout_s: float) -> None:
-        """``url`` is as it may be shown."""
-        self._parts = _checked(metrics_url(source.url))
+        """The page at the source's ``url``; the attribute ``url`` is as it may be shown."""
+        self._parts = _checked(source.url)
         self.url = shown_url(self._parts.geturl())
         self._source = source
         self._headers = {"Accept": ACCEPT, **_own_authorization(self._parts), **source.headers}
@@ -265,7 +265,8 @@ class Scraper:
     def __init__(
         self, source: MetricsSource, *, started_ns: int, every_s: float, limits: ScrapeLimits
     ) -> None:
-        self._page = MetricsPage(source, limits.timeout_s)
+        at = replace(source, url=metrics_url(source.url))
+        self._page = MetricsPage(at, limits.timeout_s)
         self._started_ns = started_ns
         self._every_s = every_s
         self._limits = limits

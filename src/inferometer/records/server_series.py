@@ -314,10 +314,16 @@ def sample_table(
     counts as no answer.
     """
     reader = PageReader(None if keeps_all else kept_series)
+    return table_of((at_ns, _read(reader, page)) for at_ns, page in pages)
+
+
+def table_of(
+    scrapes: Iterable[tuple[int, Iterable[tuple[SeriesName, float]] | None]],
+) -> ServerSampleTable:
+    """What was read at each scrape, ns since the run's start; None where no answer came."""
     rows: list[tuple[int, str, str, float]] = []
     last: dict[SeriesName, float] = {}
-    for at_ns, page in pages:
-        samples = _read(reader, page)
+    for at_ns, samples in scrapes:
         rows.append((at_ns, UP, "", 0.0 if samples is None else 1.0))
         if samples is not None:
             now = dict(samples)

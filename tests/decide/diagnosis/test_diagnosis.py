@@ -12,6 +12,7 @@ from served_pages import poisson, served_pages
 
 from inferometer.api import diagnosis
 from inferometer.api.diagnose_page import diagnose_page
+from inferometer.api.diagnose_source import Source
 from inferometer.decide.diagnosis.rebuilding import lengths_of, rebuilt_servers
 from inferometer.decide.diagnosis.window import observed_window
 from inferometer.errors import ModelError
@@ -44,7 +45,9 @@ def diagnosed(config, plan=PLAN, slo=None):
     agreement = rebuilt_servers(window, {}, 1)
     agreement.check()
     objective = None if slo is None else parse_objective(slo)
-    return diagnosis.answer_of("http://127.0.0.1:8000", window, agreement, objective, {})
+    return diagnosis.answer_of(
+        "http://127.0.0.1:8000", Source(window=window), agreement, objective, {}
+    )
 
 
 def p95_ttft_s(config, plan=PLAN):

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
-from inferometer.decide.diagnosis.rebuilding import Rebuilt
+from inferometer.decide.diagnosis.rebuilding import Rebuilt, sharing
 from inferometer.inputs.workload.plan import NONE
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 
@@ -18,6 +18,7 @@ Kind: TypeAlias = Literal["setting", "traffic", "work"]
 CauseName: TypeAlias = Literal[
     "max_num_seqs",
     "kv_cache",
+    "prefix_cache",
     "small_step_budget",
     "large_step_budget",
     "long_prompts",
@@ -49,8 +50,12 @@ class Cause:
     """The same server with the limit moved by this factor."""
     factors: tuple[float, ...] = (_LIFTED,)
     """From the smallest change to that which counts as lifted."""
-    value_of: Callable[[Rebuilt], int] | None = None
-    """The setting of a rebuilt server, for ``change``."""
+    value_of: Callable[[Rebuilt, float], int] | None = None
+    """What ``change`` says: of a server whose limit was moved by this factor."""
+    applies: Callable[[Rebuilt], bool] = lambda _: True
+    """Can a server have this limit at all?"""
+    decided_by: str = ""
+    """What decides where metrics alone do not; '' : a longer window."""
 
 
 def _with_config(**ratios: Callable[[Rebuilt, float], int]) -> Callable[[Rebuilt, float], Rebuilt]:
@@ -101,6 +106,13 @@ def _fewer(one: Rebuilt, factor: float) -> Rebuilt:
     return replace(one, plan=fewer)
 
 
+def _caching(one: Rebuilt, factor: float) -> Rebuilt:
+    """With the prefix cache that the server has switched off."""
+    del factor
+    config = replace(one.config, enable_prefix_caching=True)
+    return replace(one, config=config, plan=sharing(one.plan, one.alike_fraction))
+
+
 def _without(*fields: str) -> Callable[[Rebuilt, float], Rebuilt]:
     def lifted(one: Rebuilt, factor: float) -> Rebuilt:
         del factor
@@ -122,7 +134,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
         costs="TPOT rises with the batch",
         lifted=_with_config(max_num_seqs=_more_at_once),
         factors=(1.25, 1.5, 2, 3, 4, 8),
-        value_of=lambda one: one.config.max_num_seqs,
+        value_of=lambda one, _: one.config.max_num_seqs,
     ),
     Cause(
         name="kv_cache",
@@ -135,7 +147,20 @@ CAUSES: Final[tuple[Cause, ...]] = (
         costs="memory for all else; fp8: quality",
         lifted=_with_config(num_blocks=_blocks),
         factors=(1.25, 1.5, 2, 3, 4),
-        value_of=lambda one: one.config.num_blocks,
+        value_of=lambda one, _: one.config.num_blocks,
+    ),
+    Cause(
+        name="prefix_cache",
+        kind="setting",
+        words="prefix caching, which is off: prompts that begin alike are computed again",
+        change="--enable-prefix-caching",
+        costs="next to nothing: vLLM has it on by default",
+        lifted=_caching,
+        applies=lambda one: one.is_cache_off,
+        decided_by=(
+            "its metrics do not tell how much of the prompts is alike; with prefix caching on they"
+            " do"
+        ),
     ),
     Cause(
         name="small_step_budget",
@@ -145,7 +170,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
         costs="longer gaps between tokens while prompts are computed",
         lifted=_with_config(max_num_batched_tokens=_budget),
         factors=(2, 4, 8),
-        value_of=lambda one: one.config.max_num_batched_tokens,
+        value_of=lambda one, _: one.config.max_num_batched_tokens,
     ),
     Cause(
         name="large_step_budget",
@@ -155,7 +180,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
         costs="TTFT of long prompts",
         lifted=_with_config(max_num_batched_tokens=_budget),
         factors=(0.5, 0.25, 0.125),
-        value_of=lambda one: one.config.max_num_batched_tokens,
+        value_of=lambda one, _: one.config.max_num_batched_tokens,
     ),
     Cause(
         name="long_prompts",
@@ -164,17 +189,18 @@ CAUSES: Final[tuple[Cause, ...]] = (
         change="--long-prefill-token-threshold {value} (SGLang: --schedule-policy hrrn)",
         costs="TTFT of the long prompts",
         lifted=_with_config(long_prefill_token_threshold=_chunk),
-        factors=(0.5, 0.25),
-        value_of=lambda one: one.config.long_prefill_token_threshold,
+        factors=(0.5, 0.25, 0.125, 0.0625),
+        value_of=lambda one, _: one.config.long_prefill_token_threshold,
     ),
     Cause(
         name="overload",
         kind="traffic",
-        words="the traffic: more requests come than one replica serves",
+        words="the traffic: more requests come than one replica serves in time",
         change="{value} replicas, or fewer requests (inferometer size)",
         costs="devices",
         lifted=_fewer,
         factors=(2, 3, 4),
+        value_of=lambda _, factor: round(factor),
     ),
     Cause(
         name="prompt_compute",

@@ -3,7 +3,7 @@
 Requests come as they were counted between scrapes; lengths are drawn from the server's histograms.
 What metrics do not tell (limits, pace within its noise) is drawn, and the draws whose simulation
 comes nearest to what was measured stay: approximate Bayesian computation by rejection (Pritchard et
-al., Mol. Biol. Evol. 16, 1999), then once more around the nearest. Letters of shapes: N requests.
+al., Mol. Biol. Evol. 16, 1999), then twice more around the nearest. Letters of shapes: N requests.
 """
 
 import math
@@ -32,13 +32,16 @@ from inferometer.units import NS_PER_S
 N_DRAWS: Final = 19
 """Of 19 draws the lowest and the highest are the ends of an interval of 90 %."""
 _N_FIRST: Final = 76
+_N_ROUNDS: Final = 2
 _N_AROUND: Final = 3
-"""Neighbours of each draw that stays."""
+"""Neighbours of each draw that stays, in each further round."""
 _LONGEST_BEFORE: Final = 2.0
 """For how many times the window there was such traffic before it, at most."""
 _STAYS: Final = 2.0
 """Mean stays of a request after which an empty server is as full as ever."""
 _SHORTEST_BEFORE_S: Final = 2.0
+_NOTHING_BEFORE_S: Final = 0.1
+"""Before the window of a server that is empty when it begins."""
 BUDGETS: Final = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 """Between two of them the second round looks, too."""
 _USUAL_MAX_NUM_SEQS: Final = 256
@@ -48,13 +51,20 @@ _FULL_FRACTION: Final = 0.97
 _PACE_SPREAD: Final = 0.08
 """Of the logarithm of all step times, beside what the intervals leave open; half of it in the
 second round. An assumption."""
+_MOST_OFF_RATIO: Final = 2.0
 _BUDGET_SPREAD: Final = 0.2
+_ANEW_CHANCE: Final = 0.5
+"""That a neighbour has any other step budget: draws of one budget must not breed only each other."""
 _GROWTH_SPREAD: Final = 0.2
 """Of the logarithm of how long a queue has grown. An assumption."""
 _LEAST_SHARED_FRACTION: Final = 0.02
+_MOST_ALIKE: Final = 0.9
+"""Of the prompts' tokens, where nothing tells: any share up to this. An assumption."""
 _WORST_RATIO: Final = 1.5
 """A mean that no draw comes nearer to: the server does something that is not simulated."""
 _LATENCIES: Final[dict[str, Histogram]] = {"ttft_s": "ttft", "queue_s": "queue", "gap_s": "itl"}
+_COMPARED: Final[tuple[Histogram, ...]] = ("ttft", "itl")
+"""Whole histograms: the others begin at 0.3 s (vLLM), or follow from these."""
 _FLOORS: Final = {"ttft_s": 0.01, "queue_s": 0.02, "gap_s": 5e-4, "running": 0.5, "waiting": 1.0}
 """Added to both sides: below it a number is read off coarsely, or is noise."""
 
@@ -69,16 +79,20 @@ class Rebuilt:
     start_ns: int
     """Of the window: what comes before it fills the server."""
     until_ns: int
+    is_cache_off: bool = False
+    alike_fraction: float = 0.0
+    """Of the prompts' tokens, with which an earlier prompt began: where the prefix cache is off, the
+    server does not report it."""
 
     @property
     def window_s(self) -> float:
         """The window's length."""
         return (self.until_ns - self.start_ns) / NS_PER_S
 
-    def simulation(self) -> Simulation:
+    def simulation(self, *, record_steps: bool = False) -> Simulation:
         """What becomes of the requests, until all have ended."""
         fleet = lone_replica(self.config, self.steps)
-        return run.run(fleet, self.plan, record_steps=False)
+        return run.run(fleet, self.plan, record_steps=record_steps)
 
 
 class Fitted(NamedTuple):
@@ -88,7 +102,8 @@ class Fitted(NamedTuple):
     simulation: Simulation
     means: Mapping[str, float]
     distance: float
-    """Root of the mean of the squared logarithms of the ratios to what was measured."""
+    """Root of the mean of squares: of the logarithms of the ratios to the measured means, and of how
+    far, in logarithms too, the latencies lie from the measured histograms."""
 
 
 class Agreement(NamedTuple):
@@ -127,21 +142,18 @@ class Agreement(NamedTuple):
 
 def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int], seed: int) -> Agreement:
     """The ``N_DRAWS`` draws that come nearest to the measured means, the nearest first."""
-    measured = measured_means(window)
     paces = step_paces(window, _N_FIRST, seed)
     rng = np.random.default_rng(seed)
-    first = [_fitted(_drawn(window, known, steps, _PACE_SPREAD, rng), measured) for steps in paces]
-    first.sort(key=lambda one: one.distance)
-    near = first[:N_DRAWS]
-    second = [
-        _fitted(
-            _around(window, one.rebuilt, rng, is_budget_known="max_num_batched_tokens" in known),
-            measured,
-        )
-        for one in near * _N_AROUND
-    ]
-    nearest = sorted((*near, *second), key=lambda one: one.distance)[:N_DRAWS]
-    return Agreement(tuple(nearest), measured)
+    near = [_fitted(window, _drawn(window, known, one, _PACE_SPREAD, rng)) for one in paces]
+    is_budget_known = "max_num_batched_tokens" in known
+    for _ in range(_N_ROUNDS):
+        near = sorted(near, key=lambda one: one.distance)[:N_DRAWS]
+        near += [
+            _fitted(window, _around(window, one, rng, is_budget_known=is_budget_known))
+            for one in near * _N_AROUND
+        ]
+    nearest = sorted(near, key=lambda one: one.distance)[:N_DRAWS]
+    return Agreement(tuple(nearest), measured_means(window))
 
 
 def measured_means(window: ServerWindow) -> dict[str, float]:
@@ -158,13 +170,54 @@ def measured_means(window: ServerWindow) -> dict[str, float]:
     return means
 
 
-def _fitted(rebuilt: Rebuilt, measured: Mapping[str, float]) -> Fitted:
-    done = rebuilt.simulation()
+def _fitted(window: ServerWindow, rebuilt: Rebuilt) -> Fitted:
+    measured = measured_means(window)
+    done = rebuilt.simulation(record_steps=True)
     means = {
-        name: value for name, value in _simulated_means(rebuilt, done).items() if name in measured
+        name: min(max(measured[name], low), high)
+        for name, (low, high) in _simulated_means(rebuilt, done).items()
+        if name in measured
     }
     logs = [_log_ratio(means, measured, name) for name in means]
+    logs += [
+        _log_distance(seen, *_simulated_spread(rebuilt, done, name), window.prompt_lengths.n)
+        for name, seen in window.spreads.items()
+        if name in _COMPARED
+    ]
     return Fitted(rebuilt, done, means, math.sqrt(float(np.mean(np.square(logs)))))
+
+
+def _log_distance(seen: Growth, seconds: F64, weights: F64, n_requests: int) -> float:
+    """How far apart two distributions are: an area between them over the logarithm of time.
+
+    It is Wasserstein's distance of order 1, as far as the histogram's edges show it, but of twice the
+    square roots of the shares beyond each edge: as exact for the rare long ones as for the others
+    (``n_requests`` caused them all), since a step budget shows in the longest gaps.
+    """
+    edges_s = seen.edges[np.isfinite(seen.edges) & (seen.edges > 0)]
+    if not weights.sum() or len(edges_s) < 2:
+        return 0.0
+    order = np.argsort(seconds)
+    above = np.concatenate([np.cumsum(weights[order][::-1])[::-1], [0.0]]) / weights.sum()
+    simulated = above[np.searchsorted(seconds[order], edges_s, side="right")]
+    below = (np.cumsum(seen.counts) / seen.counts.sum())[np.searchsorted(seen.edges, edges_s)]
+    roots = [2 * np.sqrt(np.maximum(one, 0) + 1 / n_requests) for one in (1 - below, simulated)]
+    return float(np.trapezoid(np.abs(roots[0] - roots[1]), np.log(edges_s)))
+
+
+def _simulated_spread(rebuilt: Rebuilt, done: Simulation, name: Histogram) -> tuple[F64, F64]:
+    """Seconds, and how often: as the server would have observed them in the window."""
+    steps = done.steps
+    if name == "itl" and steps is not None:
+        end_ns = steps.start_ns + steps.duration_ns
+        rows = np.flatnonzero(_is_within(rebuilt, end_ns[1:]) & (steps.n_decode_requests[1:] > 0))
+        gaps: F64 = np.diff(end_ns)[rows] / NS_PER_S
+        return gaps, steps.n_decode_requests[1:][rows].astype(float)
+    table = done.requests
+    first_ns = np.where(table.first_token_ns == ABSENT, rebuilt.until_ns, table.first_token_ns)
+    rows = np.flatnonzero(_is_within(rebuilt, first_ns))
+    seconds: F64 = (first_ns - table.intended_send_ns)[rows] / NS_PER_S
+    return seconds, np.ones(len(rows))
 
 
 def _log_ratio(means: Mapping[str, float], measured: Mapping[str, float], name: str) -> float:
@@ -173,10 +226,15 @@ def _log_ratio(means: Mapping[str, float], measured: Mapping[str, float], name: 
     return math.log(min(max(ratio, 1e-6), 1e6))
 
 
-def _simulated_means(rebuilt: Rebuilt, done: Simulation) -> dict[str, float]:
-    """The same means, of requests as the server would have counted them in the window."""
+def _simulated_means(rebuilt: Rebuilt, done: Simulation) -> dict[str, tuple[float, float]]:
+    """The same means, of requests as the server would have counted them in the window.
+
+    A request that comes during a step is queued from then on, or only from the step's end, when the
+    scheduler hears of it (vLLM 0.32): between these lies what the server would have counted.
+    """
     table, until_ns = done.requests, rebuilt.until_ns
     came = table.intended_send_ns
+    heard = _heard_ns(done)
     began, first, ended = (
         np.where(instants_ns == ABSENT, np.int64(until_ns), instants_ns)
         for instants_ns in (table.admitted_ns, table.first_token_ns, table.finished_ns)
@@ -185,18 +243,34 @@ def _simulated_means(rebuilt: Rebuilt, done: Simulation) -> dict[str, float]:
     gaps = np.maximum(table.output_tokens - 1, 0)
     decoded = served & (gaps > 0)
     per_ns = table.output_tokens / np.maximum(ended - first, 1)
-    return {
+    heard = np.minimum(heard, began)
+    queued_s = [float(_inside_s(rebuilt, one, began).sum()) for one in (heard, came)]
+    queue_s = [_mean(((began - one) / NS_PER_S)[served]) for one in (heard, came)]
+    exact = {
         "running": float(_inside_s(rebuilt, began, ended).sum()) / rebuilt.window_s,
-        "waiting": float(_inside_s(rebuilt, came, began).sum()) / rebuilt.window_s,
         "output_tokens_per_s": float((_inside_s(rebuilt, first, ended) * per_ns).sum())
         * NS_PER_S
         / rebuilt.window_s,
         "ttft_s": _mean(((first - came) / NS_PER_S)[answered]),
-        "queue_s": _mean(((began - came) / NS_PER_S)[served]),
         "gap_s": float((ended - first)[decoded].sum())
         / NS_PER_S
         / max(float(gaps[decoded].sum()), 1.0),
     }
+    return {
+        **{name: (value, value) for name, value in exact.items()},
+        "waiting": (queued_s[0] / rebuilt.window_s, queued_s[1] / rebuilt.window_s),
+        "queue_s": (queue_s[0], queue_s[1]),
+    }
+
+
+def _heard_ns(done: Simulation) -> I64:
+    """(N) When the step ended during which a request came; when it came, where there was none."""
+    came, steps = done.requests.intended_send_ns, done.steps
+    if steps is None or not len(steps.start_ns):
+        return came
+    step = np.maximum(np.searchsorted(steps.start_ns, came, side="right") - 1, 0)
+    heard: I64 = np.maximum(came, steps.start_ns[step] + steps.duration_ns[step])
+    return np.where(came < steps.start_ns[step], came, heard)
 
 
 def _is_within(rebuilt: Rebuilt, instants_ns: I64) -> Bools:
@@ -229,18 +303,32 @@ def _drawn(
         plan=plan,
         start_ns=round(before_s * NS_PER_S),
         until_ns=round((before_s + window.duration_s) * NS_PER_S),
+        is_cache_off=window.is_cache_off,
+        alike_fraction=_alike_fraction(window, rng),
     )
 
 
+def _alike_fraction(window: ServerWindow, rng: np.random.Generator) -> float:
+    known = window.alike_fraction
+    return float(rng.uniform(0.0, _MOST_ALIKE)) if known is None else known
+
+
 def _around(
-    window: ServerWindow, near: Rebuilt, rng: np.random.Generator, *, is_budget_known: bool
+    window: ServerWindow, fitted: Fitted, rng: np.random.Generator, *, is_budget_known: bool
 ) -> Rebuilt:
-    """A neighbour: other requests of the same kind, pace and step budget a little off."""
+    """A neighbour: other requests of the same kind, pace and step budget a little off.
+
+    Half of what its gaps between tokens are off by is taken from the pace.
+    """
     plan, before_s = _requests(window, rng)
+    near = fitted.rebuilt
+    off_ratio = _gap_ratio(window, fitted)
     budget = near.config.max_num_batched_tokens
-    if not is_budget_known:
-        moved = round(budget * math.exp(rng.normal(0.0, _BUDGET_SPREAD)))
-        budget = max(min(moved, BUDGETS[-1]), near.config.max_num_seqs)
+    if not is_budget_known and rng.random() < _ANEW_CHANCE:
+        budget = int(rng.choice(BUDGETS))
+    elif not is_budget_known:
+        budget = min(round(budget * math.exp(rng.normal(0.0, _BUDGET_SPREAD))), BUDGETS[-1])
+    budget = max(budget, near.config.max_num_seqs)
     longest = _longest(plan)
     blocks = max(near.config.num_blocks, -(-longest // near.config.block_size) + 2)
     return replace(
@@ -251,11 +339,22 @@ def _around(
             max_num_batched_tokens=budget,
             num_blocks=blocks,
         ),
-        steps=slowed(near.steps, math.exp(rng.normal(0.0, _PACE_SPREAD / 2))),
+        steps=slowed(
+            near.steps, math.sqrt(off_ratio) * math.exp(rng.normal(0.0, _PACE_SPREAD / 2))
+        ),
         plan=plan,
         start_ns=round(before_s * NS_PER_S),
         until_ns=round((before_s + window.duration_s) * NS_PER_S),
     )
+
+
+def _gap_ratio(window: ServerWindow, fitted: Fitted) -> float:
+    """By how much the server's mean gap is longer than the draw's."""
+    measured = window.summary.time("itl")
+    simulated = fitted.means.get("gap_s", 0.0)
+    if measured is None or measured.mean_s <= 0 or simulated <= 0:
+        return 1.0
+    return min(max(measured.mean_s / simulated, 1 / _MOST_OFF_RATIO), _MOST_OFF_RATIO)
 
 
 def _config(
@@ -319,7 +418,7 @@ def _requests(window: ServerWindow, rng: np.random.Generator) -> tuple[RequestPl
         follows=follows,
         think_ns=np.where(follows == NONE, NONE, 0),
     )
-    return _sharing(plan, window.hit_fraction), before_s
+    return sharing(plan, window.hit_fraction), before_s
 
 
 def _before(window: ServerWindow, rng: np.random.Generator) -> tuple[float, int]:
@@ -327,12 +426,15 @@ def _before(window: ServerWindow, rng: np.random.Generator) -> tuple[float, int]
 
     A queue that grows has grown as fast before; one that does not was left by a burst.
     """
-    stay = window.summary.time("e2e")
-    stay_s = window.duration_s / 4 if stay is None else stay.mean_s
     waiting = float(window.waiting[:3].mean())
     running = float(window.running[:3].mean())
-    fill_s = max(_STAYS * stay_s, _SHORTEST_BEFORE_S) if waiting < 1 else _SHORTEST_BEFORE_S
     rate_per_s = max(float(window.arrivals.sum()) / window.duration_s, 1e-6)
+    # By Little's law a request stays as long as this before the window, whatever came of the
+    # queue in it.
+    stay_s = running / rate_per_s
+    fill_s = max(_STAYS * stay_s if waiting < 1 else 0.0, _SHORTEST_BEFORE_S)
+    if running + waiting == 0:
+        fill_s = _NOTHING_BEFORE_S
     growth_per_s = float(np.polyfit(window.at_s, window.waiting, 1)[0])
     longest_s = _LONGEST_BEFORE * window.duration_s
     if waiting < 1 or window.is_closed_loop:
@@ -368,7 +470,7 @@ def _arrivals(
     return came_s, follows
 
 
-def _sharing(plan: RequestPlan, hit_fraction: float) -> RequestPlan:
+def sharing(plan: RequestPlan, hit_fraction: float) -> RequestPlan:
     """The same with prompts that begin like the first one, by as much as the cache finds."""
     if hit_fraction < _LEAST_SHARED_FRACTION:
         return plan

@@ -30,7 +30,7 @@ Finding: TypeAlias = Literal["healthy", "limited", "undecided"]
 _WORTH_FRACTION: Final = 0.1
 """Of the latency: below it a cause is not worth a change."""
 _MOSTLY_FRACTION: Final = 0.5
-_BESIDE_TRAFFIC_FRACTION: Final = 0.3
+_BESIDE_TRAFFIC_FRACTION: Final = 0.5
 """A setting that gains less than this of what fewer requests gain is not the cause."""
 _ENOUGH_OF_GAIN: Final = 0.9
 """A smaller change that gains this much of the largest is the better one."""
@@ -111,11 +111,11 @@ def shares_of(
     draws: Sequence[Rebuilt],
     base: F64,
     percentiles: Percentiles,
-    causes: Sequence[Cause] = CAUSES,
     on_done: Callable[[int, int], None] = _in_silence,
 ) -> tuple[Share, ...]:
-    """The share of each cause; ``base`` (draws, percentiles) are the latencies as they are."""
+    """The share of each cause that may be; ``base`` (draws, percentiles) are the latencies as they are."""
     found: list[Share] = []
+    causes = [one for one in CAUSES if one.applies(draws[0])]
     for cause in causes:
         by_factor = [_lifted(draws, cause, factor, percentiles) for factor in cause.factors]
         gains = [float(np.median(base[:, 0] - after[:, 0])) for after in by_factor]
@@ -148,11 +148,7 @@ def _lifted(draws: Sequence[Rebuilt], cause: Cause, factor: float, percentiles: 
 
 
 def _value(likely: Rebuilt, cause: Cause, factor: float) -> int | None:
-    if cause.name == "overload":
-        return round(factor)
-    if cause.value_of is None:
-        return None
-    return cause.value_of(cause.lifted(likely, factor))
+    return None if cause.value_of is None else cause.value_of(cause.lifted(likely, factor), factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,14 @@ from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.errors import ModelError
 from inferometer.fit.loads.server import plainest, steps_at
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.records.columns import F64
+from inferometer.records.columns import F64, I64
 
 _LEAST_S: Final = 1e-12
 _FEWEST_INTERVALS: Final = 8
 _NOISE_RATIO: Final = 0.05
-"""Of an interval between scrapes: steps that lie in two of them. An assumption."""
+"""Of an interval between scrapes: what no step time explains. An assumption."""
+_CUT_RATIO: Final = 0.41
+"""Of a step: one lies in two intervals at each end, as much as chance has it (1 / sqrt(6))."""
 _FLOOR_SHARE: Final = 0.7
 """Of a step that generates tokens: weights and launches."""
 _ROWS_OF_FLOOR: Final = 1 / 150
@@ -45,7 +47,7 @@ def step_paces(window: ServerWindow, n_draws: int, seed: int) -> tuple[StepTimeA
     ModelError
         The server hardly decoded in the window.
     """
-    counted, busy_s, took_s = _intervals(window)
+    counted, busy_s, noise_s = _intervals(window)
     if len(busy_s) < _FEWEST_INTERVALS:
         raise ModelError(
             f"the server generated tokens in {len(busy_s)} of {len(window.at_s) - 1} intervals"
@@ -61,35 +63,48 @@ def step_paces(window: ServerWindow, n_draws: int, seed: int) -> tuple[StepTimeA
     n = len(busy_s)
     samples = [(np.arange(n), mean)]
     samples += [(rng.integers(0, n, n), rng.normal(mean, sd)) for _ in range(n_draws)]
-    noise_s = _NOISE_RATIO * took_s
     return tuple(
         _steps(counted[rows], busy_s[rows], noise_s[rows], place, sd) for rows, place in samples
     )
 
 
 def _intervals(window: ServerWindow) -> tuple[F64, F64, F64]:
-    """Of each interval with tokens: four counts, the seconds of its steps, and its own."""
-    output = np.diff(window.output_tokens)
-    computed = np.diff(window.prompt_tokens) * (1 - window.hit_fraction)
-    running = (window.running[1:] + window.running[:-1]) / 2
-    steps = output / np.maximum(running, 1.0) if window.steps is None else np.diff(window.steps.n)
+    """Of each interval with tokens: four counts, the seconds of its steps, and how exact these are."""
+    at = _bounds(window)
+    output = np.diff(window.output_tokens[at])
+    computed = np.diff(window.prompt_tokens[at]) * (1 - window.hit_fraction)
+    running = (window.running[at][1:] + window.running[at][:-1]) / 2
+    counted_steps = None if window.steps is None else np.diff(window.steps.n[at])
+    steps = output / np.maximum(running, 1.0) if counted_steps is None else counted_steps
     held = np.zeros_like(output)
     summary = window.summary
     if window.kv_usage is not None and summary.n_kv_blocks and summary.kv_block_tokens:
-        usage = (window.kv_usage[1:] + window.kv_usage[:-1]) / 2
+        usage = (window.kv_usage[at][1:] + window.kv_usage[at][:-1]) / 2
         held = usage * summary.n_kv_blocks * summary.kv_block_tokens * steps
-    took_s = np.diff(window.at_s)
+    took_s = np.diff(window.at_s[at])
     busy_s = took_s
     is_known = (output > 0) & (steps > 0)
     if window.gaps is not None:
-        n_gaps = np.diff(window.gaps.n)
-        gap_s = np.diff(window.gaps.total) / np.maximum(n_gaps, 1)
+        n_gaps = np.diff(window.gaps.n[at])
+        gap_s = np.diff(window.gaps.total[at]) / np.maximum(n_gaps, 1)
         # A server with pauses between its requests is not busy all the time: its steps take as
         # long as the gaps between tokens.
         busy_s = np.minimum(took_s, gap_s * steps)
         is_known &= n_gaps > 0
+    noise_s = np.hypot(_NOISE_RATIO * took_s, _CUT_RATIO * busy_s / np.maximum(steps, 1.0))
     counted = np.stack([steps, computed + output, output, held], axis=1)
-    return counted[is_known], busy_s[is_known], took_s[is_known]
+    return counted[is_known], busy_s[is_known], noise_s[is_known]
+
+
+def _bounds(window: ServerWindow) -> I64:
+    """The scrapes between which intervals lie.
+
+    A full server that shows no new token has not done its step, or has not said so yet: that time
+    belongs to the tokens that come next.
+    """
+    is_silent = np.diff(window.output_tokens) <= 0
+    is_at_work = np.minimum(window.running[1:], window.running[:-1]) > 0
+    return np.flatnonzero(np.concatenate([[True], ~(is_silent & is_at_work)]))
 
 
 def _steps(counted: F64, busy_s: F64, noise_s: F64, place: F64, sd: F64) -> StepTimeArrays:
@@ -105,7 +120,11 @@ def _steps(counted: F64, busy_s: F64, noise_s: F64, place: F64, sd: F64) -> Step
 
     # scipy's jac takes a callable, which its signature denies.
     found = least_squares(residuals, place, cast("str", slopes), max_nfev=60).x
-    floor_s, row_s, sequence_s, held_s = np.maximum(np.exp(found), _LEAST_S).tolist()
+    seconds = np.exp(found)
+    # Where steps of the same size took now long, now short (a host that others use, too), the
+    # squares follow the short ones; together the steps took as long as the server was busy.
+    seconds *= busy_s.sum() / (counted @ seconds).sum()
+    floor_s, row_s, sequence_s, held_s = np.maximum(seconds, _LEAST_S).tolist()
     # In the order of ``STEP_NAMES``; weights and rows add up (a blend of 1).
     numbers = (_LEAST_S, floor_s, row_s, held_s, _LEAST_S, sequence_s, 1.0)
     return steps_at(plainest(), np.array([math.log(number) for number in numbers]))

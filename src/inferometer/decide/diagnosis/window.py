@@ -4,7 +4,7 @@ Letters of shapes: T scrapes of the window.
 """
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 import numpy as np
 
@@ -62,6 +62,10 @@ class ServerWindow:
     prompt_lengths: Growth
     """Of requests that ended."""
     output_lengths: Growth
+    spreads: dict[Histogram, Growth]
+    """Of its latencies, where the server has buckets."""
+    alike_fraction: float | None = None
+    """Of the prompts' tokens, with which an earlier prompt began, where the workload is known."""
 
     @property
     def duration_s(self) -> float:
@@ -79,6 +83,11 @@ class ServerWindow:
         """Do as many requests as ever stay in the server, because each client sends one after the other?"""
         inside = self.running + self.waiting
         return bool(inside.min() >= 1 and np.ptp(inside) <= max(1.0, 0.04 * inside.mean()))
+
+    @property
+    def is_cache_off(self) -> bool:
+        """Is the prefix cache switched off: prompts are computed, and none is looked up (vLLM)?"""
+        return self.summary.prefix_queries_tokens == 0 and bool(self.prompt_tokens[-1])
 
     @property
     def hit_fraction(self) -> float:
@@ -129,7 +138,13 @@ def observed_window(samples: ServerSampleTable) -> ServerWindow:
         gaps=_cumulated(record, "itl"),
         prompt_lengths=prompts,
         output_lengths=outputs,
+        spreads=_spreads(record),
     )
+
+
+def _spreads(record: ServerRecord) -> dict[Histogram, Growth]:
+    found = ((name, histogram_growth(record, name, _ALL)) for name in get_args(Histogram))
+    return {name: one for name, one in found if one is not None and one.counts.sum() > 0}
 
 
 def _check(summary: ServerSummary) -> None:

@@ -1,0 +1,135 @@
+"""Where does the window that is diagnosed come from?
+
+From a server, a stored load test, or Prometheus.
+"""
+
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from inferometer.api.load_run import open_run
+from inferometer.api.load_sending import is_open
+from inferometer.api.progress import PartsDone, talk
+from inferometer.decide.diagnosis.window import ServerWindow, observed_window
+from inferometer.errors import MeasureError, SpecError
+from inferometer.inputs.workload.replay import draw_workload
+from inferometer.measure.prometheus import TimeRange, prometheus_samples, time_range
+from inferometer.measure.scrape import scraping
+from inferometer.records import reading
+from inferometer.records.server_summaries import TtftParts, ttft_parts
+from inferometer.records.types import Run, ServerSampleTable
+from inferometer.units import format_duration
+
+_LAST_S: Final = 600.0
+_LONGEST_S: Final = 3600.0
+"""Of a past time: its requests are simulated some hundred times."""
+_EVERY_S: Final = 0.5
+"""Gauges' highest values matter, and pass quickly."""
+_WHERE_METRICS_ARE: Final = (
+    "the address of the metrics page itself (trtllm-serve: /prometheus/metrics); SGLang has one"
+    " with enable-metrics, llama.cpp with metrics"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A window, and what else is known of it."""
+
+    window: ServerWindow
+    when: str | None = None
+    """The past time, in UTC, by Prometheus; None: as it is now, or in a load test."""
+    parts: TtftParts | None = None
+    """Of a load test: where its requests' TTFT went, before and within the server."""
+
+
+def live_source(url: str, for_s: float) -> Source:
+    """The server at this address, for so many seconds from now on.
+
+    Raises
+    ------
+    MeasureError
+        Its metrics cannot be read.
+    """
+    started_ns = time.monotonic_ns()
+    n_parts = max(round(for_s / _EVERY_S), 1)
+    try:
+        with scraping(url, started_ns=started_ns, every_s=_EVERY_S) as scraper:
+            talk(f"reading the metrics of {url} for {for_s:.0f} s; nothing is sent to the server")
+            for part in range(n_parts):
+                time.sleep(_EVERY_S)
+                talk(PartsDone("half seconds", part + 1, n_parts))
+    except MeasureError as error:
+        raise MeasureError(
+            error.what, where=error.where, allowed=error.allowed, try_=_WHERE_METRICS_ARE
+        ) from error
+    return Source(window=observed_window(scraper.table()))
+
+
+def stored_source(folder: Path) -> Source:
+    """A load test that stored the server's metrics.
+
+    Raises
+    ------
+    SpecError
+        There is none, or it did not.
+    """
+    run = open_run(folder) if is_open(folder) else reading.read_run(folder)
+    if run.server is None:
+        raise SpecError(
+            f"{folder} holds no metrics of a server",
+            where="the run",
+            allowed="a load test of a server that reports metrics",
+            try_="inferometer load URL --metrics-url URL, or the server's own URL here",
+        )
+    window = replace(observed_window(run.server), alike_fraction=_alike_fraction(run))
+    requests = run.requests
+    parts = None if requests is None else ttft_parts(requests, window.summary)
+    return Source(window=window, parts=parts)
+
+
+def past_source(prometheus: str, target: str, past: TimeRange) -> Source:
+    """The server that Prometheus scraped as ``target``, host:port or a URL with it.
+
+    Raises
+    ------
+    MeasureError
+        Prometheus does not answer, or did not scrape it then.
+    """
+    instance = urlsplit(target).netloc if "://" in target else target
+    samples: ServerSampleTable = prometheus_samples(prometheus, instance, past)
+    return Source(window=observed_window(samples), when=past.text)
+
+
+def past_of(range_text: str | None, last_s: float | None) -> TimeRange:
+    """The time that Prometheus is asked for: the range, or the last ten minutes.
+
+    Raises
+    ------
+    SpecError
+        It is no range, or longer than an hour.
+    """
+    if range_text is not None:
+        past = time_range(range_text, where="--range")
+    else:
+        now_s = datetime.now(UTC).timestamp()
+        past = TimeRange(now_s - (last_s or _LAST_S), now_s)
+    if past.duration_s > _LONGEST_S:
+        raise SpecError(
+            f"{format_duration(past.duration_s)} of metrics",
+            where="--last" if range_text is None else "--range",
+            allowed=f"up to {format_duration(_LONGEST_S)}",
+            try_="the minutes in which the latency was bad",
+        )
+    return past
+
+
+def _alike_fraction(run: Run) -> float | None:
+    """Share of the prompts' tokens with which an earlier one began; None where it cannot be drawn."""
+    load = run.manifest.load
+    if load is None or load.workload.replay is not None:
+        return None
+    plan = draw_workload(load.workload).plan
+    return float(plan.prefix_tokens.sum()) / max(float(plan.prompt_tokens.sum()), 1.0)
