@@ -2,7 +2,7 @@
 
 ::
 
-    OUT/ab.json            what is asked
+    OUT/ab.json            the question
     OUT/a/pair-00, OUT/b/pair-00, …      the runs: `inferometer compare OUT/a OUT/b --paired` compares them again
     OUT/interrupted/       halves of pairs that were not finished
 """
@@ -47,7 +47,7 @@ class _Question(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """So many load tests of each side."""
+    """The number of load tests of each side."""
 
     requests: tuple[load_request.LoadRequest, load_request.LoadRequest]
     n_pairs: int
@@ -56,7 +56,7 @@ class Pairs:
 
     @property
     def loads(self) -> tuple[load_plan.LoadPlan, load_plan.LoadPlan]:
-        """What is asked of each side, with the seed of the first pair."""
+        """The question to each side, with the seed of the first pair."""
         return self.requests[0].load, self.requests[1].load
 
     @property
@@ -123,7 +123,7 @@ def default_folder(requests: tuple[load_request.LoadRequest, load_request.LoadRe
 
 
 def made(
-    asked: Pairs, *, takes_invalid: bool
+    pairs: Pairs, *, takes_invalid: bool
 ) -> tuple[tuple[types.Run, ...], tuple[types.Run, ...]]:
     """The runs of A and of B; those that were made before are read.
 
@@ -137,27 +137,27 @@ def made(
     KeyboardInterrupt
         Somebody stopped it.
     """
-    _open(asked)
+    _open(pairs)
     found: list[tuple[types.Run, types.Run]] = []
-    for pair, first in enumerate(asked.first_sides):
-        _put_aside_half(asked, pair)
+    for pair, first in enumerate(pairs.first_sides):
+        _put_aside_half(pairs, pair)
         runs = {
-            side: _run(asked, side, pair, takes_invalid=takes_invalid)
+            side: _run(pairs, side, pair, takes_invalid=takes_invalid)
             for side in (first, 1 - first)
         }
         found.append((runs[0], runs[1]))
     return tuple(old for old, _ in found), tuple(new for _, new in found)
 
 
-def _open(asked: Pairs) -> None:
+def _open(pairs: Pairs) -> None:
     path, question = (
-        asked.folder / _QUESTION,
+        pairs.folder / _QUESTION,
         _Question(
-            (load_plan.without_secrets(asked.loads[0]), load_plan.without_secrets(asked.loads[1])),
-            asked.n_pairs,
+            (load_plan.without_secrets(pairs.loads[0]), load_plan.without_secrets(pairs.loads[1])),
+            pairs.n_pairs,
         ),
     )
-    durability.make_folder(asked.folder)
+    durability.make_folder(pairs.folder)
     if not path.exists():
         durability.replace_file(
             path, msgspec.json.format(msgspec.json.encode(question), indent=2) + b"\n"
@@ -181,29 +181,29 @@ def _open(asked: Pairs) -> None:
         )
 
 
-def _put_aside_half(asked: Pairs, pair: int) -> None:
+def _put_aside_half(pairs: Pairs, pair: int) -> None:
     """What a pair shares is the time at which it was made: half of one, or a run with a seam, is made again."""
-    folders = [asked.folders(side)[pair] for side in range(len(_SIDES))]
+    folders = [pairs.folders(side)[pair] for side in range(len(_SIDES))]
     if all((folder / layout.MANIFEST_NAME).exists() for folder in folders):
         return
     for folder in (one for one in folders if one.exists()):
-        aside = asked.folder / _INTERRUPTED
+        aside = pairs.folder / _INTERRUPTED
         durability.make_folder(aside)
         name = f"{folder.parent.name}-{folder.name}"
         folder.replace(aside / f"{name}-{len(list(aside.glob(f'{name}-*')))}")
         talk(f"pair {pair + 1} was cut short: {folder} is put aside, and made again")
 
 
-def _run(asked: Pairs, side: int, pair: int, *, takes_invalid: bool) -> types.Run:
-    request, folder = asked.request(side, pair), asked.folders(side)[pair]
+def _run(pairs: Pairs, side: int, pair: int, *, takes_invalid: bool) -> types.Run:
+    request, folder = pairs.request(side, pair), pairs.folders(side)[pair]
     drawn = replay.draw_workload(request.load.workload)
     run_titles.check_size(request.load)
     run_titles.check_prompts(request.load, drawn)
     talk(
-        f"pair {pair + 1} of {asked.n_pairs}, {_SIDES[side].upper()}:"
+        f"pair {pair + 1} of {pairs.n_pairs}, {_SIDES[side].upper()}:"
         f" {run_titles.what_will_happen(request.load, drawn)}"
     )
-    percentiles = () if asked.objective is None else asked.objective.percentile_fractions
+    percentiles = () if pairs.objective is None else pairs.objective.percentile_fractions
     loaded = load_run.run_load(request, drawn, folder, percentiles)
     if loaded.is_interrupted:
         raise KeyboardInterrupt

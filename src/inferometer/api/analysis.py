@@ -117,7 +117,7 @@ def prefill_shape_of(point: SweepPoint) -> BatchShape:
 
 
 def work_of(analysis: Analysis, shape: BatchShape) -> StepWork | None:
-    """What must this step compute and move? None where the run does not say of which model."""
+    """What must this step compute and move? None where the run does not name its model."""
     manifest = analysis.run.manifest
     if manifest.model is None or manifest.plan is None:
         return None
@@ -176,7 +176,7 @@ def _row(
     flags += [text] if (text := flag_text(analysis.collapses, summary.point_index)) else []
     place = (point.prompt_tokens, point.batch_size)
     decode, prefill = held_out.get(("decode", *place)), held_out.get(("prefill", *place))
-    said = _predictions(analysis, point)
+    predicted = _predictions(analysis, point)
     used = utilisations(analysis, summary)
     return PointRow(
         run_label=analysis.label,
@@ -205,8 +205,8 @@ def _row(
         mfu_datasheet_fraction=used.mfu_datasheet_fraction,
         predicted_decode_step_s=held_out_estimate(decode) if decode else None,
         predicted_ttft_s=held_out_estimate(prefill) if prefill else None,
-        decode_limited_by=said["decode"].limited_by if said else None,
-        prefill_limited_by=said["prefill"].limited_by if said else None,
+        decode_limited_by=predicted["decode"].limited_by if predicted else None,
+        prefill_limited_by=predicted["prefill"].limited_by if predicted else None,
         flags=tuple(flags),
     )
 

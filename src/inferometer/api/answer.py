@@ -47,7 +47,7 @@ _PAGED_BY: Final[Mapping[str, str]] = {
 """The function that makes the page of an answer, or its pages, as ``module:name``."""
 _COLUMNS: Final = 110
 _INPUTS: Final = frozenset({"datasheet.scenario"})
-"""Of an answer of one row: what was asked about, which has hundreds of columns."""
+"""Columns of the question in an answer of one row, which has hundreds of columns."""
 
 
 class Answer:

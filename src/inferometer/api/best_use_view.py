@@ -65,7 +65,7 @@ def best_use_of(
     n_total: int,
     found: Sequence[FoundUse],
     published: DType | None,
-    asked: Sequence[object],
+    allowed: Sequence[object],
 ) -> BestUse:
     """The rows of what was found in each format."""
     ranked = [
@@ -84,7 +84,7 @@ def best_use_of(
         key=lambda one: one.margin_ratio,
         default=None,
     )
-    said = BestUse(
+    best_use = BestUse(
         n_total=n_total,
         rows=tuple(row for _, row in ranked),
         n_candidates=sum(one.n_candidates for one in found),
@@ -93,7 +93,7 @@ def best_use_of(
         why_none=None if nearest is None else f"even a lone request misses it: {nearest.why}",
         next_step=None,
     )
-    best = said.best
+    best = best_use.best
     if best is None:
         step = (
             "longer limits, more devices (--total-gpus), other devices (--gpus), or fewer bits"
@@ -104,7 +104,7 @@ def best_use_of(
         formats = ("--quantization", best.weights_dtype) if best.needs_quality_check else ()
         words = (
             model,
-            *asked,
+            *allowed,
             "--gpus",
             best.hardware_id,
             "--tp",
@@ -118,7 +118,7 @@ def best_use_of(
             f" {suggestions.command('size', *words, '--out', 'deployment')}"
         )
     return BestUse(
-        **{name: getattr(said, name) for name in BestUse.__slots__ if name != "next_step"},
+        **{name: getattr(best_use, name) for name in BestUse.__slots__ if name != "next_step"},
         next_step=step,
     )
 
@@ -144,21 +144,25 @@ def _row(use: Use, published: DType | None) -> UseRow:
 
 
 def best_use_page(
-    said: BestUse, subject: str, objective: str, cautions: tuple[Caution, ...]
+    best_use: BestUse, subject: str, objective: str, cautions: tuple[Caution, ...]
 ) -> Page:
     """The best layout, what other formats would gain, and the next best layouts."""
-    best = said.best
+    best = best_use.best
     left_out = (
-        f", {said.n_unexamined} not examined within the time limit (--time-limit)"
-        if said.n_unexamined
+        f", {best_use.n_unexamined} not examined within the time limit (--time-limit)"
+        if best_use.n_unexamined
         else ""
     )
     splits = (
-        "" if said.is_split_examined else "; splits into prompts and answers were not all examined"
+        ""
+        if best_use.is_split_examined
+        else "; splits into prompts and answers were not all examined"
     )
-    tried = f"{said.n_candidates} kinds of replica tried{left_out}{splits}; simulated, not measured"
+    tried = (
+        f"{best_use.n_candidates} kinds of replica tried{left_out}{splits}; simulated, not measured"
+    )
     if best is None:
-        return _no_page(said, subject, objective, tried, cautions)
+        return _no_page(best_use, subject, objective, tried, cautions)
     shown = (
         "roughly: the time limit (--time-limit) ended the search"
         if not best.met_requests_per_s
@@ -182,12 +186,12 @@ def best_use_page(
                 note=shown,
             ),
         ),
-        table=_table(said),
+        table=_table(best_use),
         lines=lines_of(
             ("WHY", check if best.needs_quality_check else ""),
-            ("OR", "\n".join(_offers(said, best))),
+            ("OR", "\n".join(_offers(best_use, best))),
             ("TRUST", tried),
-            ("NEXT", said.next_step or ""),
+            ("NEXT", best_use.next_step or ""),
         ),
         cautions=cautions,
         tool_version=__version__,
@@ -195,25 +199,25 @@ def best_use_page(
 
 
 def _no_page(
-    said: BestUse, subject: str, objective: str, tried: str, cautions: tuple[Caution, ...]
+    best_use: BestUse, subject: str, objective: str, tried: str, cautions: tuple[Caution, ...]
 ) -> Page:
     """No layout meets the SLO: what comes nearest, and what else could be asked."""
     return Page(
-        title=f"{subject}: no layout of {said.n_total} devices meets {objective}",
+        title=f"{subject}: no layout of {best_use.n_total} devices meets {objective}",
         chips=(Chip(verdict="missed", text=f"missed: {objective}"),),
         lines=lines_of(
-            ("WHY", said.why_none or ""), ("TRUST", tried), ("NEXT", said.next_step or "")
+            ("WHY", best_use.why_none or ""), ("TRUST", tried), ("NEXT", best_use.next_step or "")
         ),
         cautions=cautions,
         tool_version=__version__,
     )
 
 
-def _offers(said: BestUse, best: UseRow) -> list[str]:
+def _offers(best_use: BestUse, best: UseRow) -> list[str]:
     """What other number formats would carry."""
     others = {
         row.weights_dtype + row.kv_cache_dtype: row
-        for row in reversed(said.rows)
+        for row in reversed(best_use.rows)
         if row.needs_quality_check and row is not best
     }
     return [
@@ -225,9 +229,9 @@ def _offers(said: BestUse, best: UseRow) -> list[str]:
     ]
 
 
-def _table(said: BestUse) -> TextTable:
+def _table(best_use: BestUse) -> TextTable:
     best_of = dict[tuple[str, int], UseRow]()
-    for row in said.rows:
+    for row in best_use.rows:
         best_of.setdefault((row.layout, row.n_prefill), row)
     rows = [
         (
@@ -240,7 +244,7 @@ def _table(said: BestUse) -> TextTable:
     ]
     header = ("layout", "replicas", "max req/s", "needs a quality check")
     return TextTable(
-        caption=f"Layouts of {said.n_total} devices",
+        caption=f"Layouts of {best_use.n_total} devices",
         header=header,
         rows=tuple(rows),
     )

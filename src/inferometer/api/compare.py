@@ -43,33 +43,35 @@ class CompareAnswer(Answer):
 
 def compare_page(answer: CompareAnswer) -> Page:
     """The answer first, then everything else that was compared, then what else is different."""
-    said = answer.comparison
-    ratio = said.answer.ratio
-    counts = f"{said.n_old} against {said.n_new} {said.replicate}s{', in pairs' if said.is_paired else ''}"
+    comparison = answer.comparison
+    ratio = comparison.answer.ratio
+    counts = f"{comparison.n_old} against {comparison.n_new} {comparison.replicate}s{', in pairs' if comparison.is_paired else ''}"
     confidence = "" if ratio is None else f"the answer at {ratio.confidence_fraction:.0%}; "
     trust = (
         f"{counts}; {confidence}all others together risk one false alarm as the answer alone does"
-        f" ({said.others_confidence_fraction:.2%} each)"
+        f" ({comparison.others_confidence_fraction:.2%} each)"
     )
-    absent = [f"no ratio of {one.metric}: {one.why}" for one in said.others if one.ratio is None]
+    absent = [
+        f"no ratio of {one.metric}: {one.why}" for one in comparison.others if one.ratio is None
+    ]
     return Page(
-        title=f"{_WORDS[said.answer.verdict]}: {said.answer.metric} B / A = {_ratio(ratio)}",
+        title=f"{_WORDS[comparison.answer.verdict]}: {comparison.answer.metric} B / A = {_ratio(ratio)}",
         subtitle=f"A: {', '.join(answer.old)} · B: {', '.join(answer.new)}",
-        chips=(Chip(verdict=said.answer.verdict, text=_WORDS[said.answer.verdict]),),
-        numbers=_numbers(said),
-        table=_table(said),
+        chips=(Chip(verdict=comparison.answer.verdict, text=_WORDS[comparison.answer.verdict]),),
+        numbers=_numbers(comparison),
+        table=_table(comparison),
         lines=lines_of(
-            ("WHY", "\n".join((said.answer.why, *map(_slo_line, answer.slos)))),
+            ("WHY", "\n".join((comparison.answer.why, *map(_slo_line, answer.slos)))),
             ("TRUST", trust),
         ),
-        cautions=said.cautions,
+        cautions=comparison.cautions,
         sections=(
             Section(
                 id="differ",
                 title="What else is different?",
                 nav="Differences",
                 statements=tuple(Statement(sentence=one, support="undecided") for one in absent),
-                tables=_differences(said),
+                tables=_differences(comparison),
             ),
         ),
         tool_version=__version__,
@@ -91,7 +93,7 @@ def _slo_line(one: SideSlo) -> str:
     )
 
 
-def _numbers(said: run_comparison.RunComparison) -> tuple[Number, ...]:
+def _numbers(comparison: run_comparison.RunComparison) -> tuple[Number, ...]:
     """B / A of the answer and of the first others, against 1."""
     return tuple(
         Number(
@@ -102,12 +104,12 @@ def _numbers(said: run_comparison.RunComparison) -> tuple[Number, ...]:
             limit=1.0,
             limit_name="even at",
         )
-        for one in (said.answer, *said.others)[:4]
+        for one in (comparison.answer, *comparison.others)[:4]
         if one.ratio is not None
     )
 
 
-def _table(said: run_comparison.RunComparison) -> TextTable:
+def _table(comparison: run_comparison.RunComparison) -> TextTable:
     rows = tuple(
         (
             one.metric,
@@ -116,14 +118,14 @@ def _table(said: run_comparison.RunComparison) -> TextTable:
             _ratio(one.ratio),
             one.verdict,
         )
-        for one in (said.answer, *said.others)
+        for one in (comparison.answer, *comparison.others)
     )
     header = ("metric", "A", "B", "B / A", "verdict")
     return TextTable(caption="What was compared", header=header, rows=rows)
 
 
-def _differences(said: run_comparison.RunComparison) -> tuple[TextTable, ...]:
-    rows = tuple((one.what, str(one.old), str(one.new)) for one in said.differences)
+def _differences(comparison: run_comparison.RunComparison) -> tuple[TextTable, ...]:
+    rows = tuple((one.what, str(one.old), str(one.new)) for one in comparison.differences)
     return (TextTable(caption="Settings", header=("what", "A", "B"), rows=rows),) if rows else ()
 
 

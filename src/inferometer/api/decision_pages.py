@@ -113,15 +113,15 @@ def paced(step_times: str, found: Capacity) -> PacedCapacity:
 
 
 def _row(probe: Probe) -> ProbeRow:
-    said = probe.reading
+    reading = probe.reading
     return ProbeRow(
         offered_load=probe.offered_load,
         effort=probe.effort,
-        n_requests=said.n_requests,
-        took_s=said.took_s,
-        verdict=said.verdict,
-        margin_ratio=said.margin_ratio if math.isfinite(said.margin_ratio) else None,
-        why=said.why,
+        n_requests=reading.n_requests,
+        took_s=reading.took_s,
+        verdict=reading.verdict,
+        margin_ratio=reading.margin_ratio if math.isfinite(reading.margin_ratio) else None,
+        why=reading.why,
     )
 
 
@@ -191,9 +191,9 @@ def _chips(answer: CapacityAnswer) -> tuple[Chip, ...]:
 def _numbers(answer: CapacityAnswer) -> tuple[Number, ...]:
     """The estimate between what was shown to meet and to miss the SLO; of each replica."""
     found = answer.levels[0].capacity
-    located, kept, broken = found.located_load, found.met_load, found.missed_load
+    located, met, missed = found.located_load, found.met_load, found.missed_load
     if located is None:
-        shown = (("shown to meet it", kept), ("shown to miss it", broken))
+        shown = (("shown to meet it", met), ("shown to miss it", missed))
         return tuple(
             Number(name=name, value=load, unit=answer.unit)
             for name, load in shown
@@ -201,16 +201,16 @@ def _numbers(answer: CapacityAnswer) -> tuple[Number, ...]:
         )
     bracket = "; ".join(
         f"{words}: {format_number(load)}"
-        for words, load in (("shown to meet it", kept), ("to miss it", broken))
+        for words, load in (("shown to meet it", met), ("to miss it", missed))
         if load is not None
     )
-    whole = kept is not None and broken is not None and kept <= located <= broken
+    whole = met is not None and missed is not None and met <= located <= missed
     number = Number(
         name="capacity",
         value=located,
         unit=answer.unit,
-        low=kept if whole else None,
-        high=broken if whole else None,
+        low=met if whole else None,
+        high=missed if whole else None,
         note=bracket,
     )
     others = [level.capacity.located_load for level in answer.levels[1:]]
@@ -282,7 +282,7 @@ def write_size_page(
     best: Sequence[sizing_types.SizedKind],
     path: Path | None,
 ) -> None:
-    """The page of a sizing, where one was asked for.
+    """The page of a sizing, where one was requested.
 
     The best of each device is simulated at more loads and limits for it.
 
@@ -328,7 +328,7 @@ def write_page_of(answer: SizeAnswer, path: Path) -> None:
 
 
 def write_capacity_page(answer: CapacityAnswer, path: Path | None) -> None:
-    """The page of a search, where one was asked for: its probes and their bracket, at likely step times or as measured.
+    """The page of a search, where one was requested: its probes and their bracket, at likely step times or as measured.
 
     Raises
     ------
@@ -399,12 +399,12 @@ def _rate_point(point: curves.LoadPoint) -> RatePoint:
 
 
 def _course(answer: SizeAnswer) -> decision_views.CourseView | None:
-    said = answer.over_time
-    if said is None:
+    over_time = answer.over_time
+    if over_time is None:
         return None
     return decision_views.CourseView(
-        window_s=said.window_s,
-        rates_per_s=said.rates_per_s,
+        window_s=over_time.window_s,
+        rates_per_s=over_time.rates_per_s,
         policies=tuple(
             decision_views.PolicyCourse(
                 name=row.name,
@@ -412,6 +412,6 @@ def _course(answer: SizeAnswer) -> decision_views.CourseView | None:
                 usd=row.usd,
                 slo_met_fraction=row.slo_met_fraction,
             )
-            for row in said.policies
+            for row in over_time.policies
         ),
     )

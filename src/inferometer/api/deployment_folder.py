@@ -29,7 +29,7 @@ class WrittenFile:
 
 
 def check_free(folder: Path, *, is_forced: bool) -> None:
-    """Refuse a folder in which something is, unless that was asked for: before anything long is computed.
+    """Refuse a folder that is not empty, unless forced: before anything long is computed.
 
     Raises
     ------
@@ -79,12 +79,12 @@ def write_folder(
 
 
 def check_written(options: FleetOptions) -> None:
-    """Refuse, before the search, a fleet of which the files would leave something out.
+    """Refuse, before the search, a fleet that the files could not describe in full.
 
     Raises
     ------
     SpecError
-        Nothing that is written, HAProxy or ``vllm serve``, does what was asked for.
+        Neither HAProxy nor ``vllm serve`` can do what the question requires.
     """
     cluster, default = options.cluster, Cluster()
     prefix_rules = ("prefix_threshold", "balance_abs", "balance_rel")

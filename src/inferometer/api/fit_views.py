@@ -71,7 +71,7 @@ def curves(analysis: Analysis) -> tuple[Curve, ...]:
 
 
 def predictions(analysis: Analysis) -> tuple[PredictedPoint, ...]:
-    """What a model that had not seen each point said of it, beside what was measured."""
+    """Predictions of each point by a model that had not seen it, beside the measurements."""
     by_place = {
         (summary.point.prompt_tokens, summary.point.batch_size): summary
         for summary in analysis.points
@@ -174,7 +174,7 @@ def held_out_rows(analysis: Analysis) -> tuple[HeldOutRow, ...]:
 def _curve(
     analysis: Analysis, model: StepTimeModel, phase: PhaseName, line: list[SweepPoint]
 ) -> Curve:
-    said = model.predict_all(
+    predictions = model.predict_all(
         [
             prefill_shape_of(point) if phase == "prefill" else decode_shape_of(point)
             for point in line
@@ -190,7 +190,7 @@ def _curve(
                 duration_s=prediction.duration_s,
                 is_inside_box=prediction.is_inside_box,
             )
-            for point, prediction in zip(line, said, strict=True)
+            for point, prediction in zip(line, predictions, strict=True)
         ),
     )
 

@@ -163,7 +163,7 @@ def fit_rate_statistics(
     SpecError
         No kernels, or rates of several series.
     ModelError
-        Too few rates at which the server kept up.
+        Too few rates below the server's saturation.
     """
     if known.kernels is None:
         what = "statistics of rates, which are not enough for step times alone"

@@ -157,10 +157,10 @@ def _named(hardware: HardwareSpec | None, path: Path) -> HardwareSpec:
 
 
 def _engine(request: RunRequest, n_tensor: int) -> EngineSpec:
-    asked = request.table.engine
-    if asked is not None and asked.dtype != _FORMAT:
+    requested = request.table.engine
+    if requested is not None and requested.dtype != _FORMAT:
         raise SpecError(
-            f"kernels in {asked.dtype}",
+            f"kernels in {requested.dtype}",
             where="--dtype",
             allowed=f"{_FORMAT}, in which the tables are",
             try_="no --dtype",

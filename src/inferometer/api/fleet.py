@@ -95,7 +95,7 @@ class PrefillReplicas:
 
 
 def with_prefill_pool(servers: replicas.Servers, options: PrefillReplicas) -> replicas.Servers:
-    """The servers, and those that compute their prompts where some are asked for.
+    """The servers, and those that compute their prompts where some are requested.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def servers_of(options: FleetOptions, deployment: Deployment) -> replicas.Server
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleets:
-    """The fleets that a search tries: what the user asked for holds for each of them."""
+    """The fleets that a search tries: the user's options hold for each of them."""
 
     options: FleetOptions
     gate: GateSpec | None

@@ -87,7 +87,7 @@ def _cells(point: GridPoint) -> list[tuple[str, Value]]:
 
 
 class Verb(NamedTuple):
-    """A verb of which a grid can be asked."""
+    """A verb that can answer a grid."""
 
     name: str
     question: type[Any]

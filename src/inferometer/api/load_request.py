@@ -1,4 +1,4 @@
-"""Which load test is asked for, and which plan and secrets does that make?"""
+"""Which load test do the options describe, and which plan and secrets follow from them?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -265,7 +265,7 @@ class LoadRequest:
 
 
 def requests_of_both(url: str, options: Load, other: Other) -> tuple[LoadRequest, LoadRequest]:
-    """The load tests of two servers, or of one that is asked in two ways."""
+    """The load tests of two servers, or of one under two settings."""
     second = replace(
         options,
         model=other.b_model or options.model,
@@ -386,7 +386,7 @@ def _cap(spec: types.WorkloadSpec, options: Load) -> int | None:
 
 
 def arrivals_of(options: Load) -> dict[str, object]:
-    """The options of which one may say when requests come; None where one was not given."""
+    """The options that say when requests come, at most one of them; None where one was not given."""
     return {
         "rate": options.workload.rate,
         "concurrency": options.workload.concurrency,

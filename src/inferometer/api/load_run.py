@@ -24,7 +24,7 @@ from inferometer.units import NS_PER_S
 
 
 def run_of(
-    folder: Path, asked: OpenLoad, workload: DrawnWorkload, percentiles: tuple[float, ...]
+    folder: Path, opened: OpenLoad, workload: DrawnWorkload, percentiles: tuple[float, ...]
 ) -> types.Run:
     """The run that the raw logs tell, judged.
 
@@ -33,31 +33,31 @@ def run_of(
     RecordError
         A raw log cannot be read.
     """
-    token_ends = None if asked.load.tokenizer is None else token_ends_of(asked.load.tokenizer)
+    token_ends = None if opened.load.tokenizer is None else token_ends_of(opened.load.tokenizer)
     decoded = load_decoding.decode_load(folder, workload.plan, token_ends)
-    said = tuple(
+    cautions = tuple(
         types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions
     )
     manifest = types.RunManifest(
-        run_id=asked.run_id,
+        run_id=opened.run_id,
         origin="measured",
-        created_utc=asked.created_utc,
-        command=asked.command,
+        created_utc=opened.created_utc,
+        command=opened.command,
         tool_version=__version__,
         plan=None,
         model=None,
         engine=None,
-        host=host_facts(n_threads=asked.load.n_processes, uses_device=False),
+        host=host_facts(n_threads=opened.load.n_processes, uses_device=False),
         source=None,
         ended_utc=now_utc(),
         cautions=(
-            *said,
+            *cautions,
             *held_back(workload, _offered_per_s(decoded)),
             *_seams(decoded),
-            *_ran_out(decoded, asked, workload),
+            *_ran_out(decoded, opened, workload),
             *_told(decoded),
         ),
-        load=asked.load,
+        load=opened.load,
         clocks=decoded.clocks,
         client_scheduling=tuple(
             sorted({frame.scheduled for frame in decoded.sessions if frame.scheduled})
@@ -84,12 +84,12 @@ def _offered_per_s(decoded: load_decoding.DecodedLoad) -> float | None:
     return (len(intended_ns) - 1) / span_ns * NS_PER_S if span_ns else None
 
 
-def partial(run: types.Run, asked: OpenLoad) -> types.Run:
+def partial(run: types.Run, opened: OpenLoad) -> types.Run:
     """The run with a caution that the test is not over, and with the command that goes on."""
     n_ended = 0 if run.requests is None else len(run.requests.status)
     text = f"PARTIAL: the load test is not over; {n_ended:,} requests ended so far"
     caution = types.Caution(
-        code="PARTIAL", text=text, remedy=f"the same command goes on: {shlex.join(asked.command)}"
+        code="PARTIAL", text=text, remedy=f"the same command goes on: {shlex.join(opened.command)}"
     )
     return replace(
         run,
@@ -107,12 +107,12 @@ def open_run(folder: Path) -> types.Run:
     RecordError
         There is nothing yet, or a raw log cannot be read.
     """
-    asked = load_sending.open_load(folder)
-    return partial(run_of(folder, asked, replay.draw_workload(asked.load.workload), ()), asked)
+    opened = load_sending.open_load(folder)
+    return partial(run_of(folder, opened, replay.draw_workload(opened.load.workload), ()), opened)
 
 
 def _told(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
-    """What the server, or the way to it, said of requests that went wrong."""
+    """The error texts of the server, or of the way to it, for requests that failed."""
     return tuple(
         types.Caution(
             code="ERROR_SAID",
@@ -168,10 +168,10 @@ def _seams(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
 
 
 def _ran_out(
-    decoded: load_decoding.DecodedLoad, asked: OpenLoad, workload: DrawnWorkload
+    decoded: load_decoding.DecodedLoad, opened: OpenLoad, workload: DrawnWorkload
 ) -> tuple[types.Caution, ...]:
     """A closed loop may ask faster than was thought possible: then its requests are gone before its time is."""
-    load, n_made = asked.load, len(decoded.requests.sent_ns)
+    load, n_made = opened.load, len(decoded.requests.sent_ns)
     if (
         load.for_s is None
         or not isinstance(load.workload.arrivals, ClosedArrivals)
@@ -232,10 +232,10 @@ def loaded_run(sent: SentLoad | None, folder: Path, percentiles: tuple[float, ..
         return LoadedRun(run=reading.read_run(folder))
     with sent.held:
         _refuse_dead(sent.outcome, folder)
-        run = run_of(folder, sent.asked, sent.workload, percentiles)
+        run = run_of(folder, sent.opened, sent.workload, percentiles)
     run = replace(run, server=sent.server)
     if sent.outcome.is_interrupted:
-        return LoadedRun(run=partial(run, sent.asked), is_interrupted=True)
+        return LoadedRun(run=partial(run, sent.opened), is_interrupted=True)
     store.write_run(folder, run)
     return LoadedRun(run=replace(run, manifest=replace(run.manifest, is_complete=True)))
 

@@ -90,7 +90,7 @@ def is_open(folder: Path) -> bool:
 
 
 def open_load(folder: Path) -> OpenLoad:
-    """What is asked in this folder.
+    """The question stored in this folder.
 
     Raises
     ------
@@ -100,8 +100,8 @@ def open_load(folder: Path) -> OpenLoad:
     return _read(folder / OPEN_NAME)
 
 
-def _opened(folder: Path, asked: LoadPlan) -> OpenLoad:
-    path, load = folder / OPEN_NAME, without_secrets(asked)
+def _opened(folder: Path, plan: LoadPlan) -> OpenLoad:
+    path, load = folder / OPEN_NAME, without_secrets(plan)
     if path.exists():
         stored = _read(path)
         if stored.load != load:
@@ -257,7 +257,7 @@ def send(question: LoadTest) -> EndedLoad | None:
 class SentLoad:
     """A test that was sent: what came over the wire is in its folder."""
 
-    asked: OpenLoad
+    opened: OpenLoad
     workload: plan.DrawnWorkload
     folder: Path
     outcome: watch.LoadOutcome
@@ -281,13 +281,13 @@ def send_load(request: LoadRequest, workload: plan.DrawnWorkload, folder: Path) 
     if request.is_asked_before:
         _ask_before(request)
     with ExitStack() as held:
-        asked = held.enter_context(opened(folder, request.load))
+        stored = held.enter_context(opened(folder, request.load))
         question = load_test.LoadQuestion(
             load=request.load,
             plan=workload.plan,
             past=sessions.past_of(folder),
             folder=folder,
-            id_prefix=asked.run_id[-8:],
+            id_prefix=stored.run_id[-8:],
             secrets=request.secrets,
             limits=request.limits,
         )
@@ -299,7 +299,7 @@ def send_load(request: LoadRequest, workload: plan.DrawnWorkload, folder: Path) 
                 question = replace(question, start_clients=partial(ray_clients.started, cluster))
             outcome, server = sent_and_scraped(question, request.metrics)
         return SentLoad(
-            asked=asked,
+            opened=stored,
             workload=workload,
             folder=folder,
             outcome=outcome,
@@ -327,7 +327,7 @@ def sent_and_scraped(
     Raises
     ------
     MeasureError
-        The server is not there, or shows no numbers where it was said to.
+        The server is not there, or has no metrics where the option says.
     """
     with ExitStack() as stack:
         scraper = _scraper(question, source, stack)

@@ -110,7 +110,7 @@ def default_folder(verb: str, plan: types.SweepPlan, model: resolve.ResolvedMode
 
 
 def in_seconds(budget_s: float) -> float:
-    """The instant of the monotonic clock at which a budget is over that begins now; and it is said what it is for."""
+    """The monotonic instant at which a budget that begins now ends; its purpose is logged."""
     talk(
         f"within about {budget_s:.0f} s: a look at this machine, loading, then as many points as"
         " there is time for, two at least"
@@ -171,7 +171,7 @@ def what_will_happen(plan: types.SweepPlan, model: resolve.ResolvedModel) -> str
 
 
 def reference_to(model: resolve.ResolvedModel) -> ModelReference:
-    """What the engine's process is told to load."""
+    """What the engine's process loads."""
     if model.path is None:
         return ModelReference(kind="spec", location=None, spec=model.spec)
     return ModelReference(

@@ -1,4 +1,4 @@
-"""Is there memory for what is asked to be simulated?"""
+"""Is there enough memory for the simulation?"""
 
 from typing import Final, NamedTuple
 

@@ -33,7 +33,7 @@ def next_of_simulation(
     plan: RequestPlan,
     objective: ObjectiveSpec,
 ) -> str:
-    """After a simulation: ``question`` is what was asked of ``model``."""
+    """After a simulation: ``question`` is the question about ``model``."""
     alone = lone_request(deployment, deployment.step_times.likely, plan, objective)
     if alone is not None and alone.margin_ratio > 1:
         return f"{what_serves_one(alone)}: {alone.why}"

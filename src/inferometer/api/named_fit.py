@@ -67,7 +67,7 @@ def is_server(path: Path | None) -> bool:
 def question_of(
     flags: Mapping[str, object], model: ModelSpec | None, hardware: HardwareSpec | None
 ) -> FitQuestion:
-    """The question of these flags, of which None were not given; ``size`` calls the policy its engine."""
+    """The question of these flags; None: not given. ``size`` calls the policy its engine."""
     stated = {name: flags.get(name) for name in STATING_FLAGS}
     if "policy" not in flags and "engine" in flags:
         return FitQuestion(model, hardware, stated, str(flags["engine"]), "--engine")
@@ -76,15 +76,15 @@ def question_of(
 
 
 def step_fit(path: Path, question: FitQuestion, *, is_transfer: bool = False) -> StepFit:
-    """The step times of the fit at ``path`` for what is asked about.
+    """The step times of the fit at ``path`` for the server in question.
 
     Raises
     ------
     ModelError, SpecError
-        The fit cannot be read, or is one of load tests; it is one of something else than is asked
+        The fit cannot be read, or is one of load tests; it is one of another model or device
         about.
     OutOfRangeError
-        A transfer was asked for that nobody can make.
+        A transfer was requested that is not possible.
     """
     where = f"--fit {shlex.quote(str(path))}"
     if is_server_fit(path):
@@ -121,9 +121,9 @@ def server_fit(path: Path, question: FitQuestion, *, is_transfer: bool = False) 
     Raises
     ------
     ModelError, SpecError
-        The fit cannot be read, or is one of another server than is asked about.
+        The fit cannot be read, or is one of another server.
     OutOfRangeError
-        A transfer was asked for: limits of a server are those of its device.
+        A transfer was requested: limits of a server are those of its device.
     """
     fit, where = load_server_fit(path), f"--fit {shlex.quote(str(path))}"
     for one in differences(fit.subject or NOTHING_STATED, fit.model, question):
@@ -147,7 +147,9 @@ _SWITCHES: Final = ("enable_chunked_prefill", "enable_prefix_caching", "async_sc
 _FAR_TOKENS: Final = 2**20
 
 
-def server_deployment(path: Path, name: str, asked: Mapping[str, Any], knobs: Knobs) -> Deployment:
+def server_deployment(
+    path: Path, name: str, requested: Mapping[str, Any], knobs: Knobs
+) -> Deployment:
     """The replica that the fit at ``path`` describes; what ``knobs`` say wins over the fit.
 
     ``name`` is the model: as the server calls it, or one of the catalogue.
@@ -158,7 +160,7 @@ def server_deployment(path: Path, name: str, asked: Mapping[str, Any], knobs: Kn
         The fit cannot be read, is one of another model, or a flag asks for other step times than it
         has.
     """
-    fit = load_server(path, name, asked)
+    fit = load_server(path, name, requested)
     stated = fit.subject or NOTHING_STATED
     known = {
         "dtype": stated.dtype,
@@ -167,18 +169,20 @@ def server_deployment(path: Path, name: str, asked: Mapping[str, Any], knobs: Kn
         "tp": stated.tensor_parallel_size,
     }
     changed = next(
-        (flag for flag in STATING_FLAGS if asked.get(flag) is not None and known[flag] is None),
+        (flag for flag in STATING_FLAGS if requested.get(flag) is not None and known[flag] is None),
         None,
     )
     if changed is not None:
         flag = f"--{changed.replace('_', '-')}"
         raise SpecError(
-            f"{flag} {asked[changed]} changes the step times of a server that was fitted as it is",
+            f"{flag} {requested[changed]} changes the step times of a server that was fitted as it is",
             where=f"--fit, {flag}",
             try_="a fit of load tests of the changed server",
         )
     hardware = (
-        catalog.find_hardware(asked["hardware"]) if asked.get("hardware") else stated.hardware
+        catalog.find_hardware(requested["hardware"])
+        if requested.get("hardware")
+        else stated.hardware
     )
     model, likely = fitted_model(fit, name), {knob.name: knob.value for knob in fit.knobs}
 
@@ -194,17 +198,17 @@ def server_deployment(path: Path, name: str, asked: Mapping[str, Any], knobs: Kn
     )
 
 
-def load_server(path: Path, name: str, asked: Mapping[str, Any]) -> ServerFit:
-    """The fit at ``path``, which must be one of what is asked about."""
+def load_server(path: Path, name: str, requested: Mapping[str, Any]) -> ServerFit:
+    """The fit at ``path``, which must be one of the server in question."""
     served = load_server_fit(path).served_model
     model = None if name == served else resolve.resolve_model(name, load_format="dummy").spec
-    hardware = catalog.find_hardware(asked["hardware"]) if asked.get("hardware") else None
-    question = question_of(asked, model, hardware)
-    return server_fit(path, question, is_transfer=asked.get("transfer") is True)
+    hardware = catalog.find_hardware(requested["hardware"]) if requested.get("hardware") else None
+    question = question_of(requested, model, hardware)
+    return server_fit(path, question, is_transfer=requested.get("transfer") is True)
 
 
 def fitted_model(fit: ServerFit, name: str) -> ModelSpec:
-    """The model that is asked about, which was checked: the fit's own, or a name for one that nobody stated."""
+    """The model in question, which was checked: the fit's own, or a name for one that nobody stated."""
     if name != fit.served_model:
         return resolve.resolve_model(name, load_format="dummy").spec
     return _nameless(fit) if fit.model is None else fit.model
@@ -251,7 +255,7 @@ def _with_front_end(deployment: Deployment, fit: ServerFit, knobs: Knobs) -> Dep
 
 
 def _nameless(fit: ServerFit) -> ModelSpec:
-    """Of a model of which nothing is known only its name is used."""
+    """Only the name of an unknown model is used."""
     return ModelSpec(
         model_id=fit.served_model,
         architecture="unknown",

@@ -14,7 +14,7 @@ _ABSENT = "not known"
 
 
 def fact_groups(run: Run, label: str) -> tuple[FactGroup, ...]:
-    """What is known of a run's origin, in groups; what is not known is said to be so."""
+    """What is known of a run's origin, in groups; what is not known is marked as unknown."""
     manifest = run.manifest
     groups = [FactGroup(title=f"Run {label}", facts=_run_facts(manifest))]
     groups += (

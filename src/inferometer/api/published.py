@@ -112,7 +112,7 @@ class TableChoice:
 
 
 class ChosenLoads(NamedTuple):
-    """Rows of one model, engine and precision, and of which device and how many of them step times are asked."""
+    """Rows of one model, engine and precision, and the devices whose step times are wanted."""
 
     loads: tuple[PublishedLoad, ...]
     hardware: HardwareSpec
@@ -174,8 +174,8 @@ def _meant(
     )
     meant = list(loads)
     for flag, value, value_of in wanted:
-        kept = [one for one in meant if value in {None, value_of(one)}]
-        if not kept:
+        matching = [one for one in meant if value in {None, value_of(one)}]
+        if not matching:
             known = Counter(f"{flag} {value_of(one)}" for one in meant)
             raise SpecError(
                 f"no such rows: {flag} {value}",
@@ -183,7 +183,7 @@ def _meant(
                 allowed=_listed(known),
                 try_="one of these",
             )
-        meant = kept
+        meant = matching
     return meant
 
 

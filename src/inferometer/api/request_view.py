@@ -181,7 +181,7 @@ def online_view(run: Run, device: ServerDevice | None = None) -> OnlineView | No
 
 
 def _server(run: Run) -> server_summaries.ServerSummary | None:
-    """What the server said of the whole run; None where it was not asked, or not twice."""
+    """The server's metrics over the whole run; None where they were not read, or not twice."""
     if run.server is None:
         return None
     try:
@@ -209,7 +209,7 @@ TIMELINE_STEPS: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestQuestion:
-    """What is asked of a run of requests, beside the run?"""
+    """The options of a question about a run of requests."""
 
     objective: ObjectiveSpec | None = None
     class_names: tuple[str, ...] = ()
@@ -237,12 +237,12 @@ def request_view(
     RecordError
         The run has no requests, or no such step.
     """
-    asked = RequestQuestion() if question is None else question
+    options = RequestQuestion() if question is None else question
     whole = request_summaries.summarise_requests(run)
     judgement = (
-        None if asked.objective is None else slo_verdicts.judge_objective(run, asked.objective)
+        None if options.objective is None else slo_verdicts.judge_objective(run, options.objective)
     )
-    online = online_view(run, asked.device)
+    online = online_view(run, options.device)
     steady = None if online is None else online.steady
     parts = first_token_parts(run, online)
     load = (
@@ -262,7 +262,7 @@ def request_view(
         subtitle=f"{run.manifest.origin} · {whole.n_requests:,} requests",
         five_lines=views.FiveLines(
             answer=_answer(whole, judgement),
-            limit=_limit(load, whole, _n_kv_blocks(run, asked), online, parts),
+            limit=_limit(load, whole, _n_kv_blocks(run, options), online, parts),
             next=_next(lead, judgement, path, online, has_page=report_path is not None),
             trust=_trust(run, whole, online),
             report=_files(path, report_path),
@@ -270,7 +270,7 @@ def request_view(
         summaries=(
             whole,
             *steady_summaries(run, online),
-            *_classes(run, asked.class_names),
+            *_classes(run, options.class_names),
         ),
         judgement=judgement,
         handovers=latencies.summarise_handovers(run),
@@ -285,12 +285,12 @@ def request_view(
         gaps=gaps(run),
         ttft_parts=parts,
         concurrency=request_summaries.concurrency_of(run),
-        n_kv_blocks=_n_kv_blocks(run, asked),
+        n_kv_blocks=_n_kv_blocks(run, options),
         timeline=(
             None
             if run.steps is None or run.parts is None or not len(run.steps.start_ns)
             else slot_timeline.slot_timeline(
-                run, first_step=asked.first_step, n_steps=asked.n_steps
+                run, first_step=options.first_step, n_steps=options.n_steps
             )
         ),
         lead_cautions=lead,
@@ -342,9 +342,9 @@ def _limit(
             " numbers show no limit of the server."
         )
     if load is None and online is not None and online.server is not None:
-        said = request_tables.limit_sentence(online.server, online.ttft_parts)
-        if said is not None:
-            return said
+        sentence = request_tables.limit_sentence(online.server, online.ttft_parts)
+        if sentence is not None:
+            return sentence
     if load is None and online is not None and online.in_flight is not None:
         return (
             f"at most {online.in_flight.most.max():.0f} requests were in flight at once; what"
@@ -429,11 +429,11 @@ def _files(path: Path | None, report_path: Path | None) -> str:
     return shown + ("" if path is None else f"   DATA {path}")
 
 
-def _n_kv_blocks(run: types.Run, asked: RequestQuestion) -> int | None:
+def _n_kv_blocks(run: types.Run, options: RequestQuestion) -> int | None:
     """Of all replicas together."""
     engine = run.manifest.engine
     of_each = (
-        asked.n_kv_blocks if engine is None or engine.n_kv_blocks is None else engine.n_kv_blocks
+        options.n_kv_blocks if engine is None or engine.n_kv_blocks is None else engine.n_kv_blocks
     )
     n_replicas = 1 if run.steps is None else len(np.unique(run.steps.replica))
     return None if of_each is None else of_each * n_replicas

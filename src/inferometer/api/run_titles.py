@@ -63,7 +63,7 @@ def traffic_labels(runs: Sequence[Run]) -> tuple[str, ...]:
 
 
 def name_of(run: Run) -> RunName:
-    """The parts of its name, from what was asked of a load test, else from what the record says."""
+    """The parts of its name, from the plan of a load test, else from the record."""
     manifest = run.manifest
     if manifest.load is not None:
         load = manifest.load
@@ -80,7 +80,7 @@ def name_of(run: Run) -> RunName:
 
 
 def traffic_text(load: LoadPlan) -> str:
-    """The rate or the concurrency that was asked for.
+    """The rate or the concurrency of the plan.
 
     ``5 requests/s``, ``concurrency 32``, ``1 to 20 requests/s``.
     """

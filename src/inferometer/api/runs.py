@@ -20,7 +20,7 @@ _TABLES = {".csv", ".tsv", ".md", ".txt"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """The runs that were named, and what was said about them on the command line."""
+    """The runs that were named, and what the command line states about them."""
 
     paths: tuple[Path, ...]
     skip_damaged: bool

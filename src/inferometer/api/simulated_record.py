@@ -98,7 +98,7 @@ def prefill_text(pool: PrefillPool) -> str:
 
 
 def fit_cautions(deployment: Deployment) -> tuple[Caution, ...]:
-    """Why a fit's answer is less than one of steps that were measured on what is asked about."""
+    """Why a fit's answer is less certain than measured steps of the server in question."""
     subject = deployment.step_times.subject
     reasons = () if subject is None else subject.reservations(deployment.knobs.policy)
     remedy = "inferometer sweep on this device and engine, then inferometer fit"
@@ -169,7 +169,7 @@ class DisaggregationView:
 
 
 def deployment_view(deployment: Deployment, rules: ClusterConfig) -> DeploymentView:
-    """What is said of a server, and of how many there are of it."""
+    """The description of a server and the number of its replicas."""
     engine, config = deployment.engine, deployment.config
     return DeploymentView(
         model_id=deployment.model.model_id,
@@ -195,7 +195,7 @@ def deployment_view(deployment: Deployment, rules: ClusterConfig) -> DeploymentV
 def disaggregation_view(
     pool: PrefillPool | None, transfers: TransferShares | None, run: Run
 ) -> DisaggregationView | None:
-    """What is said of those that compute the prompts; None where there are none."""
+    """The description of the prefill replicas; None where there are none."""
     if pool is None or transfers is None:
         return None
     return DisaggregationView(

@@ -37,7 +37,7 @@ class PolicyRow:
     verdict: Verdict
     """Of all requests."""
     slo_met_fraction: float
-    """Share of the windows whose requests kept the promise, as it was seen in them."""
+    """Share of the windows whose requests met the SLO, as it was seen in them."""
     good: Estimate | None
     """Share of the requests within every limit."""
     weakest: str | None
@@ -117,17 +117,17 @@ _KNOBS: Final = (
     *("max_running_requests", "chunked_prefill_size", "context_length"),
     *("max_batch_size", "max_num_tokens", "max_seq_len"),
 )
-"""Seats, budget of a step and longest context: vLLM's, SGLang's and TensorRT-LLM's names."""
+"""max_num_seqs, budget of a step and longest context: vLLM's, SGLang's and TensorRT-LLM's names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRow:
-    """So many replicas behind the router under the whole traffic, simulated."""
+    """All replicas behind the router under the whole traffic, simulated."""
 
     n_replicas: int
     verdict: Verdict
     weakest: str | None
-    """Of the promise, under this traffic."""
+    """Of the SLO, under this traffic."""
     ttft: Percentile | None
     """At the percentile of the objective, or the 95th."""
     tpot: Percentile | None
@@ -143,9 +143,9 @@ class PaceRow:
     step_times: deployment.Pace
     served: ServedRow
     breaks_first: str | None
-    """What breaks the promise when there is more traffic."""
+    """What misses the SLO when there is more traffic."""
     met_requests_per_s: float | None
-    """The highest rate of all replicas together that was shown to keep the promise."""
+    """The highest rate of all replicas together that was shown to meet the SLO."""
     missed_requests_per_s: float | None
     located_requests_per_s: float | None
     """Where the weakest link reaches its limit, by short runs."""
@@ -189,13 +189,13 @@ class KindRow:
     None: never, or a price is not known."""
     costs: Costs
     instance_requests_per_s: float | None
-    """The highest rate of a replica that was shown to keep the promise, in this cluster."""
+    """The highest rate of a replica that was shown to meet the SLO, in this cluster."""
     device_requests_per_s: float | None
     headroom_fraction: float | None
     without_one: ServedRow | None
     """One replica less; None where there is one."""
     n_replicas_if_one_fails: int
-    """So many keep the promise without any one of them."""
+    """The number of replicas that meet the SLO when one of them fails."""
     n_kv_blocks: int
     sized_at: deployment.Pace
     paces: tuple[PaceRow, ...]
@@ -216,7 +216,7 @@ def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
         candidate.offer,
     )
     tokens_in, tokens_out = mean_tokens(served)
-    kept = kind.sized_at.capacity.met_load
+    met = kind.sized_at.capacity.met_load
     rented = offer.price
     break_even = (
         None
@@ -247,8 +247,8 @@ def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
         owned=offer.owned,
         owned_break_even_fraction=break_even,
         costs=costs_of(kind, apis),
-        instance_requests_per_s=None if kept is None else kept / kind.n_replicas,
-        device_requests_per_s=None if kept is None else kept / kind.n_devices,
+        instance_requests_per_s=None if met is None else met / kind.n_replicas,
+        device_requests_per_s=None if met is None else met / kind.n_devices,
         headroom_fraction=kind.headroom_fraction,
         without_one=None if kind.without_one is None else served_row(kind.without_one),
         n_replicas_if_one_fails=kind.n_replicas_if_one_fails,
@@ -264,7 +264,7 @@ def served_row(served: ServedBy) -> ServedRow:
     weakest = served.judgement.weakest
 
     def shown(latency: Latency) -> Percentile | None:
-        asked = next(
+        observed = next(
             (
                 one.seen
                 for one in served.judgement.thresholds
@@ -272,7 +272,7 @@ def served_row(served: ServedBy) -> ServedRow:
             ),
             None,
         )
-        return asked or served.summary.latency(latency).percentile(_SHOWN_FRACTION)
+        return observed or served.summary.latency(latency).percentile(_SHOWN_FRACTION)
 
     return ServedRow(
         n_replicas=served.n_replicas,
@@ -303,7 +303,7 @@ _NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impossible:
-    """A device of which nothing keeps the promise, and what comes nearest."""
+    """A device with no layout that meets the SLO, and what comes nearest."""
 
     hardware: str
     layout: str
@@ -325,18 +325,18 @@ class SizeAnswer(Answer):
     objective: str
     router: fleet.Router
     sized_for: deployment.Pace
-    """The step times at which the promise is to be kept."""
+    """The step times at which the SLO must be met."""
     n_prefill_replicas: int | None = None
     """Replicas that compute prompts alone, besides those of the pick; None: each computes both."""
     gate: GateSpec | None = None
     """Before every fleet that was tried."""
     verdict: Verdict
     pick: KindRow | None
-    """None: nothing keeps the promise."""
+    """None: nothing meets the SLO."""
     kinds: tuple[KindRow, ...]
     """The best of each device, the pick first."""
     impossible: tuple[Impossible, ...]
-    """Nearest to the promise first."""
+    """Nearest to the SLO first."""
     refused: tuple[Refusal, ...]
     n_candidates: int
     n_searched: int
@@ -391,7 +391,7 @@ def size_answer(
 
 
 def pick_of(found: Sequence[Done]) -> SizedKind | None:
-    """The answer: the cheapest of all devices; None where nothing keeps the promise."""
+    """The answer: the cheapest of all devices; None where nothing meets the SLO."""
     return min((done.best for done in found if done.best is not None), key=_rank, default=None)
 
 
@@ -400,7 +400,7 @@ def _rank(kind: SizedKind) -> tuple[float, int]:
 
 
 def _impossible(done: Done) -> Impossible:
-    """The kind of replica of this device that comes nearest, and why it does not keep the promise."""
+    """The kind of replica of this device that comes nearest, and why it does not meet the SLO."""
     nearest = min(
         (one for one in done.searched if one.n_probes), key=_nearness, default=done.searched[0]
     )

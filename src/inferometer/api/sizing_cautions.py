@@ -47,7 +47,7 @@ def check_prompts(workload: WorkloadSpec, plan: RequestPlan, max_model_len: int)
 
 
 def box_cautions(question: SizingQuestion, candidates: Candidates) -> tuple[Caution, ...]:
-    """Which fits are asked about lengths that they were not checked on?"""
+    """Which fits answer for lengths that they were not checked on?"""
     plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
     tokens_in, tokens_out = round(plan.prompt_tokens.mean()), round(plan.output_tokens.mean())
     shapes = (
@@ -115,7 +115,7 @@ def cautions_of(best: Sequence[SizedKind]) -> tuple[Caution, ...]:
         cautions.append(Caution(code="NO_PRICE", text=text, remedy="--prices FILE"))
     if any(kind.candidate.deployment.engine.tensor_parallel_size > NODE_DEVICES for kind in best):
         text = (
-            f"tensor parallelism over more than {NODE_DEVICES} devices is reckoned with the link"
+            f"tensor parallelism over more than {NODE_DEVICES} devices is computed with the link"
             " inside a node, not between nodes"
         )
         cautions.append(

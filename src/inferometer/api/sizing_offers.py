@@ -55,13 +55,13 @@ def offers_of(
     table: prices.PriceTable | None,
     fits: Sequence[Fit],
     model: types.ModelSpec,
-    asked: Mapping[str, object] = _NOTHING,
+    requested: Mapping[str, object] = _NOTHING,
     *,
     is_datasheet: bool = False,
 ) -> list[Offer]:
     """The devices that are named, each with its prices; one that somebody fitted is offered with those fits alone.
 
-    ``asked`` is what a fit must be one of: see ``asked_of_fits``.
+    ``requested`` is what a fit must be one of: see ``asked_of_fits``.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def offers_of(
         )
         for device, rent in rents
     ]
-    fitted = [_fitted(fit, priced, model, asked) for fit in fits]
+    fitted = [_fitted(fit, priced, model, requested) for fit in fits]
     has_fit = {offer.hardware.hardware_id for offer in fitted}
     return [*fitted, *(offer for offer in priced if offer.hardware.hardware_id not in has_fit)]
 
@@ -95,15 +95,15 @@ class _Steps(NamedTuple):
 
 
 def _fitted(
-    fit: Fit, offers: Sequence[Offer], model: types.ModelSpec, asked: Mapping[str, object]
+    fit: Fit, offers: Sequence[Offer], model: types.ModelSpec, requested: Mapping[str, object]
 ) -> Offer:
     """The offer of the fit's device, or of the device named beside it, with its step times."""
-    steps = _steps(fit, model, {} if fit.device is None else {"hardware": fit.device}, asked)
+    steps = _steps(fit, model, {} if fit.device is None else {"hardware": fit.device}, requested)
     offer = _offer_of(None if steps.hardware is None else steps.hardware.hardware_id, offers)
     if offer is None and fit.device is None and len(offers) == 1:
         # the only device on offer is meant, unless the fit says that it is one of another
         offer = offers[0]
-        steps = _steps(fit, model, {"hardware": offer.hardware.hardware_id}, asked)
+        steps = _steps(fit, model, {"hardware": offer.hardware.hardware_id}, requested)
     if offer is None:
         ids = [one.hardware.hardware_id for one in offers]
         named = fit.device or (
@@ -131,9 +131,9 @@ def _offer_of(hardware_id: str | None, offers: Sequence[Offer]) -> Offer | None:
 
 
 def _steps(
-    fit: Fit, model: types.ModelSpec, device: Mapping[str, object], asked: Mapping[str, object]
+    fit: Fit, model: types.ModelSpec, device: Mapping[str, object], requested: Mapping[str, object]
 ) -> _Steps:
-    flags = {**asked, **device}
+    flags = {**requested, **device}
     if named_fit.is_server(fit.path):
         server = named_fit.load_server(fit.path, model.model_id, flags)
         named = None if fit.device is None else catalog.find_hardware(fit.device)
@@ -144,7 +144,7 @@ def _steps(
     found = named_fit.step_fit(
         fit.path,
         named_fit.question_of(flags, model, named),
-        is_transfer=asked.get("transfer") is True,
+        is_transfer=requested.get("transfer") is True,
     )
     return _Steps(fitted_levels(found.model), found.hardware)
 
@@ -169,16 +169,16 @@ class Tried(NamedTuple):
 
 def asked_of_fits(tried: Tried, given: Container[str]) -> dict[str, object]:
     """What a fit must be one of: what was ``given``; of several values to try, the fit's may be any."""
-    asked: dict[str, object] = {"transfer": tried.is_transfer, "engine": tried.engine}
+    requested: dict[str, object] = {"transfer": tried.is_transfer, "engine": tried.engine}
     if "dtype" in given:
-        asked["dtype"] = tried.dtype
+        requested["dtype"] = tried.dtype
     if "tp" in given:
-        asked["tp"] = sweep_plan.parse_counts(tried.tp, where="--tp")
+        requested["tp"] = sweep_plan.parse_counts(tried.tp, where="--tp")
     if tried.settings.kv_dtype is not None:
-        asked["kv_dtype"] = tried.settings.kv_dtype
+        requested["kv_dtype"] = tried.settings.kv_dtype
     if tried.quantization is not None:
-        asked["quantization"] = tuple(_formats(tried.quantization))
-    return asked
+        requested["quantization"] = tuple(_formats(tried.quantization))
+    return requested
 
 
 def _measured_power(path: Path, engine: types.EngineSpec) -> types.Constant | None:
@@ -249,11 +249,11 @@ def _values(text: str) -> tuple[str, tuple[str, ...]]:
 def _quantizations(
     text: str | None, model: resolve.ResolvedModel
 ) -> tuple[types.DType | None, ...]:
-    """That in which the weights were published first, then those that are asked for."""
-    asked = [] if text is None else _formats(text)
+    """That in which the weights were published first, then the requested ones."""
+    requested = [] if text is None else _formats(text)
     tried: list[types.DType | None] = [
         model.quantization(),
-        *(model.quantization(item) for item in _KNOWN_FORMATS if item in asked),
+        *(model.quantization(item) for item in _KNOWN_FORMATS if item in requested),
     ]
     return tuple(dict.fromkeys(tried))
 

@@ -168,7 +168,7 @@ CAPACITY: Final = Verb(
 
 
 class Study(NamedTuple):
-    """A grid that many people ask for, under a name."""
+    """A common grid, under a name."""
 
     answers: str
     verb: Verb

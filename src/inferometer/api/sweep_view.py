@@ -102,17 +102,17 @@ def _going_on(analysis: Analysis, n_open: int) -> str:
     manifest = analysis.run.manifest
     n_points = 0 if manifest.plan is None else len(manifest.plan.points)
     if any(one.code == "TIME_OVER" for one in manifest.cautions):
-        said = (
+        sentence = (
             f"{n_open} of {n_points} points were left out when --budget was over; a larger one"
             " measures them, in a folder of its own."
         )
-        return said + (f"\ntry: {_with_larger_budget(analysis)}" if manifest.command else "")
+        return sentence + (f"\ntry: {_with_larger_budget(analysis)}" if manifest.command else "")
     command = shlex.join(manifest.command)
-    said = (
+    sentence = (
         f"The sweep was stopped: {n_open} of {n_points} points lack repetitions. The same command"
         " goes on where it was."
     )
-    return said + (f"\ntry: {command}" if command else "")
+    return sentence + (f"\ntry: {command}" if command else "")
 
 
 def _with_larger_budget(analysis: Analysis) -> str:
@@ -146,13 +146,13 @@ def _answer(rows: Sequence[PointRow]) -> str:
         )
     if single.decode_tokens_per_s is not None:
         parts.append(f"{'then ' if parts else ''}{_speed(single.decode_tokens_per_s)}")
-    said = f"{users}: {', '.join(parts) or 'no time was measured'}"
+    sentence = f"{users}: {', '.join(parts) or 'no time was measured'}"
     best = useful_load(rows)
     if best is None or best.decode_tokens_per_s is None or best.batch_size == single.batch_size:
-        return f"{said}."
+        return f"{sentence}."
     each = best.decode_tokens_per_s.value / best.batch_size
     return (
-        f"{said}.\nBest useful load: {best.batch_size} at once, {_speed(best.decode_tokens_per_s)}"
+        f"{sentence}.\nBest useful load: {best.batch_size} at once, {_speed(best.decode_tokens_per_s)}"
         f" of output in total, {format_number(each)} tok/s each ({best.prompt_tokens}-token"
         " prompts)."
     )
@@ -185,12 +185,12 @@ def _doublings(small: int, large: int) -> float:
 def _limit(analysis: Analysis, rows: Sequence[PointRow]) -> str:
     first = min(rows, key=lambda row: (row.batch_size, row.prompt_tokens))
     last = max(rows, key=lambda row: (row.batch_size, -row.prompt_tokens))
-    said = _decode_limit(analysis, first)
+    sentence = _decode_limit(analysis, first)
     if last.batch_size != first.batch_size and last.decode_limited_by not in {
         None,
         first.decode_limited_by,
     }:
-        said += f" At batch {last.batch_size} {_limit_words(last.decode_limited_by)}."
+        sentence += f" At batch {last.batch_size} {_limit_words(last.decode_limited_by)}."
     longest = max(rows, key=lambda row: row.prompt_tokens * row.batch_size)
     if longest.prefill_limited_by is not None:
         used = (
@@ -198,11 +198,11 @@ def _limit(analysis: Analysis, rows: Sequence[PointRow]) -> str:
             if longest.mfu_fraction is not None
             else ""
         )
-        said += (
+        sentence += (
             f"\nIn prefill of {longest.batch_size} x {longest.prompt_tokens} tokens"
             f" {_limit_words(longest.prefill_limited_by)}{used}."
         )
-    return said
+    return sentence
 
 
 def _decode_limit(analysis: Analysis, row: PointRow) -> str:
@@ -227,10 +227,11 @@ def _leading_causes(analysis: Analysis, row: PointRow) -> str:
     point = SweepPoint(
         prompt_tokens=row.prompt_tokens, batch_size=row.batch_size, gen_tokens=row.gen_tokens
     )
-    said = analysis.model.predict(decode_shape_of(point))
-    parts = sorted(said.terms, key=lambda term: -term.duration_s)[:2]
+    prediction = analysis.model.predict(decode_shape_of(point))
+    parts = sorted(prediction.terms, key=lambda term: -term.duration_s)[:2]
     return ": " + ", ".join(
-        f"{part.name} {format_fraction(part.duration_s / said.duration_s.value)}" for part in parts
+        f"{part.name} {format_fraction(part.duration_s / prediction.duration_s.value)}"
+        for part in parts
     )
 
 
@@ -327,21 +328,21 @@ def _sweep_of(plan: SweepPlan, mode: EngineMode, *more: object) -> str:
 
 
 def _share(model: StepTimeModel, point: SweepPoint, name: str) -> str:
-    said = model.predict(decode_shape_of(point))
-    seconds = sum(term.duration_s for term in said.terms if term.name == name)
-    return format_fraction(seconds / said.duration_s.value)
+    prediction = model.predict(decode_shape_of(point))
+    seconds = sum(term.duration_s for term in prediction.terms if term.name == name)
+    return format_fraction(seconds / prediction.duration_s.value)
 
 
 def _gain_with_weights_shrunk(
     model: StepTimeModel, point: SweepPoint, factor_ratio: float
 ) -> float | None:
     """How much faster is a step whose weights are read ``factor_ratio`` times faster?"""
-    said = model.predict(decode_shape_of(point))
-    saved_s = sum(term.duration_s for term in said.terms if term.name == "weights") * (
+    prediction = model.predict(decode_shape_of(point))
+    saved_s = sum(term.duration_s for term in prediction.terms if term.name == "weights") * (
         1 - 1 / factor_ratio
     )
-    after_s = said.duration_s.value - saved_s
-    return said.duration_s.value / after_s if after_s > 0 else None
+    after_s = prediction.duration_s.value - saved_s
+    return prediction.duration_s.value / after_s if after_s > 0 else None
 
 
 def _next_smaller() -> str:

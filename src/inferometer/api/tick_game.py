@@ -1,4 +1,4 @@
-"""What is played when a timeline is asked without a run, and what is said of it?"""
+"""Which timeline is drawn without a run, and which sentence sums it up?"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -235,7 +235,7 @@ def _best_text(best: Best, values: Mapping[str, float]) -> str:
 
 def tick_sentence(report: TickReport) -> str:
     """The answer in one line."""
-    said = (
+    sentence = (
         f"{format_number(report.requests_per_1000_ticks)} requests and"
         f" {format_number(report.output_tokens_per_1000_ticks)} tokens"
     )
@@ -247,7 +247,9 @@ def tick_sentence(report: TickReport) -> str:
             ("E2E", report.e2e_ticks),
         )
     )
-    return f"{said} in 1,000 ticks; mean {means} ticks; {report.n_queued_at_end} queued at the end"
+    return (
+        f"{sentence} in 1,000 ticks; mean {means} ticks; {report.n_queued_at_end} queued at the end"
+    )
 
 
 def tick_table(played: Sequence[Played]) -> TextTable:

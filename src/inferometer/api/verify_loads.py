@@ -185,13 +185,13 @@ def predict_loads(
             until_ns=None,
             gate=gate,
         )
-        said = simulation.simulate_workload(simulator, Inline()).answer
-        likely, *ends = (level.summary for level in said.levels)
+        simulated = simulation.simulate_workload(simulator, Inline()).answer
+        likely, *ends = (level.summary for level in simulated.levels)
         made += claims.load_claims(asked.question.at, likely, ends)
-        if objective is not None and said.verdict is not None:
+        if objective is not None and simulated.verdict is not None:
             promises.append(
                 seals.PromiseClaim(
-                    at=asked.question.at, objective=objective.text, predicted=said.verdict
+                    at=asked.question.at, objective=objective.text, predicted=simulated.verdict
                 )
             )
     deployed = servers.deployment

@@ -43,8 +43,8 @@ def measured_elsewhere(
         A run cannot be read, or is none of what was sealed; two of them are of the same load.
     """
     found = [one for path in paths for run in runs_of(path) for one in _of_run(sealed, run, path)]
-    asked = [one.measured.at for one in found]
-    twice = next((at for at in asked if asked.count(at) > 1), None)
+    loads = [one.measured.at for one in found]
+    twice = next((at for at in loads if loads.count(at) > 1), None)
     if twice is not None:
         raise RecordError(
             f"{twice} was measured by two of these runs",
@@ -81,7 +81,7 @@ def _place_of(path: Path) -> Path:
     return reading.directory_of(path) if path.is_dir() or path.name == MANIFEST_NAME else path
 
 
-def _begun(run: Run, path: Path, asked: verify_loads.AskedLoad) -> Run:
+def _begun(run: Run, path: Path, load: verify_loads.AskedLoad) -> Run:
     """A run of ours, whose raw log was read.
 
     It began no later than the first session in it, whatever the manifest says.
@@ -97,7 +97,7 @@ def _begun(run: Run, path: Path, asked: verify_loads.AskedLoad) -> Run:
     if not raw_log.raw_logs(folder):
         allowed = "a load test with its folder raw/, or the file that another tool wrote itself"
         raise _other(run, "it has no raw log, so nothing proves that it was measured", allowed)
-    decoded = load_decoding.decode_load(folder, asked.drawn.plan)
+    decoded = load_decoding.decode_load(folder, load.drawn.plan)
     for name in ("request_index", "intended_send_ns", "sent_ns", "finished_ns"):
         if not np.array_equal(getattr(decoded.requests, name), getattr(run.requests, name)):
             raise _other(
@@ -132,8 +132,8 @@ def _of_sweep(
         ).model.engine
         if engine != plan.engine:
             raise _other(run, f"its engine is {plan.engine}", f"that of the fit: {engine}")
-    asked = {one.question.at: one.point for one in sealed.points}
-    return claims.point_measurements(run, asked, seals.evidence_of(_place_of(path)))
+    points = {one.question.at: one.point for one in sealed.points}
+    return claims.point_measurements(run, points, seals.evidence_of(_place_of(path)))
 
 
 def _asked_by(
@@ -168,8 +168,8 @@ def _asked_by(
     )
 
 
-def _is_alike(asked: verify_loads.AskedLoad, requests: RequestTable) -> bool:
-    plan = asked.drawn.plan
+def _is_alike(load: verify_loads.AskedLoad, requests: RequestTable) -> bool:
+    plan = load.drawn.plan
     if plan.n_requests != len(requests.status):
         return False
     pairs = [
@@ -218,10 +218,10 @@ def runs_of(path: Path) -> tuple[Run, ...]:
 
 def _dated(run: Run) -> Run:
     """The same run; a date without a time zone, which vLLM bench writes, is taken for one of this machine's."""
-    said, has_none, _ = run.manifest.created_utc.partition(_LOCAL_TIME)
+    time, has_none, _ = run.manifest.created_utc.partition(_LOCAL_TIME)
     if not has_none:
         return run
-    at_utc = datetime.fromisoformat(said).astimezone(UTC).isoformat(timespec="seconds")
+    at_utc = datetime.fromisoformat(time).astimezone(UTC).isoformat(timespec="seconds")
     return replace(run, manifest=replace(run.manifest, created_utc=at_utc))
 
 
@@ -237,7 +237,7 @@ def check_url(url: str) -> None:
 
 
 def replay(
-    sealed: Sealed, url: str, asked: verify_loads.AskedLoad, folder: Path
+    sealed: Sealed, url: str, load: verify_loads.AskedLoad, folder: Path
 ) -> checking.Measurement:
     """Send the very requests of this load to the server, into a folder; what was begun there goes on.
 
@@ -250,11 +250,11 @@ def replay(
     KeyboardInterrupt
         Somebody stopped it; the same command goes on.
     """
-    request = load_request(sealed, url, asked)
-    run_titles.check_prompts(request.load, asked.drawn)
-    progress.talk(f"{asked.question.at}: {run_titles.what_will_happen(request.load, asked.drawn)}")
+    request = load_request(sealed, url, load)
+    run_titles.check_prompts(request.load, load.drawn)
+    progress.talk(f"{load.question.at}: {run_titles.what_will_happen(request.load, load.drawn)}")
     try:
-        loaded = load_run.run_load(request, asked.drawn, folder, _percentiles(sealed))
+        loaded = load_run.run_load(request, load.drawn, folder, _percentiles(sealed))
     except MeasureError as error:
         try_ = (
             f"in the plan, under [client], what `inferometer load` takes as {error.try_}"
@@ -267,7 +267,7 @@ def replay(
     if loaded.is_interrupted:
         raise KeyboardInterrupt
     return claims.load_measurement(
-        sealed.seal, asked.question.at, loaded.run, checking.REPLAYED, seals.evidence_of(folder)
+        sealed.seal, load.question.at, loaded.run, checking.REPLAYED, seals.evidence_of(folder)
     )
 
 

@@ -71,14 +71,14 @@ def predict_points(
     SpecError, ModelError
         The model or the device is not known, or the fit is another one's.
     """
-    asked = believed.server
-    found = resolve.resolve_model(asked.model, load_format="dummy")
+    server = believed.server
+    found = resolve.resolve_model(server.model, load_format="dummy")
     model = found.spec
-    hardware = None if asked.hardware is None else catalog.find_hardware(asked.hardware)
+    hardware = None if server.hardware is None else catalog.find_hardware(server.hardware)
     steps = [step for one in points for step in _steps(one)]
-    levels = step_times_of(asked, found, hardware).times
-    if asked.fit is not None:
-        said = _fitted(asked.fit, asked, model, hardware, steps)
+    levels = step_times_of(server, found, hardware).times
+    if server.fit is not None:
+        predicted = _fitted(server.fit, server, model, hardware, steps)
     else:
         paces = (
             levels.likely,
@@ -89,12 +89,12 @@ def predict_points(
         each = (
             [steptime_arrays.shape_duration_s(pace, step.shape) for pace in paces] for step in steps
         )
-        said = [claims.spanned(value, ends) for value, *ends in each]
+        predicted = [claims.spanned(value, ends) for value, *ends in each]
     return claims.Commitment(
         verify_loads.belief_of(believed, levels.basis, levels.origin, model_id=model.model_id),
         tuple(
             seals.Claim(at=step.at, metric=step.metric, predicted=duration)
-            for step, duration in zip(steps, said, strict=True)
+            for step, duration in zip(steps, predicted, strict=True)
         ),
     )
 
@@ -199,14 +199,14 @@ def sealed(plan: VerifyPlan, folder: Path, ledger_path: Path) -> Sealed:
     """
     loads = () if plan.traffic is None else verify_loads.asked_loads(plan.traffic)
     points = () if plan.points is None else asked_points(plan.points)
-    asked = (*(load.question for load in loads), *(point.question for point in points))
+    questions = (*(load.question for load in loads), *(point.question for point in points))
     ledger.read_ledger(ledger_path)  # nothing is predicted for a ledger that cannot be trusted
     seal = seals.read_seal(folder)
     if seal is None:
-        seal = _new(plan, asked, loads, points)
+        seal = _new(plan, questions, loads, points)
         seals.write_seal(folder, seal)
     else:
-        _refuse_changed(plan, asked, seal, folder)
+        _refuse_changed(plan, questions, seal, folder)
     sha256 = seals.sha256_of(seal)
     ledger.append(
         ledger_path,
@@ -238,7 +238,7 @@ def _refuse_changed_runs(folder: Path, checks: Sequence[checking.Check]) -> None
 
 def _new(
     plan: VerifyPlan,
-    asked: tuple[seals.Question, ...],
+    questions: tuple[seals.Question, ...],
     loads: tuple[verify_loads.AskedLoad, ...],
     points: tuple[AskedPoint, ...],
 ) -> seals.Seal:
@@ -255,18 +255,18 @@ def _new(
         code=seals.CodeVersion(version=__version__, git_commit=git_commit()),
         plan_sha256=seals.plan_sha256(plan),
         belief=committed.belief,
-        questions=asked,
+        questions=questions,
         claims=committed.claims,
         promises=committed.promises,
     )
 
 
 def _refuse_changed(
-    plan: VerifyPlan, asked: tuple[seals.Question, ...], seal: seals.Seal, folder: Path
+    plan: VerifyPlan, questions: tuple[seals.Question, ...], seal: seals.Seal, folder: Path
 ) -> None:
     unchanged = {
         "the plan": seals.plan_sha256(plan) == seal.plan_sha256,
-        "the workload, or its points": asked == seal.questions,
+        "the workload, or its points": questions == seal.questions,
         "the fit, the gate, or the model and its device,": (
             verify_loads.belief_sha256(verify_loads.believed_of(plan.server)) == seal.belief.sha256
         ),
@@ -300,7 +300,7 @@ def git_commit() -> str | None:
 
 def _git(*words: str) -> str | None:
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             ["git", *words],
             cwd=_HERE,
             capture_output=True,
@@ -310,4 +310,4 @@ def _git(*words: str) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return said.stdout.strip()
+    return output.stdout.strip()

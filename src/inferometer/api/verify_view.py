@@ -79,7 +79,7 @@ def _answer(experiment: Experiment) -> str:
         "undecided": verdicts.count("undecided"),
         "open": n_all - len(verdicts),
     }
-    said = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
+    counted = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
     lead = {
         "held": "every prediction held",
         "wrong": "not all was right",
@@ -87,7 +87,7 @@ def _answer(experiment: Experiment) -> str:
         "open": "sealed, not all of it measured",
         "INVALID": "a measurement is INVALID and proves nothing",
     }[experiment.verdict]
-    return f"{experiment.seal.experiment}: {lead}; of {n_all} predictions {said}"
+    return f"{experiment.seal.experiment}: {lead}; of {n_all} predictions {counted}"
 
 
 def _why(experiment: Experiment) -> str:

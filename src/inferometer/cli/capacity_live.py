@@ -1,4 +1,4 @@
-"""inferometer capacity URL: what is the highest load at which this server keeps its promise?
+"""inferometer capacity URL: what is the highest load at which this server meets its SLO?
 
 Measured, probe by probe.
 """
@@ -177,7 +177,7 @@ def measured(question: LiveCapacity) -> decision_pages.CapacityAnswer:
     )
     with heard():
         found = capacity.find_capacity(probe, wanted)
-    said = decision_pages.CapacityAnswer(
+    answer = decision_pages.CapacityAnswer(
         model_id=request.load.served_model,
         workload_name=spec.name,
         objective=objective.text,
@@ -188,5 +188,5 @@ def measured(question: LiveCapacity) -> decision_pages.CapacityAnswer:
         engine=request.load.url,
         step_times_from=f"the server at {request.load.url}; its probes are in {question.out}",
     )
-    decision_pages.write_capacity_page(said, question.page.report)
-    return said
+    decision_pages.write_capacity_page(answer, question.page.report)
+    return answer

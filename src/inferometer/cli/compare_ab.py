@@ -70,7 +70,7 @@ Examples (servers must listen there):
 def command(question: CompareServers, *, as_json: bool) -> None:
     """Is the server at B better than that at URL, worse, equivalent, or is that undecided?
 
-    Without B, the same URL asked in another way.
+    Without B, the same URL under other settings.
 
     Pairs of load tests, one of each side with the same arrivals and lengths; who comes first is
     drawn, half of the pairs each. Both sides of a pair get the same texts where the URLs differ,
@@ -83,21 +83,21 @@ def command(question: CompareServers, *, as_json: bool) -> None:
     rule = rule_of(question.rule)
     _check_repeats(question.repeats, rule.confidence_fraction)
     objective = None if question.slo is None else parse_objective(question.slo)
-    asked = ab_pairs.Pairs(
+    pairs = ab_pairs.Pairs(
         requests=requests,
         n_pairs=question.repeats,
         folder=question.out or ab_pairs.default_folder(requests),
         objective=objective,
     )
-    terminal.talk(asked.sentence)
+    terminal.talk(pairs.sentence)
     if question.dry_run:
         return
     with heard():
-        olds, news = ab_pairs.made(asked, takes_invalid=rule.takes_invalid)
+        olds, news = ab_pairs.made(pairs, takes_invalid=rule.takes_invalid)
     comparison = run_comparison.compare_runs(olds, news, replace(rule, is_paired=True))
     said = compare.CompareAnswer(
-        old=tuple(map(str, asked.folders(0))),
-        new=tuple(map(str, asked.folders(1))),
+        old=tuple(map(str, pairs.folders(0))),
+        new=tuple(map(str, pairs.folders(1))),
         comparison=comparison,
         slos=(
             ()

@@ -183,7 +183,7 @@ def _label(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _shown(said: DeployAnswer) -> str:
-    spare = f" and {said.n_spare} spare" if said.n_spare else ""
-    heading = f"{said.n_replicas}{spare} replicas of {said.model_id} on {said.hardware}"
-    return "\n".join([heading, *(f"  {file.file}  {file.purpose}" for file in said.files)])
+def _shown(answer: DeployAnswer) -> str:
+    spare = f" and {answer.n_spare} spare" if answer.n_spare else ""
+    heading = f"{answer.n_replicas}{spare} replicas of {answer.model_id} on {answer.hardware}"
+    return "\n".join([heading, *(f"  {file.file}  {file.purpose}" for file in answer.files)])

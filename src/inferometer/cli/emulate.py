@@ -76,28 +76,28 @@ def answer_of(
 
 def emulate_sentence(answer: EmulateAnswer) -> str:
     """The answer for people."""
-    said = (
+    sentence = (
         f"ANSWER {answer.n_requests:,} requests and {answer.n_output_tokens:,} tokens in"
         f" {format_duration(answer.served_s)}"
     )
-    said += f", {format_duration(answer.cpu_s)} of CPU"
+    sentence += f", {format_duration(answer.cpu_s)} of CPU"
     if answer.lateness_p50_s is not None:
         tail = (
             ""
             if answer.lateness_p99_s is None
             else f" (p99 {format_duration(answer.lateness_p99_s)})"
         )
-        said += (
+        sentence += (
             f"\nTRUST  tokens were written {format_duration(answer.lateness_p50_s)} after they were"
             f" due{tail}"
         )
-        said += f"; step times: {answer.step_times_from}"
+        sentence += f"; step times: {answer.step_times_from}"
         if answer.lateness_p50_s > _MAX_LATENESS_S:
-            said += (
+            sentence += (
                 "\nCAUTION this machine did not keep the pace; try fewer sequences at once (--max-num-seqs) or"
                 " a larger --time-scale"
             )
-    return said if answer.emission_log is None else f"{said}\nDATA   {answer.emission_log}"
+    return sentence if answer.emission_log is None else f"{sentence}\nDATA   {answer.emission_log}"
 
 
 ANSWER = EmulateAnswer

@@ -98,7 +98,7 @@ def command(question: Import, *, as_json: bool) -> None:
 
 
 def imported(question: Import) -> ImportAnswer:
-    """What the files hold; their runs are written where that was asked for.
+    """What the files hold; their runs are written where --out names a folder.
 
     Raises
     ------
@@ -234,12 +234,12 @@ def _latency(latency: PublishedLatency) -> str:
     values = {"mean": latency.mean_s} | {
         f"p{at * 100:g}": latency.percentile_s(at) for at in _SHOWN
     }
-    told = ", ".join(
+    measured = ", ".join(
         f"{name} {format_duration(value_s)}"
         for name, value_s in values.items()
         if value_s is not None
     )
-    return f"    {latency.name} (its {latency.named}): {told}\n      {latency.definition}"
+    return f"    {latency.name} (its {latency.named}): {measured}\n      {latency.definition}"
 
 
 def _points(points: tuple[PointCount, ...]) -> str:

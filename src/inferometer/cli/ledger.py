@@ -145,12 +145,12 @@ def answer_of(question: Ledger) -> LedgerAnswer:
     )
 
 
-def _shown(said: LedgerAnswer, question: Ledger) -> RenderableType:
+def _shown(answer: LedgerAnswer, question: Ledger) -> RenderableType:
     if question.anchor:
-        return said.anchor
+        return answer.anchor
     if question.markdown:
-        return ledger_markdown(said.score)
-    return ledger_text(said.score, Path(said.ledger), expected=said.expected)
+        return ledger_markdown(answer.score)
+    return ledger_text(answer.score, Path(answer.ledger), expected=answer.expected)
 
 
 def put_into(path: Path, score: Score) -> None:

@@ -39,13 +39,13 @@ def _command(name: str, study: Study) -> click.Command:
         f"{study.answers}\n\nThe options and the answer of `inferometer {study.verb.name}`, with"
         f" {lists} unless other values are given."
     )
-    asked = asks(study.verb.question, grid=partial(_grid, name))(body)
+    command = asks(study.verb.question, grid=partial(_grid, name))(body)
     return click.command(
         name,
         cls=QuestionCommand,
         short_help=study.answers,
         epilog=f"\b\nExample:\n  {study.example}\n",
-    )(asked)
+    )(command)
 
 
 def _grid(name: str, given: dict[str, Any], as_json: bool) -> bool:  # noqa: FBT001 -- as ``asks`` calls it

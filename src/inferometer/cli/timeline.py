@@ -133,7 +133,7 @@ def _page(
     games: Sequence[tick_game.Played],
     n_steps: int,
 ) -> timeline_page.TimelineView:
-    """The timeline asked for, and those of the other ways of batching from their first step on."""
+    """The requested timeline, and those of the other ways of batching from their first step on."""
     compared = tick_game.in_order(games)
     others = [
         (game.name, slot_timeline.slot_timeline(game.run, n_steps=n_steps, tick_ns=TICK_NS))

@@ -53,8 +53,12 @@ def command(question: Verify, *, as_json: bool) -> None:
     sys.exit(EXIT_ANSWERED if question.seal_only else _exit_code(answer))
 
 
-def _exit_code(said: VerifyAnswer) -> int:
-    """A promise that was missed counts as one, rightly predicted or not; before it comes only what is INVALID."""
-    outcomes = [state.outcome for state in said.experiment.promises]
+def _exit_code(answer: VerifyAnswer) -> int:
+    """An SLO that was missed counts as one, rightly predicted or not; before it comes only what is INVALID."""
+    outcomes = [state.outcome for state in answer.experiment.promises]
     is_missed = any(outcome is not None and outcome.measured == "missed" for outcome in outcomes)
-    return EXIT_SLO_MISSED if is_missed and said.verdict != "INVALID" else _EXIT_CODES[said.verdict]
+    return (
+        EXIT_SLO_MISSED
+        if is_missed and answer.verdict != "INVALID"
+        else _EXIT_CODES[answer.verdict]
+    )

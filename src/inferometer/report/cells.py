@@ -1,4 +1,4 @@
-"""How is a number with its doubt written in a cell of a table or under a chart?"""
+"""How is a number with its interval written in a cell of a table or under a chart?"""
 
 from collections.abc import Iterable, Sequence
 from typing import Final

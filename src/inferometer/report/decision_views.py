@@ -1,6 +1,6 @@
 """What is there to show of a decision.
 
-What devices trade, what a promise costs, how replicas follow traffic, where a capacity lies?
+What devices trade, what an SLO costs, how replicas follow traffic, where a capacity lies?
 """
 
 from dataclasses import dataclass

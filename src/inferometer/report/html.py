@@ -63,7 +63,7 @@ def _percent(share: float) -> str:
 
 
 def number_note(number: Number) -> str:
-    """What stands below a number: its limit, its interval, and what else is said of it."""
+    """What stands below a number: its limit, its interval, and its note."""
     limit = (
         ""
         if number.limit is None

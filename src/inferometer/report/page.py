@@ -94,7 +94,7 @@ class Number:
         return f"[{self._end(self.low)}, {self._end(self.high)}]"
 
     def _end(self, value: float) -> str:
-        """An end of the interval; minutes beside a value in ms are said as minutes."""
+        """An end of the interval; minutes beside a value in ms are written as minutes."""
         if math.isinf(value):
             return "…"
         is_far = value >= _MANY_DIGITS and self.unit in _SECONDS_PER_UNIT

@@ -1,6 +1,6 @@
 """What happened in a run, as a trace for ui.perfetto.dev.
 
-A track for each seat, counters for queue, KV cache and tokens.
+A track for each slot of the batch, counters for queue, KV cache and tokens.
 
 Source: Trace Event Format (Google, 2016), the JSON that Chrome and Perfetto read: complete events
 (X), counters (C) and metadata (M); times in microseconds. Compressed with gzip where the name ends
@@ -166,9 +166,9 @@ def _counter_events(name: str, start_ns: I64, column: I64, end_ns: int) -> list[
     if not known.size:
         return []
     values = column[known]
-    kept = known[np.concatenate([[True], values[1:] != values[:-1]])]
+    changes = known[np.concatenate([[True], values[1:] != values[:-1]])]
     points = [
-        *zip(start_ns[kept].tolist(), column[kept].tolist(), strict=True),
+        *zip(start_ns[changes].tolist(), column[changes].tolist(), strict=True),
         (end_ns, int(values[-1])),
     ]
     return [

@@ -233,7 +233,7 @@ def _traffic_cell(view: RequestReportView, summary: RequestSummary) -> str:
 
 
 def promises_table(judgement: Judgement) -> TextTable:
-    """Each promise, what was seen of it, and the verdict."""
+    """Each limit of the SLO, its measured value, and the verdict."""
     rows = [
         (
             one.threshold.text,
@@ -304,8 +304,8 @@ def _without_empty(
     header: Sequence[str], rows: Sequence[tuple[str, ...]], *, keep: set[str]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """The table without columns in which nothing stands."""
-    kept = [i for i, name in enumerate(header) if name in keep or any(row[i] for row in rows)]
-    return tuple(header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in rows)
+    columns = [i for i, name in enumerate(header) if name in keep or any(row[i] for row in rows)]
+    return tuple(header[i] for i in columns), tuple(tuple(row[i] for i in columns) for row in rows)
 
 
 SERVER_DEFINITIONS = (
@@ -333,7 +333,7 @@ _IN_FULL: Final = {
 
 
 def tables_of(view: OnlineView) -> tuple[TextTable, ...]:
-    """Both tables, as far as the server told."""
+    """Both tables, as far as the server's metrics go."""
     parts = () if view.ttft_parts is None else (ttft_parts_table(view.ttft_parts),)
     return parts if view.server is None else (*parts, server_table(view.server, view.server_use))
 
@@ -397,7 +397,7 @@ def server_table(server: ServerSummary, use: ServerUse | None = None) -> TextTab
 
 
 def limit_sentence(server: ServerSummary, parts: TtftParts | None) -> str | None:
-    """Where the time to the first token goes and how full the server was; None where it said neither."""
+    """Where the time to the first token goes and how full the server was; None where its metrics show neither."""
     said: list[str] = []
     if parts is not None and (parts.queue_s, parts.prefill_s, parts.network_s) != (
         None,

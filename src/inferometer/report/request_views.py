@@ -62,7 +62,7 @@ class OnlineView:
     server: ServerSummary | None = None
     """None where its metrics were not scraped, or too seldom."""
     server_use: ServerUse | None = None
-    """None where nobody said what it runs on."""
+    """None where its device is not known."""
     ttft_parts: TtftParts | None = None
 
 
@@ -121,7 +121,7 @@ class RequestReportView:
     ttft_parts: TtftParts | None = None
     concurrency: int | None = None
     """Of a closed loop."""
-    """Where the engine, or the server's metrics, said it."""
+    """Where the engine or the server's metrics report it."""
     n_kv_blocks: int | None = None
     """Of the engine, where it is known."""
     timeline: SlotTimeline | None = None

@@ -139,11 +139,11 @@ def brief_points_table(view: SweepReportView) -> TextTable | None:
         )
         for row in view.points
     )
-    kept = [i for i, name in enumerate(header) if name or any(row[i] for row in rows)]
+    columns = [i for i, name in enumerate(header) if name or any(row[i] for row in rows)]
     return TextTable(
         caption="Measured points",
-        header=tuple(header[i] for i in kept),
-        rows=tuple(tuple(row[i] for i in kept) for row in rows),
+        header=tuple(header[i] for i in columns),
+        rows=tuple(tuple(row[i] for i in columns) for row in rows),
     )
 
 

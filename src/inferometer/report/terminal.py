@@ -186,12 +186,12 @@ class BriefTable:
         n_columns = len(table.header)
         while n_columns > 2 and _width(table.header[:n_columns], rows) > options.max_width:
             n_columns -= 1
-        kept = TextTable(
+        shown = TextTable(
             caption=table.caption,
             header=table.header[:n_columns],
             rows=tuple(row[:n_columns] for row in rows),
         )
-        yield table_text(kept)
+        yield table_text(shown)
         left_out = (
             (len(table.rows) - len(rows), "row"),
             (len(table.header) - n_columns, "column"),

@@ -54,7 +54,7 @@ def timeline_page_of(view: TimelineView) -> Page:
     )
 
 
-# What did each seat do in each step, in letters: readable without colour, as wide as the
+# What did each slot do in each step, in letters: readable without colour, as wide as the
 # terminal.
 # Nothing here prints.
 
@@ -79,7 +79,7 @@ _STRENGTH: Final = {
 def slot_timeline_text(
     timeline: SlotTimeline, *, width: int = DEFAULT_WIDTH, max_seats: int = MAX_SEATS
 ) -> RenderableType:
-    """Seats in rows, steps in columns, a letter for each state.
+    """Slots in rows, steps in columns, a letter for each state.
 
     Where the steps do not fit, a column is several of them.
     """

@@ -16,7 +16,7 @@ class ClaimRow:
     """One number that was predicted."""
 
     at: str
-    """Of which load, or point."""
+    """The load, or the point."""
     series: str
     """Numbers that are drawn alike: ``TTFT``, ``decode step``."""
     metric: str
@@ -34,7 +34,7 @@ class ClaimRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseRow:
-    """What was said of a promise at a load."""
+    """The prediction for an SLO at a load."""
 
     at: str
     objective: str
@@ -117,7 +117,7 @@ def claims_table(view: VerifyView) -> TextTable:
 
 
 def promises_table(view: VerifyView) -> TextTable | None:
-    """What was said of the promise at each load; None where nothing was promised."""
+    """The prediction for the SLO at each load; None where there was none."""
     if not view.promises:
         return None
     return TextTable(

@@ -188,7 +188,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterRow:
-    """A fitted parameter in display form: name, value with interval, and what told it."""
+    """A fitted parameter in display form: name, value with interval, and what informed it."""
 
     name: str
     value: str

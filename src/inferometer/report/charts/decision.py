@@ -31,13 +31,13 @@ def pareto_chart(view: DecisionView) -> Chart | None:
     """Output per device against output per user: up and to the right is better."""
     if not view.trades:
         return None
-    kept = [point for point in view.trades if point.verdict == "met"]
-    best = max(kept or view.trades, key=lambda one: one.device_tokens_per_s.value)
+    met = [point for point in view.trades if point.verdict == "met"]
+    best = max(met or view.trades, key=lambda one: one.device_tokens_per_s.value)
     return Chart(
         chart_id="pareto",
         title="Throughput per device against speed per user",
         finding=(
-            f"{'Within the SLO the' if kept else 'The'} most output per device is"
+            f"{'Within the SLO the' if met else 'The'} most output per device is"
             f" {format_number(best.device_tokens_per_s.value)} tok/s on {best.device}, at"
             f" {format_number(best.tokens_per_s_per_user.value)} tok/s per user."
         ),
@@ -93,7 +93,7 @@ def _trade_marks(view: DecisionView) -> Iterable[Mark]:
 
 
 def limit_cost_chart(view: DecisionView) -> Chart | None:
-    """Dollars per hour against how strict the promise is."""
+    """Dollars per hour against how strict the SLO is."""
     priced = [one for one in view.limit_costs if one.usd_per_hour is not None]
     if not priced:
         return None
@@ -310,7 +310,7 @@ def _probe_marks(
 
 
 def _bracket_words(view: DecisionView) -> str:
-    kept = (
+    met = (
         "No load was shown to meet the SLO"
         if view.met_load is None
         else f"{format_number(view.met_load)} {view.unit} keep it"
@@ -320,7 +320,7 @@ def _bracket_words(view: DecisionView) -> str:
         if view.missed_load is None
         else f"{format_number(view.missed_load)} break it"
     )
-    return f"{kept}, {broken}: lines stand at both; the dashed line is the limit."
+    return f"{met}, {broken}: lines stand at both; the dashed line is the limit."
 
 
 _HOURS: Final = Axis(title="hours")

@@ -243,7 +243,7 @@ def _bounds_finding(phase: PhaseBounds) -> str:
 
 MAX_DRAWN: Final = 150
 """More marks a line than this tell nothing more and make pages heavy; a longer watch is thinned
-evenly, its extremes kept in the table."""
+evenly, its extremes remain in the table."""
 UNITS: Final = {"read": "B/s", "copy": "B/s", "matmul": "FLOP/s"}
 
 

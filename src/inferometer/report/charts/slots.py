@@ -1,4 +1,4 @@
-"""Is the batch full, and who blocks whom? What each seat did in each step of a window."""
+"""Is the batch full, and who blocks whom? What each slot of the batch did in each step of a window."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -22,7 +22,7 @@ from inferometer.units import format_fraction
 
 MAX_SEATS: Final = 48
 MAX_SLICES: Final = 1500
-"""As many marks as a page can carry; seats beyond them are left to the trace."""
+"""As many marks as a page can carry; slots beyond them are left to the trace."""
 _ROW_HEIGHT: Final = 17
 _MAX_TABLE_ROWS: Final = 60
 _WIDTH: Final = 1000
@@ -35,14 +35,14 @@ _COLOURS: Final = {
 
 
 def slots_chart(view: RequestReportView) -> Chart | None:
-    """Seats against steps, where the run says who did what."""
+    """Slots against steps, where the run says who did what."""
     return None if view.timeline is None else timeline_chart(view.timeline)
 
 
 def timeline_chart(
     timeline: SlotTimeline, *, chart_id: str = "slot-timeline", who: str = ""
 ) -> Chart | None:
-    """Seats against steps; letters repeat the colours, white is idle.
+    """Slots against steps; letters repeat the colours, white is idle.
 
     ``who`` stands before the title where there are several.
     """
@@ -89,7 +89,7 @@ def timeline_chart(
 def _marks(
     timeline: SlotTimeline, drawn: Sequence[Slice], states: Sequence[CellState], n_seats: int
 ) -> list[Mark]:
-    """A row for each seat, a bar for each slice, letters on the bars."""
+    """A row for each slot, a bar for each slice, letters on the bars."""
     first, n_steps = timeline.first_step, timeline.states.shape[1]
     idle = [(first, first + n_steps, seat + 0.06, seat + 0.94) for seat in range(n_seats)]
     marks: list[Mark] = [Boxes(boxes=idle, colour="idle")]
@@ -143,7 +143,7 @@ def _tip(timeline: SlotTimeline, one: Slice) -> str:
 
 
 def _n_drawn(timeline: SlotTimeline, slices: Sequence[Slice]) -> int:
-    """How many seats are drawn? As many as do not make the page heavy."""
+    """The number of slots drawn: as many as do not make the page heavy."""
     n_seats: int = min(timeline.states.shape[0], MAX_SEATS)
     while n_seats > 1 and sum(one.seat < n_seats for one in slices) > MAX_SLICES:
         n_seats -= 1

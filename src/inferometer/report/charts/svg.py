@@ -258,8 +258,8 @@ class _Drawing:
                 low, high = (_int(self._y(one)) for one in bar)
                 parts.append(f'<path class="bar {dots.colour}"{named} d="M{x} {low}V{high}"/>')
         for rank, (x, y) in enumerate(places):
-            said = f' data-t="{escape(dots.tips[rank])}"' if dots.tips else ""
-            parts.append(f'<path class="dot {dots.colour}"{named}{said} d="M{x} {y}h0"/>')
+            tip = f' data-t="{escape(dots.tips[rank])}"' if dots.tips else ""
+            parts.append(f'<path class="dot {dots.colour}"{named}{tip} d="M{x} {y}h0"/>')
             if dots.is_hollow and dots.is_hollow[rank]:
                 parts.append(f'<path class="hole"{named} d="M{x} {y}h0"/>')
         return "".join(parts)
@@ -271,9 +271,9 @@ class _Drawing:
             top, bottom = sorted((_int(self._y(y0)), _int(self._y(y1))))
             shape = f"M{left} {top}H{right}V{bottom}H{left}Z"
             if boxes.tips:
-                said = escape(boxes.tips[rank])
+                tip = escape(boxes.tips[rank])
                 parts.append(
-                    f'<path class="box {boxes.colour}"{named} data-t="{said}" d="{shape}"/>'
+                    f'<path class="box {boxes.colour}"{named} data-t="{tip}" d="{shape}"/>'
                 )
             else:
                 path.append(shape)
