@@ -55,7 +55,7 @@ def test_hundreds_of_requests(is_async, num_blocks, mean_ns, monkeypatch):
     """With prefixes, patience, followers, logs of 64 rows, and memory that is too small or is not."""
     monkeypatch.setattr(run, "_ROWS", 64)
     rng = np.random.default_rng(8)
-    n_requests = 300
+    n_requests = 200
     arrival = np.cumsum(rng.exponential(mean_ns, n_requests)).astype(np.int64)
     prompt, most = rng.integers(1, 400, n_requests), rng.integers(1, 200, n_requests)
     follows = np.where(np.arange(n_requests) % 7 == 3, np.arange(n_requests) - 1, -1)
