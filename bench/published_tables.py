@@ -6,6 +6,7 @@ the *learned* half, and results are shown on the *reported* half.
 """
 
 import hashlib
+import os
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -87,7 +88,7 @@ class Loads:
         except SpecError as error:
             print("  no room:", one.label, error, flush=True)
             return None
-        asked = repr((self.sources, config, one.load, *one.key))
+        asked = repr((self.sources, config, one.recipe, one.served, one.load, *one.key))
         path = self.folder and self.folder / hashlib.sha256(asked.encode()).hexdigest()
         if path and path.exists():
             kept = pickle.loads(path.read_bytes())  # noqa: S301 -- written by this program
@@ -98,8 +99,15 @@ class Loads:
             print("  no room:", one.label, error, flush=True)
             made = None
         if path:
-            path.write_bytes(pickle.dumps(made))
+            store(path, made)
         return made
+
+
+def store(path, made):
+    """Whole or not at all: others may read the folder meanwhile, and a run may be stopped."""
+    part = path.with_suffix(f".{os.getpid()}")
+    part.write_bytes(pickle.dumps(made))
+    part.replace(path)
 
 
 class Question(NamedTuple):

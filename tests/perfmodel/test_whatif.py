@@ -12,6 +12,7 @@ from inferometer.perfmodel.scenario import Scenario, Speculation
 from inferometer.perfmodel.whatif import (
     what_if,
     with_devices,
+    with_eager,
     with_graphs,
     with_kv_dtype,
     with_kv_heads,
@@ -92,6 +93,7 @@ def test_speculation_stops_paying_when_compute_limits():
 
 def test_graphs_remove_what_the_host_takes():
     eager = replace(BASE, model=find_model("smollm2-135m"), mode="eager")
+    assert with_eager(BASE).scenario == replace(BASE, mode="eager")
     change = what_if(eager, with_graphs(eager))
     assert change.tpot_gain_ratio.value > 10
 

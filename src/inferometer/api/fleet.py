@@ -165,6 +165,7 @@ def _changed(server: Deployment, n_devices: int | None, own: tuple[str, ...]) ->
             framework=knobs.policy,
             n_sharing=knobs.data_parallel_size,
             is_datasheet=step_times.basis == "datasheet",
+            all_reduce_s=step_times.all_reduce_s,
         )
     named = dict(servers_.own_knob(text, where="--prefill-set") for text in own)
     return deploy(

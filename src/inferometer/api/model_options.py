@@ -45,8 +45,37 @@ LINK_OPTION: Final = Option(
     is_axis=True,
     metavar="LINK",
 )
+ALL_REDUCE_OPTION: Final = Option(
+    "Latency of one all-reduce in microseconds, where it was measured. [a prior]",
+    heading="Hardware",
+    least=0,
+)
 _PCIE_BYTES_PER_S: Final = {"pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9}
 """16 lanes, one way."""
+
+
+def all_reduce_s(all_reduce_us: float | None) -> float | None:
+    """The stated latency in seconds."""
+    return None if all_reduce_us is None else all_reduce_us * 1e-6
+
+
+def refuse_links(*, link: str | None, all_reduce_us: float | None) -> None:
+    """Refuse other links than those between which step times were fitted.
+
+    Raises
+    ------
+    SpecError
+        One of them is stated.
+    """
+    stated = {"--link": link, "--all-reduce-us": all_reduce_us}
+    flag = next((name for name, value in stated.items() if value is not None), None)
+    if flag is not None:
+        raise SpecError(
+            f"{flag} changes the steps that were fitted",
+            where=f"--fit, {flag}",
+            allowed="the links between which they were measured",
+            try_=f"the same command without {flag}, or without --fit, which the datasheet answers",
+        )
 
 
 def with_link(hardware: HardwareSpec, link: str | None) -> HardwareSpec:

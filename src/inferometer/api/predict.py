@@ -1,12 +1,13 @@
 """What would a model do on a device, from its datasheet or from a fitted model?"""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from inferometer.api import named_fit
 from inferometer.api.model_options import (
+    ALL_REDUCE_OPTION,
     DATASHEET_OPTION,
     FORMATS,
     KV_DTYPE_FLAGS,
@@ -14,6 +15,7 @@ from inferometer.api.model_options import (
     MODEL_OPTION,
     TP_FLAGS,
     TRANSFER_OPTION,
+    all_reduce_s,
     with_link,
 )
 from inferometer.api.prediction import (
@@ -21,10 +23,11 @@ from inferometer.api.prediction import (
     PredictAnswer,
     fitted_speeds,
     likely_changes,
+    measured_decode,
     server_speeds,
     sparsity_gain,
 )
-from inferometer.api.question import Option
+from inferometer.api.question import DURATION, Option
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerFit
 from inferometer.fit.published.efficiencies import published_steps
@@ -33,6 +36,13 @@ from inferometer.inputs.types import AskedFormat, DType
 from inferometer.measure.this_machine import this_hardware
 from inferometer.perfmodel import communication, datasheet, memory
 from inferometer.perfmodel.scenario import RunMode, Scenario, Speculation
+from inferometer.perfmodel.speculation import (
+    METHODS,
+    BestSpeculation,
+    Draft,
+    MethodName,
+    best_speculation,
+)
 from inferometer.perfmodel.steptime import StepTimeModel
 
 
@@ -110,14 +120,7 @@ class Predict:
         ),
     ] = 1
     link: Annotated[str | None, LINK_OPTION] = None
-    all_reduce_us: Annotated[
-        float | None,
-        Option(
-            "Latency of one all-reduce in microseconds, where it was measured. [a prior]",
-            heading="Hardware",
-            least=0,
-        ),
-    ] = None
+    all_reduce_us: Annotated[float | None, ALL_REDUCE_OPTION] = None
     mode: Annotated[
         RunMode,
         Option(
@@ -142,10 +145,11 @@ class Predict:
     speculative: Annotated[
         str | None,
         Option(
-            "Draft K tokens; chance of each; a draft step's cost against a step.",
+            "Best number of draft tokens by ngram, eagle, medusa, redrafter, mtp or a draft model,"
+            " and its acceptance where measured; or K,ACCEPTANCE,COST.",
             heading="Engine",
             is_common=True,
-            metavar="K,ACCEPTANCE,COST",
+            metavar="METHOD[,ACCEPTANCE]",
         ),
     ] = None
     prefix_hit: Annotated[
@@ -171,6 +175,15 @@ class Predict:
     what_if: Annotated[
         bool, Option("Add what the usual changes would gain.", heading="Output", is_common=True)
     ] = False
+    measured_tpot: Annotated[
+        float | None,
+        Option(
+            "A TPOT that was measured at this batch: which share of the bandwidth it uses (MBU).",
+            heading="Output",
+            metavar="DURATION",
+            parse=DURATION,
+        ),
+    ] = None
     given: frozenset[str] = frozenset()
 
 
@@ -187,6 +200,9 @@ def predict(question: Predict) -> PredictAnswer:
     """
     asked = _asked(question)
     scenario = _scenario(asked, question)
+    named = _named_speculation(question, scenario)
+    if named is not None:
+        scenario = replace(scenario, speculation=named.best)
     utilization_fraction = question.gpu_memory_utilization
     sheet = datasheet.predict_scenario(
         scenario,
@@ -209,6 +225,8 @@ def predict(question: Predict) -> PredictAnswer:
         datasheet=sheet,
         fitted=fitted,
         sparsity=sparsity_gain(scenario),
+        speculation=named,
+        measured=measured_decode(sheet, question.measured_tpot),
         what_ifs=likely_changes(scenario) if question.what_if else (),
         fewest_tensor_parallel=(
             None
@@ -369,13 +387,58 @@ def _scenario(asked: _Asked, question: Predict) -> Scenario:
         speculation=_speculation(question.speculative),
         prefix_hit_fraction=question.prefix_hit,
         mode=question.mode,
-        all_reduce_s=None if question.all_reduce_us is None else question.all_reduce_us * 1e-6,
+        all_reduce_s=all_reduce_s(question.all_reduce_us),
         has_all_logits=question.all_logits,
     )
 
 
+def _is_numbers(text: str) -> bool:
+    return text.partition(",")[0].strip().isdigit()
+
+
+def _named_speculation(question: Predict, plain: Scenario) -> BestSpeculation | None:
+    """The best number of draft tokens of the method that is named, if one is."""
+    text = question.speculative
+    if text is None or _is_numbers(text):
+        return None
+    name, comma, stated = (part.strip() for part in text.partition(","))
+    try:
+        acceptance = float(stated) if comma else None
+    except ValueError:
+        raise _no_speculation(text) from None
+    if acceptance is not None and not 0 <= acceptance <= 1:
+        raise _no_speculation(text)
+    method: MethodName | None = next((one for one in METHODS if one == name.lower()), None)
+    draft = (
+        Draft("draft_model", _draft_model(name, text), acceptance)
+        if method is None
+        else Draft(method, None, acceptance)
+    )
+    sheet = datasheet.predict_scenario(plain, utilization_fraction=question.gpu_memory_utilization)
+    return best_speculation(plain, draft, largest_batch=sheet.sizes.largest_batch_size)
+
+
+def _draft_model(name: str, text: str) -> types.ModelSpec:
+    try:
+        return resolve.resolve_model(name, load_format="dummy").spec
+    except SpecError as error:
+        raise _no_speculation(text) from error
+
+
+def _no_speculation(text: str) -> SpecError:
+    return SpecError(
+        f"{text!r} is no speculation",
+        where="--speculative",
+        allowed=(
+            "ngram, eagle, medusa, redrafter, mtp or a draft model, with its acceptance from 0 to"
+            " 1; or K,ACCEPTANCE,COST"
+        ),
+        try_="--speculative eagle,0.7",
+    )
+
+
 def _speculation(text: str | None) -> Speculation | None:
-    if text is None:
+    if text is None or not _is_numbers(text):
         return None
     try:
         n_draft_tokens, acceptance, cost = text.split(",")
@@ -385,12 +448,7 @@ def _speculation(text: str | None) -> Speculation | None:
             draft_cost_ratio=float(cost),
         )
     except ValueError:
-        raise SpecError(
-            f"{text!r} is no speculation",
-            where="--speculative",
-            allowed="K,ACCEPTANCE,COST",
-            try_="4,0.8,0.05",
-        ) from None
+        raise _no_speculation(text) from None
 
 
 def _price(usd_per_hour: float | None) -> types.PriceSpec | None:

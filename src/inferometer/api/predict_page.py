@@ -4,13 +4,14 @@ from collections.abc import Callable
 from typing import Final
 
 from inferometer import __version__
-from inferometer.api.prediction import PredictAnswer, WhatIfRow
+from inferometer.api.prediction import MeasuredDecode, PredictAnswer, WhatIfRow
 from inferometer.perfmodel.datasheet import (
     DatasheetPrediction,
     PhaseAnswer,
     sheet_at,
 )
 from inferometer.perfmodel.memory import how_it_fits
+from inferometer.perfmodel.speculation import BestSpeculation
 from inferometer.records.types import Caution
 from inferometer.report.charts.roofline import PhaseBounds, bounds_chart
 from inferometer.report.page import (
@@ -62,6 +63,8 @@ def predict_page(answer: PredictAnswer) -> Page:
         chart=chart,
         lines=lines_of(
             ("LIMIT", _limit(answer)),
+            ("MBU", "" if answer.measured is None else _measured(answer.measured)),
+            ("DRAFTS", "" if answer.speculation is None else _drafts(answer.speculation)),
             ("OR", "\n".join(_best_changes(answer.what_ifs))),
             ("TRUST", _trust(answer)),
             ("NEXT", "" if memory.fits else _how_it_fits(answer)),
@@ -85,7 +88,10 @@ def predict_page(answer: PredictAnswer) -> Page:
                 id="what-if",
                 title="What would change it?",
                 nav="What if",
-                tables=(_gains(rows),) if rows else (),
+                tables=(
+                    *((_gains(rows),) if rows else ()),
+                    *(() if answer.speculation is None else (_draft_lengths(answer.speculation),)),
+                ),
             ),
         ),
         tool_version=__version__,
@@ -166,6 +172,49 @@ def _limit(answer: PredictAnswer) -> str:
     largest = sheet.sizes.largest_batch_size
     batch = f"at most {largest:,} at once fit" if largest else "not even one request fits"
     return f"prefill: {prefill}, decode: {decode}; {batch} in memory"
+
+
+def _measured(found: MeasuredDecode) -> str:
+    return (
+        f"{format_fraction(found.mbu_fraction)} of the bandwidth in {format_duration(found.tpot_s)}"
+        f" as measured: {found.bound_ratio:.2f}x the bound at the datasheet's peaks"
+    )
+
+
+def _drafts(found: BestSpeculation) -> str:
+    """The best number of draft tokens, what it gains, and up to which batch."""
+    best, length, chance = found.best, found.best_length, found.acceptance
+    name = found.draft_model or found.method
+    low, high = found.break_even_low_batch, found.break_even_high_batch
+    batch = (
+        "no batch gains"
+        if not found.break_even_batch
+        else f"all batches that fit gain (up to {found.largest_batch:,})"
+        if low >= found.largest_batch
+        else f"it gains up to {found.break_even_batch:,} at once [{low:,}, {high:,}] of"
+        f" {found.largest_batch:,} that fit, while the device has room"
+    )
+    return (
+        f"{name}: best at {best.n_draft_tokens} tokens of {best.draft_cost_ratio:.2f} steps,"
+        f" acceptance {chance.likely_fraction:g} [{chance.low_fraction:g},"
+        f" {chance.high_fraction:g}] ({found.acceptance_from}): TPOT"
+        f" {length.tpot_gain_ratio:.2f}x [{length.low_ratio:.2f}, {length.high_ratio:.2f}];"
+        f" {batch}; needs {found.needs}"
+    )
+
+
+def _draft_lengths(found: BestSpeculation) -> TextTable:
+    rows = tuple(
+        (
+            str(one.n_draft_tokens),
+            f"{one.tpot_gain_ratio:.2f}x",
+            f"{one.low_ratio:.2f}x to {one.high_ratio:.2f}x",
+        )
+        for one in found.lengths
+    )
+    return TextTable(
+        caption="What drafts would gain", header=("draft tokens", "TPOT", "between"), rows=rows
+    )
 
 
 def _how_it_fits(answer: PredictAnswer) -> str:

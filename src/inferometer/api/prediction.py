@@ -3,6 +3,7 @@
 The datasheet's answer, a fitted model's where there is one, and what changes would gain?
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,17 +17,19 @@ from inferometer.perfmodel import steptime, types
 from inferometer.perfmodel.datasheet import DatasheetPrediction
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.scenario import Scenario
+from inferometer.perfmodel.speculation import BestSpeculation
 from inferometer.perfmodel.whatif import (
     Change,
     newly_fits_on,
     what_if,
     with_devices,
+    with_eager,
+    with_graphs,
     with_kv_dtype,
     with_kv_heads,
     with_prefix_hits,
     with_quantization,
     with_sparsity,
-    with_unfused_kernels,
     without_kv_cache,
 )
 from inferometer.stats.estimate import Estimate
@@ -77,6 +80,17 @@ class WhatIfRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredDecode:
+    """How much of the memory's bandwidth one measured TPOT uses."""
+
+    tpot_s: float
+    mbu_fraction: float
+    """Bytes of weights and KV cache that a step reads, over its time and the datasheet's bandwidth."""
+    bound_ratio: float
+    """Measured over the bound by the datasheet's peaks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PredictAnswer(Answer):
     """Everything that is predicted.
 
@@ -90,6 +104,10 @@ class PredictAnswer(Answer):
     sparsity: WhatIfRow | None
     """What --sparsity gains over the same scenario with dense weights."""
     what_ifs: tuple[WhatIfRow, ...]
+    speculation: BestSpeculation | None = None
+    """Where --speculative names a method: its best number of draft tokens, which is answered."""
+    measured: MeasuredDecode | None = None
+    """What --measured-tpot says."""
     fewest_tensor_parallel: int | None = None
     """Where it does not fit: the smallest --tp at which it does; None: none up to 64, or it
     fits."""
@@ -172,6 +190,29 @@ def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds
     )
 
 
+def measured_decode(sheet: DatasheetPrediction, tpot_s: float | None) -> MeasuredDecode | None:
+    """What this TPOT, measured at the scenario's batch and context, uses of the memory's bandwidth.
+
+    Raises
+    ------
+    SpecError
+        It is no time.
+    """
+    if tpot_s is None:
+        return None
+    if not 0 < tpot_s < math.inf:
+        raise SpecError(
+            f"a TPOT of {tpot_s:g} s", where="--measured-tpot", allowed="above 0", try_="14ms"
+        )
+    speeds, bound = sheet.speeds, sheet.decode.bound
+    bound_s = bound.lower_s / sheet.scenario.expected_step_tokens
+    return MeasuredDecode(
+        tpot_s=tpot_s,
+        mbu_fraction=speeds.mbu_fraction.value * speeds.tpot_s.value / tpot_s,
+        bound_ratio=tpot_s / bound_s,
+    )
+
+
 def sparsity_gain(scenario: Scenario) -> WhatIfRow | None:
     """What the scenario's 2:4 sparsity gains over dense weights; None where its weights are dense."""
     if not scenario.is_sparse:
@@ -191,7 +232,8 @@ def likely_changes(scenario: Scenario) -> tuple[WhatIfRow, ...]:
         lambda: with_devices(scenario, n_tensor=2 * scenario.engine.tensor_parallel_size),
         lambda: with_prefix_hits(scenario, 0.5),
         *(partial(with_kv_heads, scenario, n) for n in _other_kv_heads(scenario)),
-        lambda: with_unfused_kernels(scenario),
+        *(() if scenario.mode == "eager" else (lambda: with_eager(scenario),)),
+        *((lambda: with_graphs(scenario),) if scenario.mode == "eager" else ()),
         lambda: without_kv_cache(scenario),
     )
     return tuple(_rows(scenario, makers))

@@ -7,12 +7,17 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from inferometer.api import named_fit
 from inferometer.api.model_options import (
+    ALL_REDUCE_OPTION,
     DATASHEET_OPTION,
     FORMATS,
     KV_DTYPE_FLAGS,
+    LINK_OPTION,
     MODEL_OPTION,
     TP_FLAGS,
     TRANSFER_OPTION,
+    all_reduce_s,
+    refuse_links,
+    with_link,
 )
 from inferometer.api.question import Option
 from inferometer.errors import SpecError
@@ -116,6 +121,8 @@ class Server:
     ] = None
     transfer: Annotated[bool, TRANSFER_OPTION] = False
     datasheet: Annotated[bool, DATASHEET_OPTION] = False
+    link: Annotated[str | None, LINK_OPTION] = None
+    all_reduce_us: Annotated[float | None, ALL_REDUCE_OPTION] = None
     dtype: Annotated[
         DType | None,
         Option(
@@ -195,7 +202,11 @@ def deployment_of(server: Server, *, n_sharing: int = 1) -> Deployment:
         for a KV cache.
     """
     named_fit.check_transfer(is_transfer=server.transfer, has_fit=server.fit is not None)
-    hardware = catalog.find_hardware(server.hardware) if server.hardware else None
+    hardware = (
+        with_link(catalog.find_hardware(server.hardware), server.link) if server.hardware else None
+    )
+    if server.fit is not None:
+        refuse_links(link=server.link, all_reduce_us=server.all_reduce_us)
     if server.fit is not None and named_fit.is_server(server.fit):
         return named_fit.server_deployment(
             server.fit, server.model, server.stated(), _knobs(server, None, n_sharing)
@@ -257,6 +268,7 @@ def step_times_of(
             framework=server.policy or Knobs().policy,
             n_sharing=n_sharing,
             is_datasheet=server.datasheet,
+            all_reduce_s=all_reduce_s(server.all_reduce_us),
         )
         return Steps(times, hardware)
     raise SpecError(

@@ -19,11 +19,16 @@ from inferometer.api.cluster import gate_of
 from inferometer.api.compute import TimeLimit, time_limit_field
 from inferometer.api.fleet import FleetOptions, check_searched, fleets_of
 from inferometer.api.model_options import (
+    ALL_REDUCE_OPTION,
     DATASHEET_OPTION,
     FORMATS,
+    LINK_OPTION,
     MODEL_OPTION,
     TP_FLAGS,
     TRANSFER_OPTION,
+    all_reduce_s,
+    refuse_links,
+    with_link,
 )
 from inferometer.api.progress import talk
 from inferometer.api.question import Option, words_of
@@ -91,6 +96,8 @@ class Size:
     ] = ()
     transfer: Annotated[bool, TRANSFER_OPTION] = False
     datasheet: Annotated[bool, DATASHEET_OPTION] = False
+    link: Annotated[str | None, LINK_OPTION] = None
+    all_reduce_us: Annotated[float | None, ALL_REDUCE_OPTION] = None
     prices: Annotated[
         Path | None,
         Option(
@@ -321,6 +328,8 @@ def _candidates(
     """
     fits = [sizing_offers.fit_named(text) for text in question.fit]
     named_fit.check_transfer(is_transfer=question.transfer, has_fit=bool(fits))
+    if fits:
+        refuse_links(link=question.link, all_reduce_us=question.all_reduce_us)
     tried, spec = _tried(question), resolved.spec
     grid = sizing_offers.grid_of(tried, resolved)
     offers = sizing_offers.offers_of(
@@ -331,7 +340,12 @@ def _candidates(
         sizing_offers.asked_of_fits(tried, question.given),
         is_datasheet=question.datasheet,
     )
-    found = candidates.candidates_of(spec, offers, grid, fleets)
+    latency_s = all_reduce_s(question.all_reduce_us)
+    joined = [
+        replace(one, hardware=with_link(one.hardware, question.link), all_reduce_s=latency_s)
+        for one in offers
+    ]
+    found = candidates.candidates_of(spec, joined, grid, fleets)
     if not found.possible:
         first = found.refused[0]
         raise SizingError(

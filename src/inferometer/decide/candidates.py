@@ -129,6 +129,8 @@ class Offer:
     and number of devices."""
     is_datasheet: bool = False
     """Those of the datasheet, whatever rows were published."""
+    all_reduce_s: float | None = None
+    """Latency of one all-reduce, where it is stated."""
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -349,6 +351,7 @@ def _candidate(
             framework=knobs.policy,
             n_sharing=knobs.data_parallel_size,
             is_datasheet=offer.is_datasheet,
+            all_reduce_s=offer.all_reduce_s,
         )
         deployment = deploy(model, engine, offer.hardware, step_times, knobs)
         return Candidate(offer=offer, deployment=deployment, own=tuple(knobs.own.items()))

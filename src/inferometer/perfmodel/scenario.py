@@ -122,8 +122,6 @@ class Scenario:
     is_sparse: bool = False
     speculation: Speculation | None = None
     prefix_hit_fraction: float = 0.0
-    small_kernels_s: float = 0.0
-    """Time of a step in unfused operators on the device, beside its matrices and attention."""
     has_kv_cache: bool = True
     """Without one each output token computes all tokens before it again."""
     mode: RunMode = "engine"
@@ -349,9 +347,6 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
     host_s = host_step_s(scenario, efficiency)
 
     def step_s(work: StepWork) -> float:
-        return bound_s(work) + scenario.small_kernels_s
-
-    def bound_s(work: StepWork) -> float:
         bound = step_bound(work, peaks)
         if efficiency.overlap == "nothing":
             return bound.upper_s + floor_s + host_s

@@ -187,14 +187,22 @@ class StepTimes:
     """Replicas that share their experts and take each step together."""
     draws: tuple[StepDraw, ...] = ()
     """Machines that may as well be the one, the fastest first; none of a datasheet."""
+    all_reduce_s: float | None = None
+    """Latency of one all-reduce, where it is stated."""
 
 
 def datasheet_levels(
-    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, *, n_sharing: int = 1
+    model: ModelSpec,
+    engine: EngineSpec,
+    hardware: HardwareSpec,
+    *,
+    n_sharing: int = 1,
+    all_reduce_s: float | None = None,
 ) -> StepTimes:
     """Step times of the datasheet: at the peaks, at likely shares of them, at the lowest published.
 
-    ``n_sharing`` replicas share their experts, and take each step together.
+    ``n_sharing`` replicas share their experts, and take each step together. ``all_reduce_s`` is the
+    latency of one all-reduce; None: a prior.
 
     Raises
     ------
@@ -206,25 +214,28 @@ def datasheet_levels(
         raise SpecError(
             "no link between devices is known", where="--hardware", allowed="one device"
         )
-    fast, likely, slow = (
-        lockstep_arrays(
-            datasheet_step_time(model, engine, hardware, level),
-            n_replicas=n_sharing,
-        )
+    levels = (
+        level if all_reduce_s is None else replace(level, message_latency_s=all_reduce_s)
         for level in (BEST, LIKELY, WORST)
     )
+    fast, likely, slow = (
+        lockstep_arrays(datasheet_step_time(model, engine, hardware, level), n_replicas=n_sharing)
+        for level in levels
+    )
+    stated = "" if all_reduce_s is None else f"; all-reduces of {1e6 * all_reduce_s:g} µs"
     shared = f"; experts shared by {n_sharing} replicas, all chosen alike" if n_sharing > 1 else ""
     return StepTimes(
         basis="datasheet",
         origin=(
             f"the datasheet of {hardware.name}: likely shares of its peaks, an engine with"
-            f" graphs{shared}"
+            f" graphs{stated}{shared}"
         ),
         engine=engine,
         likely=likely,
         fast=fast,
         slow=slow,
         n_sharing=n_sharing,
+        all_reduce_s=all_reduce_s,
     )
 
 

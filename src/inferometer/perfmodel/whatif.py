@@ -201,23 +201,12 @@ def with_graphs(scenario: Scenario) -> Change:
     )
 
 
-_KERNEL_S: Final = 2.8e-6
-_SMALL_KERNELS: Final = {"eager": 36, "compiled": 10}
-"""Of a layer besides its products, counted by torch.profiler in a step of transformers 5.17's
-Qwen2; fusion leaves about ten. A small kernel takes a GPU 2 to 3 µs."""
-
-
-def with_unfused_kernels(scenario: Scenario) -> Change:
-    """Each small operator a kernel of its own, as in eager mode, instead of about ten a layer.
-
-    What the host takes to launch them comes on top; it differs between hosts and is fitted.
-    """
-    n_kernels = _SMALL_KERNELS["eager"] - _SMALL_KERNELS["compiled"]
-    added_s = _KERNEL_S * n_kernels * scenario.model.n_layers
+def with_eager(scenario: Scenario) -> Change:
+    """Kernels that the host launches one by one, in a bare loop, instead of captured graphs."""
     return Change(
-        name="eager: neither graphs nor fused operators",
-        scenario=replace(scenario, small_kernels_s=scenario.small_kernels_s + added_s),
-        needs="nothing; the host's launch time comes on top, and is fitted",
+        name=suggestions.flags("--mode", "eager"),
+        scenario=replace(scenario, mode="eager", launch_overhead_s=None),
+        needs="nothing; hosts differ, so the interval is wide",
     )
 
 

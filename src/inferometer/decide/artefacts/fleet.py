@@ -89,6 +89,8 @@ class Fleet:
     known."""
     step_times_basis: Basis
     step_times_from: str
+    has_stated_links: bool
+    """What joins the devices, or how long an all-reduce takes, was stated."""
     kv_origin: str
     usd_per_hour: float | None
     price_from: str | None

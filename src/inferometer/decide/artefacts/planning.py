@@ -12,6 +12,7 @@ from inferometer.decide.artefacts.fleet import Fleet, OperatingPoint, Promise
 from inferometer.decide.candidates import Offer
 from inferometer.decide.sizing_types import ServedBy, SizedKind, SizingQuestion
 from inferometer.errors import SizingError
+from inferometer.fit.published.efficiencies import has_stated_links
 from inferometer.records.columns import F64, I64
 from inferometer.records.latencies import Latency, end_ns, latency_samples
 from inferometer.records.slo_verdicts import JudgedThreshold
@@ -81,6 +82,8 @@ def fleet_of(
         fullest=operating_point(question, kind, kind.asked_pace, kept or question.rate_per_s),
         step_times_basis=deployment.step_times.basis,
         step_times_from=deployment.step_times.origin,
+        has_stated_links=has_stated_links(kind.candidate.offer.hardware)
+        or deployment.step_times.all_reduce_s is not None,
         kv_origin=deployment.kv_origin,
         usd_per_hour=kind.usd_per_hour,
         price_from=_price_from(kind.candidate.offer),

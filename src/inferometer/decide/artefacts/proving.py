@@ -72,14 +72,14 @@ def duration_s(fleet: Fleet) -> int:
 def verify_plan(fleet: Fleet, packaging: Packaging) -> str | None:
     """The plan as TOML.
 
-    None where the fleet rests on a fit, whose file is not known here, or on knobs that a plan
-    cannot say.
+    None where the fleet rests on a fit, whose file is not known here, or on knobs or links that a
+    plan cannot say.
     """
     knobs = _own(fleet.scheduler)
     own = {
         name: value for name, value in knobs.items() if isinstance(value, str | bool | int | float)
     }
-    if fleet.step_times_basis == "fitted" or len(own) < len(knobs):
+    if fleet.step_times_basis == "fitted" or fleet.has_stated_links or len(own) < len(knobs):
         return None
     said = {
         "model": fleet.model.model_id,

@@ -76,6 +76,8 @@ class LoopSchedule:
     """(B)"""
     n_output_tokens: int
     n_preempted: int
+    n_waited_steps: int = 0
+    """Steps that a prompt waits for others, by the engine's settings."""
 
     def seen(self, step_s: F64, front_end_s: F64, statistic: Statistic) -> LoopSeen:
         """Latencies when the kinds of steps take ``step_s`` (K, B).
@@ -83,13 +85,16 @@ class LoopSchedule:
         ``front_end_s`` (K) is the way to the engine and back.
         """
         middle = np.median if statistic == "median" else np.mean
-        ttft_s = middle(step_s @ self.until_first.T, axis=1) + front_end_s
         tpot_s = middle(step_s @ self.until_last.T / self.n_gaps, axis=1)
-        whole_s = step_s @ self.whole + self.load.n_rounds * front_end_s
+        before_s = front_end_s + self.n_waited_steps * tpot_s
+        ttft_s = middle(step_s @ self.until_first.T, axis=1) + before_s
+        whole_s = step_s @ self.whole + self.load.n_rounds * before_s
         return LoopSeen(ttft_s, tpot_s, self.n_output_tokens / whole_s)
 
 
-def loop_schedule(load: ClosedLoad, config: EngineConfig) -> LoopSchedule:
+def loop_schedule(
+    load: ClosedLoad, config: EngineConfig, *, n_waited_steps: int = 0
+) -> LoopSchedule:
     """Simulate the loop once.
 
     Raises
@@ -125,6 +130,7 @@ def loop_schedule(load: ClosedLoad, config: EngineConfig) -> LoopSchedule:
         whole=np.bincount(kinds, minlength=len(shapes)).astype(np.float64),
         n_output_tokens=int(table.output_tokens.sum()),
         n_preempted=int(steps.n_preempted_requests.sum()),
+        n_waited_steps=n_waited_steps,
     )
 
 

@@ -111,10 +111,13 @@ def known_levels(
     framework: str = "vllm",
     n_sharing: int = 1,
     is_datasheet: bool = False,
+    all_reduce_s: float | None = None,
 ) -> StepTimes:
     """Step times where no fit is named: of the nearest published rows, else of the datasheet.
 
-    ``n_sharing`` replicas share their experts. ``is_datasheet``: of the datasheet in any case.
+    ``n_sharing`` replicas share their experts. ``is_datasheet``: of the datasheet in any case, as
+    where the links between the devices are stated: ``hardware`` has them, and ``all_reduce_s`` is
+    the latency of one all-reduce.
 
     Raises
     ------
@@ -122,15 +125,27 @@ def known_levels(
         The device does not compute in the format, several devices have no known link between
         them, or there are no experts to share.
     """
-    found = None if is_datasheet else published_steps(model, engine, hardware, framework)
+    found = (
+        None
+        if is_datasheet or all_reduce_s is not None or has_stated_links(hardware)
+        else published_steps(model, engine, hardware, framework)
+    )
     if found is None:
-        return datasheet_levels(model, engine, hardware, n_sharing=n_sharing)
+        return datasheet_levels(
+            model, engine, hardware, n_sharing=n_sharing, all_reduce_s=all_reduce_s
+        )
     shared = f"; experts shared by {n_sharing} replicas, all chosen alike" if n_sharing > 1 else ""
     return replace(
         fitted_levels(found, n_sharing=n_sharing),
         basis="published",
         origin=f"{found.trained_on.hardware}{shared}",
     )
+
+
+def has_stated_links(hardware: HardwareSpec) -> bool:
+    """Were the links between the devices stated, instead of those that rows were measured with?"""
+    links = (hardware.link_bytes_per_s, hardware.pcie_bytes_per_s)
+    return any(link is not None and link.source.kind == "config" for link in links)
 
 
 @lru_cache(maxsize=128)

@@ -1,10 +1,9 @@
 """Rows of published benchmark tables as closed loops on one engine that can be simulated.
 
-What a row does not state is assumed here: a token budget of 8,192 for vLLM and 16,384 for the
-others, as InferenceX starts them; KV cache in what memory is left, in 8 bit where TensorRT-LLM
-serves a quantised checkpoint, and where others do so on GPUs of NVIDIA that multiply in 4 bit;
-max_num_seqs above every concurrency; of loads with lengths of their own, that users of vLLM and
-TensorRT-LLM do not stay in step.
+What a row does not state is taken from the scripts that made it (``recipe_of``) or assumed here:
+KV cache in what memory is left, in 8 bit where TensorRT-LLM serves a quantised checkpoint, and
+where others do so on GPUs of NVIDIA that multiply in 4 bit; max_num_seqs above every concurrency;
+of loads with lengths of their own, that users of vLLM and TensorRT-LLM do not stay in step.
 """
 
 import math
@@ -18,12 +17,20 @@ from inferometer.fit.published.closed_loop import ClosedLoad, Statistic
 from inferometer.inputs.catalog import find_hardware, load_models
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec, Source
 from inferometer.perfmodel.communication import ParallelPlan
-from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit
+from inferometer.perfmodel.memory import MemoryQuestion, n_kv_blocks_that_fit
 from inferometer.records.imports.imported import PublishedPointTable
 from inferometer.simulate.engine_config import EngineConfig, engine_config
 
-BUDGETS: Final = {"vllm": 8192, "sglang": 16384, "trtllm": 16384}
 _FRAMEWORKS: Final = {"trt": "trtllm"}
+BUDGETS: Final = {"vllm": 8192, "sglang": 16384, "trtllm": 16384}
+"""Tokens of a step where no script says more."""
+_USUAL_FRACTION: Final = 0.9
+"""Of the memory in vLLM and SGLang; in TensorRT-LLM of what is free beside the weights
+(``KvCacheConfig.free_gpu_memory_fraction``)."""
+_WAITED_STEPS: Final = 20
+"""``batch_wait_timeout_iters`` in ``70b_*_b200_trt``: a prompt waits for up to this number of
+steps, unless nine tenths of a step's budget wait."""
+_LEAST_SINCE_1_2: Final = 8192
 _QUANTIZATIONS: Final[dict[str, DType | None]] = {
     "fp8": "float8",
     "fp4": "float4",
@@ -40,6 +47,9 @@ DRAWN_LENGTHS: Final = {(1024, 1024), (1024, 8192), (8192, 1024)}
 stated. The statistic that the collected table does not name is then most like a mean: it grows
 with the first wave."""
 _DRAWN_SHARE: Final = 0.8
+_LEAST_RUNNING: Final = 0.5
+"""Of the users for whom there is memory: where fewer run at once by the row's own times, its
+max_num_seqs was below them."""
 _IN_STEP: Final = frozenset({"sglang"})
 """Engines that compute all waiting prompts before the next token: users of equal lengths whose
 requests began together end together, and their TTFT is that of a whole wave. Others mix prompts
@@ -47,6 +57,15 @@ and tokens in a step, and what varies in a real server spreads their users: NVID
 and TensorRT-LLM have a third of a wave's TTFT at 64 users. The spread is simulated as that of
 InferenceX's lengths, and the statistic that follows the rows best is then the mean. Rows that name
 their statistic are taken as they are stated."""
+
+
+class Recipe(NamedTuple):
+    """How an engine was started."""
+
+    budget_tokens: int
+    memory_fraction: float = _USUAL_FRACTION
+    n_waited_steps: int = 0
+    """Steps that a prompt waits for others to be computed with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +132,23 @@ class PublishedLoad:
         )
 
     @property
+    def recipe(self) -> Recipe:
+        """How the engine was started."""
+        return recipe_of(self)
+
+    @property
+    def served(self) -> EngineSpec:
+        """The engine with the number format of its KV cache.
+
+        Recipes for Blackwell ask for 8 bit: rows of llama-3.1-70b, minimax-m2.5, kimi-k2.5 and
+        glm-5 hold up to twice what would fit in 16 bit, without waiting.
+        """
+        is_8_bit = self.engine.quantization is not None and (
+            self.framework == "trtllm" or computes_in_4_bit(self.hardware)
+        )
+        return replace(self.engine, kv_cache_dtype="float8") if is_8_bit else self.engine
+
+    @property
     def replica_load(self) -> ClosedLoad:
         """The users of one replica of the attention: they are spread evenly."""
         n_users = -(-self.load.concurrency // self.decode.n_replicas)
@@ -142,6 +178,9 @@ def published_loads(points: PublishedPointTable) -> PublishedLoads:
             left_out[why] += 1
             continue
         load = _load_of(points, index, model)
+        if _ran_fewer_than_fit(load):
+            left_out["max_num_seqs below the users, by the row's own times"] += 1
+            continue
         layout = (load.engine, load.n_sharing, load.has_expert_parallelism, load.prefill)
         same = (load.hardware.hardware_id, *layout, load.load, *_seen(points, index))
         left_out["repeated"] += load.key in kept or same in measured
@@ -179,9 +218,9 @@ def scheduler_of(load: PublishedLoad) -> EngineConfig:
         The engine cannot hold such a request.
     """
     longest = load.load.prompt_tokens + load.load.output_tokens + _BLOCK_TOKENS
-    budget = BUDGETS[load.framework]
+    budget = load.recipe.budget_tokens
     needed = load.replica_load.concurrency * longest
-    room = _kv_tokens(load, budget)
+    room = _kv_tokens(load)
     tokens = 2 ** (math.ceil(math.log2(needed)) + 1) if room > needed else max(room, 2 * longest)
     block = 32 if load.framework == "trtllm" else 16
     own = {
@@ -207,26 +246,87 @@ def scheduler_of(load: PublishedLoad) -> EngineConfig:
     return config
 
 
-def _kv_tokens(load: PublishedLoad, budget: int) -> int:
-    engine, hardware = load.engine, load.hardware
-    # InferenceX's recipes for Blackwell ask for 8-bit KV cache: its rows of llama-3.1-70b,
-    # minimax-m2.5, kimi-k2.5 and glm-5 hold up to twice what would fit in 16 bit, without waiting.
-    is_blackwell = hardware.vendor == "nvidia" and hardware.peak_flop_per_s("float4") is not None
-    if engine.quantization is not None and (load.framework == "trtllm" or is_blackwell):
-        engine = replace(engine, kv_cache_dtype="float8")
+# Settings of the engines, as the start scripts of InferenceX give them: its rows state neither the
+# step budget nor the share of the memory (SemiAnalysisAI/InferenceX@843c6254f,
+# ``benchmarks/single_node``, and its versions at the dates of the rows).
+
+
+def recipe_of(row: PublishedLoad) -> Recipe:
+    """How the engine of this row was started; the usual settings where no script is known."""
+    usual = Recipe(BUDGETS[row.framework])
+    is_drawn = (row.load.prompt_tokens, row.load.output_tokens) in DRAWN_LENGTHS
+    if row.prefill is not None or not is_drawn:
+        return usual
+    return {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[row.framework](row, usual)
+
+
+def computes_in_4_bit(hardware: HardwareSpec) -> bool:
+    """Is this one of NVIDIA's devices since Blackwell, whose recipes differ?"""
+    return hardware.vendor == "nvidia" and hardware.peak_flop_per_s("float4") is not None
+
+
+def _vllm(row: PublishedLoad, usual: Recipe) -> Recipe:
+    if row.model.model_id.startswith("minimax") and computes_in_4_bit(row.hardware):
+        return Recipe(2 * row.load.prompt_tokens)
+    return usual
+
+
+def _sglang(row: PublishedLoad, usual: Recipe) -> Recipe:
+    model_id, precision = row.model.model_id, row.precision
+    if (model_id, precision) == ("deepseek-v3", "fp8"):
+        is_large = row.n_devices >= _LARGEST_GROUP
+        return Recipe(32768) if is_large else Recipe(8192, memory_fraction=0.95)
+    if model_id == "glm-5":
+        return Recipe(32768 if computes_in_4_bit(row.hardware) else 8192)
+    if model_id.startswith("qwen3.5") and precision in {"bf16", "fp4"}:
+        return Recipe(32768)
+    return usual
+
+
+def _trtllm(row: PublishedLoad, usual: Recipe) -> Recipe:
+    model_id, load = row.model.model_id, row.load
+    if model_id == "deepseek-v3":
+        of_batch = -(-(load.concurrency + load.prompt_tokens + 64) // 64) * 64
+        is_later = row.framework_version.startswith(("1.2", "1.3"))
+        budget = max(of_batch, _LEAST_SINCE_1_2) if is_later else of_batch
+        return Recipe(budget, memory_fraction=0.8 if computes_in_4_bit(row.hardware) else 0.75)
+    if model_id.startswith("gpt-oss"):
+        return Recipe(20000, memory_fraction=0.85)
+    is_short = (load.prompt_tokens, load.output_tokens) == (1024, 1024)
+    if model_id.startswith("llama") and is_short and row.n_devices < _LARGEST_GROUP:
+        return usual._replace(n_waited_steps=_WAITED_STEPS)
+    return usual
+
+
+def _kv_tokens(load: PublishedLoad) -> int:
+    recipe = load.recipe
+    # TensorRT-LLM gives the KV cache a share of what is free; the others share all of it.
+    is_of_free = load.framework == "trtllm"
     question = MemoryQuestion(
         model=load.model,
-        engine=engine,
-        hardware=hardware,
+        engine=load.served,
+        hardware=load.hardware,
         context_tokens=1,
-        prompt_tokens=budget,
-        max_step_tokens=budget,
+        prompt_tokens=recipe.budget_tokens,
+        max_step_tokens=recipe.budget_tokens,
         block_tokens=_BLOCK_TOKENS,
-        utilization_fraction=USUAL_BEFORE.value,
+        utilization_fraction=1.0 if is_of_free else recipe.memory_fraction,
         n_expert_shards=load.plan.n_sharing,
     )
     n_users = load.replica_load.concurrency
-    return _BLOCK_TOKENS * n_kv_blocks_that_fit(question, max_num_seqs=n_users)
+    n_blocks = n_kv_blocks_that_fit(question, max_num_seqs=n_users)
+    return round(_BLOCK_TOKENS * n_blocks * (recipe.memory_fraction if is_of_free else 1.0))
+
+
+def _ran_fewer_than_fit(load: PublishedLoad) -> bool:
+    """Did fewer requests run at once than there were users and memory for? By Little's law."""
+    if load.prefill is not None or load.ttft_s is None or load.tpot_s is None:
+        return False
+    drawn = (1 + load.load.least_share_ratio) / 2
+    decoded_s = drawn * load.load.output_tokens * load.tpot_s
+    longest = load.load.prompt_tokens + load.load.output_tokens + _BLOCK_TOKENS
+    room = _kv_tokens(load) / (load.replica_load.concurrency * longest)
+    return decoded_s / (load.ttft_s + decoded_s) < _LEAST_RUNNING * min(room, 1.0)
 
 
 def _why_not(points: PublishedPointTable, index: int, model: ModelSpec | None) -> str:

@@ -21,7 +21,7 @@ from scipy.special import stdtrit
 from inferometer.fit.map import Conditional, conditional
 from inferometer.fit.published.apart import ApartSchedule, apart_schedule, apart_work
 from inferometer.fit.published.closed_loop import LoopSchedule, LoopSeen, loop_schedule
-from inferometer.fit.published.loads import BUDGETS, PublishedLoad, scheduler_of
+from inferometer.fit.published.loads import PublishedLoad, scheduler_of
 from inferometer.fit.published.priors import (
     TPOT,
     TTFT,
@@ -30,6 +30,7 @@ from inferometer.fit.published.priors import (
     Discrepancy,
     covariance,
     device_prior,
+    elsewhere_ratios,
     joint_prior_covariance,
     places_of,
 )
@@ -49,6 +50,10 @@ _ENOUGH: Final = 0.01
 _MOVE: Final = 0.03
 _ROBUST: Final = 2.5
 """A residual beyond this many standard deviations counts as one of this many (Huber)."""
+_CONTRADICTED: Final = 4.0
+"""A latency this many standard deviations from what all others say of it is an outlier: in tables
+some rows are half as fast as those with more users of the same run."""
+_MOST_OUTLIERS: Final = 0.05
 _PRIOR_FREEDOM: Final = 8.0
 """Weight of the prior that residuals are as expected, in latencies, when the width of intervals is
 calibrated."""
@@ -112,17 +117,20 @@ def simulated(load: PublishedLoad) -> SimulatedLoad:
     SpecError
         The engine cannot hold such a request.
     """
+    recipe = load.recipe
     if load.prefill is not None:
-        apart = apart_schedule(load.load, load.prefill, load.decode, budget=BUDGETS[load.framework])
+        apart = apart_schedule(load.load, load.prefill, load.decode, budget=recipe.budget_tokens)
         plans = (load.prefill.plan, load.plan)
-        work = apart_work(load.model, load.engine, apart, plans)
+        work = apart_work(load.model, load.served, apart, plans)
         return SimulatedLoad(published=load, schedule=apart, work=work)
-    schedule = loop_schedule(load.replica_load, scheduler_of(load))
+    schedule = loop_schedule(
+        load.replica_load, scheduler_of(load), n_waited_steps=recipe.n_waited_steps
+    )
     return SimulatedLoad(
         published=load,
         schedule=schedule,
         work=work_columns(
-            load.model, load.engine, schedule.shapes, kv_traffic_ratio=1.0, plan=load.plan
+            load.model, load.served, schedule.shapes, kv_traffic_ratio=1.0, plan=load.plan
         ),
     )
 
@@ -155,6 +163,7 @@ def fit_published(
     is_seen = np.repeat(np.arange(len(problem.loads)) < len(seen), 2)
     at, uncertainty = _map_estimate(problem, is_seen)
     line = _linearised(problem, at)
+    uncertainty = _without_outliers(problem, line, is_seen, uncertainty)
     return _posterior(problem, line, is_seen, uncertainty, len(seen))
 
 
@@ -233,6 +242,24 @@ def _map_estimate(problem: _Problem, is_seen: Bools) -> tuple[F64, F64]:
         if np.abs(step).max() < _ENOUGH:
             break
     return at, noise
+
+
+def _without_outliers(problem: _Problem, line: _Linearised, is_seen: Bools, noise: F64) -> F64:
+    """Noise variance (2N), larger for latencies that all the others contradict.
+
+    The discrepancy would carry a single slow run over to its neighbours. Worst first, by
+    leave-one-out residuals.
+    """
+    noise, places = noise.copy(), np.flatnonzero(is_seen)
+    for _ in range(int(_MOST_OUTLIERS * len(places))):
+        data = _conditional(problem, line, is_seen, noise)
+        variance = 1 / np.diag(data.precision)
+        error = data.weights * variance
+        worst = int(np.argmax(np.abs(error) / np.sqrt(variance)))
+        if abs(error[worst]) < _CONTRADICTED * np.sqrt(variance[worst]):
+            break
+        noise[places[worst]] += error[worst] ** 2
+    return noise
 
 
 def _conditional(problem: _Problem, line: _Linearised, is_seen: Bools, noise: F64) -> Conditional:
@@ -353,7 +380,7 @@ def _half_widths_elsewhere(
     device = np.repeat(_device_of(problem), 2)[is_seen]
     names = np.unique(device)
     squares = np.zeros((len(names), 2))
-    far = np.array([size.far_ratio**2 for size in problem.sizes])
+    far = np.square(elsewhere_ratios(problem.loads[0].published.framework))
     for row, name in enumerate(names):
         own = device == name
         spread = np.linalg.inv(data.precision[np.ix_(own, own)])

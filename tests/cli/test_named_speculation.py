@@ -1,0 +1,70 @@
+"""Does ``inferometer predict`` find the best number of draft tokens of a named method, and what one measured TPOT uses?"""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from inferometer.cli.predict import command
+from inferometer.errors import SpecError
+
+WORDS = ("llama-3.1-70b", "--hardware", "h100_sxm", "--tp", "4", "--batch", "16", "--json")
+
+
+def predicted(*words):
+    outcome = CliRunner().invoke(command, [*WORDS, *words], catch_exceptions=False)
+    assert outcome.exit_code == 0, outcome.output
+    return json.loads(outcome.stdout)
+
+
+def tpot_s(answer):
+    return answer["datasheet"]["speeds"]["tpot_s"]["value"]
+
+
+@pytest.mark.parametrize("method", ["ngram", "eagle", "Medusa", "redrafter", "mtp", "llama-3.2-1b"])
+def test_a_method_is_answered_at_its_best_number_of_draft_tokens(method):
+    answer = predicted("--speculative", method)
+    found = answer["speculation"]
+    best = found["best"]
+    assert found["draft_model"] == (method if "llama" in method else None)
+    assert answer["datasheet"]["scenario"]["speculation"] == best
+    by_hand = ",".join(
+        str(best[name]) for name in ("n_draft_tokens", "acceptance_fraction", "draft_cost_ratio")
+    )
+    assert tpot_s(predicted("--speculative", by_hand)) == pytest.approx(tpot_s(answer))
+    for one in found["lengths"]:
+        other = ",".join(
+            [
+                str(one["n_draft_tokens"]),
+                str(best["acceptance_fraction"]),
+                str(best["draft_cost_ratio"]),
+            ]
+        )
+        assert tpot_s(predicted("--speculative", other)) >= tpot_s(answer) * (1 - 1e-9)
+
+
+def test_an_acceptance_that_was_measured_takes_the_place_of_published_ones():
+    low, high = (predicted("--speculative", f"eagle,{chance}") for chance in (0.3, 0.9))
+    assert low["speculation"]["acceptance"] == [0.3, 0.3, 0.3]
+    assert low["speculation"]["acceptance_from"] == "as stated"
+    assert tpot_s(high) < tpot_s(low)
+    best = [one["speculation"]["best"]["n_draft_tokens"] for one in (low, high)]
+    assert best[0] < best[1]
+
+
+@pytest.mark.parametrize("text", ["eagle,1.5", "eagle,x", "no-such-model", "4,0.8", ""])
+def test_what_is_no_speculation_is_refused_with_what_is_one(text):
+    with pytest.raises(SpecError, match="no speculation") as refused:
+        CliRunner().invoke(command, [*WORDS, "--speculative", text], catch_exceptions=False)
+    assert "eagle" in refused.value.allowed
+
+
+def test_one_measured_number_is_a_share_of_the_bandwidth():
+    """7B, 14 ms, 2 TB/s: half of it (Databricks, LLM Inference Performance Engineering)."""
+    words = ("llama-2-7b", "--hardware", "a100_80gb_sxm", "--prompt", "128", "--json")
+    outcome = CliRunner().invoke(command, [*words, "--measured-tpot", "14ms"])
+    found = json.loads(outcome.stdout)["measured"]
+    assert found["mbu_fraction"] == pytest.approx(0.5, rel=0.1)
+    assert found["bound_ratio"] == pytest.approx(1 / found["mbu_fraction"], rel=0.01)
+    with pytest.raises(SpecError, match="TPOT of 0"):
+        CliRunner().invoke(command, [*words, "--measured-tpot", "0ms"], catch_exceptions=False)

@@ -1,0 +1,121 @@
+"""Are engines set up as the scripts of the published tables do, and are rows left out that contradict themselves?"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from inferometer.fit.published.closed_loop import ClosedLoad
+from inferometer.fit.published.loads import BUDGETS, PublishedLoad, published_loads, scheduler_of
+from inferometer.fit.published.posterior import fit_published, seen_by, simulated
+from inferometer.fit.published.priors import device_prior
+from inferometer.inputs.catalog import find_hardware, find_model
+from inferometer.inputs.types import EngineSpec
+from inferometer.records.imports.inferencex import read_silicon
+
+ENGINE = EngineSpec(engine="vllm", mode="compiled", dtype="bfloat16", device="cuda")
+LLAMA, DEEPSEEK = find_model("llama-3.1-70b"), find_model("deepseek-v3")
+
+
+def row_of(framework, prompt_tokens=1024, output_tokens=1024, concurrency=4, **changes):
+    row = PublishedLoad(
+        label="made",
+        hardware=find_hardware("b200_sxm"),
+        model=LLAMA,
+        engine=ENGINE,
+        framework=framework,
+        framework_version="1",
+        precision="bf16",
+        load=ClosedLoad(
+            concurrency=concurrency,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            least_share_ratio=0.8,
+            n_rounds=4,
+        ),
+        statistic="mean",
+    )
+    return replace(row, **changes)
+
+
+def test_engines_are_started_as_the_scripts_of_the_table_do():
+    """Early scripts leave TensorRT-LLM a budget of one prompt a step; later ones ask for 8,192."""
+    early, late = (
+        row_of("trtllm", model=DEEPSEEK, framework_version=version).recipe
+        for version in ("1.1.0rc2.post2", "1.2.0rc6.post3")
+    )
+    assert (early.budget_tokens, late.budget_tokens) == (1152, 8192)
+    assert row_of("vllm", model=find_model("minimax-m2.5")).recipe.budget_tokens == 2048
+    assert row_of("sglang", model=DEEPSEEK, precision="fp8").recipe.memory_fraction == 0.95
+    others = row_of("trtllm", 4000, 1000, model=DEEPSEEK).recipe
+    assert others.budget_tokens == BUDGETS["trtllm"], "not a workload of these scripts"
+
+
+def test_prompts_wait_for_others_where_the_script_says_so():
+    """Llama-3.1-70B on TensorRT-LLM: up to 20 steps more until the first token."""
+    eight = replace(ENGINE, tensor_parallel_size=8)
+    waiting = row_of("trtllm")
+    long, wide = row_of("trtllm", output_tokens=8192), row_of("trtllm", engine=eight)
+    assert [one.recipe.n_waited_steps for one in (waiting, long, wide)] == [20, 0, 0]
+    schedule = simulated(waiting).schedule
+    step_s = np.full((1, len(schedule.shapes)), 0.01)
+    seen, at_once = (
+        one.seen(step_s, np.zeros(1), "mean")
+        for one in (schedule, replace(schedule, n_waited_steps=0))
+    )
+    assert seen.tpot_s == at_once.tpot_s
+    assert seen.ttft_s - at_once.ttft_s == pytest.approx(20 * seen.tpot_s)
+    assert seen.output_tokens_per_s < at_once.output_tokens_per_s
+
+
+def test_a_share_of_free_memory_is_no_share_of_all():
+    """TensorRT-LLM's 0.9 is of what the weights leave, so it holds more beside large ones."""
+    float8 = replace(ENGINE, quantization="float8")
+    of_free, of_all = (
+        scheduler_of(row_of(name, 8192, concurrency=256, engine=float8))
+        for name in ("trtllm", "vllm")
+    )
+    assert of_free.num_blocks * 32 > 1.05 * of_all.num_blocks * 16
+
+
+def silicon_row(folder, ttft_ms, tpot_ms):
+    names = "id,origin,concurrency,wip,backend,backend_version,model_path,system,precision,mode"
+    names += ",isl,osl,batch_size,tp_size,pp_size,attention_dp_size,moe_tp_size,moe_ep_size"
+    workers = ("num_workers", "tp_size", "attention_dp_size", "moe_ep_size")
+    names += "".join(f",{phase}_{name}" for phase in ("prefill", "decode") for name in workers)
+    path = folder / "silicon_sample.csv"
+    kind = "openai/gpt-oss-120b,h100_sxm,fp4,agg,1024,1024"
+    line = f"1,made,512,,vllm,1,{kind},64,8,1,1,1,1{',' * 8},{ttft_ms},{tpot_ms}"
+    path.write_text(f"{names},ttft_ms,tpot_ms\n{line}\n")
+    return published_loads(read_silicon(path))
+
+
+def test_a_row_whose_engine_ran_far_fewer_than_it_had_room_for_is_left_out(tmp_path):
+    """22 s until the first token of 512 users, all of whom fit: its max_num_seqs is not stated."""
+    waits, runs = silicon_row(tmp_path, 22_295, 5.33), silicon_row(tmp_path, 900, 25)
+    assert not waits.loads
+    assert list(waits.left_out) == ["max_num_seqs below the users, by the row's own times"]
+    assert len(runs.loads) == 1
+
+
+def test_one_slow_run_is_not_carried_over_to_its_neighbours():
+    """A row that takes 1.6 times as long as those with fewer and with more users."""
+    small = find_model("llama-3.1-8b")
+    places = [(n, prompt) for prompt in (256, 1024) for n in (2, 4, 6, 8, 12, 16, 32, 48, 64, 96)]
+    loads = [simulated(row_of("vllm", prompt, 64, n, model=small)) for n, prompt in places]
+    target = simulated(row_of("vllm", 256, 64, 24, model=small))
+    centre = device_prior(small, ENGINE, target.published.hardware).mean
+    found = seen_by([*loads, target], centre[None])
+    seen = [
+        replace(
+            one,
+            published=replace(
+                one.published,
+                tpot_s=(1.6 if place == (16, 256) else 1.0) * float(latency.tpot_s[0]),
+                ttft_s=float(latency.ttft_s[0]),
+            ),
+        )
+        for one, latency, place in zip(loads, found, places, strict=False)
+    ]
+    predicted = fit_published(seen, [target]).predicted
+    assert abs(np.expm1(predicted.log_tpot[0] - np.log(found[-1].tpot_s[0]))) < 0.05
