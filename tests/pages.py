@@ -54,11 +54,14 @@ def files_of(page: Path) -> dict[str, str]:
 
 RECORDED = ROOT / "tests" / "fit" / "data" / "qwen2.5-0.5b-float32"
 """The run that the pages call runs/example."""
+TRACE = ROOT / "tests" / "records" / "traces" / "decode-cpu.json.gz"
+"""A profiler's trace, which the pages call trace.json.gz."""
 
 
 def furnish(folder: Path, files: Mapping[str, str]) -> None:
     """Put what the commands of a page read into the folder where they run."""
     shutil.copytree(RECORDED, folder / "runs" / "example")
+    shutil.copy(TRACE, folder / "trace.json.gz")
     for name, text in files.items():
         (folder / name).write_text(text.lstrip())
 

@@ -1,12 +1,17 @@
 """Does `inferometer explain` say first what takes the most time?"""
 
+import html
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
+from tests.records.test_device_trace import write_chrome
 
 from inferometer.api.explain import headline
 from inferometer.cli.main import app
+from inferometer.errors import SpecError
 from inferometer.perfmodel.roofline import exact
 from inferometer.report.views import Explained, TimePart
 
@@ -52,3 +57,24 @@ def test_the_answer_stands_first():
     done = CliRunner().invoke(app, ["explain", str(SMOLLM2)])
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("decode is mostly launch (")
+
+
+def test_a_profilers_trace_is_explained(tmp_path):
+    trace = write_chrome(tmp_path / "trace.json.gz")
+    done = CliRunner().invoke(app, ["explain", str(trace)])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("NVIDIA A100 is busy 68.6 % of 430 µs")
+    assert "idle: the host had waited for the device" in done.stdout
+    done = CliRunner().invoke(app, ["explain", str(trace), "--json"])
+    (view,) = json.loads(done.stdout)["traces"]
+    assert view["devices"][0]["busy_s"] == pytest.approx(295e-6)
+    page = tmp_path / "page.html"
+    assert CliRunner().invoke(app, ["explain", str(trace), "--report", str(page)]).exit_code == 0
+    assert "Where the device's time goes" in html.unescape(page.read_text())
+
+
+def test_traces_and_runs_are_not_explained_together(tmp_path):
+    trace = write_chrome(tmp_path / "trace.json.gz")
+    done = CliRunner().invoke(app, ["explain", str(trace), str(SMOLLM2)])
+    assert isinstance(done.exception, SpecError)
+    assert done.exception.try_ == f"inferometer explain {trace}"

@@ -30,6 +30,7 @@ _PAGED_BY: Final[Mapping[str, str]] = {
     "SizeAnswer": "inferometer.api.size_page:size_page",
     "DiagnoseAnswer": "inferometer.api.diagnose_page:diagnose_page",
     "ExplainAnswer": "inferometer.api.explain:explain_page",
+    "TraceAnswer": "inferometer.api.explain_trace:trace_pages",
     "CompareAnswer": "inferometer.api.compare:compare_page",
     "ReportAnswer": "inferometer.api.report:report_page",
     "FitAnswer": "inferometer.api.fit:answer_page",

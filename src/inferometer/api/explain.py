@@ -1,4 +1,4 @@
-"""inferometer explain: where does the time of each measured point go?"""
+"""inferometer explain: where does the time of each measured point go, or of a profiled device?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,9 +6,11 @@ from typing import ClassVar, Final
 
 from inferometer import __version__
 from inferometer.api.answer import Answer
+from inferometer.api.explain_trace import TraceAnswer, explain_traces, trace_pages
 from inferometer.api.fit_views import explained, held_out_rows
 from inferometer.api.runs import Runs, analyses_of, load_sweeps, request_of
-from inferometer.errors import ModelError
+from inferometer.errors import ModelError, SpecError
+from inferometer.records.device_trace import is_trace
 from inferometer.report import cells
 from inferometer.report.charts.time_parts import decode_time_chart, prefill_time_chart
 from inferometer.report.page import Page, Section, lines_of
@@ -37,22 +39,34 @@ class ExplainAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explain:
-    """The sweeps whose steps are explained."""
+    """The sweeps whose steps are explained, or traces of a profiler."""
 
     runs: Runs
     given: frozenset[str] = frozenset()
 
 
-def explain(question: Explain) -> ExplainAnswer:
+def explain(question: Explain) -> ExplainAnswer | TraceAnswer:
     """Where the time of each measured point goes: weights, KV cache, matmul, attention, launches.
+
+    Of a trace of the PyTorch profiler or of Nsight Systems: which kernels, and which idle time.
 
     Raises
     ------
     RecordError, SpecError
-        A run cannot be read, or is none of a sweep.
+        A run or trace cannot be read, or is none of a sweep.
     ModelError
         There are too few points for a model.
     """
+    traces = [path for path in question.runs.runs if is_trace(path)]
+    if len(traces) == len(question.runs.runs):
+        return explain_traces(question.runs.runs)
+    if traces:
+        raise SpecError(
+            f"{traces[0]} is a profiler's trace, and others are runs",
+            where="RUN...",
+            allowed="runs of sweeps, or traces",
+            try_=f"inferometer explain {traces[0]}",
+        )
     request = request_of(question.runs)
     analyses = analyses_of(request, load_sweeps(request, otherwise="inferometer show"))
     for analysis in analyses:
@@ -66,6 +80,11 @@ def explain(question: Explain) -> ExplainAnswer:
         explained=tuple(row for analysis in analyses for row in explained(analysis)),
         held_out=tuple(row for analysis in analyses for row in held_out_rows(analysis)),
     )
+
+
+def explain_pages(answer: ExplainAnswer | TraceAnswer) -> tuple[Page, ...]:
+    """One page for all sweeps, or one for each trace."""
+    return trace_pages(answer) if isinstance(answer, TraceAnswer) else (explain_page(answer),)
 
 
 def explain_page(answer: ExplainAnswer) -> Page:

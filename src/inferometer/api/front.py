@@ -34,6 +34,7 @@ from inferometer.api import (
 from inferometer.api.compare import CompareAnswer
 from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.diagnosis import DiagnoseAnswer
+from inferometer.api.explain_trace import TraceAnswer
 from inferometer.api.grid import GridAnswer, Verb, axes_of, grid
 from inferometer.api.measured import MeasuredAnswer
 from inferometer.api.model_options import Quick
@@ -225,8 +226,8 @@ def diagnose(target: str, *, progress: Listener | None = None, **options: object
 @_takes(explanations.Explain)
 def explain(
     runs: Paths, *, progress: Listener | None = None, **options: object
-) -> explanations.ExplainAnswer:
-    """Where does the time of each measured point go?"""
+) -> explanations.ExplainAnswer | TraceAnswer:
+    """Where does the time of each measured point go; which kernels take a profiled device's?"""
     with heard_by(progress):
         return explanations.explain(question_of(explanations.Explain, {"runs": runs, **options}))
 

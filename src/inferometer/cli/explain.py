@@ -1,26 +1,31 @@
-"""inferometer explain: where does the time of each point go?"""
+"""inferometer explain: where does the time of each point, or of a profiled device, go?"""
 
 import click
 
 from inferometer.api import explain
+from inferometer.api.explain_trace import TraceAnswer
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 
-ANSWER = explain.ExplainAnswer
+ANSWER = explain.ExplainAnswer | TraceAnswer
 
 
 @click.command(
     "explain",
     cls=QuestionCommand,
     epilog="""\b
-Example:
+Examples:
   inferometer explain runs/example
+  inferometer explain trace.json.gz       (torch.profiler's; or nsys export --type sqlite)
 """,
 )
 @asks(explain.Explain)
 def command(question: explain.Explain, *, as_json: bool) -> None:
-    """Where does the time of each measured point go: weights, KV cache, matmul, attention, launches, unexplained?"""
+    """Where does the time of each measured point go: weights, KV cache, matmul, attention, launches, unexplained?
+
+    Of a profiler's trace: which kernels, and why does the device stand idle between them?
+    """
     with heard():
         answer = explain.explain(question)
-    give(answer, as_json=as_json, show=explain.explain_page)
+    give(answer, as_json=as_json, show=explain.explain_pages)
