@@ -137,7 +137,7 @@ def test_the_attention_kernel_is_the_one_asked_for(folder, eager, attention, ori
 
 
 def test_an_attention_kernel_that_is_not_installed_is_said(tiny):
-    with pytest.raises((EngineError, SpecError), match="[Ff]lash"):
+    with pytest.raises((EngineError, SpecError), match=r"[Ff]lash"):
         open_engine(EngineSpec(attention="flash_attention_2", load_format="dummy"), tiny)
 
 
