@@ -35,6 +35,8 @@ FOREIGN = {
     "measure/environments.py": "pip",
     "measure/engines/": "flags of engines",
     "measure/scrape.py": "flags of the servers that are scraped",
+    "api/explain_trace.py": "vLLM",
+    "records/device_trace.py": "nsys export",
 }
 """Files whose strings name other programs' flags too."""
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from inferometer import __version__
+from inferometer import __version__, suggestions
 from inferometer.api.answer import Answer
 from inferometer.api.explain_trace import TraceAnswer, explain_traces, trace_pages
 from inferometer.api.fit_views import explained, held_out_rows
@@ -65,7 +65,7 @@ def explain(question: Explain) -> ExplainAnswer | TraceAnswer:
             f"{traces[0]} is a profiler's trace, and others are runs",
             where="RUN...",
             allowed="runs of sweeps, or traces",
-            try_=f"inferometer explain {traces[0]}",
+            try_=suggestions.command("explain", traces[0]),
         )
     request = request_of(question.runs)
     analyses = analyses_of(request, load_sweeps(request, otherwise="inferometer show"))

@@ -17,7 +17,7 @@ ANSWER = explain.ExplainAnswer | TraceAnswer
     epilog="""\b
 Examples:
   inferometer explain runs/example
-  inferometer explain trace.json.gz       (torch.profiler's; or nsys export --type sqlite)
+  inferometer explain trace.json.gz
 """,
 )
 @asks(explain.Explain)

@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.model_config import model_from_config
 from inferometer.inputs.synonyms import USUAL_DEVICES, device_words, model_form
@@ -120,10 +121,7 @@ def find_hardware(name: str) -> HardwareSpec:
             f"{name!r} is {many['n']} devices, and this is the name of one",
             where="--hardware, --gpus",
             allowed="one device's name",
-            try_=(
-                f"--hardware {device} --tp {many['n']}; in size: --gpus {device} --total-gpus"
-                f" {many['n']}"
-            ),
+            try_=suggestions.flags("--hardware", device, "--tp", many["n"]),
         )
     ids = {device.hardware_id: device.hardware_id for device in load_hardware()}
     close = [device.hardware_id for device in alike] or _close("_".join(name.lower().split()), ids)
