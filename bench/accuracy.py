@@ -2,6 +2,8 @@
 
     python bench/accuracy.py [--folder FOLDER] [--only WAY] [--page]
 
+``--only`` measures one way again, or what stands *beside* AISimulate; the record says at which commit.
+
 Each published closed loop is predicted from others: other *concurrencies* of its group (half of the
 rows predict the other half), another number of devices (*degree*), other *lengths*, larger
 *batches*, *few rows* (three along each axis), rows of the same family on another *device*; each
@@ -20,6 +22,7 @@ import datetime as dt
 import hashlib
 import os
 import pickle
+import re
 import subprocess
 import time
 from collections import defaultdict
@@ -39,6 +42,7 @@ from published_tables import (
     group_questions,
     published,
     side_of,
+    store,
     sum_of_sources,
     topology_of,
     topology_questions,
@@ -80,6 +84,7 @@ class Row(NamedTuple):
     engine: str
     topology: str
     their_key: tuple[str, ...]
+    version: str
     n_seen: int
     miss: tuple[float, float]
     """Infinite where it is not predicted."""
@@ -117,6 +122,7 @@ def rows_of(way, group, n_seen, asked, told, half, bounds):
             one.framework,
             " ".join(map(str, topology_of(one))),
             their_key(one),
+            one.framework_version,
             n_seen,
             tuple(np.asarray(told[k] - truth[k], dtype=float).tolist()),
             tuple(np.asarray(half[k], dtype=float).tolist()),
@@ -156,7 +162,7 @@ class Kept:
         if path.exists():
             return pickle.loads(path.read_bytes())  # noqa: S301 -- written by this program
         made = make()
-        path.write_bytes(pickle.dumps(made))
+        store(path, made)
         return made
 
 
@@ -166,7 +172,7 @@ def questions_of(loads):
     yield from topology_questions(loads["inferencex-silicon"])
 
 
-def asked_of(loads, load, kept, only):
+def asked_of(loads, load, kept, only, theirs):
     """Rows of all ways that ``fit_published`` answers, and CPU seconds of fits of 200 rows or so."""
     known, rows = {}, []
 
@@ -175,8 +181,15 @@ def asked_of(loads, load, kept, only):
             known[one.published.key] = roofline(one)
         return known[one.published.key]
 
-    for question in questions_of(loads):
-        if only and question.way not in only:
+    questions = list(questions_of(loads))
+    compared = {
+        one.group
+        for one in questions
+        if one.way == "topology" and their_key(one.asked[0]) in theirs
+    }
+    for question in questions:
+        is_compared = "beside" in (only or ()) and question.group in compared
+        if only and question.way not in only and not is_compared:
             continue
         keys = [sorted(map(repr, (o.key for o in part))) for part in question[2:]]
         start_s = time.process_time()
@@ -258,8 +271,16 @@ def ways_of(rows):
     ]
 
 
+class Theirs(NamedTuple):
+    """What AISimulate's authors published of a topology."""
+
+    errors: list[list[float]]
+    """Mean absolute percentage errors of AISimulate and of AIConfigurator: TPOT and TTFT."""
+    n_rows: int
+
+
 def theirs_of(path):
-    """Topology -> mean absolute percentage errors of AISimulate and of AIConfigurator."""
+    """Topology -> what was published of it, and how many topologies there are."""
     found, n_topologies = {}, 0
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -267,27 +288,59 @@ def theirs_of(path):
             for model in MODELS[row["model"]]:
                 framework = {"trt": "trtllm"}.get(row["framework"], row["framework"])
                 name = (framework, model, row["precision"], f"{row['gpu']}_sxm", row["tp"])
-                found[(*name, row["input_tokens"], row["output_tokens"])] = [
+                errors = [
                     [
                         float(row[f"{tool}_{metric}_mape_percent"] or "inf") / 100
                         for metric in METRICS
                     ]
                     for tool in ("aisimulate", "aiconfigurator")
                 ]
+                key = (*name, row["input_tokens"], row["output_tokens"])
+                found[key] = Theirs(errors, int(row["rows"]))
     return found, n_topologies
 
 
+def version_order(version):
+    """Sorts releases by their numbers, named builds below them, and versions not stated last."""
+    is_release = version[:1].isdigit()
+    return (
+        is_release,
+        [int(n) for n in re.findall(r"\d+", version)] if is_release else [],
+        version,
+    )
+
+
 def beside(rows, theirs):
-    """Topologies of AISimulate's table: mean errors over rows, of us and of the others."""
+    """Topologies of AISimulate's table: mean errors over rows, of us and of the others.
+
+    Theirs are of one run of each configuration. Of ours the rows of the newest engine version
+    count, which have as many rows as theirs in most topologies; *all_rows* are of all versions.
+    """
     topologies = defaultdict(list)
     for one in rows:
         if one.way == "topology" and one.their_key in theirs:
-            topologies[one.topology].append(one)
+            topologies[one.their_key].append(one)
+    newest = {}
+    for key, mine in topologies.items():
+        version = max((one.version for one in mine), key=version_order)
+        newest[key] = [one for one in mine if one.version == version]
+    return {
+        "n_theirs_here": len(topologies),
+        "n_rows_here": sum(map(len, newest.values())),
+        "n_all_rows_here": sum(map(len, topologies.values())),
+        "n_with_their_rows": sum(len(mine) == theirs[key].n_rows for key, mine in newest.items()),
+        "engines": beside_facts(newest, theirs),
+        "all_rows": beside_facts(topologies, theirs),
+    }
+
+
+def beside_facts(topologies, theirs):
+    """For all engines and each of them: medians over topologies, and how often we are nearer."""
     found = []
-    for mine in topologies.values():
+    for key, mine in topologies.items():
         errors = np.abs(np.expm1([one.miss for one in mine])).mean(axis=0)
         bound = np.abs(np.expm1([one.bound for one in mine])).mean(axis=0)
-        found.append((mine[0].engine, np.array([errors, *theirs[mine[0].their_key], bound])))
+        found.append((mine[0].engine, np.array([errors, *theirs[key].errors, bound])))
     facts = []
     for engine in ("all", *sorted({name for name, _ in found})) if found else ():
         errors = np.array([of for name, of in found if engine in {"all", name}])  # (T, tool, 2)
@@ -307,9 +360,7 @@ def beside(rows, theirs):
                 },
             }
         )
-    n_theirs = len({one.their_key for one in rows if one.their_key in theirs})
-    n_rows = sum(map(len, topologies.values()))
-    return {"n_theirs_here": n_theirs, "n_rows_here": n_rows, "engines": facts}
+    return facts
 
 
 def commit():
@@ -339,10 +390,10 @@ def measured(data, folder, only):
     loads, left_out = published(data)
     load, kept = Loads(folder / "loads"), Kept(folder)
     start_s = time.process_time()
-    rows = asked_of(loads, load, kept, only)
+    theirs, n_topologies = theirs_of(data / "aisimulate-accuracy" / "topologies.csv")
+    rows = asked_of(loads, load, kept, only, theirs)
     if not only or {"model", "datasheet"} & {*only}:
         rows += pooled_rows(data, load, kept)
-    theirs, n_topologies = theirs_of(data / "aisimulate-accuracy" / "topologies.csv")
     print(f"{len(rows)} predictions, {time.process_time() - start_s:.0f} CPU s")
     return {
         "commit": commit(),
@@ -366,29 +417,36 @@ def measured(data, folder, only):
     }
 
 
+def merged(record, found, only):
+    """The record with these ways measured again; ``again`` says which, and at which commit."""
+    parts = {*only}
+    ways = [one for one in found["ways"] if one["way"] in parts]
+    others = [one for one in record["ways"] if one["way"] not in parts]
+    is_compared = bool(parts & {"beside", "topology"})
+    earlier = [{**one, "parts": sorted({*one["parts"]} - parts)} for one in record.get("again", ())]
+    again = {"date": found["date"], "commit": found["commit"], "parts": sorted(parts)}
+    return {
+        **record,
+        "cohort": found["cohort"],
+        "ways": sorted([*others, *ways], key=lambda o: (o["way"], o["side"], o["engine"])),
+        "beside": found["beside"] if is_compared else record["beside"],
+        "again": [one for one in (*earlier, again) if one["parts"]],
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--data", type=Path, default=os.environ.get("INFEROMETER_PUBLISHED_DATA", DATA)
     )
     parser.add_argument("--folder", type=Path, default=Path(".accuracy"), help="Of what is kept.")
-    parser.add_argument("--only", action="append", help="Only this way; nothing is written.")
+    parser.add_argument("--only", action="append", help="Only this way, or beside.")
     parser.add_argument("--page", action="store_true", help="Write the page from the record.")
     arguments = parser.parse_args()
     if not arguments.page:
         record = measured(Path(arguments.data), arguments.folder, arguments.only)
         if arguments.only:
-            for one in record["ways"]:
-                print(one["way"], one["side"], one["engine"], one["n_rows"], one["n_failed"])
-                for metric in METRICS:
-                    kept = {
-                        k: v
-                        for k, v in one.get(metric, {}).items()
-                        if k not in {"quantiles", "levels"}
-                    }
-                    print("   ", metric, kept)
-            print(msgspec.json.format(msgspec.json.encode(record["beside"])).decode())
-            return
+            record = merged(msgspec.json.decode(RECORD.read_bytes()), record, arguments.only)
         RECORD.parent.mkdir(exist_ok=True)
         RECORD.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
     write_page()

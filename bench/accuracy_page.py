@@ -244,6 +244,16 @@ def uncalibrated(record):
     return table(["predicted", "engine", "of", "inside", "over need"], rows)
 
 
+def again_text(again):
+    """Which parts of the record are of a later commit."""
+    return "".join(
+        f"\nMeasured again on {one['date']} at commit {one['commit']}: "
+        + "; ".join(WAYS.get(part, "the comparison with AISimulate") for part in one["parts"])
+        + ". The other tables are of before."
+        for one in again
+    )
+
+
 def facts_by_way(record):
     return {(one["way"], one["side"], one["engine"]): one for one in record["ways"]}
 
@@ -255,11 +265,17 @@ def page_of(record, text, sweeps):
     parts = {
         "commit": record["commit"],
         "date": record["date"],
+        "again": again_text(record.get("again", ())),
         "cpu": f"{record['fit']['n_rows']} rows in {record['fit']['cpu_s']:.1f} CPU seconds",
         "n_predictions": f"{sum(o['n_rows'] for o in record['ways'] if o['engine'] == 'all'):,}",
         "n_theirs": beside["n_theirs"],
         "n_theirs_here": beside["n_theirs_here"],
         "n_rows_here": f"{beside['n_rows_here']:,}",
+        "n_all_rows_here": f"{beside['n_all_rows_here']:,}",
+        "n_with_their_rows": beside["n_with_their_rows"],
+        "nearer_all_rows": " / ".join(
+            whole(value) for value in beside["all_rows"][0]["nearer"]["aisimulate"]
+        ),
         "ledger": f"{BEGIN}\n{ledger}\n{END}",
         "sweeps": sweeps,
         "cohort": cohort_table(record["cohort"]),

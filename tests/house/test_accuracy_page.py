@@ -60,9 +60,9 @@ def _last(value):
     return np.inf if value is None else value
 
 
-def row(miss, half=0.2):
+def row(miss, half=0.2, version="0.18.0"):
     both = (miss, miss), (half, half), (-1.0, -1.0)
-    return accuracy.Row("device", "g", "reported", "vllm", "t", ("k",), 9, *both)
+    return accuracy.Row("device", "g", "reported", "vllm", "t", ("k",), version, 9, *both)
 
 
 def test_a_row_without_a_prediction_is_infinitely_far_off():
@@ -79,12 +79,24 @@ def test_a_row_without_a_prediction_is_infinitely_far_off():
 
 
 def test_a_topology_of_which_nothing_is_told_is_lost():
-    theirs = {("k",): [[0.2, 0.2], [0.05, 0.05]]}
+    theirs = {("k",): accuracy.Theirs([[0.2, 0.2], [0.05, 0.05]], 2)}
     told = [one._replace(way="topology") for one in (row(0.1), row(0.1))]
     mine = accuracy.beside(told, theirs)["engines"][0]
     assert mine["nearer"] == {"aisimulate": [1.0, 1.0], "aiconfigurator": [0.0, 0.0]}
     lost = accuracy.beside([row(np.inf)._replace(way="topology")], theirs)["engines"][0]
     assert (lost["n_failed"], lost["nearer"]["aisimulate"]) == (1, [0.0, 0.0])
+
+
+def test_topologies_are_compared_on_rows_of_the_newest_engine_version():
+    """As AISimulate's are of one run; the share over all rows stands beside it."""
+    theirs = {("k",): accuracy.Theirs([[0.2, 0.2], [0.05, 0.05]], 1)}
+    rows = [row(0.1), row(2.0, version="0.11.2"), row(2.0, version=""), row(2.0, version="dev")]
+    facts = accuracy.beside([one._replace(way="topology") for one in rows], theirs)
+    assert (facts["n_rows_here"], facts["n_all_rows_here"], facts["n_with_their_rows"]) == (1, 4, 1)
+    assert facts["engines"][0]["nearer"]["aisimulate"] == [1.0, 1.0]
+    assert facts["all_rows"][0]["nearer"]["aisimulate"] == [0.0, 0.0]
+    versions = ["", "nightly", "0.5.9", "0.5.10.post1", "1.2.0rc6.post2", "1.2.0rc6.post3"]
+    assert sorted(set(versions), key=accuracy.version_order) == versions
 
 
 def test_halves_are_fixed():
