@@ -148,19 +148,7 @@ def best_use_page(
 ) -> Page:
     """The best layout, what other formats would gain, and the next best layouts."""
     best = best_use.best
-    left_out = (
-        f", {best_use.n_unexamined} not examined within the time limit (--time-limit)"
-        if best_use.n_unexamined
-        else ""
-    )
-    splits = (
-        ""
-        if best_use.is_split_examined
-        else "; splits into prompts and answers were not all examined"
-    )
-    tried = (
-        f"{best_use.n_candidates} kinds of replica tried{left_out}{splits}; simulated, not measured"
-    )
+    tried = _tried(best_use)
     if best is None:
         return _no_page(best_use, subject, objective, tried, cautions)
     shown = (
@@ -195,6 +183,23 @@ def best_use_page(
         ),
         cautions=cautions,
         tool_version=__version__,
+    )
+
+
+def _tried(best_use: BestUse) -> str:
+    """The number of layouts that were examined, and what was left out."""
+    left_out = (
+        f", {best_use.n_unexamined} not examined within the time limit (--time-limit)"
+        if best_use.n_unexamined
+        else ""
+    )
+    splits = (
+        ""
+        if best_use.is_split_examined
+        else "; splits into prompts and answers were not all examined"
+    )
+    return (
+        f"{best_use.n_candidates} kinds of replica tried{left_out}{splits}; simulated, not measured"
     )
 
 

@@ -45,7 +45,8 @@ def compare_page(answer: CompareAnswer) -> Page:
     """The answer first, then everything else that was compared, then what else is different."""
     comparison = answer.comparison
     ratio = comparison.answer.ratio
-    counts = f"{comparison.n_old} against {comparison.n_new} {comparison.replicate}s{', in pairs' if comparison.is_paired else ''}"
+    pairs = ", in pairs" if comparison.is_paired else ""
+    counts = f"{comparison.n_old} against {comparison.n_new} {comparison.replicate}s{pairs}"
     confidence = "" if ratio is None else f"the answer at {ratio.confidence_fraction:.0%}; "
     trust = (
         f"{counts}; {confidence}all others together risk one false alarm as the answer alone does"
