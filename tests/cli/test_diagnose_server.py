@@ -1,8 +1,12 @@
 """inferometer diagnose URL against an emulated server under load, of the load test afterwards, and by Prometheus."""
 
 import json
+import socket
 import subprocess
 import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -84,3 +88,55 @@ def loaded_and_diagnosed(url, folder):
     live = run("diagnose", url, "--for", "24s", *slo, "--json", folder=folder)
     load.wait(timeout=120)
     return live
+
+
+@contextmanager
+def slow_way_to(url, delay_s):
+    """The URL of a proxy on loopback that holds back whatever a client sends."""
+    host, port = url.removeprefix("http://").split(":")
+
+    opened = []
+
+    def relay(source, sink, held_s):
+        with suppress(OSError):
+            while data := source.recv(2**16):
+                time.sleep(held_s)
+                sink.sendall(data)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+    def serve(listener):
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                server = socket.create_connection((host, int(port)))
+                opened.extend((client, server))
+                for ends in ((client, server, delay_s), (server, client, 0.0)):
+                    threading.Thread(target=relay, args=ends, daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            for one in opened:
+                one.close()
+
+
+def test_time_that_a_proxy_takes_is_not_the_servers(tmp_path):
+    (tmp_path / "short.toml").write_text(WORKLOAD.replace("value = 60", "value = 10"))
+    words = ("--model", "m", "--workload", "short.toml", "--rate", "4", "--for", "15s")
+    with start(PLAN) as emulator, slow_way_to(emulator.url, 0.3) as way:
+        run("load", way, *words, "--metrics-url", emulator.url, "--out", "slow", folder=tmp_path)
+        run("load", emulator.url, *words, "--out", "straight", folder=tmp_path)
+    slow, straight = (
+        json.loads(run("diagnose", name, "--json", folder=tmp_path).stdout)
+        for name in ("slow", "straight")
+    )
+    assert (slow["finding"], slow["cause"]) == ("limited", "outside")
+    assert slow["outside_ttft_s"] > 0.29
+    assert straight["cause"] != "outside"
+    assert straight["outside_ttft_s"] < 0.1
+    page = run("diagnose", "slow", folder=tmp_path).stdout
+    assert "the client, a proxy or the network" in page
