@@ -49,7 +49,7 @@ def truth(kind, seed):
     knobs = {"max_num_seqs": 256, "max_num_batched_tokens": 8192, "num_blocks": 40_000}
     if kind == "overload":  # not the batch, but the device is full
         knobs |= {"max_num_seqs": 2048, "num_blocks": 400_000}
-    whole = SchedulerConfig(max_model_len=20_100, enable_prefix_caching=False, **knobs)
+    whole = SchedulerConfig(max_model_len=20_100, enable_prefix_caching=True, **knobs)
     most = _throughput(whole, steps, prompt, output, seed)
     share = {"healthy": rng.uniform(0.1, 0.45), "overload": rng.uniform(1.6, 2.4)}
     rate = most * float(share.get(kind, rng.uniform(0.35, 0.6)))
@@ -70,7 +70,7 @@ def truth(kind, seed):
         prompts[rng.random(len(prompts)) < 0.03] = 12_000
         plan = plan._replace(prompt_tokens=prompts)
     longest = int((plan.prompt_tokens + plan.max_tokens).max()) + 1
-    return SchedulerConfig(max_model_len=longest, enable_prefix_caching=False, **knobs), steps, plan
+    return SchedulerConfig(max_model_len=longest, enable_prefix_caching=True, **knobs), steps, plan
 
 
 def _throughput(config, steps, prompt, output, seed):

@@ -61,7 +61,7 @@ class _Server:
     def __init__(self, config, requests, steps):
         self._config, self._requests, self._steps = config, requests, steps
         self._metrics = metrics_of("m", config)
-        self._accounts = Accounts(self._metrics)
+        self._accounts = Accounts(self._metrics, has_prefix_cache=config.enable_prefix_caching)
         self._inside, self._running, self._blocks = set(), set(), 0
 
     def hear(self, at_ns, kind, what):

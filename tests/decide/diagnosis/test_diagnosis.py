@@ -34,7 +34,7 @@ ROOMY = SchedulerConfig(
     max_model_len=20_100,
     max_num_seqs=256,
     max_num_batched_tokens=8192,
-    enable_prefix_caching=False,
+    enable_prefix_caching=True,
 )
 PLAN = poisson(RATE, round(RATE * (START_S + FOR_S)), seed=1)
 
