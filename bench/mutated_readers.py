@@ -49,7 +49,7 @@ from inferometer.records.answers import answer_of
 from inferometer.records.imports.detection import read_results
 from inferometer.records.imports.kernel_tables import read_kernel_tables
 from inferometer.records.imports.llmservingsim import read_llmservingsim
-from inferometer.records.load_decoding import decode_load, error_words
+from inferometer.records.load_decoding import decode_load, words_of_error
 from inferometer.records.reading import read_run
 from inferometer.records.request_summaries import summarise_requests
 from inferometer.records.server_series import check_page, sample_table
@@ -244,7 +244,7 @@ def answers(path: Path) -> None:
         assert answer.output_tokens <= max(len(content), 12), (
             f"{answer.output_tokens} tokens of {len(content)} bytes"
         )
-        error_words(frame, answer.error)
+        words_of_error(frame, answer.error)
 
 
 def config(path: Path) -> None:

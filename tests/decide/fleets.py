@@ -76,6 +76,7 @@ def fleet(
         ),
         "step_times_basis": "datasheet",
         "step_times_from": "a test",
+        "has_stated_links": False,
         "kv_origin": "given",
         "usd_per_hour": 10.0,
         "price_from": "a test",

@@ -14,9 +14,8 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from inferometer.api.answer import Answer
 from inferometer.api.compute import Executor, opened
-from inferometer.api.question import Field, fields_of, question_of, value_of
+from inferometer.api.question import Field, fields_of, is_listed, listed, question_of, value_of
 from inferometer.errors import InferometerError, SpecError
-from inferometer.inputs.sweep_plan import is_listed, listed
 from inferometer.records.curves import CurveFinding
 from inferometer.stats.estimate import Estimate
 

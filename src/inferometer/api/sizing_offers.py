@@ -10,14 +10,14 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.api import named_fit
-from inferometer.api.question import DURATION, Option
+from inferometer.api.question import DURATION, Option, parse_counts
 from inferometer.api.server import Settings
 from inferometer.decide import traffic
 from inferometer.decide.candidates import Grid, Offer
 from inferometer.decide.elastic import Course, course_of
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.errors import SpecError
-from inferometer.inputs import catalog, objectives, prices, resolve, sweep_plan, synonyms, types
+from inferometer.inputs import catalog, objectives, prices, resolve, synonyms, types
 from inferometer.inputs.workload import replay
 from inferometer.inputs.workload.types import OpenArrivals, TraceArrivals, WorkloadSpec
 from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
@@ -173,7 +173,7 @@ def asked_of_fits(tried: Tried, given: Container[str]) -> dict[str, object]:
     if "dtype" in given:
         requested["dtype"] = tried.dtype
     if "tp" in given:
-        requested["tp"] = sweep_plan.parse_counts(tried.tp, where="--tp")
+        requested["tp"] = parse_counts(tried.tp, where="--tp")
     if tried.settings.kv_dtype is not None:
         requested["kv_dtype"] = tried.settings.kv_dtype
     if tried.quantization is not None:
@@ -207,16 +207,16 @@ def grid_of(tried: Tried, model: resolve.ResolvedModel) -> Grid:
     """
     formats = tried.quantization or (OFFERED_FORMATS if tried.has_total else None)
     return Grid(
-        tensor_parallel_sizes=sweep_plan.parse_counts(tried.tp, where="--tp"),
+        tensor_parallel_sizes=parse_counts(tried.tp, where="--tp"),
         pipeline_parallel_sizes=(
-            None if tried.pp is None else sweep_plan.parse_counts(tried.pp, where="--pp")
+            None if tried.pp is None else parse_counts(tried.pp, where="--pp")
         ),
         dtype=tried.dtype,
         policy=tried.engine,
         quantizations=_quantizations(formats, model),
         kv_cache_dtypes=_kv_dtypes(tried),
-        max_num_seqs=sweep_plan.parse_counts(tried.max_num_seqs, where="--max-num-seqs"),
-        max_num_batched_tokens=sweep_plan.parse_counts(
+        max_num_seqs=parse_counts(tried.max_num_seqs, where="--max-num-seqs"),
+        max_num_batched_tokens=parse_counts(
             tried.max_num_batched_tokens, where="--max-num-batched-tokens"
         ),
         own=tuple(_values(text) for text in tried.own),

@@ -5,10 +5,9 @@ from typing import Any
 
 import click
 
-from inferometer.api.question import bounds_in_words
+from inferometer.api.question import bounds_in_words, is_listed
 from inferometer.cli.foreign_flags import meant_by
 from inferometer.errors import SpecError
-from inferometer.inputs.sweep_plan import is_listed
 from inferometer.units import check_number
 
 

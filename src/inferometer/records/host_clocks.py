@@ -35,7 +35,7 @@ def reading_from(exchanges: Iterable[tuple[int, int, int]]) -> ClockReading:
     Example
     -------
     >>> reading = reading_from([(100, 1160, 200), (300, 1330, 340)])
-    >>> reading.offset_ns, said.doubt_ns
+    >>> reading.offset_ns, reading.doubt_ns
     (1010, 20)
     """
     listed = tuple(exchanges)

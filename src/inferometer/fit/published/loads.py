@@ -18,6 +18,7 @@ from inferometer.inputs.catalog import find_hardware, load_models
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec, Source
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.memory import MemoryQuestion, n_kv_blocks_that_fit
+from inferometer.perfmodel.weights import n_active_parameters
 from inferometer.records.imports.imported import PublishedPointTable
 from inferometer.simulate.engine_config import EngineConfig, engine_config
 
@@ -50,6 +51,7 @@ _DRAWN_SHARE: Final = 0.8
 _LEAST_RUNNING: Final = 0.5
 """Of the users for whom there is memory: where fewer run at once by the row's own times, its
 max_num_seqs was below them."""
+_PREFILL_MFU: Final = 0.5
 _IN_STEP: Final = frozenset({"sglang"})
 """Engines that compute all waiting prompts before the next token: users of equal lengths whose
 requests began together end together, and their TTFT is that of a whole wave. Others mix prompts
@@ -319,14 +321,28 @@ def _kv_tokens(load: PublishedLoad) -> int:
 
 
 def _ran_fewer_than_fit(load: PublishedLoad) -> bool:
-    """Did fewer requests run at once than there were users and memory for? By Little's law."""
+    """Did fewer requests run at once than there were users and memory for? By Little's law.
+
+    A request does not wait in vain while the prompts of all users are computed.
+    """
     if load.prefill is not None or load.ttft_s is None or load.tpot_s is None:
         return False
     drawn = (1 + load.load.least_share_ratio) / 2
     decoded_s = drawn * load.load.output_tokens * load.tpot_s
     longest = load.load.prompt_tokens + load.load.output_tokens + _BLOCK_TOKENS
     room = _kv_tokens(load) / (load.replica_load.concurrency * longest)
-    return decoded_s / (load.ttft_s + decoded_s) < _LEAST_RUNNING * min(room, 1.0)
+    waited_s = max(load.ttft_s - _all_prompts_s(load), 0.0)
+    return decoded_s / (waited_s + decoded_s) < _LEAST_RUNNING * min(room, 1.0)
+
+
+def _all_prompts_s(load: PublishedLoad) -> float:
+    """Time to compute one prompt of each user at a usual share of the device's FLOP/s."""
+    peak = load.hardware.peak_flop_per_s("bfloat16")
+    if peak is None:
+        return 0.0
+    n_tokens = load.load.concurrency * load.load.prompt_tokens
+    flop = 2 * n_active_parameters(load.model) * n_tokens
+    return flop / (_PREFILL_MFU * peak.value * load.n_devices)
 
 
 def _why_not(points: PublishedPointTable, index: int, model: ModelSpec | None) -> str:

@@ -18,7 +18,7 @@ _STOPPED = int(Status.STOPPED)
 
 @compiled
 def admit_in_one_piece(state: State, index: int) -> bool:
-    """Give a slot to a request in the first hole that holds all its tokens; False, and nothing changed, where there is none."""
+    """Give a slot to a request in the first hole that holds all its tokens; else change nothing."""
     config, counters, request = state.config[0], state.counters[0], state.requests[index]
     n_blocks = _n_needed(config, request)
     if n_blocks > counters.n_free - (config.watermark_blocks if counters.n_running > 0 else 0):

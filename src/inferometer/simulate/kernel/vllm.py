@@ -6,7 +6,7 @@ The same as ``reference.Scheduler``, on arrays; both mirror
 
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import arrivals, blocks, handover, queue, slots
+from inferometer.simulate.kernel import arrivals, blocks, handover, preemption, queue
 from inferometer.simulate.kernel.config import Config
 from inferometer.simulate.kernel.state import NOTHING, Part, Request, State
 from inferometer.simulate.outcome import Status
@@ -16,7 +16,6 @@ _CONTEXT = int(PartKind.CONTEXT)
 _GENERATION = int(PartKind.GENERATION)
 _WAITING = int(Status.WAITING)
 _RUNNING = int(Status.RUNNING)
-_PREEMPTED = int(Status.PREEMPTED)
 _STOPPED = int(Status.STOPPED)
 compiled_n_accepted = compiled(n_accepted)
 _LENGTH = int(Status.LENGTH)
@@ -30,7 +29,7 @@ def add(state: State, index: int) -> None:
     request = state.requests[index]
     request.status = _WAITING
     if state.config[0].is_srpt:
-        request.priority = _num_left(state, index)
+        request.priority = preemption.num_left(state, index)
     queue.add(state, index)
 
 
@@ -60,48 +59,11 @@ def _choose(state: State, i_batch: int) -> None:
         _admit_waiting(state, i_batch, budget, threshold)
     else:
         if config.is_srpt:
-            _make_way(state, i_batch)
+            preemption.make_way(state, i_batch)
         n_made_way = state.counters[0].n_preempted
         budget = _schedule_running(state, i_batch, budget, threshold, NOTHING)
         if state.counters[0].n_preempted == n_made_way and state.counters[0].n_waiting > 0:
             _admit_waiting(state, i_batch, budget, threshold)
-
-
-@compiled
-def _make_way(state: State, i_batch: int) -> None:
-    """Shortest remaining first.
-
-    Who has to go, so that the next in the queue, with less left to compute, finds a slot and
-    blocks?
-    """
-    config, counters = state.config[0], state.counters[0]
-    while counters.n_running > 0:
-        index = queue.peek(state)
-        if index == NOTHING:
-            return
-        request, i_victim = state.requests[index], _victim(state)
-        n_blocks = (
-            request.num_tokens + config.block_size - 1
-        ) // config.block_size + config.watermark_blocks
-        has_room = counters.n_running < config.max_num_active and n_blocks <= counters.n_free
-        if (
-            has_room
-            or request.num_stale_output_tokens > 0
-            or _num_left(state, state.running[i_victim]) <= request.priority
-        ):
-            return
-        _preempt(state, i_batch, i_victim)
-
-
-@compiled
-def _num_left(state: State, index: int) -> int:
-    """How many tokens has a request at most left to compute?"""
-    request = state.requests[index]
-    n_tokens: int = (
-        min(request.num_prompt_tokens + request.max_tokens, state.config[0].max_model_len)
-        - request.num_computed_tokens
-    )
-    return n_tokens
 
 
 @compiled
@@ -138,12 +100,12 @@ def _schedule_running(
             i_running += 1
             continue
         while not blocks.extend(state, index, n_tokens):
-            i_victim = _victim(state)
+            i_victim = preemption.victim(state)
             victim = state.running[i_victim]
             if i_victim < i_running:
                 i_running -= 1
-                budget += _take_back(state, i_batch, victim)
-            _preempt(state, i_batch, i_victim)
+                budget += preemption.take_back(state, i_batch, victim)
+            preemption.preempt(state, i_batch, i_victim)
             if victim == index:
                 return budget
         part = state.parts[i_batch, batch.n_parts]
@@ -193,81 +155,6 @@ def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -
         n_tokens = threshold
     n_left: int = state.config[0].max_model_len - request.num_computed_tokens - 1
     return min(n_tokens, budget, n_left)
-
-
-@compiled
-def _victim(state: State) -> int:
-    """Who has to go?
-
-    The last admitted; under priorities the least urgent, of equals the first in the list.
-    """
-    n_running: int = state.counters[0].n_running
-    if not state.config[0].is_priority:
-        return n_running - 1
-    worst, is_srpt = 0, state.config[0].is_srpt
-    for i_running in range(1, n_running):
-        one, other = state.running[i_running], state.running[worst]
-        own = _num_left(state, one) if is_srpt else state.requests[one].priority
-        most = _num_left(state, other) if is_srpt else state.requests[other].priority
-        if own > most or (
-            own == most and state.requests[one].arrival_ns > state.requests[other].arrival_ns
-        ):
-            worst = i_running
-    return worst
-
-
-@compiled
-def _take_back(state: State, i_batch: int, index: int) -> int:
-    """Drop a request from the step that is being decided; returns the tokens that it had."""
-    batch, parts = state.batches[i_batch], state.parts[i_batch]
-    n_tokens, n_kept = 0, 0
-    for i_part in range(batch.n_parts):
-        if parts[i_part].request == index:
-            n_tokens = parts[i_part].num_tokens
-        else:
-            parts[n_kept].request = parts[i_part].request
-            parts[n_kept].num_tokens = parts[i_part].num_tokens
-            n_kept += 1
-    batch.n_parts = n_kept
-    return n_tokens
-
-
-@compiled
-def _preempt(state: State, i_batch: int, i_running: int) -> None:
-    """Take everything from a request but its tokens; what does not go to the host it will compute again."""
-    counters, running = state.counters[0], state.running
-    index = running[i_running]
-    for i_later in range(i_running + 1, counters.n_running):
-        running[i_later - 1] = running[i_later]
-    counters.n_running -= 1
-    blocks.free(state, index)
-    request = state.requests[index]
-    request.status = _PREEMPTED
-    request.num_spec_tokens = 0
-    request.num_preemptions += 1
-    if not _swap_out(state, i_batch, request):
-        slots.start_over(request)
-    if state.config[0].is_srpt:
-        request.priority = _num_left(state, index)
-    queue.put_back(state, index)
-    state.preempted[counters.n_preempted] = index
-    counters.n_preempted += 1
-
-
-@compiled
-def _swap_out(state: State, i_batch: int, request: Request) -> bool:
-    """Copy what a request has computed to the host, if there is room.
-
-    What is in flight will be there by then.
-    """
-    counters, block_size = state.counters[0], state.config[0].block_size
-    n_blocks = (request.num_computed_tokens + block_size - 1) // block_size
-    if n_blocks > counters.n_host_free:
-        return False
-    request.num_host_blocks = n_blocks
-    counters.n_host_free -= n_blocks
-    state.batches[i_batch].num_swapped_blocks += n_blocks
-    return True
 
 
 @compiled

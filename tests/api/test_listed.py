@@ -2,8 +2,8 @@
 
 import pytest
 
+from inferometer.api.question import is_listed, listed
 from inferometer.errors import SpecError
-from inferometer.inputs.sweep_plan import is_listed, listed
 
 
 @pytest.mark.parametrize(
