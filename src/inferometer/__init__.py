@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         size,
         study,
         sweep,
+        tune,
         verify,
     )
 
@@ -58,6 +59,7 @@ __all__ = [
     "size",
     "study",
     "sweep",
+    "tune",
     "verify",
 ]
 

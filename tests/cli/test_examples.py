@@ -58,7 +58,7 @@ def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-UNDECIDED_IS_AN_ANSWER = ("capacity", "size", "simulate")
+UNDECIDED_IS_AN_ANSWER = ("capacity", "size", "simulate", "tune")
 """Step times of a datasheet leave their questions open, and so do few requests: exit code 11 is an
 answer too."""
 
@@ -76,6 +76,7 @@ SMALLER = {
     "size": ("--executor", "inline", "--probe-requests", "200", "--time-limit", "3s"),
     "capacity": ("--probe-requests", "200", "--requests", "2000"),
     "simulate": ("--requests", "300"),
+    "tune": ("--requests", "200", "--steps", "max_num_seqs,step_budget"),
     "study policies": ("--requests", "200", "--executor", "inline"),
 }
 """In this process, of searches: fewer requests in a probe, and no processes of their own
@@ -151,7 +152,7 @@ def test_schemas_are_held_still(verb, tmp_path):
     assert json.loads(now) == json.loads(golden.read_text())
 
 
-PURE = ("predict", "simulate", "size", "capacity", "timeline", "doctor", "catalog")
+PURE = ("predict", "simulate", "size", "capacity", "timeline", "doctor", "catalog", "tune")
 """Verbs that need neither a server nor an engine nor a run."""
 
 

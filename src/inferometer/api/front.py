@@ -29,6 +29,7 @@ from inferometer.api import (
     simulate as simulations,
     size as sizings,
     sweep as sweeps,
+    tune as tunings,
     verify as verifications,
 )
 from inferometer.api.compare import CompareAnswer
@@ -44,6 +45,7 @@ from inferometer.api.question import question_of, signature_of
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.api.studies import CAPACITY, PREDICT, SIMULATE, STUDIES, study_options
+from inferometer.api.tuning import PlannedTune, PresetAnswer, TuneAnswer
 from inferometer.errors import SpecError
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -221,6 +223,15 @@ def diagnose(target: str, *, progress: Listener | None = None, **options: object
     """What limits this running server, and which change would help?"""
     with heard_by(progress):
         return diagnoses.diagnose(question_of(diagnoses.Diagnose, {"target": target, **options}))
+
+
+@_takes(tunings.Tune)
+def tune(
+    model: str, *, progress: Listener | None = None, **options: object
+) -> TuneAnswer | PlannedTune | PresetAnswer:
+    """Which changes of the settings help this server under its traffic, and by how much?"""
+    with heard_by(progress):
+        return tunings.tune(question_of(tunings.Tune, {"model": model, **options}))
 
 
 @_takes(explanations.Explain)

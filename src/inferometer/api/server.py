@@ -30,6 +30,8 @@ from inferometer.simulate.deployment import Deployment, Knobs, deploy
 
 _SHARED: Final = ("max_model_len", "block_size", "num_blocks")
 _BATCH: Final = ("max_num_seqs", "max_num_batched_tokens")
+_OF_SERVER: Final = frozenset({"tp", "quantization", *_BATCH})
+_OF_SETTINGS: Final = frozenset({"kv_dtype", "gpu_memory_utilization", *_SHARED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +192,25 @@ class Server:
             "policy": self.policy,
             "transfer": self.transfer,
         }
+
+
+def server_with(server: Server, values: Mapping[str, int | float | str | bool]) -> Server:
+    """The server with these settings, by whichever flag each of them has."""
+    of_server = {name: value for name, value in values.items() if name in _OF_SERVER}
+    of_settings = {name: value for name, value in values.items() if name in _OF_SETTINGS}
+    words = tuple(
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in values.items()
+        if name not in _OF_SERVER | _OF_SETTINGS
+    )
+    changes: dict[str, Any] = dict(of_server)
+    settings: dict[str, Any] = dict(of_settings)
+    return replace(
+        server,
+        **changes,
+        settings=replace(server.settings, **settings),
+        set=(*server.set, *words),
+    )
 
 
 def deployment_of(server: Server, *, n_sharing: int = 1) -> Deployment:

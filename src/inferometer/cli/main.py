@@ -91,6 +91,10 @@ VERBS: Final[dict[str, Verb]] = {
         "inferometer.cli.diagnose",
         "What limits this running server, and which change would help?",
     ),
+    "tune": Verb(
+        "inferometer.cli.tune",
+        "Which changes of a server's settings help under its traffic, and by how much?",
+    ),
     "fit": Verb(
         "inferometer.cli.fit",
         "Learn step times from runs, with their uncertainty and where they hold.",

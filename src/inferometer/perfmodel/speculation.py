@@ -142,6 +142,17 @@ class Draft(NamedTuple):
     acceptance_fraction: float | None = None
 
 
+def find_method(name: MethodName) -> Method:
+    """What publications say of this method.
+
+    Example
+    -------
+    >>> find_method("mtp").most_tokens
+    3
+    """
+    return _KNOWN[name]
+
+
 def best_speculation(plain: Scenario, draft: Draft, *, largest_batch: int) -> BestSpeculation:
     """The best number of draft tokens by this method in the scenario ``plain``.
 
@@ -157,7 +168,7 @@ def best_speculation(plain: Scenario, draft: Draft, *, largest_batch: int) -> Be
     Leviathan, Kalman and Matias (arXiv 2211.17192), theorem 3.8, with the time that checking
     takes on this device instead of that of one token.
     """
-    method = _KNOWN[draft.method]
+    method = find_method(draft.method)
     stated = draft.acceptance_fraction
     acceptance = method.acceptance if stated is None else Acceptance(stated, stated, stated)
     plain = replace(plain, speculation=None)
@@ -250,7 +261,7 @@ def _break_even_batch(
     plain: Scenario, draft: Draft, acceptance_fraction: float, largest_batch: int
 ) -> int:
     """The largest batch at which some number of draft tokens gains, by doublings and halvings."""
-    lengths = range(1, _KNOWN[draft.method].most_tokens + 1)
+    lengths = range(1, find_method(draft.method).most_tokens + 1)
 
     def gains(batch: int) -> bool:
         here = replace(plain, batch_size=batch)

@@ -6,12 +6,12 @@ between devices and versions.
 
 import json
 import shlex
-from typing import Final
+from typing import Final, Protocol
 
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.packaging import VLLM_VERSION, Packaging
 from inferometer.errors import SizingError
-from inferometer.inputs.types import DTYPE_BITS, DType
+from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
 _KV_DTYPES: Final[dict[DType, str]] = {
@@ -33,6 +33,30 @@ _SWITCHES: Final = {
 }
 
 
+class Replica(Protocol):
+    """What of a replica its command line says: a ``Fleet`` has it."""
+
+    @property
+    def model(self) -> ModelSpec:
+        """The model, and the format of its checkpoint."""
+        ...
+
+    @property
+    def engine(self) -> EngineSpec:
+        """Number formats and devices."""
+        ...
+
+    @property
+    def scheduler(self) -> SchedulerConfig:
+        """The scheduler's settings."""
+        ...
+
+    @property
+    def utilization_fraction(self) -> float:
+        """``gpu_memory_utilization``"""
+        ...
+
+
 def serve_arguments(fleet: Fleet, packaging: Packaging) -> tuple[str, ...]:
     """What follows ``vllm serve``: the model, then flags with their values.
 
@@ -41,8 +65,27 @@ def serve_arguments(fleet: Fleet, packaging: Packaging) -> tuple[str, ...]:
     SizingError
         Something was simulated that this vLLM does not have.
     """
-    _check_vllm_has(fleet.scheduler)
-    return (packaging.model_source, *_flag_words(fleet, packaging))
+    names = (
+        "--served-model-name",
+        packaging.served_name,
+        "--host",
+        "0.0.0.0",  # noqa: S104 -- a replica is reached from outside its pod or machine
+        "--port",
+        str(packaging.port),
+    )
+    return (packaging.model_source, *names, *engine_flags(fleet))
+
+
+def engine_flags(replica: Replica) -> list[str]:
+    """The flags that say how the engine runs, one word after the other.
+
+    Raises
+    ------
+    SizingError
+        Something was simulated that this vLLM does not have.
+    """
+    _check_vllm_has(replica.scheduler)
+    return _flag_words(replica)
 
 
 def serve_script(fleet: Fleet, packaging: Packaging) -> str:
@@ -62,7 +105,7 @@ def serve_script(fleet: Fleet, packaging: Packaging) -> str:
     return f"#!/bin/sh\n# {heading}\nset -eu\n{called}\n"
 
 
-def checkpoint_note(fleet: Fleet) -> str | None:
+def checkpoint_note(fleet: Replica) -> str | None:
     """What the checkpoint must be, where the command line cannot make it so."""
     wanted = fleet.engine.quantization
     if _online(fleet) is not None or wanted == _published(fleet):
@@ -74,12 +117,9 @@ def checkpoint_note(fleet: Fleet) -> str | None:
     )
 
 
-def _flag_words(fleet: Fleet, packaging: Packaging) -> list[str]:
+def _flag_words(fleet: Replica) -> list[str]:
     engine, scheduler = fleet.engine, fleet.scheduler
     valued = {
-        "served-model-name": packaging.served_name,
-        "host": "0.0.0.0",  # noqa: S104 -- a replica is reached from outside its pod or machine
-        "port": packaging.port,
         "dtype": engine.dtype,
         "quantization": _online(fleet),
         "kv-cache-dtype": (
@@ -119,7 +159,7 @@ def _flag_words(fleet: Fleet, packaging: Packaging) -> list[str]:
     )
 
 
-def _online(fleet: Fleet) -> str | None:
+def _online(fleet: Replica) -> str | None:
     """By which method does vLLM make these weights while it loads them?
 
     Of a checkpoint in 16 bits or more.
@@ -128,7 +168,7 @@ def _online(fleet: Fleet) -> str | None:
     return None if wanted is None or _published(fleet) is not None else _ONLINE.get(wanted)
 
 
-def _published(fleet: Fleet) -> DType | None:
+def _published(fleet: Replica) -> DType | None:
     """In which format of fewer bits is the checkpoint, where it is?"""
     stored = fleet.model.checkpoint_dtype
     return None if stored is None or DTYPE_BITS[stored] >= DTYPE_BITS["bfloat16"] else stored

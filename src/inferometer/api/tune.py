@@ -1,0 +1,190 @@
+"""inferometer tune: which changes of the settings help this server, and by how much?"""
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from inferometer.api.deployment_folder import check_free
+from inferometer.api.fleet import FleetOptions
+from inferometer.api.progress import PartsDone, talk
+from inferometer.api.question import Option
+from inferometer.api.server import Server
+from inferometer.api.tune_answer import answer_of
+from inferometer.api.tune_preset import preset_of
+from inferometer.api.tune_subject import Subject, Wanted, now_of, subject_of
+from inferometer.api.tuning import PlannedStep, PlannedTune, PresetAnswer, TuneAnswer
+from inferometer.api.workload import Workload
+from inferometer.decide.tuning.playbook import PLAYBOOK, STEP_NAMES, Step
+from inferometer.decide.tuning.search import ROUNDS, Tuning
+from inferometer.decide.tuning.trials import N_PAIRS, Goal, pairs_of
+from inferometer.errors import SpecError
+from inferometer.simulate.deployment import Knobs
+
+_ENGINES: Final = ("vllm", "sglang")
+_CAPACITY_SIMULATIONS: Final = 9
+"""Of a search for the highest rate, about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tune:
+    """The server as it is, its traffic, and what is better."""
+
+    server: Server
+    goal: Annotated[
+        Goal,
+        Option(
+            "interactive: latencies further below the SLO; throughput: more requests/s within it;"
+            " cost: the same for each device.",
+            heading="Limits",
+            is_common=True,
+        ),
+    ] = "interactive"
+    slo: Annotated[
+        str | None,
+        Option(
+            "The SLO: ttft:p95<500ms, tpot:p95<50ms.",
+            heading="Limits",
+            is_common=True,
+            metavar="SLO",
+        ),
+    ] = None
+    workload: Workload = field(default_factory=Workload)
+    fleet: FleetOptions = field(default_factory=FleetOptions)
+    least_gain: Annotated[
+        float,
+        Option(
+            "Gains below this share are not worth a change.",
+            heading="Limits",
+            least=0,
+            most=1,
+            is_open=True,
+        ),
+    ] = 0.02
+    steps: Annotated[
+        str | None,
+        Option(
+            f"Only these steps, with commas between. [{','.join(STEP_NAMES)}]",
+            heading="Limits",
+            metavar="NAMES",
+        ),
+    ] = None
+    preset: Annotated[
+        Literal["interactive", "batch"] | None,
+        Option(
+            "Print recommended values to start from, each with its reason; nothing is searched.",
+            heading="Limits",
+            is_common=True,
+        ),
+    ] = None
+    dry_run: Annotated[
+        bool, Option("Print what would be tried, and how long it takes.", is_common=True)
+    ] = False
+    out: Annotated[
+        Path | None,
+        Option("Folder for the answer, its page and the command.", is_common=True, metavar="DIR"),
+    ] = None
+    force: Annotated[bool, Option("Over what is in --out.")] = False
+    given: frozenset[str] = frozenset()
+
+
+def tune(question: Tune) -> TuneAnswer | PlannedTune | PresetAnswer:
+    """Which changes of the settings help this server under its traffic, and by how much?
+
+    Each step of a playbook is simulated on 19 machines that may be the one, with the same requests
+    before and after. What gains in all of them is taken. The gain of all together is that of fresh
+    requests.
+
+    Raises
+    ------
+    SpecError, ModelError
+        The question cannot be answered as it is put.
+    """
+    policy = question.server.policy or Knobs().policy
+    if policy not in _ENGINES:
+        raise SpecError(
+            f"the playbook of {policy} is not known",
+            where="--policy",
+            allowed=", ".join(_ENGINES),
+            try_="--policy vllm",
+        )
+    if question.preset is not None:
+        return preset_of(question.preset, question.server, policy)
+    steps = _steps(question.steps)
+    if question.out is not None:
+        check_free(question.out, is_forced=question.force)
+    wanted = Wanted(question.goal, question.slo, question.least_gain)
+    subject = subject_of(wanted, question.server, question.workload, question.fleet, policy)
+    if question.dry_run:
+        return _planned(subject, steps)
+    talk(f"{len(steps)} steps under {subject.aim.n_requests:,} requests of {subject.aim.spec.name}")
+    tuned = Tuning(
+        trials=subject.trials,
+        steps=steps,
+        now_of=lambda variant: now_of(subject, variant),
+        least_gain_ratio=question.least_gain,
+        seed=subject.aim.spec.seed,
+        on_step=lambda step: talk(PartsDone("steps", steps.index(step), len(steps))),
+    ).run()
+    return answer_of(subject, tuned, question.out)
+
+
+def _steps(names: str | None) -> tuple[Step, ...]:
+    if names is None:
+        return PLAYBOOK
+    wanted = [name.strip() for name in names.split(",")]
+    unknown = [name for name in wanted if name not in STEP_NAMES]
+    if unknown:
+        raise SpecError(
+            f"there is no step {unknown[0]!r}",
+            where="--steps",
+            allowed=", ".join(STEP_NAMES),
+            try_="--steps max_num_seqs,step_budget",
+        )
+    return tuple(one for one in PLAYBOOK if one.name in wanted)
+
+
+def _planned(subject: Subject, steps: tuple[Step, ...]) -> PlannedTune:
+    """What would be tried; one simulation is timed."""
+    now, rows, n_simulations = now_of(subject, ()), list[PlannedStep](), N_PAIRS
+    pairs = pairs_of(2, subject.aim.spec.seed)
+    subject.trials.outcomes([()], pairs[:1])  # compiles what is not in the cache
+    began_s = time.perf_counter()
+    subject.trials.outcomes([()], pairs)
+    each_s = time.perf_counter() - began_s
+    n_candidates = 0
+    for step in steps:
+        tries = step.tries(now)
+        words = () if isinstance(tries, str) else tuple(one.words for one in tries)
+        n_candidates += len(words)
+        if words:
+            n_simulations += _n_simulations(len(words))
+        rows.append(
+            PlannedStep(
+                name=step.name,
+                title=step.title,
+                flags=step.flags[subject.policy],
+                changes=words,
+                why_none=tries if isinstance(tries, str) else "",
+                unpredicted=step.unpredicted,
+            )
+        )
+    n_simulations += 2 * N_PAIRS
+    n_each = _CAPACITY_SIMULATIONS if subject.aim.is_capacity else 1
+    return PlannedTune(
+        steps=tuple(rows),
+        n_candidates=n_candidates,
+        n_simulations=n_simulations * n_each,
+        duration_s=math.ceil(n_simulations * each_s),
+        n_restarts=0,
+    )
+
+
+def _n_simulations(n_changes: int) -> int:
+    """Of a step with this number of changes."""
+    n_left, n_simulations = n_changes, 0
+    for n_pairs, n_next in ROUNDS:
+        n_simulations += n_left * n_pairs
+        n_left = min(n_left, n_next)
+    return n_simulations + N_PAIRS

@@ -1,0 +1,295 @@
+"""What is answered of a search: latencies before and after, settings with reasons, the checklist?"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from inferometer import suggestions
+from inferometer.api import simulated_record
+from inferometer.api.server import Server, deployment_of
+from inferometer.api.tune_subject import Subject
+from inferometer.api.tuning import Box, SettingRow, TuneAnswer, TunedLatency
+from inferometer.decide.artefacts.engine_commands import departures, serve_command
+from inferometer.decide.tuning.search import StepFound, Tuned
+from inferometer.decide.tuning.trials import Aim, Built, Outcome, estimate_of, verdict_of
+from inferometer.records import durability
+from inferometer.simulate.deployment import Deployment
+from inferometer.stats.estimate import Estimate
+from inferometer.units import format_number
+
+_NAMES: Final = {
+    "kv_dtype": "kv_cache_dtype",
+    "tp": "tensor_parallel_size",
+    "max_num_seqs": "max_running_requests",
+    "max_num_batched_tokens": "chunked_prefill_size",
+}
+"""What a step changes -> what the engine calls it, where that differs."""
+_BEYOND_RATIO: Final = 1000.0
+"""Where next to nothing met the SLO before, the factor says nothing more."""
+_SMALL_RATIO: Final = 0.1
+
+
+def answer_of(subject: Subject, tuned: Tuned, out: Path | None) -> TuneAnswer:
+    """The answer; written to ``out`` where that is a folder."""
+    built = subject.trials.built(tuned.variant)
+    answer = _answer(subject, tuned, built)
+    if out is None:
+        return answer
+    answer = replace(answer, folder=str(out))
+    durability.make_folder(out)
+    script = f'#!/bin/sh\nset -eu\nexec {answer.command} "$@"\n'
+    durability.replace_file(out / "serve.sh", script.encode())
+    (out / "serve.sh").chmod(0o755)
+    encoded = msgspec.json.format(msgspec.json.encode(answer), indent=2)
+    durability.replace_file(out / "answer.json", encoded)
+    answer.save_page(out / "index.html")
+    return answer
+
+
+def _answer(subject: Subject, tuned: Tuned, built: Built) -> TuneAnswer:
+    aim, chosen = subject.aim, built.deployment
+    plain = Server(
+        model=subject.server.model,
+        policy=subject.policy,
+        hardware=subject.server.hardware,
+        fit=subject.server.fit,
+        tp=chosen.engine.tensor_parallel_size,
+    )
+    return TuneAnswer(
+        model=chosen.model.model_id,
+        hardware=None if chosen.hardware is None else chosen.hardware.name,
+        engine=chosen.config.engine,
+        goal=aim.goal,
+        objective=aim.objective.text,
+        workload_name=aim.spec.name,
+        load=aim.load,
+        load_unit="users" if subject.is_closed else "requests/s",
+        score_words=subject.score_words,
+        least_gain_fraction=subject.least_gain_fraction,
+        steps=tuned.steps,
+        is_confirmed=tuned.is_confirmed,
+        gain_fraction=tuned.gain_ratio,
+        selected_gain_fraction=tuned.selected_gain_ratio,
+        latencies=_latencies(aim, tuned),
+        score_before=estimate_of([one.score for one in tuned.before]),
+        score_after=estimate_of([one.score for one in tuned.after]),
+        slo_before=verdict_of(tuned.before),
+        slo_after=verdict_of(tuned.after),
+        settings=_settings(tuned, chosen, deployment_of(plain)),
+        command=serve_command(chosen),
+        n_replicas=built.n_replicas,
+        n_devices=built.n_devices,
+        router=built.router if built.n_replicas > 1 else None,
+        checklist=checklist(subject, tuned, built),
+        n_simulations=tuned.n_simulations,
+        step_times=chosen.step_times.origin,
+        quality_checks=tuple(
+            quality_command(subject, one.settings)
+            for one in tuned.steps
+            if one.decision == "check quality"
+        ),
+        cautions=simulated_record.origin_cautions(chosen),
+        next_step=_next(subject),
+        folder=None,
+    )
+
+
+def _latencies(aim: Aim, tuned: Tuned) -> tuple[TunedLatency, ...]:
+    limited = [one for one in aim.objective.thresholds if one.percentile_fraction is not None]
+    return tuple(
+        TunedLatency(
+            text=one.text,
+            limit_s=one.limit_s,
+            before_s=estimate_of([outcome.latencies_s[index] for outcome in tuned.before]),
+            after_s=estimate_of([outcome.latencies_s[index] for outcome in tuned.after]),
+        )
+        for index, one in enumerate(limited)
+    )
+
+
+def _settings(tuned: Tuned, chosen: Deployment, default: Deployment) -> tuple[SettingRow, ...]:
+    """What differs from the engine's defaults, with the step that chose it."""
+    reasons = dict[str, str]()
+    for step in tuned.steps:
+        if step.decision == "keep" and tuned.is_confirmed:
+            words = f"{step.name}: {gain_words(step)}; {step.why}"
+            for name in step.settings:
+                reasons[name] = reasons[_NAMES.get(name, name)] = words
+    chosen_names = dict(tuned.variant)
+    rows = [
+        SettingRow(
+            name=one.name,
+            value=one.value,
+            default=one.default,
+            why=reasons.get(one.name, "as it was given"),
+        )
+        for one in departures(chosen, default)
+    ]
+    rows += [
+        SettingRow(name=name, value=str(chosen_names[name]), default="1", why=reasons[name])
+        for name in ("replicas",)
+        if name in chosen_names and chosen_names[name] != 1
+    ]
+    return tuple(rows)
+
+
+def gain_words(step: StepFound) -> str:
+    """``+12% [+8%, +15%]``; '' where there is none."""
+    return "" if step.gain_ratio is None else interval_words(step.gain_ratio)
+
+
+def interval_words(gain: Estimate) -> str:
+    """A gain with its interval; from twice as good on as a factor.
+
+    Example
+    -------
+    >>> interval_words(
+    ...     Estimate(
+    ...         value=0.5, low=-0.02, high=7, confidence_fraction=0.9, n_samples=19, method="pairs"
+    ...     )
+    ... )
+    '+50% [-2%, x8]'
+    """
+    if gain.low is None or gain.high is None:
+        return _ratio_words(gain.value)
+    return f"{_ratio_words(gain.value)} [{_ratio_words(gain.low)}, {_ratio_words(gain.high)}]"
+
+
+def _ratio_words(gain_ratio: float) -> str:
+    if gain_ratio >= _BEYOND_RATIO:
+        return f"x{_BEYOND_RATIO:.0f} or more"
+    if gain_ratio >= 1:
+        return f"x{format_number(gain_ratio + 1)}"
+    return f"{gain_ratio:+.0%}" if abs(gain_ratio) >= _SMALL_RATIO else f"{gain_ratio:+.1%}"
+
+
+def _next(subject: Subject) -> str:
+    """Measure what was predicted."""
+    load = "--concurrency" if subject.is_closed else "--rate"
+    words = ["--workload", subject.aim.spec.name, load, f"{subject.aim.load:g}"]
+    if subject.aim.spec.replay is not None:
+        words = ["--workload", "TRACE"]
+    command = suggestions.command("load", "URL", *words, "--slo", subject.aim.objective.text)
+    return f"start it, and see whether it is true: {command}"
+
+
+def checklist(subject: Subject, tuned: Tuned, built: Built) -> tuple[Box, ...]:
+    """The ten boxes, each with what is known of it."""
+    found: dict[str, StepFound] = {one.name: one for one in tuned.steps}
+    deployment = built.deployment
+    return (
+        _baseline(subject, tuned.before),
+        Box(name="SLOs set", is_ticked=True, evidence=subject.aim.objective.text),
+        Box(
+            name="kernels and graphs",
+            is_ticked=None,
+            evidence="not known: a simulation does not see kernels; measure them on the server",
+        ),
+        _cache(deployment, tuned.after),
+        _quantised(subject, deployment),
+        _batching(found),
+        _speculation(deployment, found),
+        _parallelism(deployment, found),
+        _limits(subject),
+        Box(
+            name="dashboards, spans and alarms",
+            is_ticked=None,
+            evidence="not known: `inferometer size … --out DIR` writes dashboards and alarms",
+        ),
+    )
+
+
+def _baseline(subject: Subject, before: Sequence[Outcome]) -> Box:
+    score = estimate_of([one.score for one in before])
+    seen = "" if score is None else f": {format_number(score.value)} ({subject.score_words})"
+    return Box(
+        name="baseline recorded",
+        is_ticked=True,
+        evidence=f"{len(before)} simulated pairs of the server as it is{seen}; none measured",
+    )
+
+
+def _cache(deployment: Deployment, after: Sequence[Outcome]) -> Box:
+    config = deployment.config
+    n_preempted = sum(one.n_preemptions for one in after)
+    n_requests = sum(one.n_requests for one in after)
+    held = f"{config.n_kv_blocks * config.block_size:,} tokens in pages of {config.block_size}"
+    return Box(
+        name="KV cache paged and sized",
+        is_ticked=n_preempted == 0,
+        evidence=f"{held}; {n_preempted:,} preemptions in {n_requests:,} simulated requests",
+    )
+
+
+def _quantised(subject: Subject, deployment: Deployment) -> Box:
+    engine = deployment.engine
+    is_plain = engine.quantization is None and engine.kv_cache_dtype in {None, engine.dtype}
+    what = f"weights in {engine.quantization or engine.dtype}, KV cache in"
+    what += f" {engine.kv_cache_dtype or engine.dtype}"
+    rest = "no format of fewer bits is in use" if is_plain else "its quality was not checked here"
+    command = quality_command(subject, {"kv_dtype": "float8"})
+    return Box(
+        name="quantised with quality checked", is_ticked=None, evidence=f"{what}; {rest}: {command}"
+    )
+
+
+def quality_command(subject: Subject, settings: dict[str, str]) -> str:
+    """What checks a lossy change."""
+    words = [subject.server.model]
+    for name, flag in (("kv_dtype", "--kv-dtype"), ("quantization", "--quantization")):
+        if name in settings:
+            words += [flag, settings[name]]
+    if subject.server.hardware is not None:
+        words += ["--hardware", subject.server.hardware]
+    return suggestions.command("quality", *words)
+
+
+def _batching(found: dict[str, StepFound]) -> Box:
+    steps = [found[name] for name in ("max_num_seqs", "step_budget", "again") if name in found]
+    tried = sum(len(one.tried) for one in steps)
+    return Box(
+        name="batching tuned per class",
+        is_ticked=True if steps else None,
+        evidence=f"{tried} settings of batch and step simulated" if steps else "not known",
+    )
+
+
+def _speculation(deployment: Deployment, found: dict[str, StepFound]) -> Box:
+    step = found.get("speculation")
+    drafted = getattr(deployment.config, "num_speculative_tokens", 0)
+    if drafted:
+        evidence = f"{drafted} drafted tokens, with the acceptance that was given"
+        return Box(name="speculation decided by acceptance", is_ticked=True, evidence=evidence)
+    words = (
+        "" if step is None or step.gain_ratio is None else f" ({step.change}: {gain_words(step)})"
+    )
+    return Box(
+        name="speculation decided by acceptance",
+        is_ticked=None,
+        evidence=f"not known: the acceptance of drafts on your text is not measured{words}",
+    )
+
+
+def _parallelism(deployment: Deployment, found: dict[str, StepFound]) -> Box:
+    tp = deployment.engine.tensor_parallel_size
+    step = found.get("parallelism")
+    if tp == 1:
+        return Box(name="TP minimal", is_ticked=True, evidence="TP 1")
+    less = [] if step is None else [one for one in step.tried if one.gain_ratio is not None]
+    if not less:
+        return Box(
+            name="TP minimal", is_ticked=None, evidence=f"not known: TP {tp} was not compared"
+        )
+    best = ", ".join(f"{one.words}: {one.gain_ratio.value:+.0%}" for one in less if one.gain_ratio)
+    return Box(name="TP minimal", is_ticked=True, evidence=f"TP {tp} against {best}")
+
+
+def _limits(subject: Subject) -> Box:
+    gate = subject.fleets.gate
+    if gate is None:
+        evidence = "no gate: nothing limits a tenant or the queue (`inferometer simulate --gate`)"
+        return Box(name="limits and fairness", is_ticked=False, evidence=evidence)
+    return Box(name="limits and fairness", is_ticked=True, evidence=f"a gate, {gate.order}")

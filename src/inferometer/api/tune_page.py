@@ -1,0 +1,230 @@
+"""What is there to read of a tuning: what to change, what it gains, what was not worth it?"""
+
+from typing import Final
+
+from inferometer import __version__
+from inferometer.api.tune_answer import gain_words, interval_words
+from inferometer.api.tuning import PlannedTune, PresetAnswer, TuneAnswer
+from inferometer.decide.tuning.playbook import PLAYBOOK
+from inferometer.report.page import Chip, Line, Number, Page, Section, duration_number, lines_of
+from inferometer.report.tables import TextTable
+from inferometer.units import format_duration
+
+_TITLES: Final = {one.name: one.title for one in PLAYBOOK}
+_UNPREDICTED: Final = {one.name: one.unpredicted for one in PLAYBOOK}
+_TICKS: Final = {True: "✔", False: "✘", None: "?"}
+_WORDS: Final = {
+    "keep": "keep",
+    "drop": "drop",
+    "not worth measuring": "not worth measuring",
+    "measure": "worth measuring",
+    "check quality": "needs a quality check",
+    "not predicted": "not predicted",
+}
+
+
+def tune_page(answer: TuneAnswer) -> Page:
+    """The gain first, then each step, the command and the checklist."""
+    return Page(
+        title=_title(answer),
+        subtitle=(
+            f"{answer.engine} on {answer.hardware or 'its fit'} · {answer.workload_name} at"
+            f" {answer.load:g} {answer.load_unit} · goal {answer.goal}: {answer.score_words}"
+        ),
+        chips=(_chip(answer),),
+        numbers=_numbers(answer),
+        table=_steps(answer, is_short=True),
+        lines=(
+            Line(label="ANSWER", text="", command=answer.command),
+            *lines_of(
+                ("WHY", _why(answer)),
+                ("OR", _offers(answer)),
+                ("TRUST", _trust(answer)),
+                ("DATA", "" if answer.folder is None else f"{answer.folder}/answer.json"),
+                ("NEXT", answer.next_step),
+            ),
+        ),
+        cautions=answer.cautions,
+        sections=(
+            Section(
+                id="command",
+                title="With which command, and why these values?",
+                nav="Command",
+                tables=(_settings(answer),),
+                command=answer.command,
+            ),
+            Section(
+                id="checklist",
+                title="What of the checklist is done?",
+                nav="Checklist",
+                tables=(_checklist(answer),),
+            ),
+            Section(
+                id="tried",
+                title="What was tried in each step?",
+                nav="Tried",
+                tables=(_steps(answer, is_short=False), _tried(answer), _unpredicted(answer)),
+            ),
+        ),
+        tool_version=__version__,
+    )
+
+
+def _title(answer: TuneAnswer) -> str:
+    taken = [one for one in answer.steps if one.decision == "keep"]
+    gain = answer.gain_fraction
+    if not taken or gain is None:
+        return f"{answer.model}: no change of the settings is sure to help"
+    if not answer.is_confirmed:
+        return (
+            f"{answer.model}: nothing is changed; what looked better was not so in fresh pairs"
+            f" ({interval_words(gain)})"
+        )
+    words = " and ".join(one.change or "" for one in taken[-2:])
+    more = f" and {len(taken) - 2} more" if len(taken) > 2 else ""
+    return f"{answer.model}: {interval_words(gain)} with {words}{more}"
+
+
+def _chip(answer: TuneAnswer) -> Chip:
+    words = {"met": "meets", "missed": "misses", "undecided": "undecided:"}
+    before = "" if answer.slo_before == answer.slo_after else f" (as it is: {answer.slo_before})"
+    text = f"{words[answer.slo_after]} {answer.objective}{before}"
+    return Chip(verdict=answer.slo_after, text=text)
+
+
+def _numbers(answer: TuneAnswer) -> tuple[Number, ...]:
+    numbers = list[Number]()
+    for one in answer.latencies:
+        name = one.text.partition("<")[0].replace(":", " ").upper().replace(" P", " p")
+        numbers += duration_number(f"{name} now", one.before_s, limit_s=one.limit_s)
+        if answer.is_confirmed:
+            numbers += duration_number(f"{name} then", one.after_s, limit_s=one.limit_s)
+    if answer.goal != "interactive":
+        for name, score in (("now", answer.score_before), ("then", answer.score_after)):
+            if score is not None and (name == "now" or answer.is_confirmed):
+                share = " a device" * (answer.goal == "cost")
+                numbers.append(
+                    Number(
+                        name=f"rate {name}",
+                        value=score.value,
+                        unit=f"requests/s{share}",
+                        low=score.low,
+                        high=score.high,
+                    )
+                )
+    return tuple(numbers)
+
+
+def _steps(answer: TuneAnswer, *, is_short: bool) -> TextTable:
+    """Each step; short: those in which something was tried."""
+    rows = tuple(
+        (
+            _TITLES[one.name],
+            _WORDS[one.decision],
+            one.change or "–",
+            gain_words(one) or "–",
+            one.why,
+        )
+        for one in answer.steps
+        if one.change is not None or not is_short
+    )
+    header = ("step", "decision", "best change", "gain", "reason")
+    return TextTable(caption="The playbook, step by step", header=header, rows=rows)
+
+
+def _why(answer: TuneAnswer) -> str:
+    selected, gain = answer.selected_gain_fraction, answer.gain_fraction
+    if selected is None or gain is None:
+        return ""
+    return (
+        f"{interval_words(selected)} in the pairs in which the changes were chosen,"
+        f" {interval_words(gain)} in fresh ones: the second is what is reported"
+    )
+
+
+def _offers(answer: TuneAnswer) -> str:
+    lossy = [one for one in answer.steps if one.decision == "check quality"]
+    offers = [f"{one.change}: {gain_words(one)}" for one in lossy]
+    if not offers:
+        return ""
+    checks = "; ".join(answer.quality_checks)
+    return f"{'; '.join(offers)}; quality decides: {checks}"
+
+
+def _trust(answer: TuneAnswer) -> str:
+    return (
+        f"{answer.n_simulations:,} simulations, nothing measured; step times: {answer.step_times};"
+        " intervals: least … most of 19 pairs of a machine and its traffic"
+    )
+
+
+def _settings(answer: TuneAnswer) -> TextTable:
+    rows = tuple((one.name, one.value, one.default, one.why) for one in answer.settings)
+    header = ("setting", "value", "default", "why")
+    return TextTable(caption="Where it departs from the defaults", header=header, rows=rows)
+
+
+def _checklist(answer: TuneAnswer) -> TextTable:
+    rows = tuple((_TICKS[one.is_ticked], one.name, one.evidence) for one in answer.checklist)
+    return TextTable(caption="Ten boxes", header=("", "box", "evidence"), rows=rows)
+
+
+def _tried(answer: TuneAnswer) -> TextTable:
+    rows = tuple(
+        (
+            step.name,
+            one.words,
+            "–" if one.gain_ratio is None else interval_words(one.gain_ratio),
+            one.why_not,
+        )
+        for step in answer.steps
+        if step.name != "again"
+        for one in step.tried
+    )
+    header = ("step", "change", "gain", "refused because")
+    return TextTable(caption="All changes but those together", header=header, rows=rows)
+
+
+def _unpredicted(answer: TuneAnswer) -> TextTable:
+    rows = tuple(
+        (one.name, _UNPREDICTED[one.name]) for one in answer.steps if _UNPREDICTED[one.name]
+    )
+    return TextTable(caption="What no simulation predicts", header=("step", "what"), rows=rows)
+
+
+def planned_page(answer: PlannedTune) -> Page:
+    """What would be tried."""
+    rows = tuple(
+        (one.title, one.flags, ", ".join(one.changes[:6]) + _more(one.changes) or one.why_none)
+        for one in answer.steps
+    )
+    return Page(
+        title=(
+            f"{answer.n_candidates:,} changes to simulate in {len(answer.steps)} steps: at most"
+            f" {answer.n_simulations:,} simulations, {format_duration(answer.duration_s)}"
+        ),
+        table=TextTable(caption="The plan", header=("step", "flags", "changes"), rows=rows),
+        lines=(Line(label="COST", text="no server is started: 0 restarts, 0 GPU-minutes"),),
+        tool_version=__version__,
+    )
+
+
+def _more(changes: tuple[str, ...]) -> str:
+    return f" and {len(changes) - 6} more" if len(changes) > 6 else ""
+
+
+def preset_page(answer: PresetAnswer) -> Page:
+    """Each value with its reason, and the command."""
+    rows = tuple((one.setting, one.value, one.flag or "–", one.why) for one in answer.values)
+    return Page(
+        title=f"{answer.model} on {answer.hardware}: where to begin, {answer.preset} endpoint",
+        subtitle=answer.engine,
+        table=TextTable(
+            caption="Values and reasons", header=("setting", "value", "flag", "why"), rows=rows
+        ),
+        lines=(
+            Line(label="ANSWER", text="", command=answer.command),
+            *lines_of(("NEXT", answer.next_step)),
+        ),
+        tool_version=__version__,
+    )

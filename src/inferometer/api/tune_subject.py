@@ -1,0 +1,144 @@
+"""What is tuned: a server as it is, its variants, its traffic, and what is better?"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from inferometer.api.fleet import FleetOptions, Fleets, fleets_of, start_load_of
+from inferometer.api.server import Server, deployment_of, server_with
+from inferometer.api.workload import Workload, workload_of
+from inferometer.decide.traffic import Traffic
+from inferometer.decide.tuning.playbook import Now, Variant
+from inferometer.decide.tuning.trials import Aim, Built, Goal, Trials
+from inferometer.errors import SpecError
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.workload.types import ClosedArrivals, WorkloadSpec
+from inferometer.simulate.deployment import Case
+from inferometer.simulate.fleet import Fleet
+
+_N_REQUESTS: Final = 1000
+_LEAST_REQUESTS: Final = 200
+_SHARE_OF_MOST: Final = 20
+"""Of the longest simulation that a search may make: a tuning makes hundreds."""
+_WAVES: Final = 4
+"""Requests of each user of a closed loop, at least."""
+_OF_CLUSTER: Final = frozenset({"replicas", "router"})
+
+
+class Wanted(NamedTuple):
+    """What is better."""
+
+    goal: Goal
+    slo: str | None
+    least_gain_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is tuned, and what is better."""
+
+    server: Server
+    policy: str
+    aim: Aim
+    trials: Trials
+    fleets: Fleets
+    least_gain_fraction: float
+
+    @property
+    def is_closed(self) -> bool:
+        """Do users wait for their answers?"""
+        return isinstance(self.aim.spec.arrivals, ClosedArrivals)
+
+    @property
+    def score_words(self) -> str:
+        """What a gain is a gain of."""
+        if self.aim.goal == "interactive":
+            return "headroom: the limit of the weakest latency over that latency"
+        rate = "requests/s within the SLO"
+        if self.aim.is_capacity:
+            rate = "the highest rate that meets the SLO"
+        return rate if self.aim.goal == "throughput" else f"{rate}, for each device"
+
+
+def subject_of(
+    wanted: Wanted, server: Server, workload: Workload, fleet: FleetOptions, policy: str
+) -> Subject:
+    """The question in types: what is simulated, and what is better.
+
+    Raises
+    ------
+    SpecError
+        There is no SLO, or the workload cannot be read.
+    """
+    if wanted.slo is None:
+        raise SpecError(
+            "nothing says which latencies are good enough",
+            where="--slo",
+            try_="--slo 'ttft:p95<500ms, tpot:p95<50ms'",
+        )
+    objective = parse_objective(wanted.slo)
+    spec = workload_of(workload)
+    fleets = fleets_of(fleet, spec)
+    aim = Aim(
+        goal=wanted.goal,
+        objective=objective,
+        spec=spec,
+        load=start_load_of(spec),
+        n_requests=_n_requests(workload, spec),
+    )
+    trials = Trials(lambda variant: _built(server, fleets, variant), aim)
+    return Subject(
+        server=server,
+        policy=policy,
+        aim=aim,
+        trials=trials,
+        fleets=fleets,
+        least_gain_fraction=wanted.least_gain_fraction,
+    )
+
+
+def _n_requests(workload: Workload, spec: WorkloadSpec) -> int:
+    """Of one simulation: enough for a 95th percentile, fewer of long ones."""
+    if workload.requests is not None:
+        return workload.requests
+    most = Traffic(spec=spec, n_requests=_LEAST_REQUESTS).most_requests // _SHARE_OF_MOST
+    n_users = spec.arrivals.concurrency if isinstance(spec.arrivals, ClosedArrivals) else 0
+    return max(min(_N_REQUESTS, most), _LEAST_REQUESTS, _WAVES * n_users)
+
+
+def _built(as_it_is: Server, fleets: Fleets, variant: Variant) -> Built:
+    """The fleet with these settings, by the same way as the flags of the command line."""
+    values = dict(variant)
+    options = fleets.options
+    of_cluster: dict[str, Any] = {name: values[name] for name in _OF_CLUSTER & values.keys()}
+    cluster = replace(options.cluster, **of_cluster)
+    changed = replace(fleets, options=replace(options, cluster=cluster))
+    own = {name: value for name, value in values.items() if name not in _OF_CLUSTER}
+    server = server_with(as_it_is, own)
+    n_sharing = options.cluster.data_parallel_size
+    deployment = deployment_of(server, n_sharing=n_sharing)
+    prepared = changed.prepared(deployment)
+    n_replicas = changed.n_replicas or 1
+
+    def fleet(case: Case) -> Fleet:
+        return changed.fleet(prepared.deployment, case, n_replicas)
+
+    return Built(
+        deployment=prepared.deployment,
+        fleet=fleet,
+        n_devices=prepared.deployment.n_devices * n_replicas + prepared.n_devices_beside,
+        n_replicas=n_replicas,
+        router=changed.router,
+    )
+
+
+def now_of(subject: Subject, variant: Variant) -> Now:
+    """What the steps of the playbook look at."""
+    built = subject.trials.built(variant)
+    return Now(
+        deployment=built.deployment,
+        plan=subject.trials.plan(subject.aim.spec.seed),
+        n_replicas=built.n_replicas,
+        router=built.router,
+        is_plain=subject.fleets.is_plain,
+        has_fewer_devices=subject.aim.goal == "cost",
+    )

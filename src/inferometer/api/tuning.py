@@ -1,0 +1,143 @@
+"""What does tuning answer: each step's decision, the confirmed gain, the command, the checklist?"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from inferometer.api.answer import Answer
+from inferometer.decide.tuning.search import StepFound
+from inferometer.decide.tuning.trials import Goal
+from inferometer.records.types import Caution
+from inferometer.stats.estimate import Estimate, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedLatency:
+    """One threshold of the SLO, before and after."""
+
+    text: str
+    limit_s: float
+    before_s: Estimate | None
+    """None: no request has this latency."""
+    after_s: Estimate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRow:
+    """A setting that is not the engine's default, and why."""
+
+    name: str
+    value: str
+    default: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """One box of the checklist."""
+
+    name: str
+    is_ticked: bool | None
+    """None: not known."""
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneAnswer(Answer):
+    """What to change, what it gains in fresh pairs, and what was left open."""
+
+    table: ClassVar[str | None] = "steps"
+
+    model: str
+    hardware: str | None
+    engine: str
+    goal: Goal
+    objective: str
+    workload_name: str
+    load: float
+    """Users, or requests per second."""
+    load_unit: Literal["users", "requests/s"]
+    score_words: str
+    """What a gain is a gain of."""
+    least_gain_fraction: float
+    steps: tuple[StepFound, ...]
+    is_confirmed: bool
+    gain_fraction: Estimate | None
+    """Of all steps that are taken, in fresh pairs; None: nothing was changed."""
+    selected_gain_fraction: Estimate | None
+    """In the pairs in which they were chosen: the best of many looks better than it is."""
+    latencies: tuple[TunedLatency, ...]
+    score_before: Estimate | None
+    score_after: Estimate | None
+    slo_before: Verdict
+    slo_after: Verdict
+    settings: tuple[SettingRow, ...]
+    """In which the result departs from the engine's defaults."""
+    command: str
+    """Of one replica."""
+    n_replicas: int
+    n_devices: int
+    router: str | None
+    """None: one replica."""
+    checklist: tuple[Box, ...]
+    n_simulations: int
+    step_times: str
+    """Where they are from."""
+    quality_checks: tuple[str, ...]
+    """The command that checks each change that is offered."""
+    cautions: tuple[Caution, ...]
+    next_step: str
+    folder: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """What a step would try."""
+
+    name: str
+    title: str
+    flags: str
+    changes: tuple[str, ...]
+    why_none: str
+    unpredicted: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTune(Answer):
+    """What would be tried, and how long it would take."""
+
+    table: ClassVar[str | None] = "steps"
+
+    steps: tuple[PlannedStep, ...]
+    n_candidates: int
+    n_simulations: int
+    """At most."""
+    duration_s: float
+    """At most, on one core of this machine: from one simulation that was timed."""
+    n_restarts: int
+    """Of a server: a simulated one needs none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetRow:
+    """One value, and its reason."""
+
+    setting: str
+    value: str
+    flag: str
+    """'' where the engine has none."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetAnswer(Answer):
+    """Recommended values to start from, each with its reason."""
+
+    table: ClassVar[str | None] = "values"
+
+    preset: Literal["interactive", "batch"]
+    model: str
+    hardware: str
+    engine: str
+    values: tuple[PresetRow, ...]
+    command: str
+    next_step: str

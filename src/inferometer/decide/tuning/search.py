@@ -1,0 +1,256 @@
+"""Which steps of the playbook are taken, and what do they gain together?
+
+Of each step all changes are simulated, the best few again in more pairs, and the best of these in
+all 19. A change is taken only where it gains in every pair, and at least the smallest effect of
+interest. The best of many looks better than it is (the winner's curse): what is reported at the
+end are fresh pairs of the winner against the server as it was.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from inferometer.decide.tuning.playbook import (
+    Change,
+    Now,
+    Step,
+    StepName,
+    Variant,
+    changed,
+)
+from inferometer.decide.tuning.trials import (
+    N_PAIRS,
+    Outcome,
+    Trials,
+    gain_of,
+    mean_log_ratio,
+    pairs_of,
+)
+from inferometer.errors import InferometerError
+from inferometer.stats.estimate import Estimate
+
+Decision: TypeAlias = Literal[
+    "keep", "drop", "not worth measuring", "measure", "check quality", "not predicted"
+]
+
+ROUNDS: Final = ((1, 24), (3, 8), (9, 1))
+"""Pairs in which changes are simulated, and how many changes go on (successive halving: Karnin,
+Koren and Somekh, ICML 2013)."""
+_Both: TypeAlias = tuple[tuple[Outcome, ...], tuple[Outcome, ...]]
+"""After a change, and before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedChange:
+    """One change of a step."""
+
+    words: str
+    gain_ratio: Estimate | None
+    """By what share the score rises; None where the change cannot be made."""
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFound:
+    """What became of a step."""
+
+    name: StepName
+    decision: Decision
+    change: str | None
+    """The best one."""
+    settings: dict[str, str]
+    """Of the best one."""
+    gain_ratio: Estimate | None
+    why: str
+    tried: tuple[TriedChange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """The best variant that was found, and what it gains in fresh pairs."""
+
+    variant: Variant
+    """Empty: the server as it is."""
+    steps: tuple[StepFound, ...]
+    selected_gain_ratio: Estimate | None
+    """In the pairs in which it was chosen."""
+    gain_ratio: Estimate | None
+    """In fresh pairs; None where nothing was changed."""
+    is_confirmed: bool
+    before: tuple[Outcome, ...]
+    """The server as it is, in fresh pairs."""
+    after: tuple[Outcome, ...]
+    n_simulations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """One search."""
+
+    trials: Trials
+    steps: Sequence[Step]
+    now_of: Callable[[Variant], Now]
+    least_gain_ratio: float
+    seed: int
+    on_step: Callable[[Step], None]
+
+    def run(self) -> Tuned:
+        """Take the steps in their order, then confirm what they gain together."""
+        variant: Variant = ()
+        found = list[StepFound]()
+        for step in self.steps:
+            self.on_step(step)
+            one = self._step(step, variant)
+            found.append(one)
+            if one.decision == "keep":
+                change = next(
+                    change for change in self._changes(step, variant) if change.words == one.change
+                )
+                variant = changed(variant, change.settings[0])
+        return self._confirmed(variant, tuple(found))
+
+    def _changes(self, step: Step, variant: Variant) -> tuple[Change, ...]:
+        tries = step.tries(self.now_of(variant))
+        return () if isinstance(tries, str) else tries
+
+    def _step(self, step: Step, variant: Variant) -> StepFound:
+        tries = step.tries(self.now_of(variant))
+        if isinstance(tries, str):
+            return _nothing(step, tries)
+        left: list[Change] = list(tries)
+        gains = dict[str, Estimate | None]()
+        refused = dict[str, str]()
+        for n_pairs, n_left in ROUNDS:
+            seen = list[tuple[float, Change]]()
+            for change in left:
+                try:
+                    found = self._outcomes(change, variant, n_pairs)
+                except InferometerError as error:
+                    gains[change.words], refused[change.words] = None, error.what
+                    continue
+                gains[change.words] = gain_of(*found)
+                seen.append((mean_log_ratio(*found), change))
+            left = best_of(seen, n_left, self.least_gain_ratio)
+        if not left:
+            why = next(iter(refused.values()), "nothing was simulated")
+            return _nothing(step, why, refused)
+        best = left[0]
+        gains[best.words] = gain_of(*self._outcomes(best, variant, N_PAIRS))
+        return self._decided(step, best, gains, refused)
+
+    def _outcomes(self, change: Change, variant: Variant, n_pairs: int) -> _Both:
+        pairs = pairs_of(n_pairs, self.seed)
+        after = self.trials.outcomes([changed(variant, one) for one in change.settings], pairs)
+        return after, self.trials.outcomes([variant], pairs)
+
+    def _decided(
+        self,
+        step: Step,
+        best: Change,
+        gains: dict[str, Estimate | None],
+        refused: dict[str, str],
+    ) -> StepFound:
+        gain = gains[best.words]
+        decision, why = decision_of(step, gain, self.least_gain_ratio)
+        return StepFound(
+            name=step.name,
+            decision=decision,
+            change=best.words,
+            settings={name: str(value) for name, value in best.settings[0].items()},
+            gain_ratio=gain,
+            why=why,
+            tried=tuple(
+                TriedChange(words=words, gain_ratio=one, why_not=refused.get(words, ""))
+                for words, one in gains.items()
+            ),
+        )
+
+    def _confirmed(self, variant: Variant, found: tuple[StepFound, ...]) -> Tuned:
+        """Fresh pairs: other requests, in another order. What does not gain there is not taken."""
+        fresh = pairs_of(N_PAIRS, self.seed, is_fresh=True)
+        before = self.trials.outcomes([()], fresh)
+        after = self.trials.outcomes([variant], fresh)
+        gain = gain_of(after, before) if variant else None
+        pairs = pairs_of(N_PAIRS, self.seed)
+        selected = (
+            gain_of(self.trials.outcomes([variant], pairs), self.trials.outcomes([()], pairs))
+            if variant
+            else None
+        )
+        is_confirmed = gain is not None and gain.low is not None and gain.low > 0
+        return Tuned(
+            variant=variant if is_confirmed else (),
+            steps=found,
+            selected_gain_ratio=selected,
+            gain_ratio=gain,
+            is_confirmed=is_confirmed,
+            before=before,
+            after=after if is_confirmed else before,
+            n_simulations=self.trials.n_simulations,
+        )
+
+
+def _nothing(step: Step, why: str, refused: dict[str, str] | None = None) -> StepFound:
+    is_unpredicted = bool(step.unpredicted) and not refused and step.name == "kernels"
+    return StepFound(
+        name=step.name,
+        decision="not predicted" if is_unpredicted else "not worth measuring",
+        change=None,
+        settings={},
+        gain_ratio=None,
+        why=why,
+        tried=tuple(
+            TriedChange(words=words, gain_ratio=None, why_not=reason)
+            for words, reason in (refused or {}).items()
+        ),
+    )
+
+
+def best_of(seen: Sequence[tuple[float, Change]], n_left: int, least_ratio: float) -> list[Change]:
+    """The best; of one alone the nearest that gains as much, but for what is not worth a change."""
+    if not seen:
+        return []
+    if n_left == 1:
+        enough = max(value for value, _ in seen) - math.log1p(least_ratio)
+        return [next(change for value, change in seen if value >= enough)]
+    chosen = {change.words for _, change in sorted(seen, key=lambda one: -one[0])[:n_left]}
+    return [change for _, change in seen if change.words in chosen]
+
+
+def decision_of(step: Step, gain: Estimate | None, least_ratio: float) -> tuple[Decision, str]:
+    """What a predicted gain decides, and why."""
+    if gain is None or gain.low is None or gain.high is None:
+        return "measure", "no interval"
+    least = f"{least_ratio:.1%}"
+    is_none = gain.high < least_ratio
+    reasons: tuple[tuple[bool, Decision, str], ...] = (
+        (
+            is_none and gain.low > -least_ratio,
+            "not worth measuring",
+            f"it changes less than {least} in every pair",
+        ),
+        (
+            is_none,
+            "drop",
+            f"it gains less than {least} in every pair, and may lose {-gain.low:.0%}",
+        ),
+        (gain.value <= 0, "drop", "it loses in most pairs"),
+        (
+            step.kind == "lossy",
+            "check quality",
+            "answers change: what it costs in quality decides",
+        ),
+        (
+            step.kind == "assumed",
+            "measure",
+            "it rests on the acceptance of drafts, which only your own text tells",
+        ),
+        (gain.low > 0 and gain.value >= least_ratio, "keep", "it gains in every pair"),
+        (gain.low <= 0, "measure", "it loses in some pairs and gains in others"),
+    )
+    small = f"it gains in every pair, in most of them less than {least}"
+    for is_so, decision, why in reasons:
+        if is_so:
+            return decision, why
+    return "measure", small

@@ -1,0 +1,260 @@
+"""How good is a variant of a server under its traffic: simulated pairs on common random numbers.
+
+A pair is one machine that may be the one (its step times) and one draw of the traffic. Each variant
+is simulated in the same pairs, so that what differs between two variants is what was changed. The
+least and the most of 19 pairs are the ends of an interval of 90 %, of step times and traffic
+together.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+from scipy.optimize import root_scalar
+
+from inferometer.decide.probing import run_plan
+from inferometer.decide.traffic import plan_at
+from inferometer.decide.tuning.playbook import Variant
+from inferometer.inputs.objectives import ObjectiveSpec
+from inferometer.inputs.workload import replay
+from inferometer.inputs.workload.plan import RequestPlan
+from inferometer.inputs.workload.types import OpenArrivals, WorkloadSpec
+from inferometer.records.request_summaries import summarise_requests
+from inferometer.records.slo_verdicts import judge_objective
+from inferometer.simulate.deployment import Case, Deployment
+from inferometer.simulate.fleet import Fleet
+from inferometer.stats.estimate import Estimate, Verdict
+
+Goal: TypeAlias = Literal["interactive", "throughput", "cost"]
+
+N_PAIRS: Final = 19
+_RANKS: Final = (
+    9,
+    1,
+    17,
+    5,
+    13,
+    *(rank for rank in range(N_PAIRS) if rank not in {9, 1, 17, 5, 13}),
+)
+"""Of the machines, the fastest 0: the first few stand for all of them."""
+_FAST_RANKS: Final = range(6)
+_SLOW_RANKS: Final = range(13, N_PAIRS)
+_FRESH: Final = 1000
+"""Between the seeds of the search and those of the confirmation."""
+_NOTHING: Final = 1e-9
+_STEP_RATIO: Final = 1.5
+_MOST_STEPS: Final = 16
+_CLOSE_RATIO: Final = 0.005
+_METHOD: Final = "median, least and most of {n} simulated pairs of a machine and its traffic"
+
+
+class Built(NamedTuple):
+    """A variant that can be simulated."""
+
+    deployment: Deployment
+    fleet: Callable[[Case], Fleet]
+    n_devices: int
+    """Of all replicas."""
+    n_replicas: int
+    router: str
+
+
+class Pair(NamedTuple):
+    """A machine, by its rank among 19, and the seed of its traffic."""
+
+    rank: int
+    seed: int
+
+
+class Outcome(NamedTuple):
+    """What one pair gives."""
+
+    score: float
+    """Higher is better: see ``Aim``."""
+    margin_ratio: float
+    """The weakest latency / its limit, at the load that was given."""
+    latencies_s: tuple[float, ...]
+    """At the thresholds' percentiles; NaN where there is none."""
+    good_requests_per_s: float
+    """Goodput."""
+    output_tokens_per_s: float
+    n_preemptions: int
+    n_requests: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What is better, under which traffic.
+
+    *interactive*: the factor by which the weakest latency is below its limit. *throughput*: the
+    highest rate of an open loop that meets the SLO; of a closed loop its goodput. *cost*: the same
+    for each device.
+    """
+
+    goal: Goal
+    objective: ObjectiveSpec
+    spec: WorkloadSpec
+    load: float
+    """Users, or requests per second."""
+    n_requests: int
+
+    @property
+    def is_capacity(self) -> bool:
+        """Is the load turned until the SLO breaks?"""
+        return self.goal != "interactive" and isinstance(self.spec.arrivals, OpenArrivals)
+
+
+def pairs_of(n_pairs: int, seed: int, *, is_fresh: bool = False) -> tuple[Pair, ...]:
+    """The first pairs; fresh ones have other seeds, and so other requests in another order."""
+    first = seed + (_FRESH if is_fresh else 0)
+    return tuple(Pair(rank, first + index) for index, rank in enumerate(_RANKS[:n_pairs]))
+
+
+class Trials:
+    """Simulates variants, each pair of them once."""
+
+    def __init__(self, build: Callable[[Variant], Built], aim: Aim) -> None:
+        self.aim = aim
+        self.n_simulations = 0
+        self._build = build
+        self._built = dict[Variant, Built]()
+        self._done = dict[tuple[Variant, Pair], Outcome]()
+        self._plans = dict[int, RequestPlan]()
+
+    def built(self, variant: Variant) -> Built:
+        """The variant's fleet.
+
+        Raises
+        ------
+        SpecError, ModelError
+            It cannot be.
+        """
+        if variant not in self._built:
+            self._built[variant] = self._build(variant)
+        return self._built[variant]
+
+    def plan(self, seed: int) -> RequestPlan:
+        """The requests of this seed, at the load that was given."""
+        if seed not in self._plans:
+            self._plans[seed] = replay.draw_workload(_seeded(self.aim, seed)).plan
+        return self._plans[seed]
+
+    def outcomes(self, variants: Sequence[Variant], pairs: Sequence[Pair]) -> tuple[Outcome, ...]:
+        """Of each pair; of several variants that may be the one each pair takes the next."""
+        return tuple(
+            self._outcome(variants[index % len(variants)], pair) for index, pair in enumerate(pairs)
+        )
+
+    def _outcome(self, variant: Variant, pair: Pair) -> Outcome:
+        key = variant, pair
+        if key not in self._done:
+            self._done[key] = self._simulated(self.built(variant), pair)
+        return self._done[key]
+
+    def _simulated(self, built: Built, pair: Pair) -> Outcome:
+        fleet = built.fleet(case_of(built.deployment, pair.rank))
+        at_load = self._at(fleet, self.plan(pair.seed))
+        if self.aim.goal == "interactive":
+            return at_load._replace(score=1 / max(at_load.margin_ratio, _NOTHING))
+        score = at_load.good_requests_per_s
+        if self.aim.is_capacity:
+            score = self._capacity_per_s(fleet, pair.seed)
+        share = built.n_devices if self.aim.goal == "cost" else 1
+        return at_load._replace(score=max(score, _NOTHING) / share)
+
+    def _at(self, fleet: Fleet, plan: RequestPlan) -> Outcome:
+        """What becomes of these requests; the score is left open."""
+        self.n_simulations += 1
+        run = run_plan(fleet, plan)
+        judgement = judge_objective(run, self.aim.objective)
+        summary = summarise_requests(run, percentiles=())
+        judged = [one for one in judgement.thresholds if one.threshold.percentile_fraction]
+        seconds = tuple(math.nan if one.seen is None else one.seen.seconds.value for one in judged)
+        ratios = [
+            math.inf if math.isnan(seen) else seen / one.threshold.limit_s
+            for seen, one in zip(seconds, judged, strict=True)
+        ]
+        tokens = summary.output_tokens_per_s
+        return Outcome(
+            score=math.nan,
+            margin_ratio=max(ratios, default=math.inf),
+            latencies_s=seconds,
+            good_requests_per_s=judgement.good_requests_per_s or 0.0,
+            output_tokens_per_s=math.nan if tokens is None else tokens.value,
+            n_preemptions=summary.n_preemptions or 0,
+            n_requests=summary.n_requests,
+        )
+
+    def _capacity_per_s(self, fleet: Fleet, seed: int) -> float:
+        """The rate at which the weakest latency reaches its limit, of the same requests at each rate."""
+        spec = _seeded(self.aim, seed)
+
+        def margin(log_load: float) -> float:
+            plan = plan_at(spec, math.exp(log_load), self.aim.n_requests)
+            ratio = self._at(fleet, plan).margin_ratio
+            return math.log(min(max(ratio, _NOTHING), 1 / _NOTHING))
+
+        step, at = math.log(_STEP_RATIO), math.log(self.aim.load)
+        seen = margin(at)
+        for _ in range(_MOST_STEPS):
+            beyond = at - step if seen > 0 else at + step
+            after = margin(beyond)
+            if (after > 0) != (seen > 0):
+                low, high = min(at, beyond), max(at, beyond)
+                found = root_scalar(margin, bracket=(low, high), method="brentq", xtol=_CLOSE_RATIO)
+                return math.exp(float(found.root))
+            at, seen = beyond, after
+        return 0.0 if seen > 0 else math.exp(at)
+
+
+def _seeded(aim: Aim, seed: int) -> WorkloadSpec:
+    changes: dict[str, object] = {"seed": seed}
+    if aim.spec.classes:
+        changes |= {"n_requests": aim.n_requests, "duration_s": None}
+    seeded: WorkloadSpec = msgspec.structs.replace(aim.spec, **changes)
+    return seeded
+
+
+def case_of(deployment: Deployment, rank: int) -> Case:
+    """The machine of this rank; where only the ends of the step times are known, one of three."""
+    if deployment.draws:
+        return rank
+    return "fast" if rank in _FAST_RANKS else "slow" if rank in _SLOW_RANKS else "likely"
+
+
+def estimate_of(values: Sequence[float]) -> Estimate | None:
+    """The median of pairs between the least and the most; no interval below 19 of them."""
+    known = np.array([value for value in values if math.isfinite(value)])
+    if not known.size:
+        return None
+    is_whole = known.size >= N_PAIRS
+    return Estimate(
+        value=float(np.median(known)),
+        low=float(known.min()) if is_whole else None,
+        high=float(known.max()) if is_whole else None,
+        confidence_fraction=0.9,
+        n_samples=int(known.size),
+        method=_METHOD.format(n=known.size),
+    )
+
+
+def gain_of(after: Sequence[Outcome], before: Sequence[Outcome]) -> Estimate | None:
+    """By what share is the score after the change above that before it?"""
+    return estimate_of([new.score / old.score - 1 for new, old in zip(after, before, strict=True)])
+
+
+def mean_log_ratio(after: Sequence[Outcome], before: Sequence[Outcome]) -> float:
+    """Mean over pairs of the logarithm of the scores' ratio: what fails on one machine counts."""
+    ratios = [new.score / old.score for new, old in zip(after, before, strict=True)]
+    return float(np.mean(np.log(ratios)))
+
+
+def verdict_of(outcomes: Sequence[Outcome]) -> Verdict:
+    """Met or missed where it is so in 18 of 19 pairs."""
+    n_met = sum(one.margin_ratio <= 1 for one in outcomes)
+    if n_met >= len(outcomes) - 1:
+        return "met"
+    return "missed" if n_met <= 1 else "undecided"

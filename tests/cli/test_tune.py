@@ -1,0 +1,114 @@
+"""Does `inferometer tune` answer, write its folder, plan, and refuse what cannot be?"""
+
+import json
+import subprocess
+
+import jsonschema
+import pytest
+from command_line import check_refused, run
+
+import inferometer as im
+
+NARROW = ("llama-3.1-8b", "--hardware", "h100_sxm", "--max-num-seqs", "8", "--requests", "300")
+SLO = ("--slo", "ttft:p95<500ms, tpot:p95<40ms")
+STEPS = ("--steps", "max_num_seqs,weight_precision")
+QUICK = (*NARROW, *SLO, *STEPS, "--rate", "8")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "what"),
+    [
+        (("llama-3.1-8b", "--hardware", "h100_sxm"), 2, ("--slo", "ttft:p95<500ms")),
+        ((*QUICK, "--steps", "seats"), 2, ("there is no step 'seats'", "max_num_seqs")),
+        ((*QUICK, "--policy", "trtllm"), 2, ("playbook of trtllm", "vllm, sglang")),
+        (("llama-3.1-8b", "--slo", "ttft:p95<1s"), 2, ("how long a step takes",)),
+        (("llama-3.1-8b", "--preset", "batch"), 2, ("depend on the device", "--hardware")),
+        ((*NARROW, "--slo", "ttft<1s"), 2, ("'ttft<1s' is no threshold",)),
+        ((*QUICK, "--concurrency", "4"), 2, ("both a rate and a concurrency",)),
+        ((*QUICK, "--least-gain", "5"), 2, ("--least-gain",)),
+    ],
+)
+def test_what_cannot_be_is_refused(words, code, what, tmp_path):
+    check_refused(run("tune", *words, folder=tmp_path), code, *what)
+
+
+def test_the_answer_the_folder_and_python_are_the_same(tmp_path):
+    printed = run("tune", *QUICK, "--json", "--out", "tuned", folder=tmp_path)
+    assert printed.returncode in {0, 11}, printed.stderr
+    answer = json.loads(printed.stdout)
+    schema = json.loads(run("schema", "tune", "--json", folder=tmp_path).stdout)["schema"]
+    jsonschema.validate(answer, schema)
+    assert answer["is_confirmed"]
+    assert json.loads((tmp_path / "tuned/answer.json").read_text()) == answer
+    assert answer["command"] in (tmp_path / "tuned/serve.sh").read_text()
+    subprocess.run(["sh", "-n", tmp_path / "tuned/serve.sh"], check=True)
+    assert "<html" in (tmp_path / "tuned/index.html").read_text()
+    again = im.tune(
+        "llama-3.1-8b",
+        hardware="h100_sxm",
+        max_num_seqs=8,
+        requests=300,
+        slo=SLO[1],
+        steps=STEPS[1],
+        rate=8,
+    )
+    assert again.gain_fraction.value == answer["gain_fraction"]["value"]
+    check_refused(run("tune", *QUICK, "--out", "tuned", folder=tmp_path), 2, "not empty")
+
+
+def test_lossy_steps_come_with_the_command_that_checks_them(tmp_path):
+    shown = run("tune", *QUICK, "--verbose", folder=tmp_path).stdout
+    assert "needs a quality check" in shown
+    assert "inferometer quality llama-3.1-8b --quantization" in shown
+    assert "max_num_seqs" in shown
+    for box in ("baseline recorded", "SLOs set", "TP minimal", "dashboards, spans and alarms"):
+        assert box in shown
+
+
+def test_a_dry_run_names_changes_simulations_and_time(tmp_path):
+    printed = run("tune", *QUICK, "--dry-run", "--json", folder=tmp_path)
+    plan = json.loads(printed.stdout)
+    assert printed.returncode == 0
+    assert [one["name"] for one in plan["steps"]] == ["max_num_seqs", "weight_precision"]
+    assert plan["n_candidates"] == sum(len(one["changes"]) for one in plan["steps"]) > 10
+    assert plan["n_restarts"] == 0
+    done = json.loads(run("tune", *QUICK, "--json", folder=tmp_path).stdout)
+    assert done["n_simulations"] <= plan["n_simulations"]
+
+
+@pytest.mark.parametrize("policy", ["vllm", "sglang"])
+@pytest.mark.parametrize("preset", ["interactive", "batch"])
+def test_every_value_of_a_preset_has_a_reason(preset, policy, tmp_path):
+    words = ("llama-3.1-8b", "--hardware", "h100_sxm", "--preset", preset, "--policy", policy)
+    answer = json.loads(run("tune", *words, "--json", folder=tmp_path).stdout)
+    assert len(answer["values"]) >= 10
+    assert all(len(one["why"]) > 10 for one in answer["values"])
+    assert answer["command"].startswith("vllm serve" if policy == "vllm" else "python -m sglang")
+    named = {one["setting"]: one["value"] for one in answer["values"]}
+    flag = "--max-num-seqs" if policy == "vllm" else "--max-running-requests"
+    assert f"{flag} {named['max_num_seqs']} " in answer["command"]
+
+
+def test_an_interactive_preset_has_the_smaller_steps():
+    answers = {
+        name: im.tune("llama-3.1-8b", hardware="h100_sxm", preset=name)
+        for name in ("interactive", "batch")
+    }
+    budgets = {
+        name: int(one.value)
+        for name, answer in answers.items()
+        for one in answer.values
+        if one.setting == "max_num_batched_tokens"
+    }
+    assert budgets["interactive"] < budgets["batch"]
+
+
+def test_sglang_is_tuned_by_its_own_flags(tmp_path):
+    words = ("llama-3.1-8b", "--hardware", "h100_sxm", "--policy", "sglang", "--max-num-seqs", "8")
+    steps = ("--steps", "max_num_seqs,prefill_shaping,scheduling", "--requests", "200")
+    printed = run("tune", *words, *SLO, *steps, "--rate", "8", "--json", folder=tmp_path)
+    answer = json.loads(printed.stdout)
+    assert answer["is_confirmed"]
+    chosen = {one["name"]: one for one in answer["settings"]}["max_running_requests"]
+    assert f"--max-running-requests {chosen['value']} " in answer["command"]
+    assert "gains in every pair" in chosen["why"]

@@ -1,0 +1,189 @@
+"""Is a change taken where it truly helps, and nothing where nothing does?"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from inferometer.api.fleet import FleetOptions
+from inferometer.api.server import Server
+from inferometer.api.tune import Tune, tune
+from inferometer.api.tune_subject import Wanted, subject_of
+from inferometer.api.workload import Workload
+from inferometer.decide.tuning import playbook, search, trials
+from inferometer.stats.estimate import Estimate
+
+SLO = "ttft:p95<500ms, tpot:p95<40ms"
+NARROW = Server(model="llama-3.1-8b", hardware="h100_sxm", max_num_seqs=8)
+BUSY = Workload(workload="chat", rate=8.0, requests=300)
+
+
+def subject(server=NARROW, workload=BUSY, goal="interactive", slo=SLO):
+    return subject_of(Wanted(goal, slo, 0.02), server, workload, FleetOptions(), "vllm")
+
+
+def tuned(server=NARROW, workload=BUSY, **more):
+    return tune(Tune(server=server, workload=workload, slo=SLO, **more))
+
+
+@pytest.fixture(scope="module")
+def narrow():
+    return tuned(steps="memory,max_num_seqs,kv_precision,speculation")
+
+
+def test_too_small_a_batch_is_found_and_confirmed_in_fresh_pairs(narrow):
+    found = {one.name: one for one in narrow.steps}
+    assert found["max_num_seqs"].decision == "keep"
+    assert int(found["max_num_seqs"].settings["max_num_seqs"]) > 8
+    assert narrow.is_confirmed
+    assert narrow.gain_fraction.low > 1
+    assert narrow.gain_fraction != narrow.selected_gain_fraction
+    assert "--max-num-seqs 8 " not in narrow.command
+    before, after = narrow.latencies[0].before_s, narrow.latencies[0].after_s
+    assert after.value < before.value / 2
+
+
+def test_what_changes_nothing_is_not_worth_measuring(narrow):
+    memory = next(one for one in narrow.steps if one.name == "memory")
+    assert memory.decision == "not worth measuring"
+    assert memory.gain_ratio.low == memory.gain_ratio.high == 0
+
+
+def test_what_changes_answers_or_rests_on_acceptance_is_never_taken(narrow):
+    found = {one.name: one for one in narrow.steps}
+    assert found["kv_precision"].decision != "keep"
+    assert found["speculation"].decision != "keep"
+    assert "fp8" not in narrow.command
+
+
+def test_the_gain_is_that_of_a_plain_simulation(narrow):
+    """The same requests through the simulator by hand: latencies of the fresh pairs' first one."""
+    at_once = next(one for one in narrow.steps if one.name == "max_num_seqs").settings
+    one = subject()
+    variant = playbook.changed((), {"max_num_seqs": int(at_once["max_num_seqs"])})
+    fresh = trials.pairs_of(trials.N_PAIRS, one.aim.spec.seed, is_fresh=True)
+    outcomes = one.trials.outcomes([variant], fresh)
+    values = [outcome.latencies_s[0] for outcome in outcomes]
+    assert narrow.latencies[0].after_s.value == pytest.approx(float(np.median(values)))
+
+
+def test_an_idle_server_is_left_as_it_is():
+    idle = tuned(
+        Server(model="llama-3.1-8b", hardware="h100_sxm"),
+        Workload(workload="128x16", rate=0.1, requests=200),
+        steps="memory,max_num_seqs,prefix_cache,routing,kernels",
+    )
+    assert {one.decision for one in idle.steps} <= {"not worth measuring", "not predicted"}
+    assert idle.settings == ()
+    assert idle.gain_fraction is None
+
+
+def test_pairs_share_their_requests_and_fresh_ones_do_not():
+    plans = subject().trials
+    first, fresh = trials.pairs_of(19, 7), trials.pairs_of(19, 7, is_fresh=True)
+    assert sorted(one.rank for one in first) == sorted(one.rank for one in fresh) == [*range(19)]
+    assert not {one.seed for one in first} & {one.seed for one in fresh}
+    assert not np.array_equal(
+        plans.plan(first[0].seed).arrival_ns, plans.plan(fresh[0].seed).arrival_ns
+    )
+
+
+def test_the_rate_of_a_throughput_goal_is_where_the_slo_breaks():
+    one = subject(Server(model="llama-3.1-8b", hardware="h100_sxm"), goal="throughput")
+    pair = trials.pairs_of(1, one.aim.spec.seed)
+    rate = one.trials.outcomes([()], pair)[0].score
+    below, above = (
+        subject(
+            Server(model="llama-3.1-8b", hardware="h100_sxm"),
+            replace(BUSY, rate=rate * factor),
+        )
+        for factor in (0.9, 1.1)
+    )
+    assert below.trials.outcomes([()], pair)[0].margin_ratio < 1
+    assert above.trials.outcomes([()], pair)[0].margin_ratio > 1
+
+
+def test_cost_counts_devices():
+    two = FleetOptions()
+    two = replace(two, cluster=replace(two.cluster, replicas=2))
+    wanted = Wanted("cost", SLO, 0.02)
+    closed = Workload(workload="chat", concurrency=8, requests=200)
+    server = Server(model="llama-3.1-8b", hardware="h100_sxm")
+    pairs = trials.pairs_of(1, 0)
+    scores = {
+        goal: subject_of(wanted._replace(goal=goal), server, closed, two, "vllm").trials.outcomes(
+            [()], pairs
+        )[0]
+        for goal in ("cost", "throughput")
+    }
+    assert scores["cost"].score == pytest.approx(scores["throughput"].score / 2)
+    assert scores["throughput"].score == pytest.approx(scores["throughput"].good_requests_per_s)
+
+
+def test_an_interval_needs_19_pairs():
+    assert trials.estimate_of([1.0] * 18).low is None
+    assert trials.estimate_of([*range(19)]).high == 18
+    assert trials.estimate_of([math.nan]) is None
+
+
+STEP = {one.name: one for one in playbook.PLAYBOOK}
+
+
+def gain(value, low, high):
+    return Estimate(
+        value=value, low=low, high=high, confidence_fraction=0.9, n_samples=19, method="pairs"
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "found", "decision"),
+    [
+        ("max_num_seqs", gain(0.1, 0.05, 0.2), "keep"),
+        ("max_num_seqs", gain(0.01, 0.005, 0.019), "not worth measuring"),
+        ("max_num_seqs", gain(0.01, -0.019, 0.019), "not worth measuring"),
+        ("max_num_seqs", gain(-0.1, -0.3, 0.01), "drop"),
+        ("max_num_seqs", gain(-0.1, -0.3, 0.5), "drop"),
+        ("max_num_seqs", gain(0.1, -0.01, 0.5), "measure"),
+        ("max_num_seqs", gain(0.01, 0.001, 0.5), "measure"),
+        ("kv_precision", gain(0.5, 0.4, 0.6), "check quality"),
+        ("kv_precision", gain(-0.5, -0.6, -0.4), "drop"),
+        ("speculation", gain(0.5, 0.4, 0.6), "measure"),
+    ],
+)
+def test_what_an_interval_decides(step, found, decision):
+    assert search.decision_of(STEP[step], found, 0.02)[0] == decision
+
+
+def test_of_equals_the_nearest_is_the_best():
+    near, far, best = (playbook.Change(name, ({},)) for name in ("near", "far", "best"))
+    seen = [(0.100, near), (0.105, far), (0.110, best)]
+    assert search.best_of(seen, 1, 0.02) == [near]
+    assert search.best_of(seen, 1, 0.001) == [best]
+    assert search.best_of(seen, 2, 0.02) == [far, best]
+
+
+def test_each_step_says_what_it_tries_or_why_nothing():
+    one = subject(Server(model="llama-3.1-8b", hardware="h100_sxm", tp=2))
+    built = one.trials.built(())
+    now = playbook.Now(
+        deployment=built.deployment,
+        plan=one.trials.plan(0),
+        n_replicas=2,
+        router="least-loaded",
+        is_plain=True,
+        has_fewer_devices=False,
+    )
+    assert [change.words for change in STEP["parallelism"].tries(now)] == [
+        "TP 1 x 4 replicas",
+        "TP 4 x 1 replica",
+    ]
+    fewer = STEP["parallelism"].tries(now._replace(has_fewer_devices=True))
+    assert "TP 1 x 1 replica" in [change.words for change in fewer]
+    assert STEP["prefix_cache"].tries(now).startswith("no prompt")
+    assert STEP["kernels"].tries(now) == "no kernel's speed is predicted"
+    values = [
+        dict(change.settings[0])["max_num_seqs"] for change in STEP["max_num_seqs"].tries(now)
+    ]
+    assert values[0] == 768, "the nearest to 1024 first"
+    assert max(values) <= built.deployment.config.max_num_batched_tokens
