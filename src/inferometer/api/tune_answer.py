@@ -151,7 +151,7 @@ def interval_words(gain: Estimate) -> str:
     ...         value=0.5, low=-0.02, high=7, confidence_fraction=0.9, n_samples=19, method="pairs"
     ...     )
     ... )
-    '+50% [-2%, x8]'
+    '+50% [-2.0%, x8]'
     """
     if gain.low is None or gain.high is None:
         return _ratio_words(gain.value)
