@@ -16,6 +16,7 @@ import click
 import command_line
 import jsonschema
 import pytest
+from tests.records.test_device_trace import write_chrome
 
 import pages
 from inferometer.cli.main import VERBS, app
@@ -130,6 +131,7 @@ def test_json_obeys_its_schema(verb, tmp_path):
 
 @pytest.mark.slow
 def test_examples_that_measure_and_read(tmp_path):
+    write_chrome(tmp_path / "trace.json.gz")
     for line in [*examples("sweep"), *examples("quick")]:
         check(line, run(line, tmp_path))
     for line in [line for verb in READS_RUNS for line in examples(verb)]:
