@@ -18,6 +18,10 @@ from inferometer.errors import SpecError
         ("4,4,1", ("4", "1")),
         ("7..7", ("7",)),
         ("bf16, fp8", ("bf16", "fp8")),
+        ("chat,8k1k", ("chat", "8k1k")),
+        ("1024x64..256, chat", ("1024x64..256", "chat")),
+        ("prompt=1,output=2,prompt=1,output=4", ("prompt=1,output=2", "prompt=1,output=4")),
+        ("chat,prompt=64..128,output=2", ("chat", "prompt=64..128,output=2")),
     ],
 )
 def test_values(text: str, values: tuple[str, ...]) -> None:
@@ -37,7 +41,19 @@ def test_what_is_no_list_is_refused_with_what_is(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["7", "0.5", "1.5e3", "h100_sxm", "../folder", "a/../b", "model.v2"]
+    "text",
+    [
+        "7",
+        "0.5",
+        "1.5e3",
+        "h100_sxm",
+        "../folder",
+        "a/../b",
+        "model.v2",
+        "1024x64..256",
+        "1kx64..128",
+        "prompt=64..128,output=32",
+    ],
 )
 def test_one_value_is_no_list(text: str) -> None:
     assert not is_listed(text)

@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import inspect
 import math
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ from inferometer.units import check_number, parse_duration_s
 Q = TypeVar("Q")
 _MOST_LISTED: Final = 10_000
 """Values of one range: what is more is a mistyped step."""
+_LENGTHS: Final = re.compile(r"=|\dk?[x×]\d")
+"""What marks a pair of lengths, whose ``A..B`` is spread over all requests rather than an axis."""
 Heading = Literal["Model", "Hardware", "Engine", "Workload", "Cluster", "Limits", "Output", "Runs"]
 
 
@@ -326,9 +329,36 @@ def signature_of(question: type[Any]) -> inspect.Signature:
 
 
 def is_listed(text: str) -> bool:
-    """Does the text hold more than one value?"""
-    is_path = "/" in text or text.startswith("..")
-    return "," in text or (".." in text and not is_path)
+    """Does the text hold more than one value?
+
+    ``prompt=64..128,output=32`` and ``1024x64..256`` are one pair of lengths each.
+
+    Example
+    -------
+    >>> [is_listed(text) for text in ("1..8", "1024x64..256", "prompt=64,output=32", "chat,8k1k")]
+    [True, False, False, True]
+    """
+    return len(_items(text)) > 1 or _is_range(text)
+
+
+def _is_range(word: str) -> bool:
+    is_path = "/" in word or word.startswith("..")
+    return ".." in word and not is_path and _LENGTHS.search(word) is None
+
+
+def _items(text: str) -> list[str]:
+    """The parts between commas; ``name=value`` parts belong together until a name returns."""
+    items: list[list[str]] = []
+    names = set[str]()
+    for part in text.split(","):
+        name, has_name, _ = part.partition("=")
+        if has_name and names and name.strip() not in names:
+            items[-1].append(part)
+        else:
+            items.append([part])
+            names.clear()
+        names |= {name.strip()} if has_name else set()
+    return [",".join(parts).strip() for parts in items]
 
 
 def listed(text: str, *, where: str) -> tuple[str, ...]:
@@ -347,10 +377,11 @@ def listed(text: str, *, where: str) -> tuple[str, ...]:
     ('1', '2', '4', '6', '32')
     >>> listed("100..300:100", where="--prompt")
     ('100', '200', '300')
+    >>> listed("chat,prompt=1024,output=64..256", where="--workload")
+    ('chat', 'prompt=1024,output=64..256')
     """
     values = dict[str, None]()
-    for item in text.split(","):
-        word = item.strip()
+    for word in _items(text):
         if not word:
             raise SpecError(
                 f"{text!r} has an empty item",
@@ -358,7 +389,7 @@ def listed(text: str, *, where: str) -> tuple[str, ...]:
                 allowed="values with commas between, or a range",
                 try_="1,2,4 or 1..256",
             )
-        values |= dict.fromkeys(_of_range(word, where) if is_listed(word) else (word,))
+        values |= dict.fromkeys(_of_range(word, where) if _is_range(word) else (word,))
     return tuple(values)
 
 
