@@ -11,7 +11,7 @@ from tests.records.test_device_trace import write_chrome
 
 from inferometer.api.explain import headline
 from inferometer.cli.main import app
-from inferometer.errors import SpecError
+from inferometer.errors import ModelError, SpecError
 from inferometer.perfmodel.roofline import exact
 from inferometer.report.views import Explained, TimePart
 
@@ -78,3 +78,11 @@ def test_traces_and_runs_are_not_explained_together(tmp_path):
     done = CliRunner().invoke(app, ["explain", str(trace), str(SMOLLM2)])
     assert isinstance(done.exception, SpecError)
     assert done.exception.try_ == f"inferometer explain {trace}"
+
+
+def test_a_table_without_its_model_is_answered_with_the_flags_that_name_it(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("Prompt tokens,Batch,TTFT ms,TPOT ms\n128,1,21,24.0\n256,1,40,24.1\n")
+    done = CliRunner().invoke(app, ["explain", str(table)])
+    assert isinstance(done.exception, ModelError)
+    assert "--model MODEL --dtype FORMAT" in done.exception.try_

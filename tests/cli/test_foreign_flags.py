@@ -39,6 +39,8 @@ def command(verb):
         ("simulate", "--num-gpus 8", "--num-gpus 8"),
         ("simulate", "-- --qps", "-- --qps"),
         ("sweep", "--isl 512", "--isl 512"),
+        ("sweep", "qwen3-8b --dry-run", "--model qwen3-8b --dry-run"),
+        ("quick", "qwen3-8b", "qwen3-8b"),
         ("predict", "--input 512 --output 9", "--output 9 --prompt 512"),
         ("simulate", "--input 512 --max-new-tokens 9", "--workload 512x9"),
         ("size", "--hardware h100 --rate 2", "--gpus h100 --rate 2"),

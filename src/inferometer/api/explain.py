@@ -74,7 +74,9 @@ def explain(question: Explain) -> ExplainAnswer | TraceAnswer:
             raise ModelError(
                 f"no model can be fitted: {analysis.why_no_model}",
                 where=str(analysis.path),
-                try_="a sweep with more points",
+                try_="a sweep with more points"
+                if analysis.run.manifest.model
+                else "for a table: --model MODEL --dtype FORMAT",
             )
     return ExplainAnswer(
         explained=tuple(row for analysis in analyses for row in explained(analysis)),

@@ -98,6 +98,8 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
     """
     own = {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
     arguments = {one.name for one in command.params if isinstance(one, click.Argument)}
+    if words and not words[0].startswith("-") and not arguments and "--model" in own:
+        words = ["--model", *words]  # `sweep MODEL`, as `quick MODEL`
     ended = list(words).index("--") if "--" in words else len(words)
     written, lengths, flag_before = list[str](), dict[str, tuple[str, str]](), ""
     for word in words[:ended]:
