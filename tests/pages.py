@@ -57,11 +57,15 @@ RECORDED = ROOT / "tests" / "fit" / "data" / "qwen2.5-0.5b-float32"
 TRACE = ROOT / "tests" / "records" / "traces" / "decode-cpu.json.gz"
 """A profiler's trace, which the pages call trace.json.gz."""
 
+SPANS = ROOT / "tests" / "records" / "traces" / "spans.jsonl.gz"
+"""Spans of a load test and of the emulated server, which the pages call spans.jsonl.gz."""
+
 
 def furnish(folder: Path, files: Mapping[str, str]) -> None:
     """Put what the commands of a page read into the folder where they run."""
     shutil.copytree(RECORDED, folder / "runs" / "example")
     shutil.copy(TRACE, folder / "trace.json.gz")
+    shutil.copy(SPANS, folder / "spans.jsonl.gz")
     for name, text in files.items():
         (folder / name).write_text(text.lstrip())
 

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ import pages
 from inferometer.cli.main import VERBS, app
 
 BIN = Path(sys.executable).parent
+OTEL = Path(__file__).parents[2] / "bench" / "mutated_examples" / "otel.jsonl"
 MEASURES = ("quick", "sweep", "engines")
 READS_RUNS = ("fit", "explain", "show", "report")
 IN_AND_OUT = ("import", "export")
@@ -132,6 +134,7 @@ def test_json_obeys_its_schema(verb, tmp_path):
 @pytest.mark.slow
 def test_examples_that_measure_and_read(tmp_path):
     write_chrome(tmp_path / "trace.json.gz")
+    shutil.copy(OTEL, tmp_path / "spans.jsonl")
     for line in [*examples("sweep"), *examples("quick")]:
         check(line, run(line, tmp_path))
     for line in [line for verb in READS_RUNS for line in examples(verb)]:

@@ -336,6 +336,7 @@ def test_texts_of_a_body_and_a_token_for_the_metrics_are_nowhere(url, folder):
         (("--proxy", "http://p:1", "--body", "a=1"), ("--proxy", "http://p:1", "--body", "a=1")),
         (("--b-body", 'a={"b":"token"}'), ("--b-body", 'a={"b":"…3c469e9d"}')),
         (("--body=a=hush",), ("--body=a=…",)),
+        (("--otlp-endpoint", "http://me:hush@c:4318"), ("--otlp-endpoint", "http://…@c:4318")),
         (("--metrics-url", "http://me:hush@h/m?t=hush"), ("--metrics-url", "http://…@h/m?…")),
     ],
 )

@@ -16,7 +16,7 @@ from inferometer.measure.environments import (
 )
 
 LOCKS = files("inferometer.measure") / "locks"
-HASHED = ("docs", "core", "dev", "transformers", "vllm", "openvino", "smollm2", "ray")
+HASHED = ("docs", "core", "dev", "transformers", "vllm", "openvino", "smollm2", "ray", "otel")
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
 
 
@@ -51,7 +51,9 @@ def test_locks_name_no_place(name):
     )
 
 
-@pytest.mark.parametrize("names", [("core", "dev", "torch", "transformers"), ("core", "ray")])
+@pytest.mark.parametrize(
+    "names", [("core", "dev", "otel", "torch", "transformers"), ("core", "ray")]
+)
 def test_what_is_installed_together_agrees(names):
     seen = {}
     for name in names:

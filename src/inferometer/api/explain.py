@@ -1,15 +1,18 @@
 """inferometer explain: where does the time of each measured point go, or of a profiled device?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from pathlib import Path
+from typing import ClassVar, Final, TypeAlias
 
 from inferometer import __version__, suggestions
 from inferometer.api.answer import Answer
+from inferometer.api.explain_spans import SpansAnswer, explain_spans, spans_page
 from inferometer.api.explain_trace import TraceAnswer, explain_traces, trace_pages
 from inferometer.api.fit_views import explained, held_out_rows
 from inferometer.api.runs import Runs, analyses_of, load_sweeps, request_of
 from inferometer.errors import ModelError, SpecError
+from inferometer.inputs.otlp_spans import is_spans_file
 from inferometer.records.device_trace import is_trace
 from inferometer.report import cells
 from inferometer.report.charts.time_parts import decode_time_chart, prefill_time_chart
@@ -39,16 +42,20 @@ class ExplainAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explain:
-    """The sweeps whose steps are explained, or traces of a profiler."""
+    """The sweeps whose steps are explained, traces of a profiler, or spans of requests."""
 
     runs: Runs
     given: frozenset[str] = frozenset()
 
 
-def explain(question: Explain) -> ExplainAnswer | TraceAnswer:
+AnyExplanation: TypeAlias = ExplainAnswer | TraceAnswer | SpansAnswer
+
+
+def explain(question: Explain) -> AnyExplanation:
     """Where the time of each measured point goes: weights, KV cache, matmul, attention, launches.
 
     Of a trace of the PyTorch profiler or of Nsight Systems: which kernels, and which idle time.
+    Of OpenTelemetry spans: schedule delay, network, router, queue, prefill, decode.
 
     Raises
     ------
@@ -57,16 +64,17 @@ def explain(question: Explain) -> ExplainAnswer | TraceAnswer:
     ModelError
         There are too few points for a model.
     """
-    traces = [path for path in question.runs.runs if is_trace(path)]
-    if len(traces) == len(question.runs.runs):
-        return explain_traces(question.runs.runs)
-    if traces:
-        raise SpecError(
-            f"{traces[0]} is a profiler's trace, and others are runs",
-            where="RUN...",
-            allowed="runs of sweeps, or traces",
-            try_=suggestions.command("explain", traces[0]),
-        )
+    for kind, is_one, explained_as in _FILES:
+        files = [path for path in question.runs.runs if is_one(path)]
+        if files and len(files) == len(question.runs.runs):
+            return explained_as(question.runs.runs)
+        if files:
+            raise SpecError(
+                f"{files[0]} is {kind}, and others are not",
+                where="RUN...",
+                allowed="runs of sweeps, or traces of profilers, or files of spans",
+                try_=suggestions.command("explain", files[0]),
+            )
     request = request_of(question.runs)
     analyses = analyses_of(request, load_sweeps(request, otherwise="inferometer show"))
     for analysis in analyses:
@@ -84,8 +92,18 @@ def explain(question: Explain) -> ExplainAnswer | TraceAnswer:
     )
 
 
-def explain_pages(answer: ExplainAnswer | TraceAnswer) -> tuple[Page, ...]:
-    """One page for all sweeps, or one for each trace."""
+_FILES: Final[
+    tuple[tuple[str, Callable[[Path], bool], Callable[[tuple[Path, ...]], AnyExplanation]], ...]
+] = (
+    ("a file of spans", is_spans_file, explain_spans),
+    ("a profiler's trace", is_trace, explain_traces),
+)
+
+
+def explain_pages(answer: AnyExplanation) -> tuple[Page, ...]:
+    """One page for all sweeps or spans, or one for each trace."""
+    if isinstance(answer, SpansAnswer):
+        return (spans_page(answer),)
     return trace_pages(answer) if isinstance(answer, TraceAnswer) else (explain_page(answer),)
 
 

@@ -35,7 +35,6 @@ from inferometer.api import (
 from inferometer.api.compare import CompareAnswer
 from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.diagnosis import DiagnoseAnswer
-from inferometer.api.explain_trace import TraceAnswer
 from inferometer.api.grid import GridAnswer, Verb, axes_of, grid
 from inferometer.api.measured import MeasuredAnswer
 from inferometer.api.model_options import Quick
@@ -237,8 +236,8 @@ def tune(
 @_takes(explanations.Explain)
 def explain(
     runs: Paths, *, progress: Listener | None = None, **options: object
-) -> explanations.ExplainAnswer | TraceAnswer:
-    """Where does the time of each measured point go; which kernels take a profiled device's?"""
+) -> explanations.AnyExplanation:
+    """Where does the time of each measured point go, of a profiled device, or of traced requests?"""
     with heard_by(progress):
         return explanations.explain(question_of(explanations.Explain, {"runs": runs, **options}))
 

@@ -262,6 +262,8 @@ class LoadRequest:
     ray_address: str | None = None
     is_asked_before: bool = True
     """One request goes before the run, to see whether the server would refuse it."""
+    sample_fraction: float | None = None
+    """Of requests that the server is asked to trace; None: tracing is not spoken of."""
 
 
 def requests_of_both(url: str, options: Load, other: Other) -> tuple[LoadRequest, LoadRequest]:

@@ -19,13 +19,21 @@ import msgspec
 from inferometer.api import progress, run_titles
 from inferometer.api.load_request import Load, LoadRequest, arrivals_of, request_of
 from inferometer.api.question import Option
-from inferometer.errors import MeasureError, RecordError
+from inferometer.errors import MeasureError, RecordError, SpecError
 from inferometer.inputs import foreign_bytes, objectives
 from inferometer.inputs.load_plan import LoadPlan, body_value_without_secrets, without_secrets
 from inferometer.inputs.workload import plan, replay
-from inferometer.measure import run_names, scrape
+from inferometer.measure import otlp, run_names, scrape
 from inferometer.measure.executors import ray_cluster
-from inferometer.measure.load import load_test, preflight, ray_clients, sessions, target, watch
+from inferometer.measure.load import (
+    load_test,
+    messages,
+    preflight,
+    ray_clients,
+    sessions,
+    target,
+    watch,
+)
 from inferometer.records import durability, layout, types
 from inferometer.records.exports import formats
 
@@ -36,6 +44,7 @@ _DOOR: Final = foreign_bytes.Door(
     try_="another folder with --out",
 )
 
+_TRACEPARENT: Final = "traceparent"
 OPEN_NAME: Final = layout.OPEN_LOAD_NAME
 
 
@@ -167,7 +176,7 @@ def _textless(key: str) -> str:
 _SECRET: Final[dict[str, Callable[[str], str]]] = {
     **dict.fromkeys(("--header", "--b-header"), _valueless),
     **dict.fromkeys(("--body", "--b-body"), _textless),
-    **dict.fromkeys(("--proxy", "--metrics-url"), target.shown_url),
+    **dict.fromkeys(("--proxy", "--metrics-url", "--otlp-endpoint"), target.shown_url),
 }
 
 
@@ -202,8 +211,28 @@ class LoadTest:
             flags=("--report/--no-report",),
         ),
     ] = True
+    otlp_endpoint: Annotated[
+        str | None,
+        Option(
+            "Send a span of each traced request to this OpenTelemetry collector (OTLP over HTTP)"
+            " after the run, and the header traceparent to the server.",
+            metavar="URL",
+        ),
+    ] = None
+    otlp_sample: Annotated[
+        float,
+        Option("Share of requests that are traced.", metavar="FRACTION", least=0, most=1),
+    ] = 1.0
     dry_run: Annotated[bool, Option("Say what would be sent.", is_common=True)] = False
     given: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """Where the spans of a test go, and of which share of its requests there are any."""
+
+    sender: otlp.SpanSender
+    sample_fraction: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +246,7 @@ class EndedLoad:
     objective: objectives.ObjectiveSpec | None
     exports: tuple[formats.RequestFormat, ...]
     has_report: bool
+    traced: "Traced | None" = None
 
 
 def send(question: LoadTest) -> EndedLoad | None:
@@ -231,7 +261,7 @@ def send(question: LoadTest) -> EndedLoad | None:
     RecordError
         The folder cannot be written or holds another run.
     """
-    request = request_of(question.url, question.load)
+    request, traced = _traced(request_of(question.url, question.load), question)
     objective = None if question.slo is None else objectives.parse_objective(question.slo)
     run_titles.check_size(request.load)
     drawn = replay.draw_workload(request.load.workload)
@@ -243,6 +273,8 @@ def send(question: LoadTest) -> EndedLoad | None:
     progress.talk(f"{run_titles.what_will_happen(request.load, drawn)}; into {folder}")
     if question.dry_run:
         return None
+    if traced is not None:
+        traced.sender.check()
     return EndedLoad(
         sent=send_load(request, drawn, folder),
         folder=folder,
@@ -250,7 +282,34 @@ def send(question: LoadTest) -> EndedLoad | None:
         objective=objective,
         exports=tuple(dict.fromkeys(question.export)),
         has_report=question.report,
+        traced=traced,
     )
+
+
+def _traced(request: LoadRequest, question: LoadTest) -> tuple[LoadRequest, Traced | None]:
+    """The request with the header ``traceparent``, where spans are wanted.
+
+    Raises
+    ------
+    SpecError
+        The SDK is missing, the URL is none, or the header is given by hand too.
+    """
+    if question.otlp_endpoint is None:
+        return request, None
+    names = request.load.header_names
+    if any(name.lower() == _TRACEPARENT for name in names):
+        raise SpecError(
+            "the header traceparent is given twice",
+            where="--header, --otlp-endpoint",
+            allowed="one of them: with --otlp-endpoint each request has one of its own",
+        )
+    fraction = question.otlp_sample
+    traced = Traced(
+        sender=otlp.SpanSender(question.otlp_endpoint, "inferometer load"),
+        sample_fraction=fraction,
+    )
+    load = replace(request.load, header_names=tuple(sorted((*names, _TRACEPARENT))))
+    return replace(request, load=load, sample_fraction=fraction), traced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +349,9 @@ def send_load(request: LoadRequest, workload: plan.DrawnWorkload, folder: Path) 
             id_prefix=stored.run_id[-8:],
             secrets=request.secrets,
             limits=request.limits,
+            tracing=None
+            if request.sample_fraction is None
+            else messages.Tracing(run_name=stored.run_id, sample_fraction=request.sample_fraction),
         )
         if question.past.n_sessions:
             progress.talk(f"going on: {len(question.past.done):,} requests were made before")

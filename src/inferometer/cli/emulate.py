@@ -160,6 +160,15 @@ class Emulate:
     emission_log: Annotated[
         Path | None, Option("File for when each token was due and was written.", heading="Output")
     ] = None
+    otlp_endpoint: Annotated[
+        str | None,
+        Option(
+            "Send a span of each answer, as vLLM's, to this OpenTelemetry collector (OTLP over"
+            " HTTP).",
+            heading="Output",
+            metavar="URL",
+        ),
+    ] = None
     given: frozenset[str] = frozenset()
 
 
@@ -226,6 +235,7 @@ def plan_of(question: Emulate, servers: Servers) -> EmulatorPlan:
         faults=tuple(rule for text in question.fault for rule in fault_specs.parse_faults(text)),
         time_scale_ratio=question.time_scale,
         emission_log=question.emission_log,
+        otlp_endpoint=question.otlp_endpoint,
         tokenizer=question.tokenizer,
         for_s=question.duration,
     )

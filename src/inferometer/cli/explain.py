@@ -3,12 +3,11 @@
 import click
 
 from inferometer.api import explain
-from inferometer.api.explain_trace import TraceAnswer
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 
-ANSWER = explain.ExplainAnswer | TraceAnswer
+ANSWER = explain.AnyExplanation
 
 
 @click.command(
@@ -18,6 +17,7 @@ ANSWER = explain.ExplainAnswer | TraceAnswer
 Examples:
   inferometer explain runs/example
   inferometer explain trace.json.gz
+  inferometer explain spans.jsonl
 """,
 )
 @asks(explain.Explain)
@@ -25,6 +25,7 @@ def command(question: explain.Explain, *, as_json: bool) -> None:
     """Where does the time of each measured point go: weights, KV cache, matmul, attention, launches, unexplained?
 
     Of a profiler's trace: which kernels, and why does the device stand idle between them?
+    Of OpenTelemetry spans (JSON lines): schedule delay, network, router, queue, prefill or decode?
     """
     with heard():
         answer = explain.explain(question)

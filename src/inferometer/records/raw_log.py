@@ -53,6 +53,9 @@ class SessionFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
     scheduled: str = ""
     """By which rule the system gives this process its core: real-time, short slices, usual; ''
     where unknown."""
+    origin_unix_ns: int = 0
+    """What the wall clock showed at instant 0 of the run (nanoseconds since 1970); 0 where
+    unknown."""
 
 
 class RequestFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="request"):
@@ -188,6 +191,18 @@ class RawLogReader:
 def raw_logs(folder: Path) -> tuple[Path, ...]:
     """The raw logs of a run's folder, by session and process."""
     return tuple(sorted((folder / RAW_FOLDER).glob("session-*-process-*.raw")))
+
+
+def session_frames(folder: Path) -> tuple[SessionFrame, ...]:
+    """The first frame of each raw log of a run's folder.
+
+    Raises
+    ------
+    RecordError
+        A raw log cannot be read.
+    """
+    firsts = (next(iter(RawLogReader(path)), None) for path in raw_logs(folder))
+    return tuple(frame for frame in firsts if isinstance(frame, SessionFrame))
 
 
 def int64s(packed: bytes) -> I64:

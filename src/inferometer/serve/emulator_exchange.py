@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+from inferometer.inputs.span_ids import TraceParent, traceparent_of
+from inferometer.records.types import ABSENT
 from inferometer.serve import emulator_replies, fault_specs
 from inferometer.serve.emission_log import EmissionKind
 from inferometer.serve.emulator_pages import CHAT_PATH
@@ -40,7 +42,17 @@ class Choice:
     ``echo``: the prompt, repeated before.
     """
 
-    __slots__ = ("answer", "echo", "index", "is_over", "n_due", "n_said", "request")
+    __slots__ = (
+        "answer",
+        "echo",
+        "first_ns",
+        "index",
+        "is_over",
+        "last_ns",
+        "n_due",
+        "n_said",
+        "request",
+    )
 
     def __init__(
         self, index: int, answer: Answer, request: LiveRequest, echo: tuple[str, ...]
@@ -51,6 +63,8 @@ class Choice:
         self.echo = echo
         self.n_due = 0
         self.n_said = 0
+        self.first_ns = self.last_ns = ABSENT
+        """When its first and its latest token were due."""
         self.is_over = False
 
 
@@ -60,6 +74,7 @@ class Served:
 
     number: int
     client_id: str
+    reply_id: str
     path: str
     accepted_ns: int
     parsed: ParsedRequest
@@ -69,6 +84,8 @@ class Served:
     wording: Wording
     likelihoods: emulator_replies.Likelihoods | None
     """Where the client wants to know them."""
+    traced_by: TraceParent | None
+    """The client's span; None where it sent none."""
 
     @property
     def usage(self) -> Usage:
@@ -108,6 +125,10 @@ class Exchange:
 
     def deliver(self, choice: Choice, n_tokens: int, due_ns: int) -> None:
         """So many tokens of a choice are there; its request's status says whether they are the last."""
+        if n_tokens:
+            choice.last_ns = due_ns
+            if not choice.n_due:
+                choice.first_ns = due_ns
         choice.n_due += n_tokens
         choice.is_over = choice.request.status.is_finished
         if self.is_over:
@@ -343,8 +364,9 @@ class Desk:
             request.body, self.limits, self.tokenizer
         )
         client_id = request.headers.get("x-request-id", "")
+        reply_id = ("chatcmpl-" if is_chat else "cmpl-") + (client_id or uuid.uuid4().hex)
         wording = Wording(
-            reply_id=("chatcmpl-" if is_chat else "cmpl-") + (client_id or uuid.uuid4().hex),
+            reply_id=reply_id,
             model_name=self._plan.model_name,
             created_s=int(datetime.now(UTC).timestamp()),
             is_chat=is_chat,
@@ -352,6 +374,7 @@ class Desk:
         return Served(
             number=number,
             client_id=client_id,
+            reply_id=reply_id,
             path=request.path,
             accepted_ns=request.accepted_ns,
             parsed=parsed,
@@ -364,6 +387,7 @@ class Desk:
             likelihoods=None
             if parsed.n_top_logprobs is None
             else emulator_replies.Likelihoods(parsed.n_top_logprobs, self.tokenizer.vocabulary),
+            traced_by=traceparent_of(request.headers.get("traceparent")),
         )
 
     def _choice(

@@ -39,6 +39,8 @@ class EmulatorPlan:
     time_scale_ratio: float = 1.0
     """Each step takes so many times as long."""
     emission_log: Path | None = None
+    otlp_endpoint: str | None = None
+    """Where spans of the answers go; None: nowhere."""
     tokenizer: Path | None = None
     """A ``tokenizer.json``; None: a token is a word between spaces."""
     class_names: tuple[str, ...] = (OTHERS,)

@@ -16,6 +16,7 @@ from inferometer.serve import (
     emulator_metrics,
     emulator_pages,
     emulator_requests,
+    emulator_spans,
     fault_specs,
 )
 from inferometer.serve.emulator_pages import GENERATION_PATHS, Pages
@@ -29,6 +30,7 @@ _ENDS: Final = {
     outcome.Status.ABORTED: "abort",
     outcome.Status.REJECTED: "error",
 }
+_TRACED: Final = (outcome.Status.STOPPED, outcome.Status.LENGTH)
 _WORST_FIRST: Final = ("error", "abort", "unfinished", "length", "stop")
 _N_LATENESS: Final = 100_000
 
@@ -66,6 +68,8 @@ class EmulatorServer:
         self._agenda = Agenda(asyncio.get_running_loop())
         self._wake_ns = outcome.FAR_NS
         self._is_over = False
+        endpoint = plan.otlp_endpoint
+        self._spans = None if endpoint is None else emulator_spans.ServerSpans(endpoint)
 
     def new_line(self) -> Line:
         """A client connects."""
@@ -81,6 +85,8 @@ class EmulatorServer:
             line.cut()
         for exchange in self._exchanges.values():
             self._log.ended(_logged(exchange.served))
+        if self._spans is not None:
+            self._spans.close()
 
     def counts(self) -> ServedCounts:
         """What was done so far."""
@@ -101,6 +107,8 @@ class EmulatorServer:
             if exchange is None or choice is None:
                 continue
             exchange.deliver(choice, n_tokens, now_ns)
+            if self._spans is not None and request.status in _TRACED:
+                self._spans.answered(exchange.served, choice)
             if exchange.is_answered:
                 self._forget(exchange)
             elif exchange.is_over:  # a fault has ended the reply

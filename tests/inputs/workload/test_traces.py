@@ -47,6 +47,9 @@ PROMPTS = """{"task_id": "HumanEval/0", "prompt": "12345678", "canonical_solutio
 """
 
 
+OTEL = Path(__file__).parents[3] / "bench" / "mutated_examples" / "otel.jsonl"
+
+
 @pytest.fixture
 def written(tmp_path):
     def write(text, name="trace", **settings):
@@ -99,6 +102,26 @@ def test_mooncake(written, name):
         [0, 1],
         [],
     ]
+
+
+def test_spans_of_client_and_server_are_one_request_each(written):
+    trace = read_trace(written(OTEL.read_text(), "spans.jsonl"))
+    assert (trace.format, trace.has_instants) == ("otel", True)
+    plan = trace.workload.plan
+    assert plan.arrival_ns.tolist() == [0, 40_000_000, 80_000_000]
+    assert plan.prompt_tokens.tolist() == [12, 13, 14]
+    assert plan.output_tokens.tolist() == [4, 5, 6]
+
+
+def test_spans_of_agents_and_of_failures_are_no_requests(written):
+    text = OTEL.read_text().replace('"stringValue":"chat"', '"stringValue":"invoke_agent"')
+    server_only = read_trace(written(text, "spans.jsonl")).workload.plan
+    assert server_only.arrival_ns.tolist() == [0, 40_000_000, 80_000_000]
+    empty = OTEL.read_text().replace('"intValue":"5"', '"intValue":"0"')
+    with pytest.raises(SpecError):
+        read_trace(written(empty, "spans.jsonl"))
+    kept = read_trace(written(empty, "spans.jsonl", skip_empty=True)).workload.plan
+    assert kept.output_tokens.tolist() == [4, 6]
 
 
 def test_mooncake_blocks_of_another_size(written):

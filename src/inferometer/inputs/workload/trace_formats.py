@@ -16,6 +16,15 @@ import msgspec
 
 from inferometer.errors import SpecError
 from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.otlp_spans import (
+    Span,
+    SpanExport,
+    SpanTree,
+    input_tokens_of,
+    is_generation,
+    output_tokens_of,
+    spans_of,
+)
 from inferometer.inputs.workload.types import TraceFormat
 from inferometer.units import NS_PER_S
 
@@ -25,7 +34,9 @@ from inferometer.units import NS_PER_S
 
 DOOR: Final = Door(noun="trace", allowed="a text file, or one compressed with gzip")
 OWN_FORMAT: Final = "inferometer-requests"
-_FORMATS: Final = "azure, mooncake, llmservingsim, sharegpt, openai-batch, prompts, inferometer"
+_FORMATS: Final = (
+    "azure, mooncake, llmservingsim, sharegpt, openai-batch, prompts, otel, inferometer"
+)
 _KEYS: Final[tuple[tuple[str, TraceFormat], ...]] = (
     ("input_length", "mooncake"),
     ("input_toks", "llmservingsim"),
@@ -34,6 +45,7 @@ _KEYS: Final[tuple[tuple[str, TraceFormat], ...]] = (
     ("prompt", "prompts"),
     ("question", "prompts"),
     ("turns", "prompts"),
+    ("resourceSpans", "otel"),
 )
 _Parsed = TypeVar("_Parsed")
 CHARACTERS_PER_TOKEN: Final = 4
@@ -256,6 +268,29 @@ def llmservingsim_rows(path: Path) -> Iterator[TraceRow]:
             block_ids=ids,
             block_tokens=_LLMSERVINGSIM_BLOCK,
         )
+
+
+def otel_rows(path: Path) -> Iterator[TraceRow]:
+    """Requests of spans with GenAI names, in order of their starts.
+
+    A client's span and the server's below it are one request: the client's counts.
+    """
+    found = list[tuple[int, Span]]()
+    for number, line in lines(path):
+        export = decoded(line, SpanExport, path, number)
+        try:
+            found += [(number, span) for span in spans_of(export)]
+        except ValueError as error:
+            broken(path, number, str(error))
+    spans = SpanTree(span for _, span in found)
+    for number, span in sorted(found, key=lambda one: (one[1].start_ns, one[0])):
+        if is_generation(span) and spans.ancestor(span, is_generation) is None:
+            prompt, output = input_tokens_of(span), output_tokens_of(span)
+            yield TraceRow(number, span.start_ns, _count(prompt), _count(output))
+
+
+def _count(tokens: float | None) -> int:
+    return 0 if tokens is None else min(max(int(tokens), 0), 2**31 - 1)
 
 
 def _check_blocks(

@@ -19,6 +19,7 @@ _COARSE_S: Final = 0.1
 """Where several requests share each instant and the next is this far or more, instants were
 rounded."""
 
+_WALL_CLOCK: Final[tuple[TraceFormat, ...]] = ("azure", "otel")
 WITH_TEXTS: Final[tuple[TraceFormat, ...]] = ("sharegpt", "openai-batch", "prompts")
 
 
@@ -84,7 +85,7 @@ def read_trace(source: TraceSource) -> ReadTrace:
         raise SpecError(
             "the trace has no requests", where=str(path), allowed=f"requests in the format {kind}"
         )
-    if kind == "azure":  # the wall clock's instants: the first request comes at 0
+    if kind in _WALL_CLOCK:  # the wall clock's instants: the first request comes at 0
         start_ns = min(row.arrival_ns or 0 for row in rows)
         rows = [row._replace(arrival_ns=(row.arrival_ns or 0) - start_ns) for row in rows]
     cautions = [*_estimates(rows)]
@@ -149,6 +150,7 @@ def _rows(
         "azure": lambda: trace_formats.azure_rows(path),
         "mooncake": lambda: trace_formats.mooncake_rows(path, source.hash_block_tokens),
         "llmservingsim": lambda: trace_formats.llmservingsim_rows(path),
+        "otel": lambda: trace_formats.otel_rows(path),
         "sharegpt": lambda: trace_formats.sharegpt_rows(
             path, only_first_turn=source.turns == "first", with_texts=with_texts
         ),

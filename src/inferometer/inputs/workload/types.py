@@ -17,7 +17,14 @@ from inferometer.inputs.workload.distributions import (
 )
 
 TraceFormat: TypeAlias = Literal[
-    "azure", "mooncake", "llmservingsim", "sharegpt", "openai-batch", "prompts", "inferometer"
+    "azure",
+    "mooncake",
+    "llmservingsim",
+    "sharegpt",
+    "openai-batch",
+    "prompts",
+    "otel",
+    "inferometer",
 ]
 Process: TypeAlias = Literal["poisson", "gamma", "constant"]
 

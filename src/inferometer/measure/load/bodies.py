@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from inferometer.errors import SpecError
 from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs.span_ids import SpanIds
 from inferometer.inputs.workload.plan import NONE, RequestPlan
 from inferometer.inputs.workload.trace_formats import Spoken, text_of_parts
 from inferometer.inputs.workload.traces import read_texts
@@ -402,12 +403,19 @@ class MessagesAhead:
     """The messages (head and body) of requests in the order of their instants."""
 
     def __init__(
-        self, bodies: BodyWriter, head: tuple[bytes, bytes], id_prefix: str, rows: Sequence[int]
+        self,
+        bodies: BodyWriter,
+        head: tuple[bytes, bytes],
+        id_prefix: str,
+        rows: Sequence[int],
+        *,
+        span_ids: SpanIds | None = None,
     ) -> None:
         self._bodies = bodies
         self._before_id, self._before_length = head
         self._id_prefix = id_prefix
         self._rows = rows
+        self._span_ids = span_ids
         self._next = 0
         self._ready: dict[int, bytes] = {}
         self._n_ready_bytes = 0
@@ -451,10 +459,16 @@ class MessagesAhead:
 
     def _written(self, row: int) -> bytes:
         body = self._bodies.body(row)
-        return b"%b%b-%d%b%d\r\n\r\n%b" % (
+        trace = (
+            b""
+            if self._span_ids is None
+            else b"\r\ntraceparent: %b" % self._span_ids.traceparent(row).encode("ascii")
+        )
+        return b"%b%b-%d%b%b%d\r\n\r\n%b" % (
             self._before_id,
             self._id_prefix.encode(),
             row,
+            trace,
             self._before_length,
             len(body),
             body,

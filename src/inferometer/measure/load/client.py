@@ -19,6 +19,7 @@ import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.inputs.load_plan import most_in_flight, texts_of
+from inferometer.inputs.span_ids import SpanIds, span_ids
 from inferometer.inputs.workload.plan import NONE
 from inferometer.measure.load import answers, bodies, connections, messages, tally, target, timer
 from inferometer.measure.load.answers import Answer
@@ -155,7 +156,9 @@ class LoadClient:
         self._bodies = bodies.body_writer(job.load, self._plan, job.id_prefix, job.session_index)
         self._rows: list[int] = int32s(job.rows).tolist()
         head = target.request_head(place, job.secrets, is_streaming=job.load.is_streaming)
-        self.ahead = bodies.MessagesAhead(self._bodies, head, job.id_prefix, self._rows)
+        self.ahead = bodies.MessagesAhead(
+            self._bodies, head, job.id_prefix, self._rows, span_ids=_span_ids(job.tracing)
+        )
         self._wanted_type = answers.STREAM_TYPE if job.load.is_streaming else answers.JSON_TYPE
         self._loop = asyncio.get_running_loop()
         self._agenda = timer.Agenda(self._loop)
@@ -203,6 +206,7 @@ class LoadClient:
                 origin_monotonic_ns=origin_ns,
                 started_utc=job.started_utc,
                 scheduled=self._scheduled,
+                origin_unix_ns=time.time_ns() - (time.monotonic_ns() - origin_ns),
             )
         )
         self._agenda.add(origin_ns + job.begins_ns, self._on_pulse)
@@ -450,6 +454,12 @@ class LoadClient:
                 n_waiting=n_waiting,
             )
         )
+
+
+def _span_ids(tracing: messages.Tracing | None) -> SpanIds | None:
+    if tracing is None:
+        return None
+    return span_ids(tracing.run_name, sample_fraction=tracing.sample_fraction)
 
 
 def _since(instant_ns: int | None, origin_ns: int) -> int | None:

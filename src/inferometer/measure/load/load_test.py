@@ -25,6 +25,7 @@ class LoadQuestion:
     id_prefix: str
     secrets: Secrets
     limits: messages.ClientLimits
+    tracing: messages.Tracing | None = None
     start_clients: processes.StartClients = processes.started
     """Here, or on other hosts."""
 
@@ -101,4 +102,5 @@ def _job(
         started_utc=now_utc(),
         raw_path=str(question.folder / RAW_FOLDER / file_name(past.n_sessions, process_index)),
         id_prefix=question.id_prefix,
+        tracing=question.tracing,
     )

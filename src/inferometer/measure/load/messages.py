@@ -34,6 +34,14 @@ class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Of all answers in flight together; what comes beyond is given up as too long."""
 
 
+class Tracing(msgspec.Struct, frozen=True, kw_only=True):
+    """Which requests carry a ``traceparent`` that asks the server to trace them."""
+
+    run_name: str
+    """Ids of spans follow from it."""
+    sample_fraction: float
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     """All that one client process must know before it starts. Instants are those of the run."""
 
@@ -59,6 +67,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     raw_path: str
     id_prefix: str
     """Of ``X-Request-Id``."""
+    tracing: Tracing | None = None
+    """None: no such header is sent."""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):

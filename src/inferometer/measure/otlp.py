@@ -1,0 +1,198 @@
+"""How do spans get to an OpenTelemetry collector, through OpenTelemetry's own SDK?
+
+The SDK is the extra ``otel``: it is imported when spans are to be sent, and nothing else needs it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from itertools import islice
+from types import ModuleType
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from inferometer import __version__
+from inferometer.errors import MeasureError, SpecError
+from inferometer.inputs import span_names
+from inferometer.inputs.otlp_spans import Span
+
+_WHERE: Final = "--otlp-endpoint"
+_PATH: Final = "/v1/traces"
+_PER_EXPORT: Final = 512
+_MOST_WAITING: Final = 2**20
+"""Spans of a server that wait for the exporter; beyond it the SDK drops the oldest."""
+_SDK: Final = "opentelemetry.sdk.trace"
+_EXPORTER: Final = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+
+
+def traces_url(endpoint: str) -> str:
+    """Where an exporter posts to: an endpoint without a path gets the protocol's.
+
+    Raises
+    ------
+    SpecError
+        It is no URL.
+
+    Example
+    -------
+    >>> traces_url("http://127.0.0.1:4318"), traces_url("http://host/in/v1/traces")
+    ('http://127.0.0.1:4318/v1/traces', 'http://host/in/v1/traces')
+    """
+    try:
+        url = urlsplit(endpoint)
+        is_url = url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise SpecError(
+            f"{endpoint!r} is no URL of a collector",
+            where=_WHERE,
+            allowed="OTLP over HTTP: http://HOST:PORT, or a whole URL that ends in /v1/traces",
+            try_=f"{_WHERE} http://127.0.0.1:4318",
+        )
+    return endpoint if endpoint.endswith(_PATH) else endpoint.rstrip("/") + _PATH
+
+
+class SpanSender:
+    """Sends spans to one collector, as the spans of one service.
+
+    Raises
+    ------
+    SpecError
+        The SDK is not installed, or the endpoint is no URL.
+    """
+
+    def __init__(self, endpoint: str, service_name: str) -> None:
+        self._url = traces_url(endpoint)
+        sdk = _imported(_SDK)
+        self._exporter = _imported(_EXPORTER).OTLPSpanExporter(endpoint=self._url)
+        self._why = _LastWarning()
+        self._readable = _converter(sdk, service_name)
+
+    def check(self) -> None:
+        """Ask the collector to take an export without spans.
+
+        Raises
+        ------
+        MeasureError
+            Nobody takes it.
+        """
+        self._export([])
+
+    def send(self, spans: Iterable[Span]) -> int:
+        """Send all these spans, and wait until each export was taken; their number.
+
+        Raises
+        ------
+        MeasureError
+            The collector does not take one.
+        """
+        n_sent, left = 0, iter(spans)
+        while batch := list(islice(left, _PER_EXPORT)):
+            self._export(batch)
+            n_sent += len(batch)
+        return n_sent
+
+    def _export(self, batch: list[Span]) -> None:
+        with self._why:
+            result = self._exporter.export([self._readable(span) for span in batch])
+        if result.name != "SUCCESS":
+            raise MeasureError(
+                f"the collector does not take spans: {self._why.text or 'it gives no reason'}",
+                where=self._url,
+                allowed="a receiver of OTLP over HTTP",
+                try_="the collector's otlp receiver with http, and the same command again",
+            )
+
+    def close(self) -> None:
+        """Nothing more will be sent."""
+        self._exporter.shutdown()
+
+
+class SpanStream:
+    """Sends a server's spans from a thread of the SDK's, while the server goes on.
+
+    Raises
+    ------
+    SpecError
+        The SDK is not installed, or the endpoint is no URL.
+    """
+
+    def __init__(self, endpoint: str, service_name: str) -> None:
+        sender = _imported(_EXPORTER).OTLPSpanExporter(endpoint=traces_url(endpoint))
+        self._processor = _imported(f"{_SDK}.export").BatchSpanProcessor(
+            sender, max_queue_size=_MOST_WAITING
+        )
+        self._readable = _converter(_imported(_SDK), service_name)
+
+    def add(self, span: Span) -> None:
+        """Send this one soon."""
+        self._processor.on_end(self._readable(span))
+
+    def close(self) -> None:
+        """Send what waits."""
+        self._processor.shutdown()
+
+
+def _converter(sdk: ModuleType, service_name: str) -> Callable[[Span], Any]:
+    """Makes the SDK's spans of ours."""
+    api = _imported("opentelemetry.trace")
+    resource = _imported("opentelemetry.sdk.resources").Resource.create(
+        {"service.name": service_name, "service.version": __version__}
+    )
+    scope = _imported("opentelemetry.sdk.util.instrumentation").InstrumentationScope(
+        "inferometer", __version__, span_names.SCHEMA_URL
+    )
+    sampled = api.TraceFlags(api.TraceFlags.SAMPLED)
+
+    def context(trace_id: int, span_id: int) -> Any:  # noqa: ANN401 - the SDK is no dependency
+        return api.SpanContext(trace_id, span_id, is_remote=False, trace_flags=sampled)
+
+    def readable(span: Span) -> Any:  # noqa: ANN401
+        failed = span.error is not None
+        return sdk.ReadableSpan(
+            name=span.name,
+            context=context(span.trace_id, span.span_id),
+            parent=None if span.parent_id is None else context(span.trace_id, span.parent_id),
+            resource=resource,
+            attributes=span.attributes,
+            events=[sdk.Event(event.name, timestamp=event.at_ns) for event in span.events],
+            kind=api.SpanKind[span.kind.upper()],
+            status=api.Status(api.StatusCode.ERROR if failed else api.StatusCode.UNSET, span.error),
+            start_time=span.start_ns,
+            end_time=span.end_ns,
+            instrumentation_scope=scope,
+        )
+
+    return readable
+
+
+class _LastWarning(logging.Handler):
+    """What the SDK's exporter last complained of, which it only logs."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = ""
+        self._logger = logging.getLogger("opentelemetry")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage()
+
+    def __enter__(self) -> None:
+        self._logger.addHandler(self)
+        self._propagated, self._logger.propagate = self._logger.propagate, False
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.propagate = self._propagated
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise SpecError(
+            "OpenTelemetry's SDK is not installed in this Python",
+            where=_WHERE,
+            try_="pip install 'inferometer[otel]'",
+        ) from error

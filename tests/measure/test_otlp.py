@@ -1,0 +1,72 @@
+"""Do spans come out of OpenTelemetry's own exporter as they went in, and is what fails said?"""
+
+import pytest
+
+import otlp_receiver
+from inferometer.errors import MeasureError, SpecError
+from inferometer.inputs.otlp_spans import Span, SpanEvent, read_spans
+from inferometer.measure import otlp
+
+T0 = 1_795_540_200_000_000_000
+SPANS = (
+    Span(2**127 + 5, 2**63 + 1, None, "inferometer.run", "internal", T0, T0 + 900, {"n": 3}),
+    Span(
+        2**127 + 5,
+        7,
+        2**63 + 1,
+        "chat m",
+        "client",
+        T0 + 1,
+        T0 + 899,
+        {"gen_ai.request.model": "m", "is": True, "s": 0.25, "reasons": ("stop",)},
+        (SpanEvent("first_token", T0 + 20),),
+    ),
+    Span(2**127 + 5, 8, 7, "llm_request", "server", T0, T0 + 5, {}, error="reset"),
+)
+
+
+def test_what_is_sent_is_what_the_collector_writes(tmp_path):
+    with otlp_receiver.receiver(tmp_path / "spans.jsonl") as collector:
+        sender = otlp.SpanSender(collector.url, "a service")
+        sender.check()
+        assert sender.send(SPANS) == 3
+        sender.close()
+        resource = collector.resource_spans[0].resource
+    assert read_spans(collector.path) == SPANS
+    told = {one.key: one.value.string_value for one in resource.attributes}
+    assert told["service.name"] == "a service"
+    assert collector.resource_spans[0].scope_spans[0].schema_url.startswith("https://opentele")
+
+
+def test_a_stream_loses_none_of_many(tmp_path):
+    with otlp_receiver.receiver(tmp_path / "spans.jsonl") as collector:
+        stream = otlp.SpanStream(collector.url, "server")
+        for number in range(1, 3001):
+            stream.add(SPANS[1]._replace(span_id=number))
+        stream.close()
+    spans = read_spans(collector.path)
+    assert sorted(span.span_id for span in spans) == list(range(1, 3001))
+
+
+def test_a_collector_that_refuses_or_is_not_there_is_an_error_with_its_reason(tmp_path):
+    with otlp_receiver.receiver(tmp_path / "spans.jsonl", status=400) as collector:
+        sender = otlp.SpanSender(collector.url, "x")
+        with pytest.raises(MeasureError, match="does not take spans") as refused:
+            sender.send(SPANS)
+    assert "400" in str(refused.value)
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:4318", "ftp://host", "http://", "http://a:b"])
+def test_an_endpoint_that_is_no_url_is_refused(endpoint):
+    with pytest.raises(SpecError, match="no URL of a collector"):
+        otlp.traces_url(endpoint)
+
+
+def test_without_the_extra_the_error_names_how_to_get_it(monkeypatch):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(otlp, "import_module", missing)
+    with pytest.raises(SpecError) as caught:
+        otlp.SpanSender("http://127.0.0.1:4318", "x")
+    assert "pip install 'inferometer[otel]'" in str(caught.value)
