@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
-from inferometer import __version__
+from inferometer import __version__, suggestions
 from inferometer.api.answer import Answer
 from inferometer.errors import RecordError
 from inferometer.inputs.otlp_spans import read_spans
@@ -20,14 +20,11 @@ from inferometer.units import format_duration, format_fraction, format_number
 _COLOURS: Final = ("c4", "c5", "c6", "c7", "c3", "c0", "c1", "c2")
 _SLOWEST: Final = "the slowest 5 %"
 _NEXT: Final = {
-    "schedule delay": "the client sent late: more client processes (inferometer load --processes 2)"
-    " or another machine for them",
-    "queue": "requests wait before they run: a lower rate, more replicas, or a larger max_num_seqs"
-    " (inferometer tune)",
-    "prefill": "prompts are computed: shared prefixes cached, a larger token budget of a step, or"
-    " tensor parallelism (inferometer tune)",
-    "decode": "tokens are generated: fewer concurrent sequences, quantised weights, speculation"
-    " (inferometer predict --what-if)",
+    "schedule delay": "the client sent late: more client processes, or another machine for them",
+    "queue": "requests wait before they run: a lower rate, more replicas, or a larger max_num_seqs",
+    "prefill": "prompts are computed: cached prefixes, a larger token budget of a step, or tensor"
+    " parallelism",
+    "decode": "tokens are generated: fewer concurrent sequences, quantised weights, or speculation",
 }
 
 
@@ -56,7 +53,7 @@ def explain_spans(paths: tuple[Path, ...]) -> SpansAnswer:
             where=", ".join(map(str, paths)),
             allowed="spans of inferometer load, of vLLM (--otlp-traces-endpoint), or of clients with"
             " gen_ai.* attributes",
-            try_="inferometer load URL --otlp-endpoint http://127.0.0.1:4318",
+            try_=suggestions.command("load", "URL", "--otlp-endpoint", "http://127.0.0.1:4318"),
         )
     return SpansAnswer(paths=tuple(map(str, paths)), times=times)
 
@@ -134,7 +131,7 @@ def _cautions(times: SpanTimes) -> list[Caution]:
         found.append(
             Caution(
                 code="NOT_JOINED",
-                text=f"{times.n_client_only:,} requests of the client have no span of the server",
+                text=f"requests of the client without a span of the server: {times.n_client_only:,}",
                 remedy="the server must take the header traceparent and send its spans to the same"
                 " collector (vLLM: --otlp-traces-endpoint)",
             )
@@ -143,16 +140,16 @@ def _cautions(times: SpanTimes) -> list[Caution]:
         found.append(
             Caution(
                 code="OTHER_CLIENTS",
-                text=f"{times.n_server_only:,} answers of the server belong to no client's span",
-                remedy="others asked it meanwhile, or --otlp-sample is below 1",
+                text=f"answers of the server below no client's span: {times.n_server_only:,}",
+                remedy="none: the request before the run, and those of other clients, are such",
             )
         )
     if times.n_failed:
         found.append(
             Caution(
                 code="FAILED",
-                text=f"{times.n_failed:,} requests failed and are in no part",
-                remedy="inferometer show of the run, which has their errors by code",
+                text=f"requests that failed and are in no part: {times.n_failed:,}",
+                remedy="the run itself, which has their errors by code",
             )
         )
     return found

@@ -6,17 +6,15 @@ from typing import ClassVar, NamedTuple
 
 from inferometer.api import load_run
 from inferometer.api.answer import Answer
-from inferometer.api.load_sending import EndedLoad, Traced
+from inferometer.api.load_sending import EndedLoad
+from inferometer.api.load_spans import send_spans
 from inferometer.api.progress import talk
 from inferometer.api.request_answer import RequestRunAnswer, answer_of
 from inferometer.api.request_view import REPORT_NAME, RequestQuestion, request_view
-from inferometer.inputs.span_ids import span_ids
 from inferometer.records.durability import replace_file
 from inferometer.records.exports.formats import FILE_NAMES
 from inferometer.records.exports.writing import exported_text
-from inferometer.records.raw_log import session_frames
 from inferometer.records.reading import read_run
-from inferometer.records.request_spans import request_spans
 from inferometer.records.slo_verdicts import judge_objective
 from inferometer.records.types import Run
 from inferometer.report import html
@@ -61,7 +59,7 @@ def answered(ended: EndedLoad) -> Loaded:
     percentiles = () if objective is None else objective.percentile_fractions
     loaded = load_run.loaded_run(ended.sent, ended.folder, percentiles)
     if ended.traced is not None and not loaded.is_interrupted:
-        _send_spans(ended.traced, loaded.run, ended.folder)
+        send_spans(ended.traced, loaded.run, ended.folder)
     has_page = ended.has_report and not loaded.is_interrupted
     report = ended.folder / REPORT_NAME if has_page else None
     question = RequestQuestion(objective=objective, class_names=ended.class_names)
@@ -75,22 +73,6 @@ def answered(ended: EndedLoad) -> Loaded:
         report=None if report is None else str(report),
     )
     return Loaded(answer, view, loaded.run)
-
-
-def _send_spans(traced: Traced, run: Run, folder: Path) -> None:
-    """Send the spans of a run that is stored; the same command sends the same ones again.
-
-    Raises
-    ------
-    MeasureError
-        The collector does not take them.
-    RecordError
-        A raw log cannot be read.
-    """
-    ids = span_ids(run.manifest.run_id, sample_fraction=traced.sample_fraction)
-    n_sent = traced.sender.send(request_spans(run, session_frames(folder), ids))
-    traced.sender.close()
-    talk(f"{n_sent:,} spans, trace {ids.trace_id:032x}")
 
 
 def write_exports(run: Run, ended: EndedLoad) -> None:

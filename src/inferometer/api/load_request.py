@@ -263,7 +263,7 @@ class LoadRequest:
     is_asked_before: bool = True
     """One request goes before the run, to see whether the server would refuse it."""
     sample_fraction: float | None = None
-    """Of requests that the server is asked to trace; None: tracing is not spoken of."""
+    """Share of requests that the server shall trace; None: no ``traceparent`` is sent."""
 
 
 def requests_of_both(url: str, options: Load, other: Other) -> tuple[LoadRequest, LoadRequest]:

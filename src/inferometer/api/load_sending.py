@@ -229,7 +229,7 @@ class LoadTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """Where the spans of a test go, and of which share of its requests there are any."""
+    """Where the spans of a test go, and which share of its requests has any."""
 
     sender: otlp.SpanSender
     sample_fraction: float
@@ -371,8 +371,12 @@ def send_load(request: LoadRequest, workload: plan.DrawnWorkload, folder: Path) 
 
 
 def _ask_before(request: LoadRequest) -> None:
+    secrets = request.secrets
+    if request.sample_fraction is not None:  # this one is none of the run's, and not traced
+        untraced = (_TRACEPARENT, otlp.untraced())
+        secrets = replace(secrets, headers=(*secrets.headers, untraced))
     problem = preflight.check_server(
-        request.load, request.secrets, request.limits, load_test.resolved(request.load)
+        request.load, secrets, request.limits, load_test.resolved(request.load)
     )
     if problem is not None:
         progress.talk(f"before the run, {problem}; going on")

@@ -4,6 +4,7 @@ The SDK is the extra ``otel``: it is imported when spans are to be sent, and not
 """
 
 import logging
+import uuid
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from itertools import islice
@@ -15,6 +16,7 @@ from inferometer import __version__
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs import span_names
 from inferometer.inputs.otlp_spans import Span
+from inferometer.inputs.span_ids import span_ids
 
 _WHERE: Final = "--otlp-endpoint"
 _PATH: Final = "/v1/traces"
@@ -51,6 +53,11 @@ def traces_url(endpoint: str) -> str:
             try_=f"{_WHERE} http://127.0.0.1:4318",
         )
     return endpoint if endpoint.endswith(_PATH) else endpoint.rstrip("/") + _PATH
+
+
+def untraced() -> str:
+    """The header ``traceparent`` of a request that the server shall not trace."""
+    return span_ids(uuid.uuid4().hex, sample_fraction=0.0).traceparent(0)
 
 
 class SpanSender:

@@ -32,9 +32,9 @@ class _Clock:
     """Instants of a run as those of the wall clock, which each session tells anew."""
 
     def __init__(self, sessions: Sequence[SessionFrame]) -> None:
-        told = sorted({(one.begins_ns, one.origin_unix_ns) for one in sessions})
-        self._begins_ns = np.array([begins for begins, _ in told], np.int64)
-        self._origins_ns = np.array([origin for _, origin in told], np.int64)
+        origins = sorted({(one.begins_ns, one.origin_unix_ns) for one in sessions})
+        self._begins_ns = np.array([begins for begins, _ in origins], np.int64)
+        self._origins_ns = np.array([origin for _, origin in origins], np.int64)
 
     def origins_ns(self, instants_ns: I64) -> I64:
         """What the wall clock shows at instant 0, for requests that were due at these instants."""
@@ -168,9 +168,9 @@ def _attributes(
         names.OUTPUT_TOKENS: int(requests.output_tokens[row]),
         **_server(load),
     }
-    asked = int(exchanges.asked_output_tokens[row])
-    if asked > 0:
-        found[names.MAX_TOKENS] = asked
+    most = int(exchanges.asked_output_tokens[row])
+    if most > 0:
+        found[names.MAX_TOKENS] = most
     if int(requests.cached_tokens[row]) != UNKNOWN_COUNT:
         found[names.CACHED_TOKENS] = int(requests.cached_tokens[row])
     if exchanges.finish_reason[row]:

@@ -1,7 +1,7 @@
 """Where is the time of each request, by the spans of its client and of its server?
 
 A server's span belongs to the client's span above it. What lies between the two (a router, a proxy)
-is told from the network where it sends spans of its own. Letters of shapes: N requests, K parts.
+is apart from the network where it sends spans of its own. Letters of shapes: N requests, K parts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -164,7 +164,7 @@ def _joined(
 
 
 def _delay(schedule_delay_s: float | None) -> dict[str, float]:
-    """The client's own delay; nothing where it is not told."""
+    """The client's own delay; nothing where no span has it."""
     return {} if schedule_delay_s is None else {"schedule delay": schedule_delay_s}
 
 
@@ -176,10 +176,10 @@ def _of_server(server: Span) -> dict[str, float]:
             _SERVER_PARTS, (names.IN_QUEUE, names.IN_PREFILL, names.IN_DECODE), strict=True
         )
     }
-    told = {part: value_s for part, value_s in known.items() if value_s is not None}
+    known_s = {part: value_s for part, value_s in known.items() if value_s is not None}
     e2e_s = _s(server.number(names.E2E), _length_s(server))
-    front_end_s = round(e2e_s - sum(told.values()), 9)  # the clocks count nanoseconds
-    return {"server's front end": front_end_s} | told
+    front_end_s = round(e2e_s - sum(known_s.values()), 9)  # the clocks count nanoseconds
+    return {"server's front end": front_end_s} | known_s
 
 
 def _of_client(client: Span, schedule_delay_s: float | None) -> _Request | None:
@@ -234,16 +234,18 @@ def _times(
 
 
 def _part(name: str, part_s: F64, total_s: F64, is_slow: np.ndarray) -> SpanPart | None:
-    is_told = ~np.isnan(part_s)
-    told_s = part_s[is_told]
-    p50_s, p95_s = (run_quantile_estimate(told_s, fraction) for fraction in (0.5, _TAIL_FRACTION))
-    slowest = is_slow & is_told
+    has_part = ~np.isnan(part_s)
+    present_s = part_s[has_part]
+    p50_s, p95_s = (
+        run_quantile_estimate(present_s, fraction) for fraction in (0.5, _TAIL_FRACTION)
+    )
+    slowest = is_slow & has_part
     if p50_s is None or p95_s is None or not slowest.any():
         return None
     return SpanPart(
         name=name,
-        mean_s=run_mean_estimate(told_s, float(told_s.mean()), name="mean of requests"),
-        share_fraction=_share(told_s, total_s[is_told]),
+        mean_s=run_mean_estimate(present_s, float(present_s.mean()), name="mean of requests"),
+        share_fraction=_share(present_s, total_s[has_part]),
         p50_s=p50_s,
         p95_s=p95_s,
         slowest_share_fraction=_share(part_s[slowest], total_s[slowest]),
