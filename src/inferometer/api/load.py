@@ -7,7 +7,6 @@ from typing import ClassVar, NamedTuple
 from inferometer.api import load_run
 from inferometer.api.answer import Answer
 from inferometer.api.load_sending import EndedLoad
-from inferometer.api.load_spans import send_spans
 from inferometer.api.progress import talk
 from inferometer.api.request_answer import RequestRunAnswer, answer_of
 from inferometer.api.request_view import REPORT_NAME, RequestQuestion, request_view
@@ -59,7 +58,7 @@ def answered(ended: EndedLoad) -> Loaded:
     percentiles = () if objective is None else objective.percentile_fractions
     loaded = load_run.loaded_run(ended.sent, ended.folder, percentiles)
     if ended.traced is not None and not loaded.is_interrupted:
-        send_spans(ended.traced, loaded.run, ended.folder)
+        load_run.send_spans(ended.traced, loaded.run, ended.folder)
     has_page = ended.has_report and not loaded.is_interrupted
     report = ended.folder / REPORT_NAME if has_page else None
     question = RequestQuestion(objective=objective, class_names=ended.class_names)

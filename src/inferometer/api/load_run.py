@@ -8,18 +8,27 @@ from pathlib import Path
 from inferometer import __version__
 from inferometer.api import load_sending
 from inferometer.api.load_request import LoadRequest
-from inferometer.api.load_sending import OpenLoad, SentLoad, send_load
+from inferometer.api.load_sending import OpenLoad, SentLoad, Traced, send_load
 from inferometer.api.progress import talk
 from inferometer.api.workload import held_back
 from inferometer.errors import MeasureError
+from inferometer.inputs import span_ids
 from inferometer.inputs.workload import replay
 from inferometer.inputs.workload.plan import DrawnWorkload
 from inferometer.inputs.workload.types import ClosedArrivals
 from inferometer.measure.host import host_facts
-from inferometer.measure.load import watch
-from inferometer.measure.load.local_tokenizer import token_ends_of
+from inferometer.measure.load import local_tokenizer, watch
 from inferometer.measure.run_names import now_utc
-from inferometer.records import exchange_errors, load_decoding, reading, store, types, validity
+from inferometer.records import (
+    exchange_errors,
+    load_decoding,
+    raw_log,
+    reading,
+    request_spans,
+    store,
+    types,
+    validity,
+)
 from inferometer.units import NS_PER_S
 
 
@@ -33,7 +42,11 @@ def run_of(
     RecordError
         A raw log cannot be read.
     """
-    token_ends = None if opened.load.tokenizer is None else token_ends_of(opened.load.tokenizer)
+    token_ends = (
+        None
+        if opened.load.tokenizer is None
+        else local_tokenizer.token_ends_of(opened.load.tokenizer)
+    )
     decoded = load_decoding.decode_load(folder, workload.plan, token_ends)
     cautions = tuple(
         types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions
@@ -247,3 +260,21 @@ def _refuse_dead(outcome: watch.LoadOutcome, folder: Path) -> None:
             where=str(folder),
             try_="the same command again: what ended before is stored, and it goes on from there",
         )
+
+
+def send_spans(traced: Traced, run: types.Run, folder: Path) -> None:
+    """Send the spans of a run that is stored; the same command sends the same ones again.
+
+    Raises
+    ------
+    MeasureError
+        The collector does not take them.
+    RecordError
+        A raw log cannot be read.
+    """
+    ids = span_ids.span_ids(run.manifest.run_id, sample_fraction=traced.sample_fraction)
+    n_sent = traced.sender.send(
+        request_spans.request_spans(run, raw_log.session_frames(folder), ids)
+    )
+    traced.sender.close()
+    talk(f"{n_sent:,} spans, trace {ids.trace_id:032x}")

@@ -238,8 +238,8 @@ def _instant_ns(value: int | str) -> int:
 
 def _kind(kind: int | str) -> Kind:
     if isinstance(kind, str):
-        names_of_kinds = {f"SPAN_KIND_{known.upper()}": known for known in _KINDS}
-        return names_of_kinds.get(kind, "internal")
+        by_name: dict[str, Kind] = {f"SPAN_KIND_{known.upper()}": known for known in _KINDS}
+        return by_name.get(kind, "internal")
     return _KINDS[kind - 1] if 1 <= kind <= len(_KINDS) else "internal"
 
 

@@ -5,24 +5,29 @@ It gives requests to the engine and tokens to the clients, on the wall clock.
 
 import asyncio
 import time
+import uuid
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from inferometer.inputs import span_names as names
+from inferometer.inputs.otlp_spans import Span
+from inferometer.inputs.span_ids import TraceParent
 from inferometer.measure.load.timer import Agenda
+from inferometer.measure.otlp import SpanStream
 from inferometer.serve import (
     emission_log,
     emulator_exchange,
     emulator_metrics,
     emulator_pages,
     emulator_requests,
-    emulator_spans,
     fault_specs,
 )
 from inferometer.serve.emulator_pages import GENERATION_PATHS, Pages
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.http_line import HttpRequest, Line
 from inferometer.simulate import live, outcome
+from inferometer.units import s_from_ns
 
 _ENDS: Final = {
     outcome.Status.STOPPED: "stop",
@@ -33,6 +38,7 @@ _ENDS: Final = {
 _TRACED: Final = (outcome.Status.STOPPED, outcome.Status.LENGTH)
 _WORST_FIRST: Final = ("error", "abort", "unfinished", "length", "stop")
 _N_LATENESS: Final = 100_000
+_MASK: Final = 2**64 - 1
 
 
 class ServedCounts(NamedTuple):
@@ -69,7 +75,7 @@ class EmulatorServer:
         self._wake_ns = outcome.FAR_NS
         self._is_over = False
         endpoint = plan.otlp_endpoint
-        self._spans = None if endpoint is None else emulator_spans.ServerSpans(endpoint)
+        self._spans = None if endpoint is None else ServerSpans(endpoint)
 
     def new_line(self) -> Line:
         """A client connects."""
@@ -254,4 +260,70 @@ def _refused(
         output_tokens=0,
         end="refused",
         fault=None if faults.strike is None else faults.strike.kind,
+    )
+
+
+# Which spans does it send of its requests? Those of vLLM: one for each answer that came to its
+# end. A client that does not want its request traced is obeyed.
+# Source: vLLM 0.32.0, v1/engine/output_processor.py, ``do_tracing``.
+
+
+class ServerSpans:
+    """Sends a span of each answer that has ended.
+
+    Raises
+    ------
+    SpecError
+        OpenTelemetry's SDK is not installed, or the endpoint is no URL.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self._stream = SpanStream(endpoint, "inferometer emulate")
+        self._wall_ns = time.time_ns() - time.perf_counter_ns()
+        """What the wall clock shows where the engine's clock shows 0."""
+
+    def answered(self, served: emulator_exchange.Served, choice: emulator_exchange.Choice) -> None:
+        """An answer had its last token."""
+        parent = served.traced_by
+        if parent is None:
+            parent = TraceParent(uuid.uuid4().int, 0, is_sampled=True)
+        if parent.is_sampled:
+            self._stream.add(server_span(served, choice, parent, wall_ns=self._wall_ns))
+
+    def close(self) -> None:
+        """Send what waits."""
+        self._stream.close()
+
+
+def server_span(
+    served: emulator_exchange.Served,
+    choice: emulator_exchange.Choice,
+    parent: TraceParent,
+    *,
+    wall_ns: int,
+) -> Span:
+    """The span of an answer, its end that of its last token."""
+    request = choice.request
+    instants_ns = (request.arrival_ns, request.admitted_ns, choice.first_ns, choice.last_ns)
+    arrival_ns, admitted_ns, first_ns, last_ns = instants_ns
+    return Span(
+        trace_id=parent.trace_id,
+        span_id=(uuid.uuid4().int & _MASK) or 1,
+        parent_id=parent.span_id or None,
+        name=names.LLM_REQUEST,
+        kind="server",
+        start_ns=arrival_ns + wall_ns,
+        end_ns=last_ns + wall_ns,
+        attributes={
+            names.TO_FIRST_TOKEN: s_from_ns(first_ns - arrival_ns),
+            names.E2E: s_from_ns(last_ns - arrival_ns),
+            names.IN_QUEUE: s_from_ns(admitted_ns - arrival_ns),
+            names.IN_PREFILL: s_from_ns(first_ns - admitted_ns),
+            names.IN_DECODE: s_from_ns(last_ns - first_ns),
+            names.IN_INFERENCE: s_from_ns(last_ns - admitted_ns),
+            names.PROMPT_TOKENS: request.num_prompt_tokens,
+            names.COMPLETION_TOKENS: request.num_output_tokens,
+            names.MAX_TOKENS: request.max_tokens,
+            names.REQUEST_ID: served.reply_id,
+        },
     )
