@@ -32,6 +32,7 @@ _PAGED_BY: Final[Mapping[str, str]] = {
     "TuneAnswer": "inferometer.api.tune_page:tune_page",
     "PlannedTune": "inferometer.api.tune_page:planned_page",
     "PresetAnswer": "inferometer.api.tune_page:preset_page",
+    "ExploreAnswer": "inferometer.api.explore_page:answer_page",
     "ExplainAnswer": "inferometer.api.explain:explain_page",
     "TraceAnswer": "inferometer.api.explain_trace:trace_pages",
     "CompareAnswer": "inferometer.api.compare:compare_page",

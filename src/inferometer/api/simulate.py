@@ -86,7 +86,7 @@ def simulate(question: Simulate) -> SimulateAnswer:
         and may_go_on(workload, has_end=question.workload.has_end)
     )
     has_steps = question.out is not None
-    simulator = _simulator(
+    simulator = simulator_of(
         workload, servers, objective, until_ns, gate, record_steps=has_steps or question.parts
     )
     simulated = _simulated(question, simulator, workload, is_open=is_open, has_steps=has_steps)
@@ -104,7 +104,7 @@ def simulate(question: Simulate) -> SimulateAnswer:
     return answer
 
 
-def _simulator(
+def simulator_of(
     workload: WorkloadSpec,
     servers: Servers,
     objective: objectives.ObjectiveSpec | None,

@@ -20,7 +20,7 @@ from inferometer.simulate.deployment import Case, Pace
 from inferometer.stats.estimate import Verdict
 from inferometer.units import NS_PER_S, format_duration
 
-_MEMORY_KNOBS: Final = frozenset({"kv_allocation", "preemption_mode"})
+MEMORY_KNOBS: Final = frozenset({"kv_allocation", "preemption_mode"})
 """Of the engine: whoever says one of them wants to know what comes of it."""
 
 
@@ -171,12 +171,17 @@ def simulate_workload(
     *,
     record_steps: bool = False,
     record_parts: bool = False,
+    is_likely_alone: bool = False,
 ) -> Simulated:
-    """Simulate the same requests on each server that may be the one; what is to be recorded is of the likely one."""
+    """Simulate the same requests on each server that may be the one; what is to be recorded is of the likely one.
+
+    ``is_likely_alone``: on the likely one, for a first answer without what step times leave open.
+    """
     workload = simulator.workload
     promised = _promised(workload)
-    has_steps = record_steps or not _MEMORY_KNOBS.isdisjoint(simulator.servers.deployment.knobs.own)
+    has_steps = record_steps or not MEMORY_KNOBS.isdisjoint(simulator.servers.deployment.knobs.own)
     first, *others = simulator.servers.deployment.cases
+    others = [] if is_likely_alone else others
     cases = executor.map(
         simulator.at, (Asked(first, has_steps, record_parts), *(Asked(case) for case in others))
     )

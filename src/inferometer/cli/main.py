@@ -56,6 +56,10 @@ VERBS: Final[dict[str, Verb]] = {
     "simulate": Verb(
         "inferometer.cli.simulate", "What would happen if this server got this traffic?"
     ),
+    "explore": Verb(
+        "inferometer.cli.explore",
+        "What if? A local page: every move of a slider simulates again.",
+    ),
     "study": Verb(
         "inferometer.cli.study",
         "How does it change with length, batch, TP, device, precision, load or policy?",

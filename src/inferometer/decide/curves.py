@@ -71,7 +71,7 @@ def limit_curve(
         probe_of(question, kind.candidate, question.pace, kind.n_replicas),
     )
     for ratio in ratios:
-        objective = _with_limits(question.objective, ratio)
+        objective = with_limits(question.objective, ratio)
         load = locate(replace(probe, objective=objective), question.rate_per_s)
         n_replicas = (
             None
@@ -87,7 +87,8 @@ def limit_curve(
     return tuple(points)
 
 
-def _with_limits(objective: ObjectiveSpec, ratio: float) -> ObjectiveSpec:
+def with_limits(objective: ObjectiveSpec, ratio: float) -> ObjectiveSpec:
+    """The same objective with each limit times this ratio."""
     return ObjectiveSpec(
         thresholds=tuple(replace(one, limit_s=one.limit_s * ratio) for one in objective.thresholds)
     )

@@ -52,6 +52,10 @@ class RateView:
     capacity_per_s: float | None = None
     traffic_per_s: float | None = None
     """The user's own."""
+    measured: tuple[RatePoint, ...] = ()
+    """Load tests beside simulated points."""
+    interval: str = "95 % interval"
+    """What bars and bands are."""
     files: tuple[tuple[str, str], ...]
     tool_version: str
 

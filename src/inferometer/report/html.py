@@ -6,6 +6,7 @@ script whose hash it names. The same page gives the same bytes.
 
 import base64
 import hashlib
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from inferometer.records.durability import make_folder, replace_file
+from inferometer.records.types import Caution
 from inferometer.report.charts.plot import Plot
 from inferometer.report.charts.svg import drawn, legend_of
 from inferometer.report.page import Number, Page
@@ -37,25 +39,46 @@ def render_page(page: Page) -> str:
     sections = [section for section in page.sections if not section.is_empty]
     has_chart = page.chart is not None or any(section.charts for section in sections)
     script = resource("page.js") if has_chart else None
+    return (
+        templates()
+        .get_template("page.html")
+        .render(
+            page=page,
+            sections=sections,
+            loose_cautions=loose_cautions(page),
+            style=resource("page.css"),
+            script=script,
+            sha256=None if script is None else sha256_of(script),
+        )
+    )
+
+
+def loose_cautions(page: Page) -> list[Caution]:
+    """Those that no section shows."""
+    return [
+        caution
+        for caution in page.cautions
+        if not any(caution in section.cautions for section in page.sections)
+    ]
+
+
+@cache
+def templates() -> jinja2.Environment:
+    """The templates that come with the package; whatever they are given is escaped."""
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FunctionLoader(lambda name: str(resource(name))),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return environment.from_string(str(resource("page.html"))).render(
-        page=page,
-        sections=sections,
-        loose_cautions=[
-            caution
-            for caution in page.cautions
-            if not any(caution in section.cautions for section in sections)
-        ],
-        style=resource("page.css"),
-        script=script,
-        sha256=None if script is None else _sha256(script),
-        draw=_drawn,
-        legend=legend_of,
-        note=number_note,
-        percent=_percent,
-    )
+    environment.globals |= {
+        "draw": _drawn,
+        "legend": legend_of,
+        "note": number_note,
+        "percent": _percent,
+    }
+    return environment
 
 
 def _percent(share: float) -> str:
@@ -85,5 +108,6 @@ def _drawn(plot: Plot) -> Markup:
     return Markup(drawn(plot))  # noqa: S704
 
 
-def _sha256(script: str) -> str:
+def sha256_of(script: str) -> str:
+    """As a page's policy names the script that it runs."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

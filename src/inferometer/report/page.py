@@ -242,7 +242,12 @@ def rate_number(
     name: str, rate: Estimate | None, unit: str, *, note: str = ""
 ) -> tuple[Number, ...]:
     """A rate with its interval; nothing where it is absent."""
-    return () if rate is None else (_number(name, rate, unit, 1.0, note=note),)
+    return () if rate is None else (number_of(name, rate, unit, note=note),)
+
+
+def number_of(name: str, estimate: Estimate, unit: str, *, note: str = "") -> Number:
+    """An estimate that is in this unit."""
+    return _number(name, estimate, unit, 1.0, note=note)
 
 
 def _number(

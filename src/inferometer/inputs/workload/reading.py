@@ -191,12 +191,17 @@ _KIBI: Final = 1024
 _NUMBER: Final = r"\d+(?:\.\d+)?k?"
 _SIDE: Final = rf"{_NUMBER}(?:\.\.{_NUMBER})?"
 _PAIR: Final = re.compile(rf"({_SIDE})(?:x|×|/|:|,)({_SIDE})|(\d+k)(\d+k)", re.IGNORECASE)
+_PREFIX: Final = "prefix"
 _KEYS: Final = {
     "prompt_tokens": ("prompt", "prompt_tokens", "input", "input_tokens", "input_len", "isl", "in"),
     "output_tokens": ("output", "output_tokens", "output_len", "osl", "out", "gen_tokens"),
+    _PREFIX: ("prefix", "prefix_tokens", "prefix_len", "shared_prefix"),
 }
 _KEY_OF: Final = {word: key for key, words in _KEYS.items() for word in words}
-SPELLINGS: Final = "lengths such as 1024x256, 8k1k or prompt=512..2048,output=256"
+SPELLINGS: Final = (
+    "lengths such as 1024x256, 8k1k or prompt=512..2048,output=256 (and prefix=1024: tokens that"
+    " all prompts begin with)"
+)
 
 
 def lengths_table(text: str) -> dict[str, Any] | None:
@@ -219,7 +224,13 @@ def lengths_table(text: str) -> dict[str, Any] | None:
     if sides is None:
         return None
     tables = {key: _distribution(side, text) for key, side in sides.items()}
-    return {"name": text, "arrivals": {"kind": "open"}, "classes": [{"name": "all", **tables}]}
+    prefix = tables.pop(_PREFIX, None)
+    shared = {} if prefix is None else {"system_prompts": {"tokens": prefix}}
+    return {
+        "name": text,
+        "arrivals": {"kind": "open"},
+        "classes": [{"name": "all", **tables, **shared}],
+    }
 
 
 def _paired(text: str) -> dict[str, str] | None:
@@ -238,7 +249,7 @@ def _named(text: str) -> dict[str, str] | None:
     }
     if not set(sides) <= set(_KEYS):
         return None
-    if set(sides) != set(_KEYS) or not all(
+    if set(sides) - {_PREFIX} != set(_KEYS) - {_PREFIX} or not all(
         re.fullmatch(_SIDE, side, re.IGNORECASE) for side in sides.values()
     ):
         raise SpecError(

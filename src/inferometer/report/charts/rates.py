@@ -186,6 +186,8 @@ def _latency_chart(view: RateView, name: str, picks: Sequence[_Pick]) -> Chart |
     marks: list[Mark] = [Rule(at=one.limit_s * 1e3, text=f"SLO: {one.text}") for one in limits]
     for label, colour in zip(series, ("c5", "c0"), strict=True):
         marks += _percentile_marks(series[label], label, colour, traffic)
+    label, pick = picks[-1]
+    marks += _measured_marks(view, traffic, label, pick)
     return Chart(
         chart_id=f"{name.lower()}-vs-rate",
         title=f"{name} against {traffic.words}",
@@ -197,7 +199,7 @@ def _latency_chart(view: RateView, name: str, picks: Sequence[_Pick]) -> Chart |
                 marks=(*marks, *_marked(view)),
                 height=300,
                 legend=" · ".join(
-                    note for note in ("bars and band: 95 % interval", _hollow(placed)) if note
+                    note for note in (f"bars and band: {view.interval}", _hollow(placed)) if note
                 ),
             ),
         ),
@@ -246,6 +248,45 @@ def _percentile_marks(
             is_hollow=[bool(_flag(point)) for point, _ in points],
             tips=tips,
         ),
+    ]
+
+
+def _measured_marks(
+    view: RateView,
+    traffic: _Traffic,
+    label: str,
+    pick: Callable[[RatePoint], Percentile | None],
+) -> list[Mark]:
+    """Load tests beside the simulated points; hollow where they are not VALID, or off the curve's ends."""
+    ends = [_place(point) for point in _placed(view)]
+    shown = [
+        (point, found)
+        for point in view.measured
+        if (point.concurrency is None) != view.is_closed
+        and (found := _positive(pick(point))) is not None
+    ]
+    if not shown:
+        return []
+    return [
+        Dots(
+            xs=[_place(point) for point, _ in shown],
+            ys=[found.seconds.value * 1e3 for _, found in shown],
+            name=f"measured {label}",
+            colour="c1",
+            bars=[_bar(found) for _, found in shown],
+            is_hollow=[
+                bool(_flag(point)) or not min(ends) <= _place(point) <= max(ends)
+                for point, _ in shown
+            ],
+            tips=[
+                tip(
+                    (f"measured {label}, {point.label}", _flag(point)),
+                    (traffic.header, format_number(_place(point))),
+                    ("latency", duration_cell(found.seconds)),
+                )
+                for point, found in shown
+            ],
+        )
     ]
 
 

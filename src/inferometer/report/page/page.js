@@ -126,7 +126,8 @@
     back.addEventListener("click", function () { look(0, SIZE); });
   }
 
-  document.querySelectorAll(".fig").forEach(function (figure) {
+  function wire(figure) {
+    if (figure.classList.contains("is-live")) { return; }
     figure.classList.add("is-live");
     figure.querySelectorAll(".plot > svg").forEach(live);
     figure.querySelectorAll(".key").forEach(function (key) {
@@ -140,5 +141,9 @@
         });
       });
     });
-  });
+  }
+
+  // A page that draws figures anew says so.
+  document.addEventListener("drawn", function (event) { event.target.querySelectorAll(".fig").forEach(wire); });
+  document.querySelectorAll(".fig").forEach(wire);
 })();

@@ -1,0 +1,163 @@
+"""What is there to read of a state of the explorer: the answer first, then curves, time and steps?"""
+
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from inferometer import __version__
+from inferometer.api.explore import command_of, query_of, state_of
+from inferometer.api.explored import ExploreAnswer, Explored
+from inferometer.api.simulate_page import simulate_page
+from inferometer.records.slot_timeline import SlotTimeline
+from inferometer.report.charts.decision import limit_cost_chart, pareto_chart
+from inferometer.report.charts.load import kv_chart, queue_chart
+from inferometer.report.charts.plot import Chart
+from inferometer.report.charts.rates import (
+    throughput_latency_chart,
+    tpot_rate_chart,
+    ttft_rate_chart,
+)
+from inferometer.report.charts.slots import timeline_chart
+from inferometer.report.decision_views import DecisionView, RatePoint, RateView
+from inferometer.report.page import Number, Page, Section, number_of
+from inferometer.report.request_views import RequestReportView
+from inferometer.report.views import FiveLines
+
+CHART_IDS: Final = (
+    "ttft-vs-rate",
+    "throughput-latency",
+    "tpot-vs-rate",
+    "pareto",
+    "cost-vs-slo",
+    "load-queue",
+    "load-kv",
+    "slot-timeline-0",
+    "slot-timeline-1",
+)
+"""In the order of the page."""
+_NO_LINES: Final = FiveLines(answer="", limit="", next="", trust="", report="")
+
+
+class Shown(NamedTuple):
+    """What the page shows of a state."""
+
+    page: Page
+    charts: tuple[Chart, ...]
+    command: str
+    simulate_command: str
+    query: str
+
+
+def shown(explored: Explored, measured: tuple[RatePoint, ...] = ()) -> Shown:
+    """The page of a state, its charts, and the commands that give the same numbers."""
+    question, answer = explored.question, explored.answer
+    curves = _curves(answer, measured, question.workload.rate)
+    charts = (*curves, *_over_time(explored), *_steps(explored.timelines))
+    return Shown(
+        page=answer_page(answer, charts),
+        charts=charts,
+        command=answer.command,
+        simulate_command=command_of(question, "simulate"),
+        query=query_of(state_of(question)),
+    )
+
+
+def answer_page(answer: ExploreAnswer, charts: tuple[Chart, ...] | None = None) -> Page:
+    """The page of the simulation, with cost beside it and the curves around it."""
+    page = simulate_page(answer.simulation)
+    rate_per_s = answer.simulation.workload.rate_per_s
+    drawn = _curves(answer, (), rate_per_s) if charts is None else charts
+    return replace(
+        page,
+        numbers=(*page.numbers[:5], *_cost(answer)),
+        chart=drawn[0] if drawn else None,
+        sections=(
+            Section(
+                id="around",
+                title="What lies around it?",
+                nav="Curves",
+                charts=drawn,
+            ),
+            *page.sections,
+        ),
+        tool_version=__version__,
+    )
+
+
+def _cost(answer: ExploreAnswer) -> tuple[Number, ...]:
+    per_million, hourly = answer.usd_per_million_output_tokens, answer.usd_per_hour
+    if per_million is None or hourly is None:
+        return ()
+    return (number_of("cost of 1M output tok", per_million, "$", note=f"at {hourly:.2f} $/h"),)
+
+
+def _curves(
+    answer: ExploreAnswer, measured: tuple[RatePoint, ...], rate_per_s: float | None
+) -> tuple[Chart, ...]:
+    """Curves over the load, then what is traded for what."""
+    judgement = answer.simulation.levels[0].judgement
+    objective = "" if judgement is None else judgement.objective.text
+    view = RateView(
+        title="",
+        subtitle="",
+        answer="",
+        objective=objective,
+        points=answer.points,
+        traffic_per_s=rate_per_s,
+        measured=measured,
+        interval=(
+            "95 % interval of few requests"
+            if answer.is_coarse
+            else "few requests, and what step times leave open"
+        ),
+        files=(),
+        tool_version=__version__,
+    )
+    decision = DecisionView(
+        trades=answer.trades,
+        limit_costs=answer.limit_costs,
+        objective=objective,
+        traffic_per_s=rate_per_s,
+    )
+    built = (
+        *(
+            (ttft_rate_chart(view), throughput_latency_chart(view), tpot_rate_chart(view))
+            if answer.points
+            else ()
+        ),
+        pareto_chart(decision),
+        limit_cost_chart(decision),
+    )
+    return tuple(chart for chart in built if chart is not None)
+
+
+def _over_time(explored: Explored) -> tuple[Chart, ...]:
+    view = RequestReportView(
+        title="",
+        subtitle="",
+        five_lines=_NO_LINES,
+        summaries=(explored.answer.simulation.levels[0].summary,),
+        load=explored.series,
+    )
+    return tuple(chart for chart in (queue_chart(view), kv_chart(view)) if chart is not None)
+
+
+def _steps(timelines: tuple[tuple[str, SlotTimeline], ...]) -> tuple[Chart, ...]:
+    charts = (
+        timeline_chart(one, chart_id=f"slot-timeline-{rank}", who=f"{name} batching")
+        for rank, (name, one) in enumerate(timelines)
+    )
+    return tuple(chart for chart in charts if chart is not None)
+
+
+def numbers_of(page: Page) -> list[dict[str, Any]]:
+    """The quoted numbers, for a page that sets two states side by side."""
+    return [
+        {
+            "name": one.name,
+            "text": one.text,
+            "unit": one.unit,
+            "value": one.value,
+            "interval": one.interval,
+        }
+        for one in page.numbers
+    ]

@@ -1,0 +1,457 @@
+"""What is computed for a state of the explorer: first a coarse answer, then its curves and bounds.
+
+The random numbers are the same in every state, and loads of a curve do not depend on the load that
+is asked for: a move of one slider moves one thing.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar, Final, NamedTuple
+
+import numpy as np
+
+from inferometer.api import explore, simulate, simulation
+from inferometer.api.answer import Answer
+from inferometer.api.cluster import Servers, gate_of
+from inferometer.api.explore import Explore
+from inferometer.api.fleet import FleetOptions, servers_of
+from inferometer.api.server import Server, deployment_of
+from inferometer.api.simulate import Simulate
+from inferometer.api.simulation import Asked, SimulateAnswer
+from inferometer.api.workload import workload_of
+from inferometer.decide.curves import LIMIT_RATIOS, with_limits
+from inferometer.errors import ModelError, SpecError
+from inferometer.inputs import objectives
+from inferometer.measure.executors.local import Executor
+from inferometer.records import run_series, slo_verdicts, slot_timeline
+from inferometer.records.latencies import COMPLETED, is_one_of
+from inferometer.records.request_summaries import Percentile, RequestSummary
+from inferometer.report.decision_views import LimitCost, RatePoint, TradePoint
+from inferometer.simulate.deployment import Case
+from inferometer.stats.estimate import Estimate, Verdict
+from inferometer.units import NS_PER_S, format_number
+
+CURVE_REQUESTS: Final = 500
+"""Of each point of a curve."""
+_RATIOS: Final = (0.08, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.6)
+"""Of the rate at which the server is full."""
+_USERS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_OTHER_TP: Final = (1, 2, 4, 8)
+_TRADED: Final = (0.1, 0.4, 0.7, 0.9)
+_BURST_PER_S: Final = 1e6
+_BURST_REQUESTS: Final = 1500
+_FEWEST: Final = 20
+_TOKENS: Final = 1e6
+_SECONDS_PER_HOUR: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExploreAnswer(Answer):
+    """The simulation of one state, and what lies around it."""
+
+    table: ClassVar[str | None] = "points"
+
+    command: str
+    simulation: SimulateAnswer
+    """What ``inferometer simulate`` answers; of a coarse answer the likely step times alone."""
+    is_coarse: bool
+    usd_per_hour: float | None
+    """Of all devices; None where no price is known."""
+    usd_per_million_output_tokens: Estimate | None
+    points: tuple[RatePoint, ...]
+    """The same server at other loads, each by few requests; intervals span step times, too."""
+    requests_per_point: int
+    trades: tuple[TradePoint, ...]
+    limit_costs: tuple[LimitCost, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explored:
+    """The answer, and what is drawn beside it."""
+
+    question: Explore
+    answer: ExploreAnswer
+    series: run_series.StepSeries | None
+    timelines: tuple[tuple[str, slot_timeline.SlotTimeline], ...] = ()
+    """Who did what in each step: of this server, and of static batching."""
+
+
+class _Load(NamedTuple):
+    """One point of a curve: which question, which of the servers that may be the one."""
+
+    question: Simulate
+    case: Case
+
+
+class _Seen(NamedTuple):
+    """What came of it."""
+
+    summary: RequestSummary
+    judgement: slo_verdicts.Judgement | None
+
+    @property
+    def limit_ratio(self) -> float:
+        """The limits, times those of the SLO, that its percentiles reach, the noise aside."""
+        judged = [] if self.judgement is None else self.judgement.thresholds
+        reached = [
+            one.seen.seconds.value / one.threshold.limit_s for one in judged if one.seen is not None
+        ]
+        return max(reached, default=math.inf)
+
+
+def coarse(question: Explore, executor: Executor) -> Explored:
+    """The likely run: every number of the final answer, without the interval of step times."""
+    simulated = _simulate(question.simulated, executor, is_likely_alone=True)
+    return _explored(question, simulated, is_coarse=True)
+
+
+def sketched(question: Explore, executor: Executor) -> Explored:
+    """The likely run and the curves around it, at likely step times."""
+    found = coarse(question, executor)
+    return _around(found, loads_of(question, executor), executor)
+
+
+def refined(question: Explore, executor: Executor) -> Explored:
+    """The whole answer: the interval of step times, curves, other layouts, and costs.
+
+    Raises
+    ------
+    SpecError, ModelError
+        The question cannot be answered as it is asked.
+    """
+    simulated = _simulate(question.simulated, executor)
+    found = _explored(question, simulated, is_coarse=False)
+    loads = loads_of(question, executor)
+    found = _around(found, loads, executor, *_ends(found.answer.simulation))
+    others = _other_layouts(question, found.answer.simulation, loads, executor)
+    answer = replace(found.answer, trades=(*found.answer.trades, *others))
+    return replace(found, answer=answer, timelines=_timelines(question, executor))
+
+
+def _around(found: Explored, loads: Sequence[float], executor: Executor, *ends: Case) -> Explored:
+    """The answer with the points of its curves, each at the likely case and these ends."""
+    question, answer = found.question, found.answer
+    parts = [_load_of(question, load, case) for load in loads for case in ("likely", *ends)]
+    seen, width = executor.map(_seen, parts), 1 + len(ends)
+    groups = [seen[i : i + width] for i in range(0, len(seen), width)]
+    is_closed = question.workload.concurrency is not None
+    likely = [group[0] for group in groups]
+    answer = replace(
+        answer,
+        points=tuple(
+            _point(load, group, is_closed=is_closed)
+            for load, group in zip(loads, groups, strict=True)
+        ),
+        trades=tuple(_trades(answer.simulation, loads, likely)),
+        limit_costs=_limit_costs(question, answer, loads, likely),
+    )
+    return replace(found, answer=answer)
+
+
+def loads_of(question: Explore, executor: Executor) -> tuple[float, ...]:
+    """Loads from idle to more than the server carries, whatever load is asked for."""
+    if question.workload.concurrency is not None:
+        return tuple(float(one) for one in _USERS)
+    full_per_s = _full_per_s(question, executor)
+    return tuple(float(f"{full_per_s * ratio:.2g}") for ratio in _RATIOS)
+
+
+def _full_per_s(question: Explore, executor: Executor) -> float:
+    """Requests per second while the server is full."""
+    asked = question.at_load(_BURST_PER_S, _BURST_REQUESTS)
+    bare = replace(asked, given=frozenset(), slo=None)
+    return executor.map(_burst_per_s, [bare])[0]
+
+
+@lru_cache(maxsize=64)
+def _burst_per_s(question: Simulate) -> float:
+    """All requests come at once: how many end in a second between the first and the last quarter?"""
+    requests = _simulator(question).at(Asked("likely")).run.requests
+    if requests is None:
+        raise ValueError("a simulation has requests")
+    ended_ns = requests.finished_ns[is_one_of(requests, COMPLETED)]
+    if len(ended_ns) < _FEWEST:
+        raise ModelError(
+            f"{len(ended_ns)} of {len(requests.status)} requests end",
+            where="--workload, --max-model-len",
+            allowed="requests that this server can hold",
+            try_="shorter prompts and answers, or more memory",
+        )
+    first_ns, last_ns = np.quantile(ended_ns, (0.25, 0.75))
+    return 0.5 * len(ended_ns) * NS_PER_S / max(1.0, float(last_ns - first_ns))
+
+
+@lru_cache(maxsize=64)
+def _servers(server: Server, fleet: FleetOptions) -> Servers:
+    n_sharing = fleet.cluster.data_parallel_size
+    return servers_of(fleet, deployment_of(server, n_sharing=n_sharing))
+
+
+@lru_cache(maxsize=32)
+def _simulator(question: Simulate, *, record_steps: bool = False) -> simulation.Simulator:
+    objective = None if question.slo is None else objectives.parse_objective(question.slo)
+    return simulate.simulator_of(
+        workload_of(question.workload),
+        _servers(question.server, question.fleet),
+        objective,
+        None,
+        gate_of(question.fleet.gate),
+        record_steps=record_steps,
+    )
+
+
+def _simulate(
+    question: Simulate, executor: Executor, *, is_likely_alone: bool = False
+) -> simulation.Simulated:
+    return simulation.simulate_workload(
+        _simulator(question, record_steps=True),
+        executor,
+        record_steps=True,
+        is_likely_alone=is_likely_alone,
+    )
+
+
+def _explored(question: Explore, simulated: simulation.Simulated, *, is_coarse: bool) -> Explored:
+    answer, run = simulated.answer, simulated.run
+    # Steps are recorded for the plots alone: without them `simulate` has no summary of memory.
+    has_memory = any(name in simulation.MEMORY_KNOBS for name in _own_knobs(question))
+    answer = answer if has_memory else replace(answer, memory=None)
+    hourly = _usd_per_hour(question, answer)
+    rate = answer.levels[0].summary.output_tokens_per_s
+    return Explored(
+        question=question,
+        answer=ExploreAnswer(
+            command=explore.command_of(question),
+            simulation=answer,
+            is_coarse=is_coarse,
+            usd_per_hour=hourly,
+            usd_per_million_output_tokens=None
+            if hourly is None or rate is None or rate.value <= 0
+            else _per_million(hourly, rate),
+            points=(),
+            requests_per_point=CURVE_REQUESTS,
+            trades=(),
+            limit_costs=(),
+        ),
+        series=None if run.steps is None else run_series.step_series(run.steps),
+    )
+
+
+def _own_knobs(question: Explore) -> list[str]:
+    return [text.partition("=")[0].strip() for text in question.server.set]
+
+
+def _per_million(usd_per_hour: float, rate: Estimate) -> Estimate:
+    """Dollars per million tokens, of tokens per second: what is more of one is less of the other."""
+    of_one = usd_per_hour / _SECONDS_PER_HOUR * _TOKENS
+    has_ends = rate.low is not None and rate.high is not None and rate.low > 0
+    return replace(
+        rate,
+        value=of_one / rate.value,
+        low=of_one / rate.high if has_ends and rate.high else None,
+        high=of_one / rate.low if has_ends and rate.low else None,
+    )
+
+
+def _usd_per_hour(question: Explore, answer: SimulateAnswer) -> float | None:
+    """Of all devices that serve: the price that was given, else the catalogue's first."""
+    servers = _servers(question.server, question.fleet)
+    device = servers.deployment.hardware
+    one = question.usd_per_hour
+    if one is None and device is not None and device.prices:
+        one = device.prices[0].usd_per_hour
+    if one is None:
+        return None
+    prefill = answer.disaggregation
+    n_devices = answer.deployment.n_devices * answer.deployment.n_replicas
+    n_devices += 0 if prefill is None else prefill.prefill.n_devices * prefill.prefill.n_replicas
+    return one * n_devices
+
+
+def _load_of(question: Explore, load: float, case: Case) -> _Load:
+    """The point, whatever load is asked for: what was computed of it stays."""
+    asked = question.at_load(load, CURVE_REQUESTS)
+    return _Load(replace(asked, given=frozenset()), case)
+
+
+@lru_cache(maxsize=4000)
+def _seen(part: _Load) -> _Seen:
+    """One point; short, so that many are computed while somebody waits."""
+    level = _simulator(part.question).at(Asked(part.case)).level
+    return _Seen(level.summary, level.judgement)
+
+
+def _ends(answer: SimulateAnswer) -> tuple[Case, ...]:
+    """The two servers that may be the one whose TTFT is least and most: the ends of a curve's band."""
+    others = answer.levels[1:]
+    if not others:
+        return ()
+    if all(level.step_times != "draw" for level in others):
+        return ("fast", "slow")
+    ttft_s = [
+        math.inf if (found := level.summary.latency("ttft").percentile(0.95)) is None
+        else found.seconds.value
+        for level in others
+    ]  # fmt: skip
+    return ttft_s.index(min(ttft_s)), ttft_s.index(max(ttft_s))
+
+
+def _point(load: float, group: Sequence[_Seen], *, is_closed: bool) -> RatePoint:
+    likely, *others = group
+    summary = likely.summary
+    judgement = likely.judgement
+
+    def spanned(latency: str, fraction: float) -> Percentile | None:
+        found = summary.latency(latency).percentile(fraction)  # type: ignore[arg-type]
+        ends = [
+            other.seconds.value
+            for one in others
+            if (other := one.summary.latency(latency).percentile(fraction)) is not None  # type: ignore[arg-type]
+        ]
+        return None if found is None else replace(found, seconds=_spanning(found.seconds, ends))
+
+    return RatePoint(
+        label=f"{format_number(load)} {'users' if is_closed else 'requests/s'}",
+        concurrency=round(load) if is_closed else None,
+        offered_requests_per_s=None if is_closed else load,
+        ttft_p50=spanned("ttft", 0.5),
+        ttft_p95=spanned("ttft", 0.95),
+        tpot_p50=spanned("tpot", 0.5),
+        tpot_p95=spanned("tpot", 0.95),
+        output_tokens_per_s=summary.output_tokens_per_s,
+        completed_requests_per_s=summary.completed_requests_per_s,
+        good_requests_per_s=None if judgement is None else judgement.good_requests_per_s,
+        ttft_parts=None,
+        verdict=None,
+    )
+
+
+def _spanning(estimate: Estimate, ends: Sequence[float]) -> Estimate:
+    known = [one for one in (estimate.low, estimate.value, estimate.high) if one is not None]
+    if not ends:
+        return estimate
+    return replace(estimate, low=min(*known, *ends), high=max(*known, *ends))
+
+
+def _trades(
+    answer: SimulateAnswer, loads: Sequence[float], seen: Sequence[_Seen]
+) -> list[TradePoint]:
+    """Speed per user against output per device, of one layout."""
+    where, points = answer.deployment, list[TradePoint]()
+    n_devices = where.n_devices * where.n_replicas
+    for load, one in zip(loads, seen, strict=True):
+        per_user, rate = one.summary.tokens_per_s_per_user, one.summary.output_tokens_per_s
+        if per_user is None or rate is None:
+            continue
+        verdict: Verdict = "undecided"
+        if one.judgement is not None:
+            verdict = "met" if one.limit_ratio < 1 else "missed"
+        points.append(
+            TradePoint(
+                device=f"TP {where.tensor_parallel_size}",
+                offered_requests_per_s=load,
+                tokens_per_s_per_user=per_user,
+                device_tokens_per_s=rate.scaled(1 / n_devices),
+                verdict=verdict,
+            )
+        )
+    return points
+
+
+def _other_layouts(
+    question: Explore, answer: SimulateAnswer, loads: Sequence[float], executor: Executor
+) -> list[TradePoint]:
+    """The same on another number of tensor-parallel devices, where the model fits and a device is named."""
+    own = answer.deployment.tensor_parallel_size
+    if question.server.hardware is None or question.server.fit is not None:
+        return []
+    full, points = loads[-3], list[TradePoint]()
+    for n_tensor in _OTHER_TP:
+        other = replace(question, server=replace(question.server, tp=n_tensor))
+        if n_tensor == own or answer.disaggregation is not None:
+            continue
+        try:
+            servers = _servers(other.server, other.fleet)
+            wide = max(1.0, n_tensor / own)
+            tried = tuple(
+                dict.fromkeys(float(f"{max(1, full * ratio * wide):.2g}") for ratio in _TRADED)
+            )
+            seen = executor.map(_seen, [_load_of(other, load, "likely") for load in tried])
+        except (SpecError, ModelError):
+            # This layout cannot be: heads that do not divide, or no memory for a KV cache.
+            continue
+        deployment = replace(
+            answer.deployment,
+            tensor_parallel_size=n_tensor,
+            n_devices=servers.deployment.n_devices,
+        )
+        points += _trades(replace(answer, deployment=deployment), tried, seen)
+    return points
+
+
+def _limit_costs(
+    question: Explore, answer: ExploreAnswer, loads: Sequence[float], seen: Sequence[_Seen]
+) -> tuple[LimitCost, ...]:
+    """Dollars per hour for this traffic under stricter and laxer limits, by whole replicas."""
+    rate_per_s, slo = question.workload.rate, question.slo
+    if rate_per_s is None or slo is None or answer.usd_per_hour is None:
+        return ()
+    objective, where = objectives.parse_objective(slo), answer.simulation.deployment
+    costs = list[LimitCost]()
+    for ratio in LIMIT_RATIOS:
+        kept = [load for load, one in zip(loads, seen, strict=True) if one.limit_ratio < ratio]
+        if not kept:
+            continue
+        n_replicas = math.ceil(rate_per_s * where.n_replicas / max(kept) * (1 - 1e-9))
+        costs.append(
+            LimitCost(
+                device=where.hardware or "this device",
+                limit_ratio=ratio,
+                objective=with_limits(objective, ratio).text,
+                n_replicas=n_replicas,
+                usd_per_hour=answer.usd_per_hour / where.n_replicas * n_replicas,
+            )
+        )
+    return tuple(costs)
+
+
+_WINDOW: Final = 60
+_BEFORE: Final = 0.5
+"""Of the run's steps: there the batch is as full as it gets."""
+
+
+def _timelines(
+    question: Explore, executor: Executor
+) -> tuple[tuple[str, slot_timeline.SlotTimeline], ...]:
+    """The middle of the run step by step, and the same requests in static batches."""
+    asked = question.simulated
+    asked = replace(asked, workload=replace(asked.workload, requests=CURVE_REQUESTS, duration=None))
+    own = asked.server.policy or "vllm"
+    other = "static" if own != "static" else "vllm"
+    kept = replace(asked.server, policy=other, set=(), max_num_batched_tokens=None)
+    cases = [(own, asked), (other, replace(asked, server=kept))]
+
+    def timeline(case: tuple[str, Simulate]) -> slot_timeline.SlotTimeline | None:
+        try:
+            run = (
+                _simulator(case[1], record_steps=True)
+                .at(Asked("likely", record_steps=True, record_parts=True))
+                .run
+            )
+            if run.steps is None or run.parts is None:
+                return None
+            first = max(0, int(len(run.steps.phase) * _BEFORE) - _WINDOW)
+            return slot_timeline.slot_timeline(run, first_step=first, n_steps=_WINDOW)
+        except (SpecError, ModelError):
+            # Static batches know fewer settings, or this server's fit is of its engine alone.
+            return None
+
+    found = executor.map(timeline, cases)
+    names = {"vllm": "continuous"}
+    return tuple(
+        (names.get(name, name), one)
+        for (name, _), one in zip(cases, found, strict=True)
+        if one is not None
+    )

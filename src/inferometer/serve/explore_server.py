@@ -1,0 +1,273 @@
+"""How does the explorer's page get its answers: over HTTP on loopback, newest state first?
+
+One computation runs at a time, in parts: a coarse answer waits for the part that runs, never for
+what refines an older state. Requests from pages of other origins, and those that name another host
+(DNS rebinding), are refused.
+"""
+
+import heapq
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from inferometer.api.explore import Explore, choices, query_of, question_at, state_of, values_of
+from inferometer.api.explore_page import CHART_IDS, numbers_of, shown
+from inferometer.api.explore_teaching import CHAPTERS
+from inferometer.api.explored import Explored, coarse, refined, sketched
+from inferometer.errors import InferometerError, SpecError
+from inferometer.records.slot_timeline import CellState
+from inferometer.report.decision_views import RatePoint
+from inferometer.report.explore_html import ASSETS, POLICY, fragments, render_explorer
+from inferometer.report.html import resource
+from inferometer.report.request_words import STATE_LETTERS
+
+T = TypeVar("T")
+R = TypeVar("R")
+HOST: Final = "127.0.0.1"
+_MOST_BYTES: Final = 64 * 1024
+_TIMEOUT_S: Final = 30
+_STAGES: Final[Mapping[str, Callable[..., Explored]]] = {
+    "coarse": coarse,
+    "sketch": sketched,
+    "refined": refined,
+}
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a page asks for: a state, how well, and which of its tab's questions this is."""
+
+    query: str
+    stage: str
+    tab: str = ""
+    turn: int = 0
+
+
+class SupersededError(Exception):
+    """The tab has asked for something newer."""
+
+
+class Turns:
+    """Who computes next: one at a time, coarse answers before what refines."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting = list[tuple[int, int]]()
+        self._numbers = itertools.count()
+        self._is_taken = False
+
+    @contextmanager
+    def of(self, rank: int) -> Iterator[None]:
+        """Wait for the turn of this rank; the lowest goes first."""
+        place = (rank, next(self._numbers))
+        with self._changed:
+            heapq.heappush(self._waiting, place)
+            while self._is_taken or self._waiting[0] != place:
+                self._changed.wait()
+            heapq.heappop(self._waiting)
+            self._is_taken = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_taken = False
+                self._changed.notify_all()
+
+
+class InTurns:
+    """Does the parts of one answer, each in its turn, until the tab asks for something newer."""
+
+    def __init__(self, turns: Turns, rank: int, is_wanted: Callable[[], bool]) -> None:
+        self._turns, self._rank, self._is_wanted = turns, rank, is_wanted
+
+    def map(self, function: Callable[[T], R], parts: Iterable[T]) -> tuple[R, ...]:
+        """What the function says of each part, in their order."""
+        answers = list[R]()
+        for part in parts:
+            if not self._is_wanted():
+                raise SupersededError
+            with self._turns.of(self._rank):
+                answers.append(function(part))
+        return tuple(answers)
+
+
+class Answers:
+    """The answers to all tabs; what was computed stays."""
+
+    def __init__(self, launched: Explore, measured: tuple[RatePoint, ...]) -> None:
+        self._launched, self._measured = launched, measured
+        self._turns = Turns()
+        self._newest = dict[str, int]()
+
+    def answer(self, asked: Asked) -> dict[str, Any]:
+        """The parts of the page for this state, or the problem with it."""
+        self._newest[asked.tab] = max(asked.turn, self._newest.get(asked.tab, 0))
+        stage = _STAGES.get(asked.stage)
+        if stage is None:
+            raise SpecError(
+                f"{asked.stage!r} is no stage", where="stage", allowed=", ".join(_STAGES)
+            )
+        rank = list(_STAGES).index(asked.stage)
+        executor = InTurns(self._turns, rank, lambda: self._newest.get(asked.tab, 0) <= asked.turn)
+        try:
+            question = question_at(values_of(asked.query), self._launched)
+            return answer_parts(asked.stage, stage(question, executor), self._measured)
+        except SupersededError:
+            return {"superseded": True}
+        except InferometerError as error:
+            return {"problem": str(error), "query": asked.query}
+
+
+def answer_parts(stage: str, explored: Explored, measured: tuple[RatePoint, ...]) -> dict[str, Any]:
+    """What the script of the page takes."""
+    found = shown(explored, measured)
+    steps = [
+        {
+            "name": name,
+            "first": timeline.first_step,
+            "slots": [
+                "".join(STATE_LETTERS[CellState(state)] for state in row)
+                for row in timeline.states.tolist()
+            ],
+        }
+        for name, timeline in explored.timelines
+    ]
+    return {
+        "stage": stage,
+        "query": found.query,
+        "command": found.command,
+        "simulate_command": found.simulate_command,
+        "numbers": numbers_of(found.page),
+        "steps": steps,
+        **fragments(found.page, found.charts),
+    }
+
+
+def start_of(launched: Explore) -> dict[str, Any]:
+    """What the script knows before the first answer."""
+    return {"query": query_of(state_of(launched))}
+
+
+@contextmanager
+def serving(
+    launched: Explore, measured: tuple[RatePoint, ...] = ()
+) -> Iterator[ThreadingHTTPServer]:
+    """The server, which listens; its ``serve_forever`` answers.
+
+    Raises
+    ------
+    SpecError
+        The port is taken.
+    """
+    answers = Answers(launched, measured)
+    page = render_explorer(start_of(launched), choices(), CHAPTERS, CHART_IDS).encode()
+    assets = {f"/{name}": (kind, resource(name).encode()) for name, kind in ASSETS.items()}
+    assets["/"] = ("text/html", page)
+
+    class Handler(_Handler):
+        pages = assets
+        give = staticmethod(answers.answer)
+
+    try:
+        server = ThreadingHTTPServer((HOST, launched.port), Handler)
+    except OSError as problem:
+        raise SpecError(
+            f"cannot listen: {problem}",
+            where="--port",
+            try_="--port 0, which takes one that is free",
+        ) from problem
+    server.daemon_threads = True
+    try:
+        yield server
+    finally:
+        server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection of a browser."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = _TIMEOUT_S
+    server_version, sys_version = "inferometer", ""
+    pages: Mapping[str, tuple[str, bytes]]
+    give: Callable[[Asked], dict[str, Any]]
+
+    def do_GET(self) -> None:
+        """The page, its style and its scripts."""
+        if not self._is_from_here():
+            return
+        found = self.pages.get(urlsplit(self.path).path)
+        if found is None:
+            self._reply(HTTPStatus.NOT_FOUND, "text/plain", b"there is no such page\n")
+            return
+        kind, body = found
+        self._reply(HTTPStatus.OK, kind, body)
+
+    def do_POST(self) -> None:
+        """An answer."""
+        if not self._is_from_here():
+            return
+        length = self.headers.get("content-length", "")
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if self.path != "/answer" or kind != "application/json" or not length.isdecimal():
+            self._refuse(HTTPStatus.BAD_REQUEST, "POST /answer takes JSON")
+            return
+        if int(length) > _MOST_BYTES:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a state is shorter than 64 KiB")
+            return
+        try:
+            asked = msgspec.json.decode(self.rfile.read(int(length)), type=Asked)
+            body = msgspec.json.encode(self.give(asked))
+        except (msgspec.DecodeError, InferometerError) as problem:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(problem))
+            return
+        self._reply(HTTPStatus.OK, "application/json", body)
+
+    def _is_from_here(self) -> bool:
+        """Refuse another host's name, and pages of other origins; browsers send both."""
+        port = self.connection.getsockname()[1]
+        hosts = {f"{name}:{port}" for name in (HOST, "localhost")}
+        if self.headers.get("host", "").lower() not in hosts:
+            self._refuse(
+                HTTPStatus.MISDIRECTED_REQUEST, "this server answers for its own host alone"
+            )
+            return False
+        origin = self.headers.get("origin")
+        site = self.headers.get("sec-fetch-site", "same-origin")
+        is_own = origin is None or origin.lower() in {f"http://{host}" for host in hosts}
+        is_page = self.command == "GET" and self.headers.get("sec-fetch-mode") == "navigate"
+        if not is_own or (site not in {"same-origin", "none"} and not is_page):
+            self._refuse(HTTPStatus.FORBIDDEN, "pages of other origins get no answer")
+            return False
+        return True
+
+    def _refuse(self, status: HTTPStatus, text: str) -> None:
+        self.close_connection = True
+        self._reply(status, "text/plain", f"{text}\n".encode())
+
+    def _reply(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        charset = "; charset=utf-8" if kind.startswith("text/") else ""
+        for name, value in (
+            ("content-type", f"{kind}{charset}"),
+            ("content-length", str(len(body))),
+            ("content-security-policy", POLICY),
+            ("x-content-type-options", "nosniff"),
+            ("cross-origin-resource-policy", "same-origin"),
+            ("referrer-policy", "no-referrer"),
+            ("cache-control", "no-store"),
+        ):
+            self.send_header(name, value)
+        if self.close_connection:
+            self.send_header("connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not talked about."""
