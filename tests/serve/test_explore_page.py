@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from explorer import answer, launched, served
 
+from inferometer.api import explore_states
 from inferometer.api.explore_states import Started
-from inferometer.serve import explore_file
+from inferometer.serve import explore_server
 from webdriver import browser, needs_driver
 
 pytestmark = [needs_driver, pytest.mark.slow]
@@ -218,8 +219,8 @@ def test_ten_tabs_at_once_are_answered(url):
 
 def test_the_exported_file_answers_without_a_server(window, tmp_path, monkeypatch):
     states = [launched(), launched(rate=40.0), launched(max_num_seqs=8)]
-    monkeypatch.setattr(explore_file, "around", lambda _: states)
-    explore_file.write_file(Started(question=states[0]), tmp_path / "page.html")
+    monkeypatch.setattr(explore_states, "around", lambda _: states)
+    explore_server.write_file(Started(question=states[0]), tmp_path / "page.html")
     window.go("about:blank")
     window.console()
     window.go(Path(tmp_path / "page.html").as_uri())

@@ -7,13 +7,14 @@ import threading
 import pytest
 from explorer import answer, ask, launched, served
 
+from inferometer.api import explore_states
 from inferometer.api.explore import query_of, state_of
 from inferometer.api.explore_states import Started
-from inferometer.serve import explore_file
+from inferometer.serve import explore_server
 from inferometer.serve.explore_server import (
     Answers,
-    Asked,
     InTurns,
+    Question,
     SupersededError,
     Turns,
 )
@@ -113,9 +114,9 @@ def test_bodies_that_are_no_question_are_refused(port, body, kind, status):
 def test_an_older_question_of_a_tab_gives_way():
     answers = Answers(launched(), ())
     query = query_of(state_of(launched()))
-    assert answers.answer(Asked(query, "coarse", "a", 2))["query"] == query
-    assert answers.answer(Asked(query, "refined", "a", 1)) == {"superseded": True}
-    assert "query" in answers.answer(Asked(query, "coarse", "b", 1))
+    assert answers.answer(Question(query, "coarse", "a", 2))["query"] == query
+    assert answers.answer(Question(query, "refined", "a", 1)) == {"superseded": True}
+    assert "query" in answers.answer(Question(query, "coarse", "b", 1))
 
 
 def test_parts_stop_when_the_answer_is_not_wanted():
@@ -148,9 +149,9 @@ def test_a_coarse_answer_waits_for_one_part_alone():
 
 def test_a_file_needs_no_server(tmp_path, monkeypatch):
     question = launched()
-    monkeypatch.setattr(explore_file, "around", lambda _: [question, launched(rate=40.0)])
+    monkeypatch.setattr(explore_states, "around", lambda _: [question, launched(rate=40.0)])
     path = tmp_path / "deep" / "page.html"
-    assert explore_file.write_file(Started(question=question), path) == 2
+    assert explore_server.write_file(Started(question=question), path) == 2
     text = path.read_text()
     assert not re.search(r'(?:src|href)="(?!data:|\?|#)', text)
     assert "connect-src" not in text

@@ -87,14 +87,14 @@ class Explore:
 
     def at_load(self, load: float, n_requests: int) -> Simulate:
         """The same server at another rate, or number of users; the random numbers are the same."""
-        asked = self.simulated
-        key = "rate" if asked.workload.concurrency is None else "concurrency"
+        requested = self.simulated
+        key = "rate" if requested.workload.concurrency is None else "concurrency"
         changes: dict[str, Any] = {
             "requests": n_requests,
             "duration": None,
             key: load if key == "rate" else round(load),
         }
-        return replace(asked, workload=replace(asked.workload, **changes))
+        return replace(requested, workload=replace(requested.workload, **changes))
 
 
 def state_of(question: Explore) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def values_of(query: str) -> dict[str, Any]:
 
 
 def question_at(values: Mapping[str, Any], launched: Explore) -> Explore:
-    """The question of a state that a browser asks for.
+    """The question of a state that a browser requests.
 
     Files are read only if the command line named them: a page must not choose what is read.
 

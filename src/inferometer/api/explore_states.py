@@ -19,9 +19,8 @@ from inferometer.inputs import catalog
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.measure.executors.local import Inline
 from inferometer.perfmodel import steptime
-from inferometer.records import reading, request_summaries
+from inferometer.records import layout, reading, request_summaries
 from inferometer.records.columns import I32
-from inferometer.records.layout import MANIFEST_NAME
 from inferometer.report.decision_views import RatePoint
 
 _RATIOS: Final = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
@@ -36,7 +35,7 @@ def explore(question: Explore) -> ExploreAnswer:
     Raises
     ------
     SpecError, ModelError
-        The question cannot be answered as it is asked.
+        The question cannot be answered as it stands.
     """
     return state(question).answer
 
@@ -63,7 +62,7 @@ def started(question: Explore) -> Started:
         A file that is none of these, or a run that is no load test.
     """
     path = Path(question.server.model)
-    if (path / MANIFEST_NAME).is_file():
+    if (path / layout.MANIFEST_NAME).is_file():
         question = _of_run(question, path)
     elif path.suffix == ".json" and path.is_file():
         question = _of_file(question, path)
@@ -194,7 +193,7 @@ def _of_file(question: Explore, path: Path) -> Explore:
     )
     if model is None:
         raise SpecError(
-            "the fit does not say of which model it is",
+            "the fit does not name its model",
             where=str(path),
             try_=suggestions.command("explore", "MODEL", "--fit", path),
         )

@@ -1,48 +1,25 @@
 """What is computed for a state of the explorer: first a coarse answer, then its curves and bounds.
 
 The random numbers are the same in every state, and loads of a curve do not depend on the load that
-is asked for: a move of one slider moves one thing.
+is requested: a move of one slider moves one thing.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
-import numpy as np
-
-from inferometer.api import explore, simulate, simulation
+from inferometer.api import explore, explored_curves as around, simulation
 from inferometer.api.answer import Answer
-from inferometer.api.cluster import Servers, gate_of
 from inferometer.api.explore import Explore
-from inferometer.api.fleet import FleetOptions, servers_of
-from inferometer.api.server import Server, deployment_of
 from inferometer.api.simulate import Simulate
-from inferometer.api.simulation import Asked, SimulateAnswer
-from inferometer.api.workload import workload_of
-from inferometer.decide.curves import LIMIT_RATIOS, with_limits
+from inferometer.api.simulation import SimulateAnswer
 from inferometer.errors import ModelError, SpecError
-from inferometer.inputs import objectives
 from inferometer.measure.executors.local import Executor
-from inferometer.records import run_series, slo_verdicts, slot_timeline
-from inferometer.records.latencies import COMPLETED, is_one_of
-from inferometer.records.request_summaries import Percentile, RequestSummary
+from inferometer.records import run_series, slot_timeline
 from inferometer.report.decision_views import LimitCost, RatePoint, TradePoint
 from inferometer.simulate.deployment import Case
-from inferometer.stats.estimate import Estimate, Verdict
-from inferometer.units import NS_PER_S, format_number
+from inferometer.stats.estimate import Estimate
 
-CURVE_REQUESTS: Final = 500
-"""Of each point of a curve."""
-_RATIOS: Final = (0.08, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.6)
-"""Of the rate at which the server is full."""
-_USERS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_OTHER_TP: Final = (1, 2, 4, 8)
-_TRADED: Final = (0.1, 0.4, 0.7, 0.9)
-_BURST_PER_S: Final = 1e6
-_BURST_REQUESTS: Final = 1500
-_FEWEST: Final = 20
 _TOKENS: Final = 1e6
 _SECONDS_PER_HOUR: Final = 3600.0
 
@@ -78,29 +55,6 @@ class Explored:
     """Who did what in each step: of this server, and of static batching."""
 
 
-class _Load(NamedTuple):
-    """One point of a curve: which question, which of the servers that may be the one."""
-
-    question: Simulate
-    case: Case
-
-
-class _Seen(NamedTuple):
-    """What came of it."""
-
-    summary: RequestSummary
-    judgement: slo_verdicts.Judgement | None
-
-    @property
-    def limit_ratio(self) -> float:
-        """The limits, times those of the SLO, that its percentiles reach, the noise aside."""
-        judged = [] if self.judgement is None else self.judgement.thresholds
-        reached = [
-            one.seen.seconds.value / one.threshold.limit_s for one in judged if one.seen is not None
-        ]
-        return max(reached, default=math.inf)
-
-
 def coarse(question: Explore, executor: Executor) -> Explored:
     """The likely run: every number of the final answer, without the interval of step times."""
     simulated = _simulate(question.simulated, executor, is_likely_alone=True)
@@ -110,7 +64,7 @@ def coarse(question: Explore, executor: Executor) -> Explored:
 def sketched(question: Explore, executor: Executor) -> Explored:
     """The likely run and the curves around it, at likely step times."""
     found = coarse(question, executor)
-    return _around(found, loads_of(question, executor), executor)
+    return _around(found, around.loads_of(question, executor), executor)
 
 
 def refined(question: Explore, executor: Executor) -> Explored:
@@ -119,13 +73,13 @@ def refined(question: Explore, executor: Executor) -> Explored:
     Raises
     ------
     SpecError, ModelError
-        The question cannot be answered as it is asked.
+        The question cannot be answered as it is requested.
     """
     simulated = _simulate(question.simulated, executor)
     found = _explored(question, simulated, is_coarse=False)
-    loads = loads_of(question, executor)
-    found = _around(found, loads, executor, *_ends(found.answer.simulation))
-    others = _other_layouts(question, found.answer.simulation, loads, executor)
+    loads = around.loads_of(question, executor)
+    found = _around(found, loads, executor, *around.ends_of(found.answer.simulation))
+    others = around.other_layouts(question, found.answer.simulation, loads, executor)
     answer = replace(found.answer, trades=(*found.answer.trades, *others))
     return replace(found, answer=answer, timelines=_timelines(question, executor))
 
@@ -133,80 +87,30 @@ def refined(question: Explore, executor: Executor) -> Explored:
 def _around(found: Explored, loads: Sequence[float], executor: Executor, *ends: Case) -> Explored:
     """The answer with the points of its curves, each at the likely case and these ends."""
     question, answer = found.question, found.answer
-    parts = [_load_of(question, load, case) for load in loads for case in ("likely", *ends)]
-    seen, width = executor.map(_seen, parts), 1 + len(ends)
+    parts = [around.load_of(question, load, case) for load in loads for case in ("likely", *ends)]
+    seen, width = executor.map(around.seen_at, parts), 1 + len(ends)
     groups = [seen[i : i + width] for i in range(0, len(seen), width)]
     is_closed = question.workload.concurrency is not None
     likely = [group[0] for group in groups]
     answer = replace(
         answer,
         points=tuple(
-            _point(load, group, is_closed=is_closed)
+            around.point_of(load, group, is_closed=is_closed)
             for load, group in zip(loads, groups, strict=True)
         ),
-        trades=tuple(_trades(answer.simulation, loads, likely)),
-        limit_costs=_limit_costs(question, answer, loads, likely),
+        trades=tuple(around.trades_of(answer.simulation, loads, likely)),
+        limit_costs=around.limit_costs(
+            question, answer.simulation, answer.usd_per_hour, loads, likely
+        ),
     )
     return replace(found, answer=answer)
-
-
-def loads_of(question: Explore, executor: Executor) -> tuple[float, ...]:
-    """Loads from idle to more than the server carries, whatever load is asked for."""
-    if question.workload.concurrency is not None:
-        return tuple(float(one) for one in _USERS)
-    full_per_s = _full_per_s(question, executor)
-    return tuple(float(f"{full_per_s * ratio:.2g}") for ratio in _RATIOS)
-
-
-def _full_per_s(question: Explore, executor: Executor) -> float:
-    """Requests per second while the server is full."""
-    asked = question.at_load(_BURST_PER_S, _BURST_REQUESTS)
-    bare = replace(asked, given=frozenset(), slo=None)
-    return executor.map(_burst_per_s, [bare])[0]
-
-
-@lru_cache(maxsize=64)
-def _burst_per_s(question: Simulate) -> float:
-    """All requests come at once: how many end in a second between the first and the last quarter?"""
-    requests = _simulator(question).at(Asked("likely")).run.requests
-    if requests is None:
-        raise ValueError("a simulation has requests")
-    ended_ns = requests.finished_ns[is_one_of(requests, COMPLETED)]
-    if len(ended_ns) < _FEWEST:
-        raise ModelError(
-            f"{len(ended_ns)} of {len(requests.status)} requests end",
-            where="--workload, --max-model-len",
-            allowed="requests that this server can hold",
-            try_="shorter prompts and answers, or more memory",
-        )
-    first_ns, last_ns = np.quantile(ended_ns, (0.25, 0.75))
-    return 0.5 * len(ended_ns) * NS_PER_S / max(1.0, float(last_ns - first_ns))
-
-
-@lru_cache(maxsize=64)
-def _servers(server: Server, fleet: FleetOptions) -> Servers:
-    n_sharing = fleet.cluster.data_parallel_size
-    return servers_of(fleet, deployment_of(server, n_sharing=n_sharing))
-
-
-@lru_cache(maxsize=32)
-def _simulator(question: Simulate, *, record_steps: bool = False) -> simulation.Simulator:
-    objective = None if question.slo is None else objectives.parse_objective(question.slo)
-    return simulate.simulator_of(
-        workload_of(question.workload),
-        _servers(question.server, question.fleet),
-        objective,
-        None,
-        gate_of(question.fleet.gate),
-        record_steps=record_steps,
-    )
 
 
 def _simulate(
     question: Simulate, executor: Executor, *, is_likely_alone: bool = False
 ) -> simulation.Simulated:
     return simulation.simulate_workload(
-        _simulator(question, record_steps=True),
+        around.simulator_at(question, record_steps=True),
         executor,
         record_steps=True,
         is_likely_alone=is_likely_alone,
@@ -231,7 +135,7 @@ def _explored(question: Explore, simulated: simulation.Simulated, *, is_coarse: 
             if hourly is None or rate is None or rate.value <= 0
             else _per_million(hourly, rate),
             points=(),
-            requests_per_point=CURVE_REQUESTS,
+            requests_per_point=around.CURVE_REQUESTS,
             trades=(),
             limit_costs=(),
         ),
@@ -257,7 +161,7 @@ def _per_million(usd_per_hour: float, rate: Estimate) -> Estimate:
 
 def _usd_per_hour(question: Explore, answer: SimulateAnswer) -> float | None:
     """Of all devices that serve: the price that was given, else the catalogue's first."""
-    servers = _servers(question.server, question.fleet)
+    servers = around.servers_at(question.server, question.fleet)
     device = servers.deployment.hardware
     one = question.usd_per_hour
     if one is None and device is not None and device.prices:
@@ -270,153 +174,6 @@ def _usd_per_hour(question: Explore, answer: SimulateAnswer) -> float | None:
     return one * n_devices
 
 
-def _load_of(question: Explore, load: float, case: Case) -> _Load:
-    """The point, whatever load is asked for: what was computed of it stays."""
-    asked = question.at_load(load, CURVE_REQUESTS)
-    return _Load(replace(asked, given=frozenset()), case)
-
-
-@lru_cache(maxsize=4000)
-def _seen(part: _Load) -> _Seen:
-    """One point; short, so that many are computed while somebody waits."""
-    level = _simulator(part.question).at(Asked(part.case)).level
-    return _Seen(level.summary, level.judgement)
-
-
-def _ends(answer: SimulateAnswer) -> tuple[Case, ...]:
-    """The two servers that may be the one whose TTFT is least and most: the ends of a curve's band."""
-    others = answer.levels[1:]
-    if not others:
-        return ()
-    if all(level.step_times != "draw" for level in others):
-        return ("fast", "slow")
-    ttft_s = [
-        math.inf if (found := level.summary.latency("ttft").percentile(0.95)) is None
-        else found.seconds.value
-        for level in others
-    ]  # fmt: skip
-    return ttft_s.index(min(ttft_s)), ttft_s.index(max(ttft_s))
-
-
-def _point(load: float, group: Sequence[_Seen], *, is_closed: bool) -> RatePoint:
-    likely, *others = group
-    summary = likely.summary
-    judgement = likely.judgement
-
-    def spanned(latency: str, fraction: float) -> Percentile | None:
-        found = summary.latency(latency).percentile(fraction)  # type: ignore[arg-type]
-        ends = [
-            other.seconds.value
-            for one in others
-            if (other := one.summary.latency(latency).percentile(fraction)) is not None  # type: ignore[arg-type]
-        ]
-        return None if found is None else replace(found, seconds=_spanning(found.seconds, ends))
-
-    return RatePoint(
-        label=f"{format_number(load)} {'users' if is_closed else 'requests/s'}",
-        concurrency=round(load) if is_closed else None,
-        offered_requests_per_s=None if is_closed else load,
-        ttft_p50=spanned("ttft", 0.5),
-        ttft_p95=spanned("ttft", 0.95),
-        tpot_p50=spanned("tpot", 0.5),
-        tpot_p95=spanned("tpot", 0.95),
-        output_tokens_per_s=summary.output_tokens_per_s,
-        completed_requests_per_s=summary.completed_requests_per_s,
-        good_requests_per_s=None if judgement is None else judgement.good_requests_per_s,
-        ttft_parts=None,
-        verdict=None,
-    )
-
-
-def _spanning(estimate: Estimate, ends: Sequence[float]) -> Estimate:
-    known = [one for one in (estimate.low, estimate.value, estimate.high) if one is not None]
-    if not ends:
-        return estimate
-    return replace(estimate, low=min(*known, *ends), high=max(*known, *ends))
-
-
-def _trades(
-    answer: SimulateAnswer, loads: Sequence[float], seen: Sequence[_Seen]
-) -> list[TradePoint]:
-    """Speed per user against output per device, of one layout."""
-    where, points = answer.deployment, list[TradePoint]()
-    n_devices = where.n_devices * where.n_replicas
-    for load, one in zip(loads, seen, strict=True):
-        per_user, rate = one.summary.tokens_per_s_per_user, one.summary.output_tokens_per_s
-        if per_user is None or rate is None:
-            continue
-        verdict: Verdict = "undecided"
-        if one.judgement is not None:
-            verdict = "met" if one.limit_ratio < 1 else "missed"
-        points.append(
-            TradePoint(
-                device=f"TP {where.tensor_parallel_size}",
-                offered_requests_per_s=load,
-                tokens_per_s_per_user=per_user,
-                device_tokens_per_s=rate.scaled(1 / n_devices),
-                verdict=verdict,
-            )
-        )
-    return points
-
-
-def _other_layouts(
-    question: Explore, answer: SimulateAnswer, loads: Sequence[float], executor: Executor
-) -> list[TradePoint]:
-    """The same on another number of tensor-parallel devices, where the model fits and a device is named."""
-    own = answer.deployment.tensor_parallel_size
-    if question.server.hardware is None or question.server.fit is not None:
-        return []
-    full, points = loads[-3], list[TradePoint]()
-    for n_tensor in _OTHER_TP:
-        other = replace(question, server=replace(question.server, tp=n_tensor))
-        if n_tensor == own or answer.disaggregation is not None:
-            continue
-        try:
-            servers = _servers(other.server, other.fleet)
-            wide = max(1.0, n_tensor / own)
-            tried = tuple(
-                dict.fromkeys(float(f"{max(1, full * ratio * wide):.2g}") for ratio in _TRADED)
-            )
-            seen = executor.map(_seen, [_load_of(other, load, "likely") for load in tried])
-        except (SpecError, ModelError):
-            # This layout cannot be: heads that do not divide, or no memory for a KV cache.
-            continue
-        deployment = replace(
-            answer.deployment,
-            tensor_parallel_size=n_tensor,
-            n_devices=servers.deployment.n_devices,
-        )
-        points += _trades(replace(answer, deployment=deployment), tried, seen)
-    return points
-
-
-def _limit_costs(
-    question: Explore, answer: ExploreAnswer, loads: Sequence[float], seen: Sequence[_Seen]
-) -> tuple[LimitCost, ...]:
-    """Dollars per hour for this traffic under stricter and laxer limits, by whole replicas."""
-    rate_per_s, slo = question.workload.rate, question.slo
-    if rate_per_s is None or slo is None or answer.usd_per_hour is None:
-        return ()
-    objective, where = objectives.parse_objective(slo), answer.simulation.deployment
-    costs = list[LimitCost]()
-    for ratio in LIMIT_RATIOS:
-        kept = [load for load, one in zip(loads, seen, strict=True) if one.limit_ratio < ratio]
-        if not kept:
-            continue
-        n_replicas = math.ceil(rate_per_s * where.n_replicas / max(kept) * (1 - 1e-9))
-        costs.append(
-            LimitCost(
-                device=where.hardware or "this device",
-                limit_ratio=ratio,
-                objective=with_limits(objective, ratio).text,
-                n_replicas=n_replicas,
-                usd_per_hour=answer.usd_per_hour / where.n_replicas * n_replicas,
-            )
-        )
-    return tuple(costs)
-
-
 _WINDOW: Final = 60
 _BEFORE: Final = 0.5
 """Of the run's steps: there the batch is as full as it gets."""
@@ -426,18 +183,21 @@ def _timelines(
     question: Explore, executor: Executor
 ) -> tuple[tuple[str, slot_timeline.SlotTimeline], ...]:
     """The middle of the run step by step, and the same requests in static batches."""
-    asked = question.simulated
-    asked = replace(asked, workload=replace(asked.workload, requests=CURVE_REQUESTS, duration=None))
-    own = asked.server.policy or "vllm"
+    requested = question.simulated
+    requested = replace(
+        requested,
+        workload=replace(requested.workload, requests=around.CURVE_REQUESTS, duration=None),
+    )
+    own = requested.server.policy or "vllm"
     other = "static" if own != "static" else "vllm"
-    kept = replace(asked.server, policy=other, set=(), max_num_batched_tokens=None)
-    cases = [(own, asked), (other, replace(asked, server=kept))]
+    within = replace(requested.server, policy=other, set=(), max_num_batched_tokens=None)
+    cases = [(own, requested), (other, replace(requested, server=within))]
 
     def timeline(case: tuple[str, Simulate]) -> slot_timeline.SlotTimeline | None:
         try:
             run = (
-                _simulator(case[1], record_steps=True)
-                .at(Asked("likely", record_steps=True, record_parts=True))
+                around.simulator_at(case[1], record_steps=True)
+                .at(simulation.OneCase("likely", record_steps=True, record_parts=True))
                 .run
             )
             if run.steps is None or run.parts is None:

@@ -89,7 +89,7 @@ class Simulated:
     run: types.Run
 
 
-class Asked(NamedTuple):
+class OneCase(NamedTuple):
     """Which of the servers that may be, and what is to be recorded of it?"""
 
     case: Case
@@ -116,7 +116,7 @@ class Simulator:
     until_ns: int | None
     gate: gates.GateSpec | None
 
-    def at(self, asked: Asked) -> At:
+    def at(self, asked: OneCase) -> At:
         """The run of this server, and what it says."""
         servers = self.servers.at(asked.case)
         simulation = self._simulation(
@@ -180,10 +180,9 @@ def simulate_workload(
     workload = simulator.workload
     promised = _promised(workload)
     has_steps = record_steps or not MEMORY_KNOBS.isdisjoint(simulator.servers.deployment.knobs.own)
-    first, *others = simulator.servers.deployment.cases
-    others = [] if is_likely_alone else others
+    first, *others = simulator.servers.deployment.cases[: 1 if is_likely_alone else None]
     cases = executor.map(
-        simulator.at, (Asked(first, has_steps, record_parts), *(Asked(case) for case in others))
+        simulator.at, (OneCase(first, has_steps, record_parts), *(OneCase(case) for case in others))
     )
     likely = cases[0]
     run, levels = likely.run, tuple(case.level for case in cases)

@@ -12,7 +12,7 @@ from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 from inferometer.cli.terminal import talk
-from inferometer.serve import explore_file, explore_server
+from inferometer.serve import explore_server
 
 ANSWER: Final = ExploreAnswer
 _EXIT_CODES: Final = {None: 0, "met": 0, "missed": 10, "undecided": 11}
@@ -57,7 +57,7 @@ def command(question: Explore, *, as_json: bool) -> None:
     started = explore_states.started(question)
     if question.export is not None:
         with heard():
-            n_states = explore_file.write_file(started, question.export)
+            n_states = explore_server.write_file(started, question.export)
         talk(f"REPORT {question.export} ({n_states} states)")
         return
     if as_json:

@@ -72,12 +72,14 @@ def templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {
-        "draw": _drawn,
-        "legend": legend_of,
-        "note": number_note,
-        "percent": _percent,
-    }
+    environment.globals.update(
+        {
+            "draw": _drawn,
+            "legend": legend_of,
+            "note": number_note,
+            "percent": _percent,
+        }
+    )
     return environment
 
 

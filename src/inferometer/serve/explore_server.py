@@ -8,24 +8,31 @@ what refines an older state. Requests from pages of other origins, and those tha
 import heapq
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
-from inferometer.api.explore import Explore, choices, query_of, question_at, state_of, values_of
-from inferometer.api.explore_page import CHART_IDS, numbers_of, shown
-from inferometer.api.explore_teaching import CHAPTERS
-from inferometer.api.explored import Explored, coarse, refined, sketched
+from inferometer.api import (
+    explore,
+    explore_page,
+    explore_states,
+    explore_teaching,
+    explored as exploring,
+    progress,
+)
 from inferometer.errors import InferometerError, SpecError
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.measure.executors.local import Inline
+from inferometer.records.durability import make_folder, replace_file
 from inferometer.records.slot_timeline import CellState
+from inferometer.report import explore_html, html
 from inferometer.report.decision_views import RatePoint
-from inferometer.report.explore_html import ASSETS, POLICY, fragments, render_explorer
-from inferometer.report.html import resource
 from inferometer.report.request_words import STATE_LETTERS
 
 T = TypeVar("T")
@@ -33,14 +40,15 @@ R = TypeVar("R")
 HOST: Final = "127.0.0.1"
 _MOST_BYTES: Final = 64 * 1024
 _TIMEOUT_S: Final = 30
-_STAGES: Final[Mapping[str, Callable[..., Explored]]] = {
-    "coarse": coarse,
-    "sketch": sketched,
-    "refined": refined,
+_DOOR: Final = Door(noun="question", allowed="an object with query, stage, tab and turn")
+_STAGES: Final[Mapping[str, Callable[..., exploring.Explored]]] = {
+    "coarse": exploring.coarse,
+    "sketch": exploring.sketched,
+    "refined": exploring.refined,
 }
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Question(msgspec.Struct, frozen=True):
     """What a page asks for: a state, how well, and which of its tab's questions this is."""
 
     query: str
@@ -50,7 +58,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class SupersededError(Exception):
-    """The tab has asked for something newer."""
+    """The tab asks for something newer."""
 
 
 class Turns:
@@ -63,7 +71,7 @@ class Turns:
         self._is_taken = False
 
     @contextmanager
-    def of(self, rank: int) -> Iterator[None]:
+    def of(self, rank: int) -> Generator[None]:
         """Wait for the turn of this rank; the lowest goes first."""
         place = (rank, next(self._numbers))
         with self._changed:
@@ -100,33 +108,37 @@ class InTurns:
 class Answers:
     """The answers to all tabs; what was computed stays."""
 
-    def __init__(self, launched: Explore, measured: tuple[RatePoint, ...]) -> None:
+    def __init__(self, launched: explore.Explore, measured: tuple[RatePoint, ...]) -> None:
         self._launched, self._measured = launched, measured
         self._turns = Turns()
         self._newest = dict[str, int]()
 
-    def answer(self, asked: Asked) -> dict[str, Any]:
+    def answer(self, question: Question) -> dict[str, Any]:
         """The parts of the page for this state, or the problem with it."""
-        self._newest[asked.tab] = max(asked.turn, self._newest.get(asked.tab, 0))
-        stage = _STAGES.get(asked.stage)
+        self._newest[question.tab] = max(question.turn, self._newest.get(question.tab, 0))
+        stage = _STAGES.get(question.stage)
         if stage is None:
             raise SpecError(
-                f"{asked.stage!r} is no stage", where="stage", allowed=", ".join(_STAGES)
+                f"{question.stage!r} is no stage", where="stage", allowed=", ".join(_STAGES)
             )
-        rank = list(_STAGES).index(asked.stage)
-        executor = InTurns(self._turns, rank, lambda: self._newest.get(asked.tab, 0) <= asked.turn)
+        rank = list(_STAGES).index(question.stage)
+        executor = InTurns(
+            self._turns, rank, lambda: self._newest.get(question.tab, 0) <= question.turn
+        )
         try:
-            question = question_at(values_of(asked.query), self._launched)
-            return answer_parts(asked.stage, stage(question, executor), self._measured)
+            state = explore.question_at(explore.values_of(question.query), self._launched)
+            return answer_parts(question.stage, stage(state, executor), self._measured)
         except SupersededError:
             return {"superseded": True}
         except InferometerError as error:
-            return {"problem": str(error), "query": asked.query}
+            return {"problem": str(error), "query": question.query}
 
 
-def answer_parts(stage: str, explored: Explored, measured: tuple[RatePoint, ...]) -> dict[str, Any]:
+def answer_parts(
+    stage: str, explored: exploring.Explored, measured: tuple[RatePoint, ...]
+) -> dict[str, Any]:
     """What the script of the page takes."""
-    found = shown(explored, measured)
+    found = explore_page.shown(explored, measured)
     steps = [
         {
             "name": name,
@@ -143,21 +155,21 @@ def answer_parts(stage: str, explored: Explored, measured: tuple[RatePoint, ...]
         "query": found.query,
         "command": found.command,
         "simulate_command": found.simulate_command,
-        "numbers": numbers_of(found.page),
+        "numbers": explore_page.numbers_of(found.page),
         "steps": steps,
-        **fragments(found.page, found.charts),
+        **explore_html.fragments(found.page, found.charts),
     }
 
 
-def start_of(launched: Explore) -> dict[str, Any]:
+def start_of(launched: explore.Explore) -> dict[str, Any]:
     """What the script knows before the first answer."""
-    return {"query": query_of(state_of(launched))}
+    return {"query": explore.query_of(explore.state_of(launched))}
 
 
 @contextmanager
 def serving(
-    launched: Explore, measured: tuple[RatePoint, ...] = ()
-) -> Iterator[ThreadingHTTPServer]:
+    launched: explore.Explore, measured: tuple[RatePoint, ...] = ()
+) -> Generator[ThreadingHTTPServer]:
     """The server, which listens; its ``serve_forever`` answers.
 
     Raises
@@ -166,8 +178,13 @@ def serving(
         The port is taken.
     """
     answers = Answers(launched, measured)
-    page = render_explorer(start_of(launched), choices(), CHAPTERS, CHART_IDS).encode()
-    assets = {f"/{name}": (kind, resource(name).encode()) for name, kind in ASSETS.items()}
+    page = explore_html.render_explorer(
+        start_of(launched), explore.choices(), explore_teaching.CHAPTERS, explore_page.CHART_IDS
+    ).encode()
+    assets = {
+        f"/{name}": (kind, html.resource(name).encode())
+        for name, kind in explore_html.ASSETS.items()
+    }
     assets["/"] = ("text/html", page)
 
     class Handler(_Handler):
@@ -196,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _TIMEOUT_S
     server_version, sys_version = "inferometer", ""
     pages: Mapping[str, tuple[str, bytes]]
-    give: Callable[[Asked], dict[str, Any]]
+    give: Callable[[Question], dict[str, Any]]
 
     def do_GET(self) -> None:
         """The page, its style and its scripts."""
@@ -222,9 +239,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a state is shorter than 64 KiB")
             return
         try:
-            asked = msgspec.json.decode(self.rfile.read(int(length)), type=Asked)
-            body = msgspec.json.encode(self.give(asked))
-        except (msgspec.DecodeError, InferometerError) as problem:
+            question = _DOOR.json(self.rfile.read(int(length)), Question, where="POST /answer")
+            body = msgspec.json.encode(self.give(question))
+        except InferometerError as problem:
             self._refuse(HTTPStatus.BAD_REQUEST, str(problem))
             return
         self._reply(HTTPStatus.OK, "application/json", body)
@@ -257,7 +274,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in (
             ("content-type", f"{kind}{charset}"),
             ("content-length", str(len(body))),
-            ("content-security-policy", POLICY),
+            ("content-security-policy", explore_html.POLICY),
             ("x-content-type-options", "nosniff"),
             ("cross-origin-resource-policy", "same-origin"),
             ("referrer-policy", "no-referrer"),
@@ -271,3 +288,33 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Requests are not talked about."""
+
+
+# How is the explorer written as one file, for people without Python?
+
+
+def write_file(started: explore_states.Started, path: Path) -> int:
+    """Write the page with the answers of the states around its start; gives back how many.
+
+    Raises
+    ------
+    SpecError, ModelError
+        The first state cannot be answered.
+    RecordError
+        The file cannot be written.
+    """
+    states, executor = (
+        tuple(explore_states.around(started.question)),
+        Inline(lambda _done, _all: None),
+    )
+    grid = list[object]()
+    for state in states:
+        grid.append(answer_parts("refined", exploring.refined(state, executor), started.measured))
+        progress.talk(progress.PartsDone("states", len(grid), len(states)))
+    start = {**start_of(started.question), "grid": grid}
+    text = explore_html.render_file(
+        start, explore.choices(), explore_teaching.CHAPTERS, explore_page.CHART_IDS
+    )
+    make_folder(path.parent)
+    replace_file(path, text.encode())
+    return len(states)
