@@ -11,13 +11,16 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from inferometer.api.explore import DEFAULT_MODEL, DEFAULTS, Explore, query_of, state_of
+from inferometer.api.explored import coarse, refined
 from inferometer.api.question import question_of
-from inferometer.serve.explore_server import serving
+from inferometer.measure.executors.local import Inline
+from inferometer.serve.explore_server import answer_parts, serving
 
 sys.path[:0] = [
     str(Path(__file__).parents[1] / "tests"),
@@ -76,11 +79,26 @@ def tabs(port, query, n):
         return list(pool.map(tab, range(n)))
 
 
+def cpu_ms_of(question, n):
+    """CPU milliseconds of a coarse and of a refined answer, with what is drawn, each of a new rate."""
+    executor, spent = Inline(lambda _done, _all: None), {coarse: [], refined: []}
+    for stage, found in spent.items():
+        for rank in range(n + 1):
+            load = replace(question.workload, rate=10.0 + rank / 8)
+            began_s = time.process_time()
+            explored = stage(replace(question, workload=load), executor)
+            answer_parts("refined", explored, ())
+            found.append(1e3 * (time.process_time() - began_s))
+    return [values[1:] for values in spent.values()]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--moves", type=int, default=40)
     asked = parser.parse_args()
     question = question_of(Explore, {"model": DEFAULT_MODEL, **DEFAULTS})
+    for name, values in zip(("coarse", "refined"), cpu_ms_of(question, 12), strict=True):
+        print(f"CPU of a {name} answer: {spread(values)}")
     with (
         serving(question) as server,
         tempfile.TemporaryDirectory() as folder,

@@ -18,6 +18,9 @@ from inferometer.api import (
     doctor as doctors,
     engines as engine_states,
     explain as explanations,
+    explore as explorations,
+    explore_states,
+    explored,
     fit as fits,
     load as loads,
     load_sending,
@@ -240,6 +243,17 @@ def explain(
     """Where does the time of each measured point go, of a profiled device, or of traced requests?"""
     with heard_by(progress):
         return explanations.explain(question_of(explanations.Explain, {"runs": runs, **options}))
+
+
+@_takes(explorations.Explore)
+def explore(
+    model: str, *, progress: Listener | None = None, **options: object
+) -> explored.ExploreAnswer:
+    """What would happen if this server got this traffic, and around it: loads, layouts, costs?"""
+    with heard_by(progress):
+        return explore_states.explore(
+            question_of(explorations.Explore, {"model": model, **options})
+        )
 
 
 @_takes(shows.Show)

@@ -40,10 +40,10 @@ class ExploreCommand(QuestionCommand):
     epilog="""\b
 Examples:
   inferometer explore llama-3.1-8b --hardware h100_sxm --rate 10 --requests 200 --json
-  inferometer explore llama-3.1-8b --hardware h100_sxm --rate 5 --requests 100 --datasheet --export page.html
 
 \b
-Without --json and --export it serves the page until it is stopped (Ctrl-C).
+Without --json it serves the page until it is stopped (Ctrl-C). With --export FILE it writes the page and the answers
+around this state into one file, which needs neither a server nor Python.
 """,
 )
 @asks(Explore, has_page=False)
