@@ -9,6 +9,7 @@ import hashlib
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -72,14 +73,13 @@ def templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(
-        {
-            "draw": _drawn,
-            "legend": legend_of,
-            "note": number_note,
-            "percent": _percent,
-        }
-    )
+    named: dict[str, Any] = {
+        "draw": _drawn,
+        "legend": legend_of,
+        "note": number_note,
+        "percent": _percent,
+    }
+    environment.globals.update(named)
     return environment
 
 

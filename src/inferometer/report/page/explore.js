@@ -285,7 +285,9 @@
     });
     now.numbers.forEach(function (number) {
       var other = held.numbers.find(function (a) { return a.name === number.name; });
-      var row = body.insertRow(), ratio = other && other.unit === number.unit && other.value ? number.value / other.value - 1 : NaN;
+      var row = body.insertRow(), size = { "µs": 1e-6, ms: 1e-3, s: 1 };
+      var scale = other ? (size[number.unit] || 1) / (size[other.unit] || 1) : NaN;
+      var ratio = other && other.value ? scale * number.value / other.value - 1 : NaN;
       function words(a) { return a ? a.text + " " + a.unit + " " + a.interval : "–"; }
       [number.name, words(other), words(number), isNaN(ratio) ? "–" : (ratio > 0 ? "+" : "") + (100 * ratio).toFixed(1) + " %"]
         .forEach(function (text, rank) { var cell = row.insertCell(); cell.textContent = text; if (rank === 3) { cell.className = "diff"; } });
