@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         sweep,
         tune,
         verify,
+        watch,
     )
 
 __version__ = "0.2.0"
@@ -63,6 +64,7 @@ __all__ = [
     "sweep",
     "tune",
     "verify",
+    "watch",
 ]
 
 _DOOR: Final = "inferometer.api.front"

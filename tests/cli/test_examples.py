@@ -30,9 +30,9 @@ IN_AND_OUT = ("import", "export")
 """Their examples are run by ``test_interchange.py``, which has the files."""
 NEEDS_A_PLAN = ("deploy",)
 """Its examples are run by ``test_deploy.py``, which sizes one."""
-NEEDS_A_SERVER = ("load", "verify", "diagnose")
-"""Their examples are run by ``test_load.py``, ``test_verify.py`` and ``test_diagnose_server.py``,
-against emulated servers."""
+NEEDS_A_SERVER = ("load", "verify", "diagnose", "watch")
+"""Their examples are run by ``test_load.py``, ``test_verify.py``, ``test_diagnose_server.py`` and
+``test_watch_server.py``, against emulated servers."""
 NEEDS_WEIGHTS = ("quality",)
 """Its examples name folders with weights; ``test_quality_real.py`` has some."""
 COMPARES_RUNS = ("compare",)

@@ -28,6 +28,7 @@ _PAGED_BY: Final[Mapping[str, str]] = {
     "SimulateAnswer": "inferometer.api.simulate_page:simulate_page",
     "CapacityAnswer": "inferometer.api.decision_pages:capacity_page",
     "SizeAnswer": "inferometer.api.size_page:size_page",
+    "WatchAnswer": "inferometer.api.watch_page:watch_pages",
     "DiagnoseAnswer": "inferometer.api.diagnose_page:diagnose_page",
     "TuneAnswer": "inferometer.api.tune_page:tune_page",
     "PlannedTune": "inferometer.api.tune_page:planned_page",

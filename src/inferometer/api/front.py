@@ -34,6 +34,7 @@ from inferometer.api import (
     sweep as sweeps,
     tune as tunings,
     verify as verifications,
+    watch as watches,
 )
 from inferometer.api.compare import CompareAnswer
 from inferometer.api.decision_pages import CapacityAnswer
@@ -48,6 +49,7 @@ from inferometer.api.simulation import SimulateAnswer
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.api.studies import CAPACITY, PREDICT, SIMULATE, STUDIES, study_options
 from inferometer.api.tuning import PlannedTune, PresetAnswer, TuneAnswer
+from inferometer.api.watch_state import WatchAnswer
 from inferometer.errors import SpecError
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -225,6 +227,18 @@ def diagnose(target: str, *, progress: Listener | None = None, **options: object
     """What limits this running server, and which change would help?"""
     with heard_by(progress):
         return diagnoses.diagnose(question_of(diagnoses.Diagnose, {"target": target, **options}))
+
+
+@_takes(watches.Watch)
+def watch(
+    urls: str | Sequence[str], *, progress: Listener | None = None, **options: object
+) -> WatchAnswer:
+    """In which regime are these servers, and what changes while they are watched?
+
+    Bound it: ``duration="60s"``, or ``once=True``.
+    """
+    with heard_by(progress):
+        return watches.watch(question_of(watches.Watch, {"urls": urls, **options}))
 
 
 @_takes(tunings.Tune)

@@ -95,6 +95,9 @@ VERBS: Final[dict[str, Verb]] = {
         "inferometer.cli.diagnose",
         "What limits this running server, and which change would help?",
     ),
+    "watch": Verb(
+        "inferometer.cli.watch", "In which regime are these servers now, and what changed?"
+    ),
     "tune": Verb(
         "inferometer.cli.tune",
         "Which changes of a server's settings help under its traffic, and by how much?",

@@ -218,6 +218,7 @@ def _checked(url: str) -> SplitResult:
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise MeasureError(
             f"{shown_url(url)!r} is no address of a server",
+            where="URL",
             allowed="http:// or https://, a host, a port",
             try_="http://127.0.0.1:8000",
         )

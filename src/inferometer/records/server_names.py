@@ -28,6 +28,8 @@ Counter: TypeAlias = Literal[
     "flop",
     "read_bytes",
     "write_bytes",
+    "draft_tokens",
+    "accepted_tokens",
 ]
 Histogram: TypeAlias = Literal[
     "ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode", "inference"
@@ -109,6 +111,8 @@ _VLLM: Final = ServerNames(
         "flop": (Name("vllm_estimated_flops_per_gpu_total"),),
         "read_bytes": (Name("vllm_estimated_read_bytes_per_gpu_total"),),
         "write_bytes": (Name("vllm_estimated_write_bytes_per_gpu_total"),),
+        "draft_tokens": (Name("vllm_spec_decode_num_draft_tokens_total"),),
+        "accepted_tokens": (Name("vllm_spec_decode_num_accepted_tokens_total"),),
     },
     histograms={
         "ttft": (Name("vllm_time_to_first_token_seconds"),),

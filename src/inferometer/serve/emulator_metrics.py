@@ -48,6 +48,12 @@ _COUNTERS: Final = {
     "prompt_tokens_cached": "Number of cached prompt tokens (local + external).",
     "generation_tokens": "Number of generation tokens processed.",
 }
+_SPECULATION: Final = {
+    "spec_decode_num_drafts": "Number of spec decoding drafts.",
+    "spec_decode_num_draft_tokens": "Number of draft tokens.",
+    "spec_decode_num_accepted_tokens": "Number of accepted tokens.",
+}
+"""Counters of servers that speculate."""
 _LABELLED_COUNTERS: Final = {
     "prompt_tokens_by_source": (
         "source",
@@ -128,12 +134,20 @@ class Metrics:
     """
 
     def __init__(
-        self, model_name: str, *, max_model_len: int, cache_config: Mapping[str, str]
+        self,
+        model_name: str,
+        *,
+        max_model_len: int,
+        cache_config: Mapping[str, str],
+        n_drafted: int = 0,
     ) -> None:
+        """``n_drafted`` tokens are drafted for each sequence of a step; 0: no speculation."""
         self._labels = {"engine": "0", "model_name": model_name}
         self._cache_config = dict(cache_config)
         self._started_s = datetime.now(UTC).timestamp()
-        self.counters = dict.fromkeys(_COUNTERS, 0)
+        self.n_drafted = n_drafted
+        self._counted = _COUNTERS | (_SPECULATION if n_drafted else {})
+        self.counters = dict.fromkeys(self._counted, 0)
         self.labelled = {
             name: dict.fromkeys(values, 0) for name, (_, values) in _LABELLED_COUNTERS.items()
         }
@@ -168,7 +182,7 @@ class Metrics:
             yield from (_sample(_PREFIX + name, labels, value) for labels, value in samples[name])
 
     def _counter_lines(self) -> Iterator[str]:
-        for name, said in _COUNTERS.items():
+        for name, said in self._counted.items():
             yield from self._counter(name, said, {"": self.counters[name]}, label="")
         for name, (label, _) in _LABELLED_COUNTERS.items():
             yield from self._counter(name, f"Count by {label}.", self.labelled[name], label=label)
@@ -205,7 +219,13 @@ def metrics_of(model_name: str, config: EngineConfig) -> Metrics:
         "num_gpu_blocks": str(n_blocks),
         "enable_prefix_caching": str(config.enable_prefix_caching),
     }
-    return Metrics(model_name, max_model_len=config.max_model_len, cache_config=cache)
+    n_drafted = config.num_speculative_tokens if isinstance(config, SchedulerConfig) else 0
+    return Metrics(
+        model_name,
+        max_model_len=config.max_model_len,
+        cache_config=cache,
+        n_drafted=n_drafted,
+    )
 
 
 def one_two_five(most: int) -> tuple[int, ...]:
@@ -283,12 +303,21 @@ class Accounts:
             else:
                 gap_s = s_from_ns(now_ns - life.last_token_ns)
                 self._metrics.histograms["inter_token_latency_seconds"].observe(gap_s)
+                self._verified(n_tokens)
             life.last_token_ns = now_ns
             if request.status.is_finished:
                 self.ended(request, now_ns)
         self._metrics.counters["generation_tokens"] += n_generated
         if n_generated or n_prefilled:
             self._metrics.histograms["iteration_tokens_total"].observe(n_generated + n_prefilled)
+
+    def _verified(self, n_tokens: int) -> None:
+        """A sequence got the drafted tokens that were accepted, and one more."""
+        counters, n_drafted = self._metrics.counters, self._metrics.n_drafted
+        if n_drafted:
+            counters["spec_decode_num_drafts"] += 1
+            counters["spec_decode_num_draft_tokens"] += n_drafted
+            counters["spec_decode_num_accepted_tokens"] += n_tokens - 1
 
     def ended(self, request: LiveRequest, now_ns: int) -> None:
         """A request has ended, with its last token or without."""

@@ -56,9 +56,7 @@ def step_paces(window: ServerWindow, n_draws: int, seed: int) -> tuple[StepTimeA
             allowed=f"{_FEWEST_INTERVALS} or more",
             try_="a longer --for, or more traffic",
         )
-    floor_s = _FLOOR_SHARE * float(busy_s.sum() / counted[:, 0].sum())
-    ratios = (1.0, _ROWS_OF_FLOOR, _SEQUENCES_OF_FLOOR, _HELD_OF_FLOOR)
-    mean, sd = np.log(floor_s * np.array(ratios)), np.array(_SD)
+    mean, sd = usual_place(counted, busy_s)
     rng = np.random.default_rng(seed)
     n = len(busy_s)
     samples = [(np.arange(n), mean)]
@@ -107,8 +105,11 @@ def _bounds(window: ServerWindow) -> I64:
     return np.flatnonzero(np.concatenate([[True], ~(is_silent & is_at_work)]))
 
 
-def _steps(counted: F64, busy_s: F64, noise_s: F64, place: F64, sd: F64) -> StepTimeArrays:
-    """The most likely step times of these intervals with a prior at this place."""
+def paces_s(counted: F64, busy_s: F64, noise_s: F64, place: F64, sd: F64) -> F64:
+    """Seconds of a step, a row, a sequence and a held token: the most likely of these intervals.
+
+    ``place`` and ``sd`` are the prior's, of their logarithms.
+    """
 
     def residuals(x: F64) -> F64:
         seen: F64 = np.concatenate([(counted @ np.exp(x) - busy_s) / noise_s, (x - place) / sd])
@@ -120,11 +121,23 @@ def _steps(counted: F64, busy_s: F64, noise_s: F64, place: F64, sd: F64) -> Step
 
     # scipy's jac takes a callable, which its signature denies.
     found = least_squares(residuals, place, cast("str", slopes), max_nfev=60).x
-    seconds = np.exp(found)
+    seconds: F64 = np.exp(found)
     # Where steps of the same size took now long, now short (a host that others use, too), the
     # squares follow the short ones; together the steps took as long as the server was busy.
     seconds *= busy_s.sum() / (counted @ seconds).sum()
-    floor_s, row_s, sequence_s, held_s = np.maximum(seconds, _LEAST_S).tolist()
+    return np.maximum(seconds, _LEAST_S)
+
+
+def usual_place(counted: F64, busy_s: F64) -> tuple[F64, F64]:
+    """Of the logarithms of ``paces_s``: where engines in general have them, and how far apart."""
+    floor_s = _FLOOR_SHARE * float(busy_s.sum() / counted[:, 0].sum())
+    ratios = (1.0, _ROWS_OF_FLOOR, _SEQUENCES_OF_FLOOR, _HELD_OF_FLOOR)
+    return np.log(floor_s * np.array(ratios)), np.array(_SD)
+
+
+def _steps(counted: F64, busy_s: F64, noise_s: F64, place: F64, sd: F64) -> StepTimeArrays:
+    """The step times of these intervals with a prior at this place."""
+    floor_s, row_s, sequence_s, held_s = paces_s(counted, busy_s, noise_s, place, sd).tolist()
     # In the order of ``STEP_NAMES``; weights and rows add up (a blend of 1).
     numbers = (_LEAST_S, floor_s, row_s, held_s, _LEAST_S, sequence_s, 1.0)
     return steps_at(plainest(), np.array([math.log(number) for number in numbers]))

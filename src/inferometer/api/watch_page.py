@@ -1,0 +1,171 @@
+"""What is there to read of watched servers: a page for each, the regime first."""
+
+from typing import Final
+
+from inferometer import __version__, suggestions
+from inferometer.api.watch_state import (
+    RegimeChange,
+    WatchAnswer,
+    WatchedLatency,
+    WatchedServer,
+    verdict_of,
+)
+from inferometer.decide.watching.regimes import WORDS, Condition
+from inferometer.report.page import Chip, Page, lines_of
+from inferometer.report.tables import TextTable
+from inferometer.units import format_duration, format_fraction, format_number
+
+_GOOD: Final[frozenset[Condition]] = frozenset({"idle", "faster"})
+
+
+def watch_pages(answer: WatchAnswer) -> tuple[Page, ...]:
+    """A page for each server."""
+    return tuple(
+        server_page(one, tuple(change for change in answer.changes if change.url == one.url))
+        for one in answer.servers
+    )
+
+
+def server_page(server: WatchedServer, changes: tuple[RegimeChange, ...]) -> Page:
+    """The regime, the numbers of the window, what limits it, and its last changes."""
+    return Page(
+        title=f"{server.url} is {_regime(server)}",
+        subtitle=_load(server),
+        chips=_chips(server),
+        table=_table(server),
+        lines=lines_of(
+            ("LIMIT", "" if server.limit is None else server.limit.words),
+            ("WHY", _state(server)),
+            ("OR", _outlook(server)),
+            ("TRUST", _trust(server)),
+            (
+                "DATA",
+                "; ".join(
+                    change.text.split(" ", 2)[0][11:] + " " + change.text.split(" ", 2)[2]
+                    for change in changes[-3:]
+                ),
+            ),
+            ("NEXT", _next(server)),
+        ),
+        tool_version=__version__,
+    )
+
+
+def _regime(server: WatchedServer) -> str:
+    if not server.conditions:
+        return "healthy" if server.server is not None else "not seen yet"
+    return ", ".join(WORDS[one].partition(":")[0] for one in server.conditions)
+
+
+def _load(server: WatchedServer) -> str:
+    if server.server is None:
+        return server.at_utc
+    parts = [f"{server.server} · {server.at_utc} · last {server.window_s:.0f} s"]
+    for value, name in (
+        (server.requests_per_s, "requests/s"),
+        (server.output_tokens_per_s, "output tok/s"),
+        (server.running, "running"),
+        (server.waiting, "waiting"),
+    ):
+        parts += [] if value is None else [f"{format_number(value)} {name}"]
+    return " · ".join(parts)
+
+
+def _chips(server: WatchedServer) -> tuple[Chip, ...]:
+    chips: list[Chip] = []
+    bad = [one for one in server.conditions if one not in _GOOD]
+    chips.append(Chip(verdict="missed" if bad else "met", text=_words(server)))
+    verdict = verdict_of(server.latencies)
+    if verdict is not None:
+        limits = ", ".join(
+            f"{one.name}<{format_duration(one.limit_s)}"
+            for one in server.latencies
+            if one.limit_s is not None
+        )
+        words = {"met": "meets", "missed": "misses", "undecided": "undecided:"}[verdict]
+        chips.append(Chip(verdict=verdict, text=f"{words} {limits}"))
+    return tuple(chips)
+
+
+def _words(server: WatchedServer) -> str:
+    return "; ".join(WORDS[one] for one in server.conditions) or "no condition is on"
+
+
+def _table(server: WatchedServer) -> TextTable | None:
+    if not server.latencies:
+        return None
+    has_prediction = any(one.predicted_s is not None for one in server.latencies)
+    header = ("latency", "now", *(("predicted",) if has_prediction else ()), "limit", "breach in")
+    rows = tuple(
+        (
+            one.name,
+            _bucket(one),
+            *((_predicted(one),) if has_prediction else ()),
+            "" if one.limit_s is None else format_duration(one.limit_s),
+            _breach(one),
+        )
+        for one in server.latencies
+    )
+    return TextTable(caption="Latencies of the window", header=header, rows=rows)
+
+
+def _bucket(one: WatchedLatency) -> str:
+    high = "…" if one.high_s is None else format_duration(one.high_s)
+    return f"{format_duration(one.low_s)} to {high}"
+
+
+def _predicted(one: WatchedLatency) -> str:
+    if one.predicted_s is None or one.predicted_low_s is None or one.predicted_high_s is None:
+        return ""
+    ends = f"{format_duration(one.predicted_low_s)}, {format_duration(one.predicted_high_s)}"
+    return f"{format_duration(one.predicted_s)} [{ends}]"
+
+
+def _breach(one: WatchedLatency) -> str:
+    if one.breach_soonest_s is None:
+        return ""
+    if one.breach_soonest_s == 0:
+        return "missed"
+    latest = "…" if one.breach_latest_s is None else format_duration(one.breach_latest_s)
+    return f"{format_duration(one.breach_soonest_s)} to {latest}"
+
+
+def _state(server: WatchedServer) -> str:
+    parts: list[str] = []
+    for value, name in (
+        (server.kv_usage, "of the KV cache used"),
+        (server.prefix_hit_fraction, "of prompt tokens from the prefix cache"),
+        (server.acceptance_fraction, "of drafted tokens accepted"),
+    ):
+        parts += [] if value is None else [f"{format_fraction(value)} {name}"]
+    if server.n_preemptions is not None:
+        parts.append(f"{server.n_preemptions:,} preemptions")
+    return ", ".join(parts)
+
+
+def _outlook(server: WatchedServer) -> str:
+    soonest = [one for one in server.latencies if one.breach_soonest_s]
+    if not soonest:
+        return ""
+    first = min(soonest, key=lambda one: one.breach_soonest_s or 0.0)
+    return f"at the present slope {first.name} misses its limit in {_breach(first)}"
+
+
+def _trust(server: WatchedServer) -> str:
+    parts: list[str] = []
+    if server.step_residual_ratio is None:
+        parts.append("step times of this server are being learned (a minute of traffic)")
+    else:
+        parts.append(f"step times {server.step_residual_ratio:+.0%} of those learned at this load")
+    parts += [
+        f"{one.metric} {one.residual_ratio:+.0%} of the predicted mean" for one in server.residuals
+    ]
+    if server.model_valid is False:
+        parts.append(f"the prediction is not for this traffic: {server.why_not_valid}")
+    return "; ".join(parts)
+
+
+def _next(server: WatchedServer) -> str:
+    if all(one in _GOOD for one in server.conditions) or "unreachable" in server.conditions:
+        return ""
+    return suggestions.command("diagnose", server.url)

@@ -1,0 +1,322 @@
+"""What does a watched server show now: its latencies, how full it is, what changed, what limits it?"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from inferometer.api.answer import Answer
+from inferometer.api.diagnose_source import Source
+from inferometer.api.diagnosis import DiagnoseAnswer, answer_of
+from inferometer.api.watch_prediction import METRICS, Prediction
+from inferometer.decide.diagnosis.rebuilding import rebuilt_servers
+from inferometer.decide.diagnosis.window import observed_window
+from inferometer.decide.watching.outlook import Breach, part_means, time_to_breach
+from inferometer.decide.watching.regimes import WORDS, Change, Condition
+from inferometer.errors import InferometerError
+from inferometer.fit.loads.server import Limit
+from inferometer.inputs.objectives import Metric, ObjectiveSpec, percentile_name
+from inferometer.records.server_names import Histogram
+from inferometer.records.server_series import (
+    ServerRecord,
+    counter_series,
+    histogram_growth,
+    histogram_series,
+)
+from inferometer.records.server_summaries import ServerSummary, bucket_percentile
+from inferometer.records.types import ServerSampleTable
+from inferometer.stats.estimate import Verdict
+
+_ALL: Final = slice(None)
+_SEED: Final = 1
+_USUAL: Final = (0.5, 0.95)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedLatency:
+    """One percentile of the window, by the server's histogram."""
+
+    name: str
+    """``ttft:p95``"""
+    metric: Metric
+    percentile_fraction: float
+    n: int
+    low_s: float
+    """Edges of the bucket in which it lies."""
+    high_s: float | None
+    """None: in the last bucket, which has no end."""
+    limit_s: float | None
+    breach_soonest_s: float | None
+    """Seconds until the limit is missed at the present slope; None: no slope beyond chance."""
+    breach_latest_s: float | None
+    predicted_low_s: float | None
+    predicted_s: float | None
+    predicted_high_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    """A mean of the window beside the predicted one."""
+
+    metric: str
+    measured_s: float
+    predicted_s: float
+    residual_ratio: float
+    """measured / predicted - 1"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedLimit:
+    """What limits the server, by ``diagnose``; or why that is not known."""
+
+    at_utc: str
+    words: str
+    cause: str | None = None
+    shares_fraction: dict[str, float]
+    """Of the first latency, by cause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegimeChange:
+    """One line: a condition of a server that began or ended."""
+
+    url: str
+    at_utc: str
+    condition: Condition
+    has_begun: bool
+    text: str
+    residual_ratio: float | None = None
+    since_utc: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedServer:
+    """One server now. None: it does not report it, or it is not known yet."""
+
+    url: str
+    at_utc: str
+    conditions: tuple[Condition, ...]
+    """None of them: healthy."""
+    server: str | None = None
+    window_s: float = 0.0
+    n_requests: int | None = None
+    requests_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    running: float | None = None
+    """At the last scrape; so the next two."""
+    waiting: float | None = None
+    kv_usage: float | None = None
+    n_preemptions: int | None = None
+    prefix_hit_fraction: float | None = None
+    acceptance_fraction: float | None = None
+    latencies: tuple[WatchedLatency, ...] = ()
+    step_residual_ratio: float | None = None
+    """Step time now / as learned of this server at this load - 1; None while it is learned."""
+    model_valid: bool | None = None
+    """Is the traffic the predicted one? None without --predicted."""
+    why_not_valid: str = ""
+    residuals: tuple[Residual, ...] = ()
+    headroom_ratio: float | None = None
+    """1 - percentile / limit, the least of all limits: 0 at the limit. None without --slo."""
+    limit: WatchedLimit | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchAnswer(Answer):
+    """The servers at the end, and every change of regime before."""
+
+    table: ClassVar[str | None] = "servers"
+
+    servers: tuple[WatchedServer, ...]
+    changes: tuple[RegimeChange, ...]
+    watched_s: float
+    objective: str | None
+    slo_verdict: Verdict | None
+    """Of all servers' windows at the end."""
+
+
+def words_of(change: Change, url: str, utc: Mapping[float, str]) -> RegimeChange:
+    """The change as a line; ``utc`` has its instants."""
+    words = WORDS[change.condition]
+    at_utc = utc[change.at_s]
+    since_utc = None if change.since_s is None else utc[change.since_s]
+    if change.residual_ratio is not None and change.has_begun:
+        size = (
+            f"step times {math.expm1(change.residual_ratio):+.0%}"
+            if change.condition in {"slower", "faster"}
+            else f"{change.residual_ratio * 100:+.0f} points"
+        )
+        words = f"{words}: {size} since {since_utc}"
+    text = words if change.has_begun else f"over: {words.partition(':')[0]}"
+    return RegimeChange(
+        url=url,
+        at_utc=at_utc,
+        condition=change.condition,
+        has_begun=change.has_begun,
+        text=f"{at_utc} {url} {text}",
+        residual_ratio=change.residual_ratio,
+        since_utc=since_utc,
+    )
+
+
+def latencies_of(
+    record: ServerRecord, objective: ObjectiveSpec | None, prediction: Prediction | None
+) -> tuple[WatchedLatency, ...]:
+    """p50 and p95 of TTFT, TPOT and E2E, and what the SLO names."""
+    limits = {
+        (one.metric, one.percentile_fraction): one.limit_s
+        for one in (() if objective is None else objective.thresholds)
+        if one.percentile_fraction is not None
+    }
+    metrics: tuple[Metric, ...] = ("ttft", "tpot", "e2e")
+    usual: list[tuple[Metric, float]] = [
+        (metric, fraction) for metric in metrics for fraction in _USUAL
+    ]
+    found: list[WatchedLatency] = []
+    for metric, fraction in dict.fromkeys([*usual, *limits]):
+        histogram = _histogram(record, metric)
+        growth = None if histogram is None else histogram_growth(record, histogram, _ALL)
+        bucket = None if growth is None else bucket_percentile(growth, fraction)
+        if histogram is None or growth is None or bucket is None:
+            continue
+        limit_s = limits.get((metric, fraction))
+        now_s = bucket.low_s if math.isinf(bucket.high_s) else (bucket.low_s + bucket.high_s) / 2
+        if limit_s is not None and bucket.low_s < limit_s <= bucket.high_s:
+            now_s = min(now_s, limit_s)
+        breach = None if limit_s is None else _breach(record, histogram, now_s, limit_s)
+        bounds = None if prediction is None else prediction.quantiles_s.get((metric, fraction))
+        found.append(
+            WatchedLatency(
+                name=f"{metric}:{percentile_name(fraction)}",
+                metric=metric,
+                percentile_fraction=fraction,
+                n=growth.n,
+                low_s=bucket.low_s,
+                high_s=_finite(bucket.high_s),
+                limit_s=limit_s,
+                breach_soonest_s=None if breach is None else breach.soonest_s,
+                breach_latest_s=None if breach is None else _finite(breach.latest_s),
+                predicted_low_s=None if bounds is None else bounds.low_s,
+                predicted_s=None if bounds is None else bounds.mid_s,
+                predicted_high_s=None if bounds is None else bounds.high_s,
+            )
+        )
+    return tuple(found)
+
+
+def _histogram(record: ServerRecord, metric: Metric) -> Histogram | None:
+    """Of this latency; gaps between tokens where the server has no TPOT of requests."""
+    names: tuple[Histogram, ...] = ("tpot", "itl") if metric == "tpot" else (metric,)
+    return next((name for name in names if histogram_series(record, name) is not None), None)
+
+
+def _breach(
+    record: ServerRecord, histogram: Histogram, now_s: float, limit_s: float
+) -> Breach | None:
+    series = histogram_series(record, histogram)
+    if series is None:
+        return None
+    n, total = series
+    return time_to_breach(*part_means(n.at_s, n.value, total.value), now_s, limit_s)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def acceptance_of(record: ServerRecord) -> float | None:
+    """Accepted / drafted tokens of the window; None without speculation."""
+    drafted, accepted = (
+        counter_series(record, name) for name in ("draft_tokens", "accepted_tokens")
+    )
+    if drafted is None or accepted is None or drafted.value[-1] <= 0:
+        return None
+    return float(accepted.value[-1] / drafted.value[-1])
+
+
+def residuals_of(summary: ServerSummary, prediction: Prediction) -> tuple[Residual, ...]:
+    """Means, which histograms have exactly."""
+    found: list[Residual] = []
+    for metric in METRICS:
+        predicted = prediction.means_s.get(metric)
+        names: tuple[Histogram, ...] = (
+            ("tpot", "itl") if metric == "tpot" else ("ttft",) if metric == "ttft" else ("e2e",)
+        )
+        time = next((one for one in map(summary.time, names) if one is not None), None)
+        if predicted is not None and time is not None and predicted.mid_s > 0:
+            found.append(
+                Residual(
+                    metric=metric,
+                    measured_s=time.mean_s,
+                    predicted_s=predicted.mid_s,
+                    residual_ratio=time.mean_s / predicted.mid_s - 1,
+                )
+            )
+    return tuple(found)
+
+
+def headroom_of(latencies: tuple[WatchedLatency, ...]) -> float | None:
+    """The least of 1 - percentile / limit, by the bucket's upper edge; None without limits."""
+    rooms = [
+        1
+        - (one.low_s if one.high_s is None else min(one.high_s, max(one.low_s, one.limit_s)))
+        / one.limit_s
+        for one in latencies
+        if one.limit_s is not None
+    ]
+    return min(rooms) if rooms else None
+
+
+def verdict_of(latencies: tuple[WatchedLatency, ...]) -> Verdict | None:
+    """Missed where a percentile's whole bucket is above its limit; None without limits."""
+    limited = [(one.low_s, one.high_s, one.limit_s) for one in latencies if one.limit_s is not None]
+    if not limited:
+        return None
+    if any(low_s >= limit_s for low_s, _, limit_s in limited):
+        return "missed"
+    is_met = all(high_s is not None and high_s <= limit_s for _, high_s, limit_s in limited)
+    return "met" if is_met else "undecided"
+
+
+def limit_of(
+    url: str,
+    samples: ServerSampleTable,
+    objective: ObjectiveSpec | None,
+    known: Mapping[Limit, int],
+    at_utc: str,
+) -> WatchedLimit:
+    """What limits the server in this window, by simulation (``diagnose``), or why it is not known."""
+    try:
+        window = observed_window(samples)
+        agreement = rebuilt_servers(window, known, _SEED)
+        agreement.check()
+        answer = answer_of(url, Source(window=window), agreement, objective, known)
+    except InferometerError as error:
+        return WatchedLimit(at_utc=at_utc, words=f"not known: {error.what}", shares_fraction={})
+    return WatchedLimit(
+        at_utc=at_utc,
+        words=_limit_words(answer),
+        cause=answer.cause,
+        shares_fraction=_shares(answer),
+    )
+
+
+def _limit_words(answer: DiagnoseAnswer) -> str:
+    row = next((one for one in answer.causes if one.name == answer.cause), None)
+    if row is None:
+        return "nothing: no setting costs a tenth of the latency"
+    share = _shares(answer).get(row.name)
+    part = "" if share is None else f", {share:.0%} of {answer.latencies[0].name}"
+    maybe = "undecided, may be " if answer.finding == "undecided" else ""
+    return f"{maybe}{row.words}{part}; {row.change}"
+
+
+def _shares(answer: DiagnoseAnswer) -> dict[str, float]:
+    now_s = answer.latencies[0].simulated_s.value
+    if now_s <= 0:
+        return {}
+    return {
+        one.name: float(np.clip(one.shares_s[0].value / now_s, 0.0, 1.0)) for one in answer.causes
+    }

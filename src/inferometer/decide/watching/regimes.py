@@ -1,0 +1,187 @@
+"""In which regime is a running server, and when does it change?
+
+Idle, healthy, or one or more conditions: each has a criterion over the last seconds, begins when it
+is met and ends when it was not for a while, so that one line is printed for each change.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from inferometer.decide.watching.drift import Alarm, Drifts
+from inferometer.decide.watching.intervals import Interval
+
+Condition: TypeAlias = Literal[
+    "idle",
+    "overloaded",
+    "kv_full",
+    "max_num_seqs_full",
+    "preempting",
+    "restarted",
+    "unreachable",
+    "slower",
+    "faster",
+    "cache_hits_lost",
+    "acceptance_dropped",
+]
+WORDS: Final[dict[Condition, str]] = {
+    "idle": "idle: nothing to do",
+    "overloaded": "overloaded: the queue grows",
+    "kv_full": "KV cache full: requests wait for blocks",
+    "max_num_seqs_full": "batch full (max_num_seqs): requests wait for a place",
+    "preempting": "preempting: requests give up their KV blocks and are computed again",
+    "restarted": "restarted: counters began anew",
+    "unreachable": "unreachable: its metrics are not answered",
+    "slower": "slower than it was at this load",
+    "faster": "faster than it was at this load",
+    "cache_hits_lost": "prefix cache hits lost",
+    "acceptance_dropped": "fewer drafted tokens accepted",
+}
+
+_HOLD_S: Final = 10.0
+_IDLE_S: Final = 20.0
+_OVER_S: Final = 15.0
+"""A condition whose criterion was not met for so long has ended."""
+_GROWTH_S: Final = (20.0, 60.0, 180.0)
+_GROWTH_SIGMAS: Final = 4.0
+_KV_FULL_FRACTION: Final = 0.9
+_PLATEAU_RATIO: Final = 0.05
+_N_PREEMPTED: Final = 3
+_N_MISSED: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A condition that began or ended."""
+
+    at_s: float
+    """Since the watching began."""
+    condition: Condition
+    has_begun: bool
+    residual_ratio: float | None = None
+    """Of a drift: measured / expected - 1 of step times, measured - expected of shares."""
+    since_s: float | None = None
+    """Of a drift: when it began, by the cumulative sum; it is known only later."""
+
+
+class Regimes:
+    """One server's conditions, interval by interval."""
+
+    def __init__(self) -> None:
+        self.drifts = Drifts()
+        self.conditions: dict[Condition, float] = {}
+        """Those that are on, and since when."""
+        self._recent = deque[Interval]()
+        self._met_s: dict[Condition, float] = {}
+        self._most_running = 0.0
+        self._n_missed = 0
+
+    def take(self, interval: Interval) -> tuple[Change, ...]:
+        """What this interval changes."""
+        at_s = interval.at_s
+        changes: list[Change] = []
+        self._n_missed = 0
+        changes += self._set("unreachable", at_s, is_on=False)
+        if interval.is_restarted:
+            changes += self._all_over(at_s)
+            changes.append(Change(at_s=at_s, condition="restarted", has_begun=True))
+            self._recent.clear()
+            self._most_running = 0.0
+        changes += [self._drifted(alarm, at_s) for alarm in self.drifts.take(interval)]
+        if interval.is_restarted:
+            return tuple(changes)
+        self._recent.append(interval)
+        while self._recent[-1].at_s - self._recent[0].at_s > _GROWTH_S[-1]:
+            self._recent.popleft()
+        self._most_running = max(self._most_running, interval.running)
+        for condition, is_met in self._criteria().items():
+            if is_met:
+                self._met_s[condition] = at_s
+            is_over = at_s - self._met_s.get(condition, -_OVER_S) >= _OVER_S
+            if is_met or is_over or condition == "idle":
+                changes += self._set(condition, at_s, is_on=is_met)
+        return tuple(changes)
+
+    def miss(self, at_s: float) -> tuple[Change, ...]:
+        """There was no answer."""
+        self._n_missed += 1
+        if self._n_missed < _N_MISSED or "unreachable" in self.conditions:
+            return ()
+        self._recent.clear()
+        return (
+            *self._all_over(at_s),
+            *self._set("unreachable", at_s, is_on=True),
+        )
+
+    def _criteria(self) -> dict[Condition, bool]:
+        last = self._within(_HOLD_S)
+        is_long = self._spans(last, _HOLD_S)
+        is_waiting = is_long and min(one.waiting for one in last) >= 1
+        usages = [one.kv_usage for one in last if one.kv_usage is not None]
+        is_kv_high = bool(usages) and sum(usages) / len(usages) >= _KV_FULL_FRACTION
+        preempted = [one.n_preempted or 0.0 for one in last]
+        running = [one.running for one in last]
+        is_plateau = (
+            max(running) - min(running) <= max(1.0, _PLATEAU_RATIO * max(running))
+            and min(running) >= (1 - _PLATEAU_RATIO) * self._most_running
+        )
+        is_preempting = sum(preempted) >= _N_PREEMPTED and sum(map(bool, preempted)) > 1
+        return {
+            "idle": self._is_idle(),
+            "preempting": is_preempting,
+            "kv_full": is_waiting and is_kv_high,
+            "max_num_seqs_full": is_waiting and is_plateau and not is_kv_high and not is_preempting,
+            "overloaded": is_waiting and any(self._is_growing(span_s) for span_s in _GROWTH_S),
+        }
+
+    def _is_idle(self) -> bool:
+        last = self._within(_IDLE_S)
+        return self._spans(last, _IDLE_S) and not any(
+            one.running or one.waiting or one.output_tokens for one in last
+        )
+
+    def _is_growing(self, span_s: float) -> bool:
+        """Did the queue grow by more than chance: independent arrivals and departures?"""
+        last = self._within(span_s)
+        grown = last[-1].waiting - last[0].waiting
+        moved = sum(2 * one.n_finished for one in last) + abs(grown)
+        return self._spans(last, span_s) and grown > max(5.0, _GROWTH_SIGMAS * moved**0.5)
+
+    def _within(self, span_s: float) -> list[Interval]:
+        since_s = self._recent[-1].at_s - span_s
+        return [one for one in self._recent if one.at_s >= since_s]
+
+    @staticmethod
+    def _spans(last: list[Interval], span_s: float) -> bool:
+        """Do they cover the span but for one interval?"""
+        return last[-1].at_s - last[0].at_s + last[0].took_s >= span_s
+
+    def _drifted(self, alarm: Alarm, at_s: float) -> Change:
+        if alarm.is_on:
+            self.conditions[alarm.name] = alarm.since_s
+        else:
+            self.conditions.pop(alarm.name, None)
+        return Change(
+            at_s=at_s,
+            condition=alarm.name,
+            has_begun=alarm.is_on,
+            residual_ratio=alarm.residual_ratio,
+            since_s=alarm.since_s,
+        )
+
+    def _set(self, condition: Condition, at_s: float, *, is_on: bool) -> list[Change]:
+        if is_on == (condition in self.conditions):
+            return []
+        if is_on:
+            self.conditions[condition] = at_s
+        else:
+            del self.conditions[condition]
+        return [Change(at_s=at_s, condition=condition, has_begun=is_on)]
+
+    def _all_over(self, at_s: float) -> list[Change]:
+        """What was on is no longer known."""
+        return [
+            change
+            for condition in tuple(self.conditions)
+            for change in self._set(condition, at_s, is_on=False)
+        ]

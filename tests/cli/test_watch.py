@@ -1,0 +1,49 @@
+"""What does `inferometer watch` refuse, and what does it read of a prediction?"""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import check_refused, run
+from tests.records.server_pages import page, samples_of, zeroed
+
+from inferometer.api.watch_prediction import prediction_of
+from inferometer.api.watch_state import residuals_of
+from inferometer.records.server_summaries import summarise_server
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "answers"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("http://127.0.0.1:9",), 3, ("metrics cannot be read",)),
+        (("nothing",), 3, ("is no address of a server",)),
+        (("http://127.0.0.1:9", "--slo", "fast"), 2, ("fast", "ttft:p95<500ms")),
+        (("http://127.0.0.1:9", "--known", "seats=3"), 2, ("seats=3", "max_num_seqs")),
+        (("http://127.0.0.1:9", "--predicted", "none.json"), 2, ("none.json", "simulate")),
+    ],
+)
+def test_what_cannot_be_is_refused(words, code, said, tmp_path):
+    check_refused(run("watch", *words, folder=tmp_path), code, *said)
+
+
+def test_a_prediction_is_read_of_the_answer_of_simulate_and_says_for_which_traffic_it_is(tmp_path):
+    (path, *_) = sorted(GOLDEN.glob("simulate-llama-3-1-8b-hardware-h100-sxm-rate-5-*.json"))
+    answer = json.loads(path.read_text())["answer"]
+    (tmp_path / "predicted.json").write_text(json.dumps(answer))
+    made = prediction_of(tmp_path / "predicted.json")
+    assert made.requests_per_s == answer["workload"]["rate_per_s"]
+    likely = next(one for one in answer["levels"] if one["step_times"] == "likely")
+    (ttft,) = (one for one in likely["summary"]["latencies"] if one["latency"] == "ttft")
+    assert made.means_s["ttft"].mid_s == ttft["mean"]["seconds"]["value"]
+    p95 = next(one for one in ttft["percentiles"] if one["percentile_fraction"] == 0.95)
+    bounds = made.quantiles_s["ttft", 0.95]
+    assert bounds.low_s <= p95["seconds"]["low"] <= bounds.mid_s <= bounds.high_s
+    text = page("vllm-0.32-after")
+    seen = summarise_server(samples_of(zeroed(text), text))
+    assert "requests/s, predicted for 5" in made.why_not_valid(seen)
+    (residual, *_) = residuals_of(seen, made)
+    assert residual.residual_ratio == pytest.approx(
+        seen.time("ttft").mean_s / made.means_s["ttft"].mid_s - 1
+    )

@@ -1,0 +1,256 @@
+"""inferometer watch against emulated servers whose regimes change: what is found, within 30 s?"""
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from command_line import run
+from tests.decide.peers import free_port
+
+import inferometer as im
+from inferometer.api.watch_state import RegimeChange
+from inferometer.serve.emulator_plan import EmulatorPlan
+from inferometer.serve.emulator_process import serve
+from inferometer.simulate.fleet import lone_replica
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.step_cost import linear_cost
+
+pytestmark = pytest.mark.slow  # real seconds
+
+STEP_S = 20e-3
+LEARNING_S = 80.0
+FOUND_S = 30.0
+CONFIG = SchedulerConfig(num_blocks=4000, max_model_len=1024, max_num_seqs=64)
+
+
+def plan(step_s=STEP_S, port=0, **config):
+    return EmulatorPlan(
+        model_name="m",
+        fleet=lone_replica(replace(CONFIG, **config), linear_cost(launch_s=step_s)),
+        mean_output_tokens=None,
+        port=port,
+    )
+
+
+class Loop:
+    """An event loop in a thread of its own, in which servers and their traffic live."""
+
+    def __init__(self):
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+
+    def do(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
+
+    def close(self):
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
+
+class Server:
+    """An emulated server on a port of its own that can be stopped and started anew."""
+
+    def __init__(self, loop, **config):
+        self._loop, self._config, self._port = loop, config, free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._loop.do(self._start({}))
+        self.traffic = Traffic(loop, self.url)
+
+    def stop(self):
+        self._loop.do(self._stop())
+
+    def restart(self, **changes):
+        self.stop()
+        self._loop.do(self._start(changes))
+
+    def close(self):
+        self.traffic.stop()
+        self.stop()
+
+    async def _start(self, changes):
+        self._over, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+        made = plan(port=self._port, **(self._config | changes))
+        self._serving = asyncio.create_task(serve(made, self._over, ready))
+        await asyncio.wait({self._serving, ready}, return_when=asyncio.FIRST_COMPLETED)
+        assert ready.done()
+
+    async def _stop(self):
+        self._over.set()
+        await self._serving
+
+
+class Traffic:
+    """Requests to one server: users who wait for their answers, and arrivals that do not."""
+
+    def __init__(self, loop, url):
+        self.address = urlsplit(url)
+        self.n_users, self.rate_per_s, self.n_tokens, self.is_alike = 2, 0.0, 20, True
+        self._n, self._is_over = 0, False
+        self._running = asyncio.run_coroutine_threadsafe(self._run(), loop.loop)
+
+    def stop(self):
+        self._is_over = True
+        self._running.result(30)
+
+    async def _run(self):
+        users, arrivals, came = set(), set(), 0.0
+        while not self._is_over:
+            users = {one for one in users if not one.done()}
+            while len(users) < self.n_users:
+                users.add(asyncio.create_task(self._ask()))
+            came += self.rate_per_s * 0.05
+            while came >= 1:
+                came -= 1
+                arrivals.add(asyncio.create_task(self._ask()))
+            await asyncio.sleep(0.05)
+        for task in users | arrivals:
+            task.cancel()
+
+    async def _ask(self):
+        self._n += 1
+        first = 0 if self.is_alike else self._n * 1000
+        words = " ".join(f"w{first + i}" for i in range(120))
+        body = json.dumps(
+            {"model": "m", "prompt": words, "max_tokens": self.n_tokens, "ignore_eos": True}
+        )
+        with suppress(OSError, asyncio.IncompleteReadError):
+            reader, writer = await asyncio.open_connection(self.address.hostname, self.address.port)
+            head = "POST /v1/completions HTTP/1.1\r\nhost: m\r\nconnection: close\r\n"
+            head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            writer.write((head + body).encode())
+            await reader.read(-1)
+            writer.close()
+            return
+        await asyncio.sleep(0.2)
+
+
+def heavier(traffic, **changes):
+    for name, value in changes.items():
+        setattr(traffic, name, value)
+
+
+SCENES = {
+    "overloaded": ({"max_num_seqs": 4}, lambda one: heavier(one.traffic, rate_per_s=25.0)),
+    "max_num_seqs_full": ({"max_num_seqs": 4}, lambda one: heavier(one.traffic, n_users=12)),
+    "kv_full": (
+        {"num_blocks": 60, "max_model_len": 512},
+        lambda one: heavier(one.traffic, n_users=14, n_tokens=150, is_alike=False),
+    ),
+    "preempting": (
+        {"num_blocks": 60, "max_model_len": 512},
+        lambda one: heavier(one.traffic, n_users=14, n_tokens=150, is_alike=False),
+    ),
+    "restarted": ({}, lambda one: one.restart()),
+    "unreachable": ({}, lambda one: one.stop()),
+    "slower": ({}, lambda one: one.restart(step_s=1.3 * STEP_S)),
+    "faster": ({}, lambda one: one.restart(step_s=STEP_S / 1.3)),
+    "cache_hits_lost": ({}, lambda one: heavier(one.traffic, is_alike=False)),
+    "acceptance_dropped": (
+        {"num_speculative_tokens": 3, "acceptance_fraction": 0.9},
+        lambda one: one.restart(acceptance_fraction=0.4),
+    ),
+    "idle": ({}, lambda one: heavier(one.traffic, n_users=0)),
+}
+"""Condition -> the server, and what brings it about; healthy is the first minute of each."""
+
+
+@contextmanager
+def emulated(servers):
+    """These servers, by name, in this process."""
+    loop, made = Loop(), {}
+    try:
+        for name, config in servers.items():
+            made[name] = Server(loop, **config)
+        yield made
+    finally:
+        for one in made.values():
+            one.close()
+        loop.close()
+
+
+def test_each_staged_change_of_regime_is_found_within_30_s():
+    heard, is_over = [], threading.Event()
+
+    def listen(event):
+        if isinstance(event, RegimeChange):
+            heard.append((time.monotonic(), event))
+        if is_over.is_set():
+            raise KeyboardInterrupt
+
+    with (
+        emulated({name: config for name, (config, _) in SCENES.items()}) as servers,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        urls = [one.url for one in servers.values()]
+        watching = pool.submit(im.watch, urls, duration=400, limit=False, progress=listen)
+        time.sleep(LEARNING_S)
+        learned_s, staged_s = time.monotonic(), {}
+        for name, (_, act) in SCENES.items():
+            act(servers[name])
+            staged_s[name] = time.monotonic()
+        time.sleep(FOUND_S + 5)
+        is_over.set()
+        answer = watching.result(60)
+    before = [event for at_s, event in heard if at_s < learned_s]
+    assert before == [], "a healthy server was called something else"
+    took_s = {}
+    for name, one in servers.items():
+        found = [
+            at_s - staged_s[name]
+            for at_s, event in heard
+            if event.url == one.url and event.condition == name and event.has_begun
+        ]
+        assert found, f"{name} was not found: {[e.text for _, e in heard if e.url == one.url]}"
+        took_s[name] = found[0]
+    assert max(took_s.values()) <= FOUND_S, took_s
+    assert len(answer.changes) == len(heard)
+    assert {one.url for one in answer.servers} == set(urls)
+
+
+def test_once_in_json_has_the_state_and_in_a_pipe_there_are_only_changes(tmp_path):
+    with emulated({"full": {"max_num_seqs": 2}}) as servers:
+        emulator = servers["full"]
+        heavier(emulator.traffic, n_users=6)
+        time.sleep(3)
+        words = ("--slo", "ttft:p95<50ms, tpot:p95<2s")
+        once = run(
+            "watch", emulator.url, *words, "--once", "--window", "25s", "--json",
+            folder=tmp_path,
+        )  # fmt: skip
+        piped = subprocess.run(
+            [
+                Path(sys.executable).parent / "inferometer",
+                "watch",
+                emulator.url,
+                "--for",
+                "15s",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert once.returncode == 10, once.stderr
+    (server,) = json.loads(once.stdout)["servers"]
+    assert (server["server"], server["conditions"]) == ("vllm", ["max_num_seqs_full"])
+    assert (server["running"], server["waiting"]) == (2, 4)
+    by_name = {one["name"]: one for one in server["latencies"]}
+    assert set(by_name) == {
+        f"{name}:{p}" for name in ("ttft", "tpot", "e2e") for p in ("p50", "p95")
+    }
+    tpot = by_name["tpot:p95"]
+    assert tpot["low_s"] <= STEP_S <= tpot["high_s"]
+    assert by_name["ttft:p95"]["breach_soonest_s"] == 0
+    assert server["limit"]["cause"] == "max_num_seqs", server["limit"]
+    assert server["headroom_ratio"] < 0
+    assert piped.returncode == 0, piped.stderr
+    (line,) = piped.stdout.splitlines()
+    assert line.endswith(f"{emulator.url} batch full (max_num_seqs): requests wait for a place")

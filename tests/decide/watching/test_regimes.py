@@ -1,0 +1,78 @@
+"""Are changes of regime found within 30 s, and how often is there an alarm when nothing changed?"""
+
+import math
+from dataclasses import replace
+
+import pytest
+from tests.decide.watching.simulated_series import DAY_S, ROOMY, STEPS, daily_traffic, intervals
+
+from inferometer.decide.watching.drift import N_LEARNED, Block, Chart, ShareModel
+from inferometer.decide.watching.regimes import Regimes
+from inferometer.perfmodel.steptime_arrays import slowed
+
+LEARNED_S = 600.0
+
+
+def changes_of(series):
+    regimes = Regimes()
+    return [change for interval in series for change in regimes.take(interval)]
+
+
+@pytest.mark.parametrize(("rate_per_s", "seed"), [(0.3, 2), (0.9, 3)])
+def test_two_days_in_which_nothing_changes_have_no_alarm(rate_per_s, seed):
+    plan = daily_traffic(rate_per_s, 2 * DAY_S, seed)
+    changes = changes_of(intervals(plan, 2 * DAY_S, seed))
+    assert [one for one in changes if one.condition != "idle"] == []
+
+
+def joined(before, after, at_s):
+    """The first series up to an instant, the second one after it."""
+    yield from (one for one in before if one.at_s <= at_s)
+    yield from (one for one in after if one.at_s > at_s)
+
+
+@pytest.mark.parametrize(
+    ("factor", "name"), [(1.3, "slower"), (1 / 1.3, "faster"), (1.8, "slower")]
+)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_steps_that_take_longer_are_found_though_the_batch_grows_with_them(factor, name, seed):
+    plan, for_s = daily_traffic(0.9, LEARNED_S + 300, seed, swing=0.0), LEARNED_S + 300
+    series = joined(
+        intervals(plan, for_s, seed),
+        intervals(plan, for_s, seed + 100, steps=slowed(STEPS, factor)),
+        LEARNED_S,
+    )
+    first = next(one for one in changes_of(series) if one.condition != "idle")
+    assert (first.condition, first.has_begun) == (name, True)
+    assert LEARNED_S < first.at_s <= LEARNED_S + 30
+    assert LEARNED_S - 15 < first.since_s <= first.at_s
+    assert 0.6 < first.residual_ratio / math.log(factor) < 1.4
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_batch_that_is_full_and_a_queue_that_grows_are_found(seed):
+    plan, for_s = daily_traffic(1.2, 600, seed, swing=0.0), 400
+    changes = changes_of(intervals(plan, for_s, seed, config=replace(ROOMY, max_num_seqs=6)))
+    found = {one.condition: one.at_s for one in changes if one.has_begun}
+    assert {"max_num_seqs_full", "overloaded"} <= set(found)
+    assert "kv_full" not in found
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_full_cache_and_preemptions_are_found(seed):
+    plan, for_s = daily_traffic(4.0, 600, seed, swing=0.0), 400
+    small = replace(ROOMY, num_blocks=1400, max_num_seqs=256)
+    changes = changes_of(intervals(plan, for_s, seed, config=small))
+    found = {one.condition for one in changes if one.has_begun}
+    assert {"kv_full", "preempting"} <= found
+
+
+def test_an_alarm_ends_when_the_server_is_as_it_was():
+    chart = Chart(ShareModel(), {-1: "cache_hits_lost"}, allowance_ratio=0.05, threshold_ratio=0.25)
+    shares = [0.5] * N_LEARNED + [0.5, 0.1, 0.1, 0.1, 0.1, *[0.5] * 6]
+    alarms = [chart.take(5.0 * i, Block(share, (1.0,))) for i, share in enumerate(shares)]
+    begun, ended = (one for one in alarms if one is not None)
+    assert begun.is_on
+    assert begun.since_s == 5.0 * (N_LEARNED + 1)
+    assert not ended.is_on
+    assert ended.since_s > begun.since_s
