@@ -6,11 +6,11 @@ manifest too.
 Whatever is needed only to answer is not imported here: the first request would wait for it.
 """
 
+import importlib
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -224,6 +224,15 @@ class LoadTest:
         Option("Share of requests that are traced.", metavar="FRACTION", least=0, most=1),
     ] = 1.0
     dry_run: Annotated[bool, Option("Say what would be sent.", is_common=True)] = False
+    metrics_port: Annotated[
+        int | None,
+        Option(
+            "Counts and latencies so far as Prometheus metrics, on this port of 127.0.0.1.",
+            is_common=True,
+            least=1,
+            most=65535,
+        ),
+    ] = None
     given: frozenset[str] = frozenset()
 
 
@@ -276,7 +285,7 @@ def send(question: LoadTest) -> EndedLoad | None:
     if traced is not None:
         traced.sender.check()
     return EndedLoad(
-        sent=send_load(request, drawn, folder),
+        sent=send_load(request, drawn, folder, metrics_port=question.metrics_port),
         folder=folder,
         class_names=drawn.class_names,
         objective=objective,
@@ -325,7 +334,13 @@ class SentLoad:
     """Nobody else can write to the folder until it is closed."""
 
 
-def send_load(request: LoadRequest, workload: plan.DrawnWorkload, folder: Path) -> SentLoad | None:
+def send_load(
+    request: LoadRequest,
+    workload: plan.DrawnWorkload,
+    folder: Path,
+    *,
+    metrics_port: int | None = None,
+) -> SentLoad | None:
     """Send the test, or what is left of it; None where it was made before.
 
     Raises
@@ -358,8 +373,11 @@ def send_load(request: LoadRequest, workload: plan.DrawnWorkload, folder: Path) 
         with ExitStack() as sending:
             if request.is_on_ray:
                 cluster = sending.enter_context(ray_cluster.joined(request.ray_address))
-                question = replace(question, start_clients=partial(ray_clients.started, cluster))
-            outcome, server = sent_and_scraped(question, request.metrics)
+                question = replace(
+                    question, start_clients=lambda jobs: ray_clients.started(cluster, jobs)
+                )
+            hear = sending.enter_context(_exported(metrics_port, question))
+            outcome, server = sent_and_scraped(question, request.metrics, hear)
         return SentLoad(
             opened=stored,
             workload=workload,
@@ -386,7 +404,9 @@ def _ask_before(request: LoadRequest) -> None:
 
 
 def sent_and_scraped(
-    question: load_test.LoadQuestion, source: scrape.MetricsSource
+    question: load_test.LoadQuestion,
+    source: scrape.MetricsSource,
+    hear: watch.OnProgress = progress.talk,
 ) -> tuple[watch.LoadOutcome, types.ServerSampleTable | None]:
     """Send while the server's own numbers are scraped, where it shows any.
 
@@ -397,7 +417,7 @@ def sent_and_scraped(
     """
     with ExitStack() as stack:
         scraper = _scraper(question, source, stack)
-        outcome = load_test.run_session(question, progress.talk)
+        outcome = load_test.run_session(question, hear)
     if scraper is None:
         return outcome, None
     table = scraper.table()
@@ -418,3 +438,23 @@ def _scraper(
             raise
         progress.talk(f"without the server's own numbers: {error.what}")
         return None
+
+
+@contextmanager
+def _exported(port: int | None, question: load_test.LoadQuestion) -> Generator[watch.OnProgress]:
+    """Who hears of the progress: the listener, and what Prometheus scrapes at ``port``.
+
+    What decodes answers is imported where it is wanted: a test without it does not wait for it.
+    """
+    if port is None:
+        yield progress.talk
+        return
+    exporter = importlib.import_module("inferometer.measure.load.exporter")
+    with exporter.exporting(port, question) as hear:
+        progress.talk(f"metrics: http://127.0.0.1:{port}/metrics")
+
+        def on_progress(now: watch.LoadProgress) -> None:
+            hear(now)
+            progress.talk(now)
+
+        yield on_progress

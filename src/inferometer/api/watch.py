@@ -1,7 +1,6 @@
 """inferometer watch: in which regime are these servers now, and what changed?"""
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,33 +12,24 @@ from typing import Annotated, Final
 from inferometer.api.known_facts import known_facts
 from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, Option
-from inferometer.api.watch_prediction import Prediction, prediction_of
+from inferometer.api.watch_exporter import WatchExporter, exporting
+from inferometer.api.watch_prediction import prediction_of
 from inferometer.api.watch_state import (
     RegimeChange,
     WatchAnswer,
     WatchedLimit,
     WatchedServer,
-    acceptance_of,
-    headroom_of,
-    latencies_of,
     limit_of,
-    residuals_of,
     verdict_of,
     words_of,
 )
-from inferometer.decide.watching.intervals import last_interval
-from inferometer.decide.watching.regimes import Change, Regimes
-from inferometer.errors import MeasureError, RecordError, SpecError
-from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
-from inferometer.measure.scrape import MetricsPage, MetricsSource, metrics_url
-from inferometer.records.exposition import PageReader, PageSample
-from inferometer.records.server_names import kept_series
-from inferometer.records.server_series import server_record, table_of
-from inferometer.records.server_summaries import summarise_server
+from inferometer.api.watched_server import Wanted, WatchedUrl
+from inferometer.errors import MeasureError, SpecError
+from inferometer.inputs.objectives import parse_objective
+from inferometer.records.server_series import table_of
 from inferometer.stats.estimate import Verdict
 from inferometer.units import NS_PER_S
 
-_TIMEOUT_S: Final = 2.0
 _DIAGNOSED_EVERY_S: Final = 600.0
 _SETTLED_S: Final = 30.0
 """Without a change of regime, before what limits the server is looked for."""
@@ -119,6 +109,16 @@ class Watch:
             metavar="NAME=VALUE,…",
         ),
     ] = None
+    export_port: Annotated[
+        int | None,
+        Option(
+            "Predictions, residuals, the limit and the regime as Prometheus metrics, on this port"
+            " of 127.0.0.1.",
+            is_common=True,
+            least=1,
+            most=65535,
+        ),
+    ] = None
     limit: Annotated[
         bool,
         Option(
@@ -135,103 +135,6 @@ class Screen:
     """All servers were looked at; what they show now costs some milliseconds each, where wanted."""
 
     read: Callable[[], tuple[WatchedServer, ...]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """The question, read."""
-
-    objective: ObjectiveSpec | None
-    prediction: Prediction | None
-    window_s: float
-    every_s: float
-
-
-class WatchedUrl:
-    """One server: its pages of the window, its regimes, and what limits it."""
-
-    def __init__(self, url: str, asked: _Asked) -> None:
-        self.url = url
-        self._asked = asked
-        self._page = MetricsPage(MetricsSource(url=metrics_url(url)), _TIMEOUT_S)
-        self._reader = PageReader(kept_series)
-        self._scrapes = deque[tuple[int, tuple[PageSample, ...] | None]]()
-        self.regimes = Regimes()
-        self.limit: WatchedLimit | None = None
-        self.problem = ""
-        self.changed_s = 0.0
-        self.diagnosed_s = float("-inf")
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        self._page.close()
-
-    def look(self, at_ns: int) -> tuple[Change, ...]:
-        """Scrape once; what that changes."""
-        try:
-            samples = self._reader.read(self._page.get())
-        except (MeasureError, RecordError) as error:
-            self.problem = error.what
-            changes = self.regimes.miss(at_ns / NS_PER_S)
-        else:
-            self.problem = ""
-            changes = self._taken(at_ns, samples)
-        if changes:
-            self.changed_s = at_ns / NS_PER_S
-        return changes
-
-    def _taken(self, at_ns: int, samples: tuple[PageSample, ...]) -> tuple[Change, ...]:
-        self._scrapes.append((at_ns, samples))
-        while at_ns - self._scrapes[0][0] > self._asked.window_s * NS_PER_S:
-            self._scrapes.popleft()
-        if len(self._scrapes) < 2:
-            return ()
-        record = server_record(table_of(list(self._scrapes)[-2:]))
-        interval = last_interval(record)
-        if interval.is_restarted:
-            while len(self._scrapes) > 1:
-                self._scrapes.popleft()
-        return self.regimes.take(interval)
-
-    def samples(self) -> list[tuple[int, tuple[PageSample, ...] | None]]:
-        """The window's pages, to be read by another thread."""
-        return list(self._scrapes)
-
-    def state(self, at_utc: str) -> WatchedServer:
-        """The server now."""
-        conditions = tuple(self.regimes.conditions)
-        if len(self._scrapes) < 2 or self.problem:
-            return WatchedServer(url=self.url, at_utc=at_utc, conditions=conditions)
-        table = table_of(self._scrapes)
-        record, summary = server_record(table), summarise_server(table)
-        prediction = self._asked.prediction
-        took_s = summary.end_s - summary.start_s
-        latencies = latencies_of(record, self._asked.objective, prediction)
-        why_not = "" if prediction is None else prediction.why_not_valid(summary)
-        last = last_interval(record)
-        return WatchedServer(
-            url=self.url,
-            server=summary.kind,
-            at_utc=at_utc,
-            conditions=conditions,
-            window_s=took_s,
-            n_requests=summary.n_finished,
-            requests_per_s=_per_s(summary.n_finished, took_s),
-            output_tokens_per_s=_per_s(summary.output_tokens, took_s),
-            running=None if summary.running is None else last.running,
-            waiting=None if summary.waiting is None else last.waiting,
-            kv_usage=last.kv_usage,
-            n_preemptions=summary.n_preemptions,
-            prefix_hit_fraction=summary.prefix_hit_fraction,
-            acceptance_fraction=acceptance_of(record),
-            latencies=latencies,
-            step_residual_ratio=self.regimes.drifts.pace.residual,
-            model_valid=None if prediction is None else not why_not,
-            why_not_valid=why_not,
-            residuals=() if prediction is None else residuals_of(summary, prediction),
-            headroom_ratio=headroom_of(latencies),
-            limit=self.limit,
-        )
 
 
 def watch(question: Watch) -> WatchAnswer:
@@ -251,7 +154,7 @@ def watch(question: Watch) -> WatchAnswer:
         raise SpecError(
             "no server", where="URL", allowed="one or more", try_="http://127.0.0.1:8000"
         )
-    asked = _Asked(
+    wanted = Wanted(
         objective=None if question.slo is None else parse_objective(question.slo),
         prediction=None if question.predicted is None else prediction_of(question.predicted),
         window_s=max(question.window, 2 * question.every),
@@ -259,13 +162,15 @@ def watch(question: Watch) -> WatchAnswer:
     )
     for_s = question.duration
     if question.once and for_s is None:
-        for_s = asked.window_s
+        for_s = wanted.window_s
     with ExitStack() as stack:
-        servers = [WatchedUrl(url, asked) for url in dict.fromkeys(question.urls)]
+        servers = [WatchedUrl(url, wanted) for url in dict.fromkeys(question.urls)]
         for server in servers:
             stack.callback(server.close)
         pool = stack.enter_context(ThreadPoolExecutor(len(servers) + 1))
-        watching = _Watching(servers, asked, pool, question)
+        watching = _Watching(servers, wanted, pool, question)
+        exporter = WatchExporter(lambda: watching.exported, wanted.prediction)
+        stack.enter_context(exporting(question.export_port, exporter))
         try:
             watching.until(for_s)
         except KeyboardInterrupt:
@@ -279,16 +184,19 @@ class _Watching:
     def __init__(
         self,
         servers: list[WatchedUrl],
-        asked: _Asked,
+        wanted: Wanted,
         pool: ThreadPoolExecutor,
         question: Watch,
     ) -> None:
         self._servers = servers
-        self._asked = asked
+        self._wanted = wanted
         self._pool = pool
         self._known = known_facts(question.known).limits
         self._finds_limits = question.limit
         self._is_once = question.once
+        self._is_exported = question.export_port is not None
+        self.exported: tuple[WatchedServer, ...] = ()
+        """As they were after the last look: another thread writes them out."""
         self._began_ns = time.monotonic_ns()
         self._began_utc = datetime.now(UTC)
         self._changes: list[RegimeChange] = []
@@ -306,8 +214,8 @@ class _Watching:
                 try_="inferometer watch http://127.0.0.1:8000; SGLang has metrics with a flag",
             )
         due_s = self._at_s()
-        while for_s is None or due_s + self._asked.every_s <= for_s + 1e-6:
-            due_s = max(due_s + self._asked.every_s, self._at_s() - self._asked.every_s)
+        while for_s is None or due_s + self._wanted.every_s <= for_s + 1e-6:
+            due_s = max(due_s + self._wanted.every_s, self._at_s() - self._wanted.every_s)
             time.sleep(max(0.0, due_s - self._at_s()))
             self._look()
             talk(Screen(read=self._states))
@@ -325,7 +233,7 @@ class _Watching:
             servers=states,
             changes=tuple(self._changes),
             watched_s=self._at_s(),
-            objective=None if self._asked.objective is None else self._asked.objective.text,
+            objective=None if self._wanted.objective is None else self._wanted.objective.text,
             slo_verdict=_worst(verdicts),
         )
 
@@ -335,9 +243,11 @@ class _Watching:
         for server, look in zip(self._servers, looks, strict=True):
             for change in look.result():
                 instants = {change.at_s, change.at_s if change.since_s is None else change.since_s}
-                said = words_of(change, server.url, {one: self._utc(one) for one in instants})
-                self._changes.append(said)
-                talk(said)
+                line = words_of(change, server.url, {one: self._utc(one) for one in instants})
+                self._changes.append(line)
+                talk(line)
+        if self._is_exported:
+            self.exported = self._states()
 
     def _diagnose(self, now_s: float) -> None:
         """Look for a limit in a thread of its own, one server after the other, when it is settled."""
@@ -349,7 +259,7 @@ class _Watching:
                 return
             server.limit, self._diagnosing = future.result(), None
         for server in self._servers:
-            is_settled = now_s - server.changed_s >= min(_SETTLED_S, self._asked.window_s)
+            is_settled = now_s - server.changed_s >= min(_SETTLED_S, self._wanted.window_s)
             is_due = server.diagnosed_s < server.changed_s or (
                 now_s - server.diagnosed_s >= _DIAGNOSED_EVERY_S
             )
@@ -361,7 +271,7 @@ class _Watching:
     def _limit(self, server: WatchedUrl) -> WatchedLimit:
         samples = table_of(server.samples())
         return limit_of(
-            server.url, samples, self._asked.objective, self._known, self._utc(self._at_s())
+            server.url, samples, self._wanted.objective, self._known, self._utc(self._at_s())
         )
 
     def _states(self) -> tuple[WatchedServer, ...]:
@@ -379,7 +289,3 @@ def _worst(verdicts: Sequence[Verdict | None]) -> Verdict | None:
     known = [one for one in verdicts if one is not None]
     order: tuple[Verdict, ...] = ("missed", "undecided", "met")
     return next((one for one in order if one in known), None)
-
-
-def _per_s(count: int | None, took_s: float) -> float | None:
-    return None if count is None or took_s <= 0 else count / took_s

@@ -13,8 +13,14 @@ from inferometer.api.diagnosis import DiagnoseAnswer, answer_of
 from inferometer.api.watch_prediction import METRICS, Prediction
 from inferometer.decide.diagnosis.rebuilding import rebuilt_servers
 from inferometer.decide.diagnosis.window import observed_window
-from inferometer.decide.watching.outlook import Breach, part_means, time_to_breach
-from inferometer.decide.watching.regimes import WORDS, Change, Condition
+from inferometer.decide.watching.regimes import (
+    WORDS,
+    Breach,
+    Change,
+    Condition,
+    part_means,
+    time_to_breach,
+)
 from inferometer.errors import InferometerError
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, percentile_name
@@ -175,7 +181,8 @@ def latencies_of(
         (metric, fraction) for metric in metrics for fraction in _USUAL
     ]
     found: list[WatchedLatency] = []
-    for metric, fraction in dict.fromkeys([*usual, *limits]):
+    names: dict[tuple[Metric, float], None] = dict.fromkeys([*usual, *limits])
+    for metric, fraction in names:
         histogram = _histogram(record, metric)
         growth = None if histogram is None else histogram_growth(record, histogram, _ALL)
         bucket = None if growth is None else bucket_percentile(growth, fraction)

@@ -155,15 +155,17 @@ def encode_frame(frame: Frame) -> bytes:
 class RawLogReader:
     """The frames of one file in order, one in memory at a time.
 
-    ``n_left_bytes`` says afterwards how much of a cut tail was left.
+    ``n_left_bytes`` says afterwards how much of a cut tail was left, ``n_read_bytes`` where it
+    begins: reading goes on there once more was written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, from_byte: int = 0) -> None:
         self._path = path
+        self.n_read_bytes = from_byte
         self.n_left_bytes = 0
 
     def __iter__(self) -> Iterator[Frame]:
-        """Read the file from its start.
+        """Read the file from its start, or from ``from_byte``.
 
         Raises
         ------
@@ -179,12 +181,14 @@ class RawLogReader:
                     allowed=f"a file that begins with {MAGIC!r}",
                 )
             n_bytes = self._path.stat().st_size
-            good = file.tell()
+            good = max(file.tell(), self.n_read_bytes)
+            file.seek(good)
             while (
                 payload := _payload(file.read(_HEAD.size), n_bytes - good, file.read)
             ) is not None:
                 yield _DECODER.decode(payload)
                 good = file.tell()
+                self.n_read_bytes = good
             self.n_left_bytes = n_bytes - good
 
 
