@@ -7,6 +7,7 @@ import pytest
 from tests.decide.watching.simulated_series import DAY_S, ROOMY, STEPS, daily_traffic, intervals
 
 from inferometer.decide.watching.drift import N_LEARNED, Block, Chart, ShareModel
+from inferometer.decide.watching.intervals import Interval
 from inferometer.decide.watching.regimes import Regimes
 from inferometer.perfmodel.steptime_arrays import slowed
 
@@ -76,3 +77,44 @@ def test_an_alarm_ends_when_the_server_is_as_it_was():
     assert begun.since_s == 5.0 * (N_LEARNED + 1)
     assert not ended.is_on
     assert ended.since_s > begun.since_s
+
+
+USUAL = Interval(
+    at_s=0.0, took_s=1.0, running=4.0, waiting=0.0, kv_usage=0.3, kv_held_tokens=1000.0,
+    n_finished=4.0, n_preempted=0.0, n_prompts=4.0, prompt_tokens=2000.0, hit_tokens=1600.0,
+    queried_tokens=2000.0, output_tokens=200.0, n_steps=50.0, n_gaps=196.0, gaps_s=3.92,
+    draft_tokens=600.0, accepted_tokens=480.0,
+)  # fmt: skip
+NOTHING = dict.fromkeys(
+    ("running", "n_prompts", "prompt_tokens", "queried_tokens", "output_tokens", "n_gaps"), 0.0
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("cache_hits_lost", {"hit_tokens": 0.0}),
+        ("acceptance_dropped", {"accepted_tokens": 240.0}),
+        ("slower", {"gaps_s": 1.3 * 3.92}),
+        ("faster", {"gaps_s": 3.92 / 1.3}),
+        ("idle", NOTHING),
+        ("restarted", {"is_restarted": True}),
+    ],
+)
+def test_what_changes_at_100_s_is_found_alone_within_30_s(name, changes):
+    series = [
+        USUAL._replace(at_s=float(second), **(changes if second > 100 else {}))
+        for second in range(1, 131)
+    ]
+    found = {(one.condition, one.has_begun) for one in changes_of(series)}
+    assert found == {(name, True)}
+
+
+def test_a_server_that_does_not_answer_and_answers_again():
+    regimes = Regimes()
+    assert regimes.take(USUAL) == ()
+    misses = [regimes.miss(float(second)) for second in range(1, 10)]
+    ((lost,),) = [one for one in misses if one]
+    assert (lost.at_s, lost.condition, lost.has_begun) == (3.0, "unreachable", True)
+    (back,) = regimes.take(USUAL._replace(at_s=10.0))
+    assert (back.condition, back.has_begun) == ("unreachable", False)
