@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
 from inferometer.inputs.objectives import (
-    METRIC_MEANINGS,
+    METRICS,
     PRESET_OBJECTIVES,
     ObjectiveSpec,
     Threshold,
@@ -14,7 +14,7 @@ from inferometer.inputs.objectives import (
 
 THRESHOLDS = st.builds(
     Threshold,
-    metric=st.sampled_from(sorted(METRIC_MEANINGS)),
+    metric=st.sampled_from(sorted(METRICS)),
     percentile_fraction=st.integers(1, 999).map(lambda permille: permille / 1000),
     limit_s=st.integers(1, 99_999_999).map(lambda ms: ms / 1000),
 )

@@ -61,14 +61,14 @@ class KernelDriver:
 
     def state(self):
         memory, counters = self.memory, self.counters
-        running = memory.running[: counters["n_running"]].tolist()
+        running = memory.queue.running[: counters["n_running"]].tolist()
         scheduled, preempted = (), ()
         if self.slot is not None:
             parts = memory.parts[self.slot][: memory.batches[self.slot]["n_parts"]]
             scheduled = tuple(
                 zip(parts["request"].tolist(), parts["num_tokens"].tolist(), strict=True)
             )
-            preempted = tuple(sorted(memory.preempted[: counters["n_preempted"]].tolist()))
+            preempted = tuple(sorted(memory.queue.preempted[: counters["n_preempted"]].tolist()))
         return State(
             scheduled=scheduled,
             preempted=preempted,
@@ -85,10 +85,10 @@ class KernelDriver:
             self.counters["waiting_head"],
             self.counters["waiting_size"],
         )
-        places = (head + np.arange(size)) % len(memory.waiting)
+        places = (head + np.arange(size)) % len(memory.queue.waiting)
         indices = [
             index
-            for index in memory.waiting[places].tolist()
+            for index in memory.queue.waiting[places].tolist()
             if memory.requests["status"][index] < int(Status.STOPPED)
         ]
         assert len(indices) == self.counters["n_waiting"]
@@ -98,10 +98,12 @@ class KernelDriver:
 
     def blocks_of(self, index):
         request = self.memory.requests[index]
-        return tuple(self.memory.block_table[request["slot"], : request["num_blocks"]].tolist())
+        return tuple(
+            self.memory.memory.block_table[request["slot"], : request["num_blocks"]].tolist()
+        )
 
     def free_queue(self):
-        blocks, queue = self.memory.blocks, []
+        blocks, queue = self.memory.memory.blocks, []
         block = int(blocks["next"][0])
         while block:
             queue.append(block)

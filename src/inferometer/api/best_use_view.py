@@ -1,7 +1,7 @@
 """What is the best use of a number of devices, as ``inferometer size --total-gpus`` answers it?"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from inferometer import __version__, suggestions
@@ -93,34 +93,21 @@ def best_use_of(
         why_none=None if nearest is None else f"even a lone request misses it: {nearest.why}",
         next_step=None,
     )
-    best = best_use.best
+    return replace(best_use, next_step=_next_step(model, best_use.best, allowed))
+
+
+def _next_step(model: str, best: UseRow | None, allowed: Sequence[object]) -> str:
+    """How to deploy the best layout, or what to change where there is none."""
     if best is None:
-        step = (
+        return (
             "longer limits, more devices (--total-gpus), other devices (--gpus), or fewer bits"
             " (--quantization)"
         )
-    else:
-        rate = best.met_requests_per_s or 0.9 * best.located_requests_per_s
-        formats = ("--quantization", best.weights_dtype) if best.needs_quality_check else ()
-        words = (
-            model,
-            *allowed,
-            "--gpus",
-            best.hardware_id,
-            "--tp",
-            best.tensor_parallel_size,
-            "--rate",
-            f"{rate:.3g}",
-            *formats,
-        )
-        step = (
-            "the files that deploy it:"
-            f" {suggestions.command('size', *words, '--out', 'deployment')}"
-        )
-    return BestUse(
-        **{name: getattr(best_use, name) for name in BestUse.__slots__ if name != "next_step"},
-        next_step=step,
-    )
+    rate = best.met_requests_per_s or 0.9 * best.located_requests_per_s
+    words = ("--gpus", best.hardware_id, "--tp", best.tensor_parallel_size, "--rate", f"{rate:.3g}")
+    formats = ("--quantization", best.weights_dtype) if best.needs_quality_check else ()
+    command = suggestions.command("size", model, *allowed, *words, *formats, "--out", "deployment")
+    return f"the files that deploy it: {command}"
 
 
 def _row(use: Use, published: DType | None) -> UseRow:

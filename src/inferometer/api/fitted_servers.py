@@ -11,7 +11,7 @@ from inferometer.api.known_facts import ServerKnowledge, known_facts, with_known
 from inferometer.api.runs import RunRequest, load_run
 from inferometer.errors import InferometerError, SpecError
 from inferometer.fit.loads import conclusions, estimation, load_tests, reported
-from inferometer.fit.loads.requests import STATISTICS, RateStatistics, fit_rates
+from inferometer.fit.loads.requests import STATISTICS, RateFit, RateStatistics, fit_rates
 from inferometer.inputs import foreign_bytes, load_plan, types
 from inferometer.inputs.workload import reading, replay
 from inferometer.inputs.workload.plan import RequestPlan
@@ -175,17 +175,9 @@ def fit_rate_statistics(
         )
     chosen = _series(summaries, choice.series)
     prior = fitted_steps.fit_kernels(replace(request, paths=(known.kernels,)), choice)
-    facts = known_facts(known.known)
-    shared = dict[str, int](
-        (name, value) for name, value in facts.limits.items() if name != "n_kv_blocks"
-    )
-    shared |= (
-        {"num_blocks": facts.limits["n_kv_blocks"] + 1} if "n_kv_blocks" in facts.limits else {}
-    )
-    shared |= {} if facts.block_tokens is None else {"block_size": facts.block_tokens}
-    shared |= {} if facts.max_model_len is None else {"max_model_len": facts.max_model_len}
-    knobs = Knobs(shared=shared, own={name: str(value) for name, value in facts.switches.items()})
-    config = deploy(prior.model, prior.engine, request.hardware, fitted_levels(prior), knobs).config
+    config = deploy(
+        prior.model, prior.engine, request.hardware, fitted_levels(prior), _knobs(known)
+    ).config
     progress.talk(
         f"simulating {len(chosen)} rates until their statistics are as published: about a minute"
     )
@@ -195,22 +187,42 @@ def fit_rate_statistics(
         if prior.subject is None
         else replace(prior.subject, reservation=None, engine_version=None)
     )
-    seen = () if fit.held_out is None else fit.held_out.seconds
-    rows = zip(STATISTICS, seen, fit.simulated_s, strict=True) if seen else ()
     return fitted_steps.ServedFit(
         model=replace(fit.model, subject=subject),
-        held_out=tuple(
-            fitted_steps.HeldOutStatistic(
-                latency=name,
-                statistic="mean" if at is None else f"p{at * 100:g}",
-                measured_s=measured_s,
-                simulated_s=simulated_s,
-            )
-            for (name, at), measured_s, simulated_s in rows
-        ),
+        held_out=_held_out(fit),
         held_out_words=(
             "" if fit.held_out is None else f"held out: {fit.held_out.offered_per_s:g} requests/s"
         ),
+    )
+
+
+def _knobs(known: ServerKnowledge) -> Knobs:
+    """The server's known limits and switches, by the names under which a simulation takes them."""
+    facts = known_facts(known.known)
+    shared = dict[str, int](facts.limits.items())
+    if "n_kv_blocks" in shared:
+        shared["num_blocks"] = shared.pop("n_kv_blocks") + 1  # vLLM's null block
+    if facts.block_tokens is not None:
+        shared["block_size"] = facts.block_tokens
+    if facts.max_model_len is not None:
+        shared["max_model_len"] = facts.max_model_len
+    return Knobs(shared=shared, own={name: str(value) for name, value in facts.switches.items()})
+
+
+def _held_out(fit: RateFit) -> tuple[fitted_steps.HeldOutStatistic, ...]:
+    """What was measured and simulated at the rate that the fit did not see."""
+    if fit.held_out is None or not fit.held_out.seconds:
+        return ()
+    return tuple(
+        fitted_steps.HeldOutStatistic(
+            latency=name,
+            statistic="mean" if at is None else f"p{at * 100:g}",
+            measured_s=measured_s,
+            simulated_s=simulated_s,
+        )
+        for (name, at), measured_s, simulated_s in zip(
+            STATISTICS, fit.held_out.seconds, fit.simulated_s, strict=True
+        )
     )
 
 

@@ -333,12 +333,7 @@ def request_of(url: str, options: Load) -> LoadRequest:
     target.target_of(load)  # a URL that is none is refused before anything is drawn
     bearer = (("Authorization", f"Bearer {token}"),) if token is not None else ()
     secrets = target.Secrets(headers=(*bearer, *headers), proxy_authorization=authorization)
-    limits = messages.ClientLimits(
-        connect_s=options.connect_timeout,
-        head_s=options.head_timeout,
-        read_s=options.read_timeout,
-        body_bytes=options.max_body,
-    )
+    limits = _client_limits(options)
     if options.model is None:
         load = replace(load, served_model=_offered_model(load, secrets, limits))
     return LoadRequest(
@@ -349,6 +344,15 @@ def request_of(url: str, options: Load) -> LoadRequest:
         is_on_ray=options.executor == "ray",
         ray_address=options.ray_address,
         is_asked_before=options.preflight,
+    )
+
+
+def _client_limits(options: Load) -> messages.ClientLimits:
+    return messages.ClientLimits(
+        connect_s=options.connect_timeout,
+        head_s=options.head_timeout,
+        read_s=options.read_timeout,
+        body_bytes=options.max_body,
     )
 
 

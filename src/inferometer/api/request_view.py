@@ -238,45 +238,31 @@ def request_view(
         The run has no requests, or no such step.
     """
     options = RequestQuestion() if question is None else question
-    whole = request_summaries.summarise_requests(run)
-    judgement = (
-        None if options.objective is None else slo_verdicts.judge_objective(run, options.objective)
-    )
+    objective, whole = options.objective, request_summaries.summarise_requests(run)
+    judgement = None if objective is None else slo_verdicts.judge_objective(run, objective)
     online = online_view(run, options.device)
     steady = None if online is None else online.steady
     parts = first_token_parts(run, online)
-    load = (
-        None
-        if run.steps is None or not len(run.steps.start_ns)
-        else run_series.step_series(run.steps)
-    )
-    order = {code: rank for rank, code in enumerate(LEAD_CODES)}
-    lead = tuple(
-        sorted(
-            (one for one in run.manifest.cautions if one.code in order),
-            key=lambda one: order[one.code],
-        )
+    load = _step_series(run)
+    lead = _leading_cautions(run)
+    n_kv_blocks = _n_kv_blocks(run, options)
+    lines = views.FiveLines(
+        answer=_answer(whole, judgement),
+        limit=_limit(load, whole, n_kv_blocks, online, parts),
+        next=_next(lead, judgement, path, online, has_page=report_path is not None),
+        trust=_trust(run, whole, online),
+        report=_files(path, report_path),
     )
     return request_views.RequestReportView(
         title=run_titles.title_of(run),
         subtitle=f"{run.manifest.origin} · {whole.n_requests:,} requests",
-        five_lines=views.FiveLines(
-            answer=_answer(whole, judgement),
-            limit=_limit(load, whole, _n_kv_blocks(run, options), online, parts),
-            next=_next(lead, judgement, path, online, has_page=report_path is not None),
-            trust=_trust(run, whole, online),
-            report=_files(path, report_path),
-        ),
-        summaries=(
-            whole,
-            *steady_summaries(run, online),
-            *_classes(run, options.class_names),
-        ),
+        five_lines=lines,
+        summaries=(whole, *steady_summaries(run, online), *_classes(run, options.class_names)),
         judgement=judgement,
         handovers=latencies.summarise_handovers(run),
         tails=tails(run),
         history=history(run, steady=steady),
-        tpot_history=(None if online is None else history(run, "tpot", steady=steady)),
+        tpot_history=None if online is None else history(run, "tpot", steady=steady),
         load=load,
         memory=run_series.summarise_memory(run),
         holes=run_series.hole_series(run),
@@ -285,14 +271,8 @@ def request_view(
         gaps=gaps(run),
         ttft_parts=parts,
         concurrency=request_summaries.concurrency_of(run),
-        n_kv_blocks=_n_kv_blocks(run, options),
-        timeline=(
-            None
-            if run.steps is None or run.parts is None or not len(run.steps.start_ns)
-            else slot_timeline.slot_timeline(
-                run, first_step=options.first_step, n_steps=options.n_steps
-            )
-        ),
+        n_kv_blocks=n_kv_blocks,
+        timeline=_timeline(run, options),
         lead_cautions=lead,
         cautions=tuple(one for one in run.manifest.cautions if one not in lead),
         fact_groups=provenance.fact_groups(run, run.manifest.run_id),
@@ -300,6 +280,24 @@ def request_view(
         rerun_command=provenance.rerun_command(run),
         tool_version=__version__,
     )
+
+
+def _timeline(run: types.Run, options: RequestQuestion) -> slot_timeline.SlotTimeline | None:
+    if run.steps is None or run.parts is None or not len(run.steps.start_ns):
+        return None
+    return slot_timeline.slot_timeline(run, first_step=options.first_step, n_steps=options.n_steps)
+
+
+def _step_series(run: types.Run) -> run_series.StepSeries | None:
+    if run.steps is None or not len(run.steps.start_ns):
+        return None
+    return run_series.step_series(run.steps)
+
+
+def _leading_cautions(run: types.Run) -> tuple[types.Caution, ...]:
+    """The cautions that stand above the numbers, the gravest first."""
+    lead = (one for one in run.manifest.cautions if one.code in LEAD_CODES)
+    return tuple(sorted(lead, key=lambda one: LEAD_CODES.index(one.code)))
 
 
 def _classes(run: types.Run, names: Sequence[str]) -> tuple[request_summaries.RequestSummary, ...]:

@@ -10,6 +10,7 @@ from inferometer import __version__
 from inferometer.api import simulated_record, simulation
 from inferometer.api.cluster import gate_text
 from inferometer.api.simulation import Level
+from inferometer.inputs.objectives import METRICS
 from inferometer.records import request_summaries, run_series
 from inferometer.records.latencies import Latency
 from inferometer.report import request_page, request_tables, request_words
@@ -22,12 +23,6 @@ from inferometer.simulate.shares import Role
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_bytes, format_duration, format_number
 
-_SHOWN: Final[tuple[tuple[Latency, str], ...]] = (
-    ("ttft", "TTFT"),
-    ("tpot", "TPOT"),
-    ("e2e", "E2E"),
-    ("queue", "queue"),
-)
 _HEADLINE: Final[tuple[Latency, ...]] = ("ttft", "tpot")
 _FRACTIONS: Final = (0.5, 0.95, 0.99)
 _OF_CLASSES: Final[tuple[Latency, ...]] = ("ttft", "tpot", "e2e")
@@ -229,7 +224,7 @@ def _why_open(answer: simulation.SimulateAnswer) -> str:
 def _latencies(answer: simulation.SimulateAnswer) -> TextTable:
     rows = list[tuple[str, ...]]()
     likely = answer.levels[0].summary
-    for name, label in _SHOWN:
+    for name, words in METRICS.items():
         ends = " … ".join(
             _p95(level.summary, name) for level in ends_of_latency(answer.levels, name)
         )
@@ -237,7 +232,7 @@ def _latencies(answer: simulation.SimulateAnswer) -> TextTable:
             likely.latency(name).mean,
             *(likely.latency(name).percentile(fraction) for fraction in _FRACTIONS),
         )
-        rows.append((label, *(request_words.percentile_text(one) for one in shown), ends))
+        rows.append((words.name, *(request_words.percentile_text(one) for one in shown), ends))
     return TextTable(
         caption="Latency [95 % interval]",
         header=(

@@ -274,6 +274,13 @@ def _next(analysis: Analysis, rows: Sequence[PointRow]) -> str:
             "A sweep over more batch sizes and prompt lengths, so that a model can be"
             " fitted.\ntry: " + suggestions.command("sweep", "--help")
         )
+    return "\ntry: ".join(_next_of_model(model, plan, rows))
+
+
+def _next_of_model(
+    model: StepTimeModel, plan: SweepPlan, rows: Sequence[PointRow]
+) -> tuple[str, str]:
+    """What the model says that would help most, and the command that shows it."""
     row = min(rows, key=lambda row: (row.batch_size, row.prompt_tokens))
     point = SweepPoint(
         prompt_tokens=row.prompt_tokens, batch_size=row.batch_size, gen_tokens=row.gen_tokens
@@ -284,36 +291,41 @@ def _next(analysis: Analysis, rows: Sequence[PointRow]) -> str:
         and plan.engine.mode != "compiled"
     ):
         return (
-            f"Launch overhead is {_share(model, point, 'launch')} of a step: fewer launches would"
-            f" help.\ntry: {_sweep_of(plan, 'compiled')}"
+            (
+                f"Launch overhead is {_share(model, point, 'launch')} of a step: fewer launches would"
+                " help."
+            ),
+            _sweep_of(plan, "compiled"),
         )
     if row.decode_limited_by == "weight bandwidth":
         gain_ratio = _gain_with_weights_shrunk(model, point, 2.0)
         if gain_ratio is not None and row.decode_tokens_per_s is not None:
             return (
-                "Half the weight bytes would give about"
-                f" {format_number(row.decode_tokens_per_s.value * gain_ratio)} tok/s"
-                f" ({gain_ratio:.2f}x) at batch {row.batch_size}, if the kernels keep their"
-                " efficiency.\ntry: "
-                + suggestions.command(
+                (
+                    "Half the weight bytes would give about"
+                    f" {format_number(row.decode_tokens_per_s.value * gain_ratio)} tok/s"
+                    f" ({gain_ratio:.2f}x) at batch {row.batch_size}, if the kernels keep their"
+                    " efficiency."
+                ),
+                suggestions.command(
                     "predict", plan.model, "--hardware", "this", "--quantization", "int8"
-                )
+                ),
             )
     best = useful_load(rows)
     top = max(rows, key=lambda row: row.batch_size)
     if best is not None and best.batch_size == top.batch_size > row.batch_size:
         larger = f"{top.batch_size},{2 * top.batch_size},{4 * top.batch_size}"
         return (
-            f"Up to batch {top.batch_size} each doubling bought {_KNEE_GAIN_RATIO:g}x the"
-            " throughput or more: "
-            "larger batches are worth measuring.\n"
-            "try:"
-            f" {_sweep_of(plan, plan.engine.mode, '--seq', top.prompt_tokens, '--batch-sizes', larger)}"
+            (
+                f"Up to batch {top.batch_size} each doubling bought {_KNEE_GAIN_RATIO:g}x the"
+                " throughput or more: larger batches are worth measuring."
+            ),
+            _sweep_of(plan, plan.engine.mode, "--seq", top.prompt_tokens, "--batch-sizes", larger),
         )
     others = suggestions.command(
         "predict", plan.model, "--hardware", "this", "--batch", top.batch_size
     )
-    return f"Predict other batches, lengths and formats.\ntry: {others}"
+    return "Predict other batches, lengths and formats.", others
 
 
 def _sweep_of(plan: SweepPlan, mode: EngineMode, *more: object) -> str:

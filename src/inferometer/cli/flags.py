@@ -16,7 +16,7 @@ from inferometer.api.question import Field, fields_of, question_of
 from inferometer.cli.foreign_flags import in_our_words
 from inferometer.cli.terminal import AS_CSV, REPORT, VERBOSE, write_answer
 from inferometer.cli.usage import Several, one_of
-from inferometer.inputs.objectives import METRIC_SYNONYMS
+from inferometer.inputs.objectives import METRICS
 from inferometer.inputs.synonyms import number_format
 
 Q = TypeVar("Q")
@@ -36,7 +36,7 @@ _N_EXAMPLES: Final = 3
 _SYNONYMS: Final = "\n".join(
     (
         "\b\nAlso called:",
-        *(f"  {metric}: {', '.join(words)}" for metric, words in METRIC_SYNONYMS.items()),
+        *(f"  {metric}: {', '.join(words.synonyms)}" for metric, words in METRICS.items()),
     )
 )
 """Of latencies: whoever searches the help for another tool's word finds ours."""

@@ -7,7 +7,7 @@ verdict on the run), and a request is good when it keeps every limit (goodput).
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from inferometer.errors import SpecError
 from inferometer.inputs.types import Source
@@ -15,22 +15,39 @@ from inferometer.units import parse_duration_s
 
 Metric: TypeAlias = Literal["ttft", "tpot", "e2e", "queue"]
 
-METRIC_MEANINGS: Final[dict[Metric, str]] = {
-    "ttft": "time to first token, from the intended send",
-    "tpot": "time per output token after the first",
-    "e2e": "from the intended send to the last token",
-    "queue": "from the send to the first time in a batch",
-}
 
-METRIC_SYNONYMS: Final[dict[Metric, tuple[str, ...]]] = {
-    "ttft": ("time to first token", "first-token latency"),
-    "tpot": ("time per output token", "per-token latency"),
-    "e2e": ("e2el", "ttlt", "time to last token", "end-to-end latency", "request latency"),
-    "queue": ("queue time", "waiting time"),
+class MetricWords(NamedTuple):
+    """How a latency is written and what it is."""
+
+    name: str
+    """In tables and charts."""
+    meaning: str
+    synonyms: tuple[str, ...]
+    """What else users and tools call it; hyphens and underscores count as spaces."""
+
+
+METRICS: Final[dict[Metric, MetricWords]] = {
+    "ttft": MetricWords(
+        "TTFT",
+        "time to first token, from the intended send",
+        ("time to first token", "first-token latency"),
+    ),
+    "tpot": MetricWords(
+        "TPOT",
+        "time per output token after the first",
+        ("time per output token", "per-token latency"),
+    ),
+    "e2e": MetricWords(
+        "E2E",
+        "from the intended send to the last token",
+        ("e2el", "ttlt", "time to last token", "end-to-end latency", "request latency"),
+    ),
+    "queue": MetricWords(
+        "queue", "from the send to the first time in a batch", ("queue time", "waiting time")
+    ),
 }
-"""What else users and tools call them; hyphens and underscores count as spaces."""
 _ALLOWED: Final = (
-    "METRIC:STATISTIC<LIMIT with commas between; METRIC one of ttft, tpot, e2e, queue; STATISTIC"
+    f"METRIC:STATISTIC<LIMIT with commas between; METRIC one of {', '.join(METRICS)}; STATISTIC"
     " p50, p95, p99.9, …"
 )
 _EXAMPLE: Final = "ttft:p95<500ms, tpot:p95<50ms"
@@ -210,11 +227,11 @@ def _likely_unit(metric: Metric, number: float) -> str:
 def _metric(name: str, part: str, where: str) -> Metric:
     known: dict[str, Metric] = {
         _spelled(word): metric
-        for metric, words in METRIC_SYNONYMS.items()
-        for word in (metric, *words)
+        for metric, words in METRICS.items()
+        for word in (metric, *words.synonyms)
     }
     if _spelled(name) not in known:
-        allowed = "; ".join(f"{metric}: {meaning}" for metric, meaning in METRIC_MEANINGS.items())
+        allowed = "; ".join(f"{metric}: {words.meaning}" for metric, words in METRICS.items())
         raise SpecError(
             f"{name!r} of {part!r} is no latency that is known",
             where=where,

@@ -14,13 +14,14 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.inputs.objectives import Metric
 from inferometer.records.columns import F64, I64, Bools
 from inferometer.records.types import ABSENT, RequestStatus, RequestTable, Run, VisitTable
 from inferometer.stats.autocorrelated import run_quantile_estimate
 from inferometer.stats.estimate import Estimate
 from inferometer.units import NS_PER_S
 
-Latency: TypeAlias = Literal["ttft", "ttft_uncorrected", "tpot", "e2e", "queue"]
+Latency: TypeAlias = Literal["ttft", "ttft_uncorrected", Metric]
 
 COMPLETED: Final = (RequestStatus.STOPPED, RequestStatus.LENGTH)
 NOT_SERVED: Final = (RequestStatus.REJECTED, RequestStatus.FAILED)

@@ -3,6 +3,7 @@
 import math
 from typing import Final
 
+from inferometer.inputs.objectives import METRICS
 from inferometer.records.latencies import Latency
 from inferometer.records.request_summaries import LatencyMean, Percentile
 from inferometer.records.slot_timeline import CellState, SlotTimeline
@@ -11,11 +12,8 @@ from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_fraction, format_number, s_from_ns
 
 LATENCY_NAMES: Final[dict[Latency, str]] = {
-    "ttft": "TTFT",
+    **{metric: words.name for metric, words in METRICS.items()},
     "ttft_uncorrected": "TTFT uncorrected",
-    "tpot": "TPOT",
-    "e2e": "E2E",
-    "queue": "queue",
 }
 
 STATE_NAMES: Final = {

@@ -93,45 +93,28 @@ def demand(  # noqa: PLR0913 -- one for each column
         already.
     """
     n_requests = len(np.asarray(arrival_ns))
-    output = _column("output_tokens", output_tokens, n_requests, np.int32)
+
+    def counts(name: str, values: ArrayLike | None, default: int = 0) -> I32:
+        chosen = np.full(n_requests, default) if values is None else values
+        return _column(name, chosen, n_requests, np.int32)
+
+    def times_ns(name: str, values: ArrayLike | None, default: int = 0) -> I64:
+        chosen = np.full(n_requests, default) if values is None else values
+        return _column(name, chosen, n_requests, np.int64)
+
     made = Demand(
-        arrival_ns=_column("arrival_ns", arrival_ns, n_requests, np.int64),
-        prompt_tokens=_column("prompt_tokens", prompt_tokens, n_requests, np.int32),
-        output_tokens=output,
-        max_tokens=(
-            output
-            if max_tokens is None
-            else _column("max_tokens", max_tokens, n_requests, np.int32)
-        ),
-        priority=_column(
-            "priority", np.zeros(n_requests) if priority is None else priority, n_requests, np.int32
-        ),
-        class_index=_column(
-            "class_index",
-            np.zeros(n_requests) if class_index is None else class_index,
-            n_requests,
-            np.int32,
-        ),
-        tenant_index=_column(
-            "tenant_index",
-            np.zeros(n_requests) if tenant_index is None else tenant_index,
-            n_requests,
-            np.int32,
-        ),
-        abort_ns=_column(
-            "abort_ns",
-            np.full(n_requests, ABSENT) if abort_ns is None else abort_ns,
-            n_requests,
-            np.int64,
-        ),
+        arrival_ns=times_ns("arrival_ns", arrival_ns),
+        prompt_tokens=counts("prompt_tokens", prompt_tokens),
+        output_tokens=counts("output_tokens", output_tokens),
+        max_tokens=counts("max_tokens", output_tokens if max_tokens is None else max_tokens),
+        priority=counts("priority", priority),
+        class_index=counts("class_index", class_index),
+        tenant_index=counts("tenant_index", tenant_index),
+        abort_ns=times_ns("abort_ns", abort_ns, default=ABSENT),
         content_start=np.zeros(n_requests + 1, np.int64),
         contents=np.empty(0, np.int32),
-        follows=_column(
-            "follows", np.full(n_requests, -1) if follows is None else follows, n_requests, np.int32
-        ),
-        think_ns=_column(
-            "think_ns", np.zeros(n_requests) if think_ns is None else think_ns, n_requests, np.int64
-        ),
+        follows=counts("follows", follows, default=-1),
+        think_ns=times_ns("think_ns", think_ns),
     )
     _check(made)
     _check_followers(made)

@@ -76,6 +76,8 @@ Router: TypeAlias = Literal[
     "vllm-0.19",
 ]
 ROUTERS: Final[tuple[Router, ...]] = get_args(Router)
+DRAWING_ROUTERS: Final[frozenset[Router]] = frozenset({"random", "power-of-two"})
+"""They choose at random."""
 
 _WHERE: Final = "the cluster"
 _MAX_INTERVAL_S: Final = 3600.0

@@ -23,7 +23,7 @@ from inferometer.simulate import hooks
 from inferometer.simulate.fleet import Fleet
 from inferometer.simulate.kernel import config as kernel_config, front, loop
 from inferometer.simulate.kernel.front import behind_gate
-from inferometer.simulate.kernel.state import NOTHING, SHARED, Counters, Request, State
+from inferometer.simulate.kernel.state import NOTHING, Counters, Request, State
 from inferometer.simulate.live_front import Kind, LiveFront, every_kind, longer
 from inferometer.simulate.outcome import FAR_NS, Outcome, Status, new_log, new_part_log
 from inferometer.simulate.pointers import Rows, pointed
@@ -71,9 +71,8 @@ class LiveMemory:
         self._is_drawn = bool(states.config["num_spec_tokens"].any()) or self._front.keeps_numbers
         self._is_priority = bool(states.config["is_priority"][0, 0])
         self._is_admitted: Bools = np.zeros(0, np.bool_)
-        self.states: State = states._replace(
-            arrival_order=np.empty(0, np.int32), requests=self._blank[:0]
-        )
+        nobody = states.arrivals._replace(arrival_order=np.empty(0, np.int32))
+        self.states: State = states._replace(arrivals=nobody, requests=self._blank[:0])
         self.counters = cast("Rows[Counters]", states.counters[:, 0])
         self._give_slots(_N_SLOTS)
 
@@ -131,11 +130,13 @@ class LiveMemory:
     def note_abort(self, slot: int, when_ns: int) -> None:
         """The client of the request in this slot goes away then."""
         state, world = self.states, self.states.world[0]
-        state.abort_ns[slot] = when_ns
+        state.arrivals.abort_ns[slot] = when_ns
         n_leaving = int(world["n_leaving"])
-        slots = [*state.leaving[:n_leaving].tolist(), slot]
-        slots.sort(key=lambda one: (int(state.abort_ns[one]), one))  # what is sorted is a heap
-        state.leaving[: n_leaving + 1] = slots
+        slots = [*state.arrivals.leaving[:n_leaving].tolist(), slot]
+        slots.sort(
+            key=lambda one: (int(state.arrivals.abort_ns[one]), one)
+        )  # what is sorted is a heap
+        state.arrivals.leaving[: n_leaving + 1] = slots
         world["n_leaving"] = n_leaving + 1
 
     def _next_arrival_ns(self) -> int:
@@ -146,14 +147,18 @@ class LiveMemory:
     def _next_abort_ns(self) -> int:
         """When does the next client go away? ``FAR_NS`` where none is known to."""
         has_any = self.states.world["n_leaving"][0] > 0
-        return int(self.states.abort_ns[self.states.leaving[0]]) if has_any else FAR_NS
+        return (
+            int(self.states.arrivals.abort_ns[self.states.arrivals.leaving[0]])
+            if has_any
+            else FAR_NS
+        )
 
     def take_ended(self) -> list[int]:
         """The slots of requests that have ended in a replica since the last call, in order of that.
 
         Behind a gate: of those that it knows.
         """
-        world, ended = self.states.world[0], self.states.ended
+        world, ended = self.states.world[0], self.states.arrivals.ended
         n_ended = int(world["n_ended"])
         n_taken = int(world["n_told"]) if self._has_gate else n_ended
         taken: list[int] = ended[:n_taken].tolist()
@@ -202,16 +207,14 @@ class LiveMemory:
     def _point(self) -> None:
         """The handles that the loop takes before the step times."""
         if self.is_alone:
-            own = {name: getattr(self.states, name) for name in State._fields if name not in SHARED}
-            alone = self.states._replace(**{name: array[0] for name, array in own.items()})
-            self.handles: tuple[object, ...] = (pointed(alone),)
+            self.handles: tuple[object, ...] = (pointed(front.one_of(self.states, 0)),)
         else:
             self.handles = (front.pointed_states(self.states), pointed(self._front.front))
 
     def _give_slots(self, n_slots: int) -> None:
         """Room for this number of requests; those that are there keep their slots."""
         state, n_old, counters = self.states, len(self.states.requests), self.counters
-        waiting = state.waiting[:, :n_old]
+        waiting = state.queue.waiting[:, :n_old]
         if not self._is_priority:  # the ring begins at 0, before it gets longer
             heads = counters["waiting_head"].tolist()
             rolled = [np.roll(row, -head) for row, head in zip(waiting, heads, strict=True)]
@@ -219,29 +222,34 @@ class LiveMemory:
         self._is_admitted = np.concatenate([self._is_admitted, np.zeros(n_slots - n_old, np.bool_)])
         self._front.give_slots(n_slots)
         requests = np.concatenate([state.requests, np.repeat(self._blank, n_slots - n_old)])
+        arrivals = state.arrivals._replace(
+            abort_ns=longer(state.arrivals.abort_ns[:n_old], n_slots, ABSENT),
+            leaving=longer(state.arrivals.leaving[:n_old], n_slots, 0),
+            arrival_order=np.arange(n_slots, dtype=np.int32),
+            ended=longer(state.arrivals.ended[:n_old], n_slots, 0),
+        )
         self._set(
-            self.states._replace(
+            self._with_pools(n_slots)._replace(
                 requests=cast("Rows[Request]", requests),
-                waiting=_wider(waiting, n_slots, 0),
+                queue=state.queue._replace(waiting=_wider(waiting, n_slots, 0)),
+                arrivals=arrivals,
                 skipped=np.empty(n_slots, np.int32),
-                abort_ns=longer(state.abort_ns[:n_old], n_slots, ABSENT),
-                leaving=longer(state.leaving[:n_old], n_slots, 0),
-                arrival_order=np.arange(n_slots, dtype=np.int32),
-                ended=longer(state.ended[:n_old], n_slots, 0),
-                **self._of_pools(n_slots),
             )
         )
 
-    def _of_pools(self, n_slots: int) -> dict[str, Any]:
-        """KV caches on their way, and rows for the blocks of requests without a slot, where there are two pools."""
-        old = self.states.block_table
-        if not len(self.states.transfers):
-            return {}
+    def _with_pools(self, n_slots: int) -> State:
+        """Room for KV caches on their way, and for the blocks of requests without a slot, of two pools."""
+        states, old = self.states, self.states.memory.block_table
+        if not len(states.transfers):
+            return states
         n_batch_slots = max(n_active for n_active, _ in self._n_rows)
         n_rows = n_batch_slots + max(min(n_slots, n_blocks) for _, n_blocks in self._n_rows)
         table = np.zeros((len(old), n_rows, old.shape[2]), old.dtype)
         table[:, : old.shape[1]] = old
-        return {"block_table": table, "transfers": longer(self.states.transfers, n_slots, 0)}
+        return states._replace(
+            memory=states.memory._replace(block_table=table),
+            transfers=longer(states.transfers, n_slots, 0),
+        )
 
     def _is_idle(self) -> bool:
         """May slots begin at 0 again: has every request ended, with nothing in flight, and does nothing name one?"""
@@ -261,7 +269,7 @@ class LiveMemory:
         """Nobody is there: the next request gets slot 0. What is cached stays."""
         state = self.states
         state.requests[:] = self._blank[0]
-        state.abort_ns[:] = ABSENT
+        state.arrivals.abort_ns[:] = ABSENT
         for name in ("next_arrival", "n_handed", "n_joined", "n_asked", "n_begun"):
             state.world[name] = 0
         state.transfers[:] = 0
@@ -275,14 +283,14 @@ class LiveMemory:
         runs = self._runs()
         contents = [state.contents[start:end].copy() for _, start, end in runs]
         for (node, _, _), run in zip(runs, contents, strict=True):
-            state.nodes["start"][node] = self._n_positions
+            state.memory.nodes["start"][node] = self._n_positions
             state.contents[self._n_positions : self._n_positions + len(run)] = run
             self._n_positions += len(run)
 
     def _runs(self) -> list[tuple[tuple[int, int], int, int]]:
         """The nodes of SGLang's trees, by replica, and where the contents of each begin and end."""
         runs = list[tuple[tuple[int, int], int, int]]()
-        for replica, nodes in enumerate(self.states.nodes):
+        for replica, nodes in enumerate(self.states.memory.nodes):
             node = int(nodes["next"][0]) if len(nodes) else 0
             while node != 0:
                 start = int(nodes["start"][node])
@@ -292,9 +300,9 @@ class LiveMemory:
 
     def _collect_numbers(self, n_wanted: int) -> None:
         """Take back the numbers of contents that nobody needs any more; add more where too few are left."""
-        state, n_old = self.states, self.states.first_equal.shape[1]
-        is_needed = (state.first_equal != NOTHING).any(axis=0)
-        for blocks, config in zip(state.blocks, state.config[:, 0], strict=True):
+        state, n_old = self.states, self.states.memory.first_equal.shape[1]
+        is_needed = (state.memory.first_equal != NOTHING).any(axis=0)
+        for blocks, config in zip(state.memory.blocks, state.config[:, 0], strict=True):
             registered = blocks["content"][: config["n_kv_blocks"] + 1]  # others are no blocks
             is_needed[registered[registered >= 0]] = True
         status = state.requests["status"][: self._n_slots]
@@ -308,15 +316,17 @@ class LiveMemory:
         n_new = n_old
         while n_new - len(self._numbers) < max(n_wanted, n_new // 2, _N_CONTENTS // 2):
             n_new = max(2 * n_new, _N_CONTENTS)
-        last_equal = state.last_equal.copy()
+        last_equal = state.memory.last_equal.copy()
         last_equal[:, ~is_needed] = NOTHING
         taken = set(self._numbers.values())
         self._free_numbers = [number for number in range(n_new) if number not in taken]
         self._front.give_contents(n_new, np.array(self._free_numbers, np.int32))
         self._set(
-            self.states._replace(
-                first_equal=_wider(state.first_equal, n_new, NOTHING),
-                last_equal=_wider(last_equal, n_new, NOTHING),
+            state._replace(
+                memory=state.memory._replace(
+                    first_equal=_wider(state.memory.first_equal, n_new, NOTHING),
+                    last_equal=_wider(last_equal, n_new, NOTHING),
+                )
             )
         )
 

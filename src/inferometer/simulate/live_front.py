@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from inferometer.records.columns import I32
 from inferometer.simulate.demand import Demand, demand
-from inferometer.simulate.fleet import ClusterConfig, Fleet
+from inferometer.simulate.fleet import DRAWING_ROUTERS, ClusterConfig, Fleet
 from inferometer.simulate.gate_config import NOTHING, GateConfig, cut_answers
 from inferometer.simulate.kernel.front import Front, new_front, new_split_front
 from inferometer.simulate.kernel.gate_state import GateState, gate_columns
@@ -21,7 +21,6 @@ from inferometer.simulate.kernel.state import Request
 from inferometer.simulate.outcome import FAR_NS
 
 Array = TypeVar("Array", bound=NDArray[Any])
-_DRAWING = frozenset({"random", "power-of-two"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +70,7 @@ class LiveFront:
     @property
     def keeps_numbers(self) -> bool:
         """Does it matter which number a request has, as that draws its replica?"""
-        return any(one.router in _DRAWING for one in routers_of(self._fleet))
+        return any(one.router in DRAWING_ROUTERS for one in routers_of(self._fleet))
 
     @property
     def wake_ns(self) -> int:
@@ -126,7 +125,7 @@ class LiveFront:
 
     def _longer_router(self, old: RouterState, config: ClusterConfig, n_slots: int) -> RouterState:
         draws = router_draws(
-            config.seed, n_slots if config.router in _DRAWING else 0, config.n_replicas
+            config.seed, n_slots if config.router in DRAWING_ROUTERS else 0, config.n_replicas
         )
         return old._replace(draws=draws, class_index=longer(old.class_index, n_slots, 0))
 

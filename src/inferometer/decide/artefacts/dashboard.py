@@ -11,7 +11,7 @@ from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.kubernetes import in_flight_target
 from inferometer.decide.artefacts.packaging import Packaging
 from inferometer.decide.artefacts.pods import Manifest
-from inferometer.inputs.objectives import METRIC_MEANINGS, Metric
+from inferometer.inputs.objectives import METRICS, Metric
 
 _SCHEMA_VERSION: Final = 39
 """Of Grafana 11, which newer ones read."""
@@ -152,7 +152,7 @@ def _latency_now(fleet: Fleet, metric: Metric, of: str) -> Panel:
     return Panel(
         f"{metric.upper()} {name}",
         "s",
-        f"{METRIC_MEANINGS[metric]}; red above the SLO.",
+        f"{METRICS[metric].meaning}; red above the SLO.",
         (query,),
         tuple(limits[:1]),
     )
@@ -215,7 +215,7 @@ def _latency(fleet: Fleet, metric: Metric, of: str) -> Panel:
     ]
     limits = [one.limit_s for one in alerts.promised(fleet) if one.metric == metric]
     says = (
-        f"{METRIC_MEANINGS[metric]}, as the replicas count it. Percentiles are drawn straight"
+        f"{METRICS[metric].meaning}, as the replicas count it. Percentiles are drawn straight"
         " between the edges of the histogram."
     )
     return Panel(metric.upper(), "s", says, tuple(lines), tuple(sorted(set(limits))))

@@ -39,26 +39,16 @@ def fleet_of(
         The sizing was of an engine that is not vLLM: what follows is made of vLLM's flags and
         metrics.
     """
-    deployment, sized = kind.candidate.deployment, kind.sized_at
-    scheduler, served = deployment.config, sized.served
-    if not isinstance(scheduler, scheduler_config.SchedulerConfig):
-        raise SizingError(
-            f"files that deploy {scheduler.engine} cannot be written",
-            where="--out",
-            allowed="a sizing of vLLM",
-            try_="--json",
-        )
-    kept, broken = (
-        sized.capacity.met_load or sized.capacity.located_load,
-        sized.capacity.missed_load,
-    )
+    deployment, served = kind.candidate.deployment, kind.sized_at.served
+    capacity = kind.sized_at.capacity
+    kept, broken = capacity.met_load or capacity.located_load, capacity.missed_load
     n_served = max(served.summary.n_requests, 1)
     e2e_high = served.summary.latency("e2e").percentile(_HIGH_FRACTION)
     return Fleet(
         model=deployment.model,
         hardware=kind.candidate.offer.hardware,
         engine=deployment.engine,
-        scheduler=scheduler,
+        scheduler=_vllm_config(kind),
         utilization_fraction=utilization_fraction,
         n_replicas=kind.n_replicas,
         n_replicas_if_one_fails=kind.n_replicas_if_one_fails,
@@ -70,7 +60,7 @@ def fleet_of(
         verdict=kind.verdict,
         promises=tuple(_promise(one) for one in served.judgement.thresholds),
         weakest=_weakest(served),
-        breaks_first=sized.capacity.weakest,
+        breaks_first=capacity.weakest,
         prompt_mean_tokens=served.summary.input_tokens / n_served,
         output_mean_tokens=served.summary.output_tokens / n_served,
         e2e_high_s=None if e2e_high is None else e2e_high.seconds.value,
@@ -134,6 +124,18 @@ def _high(values: F64, steps: StepTable, span_ns: int) -> float:
 def _mean_s(run: Run, requests: RequestTable, latency: Latency) -> float | None:
     samples = latency_samples(requests, latency, at_ns=end_ns(run)).lower_s
     return float(samples.mean()) if len(samples) else None
+
+
+def _vllm_config(kind: SizedKind) -> scheduler_config.SchedulerConfig:
+    config = kind.candidate.deployment.config
+    if not isinstance(config, scheduler_config.SchedulerConfig):
+        raise SizingError(
+            f"files that deploy {config.engine} cannot be written",
+            where="--out",
+            allowed="a sizing of vLLM",
+            try_="--json",
+        )
+    return config
 
 
 def _promise(one: JudgedThreshold) -> Promise:

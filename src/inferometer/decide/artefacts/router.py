@@ -85,7 +85,38 @@ def router_manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:
         "app.kubernetes.io/instance": packaging.name,
     }
     named = metadata(packaging, _SUFFIX) | {"labels": selector}
-    pod: Manifest = {
+    pod = _router_pod(packaging)
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": named,
+            "data": {_FILE: haproxy_config(fleet, packaging)},
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": named,
+            "spec": {
+                "replicas": _N_ROUTERS,
+                "selector": {"matchLabels": selector},
+                "template": {"metadata": {"labels": selector}, "spec": pod},
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": named,
+            "spec": {
+                "selector": selector,
+                "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
+            },
+        },
+    ]
+
+
+def _router_pod(packaging: Packaging) -> Manifest:
+    return {
         "containers": [
             {
                 "name": "haproxy",
@@ -115,33 +146,6 @@ def router_manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:
         ],
         "volumes": [{"name": "configuration", "configMap": {"name": packaging.name + _SUFFIX}}],
     }
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": named,
-            "data": {_FILE: haproxy_config(fleet, packaging)},
-        },
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": named,
-            "spec": {
-                "replicas": _N_ROUTERS,
-                "selector": {"matchLabels": selector},
-                "template": {"metadata": {"labels": selector}, "spec": pod},
-            },
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": named,
-            "spec": {
-                "selector": selector,
-                "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
-            },
-        },
-    ]
 
 
 def balance_note(fleet: Fleet) -> str | None:

@@ -17,10 +17,10 @@ def next_ns(state: State) -> int:
     """When does the next request come? ``FAR_NS`` where none is known to."""
     world = state.world[0]
     when_ns = FAR_NS
-    if world.next_arrival < len(state.arrival_order):
-        when_ns = state.requests[state.arrival_order[world.next_arrival]].arrival_ns
+    if world.next_arrival < len(state.arrivals.arrival_order):
+        when_ns = state.requests[state.arrivals.arrival_order[world.next_arrival]].arrival_ns
     if world.n_due > 0:
-        when_ns = min(when_ns, state.requests[state.due[0]].arrival_ns)
+        when_ns = min(when_ns, state.requests[state.arrivals.due[0]].arrival_ns)
     return when_ns
 
 
@@ -28,14 +28,17 @@ def next_ns(state: State) -> int:
 def take_next(state: State) -> int:
     """Who comes at ``next_ns``? Somebody must."""
     world = state.world[0]
-    has_own = world.next_arrival < len(state.arrival_order)
+    has_own = world.next_arrival < len(state.arrivals.arrival_order)
     if world.n_due > 0 and not (
-        has_own and _is_before(state, state.arrival_order[world.next_arrival], state.due[0])
+        has_own
+        and _is_before(
+            state, state.arrivals.arrival_order[world.next_arrival], state.arrivals.due[0]
+        )
     ):
         world.n_due -= 1
-        return _pop(state, state.due, world.n_due, 0)
+        return _pop(state, state.arrivals.due, world.n_due, 0)
     world.next_arrival += 1
-    index: int = state.arrival_order[world.next_arrival - 1]
+    index: int = state.arrivals.arrival_order[world.next_arrival - 1]
     return index
 
 
@@ -44,8 +47,8 @@ def next_abort_ns(state: State) -> int:
     """When does the next client go away? ``FAR_NS`` where none is known to."""
     if state.world[0].n_leaving == 0:
         return FAR_NS
-    first: int = state.leaving[0]
-    when_ns: int = state.abort_ns[first]
+    first: int = state.arrivals.leaving[0]
+    when_ns: int = state.arrivals.abort_ns[first]
     return when_ns
 
 
@@ -53,15 +56,15 @@ def next_abort_ns(state: State) -> int:
 def take_next_abort(state: State) -> int:
     """Whose client goes away at ``next_abort_ns``? Somebody's must."""
     state.world[0].n_leaving -= 1
-    return _pop(state, state.leaving, state.world[0].n_leaving, 1)
+    return _pop(state, state.arrivals.leaving, state.world[0].n_leaving, 1)
 
 
 @compiled
 def end(state: State, index: int, status: int, when_ns: int) -> None:
     """A request of this replica ends, however it does."""
     state.counters[0].n_ended += 1
-    if len(state.ended) > 0:
-        state.ended[state.world[0].n_ended] = index
+    if len(state.arrivals.ended) > 0:
+        state.arrivals.ended[state.world[0].n_ended] = index
         state.world[0].n_ended += 1
     end_outside(state, index, status, when_ns)
 
@@ -72,17 +75,17 @@ def end_outside(state: State, index: int, status: int, when_ns: int) -> None:
     request = state.requests[index]
     request.status = status
     request.finished_ns = when_ns
-    if len(state.follower) > 0 and state.follower[index] != NOTHING:
-        after = state.follower[index]
+    if len(state.arrivals.follower) > 0 and state.arrivals.follower[index] != NOTHING:
+        after = state.arrivals.follower[index]
         state.requests[after].sent_ns = max(
-            state.earliest_ns[after], when_ns + state.think_ns[after]
+            state.arrivals.earliest_ns[after], when_ns + state.arrivals.think_ns[after]
         )
         state.requests[after].arrival_ns = state.requests[after].sent_ns
-        _push(state, state.due, state.world[0].n_due, after, 0)
+        _push(state, state.arrivals.due, state.world[0].n_due, after, 0)
         state.world[0].n_due += 1
-        if state.abort_ns[after] != ABSENT:
-            state.abort_ns[after] += state.requests[after].sent_ns
-            _push(state, state.leaving, state.world[0].n_leaving, after, 1)
+        if state.arrivals.abort_ns[after] != ABSENT:
+            state.arrivals.abort_ns[after] += state.requests[after].sent_ns
+            _push(state, state.arrivals.leaving, state.world[0].n_leaving, after, 1)
             state.world[0].n_leaving += 1
 
 
@@ -95,7 +98,7 @@ def _is_before(state: State, one: int, other: int) -> bool:
 @compiled
 def _comes_up_before(state: State, one: int, other: int, is_leaving: int) -> bool:
     if is_leaving:
-        first, second = state.abort_ns[one], state.abort_ns[other]
+        first, second = state.arrivals.abort_ns[one], state.arrivals.abort_ns[other]
         return first < second or (first == second and one < other)
     return _is_before(state, one, other)
 

@@ -31,7 +31,7 @@ def add(state: State, index: int) -> None:
     if config.max_queue_size > 0:
         n_queued = 0
         for place in range(state.counters[0].waiting_size):
-            other = state.requests[state.waiting[place]]
+            other = state.requests[state.queue.waiting[place]]
             n_queued += other.status == _WAITING and other.priority // 2 == request.priority // 2
         if n_queued >= config.max_queue_size:
             arrivals.end(state, index, _REJECTED, request.arrival_ns)
@@ -94,12 +94,12 @@ def update(state: State, i_batch: int) -> int:
     )
     is_over, first = True, _first_row(state, i_batch)
     for row in range(batch.n_rows):
-        request = state.requests[state.running[first + row]]
+        request = state.requests[state.queue.running[first + row]]
         if request.status == _RUNNING and _n_outputs(request) < _n_wanted(config, request):
             is_over = False
     n_delivered = 0
     for row in range(batch.n_rows):
-        index = state.running[first + row]
+        index = state.queue.running[first + row]
         request = state.requests[index]
         parts[row].n_delivered = 0
         if (
@@ -115,7 +115,7 @@ def update(state: State, i_batch: int) -> int:
         n_delivered = _answer_in_order(state, i_batch)
     if is_over:
         for row in range(batch.n_rows):
-            slots.release(state, state.running[first + row])
+            slots.release(state, state.queue.running[first + row])
         counters.n_running -= batch.n_rows
         counters.n_free += batch.n_reserved_blocks
         batch.n_rows = 0
@@ -133,7 +133,7 @@ def _answer_in_order(state: State, i_batch: int) -> int:
     )
     n_delivered, first = 0, _first_row(state, i_batch)
     for row in range(batch.n_rows):
-        state.requests[state.running[first + row]].turn = 1
+        state.requests[state.queue.running[first + row]].turn = 1
     while counters.first_unanswered > 0 and state.requests[counters.first_unanswered - 1].turn == 1:
         index = counters.first_unanswered - 1
         request = state.requests[index]
@@ -143,7 +143,7 @@ def _answer_in_order(state: State, i_batch: int) -> int:
             n_delivered += n_tokens
             _deliver(state, index, n_tokens)
     for row in range(batch.n_rows):
-        request = state.requests[state.running[first + row]]
+        request = state.requests[state.queue.running[first + row]]
         if request.status in (_STOPPED, _LENGTH):
             parts[row].n_delivered = _n_wanted(config, request)
     return n_delivered
@@ -170,7 +170,7 @@ def abort(state: State, index: int) -> None:
     """
     if state.requests[index].status == _WAITING:
         state.counters[0].n_waiting -= 1
-    arrivals.end(state, index, _ABORTED, state.abort_ns[index])
+    arrivals.end(state, index, _ABORTED, state.arrivals.abort_ns[index])
 
 
 @compiled
@@ -202,7 +202,7 @@ def _form(state: State, i_batch: int) -> None:
         oldest_ns = min(oldest_ns, request.arrival_ns)
         if config.timeout_ns > 0 and request.priority % 2 == 0:
             timeout_ns = min(timeout_ns, request.arrival_ns + config.timeout_ns + 1)
-        if state.is_preferred[n_pending]:
+        if state.queue.is_preferred[n_pending]:
             best = n_pending
     n_sent = n_pending
     due_ns = oldest_ns + config.max_delay_ns
@@ -259,7 +259,7 @@ def _begin(state: State, i_batch: int, n_sent: int) -> None:
         request.status = _RUNNING
         request.admitted_ns = counters.now_ns
         slots.take(state, index)
-        state.running[first + row] = index
+        state.queue.running[first + row] = index
         if config.is_preserving:
             _append_unanswered(state, index)
     counters.n_running += n_sent
@@ -287,7 +287,7 @@ def _launch(state: State, i_batch: int) -> None:
     config, batch, parts = state.config[0], state.batches[i_batch], state.parts[i_batch]
     n_prefill, n_decode, longest, pairs, context, first = 0, 0, 0, 0, 0, _first_row(state, i_batch)
     for row in range(batch.n_rows):
-        index = state.running[first + row]
+        index = state.queue.running[first + row]
         request, part = state.requests[index], parts[row]
         before = request.num_computed_tokens
         is_live = request.status == _RUNNING and (

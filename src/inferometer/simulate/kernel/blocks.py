@@ -30,11 +30,11 @@ def admit_in_one_piece(state: State, index: int) -> bool:
         return False
     start = _end_before(state, place)
     slots.take(state, index)
-    state.block_table[request.slot, 0] = start
+    state.memory.block_table[request.slot, 0] = start
     request.num_blocks = n_blocks
     for later in range(counters.n_pieces, place, -1):
-        state.by_address[later] = state.by_address[later - 1]
-    state.by_address[place] = index
+        state.memory.by_address[later] = state.memory.by_address[later - 1]
+    state.memory.by_address[place] = index
     counters.n_pieces += 1
     counters.n_free -= n_blocks
     return True
@@ -48,8 +48,8 @@ def free_piece(state: State, index: int) -> None:
         return
     n_kept = 0
     for place in range(counters.n_pieces):
-        if state.by_address[place] != index:
-            state.by_address[n_kept] = state.by_address[place]
+        if state.memory.by_address[place] != index:
+            state.memory.by_address[n_kept] = state.memory.by_address[place]
             n_kept += 1
     counters.n_pieces = n_kept
     counters.n_free += request.num_blocks
@@ -81,11 +81,11 @@ def _debt(state: State, wanted: int) -> int:
     first, n_free, n_moved = 0, 0, 0
     for last in range(counters.n_pieces + 1):
         if last > 0:
-            n_moved += state.requests[state.by_address[last - 1]].num_blocks
+            n_moved += state.requests[state.memory.by_address[last - 1]].num_blocks
         n_free += _gap(state, last)
         while first < last and n_free - _gap(state, first) >= wanted:
             n_free -= _gap(state, first)
-            n_moved -= state.requests[state.by_address[first]].num_blocks
+            n_moved -= state.requests[state.memory.by_address[first]].num_blocks
             first += 1
         if n_free >= wanted:
             least = min(least, n_moved)
@@ -95,10 +95,10 @@ def _debt(state: State, wanted: int) -> int:
 @compiled
 def _largest_wanted(state: State) -> int:
     """How many blocks does the largest of those that wait need?"""
-    counters, size, most = state.counters[0], len(state.waiting), 0
+    counters, size, most = state.counters[0], len(state.queue.waiting), 0
     for i_waiting in range(counters.waiting_size):
         place = counters.waiting_head + i_waiting
-        request = state.requests[state.waiting[place - size if place >= size else place]]
+        request = state.requests[state.queue.waiting[place - size if place >= size else place]]
         if request.status < _STOPPED:
             most = max(most, _n_needed(state.config[0], request))
     return most
@@ -110,7 +110,7 @@ def _gap(state: State, place: int) -> int:
     counters = state.counters[0]
     start: int = state.config[0].n_kv_blocks
     if place < counters.n_pieces:
-        start = state.block_table[state.requests[state.by_address[place]].slot, 0]
+        start = state.memory.block_table[state.requests[state.memory.by_address[place]].slot, 0]
     return start - _end_before(state, place)
 
 
@@ -118,8 +118,8 @@ def _gap(state: State, place: int) -> int:
 def _end_before(state: State, place: int) -> int:
     if place == 0:
         return 0
-    request = state.requests[state.by_address[place - 1]]
-    end: int = state.block_table[request.slot, 0] + request.num_blocks
+    request = state.requests[state.memory.by_address[place - 1]]
+    end: int = state.memory.block_table[request.slot, 0] + request.num_blocks
     return end
 
 
@@ -142,11 +142,11 @@ def find_hits(state: State, index: int) -> int:
     request = state.requests[index]
     n_max: int = (request.num_tokens - 1) // state.config[0].block_size
     for i_block in range(n_max):
-        block = state.first_equal[state.contents[request.content_start + i_block]]
+        block = state.memory.first_equal[state.contents[request.content_start + i_block]]
         if block == NOTHING:
             n_max = i_block
             break
-        state.block_table[slot, i_block] = block
+        state.memory.block_table[slot, i_block] = block
     n_hits: int = max(n_max - state.config[0].is_recomputing_last_block, 0)
     return n_hits
 
@@ -211,7 +211,7 @@ def cache_blocks(state: State, index: int, num_tokens: int) -> None:
     if not config.is_caching:
         return
     while (request.num_cached_blocks + 1) * config.block_size <= num_tokens:
-        block = state.block_table[request.slot, request.num_cached_blocks]
+        block = state.memory.block_table[request.slot, request.num_cached_blocks]
         _register(state, block, state.contents[request.content_start + request.num_cached_blocks])
         request.num_cached_blocks += 1
 
@@ -237,7 +237,7 @@ def spare_blocks(state: State, row: int, n_hits: int) -> int:
     """How many blocks may an admission take beside its hits, which are the first blocks of a row?"""
     n_spare: int = state.counters[0].n_free
     for i_block in range(n_hits):
-        n_spare -= state.blocks[state.block_table[row, i_block]].ref_count == 0
+        n_spare -= state.memory.blocks[state.memory.block_table[row, i_block]].ref_count == 0
     if state.counters[0].n_running > 0:
         n_spare -= state.config[0].watermark_blocks
     return n_spare
@@ -247,24 +247,24 @@ def spare_blocks(state: State, row: int, n_hits: int) -> int:
 def touch(state: State, row: int, n_hits: int) -> None:
     """Reference the first blocks of a row, which hold a wanted prefix; a free one leaves the queue."""
     for i_block in range(n_hits):
-        block = state.block_table[row, i_block]
-        if state.blocks[block].ref_count == 0:
-            unlink(state.blocks, block)
+        block = state.memory.block_table[row, i_block]
+        if state.memory.blocks[block].ref_count == 0:
+            unlink(state.memory.blocks, block)
             state.counters[0].n_free -= 1
-        state.blocks[block].ref_count += 1
+        state.memory.blocks[block].ref_count += 1
 
 
 @compiled
 def take(state: State, row: int, n_owned: int, n_needed: int) -> None:
     """Take blocks from the front of the queue until a row has as many; what they held is forgotten."""
-    blocks = state.blocks
+    blocks = state.memory.blocks
     for i_block in range(n_owned, n_needed):
         block = blocks[0].next
         unlink(blocks, block)
         if blocks[block].content != NOTHING:
             _forget(state, block)
         blocks[block].ref_count = 1
-        state.block_table[row, i_block] = block
+        state.memory.block_table[row, i_block] = block
         state.counters[0].n_free -= 1
 
 
@@ -274,9 +274,9 @@ def give_back(state: State, row: int, n_blocks: int) -> None:
 
     Those without content to the front of the queue (last one first), the others to its end.
     """
-    blocks, after = state.blocks, 0
+    blocks, after = state.memory.blocks, 0
     for i_block in range(n_blocks - 1, -1, -1):
-        block = state.block_table[row, i_block]
+        block = state.memory.block_table[row, i_block]
         blocks[block].ref_count -= 1
         if blocks[block].ref_count == 0:
             state.counters[0].n_free += 1
@@ -320,32 +320,32 @@ def insert(blocks: Rows[Block], block: int, before: int) -> None:
 @compiled
 def _register(state: State, block: int, content: int) -> None:
     """From now on the block can be found by its content, after those that were registered before."""
-    last = state.last_equal[content]
-    state.blocks[block].content = content
-    state.blocks[block].previous_equal = last
-    state.blocks[block].next_equal = NOTHING
+    last = state.memory.last_equal[content]
+    state.memory.blocks[block].content = content
+    state.memory.blocks[block].previous_equal = last
+    state.memory.blocks[block].next_equal = NOTHING
     if last == NOTHING:
-        state.first_equal[content] = block
+        state.memory.first_equal[content] = block
     else:
-        state.blocks[last].next_equal = block
-    state.last_equal[content] = block
+        state.memory.blocks[last].next_equal = block
+    state.memory.last_equal[content] = block
 
 
 @compiled
 def _forget(state: State, block: int) -> None:
     """Take a block out of the list of those with its content."""
-    blocks = state.blocks
+    blocks = state.memory.blocks
     content, before, after = (
         blocks[block].content,
         blocks[block].previous_equal,
         blocks[block].next_equal,
     )
     if before == NOTHING:
-        state.first_equal[content] = after
+        state.memory.first_equal[content] = after
     else:
         blocks[before].next_equal = after
     if after == NOTHING:
-        state.last_equal[content] = before
+        state.memory.last_equal[content] = before
     else:
         blocks[after].previous_equal = before
     blocks[block].content = NOTHING

@@ -130,7 +130,9 @@ def _give_up(states: State, index: int) -> bool:
     if request.status >= _STOPPED:
         return False
     if transfer.stage == _MOVING:
-        arrivals.end(state_of(states, request.replica), index, _ABORTED, states.abort_ns[index])
+        arrivals.end(
+            state_of(states, request.replica), index, _ABORTED, states.arrivals.abort_ns[index]
+        )
         return False
     if transfer.stage == _FOR_ROOM:
         handover.give_back_source(state_of(states, transfer.source), index)
@@ -214,7 +216,7 @@ def _tell_ends(states: State, gate: GateState) -> None:
     """The gate learns of all that have ended inside."""
     world = states.world[0]
     while world.n_told < world.n_ended:
-        index = states.ended[world.n_told]
+        index = states.arrivals.ended[world.n_told]
         request = states.requests[index]
         gating.ended(gate, index, request.num_tokens - request.num_prompt_tokens, world.now_ns)
         world.n_told += 1

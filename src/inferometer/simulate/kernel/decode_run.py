@@ -53,9 +53,9 @@ def _take_until(
     )
     batch, context, n_steps, touched = state.batches[counters.first_batch], 0, 0, 0
     for row in range(n_rows):
-        state.joining[row] = state.requests[state.running[row]].num_tokens
-        state.chunks[row] = 0
-        context += state.joining[row] + is_async
+        state.queue.joining[row] = state.requests[state.queue.running[row]].num_tokens
+        state.queue.chunks[row] = 0
+        context += state.queue.joining[row] + is_async
     while n_steps < n_most:
         if n_steps == touched:
             touched = _extend(state, n_steps)
@@ -96,7 +96,7 @@ def _n_sure(state: State) -> int:
     if is_async and (batch.n_parts != n_running or batch.n_prefill_requests > 0):
         return 0
     for row in range(n_running):
-        index = state.running[row]
+        index = state.queue.running[row]
         request = state.requests[index]
         if (
             request.is_prefill_chunk
@@ -117,8 +117,8 @@ def _extend(state: State, n_steps: int) -> int:
     """Blocks for the step behind these, and when are any needed again? ``NOTHING`` where they run out."""
     config, next_touched = state.config[0], FAR_NS
     for row in range(state.counters[0].n_running):
-        if state.chunks[row] == n_steps:
-            index = state.running[row]
+        if state.queue.chunks[row] == n_steps:
+            index = state.queue.running[row]
             request = state.requests[index]
             _bring_to(state, row, n_steps)
             if not blocks.extend(state, index, 1):
@@ -127,16 +127,16 @@ def _extend(state: State, n_steps: int) -> int:
             if config.is_caching:
                 num_next = (request.num_cached_blocks + 1) * config.block_size
                 n_left = min(n_left, num_next - request.num_tokens)
-            state.chunks[row] = n_steps + max(n_left, 1)
-        next_touched = min(next_touched, state.chunks[row])
+            state.queue.chunks[row] = n_steps + max(n_left, 1)
+        next_touched = min(next_touched, state.queue.chunks[row])
     return next_touched
 
 
 @inlined
 def _bring_to(state: State, row: int, n_steps: int) -> None:
     """The request of this row as it is behind so many steps of the run."""
-    config, request = state.config[0], state.requests[state.running[row]]
-    request.num_tokens = state.joining[row] + n_steps
+    config, request = state.config[0], state.requests[state.queue.running[row]]
+    request.num_tokens = state.queue.joining[row] + n_steps
     request.num_computed_tokens = request.num_tokens - 1 + config.is_async
 
 
@@ -178,9 +178,9 @@ def _put_in_flight(state: State, n_steps: int) -> None:
     batch.num_swapped_blocks = 0
     counters.first_batch = i_batch
     for row in range(counters.n_running):
-        part, request = parts[row], state.requests[state.running[row]]
+        part, request = parts[row], state.requests[state.queue.running[row]]
         request.next_decode_eligible_step = counters.current_step + 1
-        part.request = state.running[row]
+        part.request = state.queue.running[row]
         part.num_tokens = part.yields_token = 1
         part.num_computed_tokens = request.num_computed_tokens - 1
         part.slot = request.slot

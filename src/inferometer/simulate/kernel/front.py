@@ -8,7 +8,8 @@ state where only what is ``SHARED`` is asked for. Pools of replicas that are set
 ways lie in one stack, as large as the largest of them needs.
 """
 
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +23,17 @@ from inferometer.simulate.gate_config import GateConfig
 from inferometer.simulate.kernel.gate_state import GateState, new_gate_state
 from inferometer.simulate.kernel.handover import LinkState, new_link
 from inferometer.simulate.kernel.routing import RouterState, new_router_state
-from inferometer.simulate.kernel.state import SHARED, State, Transfer, new_state
+from inferometer.simulate.kernel.state import SHARED, Memory, Queue, State, Transfer, new_state
 from inferometer.simulate.pointers import blank, pointed_stack, row_of
 
 _NOBODY: Final = (demand([0], [1], [1]), GateConfig())
 """For a gate that is not there; compiled code wants one."""
 _UNWRITTEN: Final = frozenset({"waiting", "block_table"})
 """Written before it is read: memory that nobody touches is never given."""
+_OWN: Final = frozenset(State._fields) - SHARED - {"memory", "queue"}
+"""The arrays that each replica has for itself, beside those of its memory and its queue."""
+
+Table = TypeVar("Table", State, Memory, Queue)
 
 
 class Front(NamedTuple):
@@ -83,7 +88,8 @@ def behind_gate(states: State, gate: GateConfig) -> State:
         states.world["max_waiting_tokens"] = (config["depth"] * config["max_num_batched_tokens"])[
             takes
         ].sum()
-    return states._replace(ended=np.empty(len(states.requests), np.int32))
+    ended = np.empty(len(states.requests), np.int32)
+    return states._replace(arrivals=states.arrivals._replace(ended=ended))
 
 
 def new_states(requests: Demand, config: EngineConfig, n_replicas: int) -> State:
@@ -112,21 +118,26 @@ def _pool(requests: Demand, config: EngineConfig, n_slots: int) -> State:
     """
     state = new_state(requests, config)
     n_rows = n_slots + min(requests.n_requests, config.n_kv_blocks)
-    return state._replace(block_table=np.zeros((n_rows, state.block_table.shape[1]), np.int32))
+    table = np.zeros((n_rows, state.memory.block_table.shape[1]), np.int32)
+    return state._replace(memory=state.memory._replace(block_table=table))
 
 
 def _stacked(replicas: list[State]) -> State:
-    own: dict[str, Any] = {
-        name: _stack(name, [getattr(one, name) for one in replicas])
-        for name in State._fields
-        if name not in SHARED
-    }
-    states = replicas[0]._replace(**own)
+    states = _stacked_fields(replicas, _OWN)._replace(
+        memory=_stacked_fields([one.memory for one in replicas], Memory._fields),
+        queue=_stacked_fields([one.queue for one in replicas], Queue._fields),
+    )
     states.config["replica"][:, 0] = np.arange(len(replicas))
     return states
 
 
-def _stack(name: str, arrays: list[NDArray[Any]]) -> NDArray[Any]:
+def _stacked_fields(tables: list[Table], names: Iterable[str]) -> Table:
+    """The first table, with the arrays of all in these fields."""
+    stacks = {name: _stack(name, [getattr(table, name) for table in tables]) for name in names}
+    return tables[0]._replace(**stacks)
+
+
+def _stack(name: str, arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
     """All as large as the largest."""
     shape = tuple(max(array.shape[axis] for array in arrays) for axis in range(arrays[0].ndim))
     stack = np.zeros((len(arrays), *shape), arrays[0].dtype)
@@ -137,12 +148,19 @@ def _stack(name: str, arrays: list[NDArray[Any]]) -> NDArray[Any]:
 
 def pointed_states(states: State) -> State:
     """The handle of a stack of replicas, for compiled code."""
-    own = {name: getattr(states, name) for name in State._fields if name not in SHARED}
-    rows = [
-        states._replace(**{name: array[replica] for name, array in own.items()})
-        for replica in range(len(states.counters))
-    ]
-    return pointed_stack(states, rows)
+    return pointed_stack(states, [one_of(states, row) for row in range(len(states.counters))])
+
+
+def one_of(states: State, replica: int) -> State:
+    """The arrays of one replica, for Python."""
+    return _row_of_fields(states, replica, _OWN)._replace(
+        memory=_row_of_fields(states.memory, replica, Memory._fields),
+        queue=_row_of_fields(states.queue, replica, Queue._fields),
+    )
+
+
+def _row_of_fields(table: Table, row: int, names: Iterable[str]) -> Table:
+    return table._replace(**{name: getattr(table, name)[row] for name in names})
 
 
 @compiled

@@ -208,7 +208,9 @@ def adopt(state: State, index: int, num_new_tokens: int) -> bool:
         return False
     slots.take(state, index)
     for i_block in range(transfer.num_blocks):
-        state.block_table[request.slot, i_block] = state.block_table[transfer.row, i_block]
+        state.memory.block_table[request.slot, i_block] = state.memory.block_table[
+            transfer.row, i_block
+        ]
     _drop_row(state, transfer.row)
     request.num_blocks, request.num_cached_blocks = transfer.num_blocks, transfer.num_hits
     transfer.stage = _OVER
@@ -223,18 +225,18 @@ def _keep_row(state: State, row: int, n_blocks: int) -> int:
     counters = state.counters[0]
     own_row: int = counters.first_free_row
     if own_row == NOTHING:
-        own_row = len(state.free_slots) + counters.n_rows
+        own_row = len(state.queue.free_slots) + counters.n_rows
         counters.n_rows += 1
     else:
-        counters.first_free_row = state.block_table[own_row, 0]
+        counters.first_free_row = state.memory.block_table[own_row, 0]
     for i_block in range(n_blocks):
-        state.block_table[own_row, i_block] = state.block_table[row, i_block]
+        state.memory.block_table[own_row, i_block] = state.memory.block_table[row, i_block]
     return own_row
 
 
 @compiled
 def _drop_row(state: State, row: int) -> None:
-    state.block_table[row, 0] = state.counters[0].first_free_row
+    state.memory.block_table[row, 0] = state.counters[0].first_free_row
     state.counters[0].first_free_row = row
 
 

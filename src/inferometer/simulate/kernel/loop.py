@@ -8,10 +8,9 @@ compiler optimises whatever a function may call together with it. Here the loops
 that kind as a constant, so that the branches of the others are left out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import FunctionType, ModuleType
-from typing import Any
 
 from inferometer.simulate.compiling import compiled_like
 from inferometer.simulate.kernel import cluster_run, one_replica, policy, steps
@@ -52,14 +51,14 @@ def _steps_of(kind: Kind) -> ModuleType:
     return _compiled_again(steps, kind.name, {"policy": rules})
 
 
-def _compiled_again(module: ModuleType, suffix: str, changes: dict[str, Any]) -> ModuleType:
+def _compiled_again(module: ModuleType, suffix: str, changes: Mapping[str, object]) -> ModuleType:
     """The module once more, its compiled functions anew and in sight of one another.
 
     The suffix tells them apart in the cache.
     """
     again_module = ModuleType(f"{module.__name__}_{suffix}")
     scope = vars(again_module)
-    scope.update(vars(module) | changes)
+    scope.update(vars(module) | dict(changes))
     for name, value in vars(module).items():
         plain = getattr(value, "py_func", None)
         if isinstance(plain, FunctionType) and plain.__module__ == module.__name__:

@@ -75,7 +75,7 @@ def _catch_up(state: State, until_ns: int) -> None:
 def _drop(state: State, index: int) -> None:
     """A client goes away."""
     if state.requests[index].status == _UNSEEN:
-        arrivals.end_outside(state, index, _ABORTED, state.abort_ns[index])
+        arrivals.end_outside(state, index, _ABORTED, state.arrivals.abort_ns[index])
     else:
         steps.drop(state, index)
 

@@ -28,7 +28,7 @@ def make_way(state: State, i_batch: int) -> None:
         if (
             has_room
             or request.num_stale_output_tokens > 0
-            or num_left(state, state.running[i_victim]) <= request.priority
+            or num_left(state, state.queue.running[i_victim]) <= request.priority
         ):
             return
         preempt(state, i_batch, i_victim)
@@ -45,7 +45,7 @@ def victim(state: State) -> int:
         return n_running - 1
     worst, is_srpt = 0, state.config[0].is_srpt
     for i_running in range(1, n_running):
-        one, other = state.running[i_running], state.running[worst]
+        one, other = state.queue.running[i_running], state.queue.running[worst]
         own = num_left(state, one) if is_srpt else state.requests[one].priority
         most = num_left(state, other) if is_srpt else state.requests[other].priority
         if own > most or (
@@ -85,7 +85,7 @@ def take_back(state: State, i_batch: int, index: int) -> int:
 @compiled
 def preempt(state: State, i_batch: int, i_running: int) -> None:
     """Take everything from a request but its tokens; what does not go to the host it will compute again."""
-    counters, running = state.counters[0], state.running
+    counters, running = state.counters[0], state.queue.running
     index = running[i_running]
     for i_later in range(i_running + 1, counters.n_running):
         running[i_later - 1] = running[i_later]
@@ -100,7 +100,7 @@ def preempt(state: State, i_batch: int, i_running: int) -> None:
     if state.config[0].is_srpt:
         request.priority = num_left(state, index)
     queue.put_back(state, index)
-    state.preempted[counters.n_preempted] = index
+    state.queue.preempted[counters.n_preempted] = index
     counters.n_preempted += 1
 
 

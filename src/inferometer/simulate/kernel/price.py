@@ -5,7 +5,6 @@ The same as ``reference/price.py``, on arrays.
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
 
 from inferometer.perfmodel import steptime_arrays
 from inferometer.perfmodel.steptime_arrays import CLOSED_FORM_PARTS, StepTimeArrays
@@ -15,10 +14,12 @@ from inferometer.simulate.kernel.state import KnownTimes, State
 
 def _compiled_closed_form() -> dict[str, Callable[..., float]]:
     """The functions of the closed form, compiled as they stand, each in sight of the others."""
-    scope: dict[str, Any] = dict(vars(steptime_arrays))
+    scope = dict[str, object](vars(steptime_arrays))
+    parts = dict[str, Callable[..., float]]()
     for name in CLOSED_FORM_PARTS:
-        scope[name] = compiled(FunctionType(scope[name].__code__, scope, name))
-    return scope
+        plain: FunctionType = getattr(steptime_arrays, name)
+        scope[name] = parts[name] = compiled(FunctionType(plain.__code__, scope, name))
+    return parts
 
 
 _CLOSED_FORM = _compiled_closed_form()

@@ -14,13 +14,13 @@ _STOPPED = int(Status.STOPPED)
 @compiled
 def add(state: State, index: int) -> None:
     """A request joins at the end, or where its priority puts it."""
-    counters, size = state.counters[0], len(state.waiting)
+    counters, size = state.counters[0], len(state.queue.waiting)
     counters.n_waiting += 1
     if state.config[0].is_priority:
         _push(state, index)
         return
     place = counters.waiting_head + counters.waiting_size
-    state.waiting[place - size if place >= size else place] = index
+    state.queue.waiting[place - size if place >= size else place] = index
     counters.waiting_size += 1
 
 
@@ -33,9 +33,9 @@ def put_back(state: State, index: int) -> None:
         _push(state, index)
         return
     counters.waiting_head = (
-        counters.waiting_head - 1 if counters.waiting_head > 0 else len(state.waiting) - 1
+        counters.waiting_head - 1 if counters.waiting_head > 0 else len(state.queue.waiting) - 1
     )
-    state.waiting[counters.waiting_head] = index
+    state.queue.waiting[counters.waiting_head] = index
     counters.waiting_size += 1
 
 
@@ -44,7 +44,7 @@ def peek(state: State) -> int:
     """The next one, which stays; ``NOTHING`` where nobody waits."""
     counters = state.counters[0]
     while counters.waiting_size > 0:
-        index: int = state.waiting[counters.waiting_head]
+        index: int = state.queue.waiting[counters.waiting_head]
         if state.requests[index].status < _STOPPED:
             return index
         _drop(state)
@@ -63,11 +63,11 @@ def _drop(state: State) -> None:
     counters = state.counters[0]
     counters.waiting_size -= 1
     if state.config[0].is_priority:
-        state.waiting[0] = state.waiting[counters.waiting_size]
+        state.queue.waiting[0] = state.queue.waiting[counters.waiting_size]
         _sink(state)
         return
     counters.waiting_head = (
-        counters.waiting_head + 1 if counters.waiting_head + 1 < len(state.waiting) else 0
+        counters.waiting_head + 1 if counters.waiting_head + 1 < len(state.queue.waiting) else 0
     )
 
 
@@ -84,7 +84,7 @@ def _is_before(state: State, one: int, other: int) -> bool:
 
 @compiled
 def _push(state: State, index: int) -> None:
-    counters, heap = state.counters[0], state.waiting
+    counters, heap = state.counters[0], state.queue.waiting
     place = counters.waiting_size
     counters.waiting_size += 1
     while place > 0:
@@ -98,7 +98,7 @@ def _push(state: State, index: int) -> None:
 
 @compiled
 def _sink(state: State) -> None:
-    heap, size = state.waiting, state.counters[0].waiting_size
+    heap, size = state.queue.waiting, state.counters[0].waiting_size
     if size == 0:
         return
     index, place = heap[0], 0

@@ -13,7 +13,7 @@ from inferometer.inputs.workload.arrivals import uniforms
 from inferometer.records.columns import I32, I64, Bools
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.demand import Demand
-from inferometer.simulate.fleet import ROUTERS, ClusterConfig, replicas_of_classes
+from inferometer.simulate.fleet import DRAWING_ROUTERS, ROUTERS, ClusterConfig, replicas_of_classes
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.pointers import Row, Rows, blank, f64, i64
 
@@ -98,7 +98,7 @@ def new_router_state(requests: Demand, config: ClusterConfig, first: int = 0) ->
         "balance_rel_threshold_ratio",
     ):
         rules[name] = getattr(config, name)
-    is_drawing = config.router in {"random", "power-of-two"}
+    is_drawing = config.router in DRAWING_ROUTERS
     n_reporting = config.n_replicas if config.router in {"vllm", "vllm-0.19"} else 0
     n_known = requests.n_contents if config.router == "prefix-affine" else 0
     return RouterState(

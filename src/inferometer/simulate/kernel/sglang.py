@@ -63,7 +63,7 @@ def mix(state: State) -> bool:
     if own.n_generating == 0 or not _fits(state):
         return False
     for i_running in range(own.n_generating):
-        request = state.requests[state.running[i_running]]
+        request = state.requests[state.queue.running[i_running]]
         request.num_known_tokens = request.num_tokens
     _extend(state)
     return True
@@ -74,9 +74,9 @@ def _drop_finishing(state: State) -> None:
     """Whose last token is in flight generates no more."""
     own, n_kept = state.sglang[0], 0
     for i_running in range(own.n_generating):
-        index = state.running[i_running]
+        index = state.queue.running[i_running]
         if not _will_finish(state, index):
-            state.running[n_kept] = index
+            state.queue.running[n_kept] = index
             n_kept += 1
     if n_kept < own.n_generating:
         own.is_batch_full = 0
@@ -91,8 +91,8 @@ def _extend(state: State) -> None:
     for i_running in range(n_generating):
         cache.extend(
             state,
-            state.running[i_running],
-            state.requests[state.running[i_running]].num_computed_tokens + 1,
+            state.queue.running[i_running],
+            state.requests[state.queue.running[i_running]].num_computed_tokens + 1,
         )
 
 
@@ -114,7 +114,7 @@ def _fits(state: State) -> bool:
     size, n_tokens = state.config[0].block_size, 0
     for i_running in range(state.sglang[0].n_generating):
         n_tokens += size * (
-            state.requests[state.running[i_running]].num_computed_tokens % size == 0
+            state.requests[state.queue.running[i_running]].num_computed_tokens % size == 0
         )
     cache.make_room(state, n_tokens)
     is_fitting: bool = cache.n_unused_pages(state) * size >= n_tokens
@@ -131,14 +131,14 @@ def _retract(state: State) -> None:
     _sort_by_progress(state)
     while own.n_generating > 1 and (counters.n_preempted == n_before or not _fits(state)):
         own.n_generating -= 1
-        cache.throw_out(state, state.running[own.n_generating])
+        cache.throw_out(state, state.queue.running[own.n_generating])
     for i_preempted in range(n_before, counters.n_preempted):
-        cache.queue_up(state, state.preempted[i_preempted])
+        cache.queue_up(state, state.queue.preempted[i_preempted])
     n_said, n_most = 0, 0
     for i_running in range(own.n_generating):
-        request = state.requests[state.running[i_running]]
+        request = state.requests[state.queue.running[i_running]]
         n_said += request.num_tokens - request.num_prompt_tokens
-        n_most += max_new_tokens(state, state.running[i_running])
+        n_most += max_new_tokens(state, state.queue.running[i_running])
     own.new_token_ratio = min(
         (n_said + RETRACT_DECODE_STEPS * own.n_generating) / (n_most + 1), 1.0
     )
@@ -147,7 +147,7 @@ def _retract(state: State) -> None:
 @compiled
 def _sort_by_progress(state: State) -> None:
     """Whoever has said most first, of these whoever has the shortest prompt; equal ones keep their order."""
-    running = state.running
+    running = state.queue.running
     for i_next in range(1, state.sglang[0].n_generating):
         index, place = running[i_next], i_next
         while place > 0 and _is_ahead(state, index, running[place - 1]):
@@ -189,23 +189,23 @@ def schedule(state: State, i_batch: int) -> None:
     _prefill(state, i_batch)
     if batch.n_parts > 0 and state.config[0].is_mixed_chunk and mix(state):
         for i_running in range(own.n_generating):
-            _add_part(state, i_batch, state.running[i_running], 1)
+            _add_part(state, i_batch, state.queue.running[i_running], 1)
         own.n_generating = 0
     own.n_joining = batch.n_parts
     for i_part in range(batch.n_parts):
-        state.joining[i_part] = state.parts[i_batch, i_part].request
+        state.queue.joining[i_part] = state.parts[i_batch, i_part].request
     if batch.n_parts == 0:
         n_decoding = decode(state)
         for i_running in range(n_decoding):
-            _add_part(state, i_batch, state.running[i_running], 1)
+            _add_part(state, i_batch, state.queue.running[i_running], 1)
     vllm.launch(state, i_batch)
 
 
 @compiled
 def _all_came_now(state: State) -> bool:
-    counters, size = state.counters[0], len(state.waiting)
+    counters, size = state.counters[0], len(state.queue.waiting)
     for i_waiting in range(counters.waiting_size):
-        request = state.requests[state.waiting[(counters.waiting_head + i_waiting) % size]]
+        request = state.requests[state.queue.waiting[(counters.waiting_head + i_waiting) % size]]
         if request.status < _STOPPED and request.arrival_ns != counters.now_ns:
             return False
     return True
@@ -219,15 +219,15 @@ def _merge(state: State) -> None:
         cache.checkpoint(state, own.cut, state.requests[own.cut].num_computed_tokens)
     n_kept = 0
     for i_running in range(own.n_generating):
-        index = state.running[i_running]
+        index = state.queue.running[i_running]
         if state.requests[index].status < _STOPPED:
-            state.running[n_kept] = index
+            state.queue.running[n_kept] = index
             n_kept += 1
     n_left = own.n_generating - n_kept
     for i_joining in range(own.n_joining):
-        index = state.joining[i_joining]
+        index = state.queue.joining[i_joining]
         if state.requests[index].status < _STOPPED and index != own.cut:
-            state.running[n_kept] = index
+            state.queue.running[n_kept] = index
             n_kept += 1
         else:
             n_left += 1
@@ -273,7 +273,7 @@ def _prefill(state: State, i_batch: int) -> None:
             state, part.request, state.requests[part.request].num_computed_tokens + part.num_tokens
         )
     for i_preempted in range(state.counters[0].n_preempted):
-        cache.queue_up(state, state.preempted[i_preempted])
+        cache.queue_up(state, state.queue.preempted[i_preempted])
 
 
 @compiled
@@ -346,13 +346,13 @@ def preempt_for(state: State, index: int) -> bool:
         return False
     i_running = 0
     while i_running < own.n_generating:
-        victim = state.running[i_running]
-        if not state.chunks[i_running]:
+        victim = state.queue.running[i_running]
+        if not state.queue.chunks[i_running]:
             i_running += 1
             continue
         for i_later in range(i_running + 1, own.n_generating):
-            state.running[i_later - 1] = state.running[i_later]
-            state.chunks[i_later - 1] = state.chunks[i_later]
+            state.queue.running[i_later - 1] = state.queue.running[i_later]
+            state.queue.chunks[i_later - 1] = state.queue.chunks[i_later]
         own.n_generating -= 1
         own.total_offset -= admission.n_expected(state, victim)
         cache.throw_out(state, victim)
@@ -367,7 +367,7 @@ def _mark_victims(state: State, index: int) -> int:
     """
     own, config, request, n_victims = state.sglang[0], state.config[0], state.requests[index], 0
     for i_running in range(own.n_generating):
-        state.chunks[i_running] = 0
+        state.queue.chunks[i_running] = 0
     n_wanted = (
         request.num_known_tokens
         + min(admission.max_new_tokens(state, index), CLIP_MAX_NEW_TOKENS)
@@ -376,28 +376,31 @@ def _mark_victims(state: State, index: int) -> int:
     while True:
         i_worst = NOTHING
         for i_running in range(own.n_generating):
-            if not state.chunks[i_running] and (
+            if not state.queue.chunks[i_running] and (
                 i_worst == NOTHING or _is_less_urgent(state, i_running, i_worst)
             ):
                 i_worst = i_running
         if i_worst == NOTHING:
             return 0
-        worst = state.requests[state.running[i_worst]]
+        worst = state.requests[state.queue.running[i_worst]]
         if (
             config.priority_sign * (worst.priority - request.priority)
             <= config.preemption_threshold
         ):
             return 0
-        state.chunks[i_worst] = 1
+        state.queue.chunks[i_worst] = 1
         n_victims += 1
-        n_wanted -= admission.n_expected(state, state.running[i_worst])
+        n_wanted -= admission.n_expected(state, state.queue.running[i_worst])
         if n_wanted <= 0:
             return n_victims
 
 
 @compiled
 def _is_less_urgent(state: State, i_one: int, i_other: int) -> bool:
-    one, other = state.requests[state.running[i_one]], state.requests[state.running[i_other]]
+    one, other = (
+        state.requests[state.queue.running[i_one]],
+        state.requests[state.queue.running[i_other]],
+    )
     if one.priority != other.priority:
         is_less: bool = state.config[0].priority_sign * (one.priority - other.priority) > 0
         return is_less
@@ -436,7 +439,7 @@ def abort(state: State, index: int) -> None:
 
     Who waits stays in the queue, uncounted.
     """
-    status, when_ns = state.requests[index].status, state.abort_ns[index]
+    status, when_ns = state.requests[index].status, state.arrivals.abort_ns[index]
     if status >= _STOPPED:
         return
     if status == _RUNNING:

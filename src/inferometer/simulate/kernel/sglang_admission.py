@@ -62,7 +62,7 @@ def begin(state: State) -> None:
     own.current_offset = n_mixed
     total = float(n_mixed)
     for i_running in range(own.n_generating):
-        total += n_expected(state, state.running[i_running])
+        total += n_expected(state, state.queue.running[i_running])
     own.total_offset = total
 
 
@@ -221,9 +221,9 @@ def _sort_by_longest_prefix(state: State, n_waiting: int) -> None:
         request.queue_key = -min(num_cached, request.num_tokens - 1)
         if num_cached <= SHARED_TOKENS and request.num_tokens // config.block_size >= n_shared:
             content = state.contents[request.content_start + n_shared - 1]
-            if state.last_equal[content] == own.n_orders:
+            if state.memory.last_equal[content] == own.n_orders:
                 request.queue_key = 1  # behind all others
-            state.last_equal[content] = own.n_orders
+            state.memory.last_equal[content] = own.n_orders
     _sort(state, n_waiting)
 
 
@@ -266,7 +266,7 @@ def _put(state: State, n_waiting: int) -> None:
     """The queue is what was gathered, in its order."""
     counters = state.counters[0]
     for i_waiting in range(n_waiting):
-        state.waiting[i_waiting] = state.skipped[i_waiting]
+        state.queue.waiting[i_waiting] = state.skipped[i_waiting]
     counters.waiting_head = 0
     counters.waiting_size = n_waiting
 
@@ -276,7 +276,7 @@ def _gather(state: State) -> int:
     """Who waits, in order, into ``skipped``; returns how many."""
     counters, n_waiting = state.counters[0], 0
     for i_place in range(counters.waiting_size):
-        index = state.waiting[(counters.waiting_head + i_place) % len(state.waiting)]
+        index = state.queue.waiting[(counters.waiting_head + i_place) % len(state.queue.waiting)]
         if state.requests[index].status < _STOPPED:
             state.skipped[n_waiting] = index
             n_waiting += 1
@@ -337,13 +337,13 @@ def sort_by_weight(state: State, n_waiting: int) -> None:
             node = child
             continue
         n_noted = _note_requests(state, node, n_noted)
-        node = state.nodes[node].parent
+        node = state.memory.nodes[node].parent
 
 
 @compiled
 def _count(state: State, index: int) -> None:
     """A request waits at its node, which counts on the whole path."""
-    nodes, node = state.nodes, state.requests[index].node
+    nodes, node = state.memory.nodes, state.requests[index].node
     if nodes[node].first_waiting == 0:
         nodes[node].first_waiting = index + 1
     else:
@@ -361,7 +361,7 @@ def _count(state: State, index: int) -> None:
 @compiled
 def _take_heaviest_child(state: State, node: int) -> int:
     """Unlink the child with the greatest weight, of equals the oldest; 0 where there is none."""
-    nodes, best, before_best, before = state.nodes, 0, 0, 0
+    nodes, best, before_best, before = state.memory.nodes, 0, 0, 0
     child = nodes[node].first_child
     while child != 0:
         is_heavier = best == 0 or nodes[child].weight > nodes[best].weight
@@ -385,7 +385,7 @@ def _take_heaviest_child(state: State, node: int) -> int:
 @compiled
 def _note_requests(state: State, node: int, n_noted: int) -> int:
     """Those that wait at this node come next; returns how many are noted then."""
-    at = state.nodes[node]
+    at = state.memory.nodes[node]
     waiting = at.first_waiting
     while waiting != 0:
         state.skipped[n_noted] = waiting - 1

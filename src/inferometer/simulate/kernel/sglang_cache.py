@@ -23,19 +23,19 @@ def match_pages(state: State, index: int, n_pages: int) -> tuple[int, int]:
     node, n_matched = 0, 0
     while n_matched < n_pages:
         content: int = state.contents[start + n_matched]
-        child: int = state.first_equal[content]
+        child: int = state.memory.first_equal[content]
         if child == NOTHING:
             break
         n_same = _n_same(state, child, start + n_matched, n_pages - n_matched)
         n_matched += n_same
-        if n_same < state.nodes[child].n_pages:
+        if n_same < state.memory.nodes[child].n_pages:
             node = _split(state, child, n_same)
             break
         node = child
     at = node
     while at != 0:
         _touch(state, at)
-        at = state.nodes[at].parent
+        at = state.memory.nodes[at].parent
     return n_matched, node
 
 
@@ -46,18 +46,20 @@ def insert_path(state: State, index: int, n_pages: int) -> tuple[int, int]:
     node, n_matched = 0, 0
     while n_matched < n_pages:
         content: int = state.contents[start + n_matched]
-        child: int = state.first_equal[content]
+        child: int = state.memory.first_equal[content]
         if child == NOTHING:
             break
         _touch(state, child)
         n_same = _n_same(state, child, start + n_matched, n_pages - n_matched)
         n_matched += n_same
-        node = child if n_same == state.nodes[child].n_pages else _split(state, child, n_same)
+        node = (
+            child if n_same == state.memory.nodes[child].n_pages else _split(state, child, n_same)
+        )
     if n_matched < n_pages:
         leaf = _new_node(state, node, start + n_matched, n_pages - n_matched)
         state.sglang[0].n_born += 1
-        state.nodes[leaf].born = state.sglang[0].n_born
-        state.nodes[node].n_children += 1
+        state.memory.nodes[leaf].born = state.sglang[0].n_born
+        state.memory.nodes[node].n_children += 1
         state.sglang[0].n_evictable += n_pages - n_matched
         state.counters[0].n_free += n_pages - n_matched
         _touch(state, leaf)
@@ -69,7 +71,7 @@ def insert_path(state: State, index: int, n_pages: int) -> tuple[int, int]:
 def lock(state: State, node: int) -> None:
     """A request uses the path to this node: nothing of it may go."""
     while node != 0:
-        at = state.nodes[node]
+        at = state.memory.nodes[node]
         if at.lock_ref == 0:
             state.sglang[0].n_evictable -= at.n_pages
             state.counters[0].n_free -= at.n_pages
@@ -81,7 +83,7 @@ def lock(state: State, node: int) -> None:
 def unlock(state: State, node: int) -> None:
     """A request uses it no more."""
     while node != 0:
-        at = state.nodes[node]
+        at = state.memory.nodes[node]
         at.lock_ref -= 1
         if at.lock_ref == 0:
             state.sglang[0].n_evictable += at.n_pages
@@ -92,7 +94,7 @@ def unlock(state: State, node: int) -> None:
 @compiled
 def evict(state: State, n_pages: int) -> None:
     """Evict whole unused leaves, the longest unused first, until ``n_pages`` are free or no leaf is left."""
-    own, nodes, n_evicted = state.sglang[0], state.nodes, 0
+    own, nodes, n_evicted = state.sglang[0], state.memory.nodes, 0
     while n_evicted < n_pages:
         leaf = nodes[0].next
         while leaf != 0 and (nodes[leaf].lock_ref > 0 or nodes[leaf].n_children > 0):
@@ -101,7 +103,7 @@ def evict(state: State, n_pages: int) -> None:
             return
         n_evicted += nodes[leaf].n_pages
         own.n_evictable -= nodes[leaf].n_pages
-        state.first_equal[state.contents[nodes[leaf].start]] = NOTHING
+        state.memory.first_equal[state.contents[nodes[leaf].start]] = NOTHING
         nodes[nodes[leaf].parent].n_children -= 1
         _unlink(state, leaf)
         nodes[leaf].next = own.first_unused_node
@@ -110,8 +112,8 @@ def evict(state: State, n_pages: int) -> None:
 
 @compiled
 def _n_same(state: State, node: int, start: int, n_most: int) -> int:
-    own = state.nodes[node].start
-    n_most = min(n_most, state.nodes[node].n_pages)
+    own = state.memory.nodes[node].start
+    n_most = min(n_most, state.memory.nodes[node].n_pages)
     if own == start:
         return n_most
     n_same = 0
@@ -123,15 +125,15 @@ def _n_same(state: State, node: int, start: int, n_most: int) -> int:
 @compiled
 def _split(state: State, node: int, n_pages: int) -> int:
     """Cut a node in two; returns the upper part, which is new. The lower one counts as used."""
-    lower = state.nodes[node]
+    lower = state.memory.nodes[node]
     upper = _new_node(state, lower.parent, lower.start, n_pages)
-    state.nodes[upper].lock_ref = lower.lock_ref
-    state.nodes[upper].n_children = 1
-    state.nodes[upper].born = lower.born
+    state.memory.nodes[upper].lock_ref = lower.lock_ref
+    state.memory.nodes[upper].n_children = 1
+    state.memory.nodes[upper].born = lower.born
     lower.parent = upper
     lower.start += n_pages
     lower.n_pages -= n_pages
-    state.first_equal[state.contents[lower.start]] = node
+    state.memory.first_equal[state.contents[lower.start]] = node
     _touch(state, upper)
     _touch(state, node)
     return upper
@@ -141,7 +143,7 @@ def _split(state: State, node: int, n_pages: int) -> int:
 def _new_node(state: State, parent: int, start: int, n_pages: int) -> int:
     own = state.sglang[0]
     index: int = own.first_unused_node
-    node = state.nodes[index]
+    node = state.memory.nodes[index]
     own.first_unused_node = node.next
     node.parent = parent
     node.start = start
@@ -150,14 +152,14 @@ def _new_node(state: State, parent: int, start: int, n_pages: int) -> int:
     node.n_children = 0
     node.previous = index
     node.next = index
-    state.first_equal[state.contents[start]] = index
+    state.memory.first_equal[state.contents[start]] = index
     return index
 
 
 @compiled
 def _touch(state: State, node: int) -> None:
     _unlink(state, node)
-    nodes = state.nodes
+    nodes = state.memory.nodes
     last = nodes[0].previous
     nodes[node].previous = last
     nodes[node].next = 0
@@ -167,9 +169,9 @@ def _touch(state: State, node: int) -> None:
 
 @compiled
 def _unlink(state: State, node: int) -> None:
-    before, after = state.nodes[node].previous, state.nodes[node].next
-    state.nodes[before].next = after
-    state.nodes[after].previous = before
+    before, after = state.memory.nodes[node].previous, state.memory.nodes[node].next
+    state.memory.nodes[before].next = after
+    state.memory.nodes[after].previous = before
 
 
 @compiled

@@ -15,14 +15,14 @@ _PREEMPTED = int(Status.PREEMPTED)
 @compiled
 def lowest(state: State) -> int:
     """The slot that ``take`` would give; there must be one."""
-    slot: int = state.free_slots[0]
+    slot: int = state.queue.free_slots[0]
     return slot
 
 
 @compiled
 def take(state: State, index: int) -> None:
     """A request takes the lowest free slot."""
-    counters, heap = state.counters[0], state.free_slots
+    counters, heap = state.counters[0], state.queue.free_slots
     state.requests[index].slot = heap[0]
     counters.n_slots -= 1
     size, last, place = counters.n_slots, heap[counters.n_slots], 0
@@ -40,7 +40,7 @@ def take(state: State, index: int) -> None:
 @compiled
 def release(state: State, index: int) -> None:
     """A request gives its slot back, if it has one."""
-    counters, heap, request = state.counters[0], state.free_slots, state.requests[index]
+    counters, heap, request = state.counters[0], state.queue.free_slots, state.requests[index]
     if request.slot == NOTHING:
         return
     place = counters.n_slots
@@ -68,5 +68,5 @@ def lose_place(state: State, index: int) -> None:
     start_over(request)
     request.is_prefill_chunk = 1
     request.num_preemptions += 1
-    state.preempted[counters.n_preempted] = index
+    state.queue.preempted[counters.n_preempted] = index
     counters.n_preempted += 1

@@ -313,8 +313,66 @@ class World(Row):
     n_arriving: i64
 
 
+class Memory(NamedTuple):
+    """The KV cache of a replica: its blocks, who holds them, what each of them contains."""
+
+    blocks: Rows[Block]
+    """(B)"""
+    first_equal: I32
+    """(contents) The first block registered with each content."""
+    last_equal: I32
+    block_table: I32
+    """(M, blocks of the longest request) The blocks of whoever has the slot, in order; in a pool
+    also rows of those that have none."""
+    by_address: I32
+    """(M + 1) Whose piece of a contiguous KV cache comes after whose?"""
+    nodes: Rows[Node]
+    """(B + 1, or 0 for engines other than SGLang)"""
+
+
+class Queue(NamedTuple):
+    """Who waits in a replica, and who runs there."""
+
+    waiting: I32
+    """(N) A ring (first come, first served) or a heap (priorities). Requests that were aborted
+    stay until they come up."""
+    running: I32
+    """(M) In order of admission."""
+    free_slots: I32
+    """(M) A heap."""
+    preempted: I32
+    """(M) By the last ``schedule``."""
+    chunks: I32
+    """(M) Scratch: chunks of prompts (TensorRT-LLM); when a run of decodes needs blocks (vLLM)."""
+    joining: I32
+    """(M) Whose prompts SGLang computed in the step before; vLLM's tokens before a run of decodes."""
+    is_preferred: I32
+    """(M + 1, or 0 where there is no such rule) Is a batch of this number of requests wanted?"""
+
+
+class Arrivals(NamedTuple):
+    """When requests come, when their clients go away, and who has ended."""
+
+    arrival_order: I32
+    """Requests that come by themselves, in order of that."""
+    due: I32
+    """A heap of those that follow others and whose time is known."""
+    follower: I32
+    """(N, or 0 where nobody follows) Who follows each request?"""
+    think_ns: I64
+    """(as follower)"""
+    earliest_ns: I64
+    """(as follower)"""
+    abort_ns: I64
+    """(N) Of one that follows another and is not sent: how long after its sending."""
+    leaving: I32
+    """A heap of requests whose client goes away at a known time."""
+    ended: I32
+    """(N, or 0 where it is not recorded) Who has ended, in order of that."""
+
+
 class State(NamedTuple):
-    """All arrays of one replica; those in ``SHARED`` are the same for all replicas of a simulation."""
+    """The state of one replica, an owner's part in each; those in ``SHARED`` are the same for all replicas."""
 
     config: Rows[Config]
     """(1)"""
@@ -326,39 +384,15 @@ class State(NamedTuple):
     """(N)"""
     contents: I32
     """(K) ``Demand.contents``"""
-    blocks: Rows[Block]
-    """(B)"""
-    first_equal: I32
-    """(contents) The first block registered with each content."""
-    last_equal: I32
-    block_table: I32
-    """(M, blocks of the longest request) The blocks of whoever has the slot, in order; in a pool
-    also rows of those that have none."""
-    by_address: I32
-    """(M + 1) Whose piece of a contiguous KV cache comes after whose?"""
-    free_slots: I32
-    """(M) A heap."""
-    running: I32
-    """(M) In order of admission."""
-    waiting: I32
-    """(N) A ring (first come, first served) or a heap (priorities). Requests that were aborted
-    stay until they come up."""
-    skipped: I32
-    """(N) Scratch."""
-    chunks: I32
-    """(M) Scratch: chunks of prompts (TensorRT-LLM); when a run of decodes needs blocks (vLLM)."""
+    memory: Memory
+    queue: Queue
+    arrivals: Arrivals
     sglang: Rows[Sglang]
     """(1, or 0 for other engines)"""
-    nodes: Rows[Node]
-    """(B + 1, or 0 for other engines)"""
-    joining: I32
-    """(M) Whose prompts SGLang computed in the step before; vLLM's tokens before a run of decodes."""
+    skipped: I32
+    """(N) Scratch."""
     chances: I64
     """(drafts of a request) ``SchedulerConfig.acceptance``; ``SglangConfig.shuffle_draws``"""
-    is_preferred: I32
-    """(M + 1, or 0 where there is no such rule) Is a batch of so many requests wanted?"""
-    preempted: I32
-    """(M) By the last ``schedule``."""
     parts: RowsOfBatches[Part]
     """(D, M)"""
     batches: Rows[Batch]
@@ -368,111 +402,99 @@ class State(NamedTuple):
     batches known?"""
     known: Rows[KnownTimes]
     """(1)"""
-    abort_ns: I64
-    """(N) Of one that follows another and is not sent: how long after its sending."""
-    leaving: I32
-    """A heap of requests whose client goes away at a known time."""
-    arrival_order: I32
-    """Requests that come by themselves, in order of that."""
-    due: I32
-    """A heap of those that follow others and whose time is known."""
-    follower: I32
-    """(N, or 0 where nobody follows) Who follows each request?"""
-    think_ns: I64
-    """(as follower)"""
-    earliest_ns: I64
-    """(as follower)"""
-    ended: I32
-    """(N, or 0 where nobody asks) Who has ended, in order of that."""
     transfers: Rows[Transfer]
     """(N, or 0 where prompts and answers are computed by the same replicas)"""
 
 
 SHARED: Final = frozenset(
-    {
-        "world",
-        "requests",
-        "contents",
-        "skipped",
-        "chances",
-        "abort_ns",
-        "leaving",
-        "arrival_order",
-        "due",
-        "follower",
-        "think_ns",
-        "earliest_ns",
-        "ended",
-        "transfers",
-    }
+    {"world", "requests", "contents", "arrivals", "skipped", "chances", "transfers"}
 )
 
 
 def new_state(requests: Demand, config: EngineConfig) -> State:
-    """The memory of a simulation in which nothing has happened yet."""
-    n_slots = config.max_num_active
-    longest = int((requests.prompt_tokens.astype(np.int64) + requests.output_tokens).max()) + 1
+    """The state of a simulation in which nothing has happened yet."""
     acceptance = config.acceptance if isinstance(config, SchedulerConfig) else ()
-    longest += (config.depth + 2) * (
-        1 + len(acceptance)
-    )  # drafts in flight, and what is reserved beyond them
-    n_columns = (
-        min(-(-min(longest, config.max_model_len) // config.block_size), config.n_kv_blocks) + 2
-    )
-    followers = np.flatnonzero(requests.follows != NOTHING)
-    leaving, world = leaving_order(requests), blank(1, World)
-    world["n_leaving"] = len(leaving) - np.sum(requests.abort_ns[followers] != ABSENT)
-    follower = np.full(requests.n_requests if followers.size else 0, NOTHING, np.int32)
-    follower[requests.follows[followers]] = followers
-    counters, config_columns = blank(1, Counters), config_record(config)
-    counters["n_free"], counters["n_slots"], counters["n_host_free"] = (
-        config.n_kv_blocks,
-        n_slots,
-        config_columns["n_host_blocks"],
-    )
-    counters["ready_ns"], counters["first_free_row"], counters["first_received"] = (
-        FAR_NS,
-        NOTHING,
-        NOTHING,
-    )
+    columns, world = config_record(config), blank(1, World)
+    is_sent_later = requests.follows != NOTHING
+    world["n_leaving"] = np.sum((requests.abort_ns != ABSENT) & ~is_sent_later)
     return State(
-        config=config_columns,
-        counters=counters,
+        config=columns,
+        counters=_counters(config, columns),
         world=world,
         requests=_request_records(requests),
         contents=requests.contents if config.enable_prefix_caching else np.empty(0, np.int32),
-        blocks=_block_records(config.n_kv_blocks + 1),
-        first_equal=np.full(requests.n_contents, NOTHING, np.int32),
-        last_equal=np.full(requests.n_contents, NOTHING, np.int32),
-        block_table=np.zeros((n_slots, n_columns), np.int32),
-        by_address=np.empty(n_slots + 1, np.int32),
-        free_slots=np.arange(n_slots, dtype=np.int32),
-        running=np.empty(n_slots, np.int32),
-        waiting=np.empty(requests.n_requests, np.int32),
-        skipped=np.empty(requests.n_requests, np.int32),
-        chunks=np.empty(n_slots, np.int32),
+        memory=_memory(requests, config, _most_blocks(requests, config, len(acceptance)) + 2),
+        queue=_queue(requests, config),
+        arrivals=_arrivals(requests),
         sglang=sglang_record(config),
-        nodes=node_records(config),
-        joining=np.empty(n_slots, np.int32),
+        skipped=np.empty(requests.n_requests, np.int32),
         chances=np.array(
             config.shuffle_draws if isinstance(config, SglangConfig) else acceptance, np.int64
         ),
-        is_preferred=_is_preferred(config),
-        preempted=np.empty(n_slots, np.int32),
-        parts=blank_of_batches(config.depth, n_slots, Part),
+        parts=blank_of_batches(config.depth, config.max_num_active, Part),
         batches=blank(config.depth, Batch),
-        stages=np.zeros((2, int(config_columns["n_stages"][0])), np.int64),
+        stages=np.zeros((2, int(columns["n_stages"][0])), np.int64),
         known=blank(1, KnownTimes),
-        abort_ns=requests.abort_ns.copy(),
-        leaving=leaving,
+        transfers=blank(0, Transfer),
+    )
+
+
+def _memory(requests: Demand, config: EngineConfig, n_columns: int) -> Memory:
+    return Memory(
+        blocks=_block_records(config.n_kv_blocks + 1),
+        first_equal=np.full(requests.n_contents, NOTHING, np.int32),
+        last_equal=np.full(requests.n_contents, NOTHING, np.int32),
+        block_table=np.zeros((config.max_num_active, n_columns), np.int32),
+        by_address=np.empty(config.max_num_active + 1, np.int32),
+        nodes=node_records(config),
+    )
+
+
+def _queue(requests: Demand, config: EngineConfig) -> Queue:
+    n_slots = config.max_num_active
+    return Queue(
+        waiting=np.empty(requests.n_requests, np.int32),
+        running=np.empty(n_slots, np.int32),
+        free_slots=np.arange(n_slots, dtype=np.int32),
+        preempted=np.empty(n_slots, np.int32),
+        chunks=np.empty(n_slots, np.int32),
+        joining=np.empty(n_slots, np.int32),
+        is_preferred=_is_preferred(config),
+    )
+
+
+def _arrivals(requests: Demand) -> Arrivals:
+    followers = np.flatnonzero(requests.follows != NOTHING)
+    follower = np.full(requests.n_requests if followers.size else 0, NOTHING, np.int32)
+    follower[requests.follows[followers]] = followers
+    return Arrivals(
         arrival_order=np.flatnonzero(requests.follows == NOTHING).astype(np.int32),
         due=np.empty(len(followers), np.int32),
         follower=follower,
         think_ns=requests.think_ns[: len(follower)],
         earliest_ns=requests.arrival_ns[: len(follower)],
+        abort_ns=requests.abort_ns.copy(),
+        leaving=leaving_order(requests),
         ended=np.empty(0, np.int32),
-        transfers=blank(0, Transfer),
     )
+
+
+def _most_blocks(requests: Demand, config: EngineConfig, n_drafts: int) -> int:
+    """The most blocks that one request may hold."""
+    longest = int((requests.prompt_tokens.astype(np.int64) + requests.output_tokens).max()) + 1
+    longest += (config.depth + 2) * (1 + n_drafts)  # in flight, and reserved beyond them
+    return min(-(-min(longest, config.max_model_len) // config.block_size), config.n_kv_blocks)
+
+
+def _counters(config: EngineConfig, config_columns: Rows[Config]) -> Rows[Counters]:
+    """Those of a replica whose memory and slots are all free."""
+    counters = blank(1, Counters)
+    counters["n_free"] = config.n_kv_blocks
+    counters["n_host_free"] = config_columns["n_host_blocks"]
+    counters["n_slots"] = config.max_num_active
+    counters["ready_ns"] = FAR_NS
+    counters["first_free_row"] = counters["first_received"] = NOTHING
+    return counters
 
 
 def _is_preferred(config: EngineConfig) -> I32:

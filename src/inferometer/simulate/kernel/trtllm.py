@@ -67,7 +67,7 @@ def claim(state: State, index: int, n_blocks: int) -> None:
     request, parent = state.requests[index], _ROOT
     for i_block in range(n_blocks):
         parent = _child(state, parent, state.contents[request.content_start + i_block])
-        state.block_table[request.slot, i_block] = parent
+        state.memory.block_table[request.slot, i_block] = parent
     blocks.touch(state, request.slot, n_blocks)
     request.num_blocks = n_blocks
 
@@ -78,15 +78,15 @@ def extend(state: State, index: int, num_tokens: int) -> None:
     request, size = state.requests[index], state.config[0].block_size
     n_needed = (num_tokens + size - 1) // size
     for i_block in range(request.num_blocks, n_needed):
-        block = state.blocks[0].next
-        blocks.unlink(state.blocks, block)
-        content = state.blocks[block].content
+        block = state.memory.blocks[0].next
+        blocks.unlink(state.memory.blocks, block)
+        content = state.memory.blocks[block].content
         if content != NOTHING:
-            if state.first_equal[content] == block:
-                state.first_equal[content] = NOTHING
-            state.blocks[block].content = NOTHING
-        state.blocks[block].ref_count = 1
-        state.block_table[request.slot, i_block] = block
+            if state.memory.first_equal[content] == block:
+                state.memory.first_equal[content] = NOTHING
+            state.memory.blocks[block].content = NOTHING
+        state.memory.blocks[block].ref_count = 1
+        state.memory.block_table[request.slot, i_block] = block
         state.counters[0].n_free -= 1
     request.num_blocks = max(request.num_blocks, n_needed)
 
@@ -104,10 +104,10 @@ def store(state: State, index: int, num_tokens: int) -> None:
         content = state.contents[request.content_start + i_block]
         found = _child(state, parent, content)
         if found == NOTHING:
-            found = state.block_table[request.slot, i_block]
-            state.blocks[found].content = content
-            state.blocks[found].previous_equal = parent
-            state.first_equal[content] = found
+            found = state.memory.block_table[request.slot, i_block]
+            state.memory.blocks[found].content = content
+            state.memory.blocks[found].previous_equal = parent
+            state.memory.first_equal[content] = found
         parent = found
 
 
@@ -120,11 +120,11 @@ def free_blocks(state: State, index: int) -> None:
     request = state.requests[index]
     store(state, index, min(request.num_tokens - 1, request.num_computed_tokens))
     for i_block in range(request.num_blocks - 1, -1, -1):
-        block = state.block_table[request.slot, i_block]
-        state.blocks[block].ref_count -= 1
-        if state.blocks[block].ref_count == 0:
+        block = state.memory.block_table[request.slot, i_block]
+        state.memory.blocks[block].ref_count -= 1
+        if state.memory.blocks[block].ref_count == 0:
             state.counters[0].n_free += 1
-            blocks.insert(state.blocks, block, state.blocks[0].previous)
+            blocks.insert(state.memory.blocks, block, state.memory.blocks[0].previous)
     request.num_blocks = 0
     slots.release(state, index)
 
@@ -138,7 +138,7 @@ def _path(state: State, index: int, n_most: int) -> tuple[int, int]:
         if block == NOTHING:
             break
         n_found += 1
-        n_in_use += state.blocks[block].ref_count > 0
+        n_in_use += state.memory.blocks[block].ref_count > 0
         parent = block
     return n_found, n_in_use
 
@@ -149,8 +149,8 @@ def _child(state: State, parent: int, content: int) -> int:
 
     What was stored behind a block that has been taken is lost with it.
     """
-    block: int = state.first_equal[content]
-    if block != NOTHING and state.blocks[block].previous_equal != parent:
+    block: int = state.memory.first_equal[content]
+    if block != NOTHING and state.memory.blocks[block].previous_equal != parent:
         return NOTHING
     return block
 
@@ -174,7 +174,7 @@ def form_batch(state: State, i_batch: int, n_fitting: int) -> None:
     for is_last in range(2):
         for i_chosen in range(n_chosen):
             index = state.skipped[i_chosen]
-            size = state.chunks[i_chosen]
+            size = state.queue.chunks[i_chosen]
             if (
                 _is_context(state, index)
                 and size > 0
@@ -182,7 +182,7 @@ def form_batch(state: State, i_batch: int, n_fitting: int) -> None:
             ):
                 _add_part(state, i_batch, index, size)
     for i_chosen in range(n_chosen):
-        if not _is_context(state, state.skipped[i_chosen]) and state.chunks[i_chosen] > 0:
+        if not _is_context(state, state.skipped[i_chosen]) and state.queue.chunks[i_chosen] > 0:
             _add_part(state, i_batch, state.skipped[i_chosen], 1)
     for i_part in range(state.batches[i_batch].n_parts):  # all of them before anybody takes a block
         _begin(state, state.parts[i_batch, i_part].request)
@@ -212,7 +212,7 @@ def _choose(state: State, n_fitting: int) -> tuple[int, int, int]:
         n_tokens += cost
         n_remaining += n_own - cost
         chosen[n_chosen] = index
-        state.chunks[n_chosen] = n_own
+        state.queue.chunks[n_chosen] = n_own
         n_chosen += 1
         if n_chosen >= config.max_num_active:
             break
@@ -226,9 +226,9 @@ def _cut_by_arrival(state: State, n_chosen: int, budget: int) -> None:
     for i_chosen in range(n_chosen):
         if not _is_context(state, state.skipped[i_chosen]):
             continue
-        if state.chunks[i_chosen] > left:
-            state.chunks[i_chosen] = left // unit * unit
-        left -= state.chunks[i_chosen]
+        if state.queue.chunks[i_chosen] > left:
+            state.queue.chunks[i_chosen] = left // unit * unit
+        left -= state.queue.chunks[i_chosen]
 
 
 @compiled
@@ -237,16 +237,16 @@ def _cut_in_lockstep(state: State, n_chosen: int, budget: int) -> None:
     unit, left, grows = state.config[0].block_size, budget, True
     for i_chosen in range(n_chosen):
         if _is_context(state, state.skipped[i_chosen]):
-            state.chunks[i_chosen] = 0
+            state.queue.chunks[i_chosen] = 0
     while grows and left > 0:
         grows = False
         for i_chosen in range(n_chosen):
             index = state.skipped[i_chosen]
             if not _is_context(state, index):
                 continue
-            more = min(unit, _remaining(state, index) - state.chunks[i_chosen])
+            more = min(unit, _remaining(state, index) - state.queue.chunks[i_chosen])
             if 0 < more <= left:
-                state.chunks[i_chosen] += more
+                state.queue.chunks[i_chosen] += more
                 left -= more
                 grows = True
 
@@ -323,7 +323,7 @@ def schedule(state: State, i_batch: int) -> None:
             break
         queue.pop(state)
         counters.n_waiting += 1  # until it is given blocks
-        state.running[counters.n_active] = index
+        state.queue.running[counters.n_active] = index
         counters.n_active += 1
     n_fitting = (
         _fit_for_a_step(state)
@@ -342,7 +342,7 @@ def _fit_to_completion(state: State) -> int:
     counters, fitting = state.counters[0], state.skipped
     n_available, n_fitting = counters.n_free, 0
     for i_active in range(counters.n_active):
-        index = state.running[i_active]
+        index = state.queue.running[i_active]
         if _is_generating(state, index):
             n_available -= _n_blocks_to_completion(state, index)
             fitting[n_fitting] = index
@@ -352,7 +352,7 @@ def _fit_to_completion(state: State) -> int:
         return n_fitting
     _note_contents_that_come(state)
     for i_active in range(counters.n_active):
-        index = state.running[i_active]
+        index = state.queue.running[i_active]
         if _is_generating(state, index) or (not is_static and _is_worth_waiting(state, index)):
             continue
         n_needed = _n_blocks_to_completion(state, index)
@@ -371,7 +371,7 @@ def _fit_for_a_step(state: State) -> int:
     n_scheduled, n_fitting, i_active, n_active = 0, 0, 0, counters.n_active
     _note_contents_that_come(state)
     while i_active < n_active:
-        index = state.running[i_active]
+        index = state.queue.running[i_active]
         if _is_worth_waiting(state, index):
             i_active += 1
             continue
@@ -383,11 +383,14 @@ def _fit_for_a_step(state: State) -> int:
             i_active += 1
             continue
         i_victim = n_active - 1
-        while i_victim >= i_active and state.requests[state.running[i_victim]].status != _RUNNING:
+        while (
+            i_victim >= i_active
+            and state.requests[state.queue.running[i_victim]].status != _RUNNING
+        ):
             i_victim -= 1
         if i_victim < i_active:
             break
-        _pause(state, state.running[i_victim])
+        _pause(state, state.queue.running[i_victim])
         n_active, n_scheduled = i_victim, 0
         for i_fitting in range(n_fitting):  # what they would share may have come free
             n_scheduled += _n_blocks_for_a_step(state, fitting[i_fitting])
@@ -398,11 +401,11 @@ def _fit_for_a_step(state: State) -> int:
 def _note_contents_that_come(state: State) -> None:
     """Mark what those will leave first whose contexts are computed in chunks, by the number of this step."""
     for i_active in range(state.counters[0].n_active):
-        request = state.requests[state.running[i_active]]
+        request = state.requests[state.queue.running[i_active]]
         if request.status == _RUNNING and request.is_prefill_chunk:
-            content = first_new_content(state, state.running[i_active])
+            content = first_new_content(state, state.queue.running[i_active])
             if content != NOTHING:
-                state.last_equal[content] = state.counters[0].current_step
+                state.memory.last_equal[content] = state.counters[0].current_step
 
 
 @compiled
@@ -416,8 +419,8 @@ def _is_worth_waiting(state: State, index: int) -> bool:
     content = first_new_content(state, index)
     if content == NOTHING:
         return False
-    is_coming: bool = state.last_equal[content] == state.counters[0].current_step
-    state.last_equal[content] = state.counters[0].current_step
+    is_coming: bool = state.memory.last_equal[content] == state.counters[0].current_step
+    state.memory.last_equal[content] = state.counters[0].current_step
     return is_coming
 
 
@@ -529,9 +532,9 @@ def abort(state: State, index: int) -> None:
     if status >= _STOPPED:
         return
     if status == _UNSEEN:
-        arrivals.end(state, index, _ABORTED, state.abort_ns[index])
+        arrivals.end(state, index, _ABORTED, state.arrivals.abort_ns[index])
         return
-    _end(state, index, _ABORTED, state.abort_ns[index])
+    _end(state, index, _ABORTED, state.arrivals.abort_ns[index])
     _drop_ended(state)
 
 
@@ -568,7 +571,7 @@ def _end(state: State, index: int, status: int, when_ns: int) -> None:
 @compiled
 def _drop_ended(state: State) -> None:
     """Close the gaps in the list of active requests."""
-    counters, active = state.counters[0], state.running
+    counters, active = state.counters[0], state.queue.running
     n_kept = 0
     for i_active in range(counters.n_active):
         index = active[i_active]

@@ -92,7 +92,7 @@ def _schedule_running(
     )
     i_running = 0
     while i_running < counters.n_running and budget > num_slots * (batch.n_parts + 1):
-        index = state.running[i_running]
+        index = state.queue.running[i_running]
         n_tokens = _num_running_tokens(
             state, index, budget - num_slots * (batch.n_parts + 1), threshold
         )
@@ -101,7 +101,7 @@ def _schedule_running(
             continue
         while not blocks.extend(state, index, n_tokens):
             i_victim = preemption.victim(state)
-            victim = state.running[i_victim]
+            victim = state.queue.running[i_victim]
             if i_victim < i_running:
                 i_running -= 1
                 budget += preemption.take_back(state, i_batch, victim)
@@ -237,12 +237,8 @@ def _admit(
     ``n_scheduled`` is how many were scheduled before it that run already; ``NOTHING`` where nobody
     is padded with drafts.
     """
-    config, counters, request, batch = (
-        state.config[0],
-        state.counters[0],
-        state.requests[index],
-        state.batches[i_batch],
-    )
+    config, counters = state.config[0], state.counters[0]
+    request, batch = state.requests[index], state.batches[i_batch]
     is_swapped, is_received = request.num_host_blocks > 0, handover.is_received(state, index)
     n_hits = (
         blocks.find_hits(state, index)
@@ -268,7 +264,7 @@ def _admit(
         return 0
     request.num_spec_tokens = n_padding
     request.has_padded_drafts = n_padding > 0
-    state.running[counters.n_running] = index
+    state.queue.running[counters.n_running] = index
     counters.n_running += 1
     if request.status == _WAITING:
         request.num_cached_tokens = num_cached
@@ -410,7 +406,7 @@ def abort(state: State, index: int) -> None:
     """A client has gone. Who waits stays in the queue, uncounted."""
     request = state.requests[index]
     was = request.status
-    arrivals.end(state, index, _ABORTED, state.abort_ns[index])
+    arrivals.end(state, index, _ABORTED, state.arrivals.abort_ns[index])
     blocks.free(state, index)
     if was == _RUNNING:
         _drop_finished(state)
@@ -480,7 +476,7 @@ def _finish(state: State, index: int, status: int) -> int:
 @compiled
 def _drop_finished(state: State) -> None:
     """Close the gaps in the list of those that run."""
-    counters, running = state.counters[0], state.running
+    counters, running = state.counters[0], state.queue.running
     n_kept = 0
     for i_running in range(counters.n_running):
         index = running[i_running]
