@@ -1,9 +1,12 @@
 """Does the catalogue say where each number comes from, and does it find what is meant?"""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from inferometer.errors import SpecError
+from inferometer.inputs import catalog
 from inferometer.inputs.catalog import (
     HardwareEntry,
     close_models,
@@ -197,3 +200,9 @@ def test_a_number_of_devices_is_no_name_of_one(name):
     with pytest.raises(SpecError, match="is the name of one") as caught:
         find_hardware(name)
     assert f"--tp {name[0]}" in str(caught.value.try_)
+
+
+def test_an_id_without_a_digit_is_found(monkeypatch):
+    device = replace(find_hardware("l40s"), hardware_id="testcard", name="Test card")
+    monkeypatch.setattr(catalog, "load_hardware", lambda: (device,))
+    assert find_hardware("testcard") is device

@@ -47,8 +47,14 @@ def trade(device, load, per_user, output, verdict):
 
 
 def probe(load, effort, verdict, margin):
-    return views.ProbePoint(
-        offered_load=load, effort=effort, verdict=verdict, margin_ratio=margin, why=f"at {load}"
+    return views.ProbeRow(
+        offered_load=load,
+        effort=effort,
+        n_requests=100,
+        took_s=1.0,
+        verdict=verdict,
+        margin_ratio=margin,
+        why=f"at {load}",
     )
 
 

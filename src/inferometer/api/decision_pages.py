@@ -15,28 +15,11 @@ from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.decide import curves, sizing_types
 from inferometer.decide.capacity import Capacity, Probe
 from inferometer.report import decision_page, decision_views, html
-from inferometer.report.decision_views import DecisionView, ProbePoint, RatePoint
+from inferometer.report.decision_views import DecisionView, ProbeRow, RatePoint
 from inferometer.report.page import Chip, Number, Page, lines_of, spanned
 from inferometer.report.tables import TextTable
 from inferometer.simulate.fleet import Router
-from inferometer.stats.estimate import Verdict
 from inferometer.units import format_duration, format_number
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeRow:
-    """One question that was asked, in order."""
-
-    offered_load: float
-    effort: int
-    n_requests: int
-    took_s: float
-    """Simulated or measured."""
-    verdict: Verdict
-    margin_ratio: float | None
-    """What was seen of the weakest link / its limit; None where the server cannot keep up, or
-    refuses."""
-    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,16 +112,7 @@ def capacity_page(answer: CapacityAnswer) -> Page:
     """The estimate and its interval first, then what misses first, then every probe."""
     found = answer.levels[0].capacity
     view = DecisionView(
-        probes=tuple(
-            ProbePoint(
-                offered_load=probe.offered_load,
-                effort=probe.effort,
-                verdict=probe.verdict,
-                margin_ratio=probe.margin_ratio,
-                why=probe.why,
-            )
-            for probe in found.probes
-        ),
+        probes=found.probes,
         unit=answer.unit,
         met_load=found.met_load,
         missed_load=found.missed_load,

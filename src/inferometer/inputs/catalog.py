@@ -110,6 +110,9 @@ def find_hardware(name: str) -> HardwareSpec:
     >>> find_hardware("NVIDIA H100 80GB HBM3").hardware_id, find_hardware("4090").hardware_id
     ('h100_sxm', 'rtx_4090')
     """
+    ids = {device.hardware_id: device for device in load_hardware()}
+    if name in ids:
+        return ids[name]
     alike = _alike(name)
     found = _meant(alike, device_words(name))
     if found is not None:
@@ -123,8 +126,9 @@ def find_hardware(name: str) -> HardwareSpec:
             allowed="one device's name",
             try_=suggestions.flags("--hardware", device, "--tp", many["n"]),
         )
-    ids = {device.hardware_id: device.hardware_id for device in load_hardware()}
-    close = [device.hardware_id for device in alike] or _close("_".join(name.lower().split()), ids)
+    close = [device.hardware_id for device in alike] or _close(
+        "_".join(name.lower().split()), {one: one for one in ids}
+    )
     raise _unknown("hardware", name, close, list(ids))
 
 

@@ -109,14 +109,18 @@ class CourseView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbePoint:
-    """One question of a search for a capacity, in order."""
+class ProbeRow:
+    """One load that a search for a capacity tried, in order."""
 
     offered_load: float
     effort: int
+    n_requests: int
+    took_s: float
+    """Simulated or measured."""
     verdict: Verdict
     margin_ratio: float | None
-    """None where the server cannot keep up: beyond all limits."""
+    """What was seen of the weakest link / its limit; None where the server cannot keep up, or
+    refuses."""
     why: str
 
 
@@ -130,7 +134,7 @@ class DecisionView:
     """Of the pick."""
     objective: str = ""
     course: CourseView | None = None
-    probes: tuple[ProbePoint, ...] = ()
+    probes: tuple[ProbeRow, ...] = ()
     unit: str = "requests/s"
     """Of the probes' loads."""
     met_load: float | None = None

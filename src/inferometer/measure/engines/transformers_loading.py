@@ -51,9 +51,14 @@ def check_spec(spec: EngineSpec) -> None:
             where="--dtype",
             allowed=", ".join(allowed),
         )
+    check_formats(spec, "transformers")
+
+
+def check_formats(spec: EngineSpec, engine: str) -> None:
+    """Refuse weights or a KV cache in another format than that of the activations."""
     if spec.quantization is not None:
         raise SpecError(
-            f"quantization {spec.quantization!r} is not run by the transformers engine",
+            f"quantization {spec.quantization!r} is not run by the {engine} engine",
             where="--quantization",
             allowed="none (a GGUF file is unpacked to --dtype)",
             try_="--engine openvino, which keeps a GGUF's 4-bit weights",

@@ -22,6 +22,7 @@ from inferometer.measure.engines.protocol import ModelReference, OutOfMemory, Re
 from inferometer.measure.engines.transformers_config import HfConfig
 from inferometer.measure.engines.transformers_loading import (
     TORCH_DTYPE,
+    check_formats,
     distinct_parameters,
     hash_weights,
     read_config,
@@ -111,19 +112,7 @@ def check_spec(spec: EngineSpec) -> None:
             where="--dtype",
             allowed=", ".join(TORCH_DTYPE),
         )
-    if spec.quantization is not None:
-        raise SpecError(
-            f"quantization {spec.quantization!r} is not run by the vllm engine",
-            where="--quantization",
-            allowed="none (a GGUF file is unpacked to --dtype)",
-            try_="--engine openvino, which keeps a GGUF's 4-bit weights",
-        )
-    if spec.kv_cache_dtype not in {None, spec.dtype}:
-        raise SpecError(
-            f"a KV cache in {spec.kv_cache_dtype!r}",
-            where="--kv-cache-dtype",
-            allowed=f"the model's own {spec.dtype}",
-        )
+    check_formats(spec, "vllm")
 
 
 def read_model(spec: EngineSpec, model: ModelReference) -> VllmModel:

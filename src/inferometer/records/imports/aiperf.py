@@ -19,10 +19,11 @@ from inferometer.records.imports.imported import (
     ImportFacts,
     PublishedLatency,
     PublishedLatencyName,
-    PublishedPercentile,
     PublishedSummary,
     file_source,
     imported_run,
+    percentiles_of,
+    published,
 )
 from inferometer.records.imports.json_fields import JsonFields, read_lines, read_object
 from inferometer.records.types import RequestStatus
@@ -82,11 +83,7 @@ def read_aiperf_summary(path: Path) -> Imported:
         input_tokens_per_s=_average(content, "input_token_throughput"),
         output_tokens_per_s=_average(content, "output_token_throughput"),
         total_tokens_per_s=_average(content, "total_token_throughput"),
-        latencies=tuple(
-            one
-            for one in (_latency(content, name, tag) for name, tag in LATENCIES.items())
-            if one is not None
-        ),
+        latencies=published(_latency(content, name, tag) for name, tag in LATENCIES.items()),
     )
     return Imported(tool="aiperf", summaries=(summary,))
 
@@ -189,9 +186,7 @@ def _latency(content: JsonFields, name: PublishedLatencyName, tag: str) -> Publi
         std_s=seconds("std"),
         min_s=seconds("min"),
         max_s=seconds("max"),
-        percentiles=tuple(
-            PublishedPercentile(at, value_s) for at, value_s in percentiles if value_s is not None
-        ),
+        percentiles=percentiles_of(percentiles),
     )
 
 

@@ -20,10 +20,11 @@ from inferometer.records.imports.imported import (
     ImportFacts,
     PublishedLatency,
     PublishedLatencyName,
-    PublishedPercentile,
     PublishedSummary,
     file_source,
     imported_run,
+    percentiles_of,
+    published,
 )
 from inferometer.records.imports.json_fields import JsonFields, read_object
 from inferometer.records.types import RequestStatus, Run
@@ -118,11 +119,7 @@ def _summary(
         input_tokens_per_s=_mean(metrics, "prompt_tokens_per_second"),
         output_tokens_per_s=_mean(metrics, "output_tokens_per_second"),
         total_tokens_per_s=_mean(metrics, "tokens_per_second"),
-        latencies=tuple(
-            one
-            for one in (_latency(metrics, name, theirs) for name, theirs in LATENCIES.items())
-            if one is not None
-        ),
+        latencies=published(_latency(metrics, name, theirs) for name, theirs in LATENCIES.items()),
     )
 
 
@@ -133,30 +130,27 @@ def _latency(
     if found is None:
         return None
     listed = found.child("percentiles")
-    named = () if listed is None else tuple((key, _fraction(key)) for key in listed.content)
-    percentiles = (
-        [(at, listed.number(key)) for key, at in named if at is not None]
-        if listed is not None
-        else []
-    )
 
-    def seconds(key: str) -> float | None:
-        value = found.number(key)
+    def seconds(fields: JsonFields, key: str) -> float | None:
+        value = fields.number(key)
         return None if value is None else value * theirs.unit_s
 
+    percentiles = (
+        {}
+        if listed is None
+        else {
+            at: seconds(listed, key) for key in listed.content if (at := _fraction(key)) is not None
+        }
+    )
     return PublishedLatency(
         name=name,
         named=theirs.field,
         definition=theirs.definition,
-        mean_s=seconds("mean"),
-        std_s=seconds("std_dev"),
-        min_s=seconds("min"),
-        max_s=seconds("max"),
-        percentiles=tuple(
-            PublishedPercentile(at, value * theirs.unit_s)
-            for at, value in sorted(percentiles)
-            if value is not None
-        ),
+        mean_s=seconds(found, "mean"),
+        std_s=seconds(found, "std_dev"),
+        min_s=seconds(found, "min"),
+        max_s=seconds(found, "max"),
+        percentiles=percentiles_of(sorted(percentiles.items())),
     )
 
 

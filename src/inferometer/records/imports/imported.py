@@ -5,7 +5,7 @@ means different numbers. What the tool did not report is None or left out, never
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -77,6 +77,18 @@ class PublishedLatency:
             ),
             None,
         )
+
+
+def percentiles_of(
+    found: Iterable[tuple[float, float | None]],
+) -> tuple[PublishedPercentile, ...]:
+    """Those that a tool published, of fractions and seconds; None: it did not."""
+    return tuple(PublishedPercentile(at, value_s) for at, value_s in found if value_s is not None)
+
+
+def published(found: Iterable[PublishedLatency | None]) -> tuple[PublishedLatency, ...]:
+    """The latencies that a tool published."""
+    return tuple(one for one in found if one is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,10 @@ from inferometer.records.imports.imported import (
     ImportFacts,
     PublishedLatency,
     PublishedLatencyName,
-    PublishedPercentile,
     PublishedSummary,
     file_source,
     imported_run,
+    percentiles_of,
 )
 from inferometer.records.imports.json_fields import (
     DOOR,
@@ -165,11 +165,7 @@ def _latencies(latency: JsonFields) -> Iterator[PublishedLatency]:
                 mean_s=found.number("mean"),
                 min_s=found.number("min"),
                 max_s=found.number("max"),
-                percentiles=tuple(
-                    PublishedPercentile(at, value_s)
-                    for at, value_s in percentiles
-                    if value_s is not None
-                ),
+                percentiles=percentiles_of(percentiles),
             )
 
 
@@ -276,11 +272,7 @@ class _Line:
             named=theirs,
             definition=definition,
             mean_s=self._seconds(f"{theirs}_mean_ms"),
-            percentiles=tuple(
-                PublishedPercentile(at, value_s)
-                for at, value_s in percentiles
-                if value_s is not None
-            ),
+            percentiles=percentiles_of(percentiles),
         )
 
     def _seconds(self, name: str) -> float | None:

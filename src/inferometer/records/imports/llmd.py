@@ -13,9 +13,10 @@ from inferometer.records.imports.imported import (
     Imported,
     PublishedLatency,
     PublishedLatencyName,
-    PublishedPercentile,
     PublishedSummary,
     file_source,
+    percentiles_of,
+    published,
 )
 from inferometer.records.imports.json_fields import JsonFields, read_object
 
@@ -90,9 +91,7 @@ def read_llmd(path: Path) -> Imported:
         output_tokens_per_s=_mean(rates, "output_token_rate"),
         total_tokens_per_s=_mean(rates, "total_token_rate"),
         latencies=(
-            ()
-            if latency is None
-            else tuple(one for name in LATENCIES if (one := _latency(latency, name)) is not None)
+            () if latency is None else published(_latency(latency, name) for name in LATENCIES)
         ),
     )
     return Imported(tool="llm-d", summaries=(summary,))
@@ -120,9 +119,7 @@ def _latency(latency: JsonFields, name: PublishedLatencyName) -> PublishedLatenc
         std_s=seconds("stddev"),
         min_s=seconds("min"),
         max_s=seconds("max"),
-        percentiles=tuple(
-            PublishedPercentile(at, value_s) for at, value_s in percentiles if value_s is not None
-        ),
+        percentiles=percentiles_of(percentiles),
     )
 
 

@@ -20,10 +20,11 @@ from inferometer.records.imports.imported import (
     ImportFacts,
     PublishedLatency,
     PublishedLatencyName,
-    PublishedPercentile,
     PublishedSummary,
     file_source,
     imported_run,
+    percentiles_of,
+    published,
     same_length,
 )
 from inferometer.records.imports.json_fields import JsonFields, read_object
@@ -100,11 +101,7 @@ def _summary(content: JsonFields, source: Source) -> PublishedSummary:
         ),
         output_tokens_per_s=content.number("output_throughput"),
         total_tokens_per_s=content.number("total_token_throughput"),
-        latencies=tuple(
-            one
-            for one in (_latency(content, name, theirs) for name, theirs in LATENCIES.items())
-            if one is not None
-        ),
+        latencies=published(_latency(content, name, theirs) for name, theirs in LATENCIES.items()),
     )
 
 
@@ -127,11 +124,7 @@ def _latency(
         definition=DEFINITIONS[name],
         mean_s=mean_s,
         std_s=_ms(content, f"std_{theirs}_ms"),
-        percentiles=tuple(
-            PublishedPercentile(at, value_s)
-            for at, value_s in sorted(percentiles.items())
-            if value_s is not None
-        ),
+        percentiles=percentiles_of(sorted(percentiles.items())),
     )
 
 
