@@ -81,7 +81,7 @@ class CapacityAnswer(Answer):
 
 
 def paced(step_times: str, found: Capacity) -> PacedCapacity:
-    """What was found at this pace."""
+    """The capacity that was found for these step times (likely, fast, slow)."""
     row = CapacityRow(
         located_load=found.located_load,
         met_load=found.met_load,

@@ -242,6 +242,7 @@ def _series(summaries: Sequence[PublishedSummary], wanted: str | None) -> list[P
 
 
 def _rate(one: PublishedSummary) -> RateStatistics:
+    """A published summary as the statistics of one rate; 0 where one was not published."""
     seconds = list[float]()
     for name, at in STATISTICS:
         latency = one.latency("ttft" if name == "ttft" else "e2e")

@@ -20,7 +20,7 @@ from inferometer.measure.scrape import MetricsSource, source_of
 from inferometer.units import parse_bytes, parse_duration_s
 
 _AT_MOST_PER_USER_PER_S: Final = 20
-"""A closed loop with a duration is given so many requests: more would be answers in less than 50
+"""A closed loop with a duration is given this number of requests: more would be answers in less than 50
 ms."""
 _MOST_NAMES: Final = 8
 _MOST_REQUESTS: Final = 500_000

@@ -386,7 +386,7 @@ def size_tables(answer: SizeAnswer) -> tuple[TextTable, ...]:
     if not answer.kinds:
         return ()
     over = () if answer.over_time is None else (policy_table(answer.over_time),)
-    return _fast(answer), _much(answer), _dear(answer), *over
+    return _latencies(answer), _rates(answer), _prices(answer), *over
 
 
 def _devices(answer: SizeAnswer) -> TextTable | None:
@@ -414,7 +414,7 @@ def _devices(answer: SizeAnswer) -> TextTable | None:
     )
 
 
-def _fast(answer: SizeAnswer) -> TextTable:
+def _latencies(answer: SizeAnswer) -> TextTable:
     first = answer.kinds[0].asked.served
     header = (
         "device",
@@ -438,7 +438,7 @@ def _fast(answer: SizeAnswer) -> TextTable:
     )
 
 
-def _much(answer: SizeAnswer) -> TextTable:
+def _rates(answer: SizeAnswer) -> TextTable:
     header = (
         "device",
         "in flight each",
@@ -463,7 +463,7 @@ def _much(answer: SizeAnswer) -> TextTable:
     return TextTable(caption="What it carries within the SLO", header=header, rows=tuple(rows))
 
 
-def _dear(answer: SizeAnswer) -> TextTable:
+def _prices(answer: SizeAnswer) -> TextTable:
     header = ("device", "devices", "$/h", "$/1M in", "$/1M out", "$/1M out, all", "J/tok out")
     rows = [
         (

@@ -95,7 +95,7 @@ class Scaling:
 
     @property
     def n_start_windows(self) -> int:
-        """A start takes so many windows."""
+        """The number of windows that a start takes."""
         return math.ceil(self.start_up_s / self.window_s)
 
     def needed(self, rate_per_s: float) -> int:

@@ -35,7 +35,7 @@ class LoadPlan:
     """A request that takes longer is given up and recorded so."""
     n_processes: int = 1
     max_connections: int | None = None
-    """At most so many at once; None: as many as there are requests in flight."""
+    """The most at once; None: as many as there are requests in flight."""
     max_concurrency: int | None = None
     """Of an open loop: the most requests in flight; those that are due beyond it wait at the
     client. None: no such cap."""

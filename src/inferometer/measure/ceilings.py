@@ -37,7 +37,7 @@ _NUMPY_MATMUL: Final = ("float32",)
 
 
 def probe_footprint_bytes(weight_bytes: int | None) -> int:
-    """How many bytes should a probe touch that judges a model of so many weight bytes?
+    """How many bytes should a probe touch that judges a model with these weight bytes?
 
     Whole MiB, between the clamps.
 

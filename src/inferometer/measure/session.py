@@ -200,7 +200,7 @@ OUTSIDE_KINDS: Final = (ProbeKind.READ, ProbeKind.COPY, ProbeKind.MATMUL)
 N_TRIES: Final = 2
 """A point whose engine died is tried once more, in a fresh process, before it counts as failed."""
 _SAFE_VOCAB: Final = 256
-"""Every model has so many tokens, where its size is not known."""
+"""Size of a vocabulary that every model has, where its own is not known."""
 
 
 class PointMeasurer:

@@ -39,7 +39,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 def selector(instance: str, for_s: float) -> str:
-    """The query for all that Prometheus scraped of an instance in so many seconds.
+    """The query for all that Prometheus scraped of an instance in the last seconds.
 
     Example
     -------

@@ -106,7 +106,7 @@ def _judged(threshold: Threshold, requests: RequestTable, at_ns: int) -> JudgedT
 
 
 def _certainly_missed(is_within: Bools, percentile_fraction: float) -> Estimate | None:
-    """The share within the limit, where it is too small for any doubt.
+    """The share within the limit, where it is certainly too small.
 
     That needs fewer requests than the percentile's own interval.
     """

@@ -218,6 +218,7 @@ def _opened(directory: Path, requested: RunManifest) -> RunManifest:
 
 
 def _at_the_end(stored: EngineFacts | None, now: EngineFacts | None) -> EngineFacts | None:
+    """The engine's facts as the run began, with the compile time that is known at its end."""
     return (
         now
         if stored is None

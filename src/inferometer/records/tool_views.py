@@ -399,7 +399,7 @@ def _course(run: Run) -> _Course | None:
 
 
 def _per(took_s: F64, n_tokens: F64) -> Spread | None:
-    """Seconds per token of the answers that have that many."""
+    """Seconds per token of the answers of at least this number of tokens."""
     has_any = n_tokens > 0
     return _spread(took_s[has_any] / n_tokens[has_any])
 

@@ -160,7 +160,7 @@ class HostClock:
     def drift_ratio(self) -> float:
         """By how much faster than the driver's did it run?
 
-        0 where that was not measured, or lies within the doubt of the readings.
+        0 where that was not measured, or lies within the uncertainty of the readings.
         """
         after = self.after
         if after is None or after.at_ns <= self.before.at_ns:

@@ -46,7 +46,7 @@ small one."""
 
 
 def default_limits(hardware: HardwareSpec | None, *, n_devices: int) -> BatchLimits:
-    """Those of ``vllm serve`` on so many of these devices; where the device is not known, those of a small one.
+    """Those of ``vllm serve`` on ``n_devices`` of these; where the device is not known, those of a small one.
 
     Source
     ------
@@ -199,7 +199,7 @@ def deploy(
     step_times: StepTimes,
     knobs: Knobs,
 ) -> Deployment:
-    """The replica of these parts; KV blocks that nobody names are reckoned from the device's memory.
+    """The replica of these parts; KV blocks that are not given are computed from the device's memory.
 
     Raises
     ------

@@ -118,7 +118,7 @@ class ClusterConfig:
     """The load is uneven where the most and the least requests in flight differ by more than
     this, …"""
     balance_rel_threshold_ratio: float = 1.5
-    """… and the most are more than so many times the least."""
+    """… and the most are more than this multiple of the least."""
     report_interval_s: float = 0.1
     """``vllm``: how often does the front end hear of its engines
     (``DPCoordinatorProc.stats_update_interval_ms``)?"""

@@ -230,7 +230,7 @@ def max_barren_steps(max_model_len: int) -> int:
 
 
 def new_log(n_rows: int, *, has_holes: bool = True, has_swaps: bool = True) -> StepLog:
-    """An empty log with room for so many steps.
+    """An empty log with room for ``n_rows`` steps.
 
     The columns of contiguous memory and of swapping are empty where no engine has them.
     """
@@ -246,7 +246,7 @@ def new_log(n_rows: int, *, has_holes: bool = True, has_swaps: bool = True) -> S
 
 
 def new_part_log(n_rows: int) -> PartLog:
-    """An empty log with room for so many parts of steps."""
+    """An empty log with room for this number of parts of steps."""
     whole = [np.empty(n_rows, np.int32) for _ in range(5)]
     step_index, request_index, seat, n_computed_tokens, n_delivered_tokens = whole
     kind = np.empty(n_rows, np.int8)

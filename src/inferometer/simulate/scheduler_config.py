@@ -43,7 +43,7 @@ _WHERE: Final = "the scheduler's configuration"
 def n_accepted(
     acceptance: Sequence[int] | I64, request_index: int, n_outputs: int, n_drafts: int
 ) -> int:
-    """How many of these drafts are accepted, in order, by a request that has so many tokens of its answer?
+    """How many of these drafts are accepted, in order, after ``n_outputs`` output tokens of the request?
 
     ``acceptance`` has for each place below which number the draw must lie. The draw is a mixer of
     32 bits (multiplications by odd numbers and shifts, each of them invertible), twice; its

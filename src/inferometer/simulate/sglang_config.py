@@ -24,9 +24,9 @@ RETRACT_DECODE_STEPS: Final = 20
 MATCHED_QUEUE: Final = 128
 """In a longer queue nobody looks for prefixes."""
 REFRESH_INTERVAL: Final = 32
-"""Every so many looks at the queue the prefixes that it waits for count as used."""
+"""After this number of looks at the queue the prefixes of the first in it are marked as used."""
 SHARED_TOKENS: Final = 32
-"""Of those who share so many uncached tokens, only the first is preferred (lpm)."""
+"""Of requests that share this number of uncached tokens, only the first is preferred (lpm)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

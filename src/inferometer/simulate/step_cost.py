@@ -4,7 +4,7 @@ The step-time model's closed form, rounded to whole nanoseconds; ``kernel/price.
 
 Powers and logarithms come from the C library in both, so both round alike. Another machine's
 library may differ in the last bit of a float, which whole nanoseconds hide all but once in a
-million steps; a cost made by ``linear_cost`` has no such doubt.
+million steps; a cost made by ``linear_cost`` has no such uncertainty.
 """
 
 from typing import Final

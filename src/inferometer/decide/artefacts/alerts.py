@@ -29,7 +29,7 @@ FAMILIES: Final[dict[Metric, str]] = {
     "queue": "vllm:request_queue_time_seconds",
 }
 _SLOWER_THAN_LIMIT: Final = 10
-"""A window holds at least so many requests beyond the percentile, else it says nothing about it."""
+"""Requests beyond the percentile that a window holds at least, else it says nothing about it."""
 _LEAST_WINDOW_MIN: Final = 5
 _MOST_WINDOW_MIN: Final = 60
 

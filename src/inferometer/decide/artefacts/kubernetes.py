@@ -40,7 +40,7 @@ _REPLICAS: Final = "-replicas"
 
 
 def volume_manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:
-    """The claim and the job that fetches into it; none where the weights lie on a claim that is there."""
+    """The PersistentVolumeClaim and the job that downloads the weights; none where they lie on a claim."""
     if packaging.model_claim is not None:
         return []
     is_folder = packaging.model_source.startswith(("/", "."))

@@ -145,7 +145,7 @@ def _rounded_weight(weight: Tensor, change: LossyChange) -> Tensor:
 
 
 def rounded_to_integers(values: Tensor, *, bits: int) -> Tensor:
-    """Values rounded to nearest on a symmetric grid of so many bits, with a scale for each row."""
+    """Values rounded to nearest on a symmetric grid of this number of bits, with a scale for each row."""
     most = 2 ** (bits - 1) - 1
     scale = values.abs().amax(-1, keepdim=True).clamp_min(1e-12) / most
     return (values / scale).round().clamp(-most, most) * scale

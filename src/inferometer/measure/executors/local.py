@@ -20,7 +20,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 TRIES: Final = 3
-"""A part whose worker died is done again; after so many deaths it is not bad luck."""
+"""A part whose worker died is done again; after this number of deaths it is not bad luck."""
 
 OnDone: TypeAlias = Callable[[int, int], None]
 """(parts that are done, parts in all)"""

@@ -75,7 +75,7 @@ class HostedClient:
             messages.write_all(self._client.stdin.fileno(), message)
 
     def news(self, n_raw_bytes: int) -> News:
-        """What is new, waited for a moment; of the raw log what lies beyond so many bytes."""
+        """What is new, waited for a moment; of the raw log what lies beyond this number of bytes."""
         assert self._client is not None and self._client.stdout is not None  # noqa: S101, PT018 -- begun before
         output, descriptor = b"", self._client.stdout.fileno()
         if not self._is_silent and select.select([descriptor], [], [], _WAIT_S)[0]:

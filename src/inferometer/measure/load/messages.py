@@ -16,7 +16,7 @@ from inferometer.measure.load.target import Secrets
 
 _LENGTH: Final = Struct("<I")
 ATOMIC_BYTES: Final = 4096
-"""A pipe takes so many bytes at once or none (POSIX's PIPE_BUF on Linux)."""
+"""A pipe takes this number of bytes at once or none (POSIX's PIPE_BUF on Linux)."""
 
 
 class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -97,6 +97,7 @@ def _is_before(state: State, one: int, other: int) -> bool:
 
 @compiled
 def _comes_up_before(state: State, one: int, other: int, is_leaving: int) -> bool:
+    """The order of a heap: by when clients go away, or by when requests come."""
     if is_leaving:
         first, second = state.arrivals.abort_ns[one], state.arrivals.abort_ns[other]
         return first < second or (first == second and one < other)

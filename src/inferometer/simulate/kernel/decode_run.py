@@ -42,7 +42,7 @@ def take(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> Non
 def _take_until(
     state: State, cost: StepTimeArrays, log: StepLog, n_most: int, limit_ns: int
 ) -> int:
-    """Time and log at most so many steps, each done before the limit; how many were taken?
+    """Time and log at most ``n_most`` steps, each done before the limit; how many were taken?
 
     The batch in flight is kept in the record of the first.
     """
@@ -134,7 +134,7 @@ def _extend(state: State, n_steps: int) -> int:
 
 @inlined
 def _bring_to(state: State, row: int, n_steps: int) -> None:
-    """The request of this row as it is behind so many steps of the run."""
+    """The request of this row as it is after this number of steps of the run."""
     config, request = state.config[0], state.requests[state.queue.running[row]]
     request.num_tokens = state.queue.joining[row] + n_steps
     request.num_computed_tokens = request.num_tokens - 1 + config.is_async

@@ -93,7 +93,7 @@ def behind_gate(states: State, gate: GateConfig) -> State:
 
 
 def new_states(requests: Demand, config: EngineConfig, n_replicas: int) -> State:
-    """The memory of so many equal replicas to which nothing has come yet."""
+    """The state of ``n_replicas`` equal replicas to which nothing has come yet."""
     return _stacked([new_state(requests, config)] * n_replicas)
 
 

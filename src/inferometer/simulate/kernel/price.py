@@ -51,7 +51,7 @@ def n_rows(state: State, i_batch: int) -> int:
 def group_duration_ns(
     state: State, cost: StepTimeArrays, i_batch: int, n_group_rows: int, n_group_yielding: int
 ) -> int:
-    """The same where so many rows, and of drafts so many, go through experts that several replicas share."""
+    """The same where the replicas share experts, through which the rows of the whole group go."""
     config, batch = state.config[0], state.batches[i_batch]
     swap_ns: int = (batch.num_swapped_blocks * config.swap_block_ps + 500) // 1000
     return (

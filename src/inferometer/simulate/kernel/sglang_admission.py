@@ -196,7 +196,7 @@ def order_queue(state: State) -> None:
 
 @compiled
 def _refresh_prefixes(state: State) -> None:
-    """What those wait for who are first counts as used."""
+    """Mark the cached prefixes of the first waiting requests as recently used."""
     own = state.sglang[0]
     if not state.config[0].is_caching or state.counters[0].n_waiting == 0:
         return

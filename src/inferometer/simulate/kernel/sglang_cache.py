@@ -202,7 +202,7 @@ def open_row(state: State, index: int, node: int, num_cached_tokens: int) -> Non
 
 @compiled
 def make_room(state: State, num_tokens: int) -> None:
-    """Evict until so many tokens fit, or nothing is left to evict."""
+    """Evict until ``num_tokens`` fit, or nothing is left to evict."""
     size = state.config[0].block_size
     short = num_tokens - n_unused_pages(state) * size
     if short > 0:
