@@ -179,7 +179,7 @@ def test_once_in_json_has_the_state_and_in_a_pipe_there_are_only_changes(tmp_pat
     assert once.returncode == 10, once.stderr
     (server,) = json.loads(once.stdout)["servers"]
     assert (server["server"], server["conditions"]) == ("vllm", ["max_num_seqs_full"])
-    assert (server["running"], server["waiting"]) == (2, 4)
+    assert (server["n_running"], server["n_waiting"]) == (2, 4)
     by_name = {one["name"]: one for one in server["latencies"]}
     assert set(by_name) == {
         f"{name}:{p}" for name in ("ttft", "tpot", "e2e") for p in ("p50", "p95")

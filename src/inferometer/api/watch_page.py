@@ -64,8 +64,8 @@ def _load(server: WatchedServer) -> str:
     for value, name in (
         (server.requests_per_s, "requests/s"),
         (server.output_tokens_per_s, "output tok/s"),
-        (server.running, "running"),
-        (server.waiting, "waiting"),
+        (server.n_running, "running"),
+        (server.n_waiting, "waiting"),
     ):
         parts += [] if value is None else [f"{format_number(value)} {name}"]
     return " · ".join(parts)
@@ -133,7 +133,7 @@ def _breach(one: WatchedLatency) -> str:
 def _state(server: WatchedServer) -> str:
     parts: list[str] = []
     for value, name in (
-        (server.kv_usage, "of the KV cache used"),
+        (server.kv_used_fraction, "of the KV cache used"),
         (server.prefix_hit_fraction, "of prompt tokens from the prefix cache"),
         (server.acceptance_fraction, "of drafted tokens accepted"),
     ):

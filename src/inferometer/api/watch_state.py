@@ -110,10 +110,10 @@ class WatchedServer:
     n_requests: int | None = None
     requests_per_s: float | None = None
     output_tokens_per_s: float | None = None
-    running: float | None = None
+    n_running: int | None = None
     """At the last scrape; so the next two."""
-    waiting: float | None = None
-    kv_usage: float | None = None
+    n_waiting: int | None = None
+    kv_used_fraction: float | None = None
     n_preemptions: int | None = None
     prefix_hit_fraction: float | None = None
     acceptance_fraction: float | None = None
