@@ -135,6 +135,8 @@ class StepTimeModel:
     measured."""
     subject: FitSubject | None = None
     """What was fitted; None in files of versions that did not store it."""
+    fastest: StepParameters | None = None
+    """The device's peaks, where other devices or models tell of its steps: none is faster."""
     schema_version: int = SCHEMA_VERSION
 
     def predict(self, shape: BatchShape) -> StepPrediction:
@@ -153,10 +155,11 @@ class StepTimeModel:
         factors = interval_factors(
             self.uncertainties, self.box, shapes, self.log_variance(work)
         ).tolist()
+        floors = self._least_s(work).tolist()
         reasons = [outside(self.box, shape).reasons for shape in shapes]
         return tuple(
             StepPrediction(
-                duration_s=self._estimate(float(terms.total_s[i]), factors[i]),
+                duration_s=self._estimate(float(terms.total_s[i]), factors[i], floors[i]),
                 terms=_terms_at(terms, i),
                 limited_by=limited_by[i],
                 is_inside_box=not reasons[i],
@@ -174,7 +177,9 @@ class StepTimeModel:
     def terms(self, work: WorkColumns) -> TermColumns:
         """Seconds by cause, of all steps at once."""
         posterior = self.posterior()
-        return term_columns(posterior.vector, posterior.staircase, work)
+        return term_columns(
+            posterior.vector, posterior.staircase, work, least_sag_ratio=self.least_sag_ratio
+        )
 
     def limits(self, work: WorkColumns) -> tuple[Limit, ...]:
         """The limit of each step, where the data support an answer."""
@@ -206,10 +211,39 @@ class StepTimeModel:
         """Write the model to a JSON file."""
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
-    def _estimate(self, duration_s: float, factor_ratio: float) -> Estimate:
+    @property
+    def least_sag_ratio(self) -> float:
+        """The least that many rows make of the time of a row, so that no product beats the peak."""
+        if self.fastest is None:
+            return 0.0
+        return self.physical().matmul_flop_per_s / self.fastest.matmul_flop_per_s
+
+    def at_peaks(self) -> "StepTimeModel | None":
+        """The fastest machine that this may be; None where nothing bounds it."""
+        if self.fastest is None:
+            return None
+        return replace(
+            self,
+            parameters=tuple(
+                replace(one, estimate=replace(one.estimate, value=value, low=value, high=value))
+                for one in self.parameters
+                for value in [float(getattr(self.fastest, one.name))]
+            ),
+            staircase_rows=(),
+            staircase_log_ratio=(),
+            free=(),
+            covariance=(),
+            fastest=None,
+        )
+
+    def _least_s(self, work: WorkColumns) -> F64:
+        fastest = self.at_peaks()
+        return np.zeros(len(work.n_rows)) if fastest is None else fastest.terms(work).total_s
+
+    def _estimate(self, duration_s: float, factor_ratio: float, least_s: float) -> Estimate:
         return Estimate(
             value=duration_s,
-            low=duration_s / factor_ratio,
+            low=max(duration_s / factor_ratio, min(least_s, duration_s)),
             high=duration_s * factor_ratio,
             confidence_fraction=CONFIDENCE_FRACTION,
             n_samples=self.trained_on.n_observations,
@@ -284,6 +318,7 @@ def arrays_of(model: StepTimeModel) -> StepTimeArrays:
         mixed_kv_ratio=physical.mixed_kv_ratio,
         full_pair_share_ratio=reach.full_pair_share_ratio,
         kv_sequence_s=reach.kv_sequence_s,
+        least_sag_ratio=model.least_sag_ratio,
     )
 
 

@@ -10,6 +10,8 @@ import math
 from dataclasses import astuple
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from inferometer.perfmodel.steptime_terms import REFERENCE_ROWS
 from inferometer.perfmodel.types import BatchShape
 from inferometer.records.columns import F64
@@ -57,6 +59,8 @@ class StepTimeArrays(NamedTuple):
     """Share of ``attention_pair_s`` that grows with the whole context."""
     kv_sequence_s: float = 0.0
     """Seconds to read and write the recurrent state of a decoding request."""
+    least_sag_ratio: float = 0.0
+    """The least that many rows make of ``matmul_row_s``: no product is faster than the peak."""
 
 
 def slowed(arrays: StepTimeArrays, factor_ratio: float) -> StepTimeArrays:
@@ -68,6 +72,19 @@ def slowed(arrays: StepTimeArrays, factor_ratio: float) -> StepTimeArrays:
             if name.endswith("_s")
         }
     )
+
+
+def no_faster(arrays: StepTimeArrays, fastest: StepTimeArrays) -> StepTimeArrays:
+    """The same steps, each kind of work as slow as on the ``fastest`` machine or slower."""
+    bounded = arrays._replace(
+        **{
+            name: np.maximum(getattr(arrays, name), getattr(fastest, name))
+            for name in arrays._fields
+            if name.endswith("_s")
+        }
+    )
+    of_peak = fastest.matmul_row_s / bounded.matmul_row_s if bounded.matmul_row_s > 0 else 0.0
+    return bounded._replace(least_sag_ratio=of_peak)
 
 
 def step_duration_s(
@@ -173,7 +190,7 @@ def whole_duration_s(  # noqa: PLR0913, PLR0917 -- compiled code takes plain num
 
 
 def _product_s(arrays: StepTimeArrays, read_s: float, multiply_s: float, n_rows: int) -> float:
-    multiply_s *= math.pow(n_rows / REFERENCE_ROWS, arrays.sag_ratio)
+    multiply_s *= max(math.pow(n_rows / REFERENCE_ROWS, arrays.sag_ratio), arrays.least_sag_ratio)
     largest_s, smaller_s = max(read_s, multiply_s), min(read_s, multiply_s)
     smooth_s = largest_s * math.pow(
         1 + math.pow(smaller_s / largest_s, arrays.blend_ratio), 1 / arrays.blend_ratio

@@ -28,7 +28,7 @@ from inferometer.perfmodel.scenario import (
     scaled_peaks,
 )
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn, arrays_of
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays, slowed
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays, no_faster, slowed
 from inferometer.perfmodel.steptime_limits import BoxRange, PhaseName, nearest
 from inferometer.perfmodel.steptime_terms import (
     PARAMETERS,
@@ -161,6 +161,9 @@ def _draw(
     steps = slowed(arrays(moved), decode_ratio)
     prompts_ratio = float(tried.prefill_ratio[index]) / decode_ratio
     steps = steps._replace(**{name: getattr(steps, name) * prompts_ratio for name in _OF_PROMPTS})
+    fastest = fit.at_peaks()
+    if fastest is not None:
+        steps = no_faster(steps, arrays(fastest))
     return StepDraw(steps, float(tried.front_end_s[index]))
 
 

@@ -186,11 +186,14 @@ def work_columns(
     )
 
 
-def term_columns(vector: F64, staircase: Staircase, work: WorkColumns) -> TermColumns:
+def term_columns(
+    vector: F64, staircase: Staircase, work: WorkColumns, *, least_sag_ratio: float = 0.0
+) -> TermColumns:
     """Seconds of these steps by cause: the closed form of the module's docstring.
 
     ``vector`` is one set of parameters, or K of them as (parameters, K, 1) with
-    ``staircase.log_ratio`` as (K, R): the columns then are (K, N).
+    ``staircase.log_ratio`` as (K, R): the columns then are (K, N). ``least_sag_ratio`` is the least
+    that many rows make of the time of a row, so that no product is faster than the peak.
     """
     value = dict(zip(PARAMETERS, np.exp(vector[:_SAG]), strict=False))
     blend, overlap, sag = value["blend_ratio"], value["overlap_ratio"], vector[_SAG]
@@ -198,18 +201,16 @@ def term_columns(vector: F64, staircase: Staircase, work: WorkColumns) -> TermCo
     layers = _gemm(
         read + value["floor_s"],
         work.matmul_flop / value["matmul_flop_per_s"],
-        work.n_rows,
         blend,
-        sag,
-        staircase,
+        _sagged(work.n_rows, sag, least_sag_ratio),
+        staircase.at(work.n_rows),
     )
     head = _gemm(
         work.head_bytes / value["weight_bytes_per_s"],
         work.logits_flop / value["matmul_flop_per_s"],
-        work.n_logit_positions,
         blend,
-        sag,
-        staircase,
+        _sagged(work.n_logit_positions, sag, least_sag_ratio),
+        staircase.at(work.n_logit_positions),
     )
     kv = (
         work.kv_bytes
@@ -254,15 +255,19 @@ def _overlapped(host: F64, device: F64, overlap: F64) -> F64:
     )
 
 
-def _gemm(
-    read: F64, multiply: F64, n_rows: F64, blend: F64, sag: F64, staircase: Staircase
-) -> tuple[F64, F64]:
+def _sagged(n_rows: F64, sag: F64, least_ratio: float) -> F64:
+    """Time of a row among so many, in that among ``REFERENCE_ROWS``."""
+    ratio = (np.maximum(n_rows, 1.0) / REFERENCE_ROWS) ** sag
+    return np.asarray(np.maximum(ratio, least_ratio), dtype=np.float64)
+
+
+def _gemm(read: F64, multiply: F64, blend: F64, sagged: F64, log_stair: F64) -> tuple[F64, F64]:
     """Seconds of reading and of multiplying in a matrix product, shared in proportion."""
-    multiply = multiply * (np.maximum(n_rows, 1.0) / REFERENCE_ROWS) ** sag
+    multiply = multiply * sagged
     largest = np.maximum(np.maximum(read, multiply), np.finfo(float).tiny)
     read_part, multiply_part = (read / largest) ** blend, (multiply / largest) ** blend
     both = read_part + multiply_part
-    shown = np.where(both > 0, largest * both ** (1 / blend), 0.0) * np.exp(staircase.at(n_rows))
+    shown = np.where(both > 0, largest * both ** (1 / blend), 0.0) * np.exp(log_stair)
     share = np.divide(read_part, both, out=np.zeros_like(both), where=both > 0)
     return shown * share, shown * (1 - share)
 

@@ -12,8 +12,11 @@ from inferometer.fit.published.priors import UNKNOWNS
 from inferometer.inputs import catalog
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
+from inferometer.perfmodel.roofline import peaks_of
+from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.steptime_levels import N_DRAWS
 from inferometer.perfmodel.types import decode_shape, prefill_shape
+from inferometer.perfmodel.work import step_work
 
 FILES = sorted(
     path
@@ -130,3 +133,26 @@ def test_every_gpu_of_these_vendors_is_answered(framework):
             # faster than reading the weights at the datasheet's bandwidth no step can be
             floor_s = 16e9 / device.memory_bytes_per_s.value
             assert times[0] > floor_s
+
+
+@pytest.mark.parametrize("quantization", [None, "float8"])
+@pytest.mark.parametrize("device", ["h200_sxm", "l40s", "mi300x"])
+@pytest.mark.parametrize("model", ["mistral-large-2407", "llama-3.1-8b", "qwen3-30b-a3b"])
+def test_no_step_and_no_draw_is_faster_than_the_peaks_of_the_datasheet(model, device, quantization):
+    hardware, fit = find_hardware(device), steps(model, device, quantization=quantization)
+    shapes = [
+        decode_shape(batch_size=1, context_tokens=512),
+        decode_shape(batch_size=128, context_tokens=2048),
+        prefill_shape(batch_size=1, prompt_tokens=1024),
+        prefill_shape(batch_size=16, prompt_tokens=1024),
+    ]
+    peaks = peaks_of(hardware, fit.engine)
+    fastest = max(peaks.flop_per_s, hardware.peak_flop_per_s(quantization or "bfloat16").value)
+    draws = known_levels(fit.model, fit.engine, hardware).draws
+    for shape, predicted in zip(shapes, fit.predict_all(shapes), strict=True):
+        work = step_work(fit.model, fit.engine, shape)
+        read_s = (work.weight_bytes + work.kv_read_bytes) / peaks.memory_bytes_per_s
+        least_s = max(work.total_flop / fastest, read_s if shape.n_decode_requests else 0.0)
+        assert least_s * 0.999 < predicted.duration_s.low < predicted.duration_s.value
+        assert predicted.duration_s.value < predicted.duration_s.high
+        assert min(shape_duration_s(draw.steps, shape) for draw in draws) > 0.999 * least_s

@@ -18,6 +18,7 @@ import numpy as np
 from inferometer.fit.map import parameter_estimate
 from inferometer.fit.published.pooled import step_prior
 from inferometer.fit.published.priors import UNKNOWNS
+from inferometer.fit.sweeps.priors import fastest_steps
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.fit_subject import subject_of
 from inferometer.perfmodel.roofline import peaks_of
@@ -244,6 +245,7 @@ def _model_of(
         held_out=entry.held_out,
         front_end_s=_front_end(place.tolist(), n_rows),
         subject=replace(subject, transferred_from=entry.carried_from),
+        fastest=fastest_steps(hardware, engine),
     )
 
 

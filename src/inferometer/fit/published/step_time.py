@@ -25,6 +25,7 @@ from inferometer.fit.published.posterior import (
     simulated,
 )
 from inferometer.fit.published.priors import TPOT, TTFT, UNKNOWNS, DevicePrior, device_prior
+from inferometer.fit.sweeps.priors import fastest_steps
 from inferometer.inputs.types import EngineSpec, HardwareSpec
 from inferometer.perfmodel import steptime, steptime_limits, steptime_terms
 from inferometer.perfmodel.fit_subject import FitSubject, subject_of
@@ -89,6 +90,7 @@ def published_step_time(
             float(np.median([one.published.load.prompt_tokens for one in places]))
         ),
         subject=_subject(seen, places[0].published.engine, hardware),
+        fastest=fastest_steps(hardware, places[0].published.engine),
     )
     return replace(model, uncertainties=uncertainties_of(model, places, fit, second))
 

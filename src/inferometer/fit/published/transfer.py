@@ -23,6 +23,7 @@ from inferometer.fit.published.priors import (
     device_prior,
     likeness,
 )
+from inferometer.fit.sweeps.priors import fastest_steps
 from inferometer.inputs.types import EngineSpec, HardwareSpec
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
 from inferometer.perfmodel.steptime_limits import PhaseName, PhaseUncertainty
@@ -79,6 +80,7 @@ def transferred(
         covariance=tuple(tuple(row) for row in spread[np.ix_(free, free)].tolist()),
         uncertainties=tuple(_widened(uncertainty, fit, apart) for uncertainty in fit.uncertainties),
         held_out=(),
+        fastest=fastest_steps(target, engine),
         subject=(
             None
             if fit.subject is None

@@ -15,10 +15,14 @@ from inferometer.errors import SpecError
 from inferometer.fit.sweeps.observations import Observations
 from inferometer.inputs.types import DTYPE_BITS, EngineSpec, HardwareSpec
 from inferometer.perfmodel.roofline import peaks_of
-from inferometer.perfmodel.steptime_terms import PARAMETERS, WorkColumns
+from inferometer.perfmodel.steptime_terms import PARAMETERS, StepParameters, WorkColumns
 from inferometer.records.columns import F64
 from inferometer.records.repetitions import probes_of
 from inferometer.records.types import ProbeKind, Run
+
+_NO_TIME_S: Final = 1e-12
+_NO_BOUND: Final = 1e30
+"""No time and no bound, where the closed form takes logarithms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +115,26 @@ def peak_rates(hardware: HardwareSpec, engine: EngineSpec) -> dict[str, float]:
         found
         if peaks.link_bytes_per_s is None
         else found | {"link_bytes_per_s": peaks.link_bytes_per_s}
+    )
+
+
+def fastest_steps(hardware: HardwareSpec, engine: EngineSpec) -> StepParameters:
+    """Step times at the peaks of ``peak_rates``, where nothing else takes time."""
+    rates = peak_rates(hardware, engine)
+    return StepParameters(
+        launch_s=_NO_TIME_S,
+        weight_bytes_per_s=rates["weight_bytes_per_s"],
+        kv_bytes_per_s=rates["kv_bytes_per_s"],
+        matmul_flop_per_s=rates.get("matmul_flop_per_s", _NO_BOUND),
+        attention_flop_per_s=rates.get("attention_flop_per_s", _NO_BOUND),
+        per_sequence_s=_NO_TIME_S,
+        link_bytes_per_s=rates.get("link_bytes_per_s", _NO_BOUND),
+        message_s=_NO_TIME_S,
+        floor_s=_NO_TIME_S,
+        prefill_ratio=1.0,
+        overlap_ratio=64.0,
+        blend_ratio=64.0,
+        sag_ratio=0.0,
     )
 
 
