@@ -29,7 +29,8 @@ MODEL_OPTION: Final = Option(
     is_axis=True,
 )
 TRANSFER_OPTION: Final = Option(
-    "Carry the step times of --fit over to another device or --tp, with wider intervals.",
+    "Carry the step times of --fit over to another device, --tp, model, format or engine, with wider"
+    " intervals.",
     heading="Hardware",
 )
 DATASHEET_OPTION: Final = Option(

@@ -7,13 +7,21 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerDraw, ServerFit, is_server_fit, load_server_fit
-from inferometer.fit.published.transfer import transferred
+from inferometer.fit.published.transfer import Changed, transferred
 from inferometer.inputs import catalog, resolve
-from inferometer.inputs.types import AttentionSpec, HardwareSpec, MlpSpec, ModelSpec, Source
+from inferometer.inputs.types import (
+    AskedFormat,
+    AttentionSpec,
+    DType,
+    HardwareSpec,
+    MlpSpec,
+    ModelSpec,
+    Source,
+)
 from inferometer.perfmodel import steptime
 from inferometer.perfmodel.fit_subject import (
     NOTHING_STATED,
@@ -108,11 +116,17 @@ def step_fit(path: Path, question: FitQuestion, *, is_transfer: bool = False) ->
             refuse(one, Refusal(where, is_transfer, is_transferable, _MEASURE_STEPS))
     if not differing or source is None or target is None:
         return StepFit(fit, target)
-    n_tensor = next(
-        (int(one.asked.partition(",")[0]) for one in differing if one.name == "tp"),
-        fit.engine.tensor_parallel_size,
+    asked = {one.name: one.asked.partition(",")[0] for one in differing}
+    changed = Changed(
+        model=question.model if "model" in asked else None,
+        dtype=cast("DType | None", asked.get("dtype")),
+        kv_dtype=cast("DType | None", asked.get("kv_dtype")),
+        quantization=cast("AskedFormat | None", asked.get("quantization")),
+        framework=asked.get("engine"),
     )
-    return StepFit(transferred(fit, source, target, n_tensor=n_tensor), target)
+    n_tensor = int(asked.get("tp", fit.engine.tensor_parallel_size))
+    carried = transferred(fit, source, target, n_tensor=n_tensor, changed=changed)
+    return StepFit(carried, target)
 
 
 def server_fit(path: Path, question: FitQuestion, *, is_transfer: bool = False) -> ServerFit:

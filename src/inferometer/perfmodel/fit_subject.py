@@ -20,7 +20,9 @@ _WORDS: Final = {
     "engine": "engine",
     "tp": "number of devices",
 }
-TRANSFERABLE: Final = frozenset({"hardware", "tp"})
+TRANSFERABLE: Final = frozenset(
+    {"hardware", "tp", "model", "dtype", "kv_dtype", "quantization", "engine"}
+)
 """What ``fit.published.transfer`` can change."""
 
 
@@ -100,6 +102,7 @@ class FitSubject:
             found.append(
                 f"transferred from {self.transferred_from}: nothing was measured on"
                 f" {self.tensor_parallel_size or 1} x {self.device}"
+                f"{' of what is asked' * (' on ' in self.transferred_from)}"
             )
         if self.missing:
             found.append(
@@ -264,7 +267,7 @@ def refuse(differing: Difference, refusal: Refusal) -> None:
             where=f"{refusal.where}, --transfer, {flag}",
             allowed=(
                 f"{allowed}; fits of sweeps and published tables are transferred between GPUs"
-                " (--hardware) and their number (--tp)"
+                " (--hardware), their number (--tp), models, formats and engines"
             ),
             try_=f"the same command {same}; or measure {differing.asked}: {refusal.measure}",
         )

@@ -78,10 +78,11 @@ def no_faster(arrays: StepTimeArrays, fastest: StepTimeArrays) -> StepTimeArrays
     """The same steps, each kind of work as slow as on the ``fastest`` machine or slower."""
     bounded = arrays._replace(
         **{
-            name: np.maximum(getattr(arrays, name), getattr(fastest, name))
+            name: max(getattr(arrays, name), getattr(fastest, name))
             for name in arrays._fields
-            if name.endswith("_s")
-        }
+            if name.endswith("_s") and name != "read_s"
+        },
+        read_s=np.maximum(arrays.read_s, fastest.read_s),
     )
     of_peak = fastest.matmul_row_s / bounded.matmul_row_s if bounded.matmul_row_s > 0 else 0.0
     return bounded._replace(least_sag_ratio=of_peak)

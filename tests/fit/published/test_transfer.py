@@ -11,7 +11,7 @@ from inferometer.fit.published.loads import published_loads
 from inferometer.fit.published.posterior import simulated
 from inferometer.fit.published.priors import UNKNOWNS, device_prior
 from inferometer.fit.published.step_time import PHASES, published_step_time, typical_step
-from inferometer.fit.published.transfer import transferred
+from inferometer.fit.published.transfer import Changed, transferred
 from inferometer.inputs.catalog import find_hardware, find_model, load_hardware
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
@@ -104,6 +104,37 @@ def test_what_a_device_lacks_of_the_belief_others_of_its_vendor_lack_nearly_as_m
     )
     assert value(far, "matmul_flop_per_s") == pytest.approx(centre * 0.5**0.48, rel=1e-6)
     assert half_width(near, SHAPES[1]) < half_width(far, SHAPES[1])
+
+
+OTHER = {
+    "model": Changed(model=find_model("qwen3-8b")),
+    "format": Changed(dtype="float8"),
+    "weights": Changed(quantization="int4"),
+    "engine": Changed(framework="sglang"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_another_model_format_or_engine_is_told_by_its_own_prior_and_known_less(name):
+    fit, changed = measured(0.5), OTHER[name]
+    same = transferred(fit, H100, H100, n_tensor=1)
+    carried = transferred(fit, H100, H100, n_tensor=1, changed=changed)
+    believed = device_prior(carried.model, carried.engine, H100)
+    place = UNKNOWNS.index("matmul_flop_per_s")
+    distance = np.log(value(carried, "matmul_flop_per_s")) - believed.mean[place]
+    assert np.log(0.5) < distance < 0.75 * np.log(0.5)
+    for shape in SHAPES:
+        assert half_width(carried, shape) > 1.05 * half_width(same, shape)
+
+
+def test_a_larger_model_takes_as_much_longer_as_it_has_more_to_read():
+    fit = measured()
+    large = transferred(
+        fit, H100, H100, n_tensor=1, changed=Changed(model=find_model("llama-3.1-70b"))
+    )
+    small_s, large_s = (one.predict(SHAPES[0]).duration_s.value for one in (fit, large))
+    assert 6 < large_s / small_s < 10
+    assert large.engine == fit.engine
 
 
 def test_a_processor_is_no_gpu():

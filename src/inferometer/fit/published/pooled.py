@@ -68,17 +68,23 @@ def kind_of(load: PublishedLoad) -> Kind:
 
 def likeness(one: Kind, other: Kind) -> float:
     """Correlation of two kinds' distances from their priors."""
-    is_device, is_vendor = one.hardware_id == other.hardware_id, one.vendor == other.vendor
-    model = (
-        1.0
-        if one.model_id == other.model_id
-        else _BETWEEN_MODELS
-        if one.is_moe == other.is_moe
-        else _BETWEEN_FAMILIES
+    device = device_likeness(
+        is_same=one.hardware_id == other.hardware_id, is_same_vendor=one.vendor == other.vendor
     )
-    engine = 1.0 if one.framework == other.framework else _BETWEEN_ENGINES
-    precision = 1.0 if one.precision == other.precision else _BETWEEN_FORMATS
-    return device_likeness(is_same=is_device, is_same_vendor=is_vendor) * model * engine * precision
+    return device * between(
+        is_model=one.model_id == other.model_id,
+        is_moe=one.is_moe == other.is_moe,
+        is_engine=one.framework == other.framework,
+        is_format=one.precision == other.precision,
+    )
+
+
+def between(*, is_model: bool, is_moe: bool, is_engine: bool, is_format: bool) -> float:
+    """The same of two kinds on one device, by what is alike; ``is_moe``: dense or not in both."""
+    model = 1.0 if is_model else _BETWEEN_MODELS if is_moe else _BETWEEN_FAMILIES
+    return (
+        model * (1.0 if is_engine else _BETWEEN_ENGINES) * (1.0 if is_format else _BETWEEN_FORMATS)
+    )
 
 
 def step_prior(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> DevicePrior:

@@ -1,9 +1,10 @@
-"""Step times of a fitted model on another device, or on another number of the same devices.
+"""Step times of a fitted model on another device or number of devices, of another model, format or engine.
 
-Two devices' parameters are compared as distances from their priors (``priors``). A distance that
-was measured on one device is carried over as far as devices are correlated; a parameter that was
-not measured keeps the new device's prior. The discrepancy that devices do not share widens the
-model's own uncertainty. Letters of shapes: P parameters.
+Two kinds of steps are compared as distances of their parameters from their priors (``priors``). A
+distance that was measured is carried over as far as devices, models, formats and engines resemble
+one another (``pooled``); a parameter that was not measured keeps the new prior. What is not shared
+widens the model's own uncertainty: the discrepancy between devices, and the errors that published
+rows show where another model, format or engine was told from them. Letters of shapes: P parameters.
 """
 
 import math
@@ -14,6 +15,7 @@ import numpy as np
 
 from inferometer.errors import OutOfRangeError
 from inferometer.fit.map import parameter_estimate
+from inferometer.fit.published.pooled import between
 from inferometer.fit.published.priors import (
     TPOT,
     TTFT,
@@ -24,7 +26,7 @@ from inferometer.fit.published.priors import (
     likeness,
 )
 from inferometer.fit.sweeps.priors import fastest_steps
-from inferometer.inputs.types import EngineSpec, HardwareSpec
+from inferometer.inputs.types import AskedFormat, DType, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
 from inferometer.perfmodel.steptime_limits import PhaseName, PhaseUncertainty
 from inferometer.perfmodel.steptime_terms import PARAMETERS
@@ -38,12 +40,39 @@ _METHOD: Final = (
 )
 _HOST: Final = frozenset({"launch_s", "per_sequence_s", "prefill_ratio"})
 """Time of the engine's own code: no vendor's kernels."""
+OF_OTHERS: Final[dict[str, dict[PhaseName, float]]] = {
+    "model": {"decode": 0.25, "prefill": 0.35},
+    "format": {"decode": 0.25, "prefill": 0.35},
+    "engine": {"decode": 0.25, "prefill": 0.35},
+}
+"""Standard deviations of log time by what differs, with ``bench/bench_transfer.py``: of 81 pairs of
+groups of published rows, one told from a fit of the other, 18 are of the learned half, and nearly
+90 % of their medians lie inside. Two of these differ in the engine, so it has the model's."""
+
+
+class Changed(NamedTuple):
+    """What else is another than in the fit; None: as it is there."""
+
+    model: ModelSpec | None = None
+    dtype: DType | None = None
+    kv_dtype: DType | None = None
+    quantization: AskedFormat | None = None
+    """Of weights; ``none``: as the activations."""
+    framework: str | None = None
+    """The engine."""
 
 
 def transferred(
-    fit: StepTimeModel, source: HardwareSpec, target: HardwareSpec, *, n_tensor: int
+    fit: StepTimeModel,
+    source: HardwareSpec,
+    target: HardwareSpec,
+    *,
+    n_tensor: int,
+    changed: Changed | None = None,
 ) -> StepTimeModel:
     """The step times of ``n_tensor`` devices ``target``, from a fit of ``source``.
+
+    ``changed`` is what else differs: the model, the number formats, the engine.
 
     ``subject`` states from where they were carried over.
 
@@ -54,6 +83,7 @@ def transferred(
     SpecError
         The new device does not compute in the format.
     """
+    changed = changed or Changed()
     for device in (source, target):
         if device.kind != "gpu":
             raise OutOfRangeError(
@@ -62,14 +92,16 @@ def transferred(
                 allowed="GPUs: published tables show how these resemble one another",
                 try_=f"inferometer sweep on {target.name}, then inferometer fit",
             )
-    engine = replace(fit.engine, tensor_parallel_size=n_tensor)
-    vector, spread = _carried(fit, source, target, engine)
+    engine, model = _engine_of(fit, n_tensor, changed), changed.model or fit.model
+    differing = _differing(fit, engine, changed)
+    vector, spread = _carried(fit, source, target, engine, model, differing)
     sd = np.sqrt(np.diag(spread))
     free = [k for k in range(len(PARAMETERS)) if sd[k] > 0]
-    is_same = source.hardware_id == target.hardware_id
+    is_same = source.hardware_id == target.hardware_id and not differing
     apart = _Apart(source, target, fit.engine.tensor_parallel_size, n_tensor)
     return replace(
         fit,
+        model=model,
         engine=engine,
         parameters=tuple(
             _parameter(one, float(vector[k]), float(sd[k])) for k, one in enumerate(_in_order(fit))
@@ -78,39 +110,96 @@ def transferred(
         staircase_log_ratio=fit.staircase_log_ratio if is_same else (),
         free=tuple(PARAMETERS[k] for k in free),
         covariance=tuple(tuple(row) for row in spread[np.ix_(free, free)].tolist()),
-        uncertainties=tuple(_widened(uncertainty, fit, apart) for uncertainty in fit.uncertainties),
+        uncertainties=tuple(
+            _widened(uncertainty, fit, apart, differing) for uncertainty in fit.uncertainties
+        ),
         held_out=(),
         fastest=fastest_steps(target, engine),
         subject=(
             None
             if fit.subject is None
             else replace(
-                fit.subject,
+                fit.subject.with_engine(engine),
                 hardware_id=target.hardware_id,
                 device=target.name,
                 machine=None,
-                tensor_parallel_size=n_tensor,
-                transferred_from=f"{fit.engine.tensor_parallel_size} x {source.name}",
+                engine=changed.framework or fit.subject.engine,
+                engine_version=(None if "engine" in differing else fit.subject.engine_version),
+                transferred_from=_words(fit, source, differing),
             )
         ),
     )
 
 
+def _engine_of(fit: StepTimeModel, n_tensor: int, changed: Changed) -> EngineSpec:
+    was = fit.engine
+    weights = changed.quantization
+    return replace(
+        was,
+        tensor_parallel_size=n_tensor,
+        dtype=changed.dtype or was.dtype,
+        kv_cache_dtype=changed.kv_dtype or was.kv_cache_dtype,
+        quantization=(
+            was.quantization if weights is None else None if weights == "none" else weights
+        ),
+    )
+
+
+def _differing(fit: StepTimeModel, engine: EngineSpec, changed: Changed) -> frozenset[str]:
+    """Which of model, format and engine are others."""
+    was, framework = fit.engine, None if fit.subject is None else fit.subject.engine
+    is_other = {
+        "model": changed.model is not None and changed.model != fit.model,
+        "format": _formats(was) != _formats(engine),
+        "engine": changed.framework is not None and changed.framework != framework,
+    }
+    return frozenset(name for name, is_changed in is_other.items() if is_changed)
+
+
+def _formats(engine: EngineSpec) -> tuple[DType, DType]:
+    """Of the weights, and of the KV cache."""
+    return engine.quantization or engine.dtype, engine.kv_cache_dtype or engine.dtype
+
+
+def _words(fit: StepTimeModel, source: HardwareSpec, differing: frozenset[str]) -> str:
+    """What was measured, as far as it differs from what is asked."""
+    was = fit.engine
+    parts = {
+        "model": fit.model.model_id,
+        "format": f"in {was.quantization or was.dtype}",
+        "engine": f"by {None if fit.subject is None else fit.subject.engine}",
+    }
+    named = [words for name, words in parts.items() if name in differing]
+    devices = f"{was.tensor_parallel_size} x {source.name}"
+    return f"{' '.join(named)} on {devices}" if named else devices
+
+
 def _carried(
-    fit: StepTimeModel, source: HardwareSpec, target: HardwareSpec, engine: EngineSpec
+    fit: StepTimeModel,
+    source: HardwareSpec,
+    target: HardwareSpec,
+    engine: EngineSpec,
+    model: ModelSpec,
+    differing: frozenset[str],
 ) -> tuple[F64, F64]:
     """Mean (P), logarithms but for the sag, and covariance (P, P) on the new devices."""
     n_parameters = len(PARAMETERS)
     here, there = (
         device_prior(fit.model, fit.engine, source),
-        device_prior(fit.model, engine, target),
+        device_prior(model, engine, target),
     )
     alike = np.array([likeness(source, target, is_host=name in _HOST) for name in PARAMETERS])
+    shared = between(
+        is_model="model" not in differing,
+        is_moe=(fit.model.moe is None) == (model.moe is None),
+        is_engine="engine" not in differing,
+        is_format="format" not in differing,
+    )
     is_measured = _is_measured(fit)
     measured = fit.physical().vector()
     distance = measured - here.mean[:n_parameters]
     prior_covariance = there.sd[:n_parameters] ** 2
-    carried = there.mean[:n_parameters] + np.where(is_measured, alike * distance, 0.0)
+    carried = there.mean[:n_parameters] + np.where(is_measured, shared * alike * distance, 0.0)
     vector = np.minimum(carried, there.upper[:n_parameters])
     spread = np.where(
         np.outer(is_measured, is_measured), np.outer(alike, alike) * _covariance(fit), 0.0
@@ -178,17 +267,20 @@ class _Apart(NamedTuple):
         return here, there
 
 
-def _widened(uncertainty: PhaseUncertainty, fit: StepTimeModel, apart: _Apart) -> PhaseUncertainty:
+def _widened(
+    uncertainty: PhaseUncertainty, fit: StepTimeModel, apart: _Apart, differing: frozenset[str]
+) -> PhaseUncertainty:
     """The spread of a phase with the discrepancy that is not shared, and a lost staircase."""
     size = _MISSES[uncertainty.phase]
     shared = float(covariance(size, *apart.places())[0, 0])
     discrepancy = size.amplitude_ratio**2 - shared**2 / size.amplitude_ratio**2
-    is_dropped = (
-        bool(fit.staircase_log_ratio) and apart.source.hardware_id != apart.target.hardware_id
+    is_dropped = bool(fit.staircase_log_ratio) and (
+        bool(differing) or apart.source.hardware_id != apart.target.hardware_id
     )
+    others = sum(OF_OTHERS[name][uncertainty.phase] ** 2 for name in differing)
     steps = float(np.mean(np.square(fit.staircase_log_ratio))) if is_dropped else 0.0
     return replace(
         uncertainty,
-        spread_ratio=math.sqrt(uncertainty.spread_ratio**2 + discrepancy + steps),
+        spread_ratio=math.sqrt(uncertainty.spread_ratio**2 + discrepancy + steps + others),
         interval_ratio=max(uncertainty.interval_ratio, Z_90),
     )
