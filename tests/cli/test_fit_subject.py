@@ -185,7 +185,7 @@ def test_a_transfer_is_asked_for_by_name_and_said(folder):
 CHANGES = {
     ("predict", "llama-3.1-70b", "--tp", "4", "--quantization", "int4"): (
         "llama-3.1-8b in bfloat16 on 1 x NVIDIA L40S",
-        "4 x NVIDIA L40S of what is asked",
+        "4 x NVIDIA L40S for this model",
     ),
     ("predict", "llama-3.1-8b", "--dtype", "float8"): ("in bfloat16 on 1 x NVIDIA L40S",),
     ("simulate", "qwen3-8b", *TRAFFIC, "--policy", "sglang"): ("llama-3.1-8b by vllm on",),

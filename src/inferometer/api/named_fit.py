@@ -116,15 +116,15 @@ def step_fit(path: Path, question: FitQuestion, *, is_transfer: bool = False) ->
             refuse(one, Refusal(where, is_transfer, is_transferable, _MEASURE_STEPS))
     if not differing or source is None or target is None:
         return StepFit(fit, target)
-    asked = {one.name: one.asked.partition(",")[0] for one in differing}
+    other = {one.name: one.asked.partition(",")[0] for one in differing}
     changed = Changed(
-        model=question.model if "model" in asked else None,
-        dtype=cast("DType | None", asked.get("dtype")),
-        kv_dtype=cast("DType | None", asked.get("kv_dtype")),
-        quantization=cast("AskedFormat | None", asked.get("quantization")),
-        framework=asked.get("engine"),
+        model=question.model if "model" in other else None,
+        dtype=cast("DType | None", other.get("dtype")),
+        kv_dtype=cast("DType | None", other.get("kv_dtype")),
+        quantization=cast("AskedFormat | None", other.get("quantization")),
+        framework=other.get("engine"),
     )
-    n_tensor = int(asked.get("tp", fit.engine.tensor_parallel_size))
+    n_tensor = int(other.get("tp", fit.engine.tensor_parallel_size))
     carried = transferred(fit, source, target, n_tensor=n_tensor, changed=changed)
     return StepFit(carried, target)
 

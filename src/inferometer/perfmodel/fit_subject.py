@@ -102,7 +102,7 @@ class FitSubject:
             found.append(
                 f"transferred from {self.transferred_from}: nothing was measured on"
                 f" {self.tensor_parallel_size or 1} x {self.device}"
-                f"{' of what is asked' * (' on ' in self.transferred_from)}"
+                f"{' for this model, format and engine' * (' on ' in self.transferred_from)}"
             )
         if self.missing:
             found.append(

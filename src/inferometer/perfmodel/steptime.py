@@ -213,7 +213,7 @@ class StepTimeModel:
 
     @property
     def least_sag_ratio(self) -> float:
-        """The least that many rows make of the time of a row, so that no product beats the peak."""
+        """The smallest share of a row's time that remains among more rows: no product beats the peak."""
         if self.fastest is None:
             return 0.0
         return self.physical().matmul_flop_per_s / self.fastest.matmul_flop_per_s

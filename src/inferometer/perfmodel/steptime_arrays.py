@@ -60,7 +60,7 @@ class StepTimeArrays(NamedTuple):
     kv_sequence_s: float = 0.0
     """Seconds to read and write the recurrent state of a decoding request."""
     least_sag_ratio: float = 0.0
-    """The least that many rows make of ``matmul_row_s``: no product is faster than the peak."""
+    """Smallest share of ``matmul_row_s`` that remains among more rows: no product beats the peak."""
 
 
 def slowed(arrays: StepTimeArrays, factor_ratio: float) -> StepTimeArrays:

@@ -192,8 +192,8 @@ def term_columns(
     """Seconds of these steps by cause: the closed form of the module's docstring.
 
     ``vector`` is one set of parameters, or K of them as (parameters, K, 1) with
-    ``staircase.log_ratio`` as (K, R): the columns then are (K, N). ``least_sag_ratio`` is the least
-    that many rows make of the time of a row, so that no product is faster than the peak.
+    ``staircase.log_ratio`` as (K, R): the columns then are (K, N). ``least_sag_ratio`` is the
+    smallest share of a row's time that remains among more rows: no product beats the peak.
     """
     value = dict(zip(PARAMETERS, np.exp(vector[:_SAG]), strict=False))
     blend, overlap, sag = value["blend_ratio"], value["overlap_ratio"], vector[_SAG]
@@ -256,7 +256,7 @@ def _overlapped(host: F64, device: F64, overlap: F64) -> F64:
 
 
 def _sagged(n_rows: F64, sag: F64, least_ratio: float) -> F64:
-    """Time of a row among so many, in that among ``REFERENCE_ROWS``."""
+    """Time of a row among ``n_rows``, in that among ``REFERENCE_ROWS``."""
     ratio = (np.maximum(n_rows, 1.0) / REFERENCE_ROWS) ** sag
     return np.asarray(np.maximum(ratio, least_ratio), dtype=np.float64)
 

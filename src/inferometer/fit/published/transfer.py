@@ -4,7 +4,7 @@ Two kinds of steps are compared as distances of their parameters from their prio
 distance that was measured is carried over as far as devices, models, formats and engines resemble
 one another (``pooled``); a parameter that was not measured keeps the new prior. What is not shared
 widens the model's own uncertainty: the discrepancy between devices, and the errors that published
-rows show where another model, format or engine was told from them. Letters of shapes: P parameters.
+rows show where another model, format or engine was predicted from them. Letters of shapes: P parameters.
 """
 
 import math
@@ -27,6 +27,7 @@ from inferometer.fit.published.priors import (
 )
 from inferometer.fit.sweeps.priors import fastest_steps
 from inferometer.inputs.types import AskedFormat, DType, EngineSpec, HardwareSpec, ModelSpec
+from inferometer.perfmodel.fit_subject import FitSubject
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
 from inferometer.perfmodel.steptime_limits import PhaseName, PhaseUncertainty
 from inferometer.perfmodel.steptime_terms import PARAMETERS
@@ -41,13 +42,13 @@ _METHOD: Final = (
 _HOST: Final = frozenset({"launch_s", "per_sequence_s", "prefill_ratio"})
 """Time of the engine's own code: no vendor's kernels."""
 OF_OTHERS: Final[dict[str, dict[PhaseName, float]]] = {
-    "model": {"decode": 0.25, "prefill": 0.35},
-    "format": {"decode": 0.25, "prefill": 0.35},
-    "engine": {"decode": 0.25, "prefill": 0.35},
+    "model": {"decode": 0.48, "prefill": 1.11},
+    "format": {"decode": 0.32, "prefill": 0.77},
+    "engine": {"decode": 0.48, "prefill": 1.11},
 }
-"""Standard deviations of log time by what differs, with ``bench/bench_transfer.py``: of 81 pairs of
-groups of published rows, one told from a fit of the other, 18 are of the learned half, and nearly
-90 % of their medians lie inside. Two of these differ in the engine, so it has the model's."""
+"""Standard deviations of log time by what differs, as ``bench/bench_transfer.py --device b300_sxm``
+sets them by the learned half of the families. Too few pairs differ in the engine alone: it has the
+model's."""
 
 
 class Changed(NamedTuple):
@@ -115,19 +116,29 @@ def transferred(
         ),
         held_out=(),
         fastest=fastest_steps(target, engine),
-        subject=(
-            None
-            if fit.subject is None
-            else replace(
-                fit.subject.with_engine(engine),
-                hardware_id=target.hardware_id,
-                device=target.name,
-                machine=None,
-                engine=changed.framework or fit.subject.engine,
-                engine_version=(None if "engine" in differing else fit.subject.engine_version),
-                transferred_from=_words(fit, source, differing),
-            )
-        ),
+        subject=_subject(fit, source, target, engine, changed),
+    )
+
+
+def _subject(
+    fit: StepTimeModel,
+    source: HardwareSpec,
+    target: HardwareSpec,
+    engine: EngineSpec,
+    changed: Changed,
+) -> FitSubject | None:
+    """What it is of now, and from where it was carried over."""
+    if fit.subject is None:
+        return None
+    differing = _differing(fit, engine, changed)
+    return replace(
+        fit.subject.with_engine(engine),
+        hardware_id=target.hardware_id,
+        device=target.name,
+        machine=None,
+        engine=changed.framework or fit.subject.engine,
+        engine_version=None if "engine" in differing else fit.subject.engine_version,
+        transferred_from=_words(fit, source, differing),
     )
 
 
@@ -162,7 +173,7 @@ def _formats(engine: EngineSpec) -> tuple[DType, DType]:
 
 
 def _words(fit: StepTimeModel, source: HardwareSpec, differing: frozenset[str]) -> str:
-    """What was measured, as far as it differs from what is asked."""
+    """What was measured, as far as it differs."""
     was = fit.engine
     parts = {
         "model": fit.model.model_id,
