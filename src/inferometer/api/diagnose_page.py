@@ -3,7 +3,7 @@
 from typing import Final
 
 from inferometer import __version__, suggestions
-from inferometer.api.diagnosis import CauseRow, DiagnoseAnswer, LatencyRow
+from inferometer.api.diagnosis import CauseRow, CheckRow, DiagnoseAnswer, LatencyRow
 from inferometer.records.server_summaries import Level
 from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of
 from inferometer.report.tables import TextTable
@@ -31,6 +31,7 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
         lines=lines_of(
             ("LIMIT", _outside(answer) if cause is None else _share(answer, cause)),
             ("OR", "" if cause is None else f"{cause.change}; costs: {cause.costs}"),
+            ("ALSO", "; ".join(_also(one) for one in _found(answer))),
             ("WHY", _ruled_out(answer)),
             ("TRUST", _trust(answer)),
             ("NEXT", _next(answer, cause)),
@@ -42,6 +43,12 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
                 nav="Limits",
                 tables=(_limits(answer), _agreement(answer)),
             ),
+            Section(
+                id="checks",
+                title="What do its metrics say directly?",
+                nav="Checks",
+                tables=(_checks(answer),),
+            ),
         ),
         tool_version=__version__,
     )
@@ -50,6 +57,9 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
 def _title(answer: DiagnoseAnswer, cause: CauseRow | None) -> str:
     if answer.cause == "outside":
         return f"{answer.target} is not what limits: the client, a proxy or the network is"
+    check = next((one for one in answer.checks if one.name == answer.cause), None)
+    if check is not None:
+        return f"{answer.target}: {check.words}"
     if cause is None:
         met = "" if answer.objective is None else f", {answer.objective} is met"
         return f"{answer.target} is healthy{met}: no setting costs a tenth of {_first(answer)}"
@@ -120,6 +130,17 @@ def _outside(answer: DiagnoseAnswer) -> str:
     )
 
 
+def _found(answer: DiagnoseAnswer) -> list[CheckRow]:
+    return [one for one in answer.checks if one.finding == "found"]
+
+
+def _also(check: CheckRow) -> str:
+    return (
+        f"{check.words}: {check.evidence} (limit {format_number(check.limit_ratio)}: {check.why})."
+        f" Change: {check.change}. Not so if {check.refuted_by}"
+    )
+
+
 def _interval(share: Estimate) -> str:
     ends = ""
     if share.value == share.low == share.high == 0:
@@ -148,6 +169,11 @@ def _ruled_out(answer: DiagnoseAnswer) -> str:
         facts.append(f"KV cache at most {answer.kv_usage.highest:.0%} used")
     if answer.n_preemptions is not None:
         facts.append(f"{answer.n_preemptions:,} preemptions")
+    facts += [
+        one.evidence
+        for one in answer.checks
+        if one.finding == "ruled out" and one.name != "preemption_thrash"
+    ]
     would_not = f"would not help: {', '.join(sorted(names))}" if names else ""
     return "; ".join(part for part in (would_not, ", ".join(facts)) if part)
 
@@ -194,6 +220,24 @@ def _causes(answer: DiagnoseAnswer) -> TextTable:
     )
     header = ("cause", *(f"of {_words(row)}" for row in answer.latencies), "change")
     return TextTable(caption="What each cause costs", header=header, rows=rows)
+
+
+def _checks(answer: DiagnoseAnswer) -> TextTable:
+    rows = tuple(
+        (
+            one.name,
+            one.finding,
+            one.evidence,
+            f"{format_number(one.limit_ratio)}: {one.why}",
+            one.change,
+        )
+        for one in answer.checks
+    )
+    return TextTable(
+        caption="What is read off its metrics",
+        header=("check", "finding", "number", "limit", "change"),
+        rows=rows,
+    )
 
 
 def _limits(answer: DiagnoseAnswer) -> TextTable:

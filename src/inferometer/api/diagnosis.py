@@ -9,7 +9,7 @@ import numpy as np
 from inferometer.api.answer import Answer
 from inferometer.api.diagnose_source import Source
 from inferometer.api.progress import PartsDone, talk
-from inferometer.decide.diagnosis import causes, shares
+from inferometer.decide.diagnosis import causes, observed, shares
 from inferometer.decide.diagnosis.rebuilding import BUDGETS, Agreement
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.fit.loads.server import Limit
@@ -17,7 +17,7 @@ from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, perc
 from inferometer.records.server_summaries import Level, TtftParts, bucket_percentile
 from inferometer.stats.estimate import Estimate, Verdict
 
-Named: TypeAlias = causes.CauseName | Literal["outside"]
+Named: TypeAlias = causes.CauseName | observed.CheckName | Literal["outside"]
 
 _MOSTLY_FRACTION: Final = 0.5
 _FAR_OUTSIDE_S: Final = 0.05
@@ -66,6 +66,25 @@ class LimitRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRow:
+    """What one number of the metrics says directly."""
+
+    name: observed.CheckName
+    finding: observed.CheckFinding
+    words: str
+    measured_ratio: float | None
+    """None: the server does not report it."""
+    evidence: str
+    """The number in words."""
+    limit_ratio: float
+    why: str
+    change: str
+    refuted_by: str
+    is_loss: bool
+    """Does it lose requests?"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnoseAnswer(Answer):
     """What limits the server, by how much, and what would change it."""
 
@@ -83,10 +102,12 @@ class DiagnoseAnswer(Answer):
     slo_verdict: Verdict | None
     cause: Named | None
     """Named where the finding is *limited*; of an *undecided* one, what may be the cause. *outside*:
-    the client, a proxy, or the network."""
+    the client, a proxy, or the network. A check that loses requests is named where nothing else is."""
     latencies: tuple[LatencyRow, ...]
     causes: tuple[CauseRow, ...]
     """The one that is named first, then by their shares of the first latency."""
+    checks: tuple[CheckRow, ...]
+    """What the metrics say without a simulation."""
     limits: tuple[LimitRow, ...]
     agreement: dict[str, tuple[float, float]]
     """Means of the window: measured, and of the nearest simulated server."""
@@ -124,20 +145,22 @@ def answer_of(
     slo = _slo_verdict(latencies)
     found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes)
     concluded = shares.conclusion(found, now[0], slo)
-    finding, cause = _named(concluded, source.parts)
+    checks = tuple(_check_row(one) for one in observed.checked(window))
+    finding, cause = _named(concluded, source.parts, checks)
     summary = window.summary
     return DiagnoseAnswer(
         target=target,
         server=summary.kind,
         when=source.when,
         window_s=window.duration_s,
-        n_requests=window.prompt_lengths.n,
+        n_requests=window.prompt_lengths.seen.n,
         finding=finding,
         objective=None if objective is None else objective.text,
         slo_verdict=slo,
         cause=cause,
         latencies=latencies,
         causes=_rows(found, concluded.cause),
+        checks=checks,
         limits=_limits(window, agreement, known),
         agreement={
             name: (agreement.measured[name], value)
@@ -159,7 +182,7 @@ def _talk_of_causes(n_done: int, n_causes: int) -> None:
 
 
 def _named(
-    concluded: shares.Conclusion, parts: TtftParts | None
+    concluded: shares.Conclusion, parts: TtftParts | None, checks: Sequence[CheckRow]
 ) -> tuple[shares.Finding, Named | None]:
     """What limits the server, unless most of the TTFT passes before and after it."""
     outside_s = _outside_s(parts)
@@ -167,6 +190,9 @@ def _named(
         least_s = max(_FAR_OUTSIDE_S, _MOSTLY_FRACTION * parts.total_s)
         if outside_s > least_s:
             return "limited", "outside"
+    lost = next((one for one in checks if one.is_loss and one.finding == "found"), None)
+    if lost is not None and concluded.finding != "limited":
+        return "limited", lost.name
     return concluded.finding, None if concluded.cause is None else concluded.cause.cause.name
 
 
@@ -270,6 +296,22 @@ def _row(share: shares.Share) -> CauseRow:
         decided_by=cause.decided_by,
         shares_s=share.shares,
         predicted_s=share.change.predicted,
+    )
+
+
+def _check_row(one: observed.Checked) -> CheckRow:
+    check = one.check
+    return CheckRow(
+        name=check.name,
+        finding=one.finding,
+        words=check.words,
+        measured_ratio=one.measured_ratio,
+        evidence=one.evidence,
+        limit_ratio=check.limit_ratio,
+        why=check.why,
+        change=check.change,
+        refuted_by=check.refuted_by,
+        is_loss=check.is_loss,
     )
 
 

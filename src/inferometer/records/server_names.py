@@ -16,7 +16,9 @@ from inferometer.records.exposition import SeriesName, labels_of, labels_text
 
 ServerKind: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "triton", "llama.cpp", "tgi"]
 
-Gauge: TypeAlias = Literal["waiting", "running", "kv_usage", "block_tokens", "n_blocks"]
+Gauge: TypeAlias = Literal[
+    "waiting", "running", "kv_usage", "block_tokens", "n_blocks", "deferred", "accepted_length"
+]
 Counter: TypeAlias = Literal[
     "preemptions",
     "prompt_tokens",
@@ -25,11 +27,14 @@ Counter: TypeAlias = Literal[
     "prefix_hits_tokens",
     "finished",
     "rejected",
+    "aborted",
+    "failed",
+    "drafts",
+    "accepted_tokens",
     "flop",
     "read_bytes",
     "write_bytes",
     "draft_tokens",
-    "accepted_tokens",
 ]
 Histogram: TypeAlias = Literal[
     "ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode", "inference"
@@ -93,6 +98,7 @@ _VLLM: Final = ServerNames(
         "kv_usage": (Name("vllm_kv_cache_usage_perc"), Name("vllm_gpu_cache_usage_perc")),
         "block_tokens": (Name("vllm_cache_config_info", "block_size"),),
         "n_blocks": (Name("vllm_cache_config_info", "num_gpu_blocks"),),
+        "deferred": (Name("vllm_num_requests_waiting_by_reason", "reason", "deferred"),),
     },
     counters={
         "preemptions": (Name("vllm_num_preemptions_total"),),
@@ -108,11 +114,14 @@ _VLLM: Final = ServerNames(
         ),
         "finished": (Name("vllm_request_success_total"),),
         "rejected": (Name("vllm_admission_rejections_total"),),
+        "aborted": (Name("vllm_request_success_total", "finished_reason", "abort"),),
+        "failed": (Name("vllm_request_success_total", "finished_reason", "error"),),
+        "drafts": (Name("vllm_spec_decode_num_drafts_total"),),
+        "accepted_tokens": (Name("vllm_spec_decode_num_accepted_tokens_total"),),
         "flop": (Name("vllm_estimated_flops_per_gpu_total"),),
         "read_bytes": (Name("vllm_estimated_read_bytes_per_gpu_total"),),
         "write_bytes": (Name("vllm_estimated_write_bytes_per_gpu_total"),),
         "draft_tokens": (Name("vllm_spec_decode_num_draft_tokens_total"),),
-        "accepted_tokens": (Name("vllm_spec_decode_num_accepted_tokens_total"),),
     },
     histograms={
         "ttft": (Name("vllm_time_to_first_token_seconds"),),
@@ -144,6 +153,8 @@ _SGLANG: Final = ServerNames(
         "kv_usage": (Name("sglang_token_usage"),),
         "block_tokens": (Name("sglang_page_size"), Name("sglang_cache_config_info", "page_size")),
         "n_blocks": (Name("sglang_num_pages"), Name("sglang_cache_config_info", "num_pages")),
+        "deferred": (Name("sglang_num_grammar_queue_reqs"),),
+        "accepted_length": (Name("sglang_spec_accept_length"),),
     },
     counters={
         "preemptions": (
@@ -155,6 +166,7 @@ _SGLANG: Final = ServerNames(
         "prefix_queries_tokens": (Name("sglang_prompt_tokens_total"),),
         "prefix_hits_tokens": (Name("sglang_cached_tokens_total"),),
         "finished": (Name("sglang_num_requests_total"),),
+        "aborted": (Name("sglang_num_aborted_requests_total"),),
         "flop": (Name("sglang_estimated_flops_per_gpu_total"),),
         "read_bytes": (Name("sglang_estimated_read_bytes_per_gpu_total"),),
         "write_bytes": (Name("sglang_estimated_write_bytes_per_gpu_total"),),

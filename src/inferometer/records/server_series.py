@@ -125,6 +125,11 @@ def gauge_series(record: ServerRecord, gauge: Gauge) -> TimeSeries | None:
     return TimeSeries(record.scraped_ns / NS_PER_S, value)
 
 
+def series_of(record: ServerRecord, gauge: Gauge) -> tuple[Series, ...]:
+    """A gauge of each engine apart; empty where the server has none."""
+    return _found(record, record.names.gauges.get(gauge, ()))
+
+
 def counter_series(record: ServerRecord, counter: Counter) -> TimeSeries | None:
     """By how much had a counter grown since the first scrape, resets taken out?
 
@@ -189,6 +194,25 @@ def histogram_series(
             )
             return n, total
     return None
+
+
+def bucket_series(record: ServerRecord, histogram: Histogram | TokenHistogram) -> F64:
+    """(T, B) How many observations had each bucket gained since the first scrape?
+
+    The buckets are those of ``histogram_growth``; none where the server has none.
+    """
+    within: dict[float, F64] = {}
+    for name in record.names.names_of(histogram):
+        for one in _with_label(record.families.get(f"{name.family}_bucket", ()), name):
+            edge = _edge(one.labels.get("le"))
+            if edge is not None:
+                within[edge] = within.get(edge, 0.0) + _grown(one.value)
+        if within:
+            break
+    if not within:
+        return np.empty((len(record.scraped_ns), 0))
+    cumulative = np.stack([within[edge] for edge in sorted(within)], axis=1)
+    return np.diff(cumulative, prepend=0.0, axis=1)
 
 
 def n_restarts(record: ServerRecord) -> int:

@@ -20,7 +20,19 @@ from inferometer.units import format_duration, format_number
 
 Tone: TypeAlias = Literal["good", "bad", "open", "plain"]
 Label: TypeAlias = Literal[
-    "ANSWER", "LIMIT", "MBU", "DRAFTS", "WHY", "OR", "COST", "TRUST", "NEXT", "REPORT", "DATA"
+    "ANSWER",
+    "LIMIT",
+    "MBU",
+    "DRAFTS",
+    "ALSO",
+    "WHY",
+    "OR",
+    "COST",
+    "TRUST",
+    "CHECK",
+    "NEXT",
+    "REPORT",
+    "DATA",
 ]
 
 TONES: Final[dict[str, Tone]] = {

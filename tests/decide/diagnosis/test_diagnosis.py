@@ -13,14 +13,14 @@ from served_pages import poisson, served_pages
 from inferometer.api import diagnosis
 from inferometer.api.diagnose_page import diagnose_page
 from inferometer.api.diagnose_source import Source
-from inferometer.decide.diagnosis.rebuilding import lengths_of, rebuilt_servers
+from inferometer.decide.diagnosis.rebuilding import rebuilt_servers
 from inferometer.decide.diagnosis.window import observed_window
 from inferometer.errors import ModelError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.types import EngineSpec
+from inferometer.perfmodel.steptime_arrays import slowed
 from inferometer.perfmodel.steptime_levels import datasheet_levels
-from inferometer.records.server_series import Growth
 from inferometer.simulate import run
 from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -100,6 +100,20 @@ def test_a_healthy_server_is_called_healthy():
     assert "is healthy, ttft:p95<1000ms, tpot:p95<50ms is met" in diagnose_page(answer).title
 
 
+def test_long_prompts_are_named_and_the_advice_is_true():
+    plan = poisson(6, 6 * 75, seed=5)
+    prompts = plan.prompt_tokens.copy()
+    prompts[np.random.default_rng(5).random(len(prompts)) < 0.03] = 12_000
+    plan = plan._replace(prompt_tokens=prompts)
+    slow = slowed(STEPS, 1.3)
+    samples, _ = served_pages(ROOMY, slow, plan, start_s=START_S, for_s=60)
+    window = observed_window(samples)
+    answer = diagnosis.answer_of(
+        "s", Source(window=window), rebuilt_servers(window, {}, 1), None, {}
+    )
+    assert (answer.finding, answer.cause) == ("limited", "long_prompts")
+
+
 def test_a_closed_loop_is_seen():
     plan = poisson(RATE, 700, seed=2, users=24)
     answer = diagnosed(replace(ROOMY, max_num_seqs=8), plan)
@@ -123,14 +137,3 @@ def test_too_few_requests_are_said():
     samples, _ = served_pages(ROOMY, STEPS, plan, start_s=START_S, for_s=FOR_S)
     with pytest.raises(ModelError, match=f"requests ended in {FOR_S:g} s"):
         observed_window(samples)
-
-
-def test_lengths_have_the_histograms_mean():
-    edges = np.array([100.0, 200.0, 500.0, 1000.0, np.inf])
-    rng = np.random.default_rng(3)
-    true = rng.lognormal(np.log(300), 0.6, 4000)
-    counts, _ = np.histogram(true, np.concatenate([[0.0], edges]))
-    seen = Growth(len(true), float(true.sum()), edges, counts.astype(float))
-    drawn = lengths_of(seen, 4000, rng)
-    assert drawn.mean() == pytest.approx(true.mean(), rel=0.05)
-    assert np.quantile(drawn, 0.95) == pytest.approx(np.quantile(true, 0.95), rel=0.25)

@@ -10,7 +10,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
-from inferometer.decide.diagnosis.rebuilding import Rebuilt, sharing
+from inferometer.decide.diagnosis.rebuilding import Rebuilt
+from inferometer.decide.diagnosis.traffic import sharing
 from inferometer.inputs.workload.plan import NONE
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 

@@ -14,14 +14,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.decide.diagnosis.step_pace import step_paces
-from inferometer.decide.diagnosis.window import ServerWindow
+from inferometer.decide.diagnosis.traffic import drawn_requests
+from inferometer.decide.diagnosis.window import ServerWindow, log_distance, log_outside
 from inferometer.errors import ModelError
 from inferometer.fit.loads.server import Limit
-from inferometer.inputs.workload.plan import NONE, RequestPlan, request_plan
+from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, slowed
 from inferometer.records.columns import F64, I64, Bools
 from inferometer.records.server_names import Histogram
-from inferometer.records.server_series import Growth
 from inferometer.records.types import ABSENT
 from inferometer.simulate import run
 from inferometer.simulate.fleet import lone_replica
@@ -31,19 +31,14 @@ from inferometer.units import NS_PER_S
 
 N_DRAWS: Final = 19
 """Of 19 draws the lowest and the highest are the ends of an interval of 90 %."""
-_N_FIRST: Final = 76
-_N_ROUNDS: Final = 2
+_N_FIRST: Final = 57
+_N_ROUNDS: Final = 3
 _N_AROUND: Final = 3
 """Neighbours of each draw that stays, in each further round."""
-_LONGEST_BEFORE: Final = 2.0
-"""For how many times the window there was such traffic before it, at most."""
-_STAYS: Final = 2.0
-"""Mean stays of a request after which an empty server is as full as ever."""
-_SHORTEST_BEFORE_S: Final = 2.0
-_NOTHING_BEFORE_S: Final = 0.1
-"""Before the window of a server that is empty when it begins."""
 BUDGETS: Final = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 """Between two of them the second round looks, too."""
+_USUAL_BUDGETS: Final = (2048, 4096, 8192, 16_384)
+"""What vLLM and SGLang take where nobody sets it, by device: as likely as three of the others."""
 _USUAL_MAX_NUM_SEQS: Final = 256
 _BLOCK_TOKENS: Final = 16
 _FULL_FRACTION: Final = 0.97
@@ -51,12 +46,15 @@ _FULL_FRACTION: Final = 0.97
 _PACE_SPREAD: Final = 0.08
 """Of the logarithm of all step times, beside what the intervals leave open; half of it in the
 second round. An assumption."""
+_ROW_SPREAD: Final = 0.1
+"""Of the logarithm of the time of a row, between a draw and its neighbours. An assumption."""
+_MOST_BLEND: Final = 4.0
+"""Exponent with which reading weights and multiplying rows make up a step: 1, they add up; at 4 a
+step takes little more than the longer of both. An assumption."""
 _MOST_OFF_RATIO: Final = 2.0
 _BUDGET_SPREAD: Final = 0.2
 _ANEW_CHANCE: Final = 0.5
 """That a neighbour has any other step budget: draws of one budget must not breed only each other."""
-_GROWTH_SPREAD: Final = 0.2
-"""Of the logarithm of how long a queue has grown. An assumption."""
 _LEAST_SHARED_FRACTION: Final = 0.02
 _MOST_ALIKE: Final = 0.9
 """Of the prompts' tokens, where nothing tells: any share up to this. An assumption."""
@@ -179,30 +177,14 @@ def _fitted(window: ServerWindow, rebuilt: Rebuilt) -> Fitted:
         if name in measured
     }
     logs = [_log_ratio(means, measured, name) for name in means]
-    logs += [
-        _log_distance(seen, *_simulated_spread(rebuilt, done, name), window.prompt_lengths.n)
-        for name, seen in window.spreads.items()
-        if name in _COMPARED
-    ]
+    for name in _COMPARED:
+        seen = window.spreads.get(name)
+        if seen is not None:
+            seconds, weights = _simulated_spread(rebuilt, done, name)
+            n_events = seen.n / max(measured["running"], 1.0) if name == "itl" else seen.n
+            logs.append(log_distance(seen, seconds, weights, n_events))
+            logs.append(log_outside(seen, seconds, weights))
     return Fitted(rebuilt, done, means, math.sqrt(float(np.mean(np.square(logs)))))
-
-
-def _log_distance(seen: Growth, seconds: F64, weights: F64, n_requests: int) -> float:
-    """How far apart two distributions are: an area between them over the logarithm of time.
-
-    It is Wasserstein's distance of order 1, as far as the histogram's edges show it, but of twice the
-    square roots of the shares beyond each edge: as exact for the rare long ones as for the others
-    (``n_requests`` caused them all), since a step budget shows in the longest gaps.
-    """
-    edges_s = seen.edges[np.isfinite(seen.edges) & (seen.edges > 0)]
-    if not weights.sum() or len(edges_s) < 2:
-        return 0.0
-    order = np.argsort(seconds)
-    above = np.concatenate([np.cumsum(weights[order][::-1])[::-1], [0.0]]) / weights.sum()
-    simulated = above[np.searchsorted(seconds[order], edges_s, side="right")]
-    below = (np.cumsum(seen.counts) / seen.counts.sum())[np.searchsorted(seen.edges, edges_s)]
-    roots = [2 * np.sqrt(np.maximum(one, 0) + 1 / n_requests) for one in (1 - below, simulated)]
-    return float(np.trapezoid(np.abs(roots[0] - roots[1]), np.log(edges_s)))
 
 
 def _simulated_spread(rebuilt: Rebuilt, done: Simulation, name: Histogram) -> tuple[F64, F64]:
@@ -296,10 +278,12 @@ def _drawn(
     spread: float,
     rng: np.random.Generator,
 ) -> Rebuilt:
-    plan, before_s = _requests(window, rng)
+    plan, before_s = drawn_requests(window, rng)
     return Rebuilt(
         config=_config(window, known, plan, rng),
-        steps=slowed(steps, math.exp(rng.normal(0.0, spread))),
+        steps=slowed(steps, math.exp(rng.normal(0.0, spread)))._replace(
+            blend_ratio=_MOST_BLEND ** rng.random()
+        ),
         plan=plan,
         start_ns=round(before_s * NS_PER_S),
         until_ns=round((before_s + window.duration_s) * NS_PER_S),
@@ -318,14 +302,16 @@ def _around(
 ) -> Rebuilt:
     """A neighbour: other requests of the same kind, pace and step budget a little off.
 
-    Half of what its gaps between tokens are off by is taken from the pace.
+    Half of what its gaps between tokens are off by is taken from the pace, and half of what its
+    prefills are off by from the time of a row.
     """
-    plan, before_s = _requests(window, rng)
+    plan, before_s = drawn_requests(window, rng)
     near = fitted.rebuilt
     off_ratio = _gap_ratio(window, fitted)
+    row_ratio = math.sqrt(_prefill_ratio(window, fitted)) * math.exp(rng.normal(0.0, _ROW_SPREAD))
     budget = near.config.max_num_batched_tokens
     if not is_budget_known and rng.random() < _ANEW_CHANCE:
-        budget = int(rng.choice(BUDGETS))
+        budget = _any_budget(rng)
     elif not is_budget_known:
         budget = min(round(budget * math.exp(rng.normal(0.0, _BUDGET_SPREAD))), BUDGETS[-1])
     budget = max(budget, near.config.max_num_seqs)
@@ -340,7 +326,8 @@ def _around(
             num_blocks=blocks,
         ),
         steps=slowed(
-            near.steps, math.sqrt(off_ratio) * math.exp(rng.normal(0.0, _PACE_SPREAD / 2))
+            near.steps._replace(matmul_row_s=near.steps.matmul_row_s * row_ratio),
+            math.sqrt(off_ratio) * math.exp(rng.normal(0.0, _PACE_SPREAD / 2)),
         ),
         plan=plan,
         start_ns=round(before_s * NS_PER_S),
@@ -357,6 +344,18 @@ def _gap_ratio(window: ServerWindow, fitted: Fitted) -> float:
     return min(max(measured.mean_s / simulated, 1 / _MOST_OFF_RATIO), _MOST_OFF_RATIO)
 
 
+def _prefill_ratio(window: ServerWindow, fitted: Fitted) -> float:
+    """By how much longer the server's prefills take than the draw's; 1 where requests wait for longer."""
+    measured, simulated = measured_means(window), fitted.means
+    if not {"ttft_s", "queue_s"} <= measured.keys():
+        return 1.0
+    taken_s = [one["ttft_s"] - one["queue_s"] for one in (measured, simulated)]
+    if any(took < one["queue_s"] for took, one in zip(taken_s, (measured, simulated), strict=True)):
+        return 1.0
+    ratio = (taken_s[0] + _FLOORS["ttft_s"]) / (taken_s[1] + _FLOORS["ttft_s"])
+    return min(max(ratio, 1 / _MOST_OFF_RATIO), _MOST_OFF_RATIO)
+
+
 def _config(
     window: ServerWindow,
     known: Mapping[Limit, int],
@@ -365,8 +364,7 @@ def _config(
 ) -> SchedulerConfig:
     most_running = max(round(float(window.running.max())), 1)
     least = known.get("max_num_seqs") or most_running
-    budgets = [one for one in BUDGETS if one >= min(least, BUDGETS[-1])]
-    budget = known.get("max_num_batched_tokens") or int(rng.choice(budgets))
+    budget = known.get("max_num_batched_tokens") or _any_budget(rng, min(least, BUDGETS[-1]))
     most_at_once = known.get("max_num_seqs") or min(
         _most_at_once(window, most_running, rng), budget
     )
@@ -386,6 +384,11 @@ def _config(
     )
 
 
+def _any_budget(rng: np.random.Generator, least: int = 0) -> int:
+    several = (*BUDGETS, *_USUAL_BUDGETS, *_USUAL_BUDGETS)
+    return int(rng.choice([one for one in several if one >= least]))
+
+
 def _most_at_once(window: ServerWindow, most_running: int, rng: np.random.Generator) -> int:
     """``max_num_seqs``: that of a batch that stays full while others wait, or more than ever ran."""
     beyond = max(_USUAL_MAX_NUM_SEQS, 2 * most_running)
@@ -399,108 +402,3 @@ def _most_at_once(window: ServerWindow, most_running: int, rng: np.random.Genera
 
 def _longest(plan: RequestPlan) -> int:
     return int((plan.prompt_tokens + plan.max_tokens).max()) + 1
-
-
-def _requests(window: ServerWindow, rng: np.random.Generator) -> tuple[RequestPlan, float]:
-    """Requests as they came, and for how many seconds such requests came before the window."""
-    before_s, n_burst = _before(window, rng)
-    came_s, follows = _arrivals(window, before_s, n_burst, rng)
-    prompts, outputs = (
-        lengths_of(growth, len(came_s), rng)
-        for growth in (window.prompt_lengths, window.output_lengths)
-    )
-    arrival_ns = np.rint(came_s * NS_PER_S).astype(np.int64)
-    plan = request_plan(
-        "the window",
-        arrival_ns=np.where(follows == NONE, arrival_ns, NONE),
-        prompt_tokens=prompts.astype(np.int32),
-        output_tokens=outputs.astype(np.int32),
-        follows=follows,
-        think_ns=np.where(follows == NONE, NONE, 0),
-    )
-    return sharing(plan, window.hit_fraction), before_s
-
-
-def _before(window: ServerWindow, rng: np.random.Generator) -> tuple[float, int]:
-    """How long such traffic lasted before the window, and how many came at once at its end.
-
-    A queue that grows has grown as fast before; one that does not was left by a burst.
-    """
-    waiting = float(window.waiting[:3].mean())
-    running = float(window.running[:3].mean())
-    rate_per_s = max(float(window.arrivals.sum()) / window.duration_s, 1e-6)
-    # By Little's law a request stays as long as this before the window, whatever came of the
-    # queue in it.
-    stay_s = running / rate_per_s
-    fill_s = max(_STAYS * stay_s if waiting < 1 else 0.0, _SHORTEST_BEFORE_S)
-    if running + waiting == 0:
-        fill_s = _NOTHING_BEFORE_S
-    growth_per_s = float(np.polyfit(window.at_s, window.waiting, 1)[0])
-    longest_s = _LONGEST_BEFORE * window.duration_s
-    if waiting < 1 or window.is_closed_loop:
-        return min(fill_s, longest_s), 0
-    if growth_per_s * longest_s > waiting:
-        grown_s = waiting / growth_per_s * math.exp(rng.normal(0.0, _GROWTH_SPREAD))
-        return min(grown_s + running / rate_per_s, longest_s), 0
-    return min(fill_s + (waiting + running) / rate_per_s, longest_s), round(waiting)
-
-
-def _arrivals(
-    window: ServerWindow, before_s: float, n_burst: int, rng: np.random.Generator
-) -> tuple[F64, I64]:
-    """When each request comes, and whom it follows: in a closed loop the one before it of its client."""
-    counts = window.arrivals.astype(np.int64)
-    starts, lengths = np.repeat(window.at_s[:-1], counts), np.repeat(np.diff(window.at_s), counts)
-    within_s = starts + lengths * rng.random(len(starts))
-    # Before the window, requests come as in a part of it that begins anywhere.
-    n_rounds = math.ceil(before_s / window.duration_s)
-    rounds = [within_s + k * window.duration_s for k in range(n_rounds)]
-    offset_s = rng.random() * window.duration_s
-    earlier_s = np.concatenate(
-        [(one + offset_s) % (n_rounds * window.duration_s) for one in rounds]
-    )
-    earlier_s = earlier_s[earlier_s < before_s]
-    burst_s = before_s * (1 - 0.1 * rng.random(n_burst))
-    came_s = np.sort(np.concatenate([earlier_s, burst_s, before_s + within_s]))
-    follows = np.full(len(came_s), NONE, dtype=np.int64)
-    if window.is_closed_loop:
-        n_users = round(float((window.running + window.waiting).mean()))
-        follows[n_users:] = np.arange(len(came_s) - n_users)
-        came_s[:n_users] = 0.0
-    return came_s, follows
-
-
-def sharing(plan: RequestPlan, hit_fraction: float) -> RequestPlan:
-    """The same with prompts that begin like the first one, by as much as the cache finds."""
-    if hit_fraction < _LEAST_SHARED_FRACTION:
-        return plan
-    begins = np.minimum(np.rint(hit_fraction * plan.prompt_tokens), plan.prompt_tokens[0])
-    begins[0] = 0
-    return plan._replace(
-        prefix_request=np.where(begins > 0, 0, NONE).astype(np.int32),
-        prefix_tokens=begins.astype(np.int32),
-    )
-
-
-def lengths_of(growth: Growth, n: int, rng: np.random.Generator) -> F64:
-    """``n`` lengths (tokens) as a histogram has them, with its mean.
-
-    Within a bucket from l to h they are ``l + (h - l) · u^g`` with u even from 0 to 1: ``g``, one for
-    all buckets, is such that the mean is the histogram's own.
-
-    Example
-    -------
-    >>> seen = Growth(4, 2000.0, np.array([200.0, 500.0, np.inf]), np.array([0.0, 4.0, 0.0]))
-    >>> lengths_of(seen, 3, np.random.default_rng(1)).tolist()
-    [500.0, 500.0, 500.0]
-    """
-    low = np.concatenate([[0.0], growth.edges[:-1]])
-    high = np.where(np.isinf(growth.edges), 2 * np.maximum(low, 1.0), growth.edges)
-    shares = growth.counts / growth.counts.sum()
-    mean = growth.total / max(growth.n, 1)
-    least, most = float(shares @ low), float(shares @ high)
-    place = min(max((mean - least) / max(most - least, 1e-9), 1e-3), 1.0)
-    buckets = rng.choice(len(shares), size=n, p=shares)
-    drawn = low[buckets] + (high - low)[buckets] * rng.random(n) ** (1 / place - 1)
-    lengths: F64 = np.maximum(np.rint(drawn), 1.0)
-    return lengths

@@ -29,6 +29,8 @@ Finding: TypeAlias = Literal["healthy", "limited", "undecided"]
 
 _WORTH_FRACTION: Final = 0.1
 """Of the latency: below it a cause is not worth a change."""
+_MAY_BE_FRACTION: Final = 0.25
+"""Of the latency: a setting that may gain nothing is worth a longer window from here on."""
 _MOSTLY_FRACTION: Final = 0.5
 _BESIDE_TRAFFIC_FRACTION: Final = 0.5
 """A setting that gains less than this of what fewer requests gain is not the cause."""
@@ -168,6 +170,7 @@ def conclusion(shares: Sequence[Share], now: Estimate, slo: Verdict | None) -> C
     traffic = next((one for one in shares if one.cause.kind == "traffic"), None)
     ranked = sorted(settings, key=lambda one: -one.shares[0].value)
     sure = [one for one in ranked if _is_sure(one)]
+    open_ones = [one for one in ranked if one.shares[0].value > _MAY_BE_FRACTION * now.value]
     is_overload = (
         traffic is not None
         and _is_sure(traffic)
@@ -175,10 +178,10 @@ def conclusion(shares: Sequence[Share], now: Estimate, slo: Verdict | None) -> C
     )
     if sure and (traffic is None or not is_overload or _rivals(sure[0], traffic)):
         return Conclusion(finding="limited", cause=sure[0])
-    if is_overload and (sure or not ranked):
+    if is_overload and (sure or not open_ones):
         return Conclusion(finding="limited", cause=traffic)
-    if ranked:
-        return Conclusion(finding="undecided", cause=ranked[0])
+    if open_ones:
+        return Conclusion(finding="undecided", cause=open_ones[0])
     if slo is None:
         return Conclusion(finding="healthy", cause=None)
     work = [one for one in shares if one.cause.kind != "setting" and _is_sure(one)]

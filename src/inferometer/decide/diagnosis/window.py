@@ -3,10 +3,12 @@
 Letters of shapes: T scrapes of the window.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final, NamedTuple, get_args
 
 import numpy as np
+from scipy.optimize import lsq_linear
 
 from inferometer.errors import ModelError
 from inferometer.records.columns import F64
@@ -14,18 +16,20 @@ from inferometer.records.server_names import Counter, Gauge, Histogram, TokenHis
 from inferometer.records.server_series import (
     Growth,
     ServerRecord,
+    bucket_series,
     counter_series,
     gauge_series,
     histogram_growth,
     histogram_series,
     server_record,
 )
-from inferometer.records.server_summaries import ServerSummary, summarise_server
+from inferometer.records.server_summaries import ServerSummary, bucket_percentile, summarise_server
 from inferometer.records.types import ServerSampleTable
 from inferometer.units import NS_PER_S
 
 _FEWEST_SCRAPES: Final = 12
 _FEWEST_REQUESTS: Final = 20
+_TAIL_FRACTION: Final = 0.95
 _ALL: Final = slice(None)
 
 
@@ -36,11 +40,31 @@ class Cumulated(NamedTuple):
     total: F64
 
 
+class Lengths(NamedTuple):
+    """Of prompts, or of answers, of requests that ended (tokens)."""
+
+    seen: Growth
+    means: F64
+    """(B) Of each bucket."""
+
+    @property
+    def bounds(self) -> tuple[F64, F64]:
+        """(B) Between which lengths a bucket lies; the last one, which has no end, up to twice its begin."""
+        return _bounds(self.seen.edges)
+
+    @property
+    def most_tokens(self) -> float:
+        """The longest that there may have been."""
+        return float(self.bounds[1][self.seen.counts > 0].max())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerWindow:
     """A server's own numbers, scrape by scrape; None where it does not report one."""
 
     summary: ServerSummary
+    record: ServerRecord
+    """Its metrics, for what is read off them directly."""
     at_s: F64
     """(T) Since the first scrape."""
     running: F64
@@ -59,9 +83,10 @@ class ServerWindow:
     """Engine steps, and their tokens."""
     gaps: Cumulated | None
     """Tokens after the first of each answer, and the seconds between them and those before."""
-    prompt_lengths: Growth
-    """Of requests that ended."""
-    output_lengths: Growth
+    first_tokens: F64 | None
+    """(T) How many requests had got their first token, since the first scrape."""
+    prompt_lengths: Lengths
+    output_lengths: Lengths
     spreads: dict[Histogram, Growth]
     """Of its latencies, where the server has buckets."""
     alike_fraction: float | None = None
@@ -95,6 +120,35 @@ class ServerWindow:
         return self.summary.prefix_hit_fraction or 0.0
 
 
+def log_distance(seen: Growth, seconds: F64, weights: F64, n_events: float) -> float:
+    """How far apart two distributions are: an area between them over the logarithm of time.
+
+    It is Wasserstein's distance of order 1, as far as the histogram's edges show it, but of twice the
+    square roots of the shares beyond each edge: as exact for the rare long ones as for the others
+    (``n_events``, steps or requests, caused them all), since a step budget shows in the longest gaps.
+    """
+    edges_s = seen.edges[np.isfinite(seen.edges) & (seen.edges > 0)]
+    if not weights.sum() or len(edges_s) < 2:
+        return 0.0
+    order = np.argsort(seconds)
+    above = np.concatenate([np.cumsum(weights[order][::-1])[::-1], [0.0]]) / weights.sum()
+    simulated = above[np.searchsorted(seconds[order], edges_s, side="right")]
+    below = (np.cumsum(seen.counts) / seen.counts.sum())[np.searchsorted(seen.edges, edges_s)]
+    roots = [2 * np.sqrt(np.maximum(one, 0) + 1 / n_events) for one in (1 - below, simulated)]
+    return float(np.trapezoid(np.abs(roots[0] - roots[1]), np.log(edges_s)))
+
+
+def log_outside(seen: Growth, seconds: F64, weights: F64) -> float:
+    """How far the simulated percentile lies outside the bucket that holds the measured one."""
+    bucket = bucket_percentile(seen, _TAIL_FRACTION)
+    if bucket is None or not weights.sum():
+        return 0.0
+    order = np.argsort(seconds)
+    place = np.searchsorted(np.cumsum(weights[order]), _TAIL_FRACTION * weights.sum())
+    tail_s = max(float(seconds[order][min(place, len(order) - 1)]), 1e-6)
+    return math.log(tail_s / min(max(tail_s, bucket.low_s), bucket.high_s))
+
+
 def observed_window(samples: ServerSampleTable) -> ServerWindow:
     """The window of all these scrapes.
 
@@ -109,24 +163,26 @@ def observed_window(samples: ServerSampleTable) -> ServerWindow:
     summary = summarise_server(samples)
     _check(summary)
     finished = _counted(record, "finished")
-    prompts = histogram_growth(record, "request_prompt_tokens", _ALL)
-    outputs = histogram_growth(record, "request_output_tokens", _ALL)
-    if prompts is None or outputs is None or not prompts.edges.size or not outputs.edges.size:
+    prompts = _lengths(record, "request_prompt_tokens")
+    outputs = _lengths(record, "request_output_tokens")
+    if prompts is None or outputs is None:
         raise ModelError(
             f"this {summary.kind} server reports no histogram of its requests' lengths",
             where="its metrics",
             allowed="a server whose metrics hold lengths of prompts and answers: vLLM, SGLang",
         )
-    if prompts.n < _FEWEST_REQUESTS:
+    if prompts.seen.n < _FEWEST_REQUESTS:
         raise ModelError(
-            f"{prompts.n} requests ended in {summary.end_s - summary.start_s:.0f} s",
+            f"{prompts.seen.n} requests ended in {summary.end_s - summary.start_s:.0f} s",
             where="the window",
             allowed=f"{_FEWEST_REQUESTS} or more",
             try_="a longer --for, or more traffic",
         )
     usage = gauge_series(record, "kv_usage")
+    first_tokens = _cumulated(record, "ttft")
     return ServerWindow(
         summary=summary,
+        record=record,
         at_s=(record.scraped_ns - record.scraped_ns[0]) / NS_PER_S,
         running=_gauge(record, "running"),
         waiting=_gauge(record, "waiting"),
@@ -136,10 +192,41 @@ def observed_window(samples: ServerSampleTable) -> ServerWindow:
         output_tokens=_counted(record, "output_tokens"),
         steps=_cumulated(record, "step_tokens"),
         gaps=_cumulated(record, "itl"),
+        first_tokens=None if first_tokens is None else first_tokens.n,
         prompt_lengths=prompts,
         output_lengths=outputs,
         spreads=_spreads(record),
     )
+
+
+def _lengths(record: ServerRecord, name: TokenHistogram) -> Lengths | None:
+    """None where the server has no histogram of them.
+
+    Between two scrapes few requests end: what the sum grew by is the counts of the buckets times
+    their means, which lie within the buckets (least squares with bounds).
+    """
+    seen = histogram_growth(record, name, _ALL)
+    totals, buckets = histogram_series(record, name), bucket_series(record, name)
+    if seen is None or totals is None or not seen.edges.size or not seen.counts.sum():
+        return None if seen is None or not seen.edges.size else Lengths(seen, seen.edges)
+    low, high = _bounds(seen.edges)
+    counts, grown = np.diff(buckets, axis=0), np.diff(totals[1].value)
+    rows, used = counts.sum(axis=1) > 0, seen.counts > 0
+    # Of lengths spread evenly over their buckets the sum is off by this, and by a token.
+    noise = np.sqrt(counts[rows] @ ((high - low) ** 2 / 12) + 1)
+    found = lsq_linear(
+        counts[rows][:, used] / noise[:, None],
+        grown[rows] / noise,
+        bounds=(low[used], high[used] + 1e-6),
+    )
+    means = (low + high) / 2
+    means[used] = found.x
+    return Lengths(seen, means)
+
+
+def _bounds(edges: F64) -> tuple[F64, F64]:
+    low: F64 = np.concatenate([[0.0], edges[:-1]])
+    return low, np.where(np.isinf(edges), 2 * np.maximum(low, 1.0), edges)
 
 
 def _spreads(record: ServerRecord) -> dict[Histogram, Growth]:

@@ -1,0 +1,106 @@
+"""Is each check found by its metric, ruled out by its number, and absent where the metric is?"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
+from served_pages import poisson, served_pages
+
+from inferometer.decide.diagnosis.observed import CHECKS, checked
+from inferometer.decide.diagnosis.window import observed_window
+from inferometer.simulate import step_cost
+from inferometer.simulate.scheduler_config import SchedulerConfig
+
+STEPS = step_cost.linear_cost(launch_s=10e-3, per_row_s=2e-5)
+CONFIG = SchedulerConfig(num_blocks=20_000, max_model_len=20_100, enable_prefix_caching=True)
+RATE, START_S, FOR_S = 8.0, 5.0, 10.0
+PLAN = poisson(RATE, 110, seed=1, prompt=(200, 0.3), output=(20, 0.3))
+
+
+def samples_of(config=CONFIG, plan=PLAN):
+    return served_pages(config, STEPS, plan, start_s=START_S, for_s=FOR_S)[0]
+
+
+def findings(samples):
+    return {one.check.name: one for one in checked(observed_window(samples))}
+
+
+def with_series(samples, name, labels, last, first=0.0):
+    """The same samples with a series that goes from ``first`` to ``last``."""
+    at_ns = np.unique(samples.scraped_ns)[[0, -1]]
+    return samples._replace(
+        scraped_ns=np.concatenate([samples.scraped_ns, at_ns]),
+        name=np.concatenate([samples.name, [name] * 2]),
+        labels=np.concatenate([samples.labels, [labels] * 2]),
+        value=np.concatenate([samples.value, [first, last]]),
+    )
+
+
+def test_a_healthy_server_has_no_finding_and_its_numbers_say_so():
+    found = findings(samples_of())
+    assert {one.finding for one in found.values()} == {"ruled out", "not reported"}
+    assert found["preemption_thrash"].evidence == "0.00 preemptions a request"
+    assert found["speculation_not_paying"].finding == "not reported"
+    assert found["uneven_engines"].measured_ratio is None
+
+
+def test_preemptions_are_found():
+    plan = poisson(RATE, 110, seed=1, prompt=(200, 0.3), output=(60, 0.3))
+    one = findings(samples_of(replace(CONFIG, num_blocks=90, max_model_len=900), plan))[
+        "preemption_thrash"
+    ]
+    assert one.finding == "found"
+    assert one.measured_ratio > 0.02
+
+
+@pytest.mark.parametrize(
+    ("check", "name", "labels"),
+    [
+        ("refused", "vllm:admission_rejections_total", 'reason="max_num_queued_reqs"'),
+        ("aborted", "vllm:request_success_total", 'engine="1",finished_reason="abort"'),
+        ("failed", "vllm:request_success_total", 'engine="1",finished_reason="error"'),
+    ],
+)
+def test_lost_requests_are_found(check, name, labels):
+    one = findings(with_series(samples_of(), name, labels, 20.0))[check]
+    assert one.finding == "found"
+    assert one.check.is_loss
+    assert 0.1 < one.measured_ratio < 0.3
+
+
+def test_a_draft_that_does_not_match_is_found_and_a_good_one_is_not():
+    drafted = with_series(samples_of(), "vllm:spec_decode_num_drafts_total", "", 1000.0)
+    name = "vllm:spec_decode_num_accepted_tokens_total"
+    for accepted, finding in ((100.0, "found"), (1500.0, "ruled out")):
+        one = findings(with_series(drafted, name, "", accepted))["speculation_not_paying"]
+        assert one.finding == finding
+        assert one.measured_ratio == 1 + accepted / 1000
+
+
+def test_an_idle_server_and_uneven_engines_are_found():
+    rare = poisson(3.5, 60, seed=1, prompt=(20, 0.1), output=(4, 0.1))
+    assert findings(samples_of(plan=rare))["too_little_load"].finding == "found"
+    busy = with_series(samples_of(), "vllm:num_requests_running", 'engine="1"', 60.0, first=60.0)
+    one = findings(busy)["uneven_engines"]
+    assert one.finding == "found"
+    assert one.measured_ratio > 1.5
+
+
+def test_deferred_requests_are_found():
+    deferred = 'engine="1",reason="deferred"'
+    name = "vllm:num_requests_waiting_by_reason"
+    one = findings(with_series(samples_of(), name, deferred, 3.0, first=3.0))["deferred"]
+    assert one.finding == "found"
+    assert one.measured_ratio == pytest.approx(3.0)
+
+
+def test_every_check_names_a_flag_or_a_command_and_what_would_refute_it():
+    assert len({one.name for one in CHECKS}) == len(CHECKS)
+    for one in CHECKS:
+        assert one.why
+        assert one.refuted_by
+        assert "{value" in one.number
