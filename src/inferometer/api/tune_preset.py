@@ -181,7 +181,7 @@ def _of_engine(preset: Preset, *, is_vllm: bool) -> tuple[PresetRow, ...]:
         why=(
             "no request starves; priority where classes have priorities"
             if is_vllm or not is_batch
-            else "prompts that share a prefix run together: nobody waits for an answer"
+            else "prompts that share a prefix run together: no user waits for an answer"
         ),
     )
     cache = PresetRow(

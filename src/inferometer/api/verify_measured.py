@@ -208,8 +208,8 @@ def runs_of(path: Path) -> tuple[Run, ...]:
     runs = tuple(map(_dated, read_results(path).runs))
     if not runs:
         raise RecordError(
-            "the file has statistics but no requests: nobody can tell what was asked, when, and how"
-            " sure they are",
+            "the file has statistics but no requests: which were sent, when, and how sure the"
+            " statistics are is unknown",
             where=str(path),
             allowed="results with every request, such as vllm bench serve --save-detailed",
         )

@@ -99,7 +99,7 @@ def assumptions(fleet: Fleet, packaging: Packaging) -> list[str]:
             f"Redundancy: {spare}; to lose one and still meet the SLO takes"
             f" {fleet.n_replicas_if_one_fails}."
         ),
-        f"Price: {fleet.price_from or 'nobody says'}.",
+        f"Price: {fleet.price_from or 'unknown (pass --prices)'}.",
         *(
             f"{caution.text[:1].upper()}{caution.text[1:]} ({caution.remedy})."
             for caution in fleet.cautions

@@ -410,7 +410,7 @@ PLAYBOOK: Final[tuple[Step, ...]] = (
         flags={"vllm": "--speculative-config", "sglang": "--speculative-algorithm"},
         tries=_drafts,
         kind="assumed",
-        unpredicted="drafts of EAGLE, MTP or a small model, whose acceptance nobody knows here",
+        unpredicted="drafts of EAGLE, MTP or a small model, whose acceptance has not been measured here",
     ),
     Step(
         name="parallelism",
