@@ -171,7 +171,7 @@ def latencies_of(
     record: ServerRecord, objective: ObjectiveSpec | None, prediction: Prediction | None
 ) -> tuple[WatchedLatency, ...]:
     """p50 and p95 of TTFT, TPOT and E2E, and what the SLO names."""
-    limits = {
+    limits: dict[tuple[Metric, float], float] = {
         (one.metric, one.percentile_fraction): one.limit_s
         for one in (() if objective is None else objective.thresholds)
         if one.percentile_fraction is not None
