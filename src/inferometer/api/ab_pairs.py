@@ -8,6 +8,8 @@
 """
 
 import hashlib
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -53,6 +55,12 @@ class Pairs:
     n_pairs: int
     folder: Path
     objective: objectives.ObjectiveSpec | None
+    serving: Callable[[int, Path], AbstractContextManager[object]] = lambda _side, _folder: (
+        nullcontext()
+    )
+    """Of a side and its folder: what runs while it is loaded, a server that is started for it."""
+    has_fresh_servers: bool = False
+    """Nobody's prefix cache is warm, so that both sides of one URL get the same texts."""
 
     @property
     def loads(self) -> tuple[load_plan.LoadPlan, load_plan.LoadPlan]:
@@ -102,7 +110,8 @@ class Pairs:
         workload = reading.with_changes(
             request.load.workload, {"seed": seed}, where="the pairs of --ab"
         )
-        text_seed = 2 * seed + side if is_one_server else None
+        is_shared = is_one_server and not self.has_fresh_servers
+        text_seed = 2 * seed + side if is_shared else None
         return replace(
             request,
             load=replace(
@@ -137,16 +146,20 @@ def made(
     KeyboardInterrupt
         Somebody stopped it.
     """
+    found = list(each(pairs, takes_invalid=takes_invalid))
+    return tuple(old for old, _ in found), tuple(new for _, new in found)
+
+
+def each(pairs: Pairs, *, takes_invalid: bool) -> Generator[tuple[types.Run, types.Run]]:
+    """The same, pair by pair: A's run and B's. Who has seen enough takes no more."""
     _open(pairs)
-    found: list[tuple[types.Run, types.Run]] = []
     for pair, first in enumerate(pairs.first_sides):
         _put_aside_half(pairs, pair)
         runs = {
             side: _run(pairs, side, pair, takes_invalid=takes_invalid)
             for side in (first, 1 - first)
         }
-        found.append((runs[0], runs[1]))
-    return tuple(old for old, _ in found), tuple(new for _, new in found)
+        yield runs[0], runs[1]
 
 
 def _open(pairs: Pairs) -> None:
@@ -204,7 +217,9 @@ def _run(pairs: Pairs, side: int, pair: int, *, takes_invalid: bool) -> types.Ru
         f" {run_titles.what_will_happen(request.load, drawn)}"
     )
     percentiles = () if pairs.objective is None else pairs.objective.percentile_fractions
-    loaded = load_run.run_load(request, drawn, folder, percentiles)
+    is_made = (folder / layout.MANIFEST_NAME).exists()
+    with nullcontext() if is_made else pairs.serving(side, folder):
+        loaded = load_run.run_load(request, drawn, folder, percentiles)
     if loaded.is_interrupted:
         raise KeyboardInterrupt
     _require_valid(loaded.run, folder, forced=takes_invalid)

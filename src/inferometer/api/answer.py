@@ -31,6 +31,7 @@ _PAGED_BY: Final[Mapping[str, str]] = {
     "WatchAnswer": "inferometer.api.watch_page:watch_pages",
     "DiagnoseAnswer": "inferometer.api.diagnose_page:diagnose_page",
     "TuneAnswer": "inferometer.api.tune_page:tune_page",
+    "MeasuredTune": "inferometer.api.tune_measured_page:measured_tune_page",
     "PlannedTune": "inferometer.api.tune_page:planned_page",
     "PresetAnswer": "inferometer.api.tune_page:preset_page",
     "ExploreAnswer": "inferometer.api.explore_page:answer_page",

@@ -48,7 +48,7 @@ from inferometer.api.question import question_of, signature_of
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.api.studies import CAPACITY, PREDICT, SIMULATE, STUDIES, study_options
-from inferometer.api.tuning import PlannedTune, PresetAnswer, TuneAnswer
+from inferometer.api.tuning import MeasuredTune, PlannedTune, PresetAnswer, TuneAnswer
 from inferometer.api.watch_state import WatchAnswer
 from inferometer.errors import SpecError
 
@@ -244,7 +244,7 @@ def watch(
 @_takes(tunings.Tune)
 def tune(
     model: str, *, progress: Listener | None = None, **options: object
-) -> TuneAnswer | PlannedTune | PresetAnswer:
+) -> TuneAnswer | MeasuredTune | PlannedTune | PresetAnswer:
     """Which changes of the settings help this server under its traffic, and by how much?"""
     with heard_by(progress):
         return tunings.tune(question_of(tunings.Tune, {"model": model, **options}))

@@ -13,8 +13,15 @@ from inferometer.api.question import Option
 from inferometer.api.server import Server
 from inferometer.api.tune_answer import answer_of
 from inferometer.api.tune_preset import preset_of
+from inferometer.api.tune_started import Asked, Starting, answered, job_of, planned_of
 from inferometer.api.tune_subject import Subject, Wanted, now_of, subject_of
-from inferometer.api.tuning import PlannedStep, PlannedTune, PresetAnswer, TuneAnswer
+from inferometer.api.tuning import (
+    MeasuredTune,
+    PlannedStep,
+    PlannedTune,
+    PresetAnswer,
+    TuneAnswer,
+)
 from inferometer.api.workload import Workload
 from inferometer.decide.tuning.playbook import PLAYBOOK, STEP_NAMES, Step
 from inferometer.decide.tuning.search import ROUNDS, Tuning
@@ -23,6 +30,11 @@ from inferometer.errors import SpecError
 from inferometer.simulate.deployment import Knobs
 
 _ENGINES: Final = ("vllm", "sglang")
+_OF_START: Final = frozenset(
+    {"hardware", "fit", "policy", "tp", "dtype", "quantization", "set", "preset", "force"}
+    | {"max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "block_size"}
+)
+"""What --start itself says of a server that is measured."""
 _CAPACITY_SIMULATIONS: Final = 9
 """Of a search for the highest rate, about."""
 
@@ -52,6 +64,7 @@ class Tune:
     ] = None
     workload: Workload = field(default_factory=Workload)
     fleet: FleetOptions = field(default_factory=FleetOptions)
+    starting: Starting = field(default_factory=Starting)
     least_gain: Annotated[
         float,
         Option(
@@ -89,7 +102,7 @@ class Tune:
     given: frozenset[str] = frozenset()
 
 
-def tune(question: Tune) -> TuneAnswer | PlannedTune | PresetAnswer:
+def tune(question: Tune) -> TuneAnswer | MeasuredTune | PlannedTune | PresetAnswer:
     """Which changes of the settings help this server under its traffic, and by how much?
 
     Each step of a playbook is simulated on 19 machines that may be the one, with the same requests
@@ -101,6 +114,8 @@ def tune(question: Tune) -> TuneAnswer | PlannedTune | PresetAnswer:
     SpecError, ModelError
         The question cannot be answered as it is put.
     """
+    if question.starting.start is not None or "://" in question.server.model:
+        return _measured(question)
     policy = question.server.policy or Knobs().policy
     if policy not in _ENGINES:
         raise SpecError(
@@ -128,6 +143,25 @@ def tune(question: Tune) -> TuneAnswer | PlannedTune | PresetAnswer:
         on_step=lambda step: talk(PartsDone("steps", steps.index(step), len(steps))),
     ).run()
     return answer_of(subject, tuned, question.out)
+
+
+def _measured(question: Tune) -> MeasuredTune | PlannedTune:
+    stated = sorted(question.given & _OF_START)
+    if stated:
+        raise SpecError(
+            f"--{stated[0].replace('_', '-')} describes a server that is simulated",
+            where="--start",
+            allowed="its own flags, in --start",
+            try_="--start 'vllm serve MODEL --max-num-seqs 64'",
+        )
+    wanted = Wanted(question.goal, question.slo, question.least_gain)
+    steps = _steps(question.steps)
+    named = frozenset(one.name for one in steps) if question.steps is not None else frozenset()
+    asked = Asked(wanted, question.workload, steps, named, question.out)
+    job = job_of(question.server.model, question.starting, asked)
+    if question.dry_run:
+        return planned_of(job)
+    return answered(job)
 
 
 def _steps(names: str | None) -> tuple[Step, ...]:

@@ -9,6 +9,7 @@ import msgspec
 
 from inferometer import suggestions
 from inferometer.api import simulated_record
+from inferometer.api.answer import Answer
 from inferometer.api.server import Server, deployment_of
 from inferometer.api.tune_subject import Subject
 from inferometer.api.tuning import Box, SettingRow, TuneAnswer, TunedLatency
@@ -39,14 +40,19 @@ def answer_of(subject: Subject, tuned: Tuned, out: Path | None) -> TuneAnswer:
     if out is None:
         return answer
     answer = replace(answer, folder=str(out))
+    write_answer(answer, out, answer.command)
+    return answer
+
+
+def write_answer(answer: Answer, out: Path, command: str) -> None:
+    """The answer, its page and a script that starts the server."""
     durability.make_folder(out)
-    script = f'#!/bin/sh\nset -eu\nexec {answer.command} "$@"\n'
+    script = f'#!/bin/sh\nset -eu\nexec {command} "$@"\n'
     durability.replace_file(out / "serve.sh", script.encode())
     (out / "serve.sh").chmod(0o755)
     encoded = msgspec.json.format(msgspec.json.encode(answer), indent=2)
     durability.replace_file(out / "answer.json", encoded)
     answer.save_page(out / "index.html")
-    return answer
 
 
 def _answer(subject: Subject, tuned: Tuned, built: Built) -> TuneAnswer:
@@ -154,11 +160,12 @@ def interval_words(gain: Estimate) -> str:
     '+50% [-2.0%, x8]'
     """
     if gain.low is None or gain.high is None:
-        return _ratio_words(gain.value)
-    return f"{_ratio_words(gain.value)} [{_ratio_words(gain.low)}, {_ratio_words(gain.high)}]"
+        return ratio_words(gain.value)
+    return f"{ratio_words(gain.value)} [{ratio_words(gain.low)}, {ratio_words(gain.high)}]"
 
 
-def _ratio_words(gain_ratio: float) -> str:
+def ratio_words(gain_ratio: float) -> str:
+    """A gain without its interval."""
     if gain_ratio >= _BEYOND_RATIO:
         return f"x{_BEYOND_RATIO:.0f} or more"
     if gain_ratio >= 1:

@@ -1,10 +1,18 @@
 """What is there to read of a tuning: what to change, what it gains, what was not worth it?"""
 
+from collections.abc import Sequence
 from typing import Final
 
 from inferometer import __version__
 from inferometer.api.tune_answer import gain_words, interval_words
-from inferometer.api.tuning import PlannedTune, PresetAnswer, TuneAnswer
+from inferometer.api.tuning import (
+    Box,
+    MeasuredTune,
+    PlannedTune,
+    PresetAnswer,
+    SettingRow,
+    TuneAnswer,
+)
 from inferometer.decide.tuning.playbook import PLAYBOOK
 from inferometer.report.page import Chip, Line, Number, Page, Section, duration_number, lines_of
 from inferometer.report.tables import TextTable
@@ -31,7 +39,7 @@ def tune_page(answer: TuneAnswer) -> Page:
             f"{answer.engine} on {answer.hardware or 'its fit'} · {answer.workload_name} at"
             f" {answer.load:g} {answer.load_unit} · goal {answer.goal}: {answer.score_words}"
         ),
-        chips=(_chip(answer),),
+        chips=(chip_of(answer),),
         numbers=_numbers(answer),
         table=_steps(answer, is_short=True),
         lines=(
@@ -50,14 +58,14 @@ def tune_page(answer: TuneAnswer) -> Page:
                 id="command",
                 title="With which command, and why these values?",
                 nav="Command",
-                tables=(_settings(answer),),
+                tables=(settings_table(answer.settings),),
                 command=answer.command,
             ),
             Section(
                 id="checklist",
                 title="What of the checklist is done?",
                 nav="Checklist",
-                tables=(_checklist(answer),),
+                tables=(checklist_table(answer.checklist),),
             ),
             Section(
                 id="tried",
@@ -85,20 +93,27 @@ def _title(answer: TuneAnswer) -> str:
     return f"{answer.model}: {interval_words(gain)} with {words}{more}"
 
 
-def _chip(answer: TuneAnswer) -> Chip:
+def chip_of(answer: TuneAnswer | MeasuredTune) -> Chip:
+    """Whether the SLO is met, afterwards and before."""
     words = {"met": "meets", "missed": "misses", "undecided": "undecided:"}
     before = "" if answer.slo_before == answer.slo_after else f" (as it is: {answer.slo_before})"
     text = f"{words[answer.slo_after]} {answer.objective}{before}"
     return Chip(verdict=answer.slo_after, text=text)
 
 
-def _numbers(answer: TuneAnswer) -> tuple[Number, ...]:
+def latency_numbers(answer: TuneAnswer | MeasuredTune) -> tuple[Number, ...]:
+    """Each latency of the SLO, before and after."""
     numbers = list[Number]()
     for one in answer.latencies:
         name = one.text.partition("<")[0].replace(":", " ").upper().replace(" P", " p")
         numbers += duration_number(f"{name} now", one.before_s, limit_s=one.limit_s)
         if answer.is_confirmed:
             numbers += duration_number(f"{name} then", one.after_s, limit_s=one.limit_s)
+    return tuple(numbers)
+
+
+def _numbers(answer: TuneAnswer) -> tuple[Number, ...]:
+    numbers = list(latency_numbers(answer))
     if answer.goal != "interactive":
         for name, score in (("now", answer.score_before), ("then", answer.score_after)):
             if score is not None and (name == "now" or answer.is_confirmed):
@@ -158,14 +173,16 @@ def _trust(answer: TuneAnswer) -> str:
     )
 
 
-def _settings(answer: TuneAnswer) -> TextTable:
-    rows = tuple((one.name, one.value, one.default, one.why) for one in answer.settings)
+def settings_table(settings: Sequence[SettingRow]) -> TextTable:
+    """Each setting with its reason."""
+    rows = tuple((one.name, one.value, one.default, one.why) for one in settings)
     header = ("setting", "value", "default", "why")
     return TextTable(caption="Where it departs from the defaults", header=header, rows=rows)
 
 
-def _checklist(answer: TuneAnswer) -> TextTable:
-    rows = tuple((_TICKS[one.is_ticked], one.name, one.evidence) for one in answer.checklist)
+def checklist_table(boxes: Sequence[Box]) -> TextTable:
+    """The ten boxes with their evidence."""
+    rows = tuple((_TICKS[one.is_ticked], one.name, one.evidence) for one in boxes)
     return TextTable(caption="Ten boxes", header=("", "box", "evidence"), rows=rows)
 
 
@@ -198,13 +215,17 @@ def planned_page(answer: PlannedTune) -> Page:
         (one.title, one.flags, ", ".join(one.changes[:6]) + _more(one.changes) or one.why_none)
         for one in answer.steps
     )
-    return Page(
-        title=(
+    if answer.n_restarts or answer.duration_s is None:
+        title = f"{len(answer.steps)} steps, measured in pairs of fresh servers"
+    else:
+        title = (
             f"{answer.n_candidates:,} changes to simulate in {len(answer.steps)} steps: at most"
             f" {answer.n_simulations:,} simulations, {format_duration(answer.duration_s)}"
-        ),
+        )
+    return Page(
+        title=title,
         table=TextTable(caption="The plan", header=("step", "flags", "changes"), rows=rows),
-        lines=(Line(label="COST", text="no server is started: 0 restarts, 0 GPU-minutes"),),
+        lines=(Line(label="COST", text=answer.cost),),
         tool_version=__version__,
     )
 

@@ -1,7 +1,7 @@
 """What does tuning answer: each step's decision, the confirmed gain, the command, the checklist?"""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 from inferometer.api.answer import Answer
 from inferometer.decide.tuning.search import StepFound
@@ -111,10 +111,12 @@ class PlannedTune(Answer):
     n_candidates: int
     n_simulations: int
     """At most."""
-    duration_s: float
-    """At most, on one core of this machine: from one simulation that was timed."""
+    duration_s: float | None
+    """At most, on one core of this machine: from one simulation that was timed; of servers that are
+    started only the loads, None where their requests end them."""
     n_restarts: int
     """Of a server: a simulated one needs none."""
+    cost: str = "no server is started: 0 restarts, 0 GPU-minutes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,3 +143,71 @@ class PresetAnswer(Answer):
     values: tuple[PresetRow, ...]
     command: str
     next_step: str
+
+
+MeasuredDecision: TypeAlias = Literal["keep", "drop", "check quality", "not measured", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """One step: what was predicted of it, and what pairs of fresh servers showed."""
+
+    name: str
+    title: str
+    decision: MeasuredDecision
+    change: str | None
+    """None: there was nothing to try."""
+    predicted_gain_fraction: Estimate | None
+    """None: no simulation knows."""
+    gain_fraction: Estimate | None
+    """None: not measured."""
+    n_pairs: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTune(Answer):
+    """Which flags to change, what that gained in fresh pairs of real servers, and what was not so."""
+
+    table: ClassVar[str | None] = "steps"
+
+    model: str
+    url: str
+    engine: str
+    version: str | None
+    """None: the server does not tell."""
+    goal: Goal
+    objective: str
+    workload_name: str
+    load: float
+    """Users, or requests per second."""
+    load_unit: Literal["users", "requests/s"]
+    score_words: str
+    least_gain_fraction: float
+    steps: tuple[MeasuredStep, ...]
+    is_confirmed: bool
+    gain_fraction: Estimate | None
+    """In fresh pairs; None: nothing was kept."""
+    selected_gain_fraction: float | None
+    """In the pairs in which the changes were chosen, one on the other."""
+    noise_fraction: float
+    """Standard deviation of the ratio in pairs of the same command."""
+    same_gain_fraction: Estimate | None
+    """The gain in pairs of the same command, which is none."""
+    latencies: tuple[TunedLatency, ...]
+    slo_before: Verdict
+    slo_after: Verdict
+    settings: tuple[SettingRow, ...]
+    """In which the command departs from the one that was given."""
+    command: str
+    command_before: str
+    checklist: tuple[Box, ...]
+    n_servers: int
+    """Started, in all."""
+    n_simulations: int
+    start_s: float
+    """Of the first server."""
+    quality_checks: tuple[str, ...]
+    cautions: tuple[Caution, ...]
+    next_step: str
+    folder: str

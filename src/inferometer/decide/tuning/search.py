@@ -7,7 +7,7 @@ end are fresh pairs of the winner against the server as it was.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -16,6 +16,7 @@ from inferometer.decide.tuning.playbook import (
     Now,
     Step,
     StepName,
+    Value,
     Variant,
     changed,
 )
@@ -101,20 +102,22 @@ class Tuning:
         found = list[StepFound]()
         for step in self.steps:
             self.on_step(step)
-            one = self._step(step, variant)
+            one = self.step(step, variant)
             found.append(one)
             if one.decision == "keep":
-                change = next(
-                    change for change in self._changes(step, variant) if change.words == one.change
-                )
-                variant = changed(variant, change.settings[0])
+                variant = changed(variant, self.settings_of(step, one, variant))
         return self._confirmed(variant, tuple(found))
 
-    def _changes(self, step: Step, variant: Variant) -> tuple[Change, ...]:
+    def settings_of(
+        self, step: Step, found: StepFound, variant: Variant = ()
+    ) -> Mapping[str, Value]:
+        """The settings of the change that was found in this step."""
         tries = step.tries(self.now_of(variant))
-        return () if isinstance(tries, str) else tries
+        changes = () if isinstance(tries, str) else tries
+        return next(change.settings[0] for change in changes if change.words == found.change)
 
-    def _step(self, step: Step, variant: Variant) -> StepFound:
+    def step(self, step: Step, variant: Variant = ()) -> StepFound:
+        """The best change of this step, and what simulated pairs say of it."""
         tries = step.tries(self.now_of(variant))
         if isinstance(tries, str):
             return _nothing(step, tries)

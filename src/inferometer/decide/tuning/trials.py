@@ -24,6 +24,7 @@ from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.inputs.workload.types import OpenArrivals, WorkloadSpec
 from inferometer.records.request_summaries import summarise_requests
 from inferometer.records.slo_verdicts import judge_objective
+from inferometer.records.types import Run
 from inferometer.simulate.deployment import Case, Deployment
 from inferometer.simulate.fleet import Fleet
 from inferometer.stats.estimate import Estimate, Verdict
@@ -157,36 +158,15 @@ class Trials:
     def _simulated(self, built: Built, pair: Pair) -> Outcome:
         fleet = built.fleet(case_of(built.deployment, pair.rank))
         at_load = self._at(fleet, self.plan(pair.seed))
-        if self.aim.goal == "interactive":
-            return at_load._replace(score=1 / max(at_load.margin_ratio, _NOTHING))
-        score = at_load.good_requests_per_s
         if self.aim.is_capacity:
-            score = self._capacity_per_s(fleet, pair.seed)
-        share = built.n_devices if self.aim.goal == "cost" else 1
-        return at_load._replace(score=max(score, _NOTHING) / share)
+            capacity_per_s = self._capacity_per_s(fleet, pair.seed)
+            at_load = at_load._replace(good_requests_per_s=capacity_per_s)
+        return scored(at_load, self.aim.goal, built.n_devices)
 
     def _at(self, fleet: Fleet, plan: RequestPlan) -> Outcome:
         """What becomes of these requests; the score is left open."""
         self.n_simulations += 1
-        run = run_plan(fleet, plan)
-        judgement = judge_objective(run, self.aim.objective)
-        summary = summarise_requests(run, percentiles=())
-        judged = [one for one in judgement.thresholds if one.threshold.percentile_fraction]
-        seconds = tuple(math.nan if one.seen is None else one.seen.seconds.value for one in judged)
-        ratios = [
-            math.inf if math.isnan(seen) else seen / one.threshold.limit_s
-            for seen, one in zip(seconds, judged, strict=True)
-        ]
-        tokens = summary.output_tokens_per_s
-        return Outcome(
-            score=math.nan,
-            margin_ratio=max(ratios, default=math.inf),
-            latencies_s=seconds,
-            good_requests_per_s=judgement.good_requests_per_s or 0.0,
-            output_tokens_per_s=math.nan if tokens is None else tokens.value,
-            n_preemptions=summary.n_preemptions or 0,
-            n_requests=summary.n_requests,
-        )
+        return outcome_of(run_plan(fleet, plan), self.aim.objective)
 
     def _capacity_per_s(self, fleet: Fleet, seed: int) -> float:
         """The rate at which the weakest latency reaches its limit, of the same requests at each rate."""
@@ -208,6 +188,36 @@ class Trials:
                 return math.exp(float(found.root))
             at, seen = beyond, after
         return 0.0 if seen > 0 else math.exp(at)
+
+
+def outcome_of(run: Run, objective: ObjectiveSpec) -> Outcome:
+    """What a run of requests gives, simulated or measured; the score is left open."""
+    judgement = judge_objective(run, objective)
+    summary = summarise_requests(run, percentiles=())
+    judged = [one for one in judgement.thresholds if one.threshold.percentile_fraction]
+    seconds = tuple(math.nan if one.seen is None else one.seen.seconds.value for one in judged)
+    ratios = [
+        math.inf if math.isnan(seen) else seen / one.threshold.limit_s
+        for seen, one in zip(seconds, judged, strict=True)
+    ]
+    tokens = summary.output_tokens_per_s
+    return Outcome(
+        score=math.nan,
+        margin_ratio=max(ratios, default=math.inf),
+        latencies_s=seconds,
+        good_requests_per_s=judgement.good_requests_per_s or 0.0,
+        output_tokens_per_s=math.nan if tokens is None else tokens.value,
+        n_preemptions=summary.n_preemptions or 0,
+        n_requests=summary.n_requests,
+    )
+
+
+def scored(outcome: Outcome, goal: Goal, n_devices: int) -> Outcome:
+    """With its score by this goal; of *throughput* and *cost* the goodput counts."""
+    if goal == "interactive":
+        return outcome._replace(score=1 / max(outcome.margin_ratio, _NOTHING))
+    share = n_devices if goal == "cost" else 1
+    return outcome._replace(score=max(outcome.good_requests_per_s, _NOTHING) / share)
 
 
 def _seeded(aim: Aim, seed: int) -> WorkloadSpec:

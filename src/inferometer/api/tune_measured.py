@@ -1,0 +1,386 @@
+"""Which flags help a server that is started here: predicted, measured in pairs, kept or dropped?
+
+The start command as it is runs first, against itself: this gives the noise, and a model of the
+server by inverse simulation of its load tests. Each step of the playbook is simulated with that
+model; what may be worth it is measured in pairs of fresh servers, and kept or dropped. After a
+change is kept the model is fitted anew to the changed server. At the end all changes together are
+measured once more, in fresh pairs with other requests.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from inferometer.api import fitted_servers, runs, tune_subject
+from inferometer.api.fleet import FleetOptions
+from inferometer.api.known_facts import ServerKnowledge
+from inferometer.api.load_request import request_of
+from inferometer.api.progress import talk
+from inferometer.api.server import Server
+from inferometer.api.tune_pairs import Bench, Comparison, PairsFound, compared
+from inferometer.api.tuning import MeasuredDecision, MeasuredStep
+from inferometer.decide.tuning.playbook import Change, Step
+from inferometer.decide.tuning.search import StepFound, Tuning
+from inferometer.decide.tuning.start_command import StartCommand, with_settings, with_words
+from inferometer.errors import InferometerError, RecordError, SpecError
+from inferometer.inputs.foreign_bytes import Door
+from inferometer.measure.served import served
+from inferometer.records import durability
+
+N_SAME: Final = 3
+"""Pairs of the command against itself: their three runs of a side are what is fitted."""
+N_LEAST: Final = 3
+N_LEAST_CONFIRMED: Final = 4
+_SEEDS_APART: Final = 1000
+"""Between the requests of two steps."""
+_CONFIRMING: Final = 500_000
+_DOOR: Final = Door(
+    noun="tuning",
+    allowed="the file as it was written",
+    refusal=RecordError,
+    try_="another folder with --out",
+)
+_KNOWN: Final = ("max_num_seqs", "max_num_batched_tokens")
+_SWITCHES: Final = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling")
+
+
+class FirstServer(NamedTuple):
+    """What the first server told."""
+
+    model: str
+    version: str | None
+    start_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is tuned, and how far."""
+
+    start: StartCommand
+    bench: Bench
+    wanted: tune_subject.Wanted
+    steps: tuple[Step, ...]
+    named: frozenset[str]
+    """Steps that were asked for by name: those that change answers are measured only so."""
+    own: tuple[str, ...]
+    """Flags of the user's to try."""
+    n_most: int
+    seed: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Done:
+    """What was found so far."""
+
+    first: FirstServer
+    same: PairsFound
+    command: StartCommand
+    model: "Modelled"
+    steps: list[MeasuredStep] = field(default_factory=list)
+    found: list[PairsFound] = field(default_factory=list)
+    """Of every comparison."""
+    selected_log: float = 0.0
+    """Of the kept changes, one on the other."""
+    n_simulations: int = 0
+
+
+class Modelled(NamedTuple):
+    """Simulations of the server as it is now."""
+
+    tuning: Tuning
+    distrust: str
+    """Why their answers skip nothing; '' where they are trusted."""
+
+
+def open_folder(folder: Path, question: object) -> None:
+    """Begin the folder, or go on in it.
+
+    Raises
+    ------
+    RecordError
+        It was begun for another question.
+    """
+    path = folder / "tune.json"
+    encoded = msgspec.json.format(msgspec.json.encode(question), indent=2) + b"\n"
+    if not path.exists():
+        durability.make_folder(folder)
+        durability.replace_file(path, encoded)
+    elif _DOOR.bytes_of(path) != encoded:
+        raise RecordError(
+            "the folder was begun for another question",
+            where=str(path),
+            allowed="the same command, which goes on",
+            try_="another folder with --out",
+        )
+
+
+def default_folder(question: object) -> Path:
+    """The same question, the same folder."""
+    return Path("runs") / f"tune-{hashlib.sha256(msgspec.json.encode(question)).hexdigest()[:8]}"
+
+
+def measured(job: Job) -> tuple[Done, PairsFound | None]:
+    """All steps, then the confirmation; None where nothing was kept.
+
+    Raises
+    ------
+    MeasureError
+        The server as it was given does not run.
+    """
+    done = _baseline(job)
+    job = replace(job, bench=_bench_of(job, done.first))
+    for number, step in enumerate(job.steps, start=1):
+        done.steps.append(_step(job, done, step, number))
+    for number, words in enumerate(job.own, start=len(job.steps) + 1):
+        done.steps.append(_own(job, done, words, number))
+    if done.command == job.start:
+        return done, None
+    both = Comparison(
+        "confirmation",
+        (job.start, done.command),
+        job.seed + _CONFIRMING,
+        N_LEAST_CONFIRMED,
+        job.n_most,
+    )
+    confirmed = compared(job.bench, both)
+    done.found.append(confirmed)
+    return done, confirmed
+
+
+def _baseline(job: Job) -> Done:
+    """The command against itself, and a model of the server."""
+    first = _first(job)
+    bench = _bench_of(job, first)
+    talk(f"{first.model} was there after {first.start_s:.1f} s; {most_words(job, first.start_s)}")
+    same = Comparison("same", (job.start, job.start), job.seed, N_SAME, N_SAME)
+    found = compared(bench, same)
+    if found.gain is None:
+        raise RecordError(
+            f"the command as it is was not measured: {found.fault}",
+            where=str(bench.place(same)),
+            try_="the command by hand, then the same command with another folder in --out",
+        )
+    model = _modelled(replace(job, bench=bench), job.start, _sides(bench, same, 0), 0)
+    return Done(first=first, same=found, command=job.start, model=model, found=[found])
+
+
+def _bench_of(job: Job, first: FirstServer) -> Bench:
+    load = replace(job.bench.load, model=first.model)
+    return replace(job.bench, load=load, version=first.version)
+
+
+def most_servers(job: Job) -> int:
+    """How many servers are started at most."""
+    n_changes = len(job.steps) + len(job.own)
+    return 1 + 2 * (N_SAME + (n_changes + 1) * job.n_most)
+
+
+def most_words(job: Job, start_s: float) -> str:
+    """The plan's cost."""
+    n_servers = most_servers(job)
+    for_s = job.bench.load.workload.duration
+    loads = "" if for_s is None else f" and {n_servers * (start_s + for_s) / 60:.0f} minutes"
+    return f"at most {n_servers} servers{loads} for {len(job.steps) + len(job.own)} steps"
+
+
+def _first(job: Job) -> FirstServer:
+    """Does it start, what does it serve, and does it answer?"""
+    path = job.bench.folder / "first.json"
+    if path.exists():
+        return _DOOR.json(_DOOR.bytes_of(path), FirstServer, where=str(path))
+    talk(f"starting {job.start.text}")
+    with served(job.bench.start(job.start, job.bench.folder / "first.log")) as facts:
+        request = request_of(job.bench.url, job.bench.load)
+        first = FirstServer(
+            request.load.served_model, facts.version, facts.start_s, facts.memory_bytes
+        )
+    durability.replace_file(path, msgspec.json.encode(first))
+    return first
+
+
+def _sides(bench: Bench, comparison: Comparison, side: int) -> tuple[Path, ...]:
+    """The runs of one side that are there, at most as many as are fitted."""
+    place = bench.place(comparison) / ("a", "b")[side]
+    return tuple(sorted(one for one in place.glob("pair-??") if one.is_dir()))[:N_SAME]
+
+
+def _modelled(job: Job, command: StartCommand, folders: Sequence[Path], number: int) -> Modelled:
+    """A model of the server under this command, fitted to its load tests."""
+    path = job.bench.folder / f"fit-{number:02d}.json"
+    request = runs.request_of(runs.Runs(runs=tuple(folders)))
+    judged = fitted_servers.fit_load_tests(
+        request, ServerKnowledge(known=_known(command)), n_tensor=None, forced=True
+    )
+    judged.fit.save(path)
+    seen = [runs.load_run(one, request) for one in folders]
+    n_requests = round(
+        float(np.mean([0 if run.requests is None else len(run.requests.status) for run in seen]))
+    )
+    subject = tune_subject.subject_of(
+        job.wanted,
+        Server(model=judged.fit.served_model, fit=path, policy=_policy(command)),
+        replace(job.bench.load.workload, requests=n_requests, duration=None),
+        FleetOptions(),
+        _policy(command),
+    )
+    tuning = Tuning(
+        trials=subject.trials,
+        steps=job.steps,
+        now_of=lambda variant: tune_subject.now_of(subject, variant),
+        least_gain_ratio=job.wanted.least_gain_fraction,
+        seed=subject.aim.spec.seed,
+        on_step=lambda _: None,
+    )
+    return Modelled(tuning, "" if judged.refusal is None else judged.refusal.reason)
+
+
+def _policy(command: StartCommand) -> str:
+    if command.family == "emulate":
+        return command.value("policy") or "vllm"
+    return command.family
+
+
+def _known(command: StartCommand) -> str | None:
+    """What the command states of the server's limits."""
+    facts = [f"{name}={value}" for name in _KNOWN if (value := command.value(name)) is not None]
+    facts += [
+        f"{name}={'on' if position else 'off'}"
+        for name in _SWITCHES
+        if (position := command.switch(name)) is not None
+    ]
+    return ",".join(facts) or None
+
+
+def _step(job: Job, done: Done, step: Step, number: int) -> MeasuredStep:
+    """Predict, then measure where that may be worth it."""
+    tuning = done.model.tuning
+    predicted, settings, why = _proposed(job, done, step)
+    done.n_simulations = max(done.n_simulations, tuning.trials.n_simulations)
+    if settings is None:
+        return _not_measured(step, predicted, why)
+    try:
+        command = with_settings(done.command, settings)
+    except SpecError as error:
+        return _not_measured(step, predicted, error.what)
+    found = _compared(job, done, step.name, command, number)
+    decision, why = _decision(found, is_lossy=step.kind == "lossy")
+    row = MeasuredStep(
+        name=step.name,
+        title=step.title,
+        decision=decision,
+        change=predicted.change,
+        predicted_gain_fraction=predicted.gain_ratio,
+        gain_fraction=found.gain,
+        n_pairs=len(found.log_ratios),
+        why=why,
+    )
+    if decision == "keep":
+        _keep(job, done, step.name, command, found, number)
+    return row
+
+
+def _proposed(
+    job: Job, done: Done, step: Step
+) -> tuple[StepFound, dict[str, int | float | str | bool] | None, str]:
+    """The change of a step that is worth a measurement; None, and why not."""
+    tuning = done.model.tuning
+    predicted = tuning.step(step)
+    if step.kind != "plain" and step.name not in job.named:
+        why = f"it changes answers or rests on their text: measured with --steps {step.name}"
+        return predicted, None, why
+    if predicted.change is not None:
+        skips = predicted.decision in {"not worth measuring", "drop"}
+        if skips and not done.model.distrust:
+            return predicted, None, f"predicted: {predicted.why}"
+        return predicted, dict(tuning.settings_of(step, predicted)), ""
+    nearest = _nearest(tuning, step)
+    if nearest is None or step.name not in job.named:
+        return predicted, None, predicted.why
+    unknown = replace(predicted, change=nearest.words)
+    return unknown, dict(nearest.settings[0]), ""
+
+
+def _nearest(tuning: Tuning, step: Step) -> Change | None:
+    """The nearest change of a step that no simulation predicts."""
+    tries = step.tries(tuning.now_of(()))
+    return None if isinstance(tries, str) else tries[0]
+
+
+def _not_measured(step: Step, predicted: StepFound, why: str) -> MeasuredStep:
+    return MeasuredStep(
+        name=step.name,
+        title=step.title,
+        decision="not measured",
+        change=predicted.change,
+        predicted_gain_fraction=predicted.gain_ratio,
+        gain_fraction=None,
+        n_pairs=0,
+        why=why,
+    )
+
+
+def _own(job: Job, done: Done, words: str, number: int) -> MeasuredStep:
+    """Flags of the user's, of which nothing is predicted."""
+    command = with_words(done.command, words.split())
+    found = _compared(job, done, f"own-{number:02d}", command, number)
+    decision, why = _decision(found, is_lossy=False)
+    if decision == "keep":
+        _keep(job, done, words, command, found, number)
+    return MeasuredStep(
+        name=words,
+        title="of your own",
+        decision=decision,
+        change=words,
+        predicted_gain_fraction=None,
+        gain_fraction=found.gain,
+        n_pairs=len(found.log_ratios),
+        why=why,
+    )
+
+
+def _comparison(job: Job, done: Done, name: str, command: StartCommand, number: int) -> Comparison:
+    return Comparison(
+        f"{number:02d}-{name}",
+        (done.command, command),
+        job.seed + number * _SEEDS_APART,
+        N_LEAST,
+        job.n_most,
+    )
+
+
+def _compared(job: Job, done: Done, name: str, command: StartCommand, number: int) -> PairsFound:
+    found = compared(job.bench, _comparison(job, done, name, command, number))
+    done.found.append(found)
+    return found
+
+
+def _keep(
+    job: Job, done: Done, name: str, command: StartCommand, found: PairsFound, number: int
+) -> None:
+    """Go on from the changed server; where its runs do not carry a model, with the old one."""
+    folders = _sides(job.bench, _comparison(job, done, name, command, number), 1)
+    done.command = command
+    done.selected_log += float(np.mean(found.log_ratios))
+    try:
+        done.model = _modelled(job, command, folders, number)
+    except InferometerError as error:
+        talk(f"the changed server is not fitted anew: {error.what}")
+
+
+def _decision(found: PairsFound, *, is_lossy: bool) -> tuple[MeasuredDecision, str]:
+    n_pairs = len(found.log_ratios)
+    if found.ending == "fault":
+        return "failed", found.fault
+    if found.ending == "undecided":
+        return "drop", f"no gain is sure after {n_pairs} pairs"
+    if found.ending == "drop":
+        return "drop", f"the gain, if any, is not worth a change ({n_pairs} pairs)"
+    if is_lossy:
+        return "check quality", f"faster in {n_pairs} pairs; answers change: quality decides"
+    return "keep", f"it gains in {n_pairs} pairs"

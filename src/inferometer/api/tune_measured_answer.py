@@ -1,0 +1,268 @@
+"""What is answered of a measured tuning, and which files say it?"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from inferometer import suggestions
+from inferometer.api.tune_answer import interval_words, write_answer
+from inferometer.api.tune_measured import Done, Job, most_servers
+from inferometer.api.tune_pairs import CONFIDENCE, PairsFound
+from inferometer.api.tuning import Box, MeasuredStep, MeasuredTune, SettingRow, TunedLatency
+from inferometer.decide.tuning.trials import Outcome
+from inferometer.errors import COMMAND
+from inferometer.inputs.workload.types import ClosedArrivals, WorkloadSpec
+from inferometer.records.types import Caution
+from inferometer.stats.estimate import Estimate, Verdict
+from inferometer.stats.sequential import pair_gain
+from inferometer.units import format_duration
+
+_KERNELS: Final = "--try '--attention-backend NAME' measures one"
+
+
+def answer_of(
+    job: Job, done: Done, confirmed: PairsFound | None, spec: WorkloadSpec
+) -> MeasuredTune:
+    """The answer; written to the folder with its page and the command."""
+    is_confirmed = confirmed is not None and confirmed.ending == "keep"
+    command = done.command if is_confirmed else job.start
+    shown = done.same if confirmed is None or not confirmed.after else confirmed
+    before, after = shown.before, shown.after if is_confirmed else shown.before
+    is_closed = isinstance(spec.arrivals, ClosedArrivals)
+    load = job.bench.load.workload
+    answer = MeasuredTune(
+        model=done.first.model,
+        url=job.bench.url,
+        engine=job.start.family,
+        version=done.first.version,
+        goal=job.wanted.goal,
+        objective=job.bench.objective.text,
+        workload_name=spec.name,
+        load=float((load.concurrency if is_closed else load.rate) or 0),
+        load_unit="users" if is_closed else "requests/s",
+        score_words=_score_words(job.wanted.goal),
+        least_gain_fraction=job.wanted.least_gain_fraction,
+        steps=tuple(done.steps),
+        is_confirmed=is_confirmed,
+        gain_fraction=None if confirmed is None else confirmed.gain,
+        selected_gain_fraction=None if confirmed is None else math.expm1(done.selected_log),
+        noise_fraction=float(np.std(done.same.log_ratios, ddof=1)),
+        same_gain_fraction=done.same.gain,
+        latencies=_latencies(job, before, after),
+        slo_before=_verdict(before),
+        slo_after=_verdict(after),
+        settings=_settings(done) if is_confirmed else (),
+        command=command.text,
+        command_before=job.start.text,
+        checklist=_checklist(job, done, before, after),
+        n_servers=1 + 2 * sum(len(one.log_ratios) for one in done.found),
+        n_simulations=done.n_simulations,
+        start_s=done.first.start_s,
+        quality_checks=_quality(done),
+        cautions=tuple(_cautions(done, confirmed)),
+        next_step=_next(job, spec, is_closed=is_closed),
+        folder=str(job.bench.folder),
+    )
+    write_answer(answer, Path(answer.folder), answer.command)
+    return answer
+
+
+def plan_words(job: Job) -> str:
+    """What would be started and sent, at most."""
+    each = job.bench.load.workload
+    lasts = (
+        f"{each.requests:,} requests" if each.duration is None else format_duration(each.duration)
+    )
+    return (
+        f"at most {most_servers(job)} servers, one after the other, each loaded with {lasts};"
+        " the first tells how long a start takes"
+    )
+
+
+def _score_words(goal: str) -> str:
+    if goal == "interactive":
+        return "headroom: the limit of the weakest latency over that latency"
+    return "requests/s within the SLO"
+
+
+def _latencies(
+    job: Job, before: Sequence[Outcome], after: Sequence[Outcome]
+) -> tuple[TunedLatency, ...]:
+    limited = [one for one in job.bench.objective.thresholds if one.percentile_fraction is not None]
+    return tuple(
+        TunedLatency(
+            text=one.text,
+            limit_s=one.limit_s,
+            before_s=_middle([outcome.latencies_s[index] for outcome in before]),
+            after_s=_middle([outcome.latencies_s[index] for outcome in after]),
+        )
+        for index, one in enumerate(limited)
+    )
+
+
+def _middle(seconds: Sequence[float]) -> Estimate | None:
+    """Geometric mean over runs; its interval is that of the pairs."""
+    known = [math.log(one) for one in seconds if one > 0 and math.isfinite(one)]
+    found = pair_gain(known, confidence_fraction=CONFIDENCE)
+    if found is None:
+        return None
+    return Estimate(
+        value=1 + found.value,
+        low=None if found.low is None else 1 + found.low,
+        high=None if found.high is None else 1 + found.high,
+        confidence_fraction=CONFIDENCE,
+        n_samples=found.n_samples,
+        method=f"geometric mean of {found.n_samples} load tests, t confidence sequence",
+    )
+
+
+def _verdict(outcomes: Sequence[Outcome]) -> Verdict:
+    """Met or missed where every load test says so."""
+    n_met = sum(one.margin_ratio <= 1 for one in outcomes)
+    if not outcomes or 0 < n_met < len(outcomes):
+        return "undecided"
+    return "met" if n_met else "missed"
+
+
+def _settings(done: Done) -> tuple[SettingRow, ...]:
+    return tuple(
+        SettingRow(
+            name=one.name,
+            value=one.change or "",
+            default="as it was given",
+            why=""
+            if one.gain_fraction is None
+            else f"{interval_words(one.gain_fraction)}; {one.why}",
+        )
+        for one in done.steps
+        if one.decision == "keep"
+    )
+
+
+def _quality(done: Done) -> tuple[str, ...]:
+    flags = {
+        "kv_precision": ("--kv-dtype", "float8"),
+        "weight_precision": ("--quantization", "int8"),
+    }
+    return tuple(
+        suggestions.command("quality", done.first.model, *flags[one.name])
+        for one in done.steps
+        if one.decision == "check quality" and one.name in flags
+    )
+
+
+def _cautions(done: Done, confirmed: PairsFound | None) -> list[Caution]:
+    found = list[Caution]()
+    same = done.same.gain
+    if same is not None and ((same.low or 0) > 0 or (same.high or 0) < 0):
+        text = f"the command differs from itself by {interval_words(same)}"
+        remedy = f"{COMMAND}doctor says what disturbs this machine"
+        found.append(Caution(code="NOT_THE_SAME", text=text, remedy=remedy))
+    n_runs = 2 * sum(len(one.log_ratios) for one in done.found)
+    n_invalid = sum(one.n_invalid for one in done.found)
+    if n_invalid:
+        text = f"the load client calls {n_invalid} of {n_runs} load tests INVALID"
+        found.append(
+            Caution(code="INVALID", text=text, remedy="their reports in the folder say why")
+        )
+    n_without = sum(one.n_without_metrics for one in done.found)
+    if 0 < n_without < n_runs:
+        found.append(
+            Caution(
+                code="METRICS_GONE",
+                text=f"the server's metrics were not there in {n_without} of {n_runs} load tests",
+                remedy="clients' latencies decide; nothing rests on the server's metrics",
+            )
+        )
+    if done.model.distrust:
+        found.append(
+            Caution(
+                code="NO_MODEL",
+                text=f"no model explains this server's load tests: {done.model.distrust}",
+                remedy="its predictions were not used to skip a step: all were measured",
+            )
+        )
+    if confirmed is not None and confirmed.ending != "keep":
+        why = confirmed.fault or "what looked better was not so in fresh pairs"
+        found.append(
+            Caution(
+                code="NOT_CONFIRMED",
+                text=f"nothing is changed: {why}",
+                remedy="longer load tests (--for), or more pairs (--pairs)",
+            )
+        )
+    return found
+
+
+def _next(job: Job, spec: WorkloadSpec, *, is_closed: bool) -> str:
+    workload = job.bench.load.workload
+    load = ("--concurrency", workload.concurrency) if is_closed else ("--rate", workload.rate)
+    words = ["--workload", spec.name, load[0], f"{load[1]:g}"]
+    command = suggestions.command(
+        "load", job.bench.url, *words, "--slo", job.bench.objective.text, "--for", "10min"
+    )
+    return f"start it, and see how it does for longer: {command}"
+
+
+def _checklist(
+    job: Job, done: Done, before: Sequence[Outcome], after: Sequence[Outcome]
+) -> tuple[Box, ...]:
+    """The ten boxes, each with what was measured."""
+    by_name = {one.name: one for one in done.steps}
+    n_preempted = sum(one.n_preemptions for one in after)
+    measured = [one for one in done.steps if one.n_pairs]
+    batching = [
+        by_name[name] for name in ("max_num_seqs", "step_budget", "again") if name in by_name
+    ]
+    tp = done.command.value("tp") or "1"
+    lossy = [one for one in measured if one.name in {"kv_precision", "weight_precision"}]
+    return (
+        Box(
+            name="baseline recorded",
+            is_ticked=True,
+            evidence=f"{len(done.same.log_ratios)} pairs of the command against itself,"
+            f" {len(before)} load tests of it in the confirmation; {job.bench.folder}",
+        ),
+        Box(name="SLOs set", is_ticked=True, evidence=job.bench.objective.text),
+        _box(
+            "kernels and graphs", [one for one in measured if one.title == "of your own"], _KERNELS
+        ),
+        Box(
+            name="KV cache paged and sized",
+            is_ticked=n_preempted == 0 or None,
+            evidence=f"{n_preempted:,} preemptions that the server reports in {len(after)} load tests",
+        ),
+        _box("quantised with quality checked", lossy, "--steps weight_precision measures its gain"),
+        _box("batching tuned per class", batching, "not asked for"),
+        _box(
+            "speculation decided by acceptance",
+            [one for one in measured if one.name == "speculation"],
+            "--steps speculation measures n-grams on prompts of your own (--workload TRACE)",
+        ),
+        Box(
+            name="TP minimal",
+            is_ticked=True if tp == "1" else None,
+            evidence=f"TP {tp}" if tp == "1" else f"TP {tp} was not compared",
+        ),
+        Box(
+            name="limits and fairness", is_ticked=None, evidence="not known: no gate was looked at"
+        ),
+        Box(
+            name="dashboards, spans and alarms",
+            is_ticked=None,
+            evidence=f"not known: `{COMMAND}size … --out DIR` writes dashboards and alarms",
+        ),
+    )
+
+
+def _box(name: str, steps: Sequence[MeasuredStep], otherwise: str) -> Box:
+    if not steps:
+        return Box(name=name, is_ticked=None, evidence=f"not measured; {otherwise}")
+    return Box(
+        name=name,
+        is_ticked=True,
+        evidence="; ".join(f"{one.change or one.name}: {one.decision}, {one.why}" for one in steps),
+    )

@@ -1,0 +1,235 @@
+"""What is asked of a tuning that starts servers itself, and what is planned and answered?"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from inferometer.api.load_request import Load
+from inferometer.api.question import DURATION, Option
+from inferometer.api.tune_measured import (
+    N_LEAST_CONFIRMED,
+    Job,
+    default_folder,
+    measured,
+    most_servers,
+    open_folder,
+)
+from inferometer.api.tune_measured_answer import answer_of, plan_words
+from inferometer.api.tune_pairs import Bench
+from inferometer.api.tune_subject import Wanted
+from inferometer.api.tuning import MeasuredTune, PlannedStep, PlannedTune
+from inferometer.api.workload import Workload, workload_of
+from inferometer.decide.tuning.playbook import Step
+from inferometer.decide.tuning.start_command import StartCommand, parse_start, with_words
+from inferometer.errors import SpecError
+from inferometer.inputs.load_plan import Endpoint, PromptForm
+from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.workload.types import ClosedArrivals
+from inferometer.records import durability
+
+_N_REQUESTS: Final = 200
+"""Of a load test that nothing else ends: enough for a 95th percentile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starting:
+    """How a server that is tuned is started and loaded."""
+
+    start: Annotated[
+        str | None,
+        Option(
+            "MODEL is a URL of this machine: the command that starts the server there.",
+            heading="Runs",
+            is_common=True,
+            metavar="COMMAND",
+        ),
+    ] = None
+    own: Annotated[
+        tuple[str, ...],
+        Option(
+            "With --start: flags to try besides, as one change; repeatable.",
+            heading="Runs",
+            is_common=True,
+            flags=("--try",),
+            metavar="FLAGS",
+        ),
+    ] = ()
+    pairs: Annotated[
+        int,
+        Option(
+            "With --start: pairs of a change, at most; fewer where fewer decide.",
+            heading="Runs",
+            is_common=True,
+            least=N_LEAST_CONFIRMED,
+            most=99,
+        ),
+    ] = 8
+    start_timeout: Annotated[
+        float,
+        Option(
+            "With --start: until the server must be ready. [10min]",
+            heading="Runs",
+            metavar="DURATION",
+            shows_default=False,
+            parse=DURATION,
+        ),
+    ] = 600.0
+    endpoint: Annotated[
+        Endpoint, Option("With --start: chats, or completions of a prompt.", heading="Runs")
+    ] = "chat"
+    prompts: Annotated[
+        PromptForm, Option("With --start: how prompts are written.", heading="Runs")
+    ] = "words"
+
+
+class Asked(NamedTuple):
+    """The rest of the question."""
+
+    wanted: Wanted
+    workload: Workload
+    steps: tuple[Step, ...]
+    named: frozenset[str]
+    out: Path | None
+
+
+def job_of(url: str, starting: Starting, asked: Asked) -> Job:
+    """What is to be done.
+
+    Raises
+    ------
+    SpecError
+        There is no start command, no SLO or no load, or a goal that this load cannot show.
+    """
+    if starting.start is None:
+        raise SpecError(
+            "a server is started anew for each change, and nothing says how",
+            where="--start",
+            try_="--start 'vllm serve MODEL'",
+        )
+    if asked.wanted.slo is None:
+        raise SpecError(
+            "nothing says which latencies are good enough",
+            where="--slo",
+            try_="--slo 'ttft:p95<500ms, tpot:p95<50ms'",
+        )
+    workload = asked.workload
+    if workload.requests is None and workload.duration is None:
+        workload = replace(workload, requests=_N_REQUESTS)
+    spec = workload_of(workload)
+    if asked.wanted.goal != "interactive" and not isinstance(spec.arrivals, ClosedArrivals):
+        raise SpecError(
+            f"goal {asked.wanted.goal} at a rate: a server answers no more than is sent",
+            where="--goal",
+            allowed="--concurrency, whose users ask as fast as they are answered",
+            try_="--concurrency 32",
+        )
+    start = _at_port(parse_start(starting.start), url)
+    bench = Bench(
+        url=url.rstrip("/"),
+        load=Load(workload=workload, endpoint=starting.endpoint, prompts=starting.prompts),
+        objective=parse_objective(asked.wanted.slo),
+        goal=asked.wanted.goal,
+        folder=Path(),
+        start_timeout_s=starting.start_timeout,
+        least_gain_ratio=asked.wanted.least_gain_fraction,
+    )
+    job = Job(
+        start=start,
+        bench=bench,
+        wanted=asked.wanted,
+        steps=tuple(one for one in asked.steps if one.name not in {"parallelism", "routing"}),
+        named=asked.named,
+        own=starting.own,
+        n_most=starting.pairs,
+        seed=spec.seed,
+    )
+    folder = asked.out or default_folder(_question(job))
+    return replace(job, bench=replace(bench, folder=folder))
+
+
+def _at_port(start: StartCommand, url: str) -> StartCommand:
+    """The command at the port of the URL; one that names another port is refused."""
+    parts = urlsplit(url)
+    stated, port = start.value("port"), str(parts.port)
+    if stated is not None and stated != port:
+        raise SpecError(
+            f"the command listens at port {stated}, and {url} is another one",
+            where="--start, TARGET",
+            try_=f"http://127.0.0.1:{stated}",
+        )
+    return start if stated is not None else with_words(start, ("--port", port))
+
+
+def _question(job: Job) -> dict[str, object]:
+    """What makes two tunings the same one."""
+    return {
+        "url": job.bench.url,
+        "start": job.start.text,
+        "wanted": job.wanted._asdict(),
+        "workload": {
+            name: str(getattr(job.bench.load.workload, name))
+            for name in job.bench.load.workload.__dataclass_fields__
+        },
+        "steps": [one.name for one in job.steps],
+        "named": sorted(job.named),
+        "own": job.own,
+        "pairs": job.n_most,
+        "endpoint": job.bench.load.endpoint,
+        "prompts": job.bench.load.prompts,
+    }
+
+
+def planned_of(job: Job) -> PlannedTune:
+    """What would be started, at most; nothing is started to know it."""
+    rows = tuple(
+        PlannedStep(
+            name=step.name,
+            title=step.title,
+            flags=step.flags["sglang" if job.start.family == "sglang" else "vllm"],
+            changes=(),
+            why_none="chosen by simulation when the server's model is known",
+            unpredicted=step.unpredicted,
+        )
+        for step in job.steps
+    )
+    rows += tuple(
+        PlannedStep(
+            name=words,
+            title="of your own",
+            flags=words,
+            changes=(words,),
+            why_none="",
+            unpredicted="all of it",
+        )
+        for words in job.own
+    )
+    n_servers = most_servers(job)
+    for_s = job.bench.load.workload.duration
+    return PlannedTune(
+        steps=rows,
+        n_candidates=len(job.own),
+        n_simulations=0,
+        duration_s=None if for_s is None else n_servers * for_s,
+        n_restarts=n_servers,
+        cost=plan_words(job),
+    )
+
+
+def answered(job: Job) -> MeasuredTune:
+    """Do it, or go on with it.
+
+    Raises
+    ------
+    MeasureError, RecordError
+        The server as it was given does not run; the folder is another question's.
+    """
+    folder = job.bench.folder
+    durability.make_folder(folder)
+    lock = durability.WriterLock.acquire(folder / "writer.lock")
+    try:
+        open_folder(folder, _question(job))
+        done, confirmed = measured(job)
+        return answer_of(job, done, confirmed, workload_of(job.bench.load.workload))
+    finally:
+        lock.release()

@@ -1,0 +1,115 @@
+"""Does tune find a flag that was set wrongly on real servers, and say what goes wrong with them?"""
+
+import json
+import socket
+import sys
+
+import jsonschema
+import psutil
+import pytest
+from command_line import check_refused, run
+
+EMULATE = (
+    f"{sys.executable} -m inferometer emulate llama-3.1-8b --hardware h100_sxm --output-tokens max"
+)
+SLO = ("--slo", "ttft:p95<300ms, tpot:p95<30ms")
+LOAD = ("--rate", "20", "--workload", "200x60", "--for", "6s")
+BOUNDS = ("--steps", "max_num_seqs", "--pairs", "5", "--out", "tuned")
+
+
+@pytest.fixture
+def url():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def check_nobody_is_left(url):
+    port = url.rpartition(":")[2]
+    assert not [
+        one.pid
+        for one in psutil.process_iter(["cmdline"])
+        if port in " ".join(one.info.get("cmdline") or ())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ((*SLO, *LOAD), ("nothing says how", "--start")),
+        (("--start", "vllm serve m", *LOAD), ("--slo",)),
+        (("--start", "vllm 'serve", *SLO, *LOAD), ("No closing quotation",)),
+        (("--start", "vllm serve m --port 9", *SLO, *LOAD), ("listens at port 9",)),
+        (
+            ("--start", "vllm serve m", *SLO, *LOAD, "--goal", "throughput"),
+            ("answers no more than is sent", "--concurrency"),
+        ),
+        (("--start", "vllm serve m", *SLO, *LOAD, "--max-num-seqs", "8"), ("in --start",)),
+        (("--start", "vllm serve m", *SLO, *LOAD, "--pairs", "3"), ("--pairs",)),
+    ],
+)
+def test_what_cannot_be_is_refused(words, what, tmp_path, url):
+    check_refused(run("tune", url, *words, folder=tmp_path), 2, *what)
+
+
+def test_another_machines_server_is_refused(tmp_path):
+    words = ("--start", "vllm serve m", *SLO, *LOAD)
+    outcome = run("tune", "http://192.0.2.1:8000", *words, folder=tmp_path)
+    check_refused(outcome, 2, "not a port of this machine")
+
+
+def test_a_dry_run_starts_nothing(tmp_path, url):
+    words = ("--start", "no-such-server", *SLO, *LOAD, *BOUNDS, "--try", "--x 1", "--dry-run")
+    outcome = run("tune", url, *words, "--json", folder=tmp_path)
+    plan = json.loads(outcome.stdout)
+    assert [one["name"] for one in plan["steps"]] == ["max_num_seqs", "--x 1"]
+    assert plan["n_restarts"] == 1 + 2 * (3 + 3 * 5)
+    assert plan["duration_s"] == plan["n_restarts"] * 6
+    assert not (tmp_path / "tuned").exists()
+
+
+def test_a_server_that_does_not_start_is_said(tmp_path, url):
+    words = ("--start", f"{sys.executable} -c 'raise SystemExit(\"CUDA out of memory\")'")
+    outcome = run("tune", url, *words, *SLO, *LOAD, *BOUNDS, folder=tmp_path)
+    assert outcome.returncode == 3
+    assert "out of memory" in outcome.stderr
+    check_nobody_is_left(url)
+
+
+def check_found(folder, outcome, url):
+    answer = json.loads(outcome.stdout)
+    schema = json.loads(run("schema", "tune", "--json", folder=folder).stdout)["schema"]
+    jsonschema.validate(answer, schema)
+    [step] = [one for one in answer["steps"] if one["name"] == "max_num_seqs"]
+    assert (step["decision"], answer["is_confirmed"]) == ("keep", True), outcome.stderr
+    assert answer["gain_fraction"]["low"] > 0
+    assert len(answer["checklist"]) == 10
+    assert answer["command"] in (folder / "tuned/serve.sh").read_text()
+    check_nobody_is_left(url)
+    return answer
+
+
+@pytest.mark.slow
+def test_a_batch_that_is_too_small_is_found_and_a_flag_that_fails_is_said(tmp_path, url):
+    start = ("--start", f"{EMULATE} --max-num-seqs 4")
+    words = ("tune", url, *start, *SLO, *LOAD, *BOUNDS, "--try", "--no-such-flag 1", "--json")
+    outcome = run(*words, folder=tmp_path)
+    answer = check_found(tmp_path, outcome, url)
+    assert answer["slo_after"] == "met"
+    failed = answer["steps"][-1]
+    assert (failed["name"], failed["decision"]) == ("--no-such-flag 1", "failed")
+    assert "ended before it was ready" in failed["why"]
+    again = run(*words, folder=tmp_path)
+    assert json.loads(again.stdout) == answer
+    assert "sending" not in again.stderr
+    other = run(*words, "--pairs", "6", folder=tmp_path)
+    check_refused(other, 4, "begun for another question")
+
+
+@pytest.mark.slow
+def test_a_server_that_answers_nothing_ends_it(tmp_path, url):
+    start = ("--start", f"{EMULATE} --fault http-500")
+    outcome = run("tune", url, *start, *SLO, *LOAD, *BOUNDS, folder=tmp_path)
+    assert outcome.returncode == 3, outcome.stderr
+    assert "answered no request" in outcome.stderr
+    check_nobody_is_left(url)
