@@ -43,6 +43,7 @@ DECODERS = {
 }
 METHODS = {"read_text", "read_bytes", "read_parquet"}
 OWN_OR_GUARDED = {
+    "api/tune_pairs.py": "its own file",
     "fit/published/efficiencies.py": "its own data files",
     "measure/engines/remote.py": "messages and log of its own worker",
     "measure/engines/transformers_rank.py": "messages of its own worker",
@@ -53,6 +54,7 @@ OWN_OR_GUARDED = {
     "measure/load/messages.py": "messages of its own clients, whose length is capped",
     "measure/resident.py": "files of the kernel",
     "measure/scrape.py": "pages that it compressed itself, capped before",
+    "measure/served.py": "a version, read up to 1 MiB; what is none counts as not reported",
     "measure/telemetry.py": "files of the kernel",
     "records/answers.py": (
         "one event of a capped answer; what cannot be decoded is counted as such"

@@ -31,7 +31,7 @@ ROOTS = {"inferometer", "inferometer.__main__", "inferometer.cli.main", "inferom
 }
 """The verbs and the Python front door."""
 
-PROCESSES = {"inferometer.measure.engines.transformers_rank"}
+PROCESSES = {"inferometer.measure.engines.transformers_rank", "inferometer.measure.served_guard"}
 """Started with ``python -m`` by their only importer."""
 LONELY_LINES = 80
 LONELY = {

@@ -13,7 +13,7 @@ from inferometer.api.question import Option
 from inferometer.api.server import Server
 from inferometer.api.tune_answer import answer_of
 from inferometer.api.tune_preset import preset_of
-from inferometer.api.tune_started import Asked, Starting, answered, job_of, planned_of
+from inferometer.api.tune_started import Remainder, Starting, answered, job_of, planned_of
 from inferometer.api.tune_subject import Subject, Wanted, now_of, subject_of
 from inferometer.api.tuning import (
     MeasuredTune,
@@ -27,7 +27,6 @@ from inferometer.decide.tuning.playbook import PLAYBOOK, STEP_NAMES, Step
 from inferometer.decide.tuning.search import ROUNDS, Tuning
 from inferometer.decide.tuning.trials import N_PAIRS, Goal, pairs_of
 from inferometer.errors import SpecError
-from inferometer.simulate.deployment import Knobs
 
 _ENGINES: Final = ("vllm", "sglang")
 _OF_START: Final = frozenset(
@@ -116,7 +115,7 @@ def tune(question: Tune) -> TuneAnswer | MeasuredTune | PlannedTune | PresetAnsw
     """
     if question.starting.start is not None or "://" in question.server.model:
         return _measured(question)
-    policy = question.server.policy or Knobs().policy
+    policy = question.server.policy or _ENGINES[0]
     if policy not in _ENGINES:
         raise SpecError(
             f"the playbook of {policy} is not known",
@@ -157,8 +156,8 @@ def _measured(question: Tune) -> MeasuredTune | PlannedTune:
     wanted = Wanted(question.goal, question.slo, question.least_gain)
     steps = _steps(question.steps)
     named = frozenset(one.name for one in steps) if question.steps is not None else frozenset()
-    asked = Asked(wanted, question.workload, steps, named, question.out)
-    job = job_of(question.server.model, question.starting, asked)
+    remainder = Remainder(wanted, question.workload, steps, named, question.out)
+    job = job_of(question.server.model, question.starting, remainder)
     if question.dry_run:
         return planned_of(job)
     return answered(job)

@@ -1,20 +1,18 @@
-"""Which flags help a server that is started here: predicted, measured in pairs, kept or dropped?
+"""Which flags help a server that is started here: predicted, measured in pairs, taken or dropped?
 
 The start command as it is runs first, against itself: this gives the noise, and a model of the
 server by inverse simulation of its load tests. Each step of the playbook is simulated with that
-model; what may be worth it is measured in pairs of fresh servers, and kept or dropped. After a
-change is kept the model is fitted anew to the changed server. At the end all changes together are
+model; what may be worth it is measured in pairs of fresh servers, and taken or dropped. After a
+change is taken the model is fitted anew to the changed server. At the end all changes together are
 measured once more, in fresh pairs with other requests.
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
-import numpy as np
 
 from inferometer.api import fitted_servers, runs, tune_subject
 from inferometer.api.fleet import FleetOptions
@@ -50,7 +48,7 @@ _SWITCHES: Final = ("enable_prefix_caching", "enable_chunked_prefill", "async_sc
 
 
 class FirstServer(NamedTuple):
-    """What the first server told."""
+    """What the first server facts_file."""
 
     model: str
     version: str | None
@@ -67,27 +65,29 @@ class Job:
     wanted: tune_subject.Wanted
     steps: tuple[Step, ...]
     named: frozenset[str]
-    """Steps that were asked for by name: those that change answers are measured only so."""
+    """Steps that were question for by name: those that change answers are measured only so."""
     own: tuple[str, ...]
     """Flags of the user's to try."""
     n_most: int
     seed: int
 
 
-@dataclass(slots=True, kw_only=True)
 class Done:
     """What was found so far."""
 
-    first: FirstServer
-    same: PairsFound
-    command: StartCommand
-    model: "Modelled"
-    steps: list[MeasuredStep] = field(default_factory=list)
-    found: list[PairsFound] = field(default_factory=list)
-    """Of every comparison."""
-    selected_log: float = 0.0
-    """Of the kept changes, one on the other."""
-    n_simulations: int = 0
+    def __init__(
+        self, first: FirstServer, same: PairsFound, model: "Modelled", start: StartCommand
+    ) -> None:
+        self.first = first
+        self.same = same
+        self.command = start
+        self.model = model
+        self.steps = list[MeasuredStep]()
+        self.found = [same]
+        """Of every comparison."""
+        self.selected_log_ratio = 0.0
+        """Of the changes that were taken, one on the other."""
+        self.n_simulations = 0
 
 
 class Modelled(NamedTuple):
@@ -126,7 +126,7 @@ def default_folder(question: object) -> Path:
 
 
 def measured(job: Job) -> tuple[Done, PairsFound | None]:
-    """All steps, then the confirmation; None where nothing was kept.
+    """All steps, then the confirmation; None where nothing was taken.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def _baseline(job: Job) -> Done:
             try_="the command by hand, then the same command with another folder in --out",
         )
     model = _modelled(replace(job, bench=bench), job.start, _sides(bench, same, 0), 0)
-    return Done(first=first, same=found, command=job.start, model=model, found=[found])
+    return Done(first, found, model, job.start)
 
 
 def _bench_of(job: Job, first: FirstServer) -> Bench:
@@ -210,7 +210,7 @@ def _sides(bench: Bench, comparison: Comparison, side: int) -> tuple[Path, ...]:
     return tuple(sorted(one for one in place.glob("pair-??") if one.is_dir()))[:N_SAME]
 
 
-def _modelled(job: Job, command: StartCommand, folders: Sequence[Path], number: int) -> Modelled:
+def _modelled(job: Job, command: StartCommand, folders: tuple[Path, ...], number: int) -> Modelled:
     """A model of the server under this command, fitted to its load tests."""
     path = job.bench.folder / f"fit-{number:02d}.json"
     request = runs.request_of(runs.Runs(runs=tuple(folders)))
@@ -219,9 +219,8 @@ def _modelled(job: Job, command: StartCommand, folders: Sequence[Path], number: 
     )
     judged.fit.save(path)
     seen = [runs.load_run(one, request) for one in folders]
-    n_requests = round(
-        float(np.mean([0 if run.requests is None else len(run.requests.status) for run in seen]))
-    )
+    lengths = [0 if run.requests is None else len(run.requests.status) for run in seen]
+    n_requests = round(sum(lengths) / len(lengths))
     subject = tune_subject.subject_of(
         job.wanted,
         Server(model=judged.fit.served_model, fit=path, policy=_policy(command)),
@@ -326,7 +325,7 @@ def _not_measured(step: Step, predicted: StepFound, why: str) -> MeasuredStep:
 
 
 def _own(job: Job, done: Done, words: str, number: int) -> MeasuredStep:
-    """Flags of the user's, of which nothing is predicted."""
+    """Flags of the user's; nothing is predicted of them."""
     command = with_words(done.command, words.split())
     found = _compared(job, done, f"own-{number:02d}", command, number)
     decision, why = _decision(found, is_lossy=False)
@@ -366,7 +365,7 @@ def _keep(
     """Go on from the changed server; where its runs do not carry a model, with the old one."""
     folders = _sides(job.bench, _comparison(job, done, name, command, number), 1)
     done.command = command
-    done.selected_log += float(np.mean(found.log_ratios))
+    done.selected_log_ratio += sum(found.log_ratios) / len(found.log_ratios)
     try:
         done.model = _modelled(job, command, folders, number)
     except InferometerError as error:

@@ -48,7 +48,7 @@ def answer_of(
         steps=tuple(done.steps),
         is_confirmed=is_confirmed,
         gain_fraction=None if confirmed is None else confirmed.gain,
-        selected_gain_fraction=None if confirmed is None else math.expm1(done.selected_log),
+        selected_gain_fraction=None if confirmed is None else math.expm1(done.selected_log_ratio),
         noise_fraction=float(np.std(done.same.log_ratios, ddof=1)),
         same_gain_fraction=done.same.gain,
         latencies=_latencies(job, before, after),
@@ -236,7 +236,7 @@ def _checklist(
             evidence=f"{n_preempted:,} preemptions that the server reports in {len(after)} load tests",
         ),
         _box("quantised with quality checked", lossy, "--steps weight_precision measures its gain"),
-        _box("batching tuned per class", batching, "not asked for"),
+        _box("batching tuned per class", batching, "not question for"),
         _box(
             "speculation decided by acceptance",
             [one for one in measured if one.name == "speculation"],

@@ -64,14 +64,14 @@ def measured_tune_page(answer: MeasuredTune) -> Page:
 
 
 def _title(answer: MeasuredTune) -> str:
-    kept = [one.change or one.name for one in answer.steps if one.decision == "keep"]
+    taken = [one.change or one.name for one in answer.steps if one.decision == "keep"]
     gain = answer.gain_fraction
-    if not kept:
+    if not taken:
         return f"{answer.model}: no change of the flags is sure to help"
     if not answer.is_confirmed or gain is None:
         return f"{answer.model}: nothing is changed; what looked better was not so in fresh pairs"
-    more = f" and {len(kept) - 2} more" if len(kept) > 2 else ""
-    return f"{answer.model}: {interval_words(gain)} with {' and '.join(kept[-2:])}{more}"
+    more = f" and {len(taken) - 2} more" if len(taken) > 2 else ""
+    return f"{answer.model}: {interval_words(gain)} with {' and '.join(taken[-2:])}{more}"
 
 
 def _steps(answer: MeasuredTune, *, is_short: bool) -> TextTable:
@@ -118,6 +118,6 @@ def _trust(answer: MeasuredTune) -> str:
     mean = "" if same is None else f" and differ by {interval_words(same)}"
     return (
         f"measured; {noise}{mean}; intervals of 90 % that hold at every look, so that a change"
-        " that does nothing is kept in at most 1 of 20 steps, and must gain again in the end;"
+        " that does nothing is taken in at most 1 of 20 steps, and must gain again in the end;"
         f" {answer.n_simulations:,} simulations chose what to measure"
     )

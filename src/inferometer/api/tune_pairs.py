@@ -18,8 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-import msgspec
-
 from inferometer.api import ab_pairs
 from inferometer.api.load_request import Load, LoadRequest, request_of
 from inferometer.api.progress import talk
@@ -28,7 +26,6 @@ from inferometer.decide.tuning.start_command import StartCommand
 from inferometer.decide.tuning.trials import Goal, Outcome, outcome_of, scored
 from inferometer.errors import MeasureError
 from inferometer.inputs.objectives import ObjectiveSpec
-from inferometer.inputs.workload import reading
 from inferometer.measure.served import ServedFacts, ServerFault, ServerStart, served, warm_up
 from inferometer.records import durability
 from inferometer.records.types import RequestStatus, Run
@@ -36,7 +33,7 @@ from inferometer.stats.estimate import Estimate
 from inferometer.stats.sequential import PairDecision, decide_pairs, pair_gain
 
 CONFIDENCE: Final = 0.9
-"""Of both sides over all looks: a change that does nothing is kept in at most 5 % of its steps, and
+"""Of both sides over all looks: a change that does nothing is taken in at most 5 % of its steps, and
 must gain once more in the confirmation."""
 _MOST_FAILED: Final = 0.01
 """Of a run's requests."""
@@ -57,7 +54,7 @@ class PairsFound:
     log_ratios: tuple[float, ...]
     fault: str = ""
     n_invalid: int = 0
-    """Runs of which the load client itself says that they are INVALID."""
+    """Runs that the load client itself calls INVALID."""
     n_without_metrics: int = 0
     """Runs in which the server's metrics were not there."""
 
@@ -109,11 +106,8 @@ class Bench:
 
     def request(self, seed: int) -> LoadRequest:
         """The load, drawn anew."""
-        request = request_of(self.url, self.load)
-        spec = reading.with_changes(
-            request.load.workload, {"seed": seed}, where="the pairs of tune"
-        )
-        return replace(request, load=replace(request.load, workload=spec))
+        workload = replace(self.load.workload, seed=seed)
+        return request_of(self.url, replace(self.load, workload=workload))
 
 
 def compared(bench: Bench, comparison: Comparison) -> PairsFound:
@@ -214,8 +208,8 @@ def _serving(bench: Bench, command: StartCommand, side: int, folder: Path) -> Ge
     try:
         with served(bench.start(command, folder.parent / f"{folder.name}.log")) as facts:
             _check_version(bench, facts)
-            encoded = msgspec.json.encode({**facts._asdict(), "command": command.text})
-            durability.replace_file(folder.parent / f"{folder.name}.server.json", encoded)
+            facts_file = folder.parent / f"{folder.name}.server.json"
+            durability.replace_file(facts_file, facts.as_json(command.text))
             warm_up(bench.url, bench.load.model or "")
             yield
     except ServerFault as error:

@@ -1,4 +1,4 @@
-"""What is asked of a tuning that starts servers itself, and what is planned and answered?"""
+"""What is question of a tuning that starts servers itself, and what is planned and answered?"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,7 +83,7 @@ class Starting:
     ] = "words"
 
 
-class Asked(NamedTuple):
+class Remainder(NamedTuple):
     """The rest of the question."""
 
     wanted: Wanted
@@ -93,7 +93,7 @@ class Asked(NamedTuple):
     out: Path | None
 
 
-def job_of(url: str, starting: Starting, asked: Asked) -> Job:
+def job_of(url: str, starting: Starting, remainder: Remainder) -> Job:
     """What is to be done.
 
     Raises
@@ -107,19 +107,19 @@ def job_of(url: str, starting: Starting, asked: Asked) -> Job:
             where="--start",
             try_="--start 'vllm serve MODEL'",
         )
-    if asked.wanted.slo is None:
+    if remainder.wanted.slo is None:
         raise SpecError(
             "nothing says which latencies are good enough",
             where="--slo",
             try_="--slo 'ttft:p95<500ms, tpot:p95<50ms'",
         )
-    workload = asked.workload
+    workload = remainder.workload
     if workload.requests is None and workload.duration is None:
         workload = replace(workload, requests=_N_REQUESTS)
     spec = workload_of(workload)
-    if asked.wanted.goal != "interactive" and not isinstance(spec.arrivals, ClosedArrivals):
+    if remainder.wanted.goal != "interactive" and not isinstance(spec.arrivals, ClosedArrivals):
         raise SpecError(
-            f"goal {asked.wanted.goal} at a rate: a server answers no more than is sent",
+            f"goal {remainder.wanted.goal} at a rate: a server answers no more than is sent",
             where="--goal",
             allowed="--concurrency, whose users ask as fast as they are answered",
             try_="--concurrency 32",
@@ -128,23 +128,23 @@ def job_of(url: str, starting: Starting, asked: Asked) -> Job:
     bench = Bench(
         url=url.rstrip("/"),
         load=Load(workload=workload, endpoint=starting.endpoint, prompts=starting.prompts),
-        objective=parse_objective(asked.wanted.slo),
-        goal=asked.wanted.goal,
+        objective=parse_objective(remainder.wanted.slo),
+        goal=remainder.wanted.goal,
         folder=Path(),
         start_timeout_s=starting.start_timeout,
-        least_gain_ratio=asked.wanted.least_gain_fraction,
+        least_gain_ratio=remainder.wanted.least_gain_fraction,
     )
     job = Job(
         start=start,
         bench=bench,
-        wanted=asked.wanted,
-        steps=tuple(one for one in asked.steps if one.name not in {"parallelism", "routing"}),
-        named=asked.named,
+        wanted=remainder.wanted,
+        steps=tuple(one for one in remainder.steps if one.name not in {"parallelism", "routing"}),
+        named=remainder.named,
         own=starting.own,
         n_most=starting.pairs,
         seed=spec.seed,
     )
-    folder = asked.out or default_folder(_question(job))
+    folder = remainder.out or default_folder(_question(job))
     return replace(job, bench=replace(bench, folder=folder))
 
 

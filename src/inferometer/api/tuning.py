@@ -187,7 +187,7 @@ class MeasuredTune(Answer):
     steps: tuple[MeasuredStep, ...]
     is_confirmed: bool
     gain_fraction: Estimate | None
-    """In fresh pairs; None: nothing was kept."""
+    """In fresh pairs; None: nothing was taken."""
     selected_gain_fraction: float | None
     """In the pairs in which the changes were chosen, one on the other."""
     noise_fraction: float

@@ -23,7 +23,7 @@ Examples:
   inferometer tune llama-3.1-8b --hardware h100_sxm --rate 12 --slo 'ttft:p95<500ms, tpot:p95<30ms'
   inferometer tune qwen3-8b --hardware l40s --policy sglang --concurrency 16 --slo 'tpot:p95<80ms'
   inferometer tune llama-3.1-8b --hardware h100_sxm --preset interactive
-  inferometer tune http://127.0.0.1:8000 --start 'vllm serve MODEL --max-num-seqs 16' --rate 4 --for 30s --slo 'ttft:p95<500ms' --dry-run
+  inferometer tune http://127.0.0.1:8000 --start 'vllm serve MODEL' --rate 4 --slo 'ttft:p95<1s' --dry-run
   inferometer tune llama-3.1-70b --hardware h100_sxm --tp 8 --goal cost --rate 5 --slo 'ttft:p95<1s' --dry-run
 """,
 )

@@ -58,6 +58,10 @@ class ServedFacts(NamedTuple):
     memory_bytes: int
     """Resident, of its group, when it was ready."""
 
+    def as_json(self, command: str) -> bytes:
+        """The facts beside the command, for a file."""
+        return msgspec.json.encode({**self._asdict(), "command": command})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStart:

@@ -129,15 +129,15 @@ def _family_of(words: Sequence[str]) -> Family:
 
 def without_flags(words: Sequence[str], flags: Sequence[str], *, has_value: bool) -> list[str]:
     """The words without these flags and their values."""
-    kept, skips = list[str](), False
+    taken, skips = list[str](), False
     for word in words:
         if skips:
             skips = False
         elif word in flags:
             skips = has_value
         elif word.partition("=")[0] not in flags:
-            kept.append(word)
-    return kept
+            taken.append(word)
+    return taken
 
 
 def with_words(start: StartCommand, added: Sequence[str]) -> StartCommand:
@@ -211,13 +211,13 @@ def _emulated(start: StartCommand, settings: Mapping[str, Value]) -> StartComman
 
 
 def _without_set(words: Sequence[str], name: str) -> list[str]:
-    kept = list[str]()
+    taken = list[str]()
     for word in words:
-        if word.startswith(f"{name}=") and kept and kept[-1] == "--set":
-            kept.pop()
+        if word.startswith(f"{name}=") and taken and taken[-1] == "--set":
+            taken.pop()
         else:
-            kept.append(word)
-    return kept
+            taken.append(word)
+    return taken
 
 
 def _speculation(settings: Mapping[str, Value]) -> str:
