@@ -11,6 +11,7 @@ from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.scenario import Scenario, Speculation
 from inferometer.perfmodel.whatif import (
     what_if,
+    with_attention_kernel,
     with_devices,
     with_eager,
     with_graphs,
@@ -19,6 +20,7 @@ from inferometer.perfmodel.whatif import (
     with_precision,
     with_prefix_hits,
     with_quantization,
+    with_sequence_parallelism,
     with_speculation,
 )
 
@@ -101,3 +103,28 @@ def test_graphs_remove_what_the_host_takes():
 def test_intervals_hold_the_gain():
     change = what_if(BASE, with_devices(BASE, n_tensor=8))
     assert change.tpot_gain_ratio.low < change.tpot_gain_ratio.value < change.tpot_gain_ratio.high
+
+
+def test_storing_scores_costs_as_the_square_of_the_prompt():
+    slow = with_attention_kernel(BASE)
+    assert slow.scenario.attention == "stored scores"
+    gains = [
+        what_if(scenario, with_attention_kernel(scenario)).ttft_gain_ratio.value
+        for scenario in (BASE, replace(BASE, prompt_tokens=3968))
+    ]
+    assert 1 > gains[0] > gains[1]
+    assert gains[1] < 0.7
+    eager = replace(BASE, mode="eager")  # which stores them unless its kernel is another
+    assert with_attention_kernel(eager).scenario.attention == "tiled"
+    assert what_if(eager, with_attention_kernel(eager)).ttft_gain_ratio.value > 1
+
+
+def test_split_sequences_send_the_same_bytes_in_more_messages():
+    two = with_devices(BASE, n_tensor=2).scenario
+    change = with_sequence_parallelism(two)
+    assert change.scenario.used_plan.has_sequence_parallelism
+    gain = what_if(two, change)
+    assert gain.tpot_gain_ratio.value < 1
+    assert gain.ttft_gain_ratio.value < 1.01
+    with pytest.raises(SpecError, match="no tensor parallelism"):
+        with_sequence_parallelism(BASE)

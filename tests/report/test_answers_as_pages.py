@@ -79,3 +79,41 @@ def test_a_browser_shows_them(predicted, simulated, tmp_path, width, is_dark):
         folder.mkdir()
         page = render_page(page_of(answer))
         check_looks_right(page, folder, width=width, n_charts=n_charts, is_dark=is_dark)
+
+
+@pytest.fixture(scope="module")
+def decisions(tmp_path_factory):
+    """Answers whose pages no other test looks at: a study, a tuning, a comparison."""
+    folder = tmp_path_factory.mktemp("decisions")
+    server = {"hardware": "h100_sxm", "requests": 150}
+    for name, steps in (("a", 8), ("b", 64)):
+        im.simulate(
+            "llama-3.1-8b", rate=8, max_num_seqs=steps, datasheet=True, out=folder / name, **server
+        )
+    return {
+        "study": im.study("batch", "llama-3.1-8b", hardware="h100_sxm"),
+        "tune": im.tune(
+            "llama-3.1-8b",
+            max_num_seqs=8,
+            rate=8,
+            slo="ttft:p95<500ms, tpot:p95<40ms",
+            steps="max_num_seqs",
+            **server,
+        ),
+        "compare": im.compare(folder / "a", folder / "b"),
+    }
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize("name", ["study", "tune", "compare"])
+@pytest.mark.parametrize(("width", "is_dark"), [(390, True), (1280, False), (1440, True)])
+def test_a_browser_shows_decisions(decisions, tmp_path, name, width, is_dark):
+    page = page_of(decisions[name])
+    n_charts = len({chart.chart_id for chart in all_charts(page)})
+    check_looks_right(render_page(page), tmp_path, width=width, n_charts=n_charts, is_dark=is_dark)
+
+
+def all_charts(page):
+    lead = () if page.chart is None else (page.chart,)
+    return (*lead, *(chart for section in page.sections for chart in section.charts))

@@ -18,10 +18,13 @@ def maybe(most, least=1):
 @st.composite
 def class_rules(draw):
     window_ns = draw(maybe(40))
+    grows = draw(st.booleans()) if window_ns else False
     return ClassRules(
         priority=draw(st.none() | st.integers(-1, 2)),
         window_ns=window_ns,
         window_size=draw(maybe(4)) if window_ns else 0,
+        widest_window_ns=window_ns + draw(st.integers(0, 60)) if grows else 0,
+        widest_at=draw(st.integers(1, 5)) if grows else 0,
         max_in_flight=draw(maybe(3)),
         max_tokens=draw(maybe(12)),
         max_queue=draw(maybe(4)),
@@ -55,6 +58,8 @@ def gate_configs(draw, n_classes=3, n_tenants=3, **fixed):
         "first_token_ns": draw(maybe(10)),
         "first_token_per_prompt_token_ns": draw(st.sampled_from([0.0, 0.5, 1.7])),
         "output_token_weight": draw(st.integers(1, 3)),
+        "oversized_above_tokens": 0 if "classes" in fixed else draw(maybe(30)),
+        "oversized_class": 0 if "classes" in fixed else n_classes - 1,
     }
     return GateConfig(**(values | fixed))
 

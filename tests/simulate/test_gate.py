@@ -185,6 +185,46 @@ class TestWindows:
             form, config, demand([3, 5], [1] * 2, [1] * 2, class_index=[0, 1]), n_servers=9
         ).times() == {0: 23, 1: 5}
 
+    def test_a_window_widens_with_the_requests_in_flight(self, form):
+        rules = ClassRules(window_ns=10, widest_window_ns=30, widest_at=2)
+        requests = demand([0, 20, 50], [1] * 3, [1] * 3)
+        found = passage(
+            form, GateConfig(classes=(rules,)), requests, n_servers=9, service_ns=[100, 100, 100]
+        )
+        # None in flight: 10; one, who went in at 10, is: 20; two are: 30, the widest.
+        assert found.times() == {0: 10, 1: 40, 2: 80}
+
+    def test_it_closes_again_as_they_end(self, form):
+        rules = ClassRules(window_ns=10, widest_window_ns=1000, widest_at=1)
+        requests = demand([0, 20], [1] * 2, [1] * 2)
+        found = passage(
+            form, GateConfig(classes=(rules,)), requests, n_servers=9, service_ns=[40, 40]
+        )
+        assert found.times() == {0: 10, 1: 50}  # the first ends at 50: the window is over
+
+
+class TestOversized:
+    def test_longer_prompts_have_the_rules_of_another_class(self, form):
+        config = GateConfig(
+            classes=(ClassRules(), ClassRules(window_ns=50)),
+            oversized_above_tokens=8,
+            oversized_class=1,
+        )
+        assert passage(form, config, demand([3, 5], [8, 9], [1, 1]), n_servers=9).times() == {
+            0: 3,
+            1: 55,
+        }
+
+    def test_and_wait_behind_all_others(self, form):
+        config = GateConfig(
+            order="priority",
+            classes=(ClassRules(priority=0), ClassRules(priority=1)),
+            oversized_above_tokens=8,
+            oversized_class=1,
+        )
+        requests = demand([0, 1, 2, 3], [1, 9, 9, 1], [1] * 4)
+        assert passage(form, config, requests).released() == [0, 3, 1, 2]
+
 
 class TestLimits:
     def test_a_full_class_lets_others_pass(self, form):

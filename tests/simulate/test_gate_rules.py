@@ -68,6 +68,8 @@ def test_the_page_shows_every_key_and_order():
         priority=1,
         window_ns=5 * S,
         window_size=16,
+        widest_window_ns=20 * S,
+        widest_at=8,
         max_in_flight=8,
         max_tokens=512,
         max_wait_ns=600 * S,
@@ -79,7 +81,10 @@ def test_the_page_shows_every_key_and_order():
         classes=(
             ClassRules(name="conversation", priority=0, ttft_limit_ns=S // 2, max_queue=200),
             report,
+            ClassRules(name="background", priority=2, max_in_flight=1),
         ),
+        oversized_above_tokens=30_000,
+        oversized_class=2,
         tenants=(TenantRules(weight=4), *[TenantRules(tokens_per_s=2000, burst_tokens=50_000)] * 2),
         max_queue=500,
         max_queued_tokens=2_000_000,
@@ -121,6 +126,18 @@ def test_deadlines_must_come_from_somewhere(text):
             "classes[0].max_wait_s: -1",
             "key classes[0].max_wait_s",
             "above 0",
+        ),
+        (
+            "[[classes]]\nname = 'a'\nwindow_s = 2\nwidest_window_s = 1\nwidest_at = 3",
+            "a window only grows with load",
+            "key classes[0]",
+            "keys name",
+        ),
+        (
+            "[oversized]\nabove_prompt_tokens = 9",
+            "oversized prompts go to class background, for which there are no rules",
+            "desk.toml",
+            "keys order",
         ),
         (
             "[[classes]]\nname = 'a'\nwindow_size = 2",

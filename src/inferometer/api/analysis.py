@@ -19,6 +19,7 @@ from inferometer.perfmodel.types import (
     prefill_shape,
 )
 from inferometer.perfmodel.work import step_work
+from inferometer.records.step_shares import StepShares, step_shares
 from inferometer.records.summaries import (
     PointSummary,
     TokenCostChange,
@@ -30,6 +31,9 @@ from inferometer.records.sweep_csv import SweepRow
 from inferometer.records.types import Run
 from inferometer.report.views import PhaseName, PointRow
 from inferometer.stats.estimate import Z_90, Estimate
+
+SHORT_TOKENS: Final = 128
+"""Up to here a decode step is like those of two widths, which have a short context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,8 @@ class Analysis:
     held_out: tuple[HeldOutPoint, ...]
     hardware: HardwareSpec | None
     """The datasheet to judge by, where one was named."""
+    steps: StepShares | None
+    """Of what a decode step is made, by steps of two widths; None where none were measured."""
 
 
 def analyse(run: Run, path: Path, *, label: str, hardware: HardwareSpec | None = None) -> Analysis:
@@ -67,6 +73,7 @@ def analyse(run: Run, path: Path, *, label: str, hardware: HardwareSpec | None =
         why_no_model=why,
         held_out=held_out,
         hardware=hardware,
+        steps=step_shares(run.ceilings),
     )
 
 
@@ -205,10 +212,23 @@ def _row(
         mfu_datasheet_fraction=used.mfu_datasheet_fraction,
         predicted_decode_step_s=held_out_estimate(decode) if decode else None,
         predicted_ttft_s=held_out_estimate(prefill) if prefill else None,
-        decode_limited_by=predicted["decode"].limited_by if predicted else None,
+        decode_limited_by=_decode_limit(
+            analysis, point, predicted["decode"].limited_by if predicted else None
+        ),
         prefill_limited_by=predicted["prefill"].limited_by if predicted else None,
         flags=tuple(flags),
     )
+
+
+def _decode_limit(analysis: Analysis, point: SweepPoint, by_model: str | None) -> str | None:
+    """By steps of two widths where the point is like them, of one sequence with a short context; else by the model.
+
+    A model of few points may take launches for weights; these steps tell them apart by design.
+    """
+    is_like = point.batch_size == 1 and point.prompt_tokens <= SHORT_TOKENS
+    if is_like and analysis.steps is not None:
+        return analysis.steps.limited_by or "undecided"
+    return by_model
 
 
 def _predictions(analysis: Analysis, point: SweepPoint) -> dict[PhaseName, StepPrediction] | None:

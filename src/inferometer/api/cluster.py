@@ -270,9 +270,15 @@ def gate_text(gate: GateSpec) -> str:
     bands = " in priority bands" if gate.priority_bands and gate.order != "priority" else ""
     room = "" if gate.max_in_flight is None else f", at most {gate.max_in_flight} in flight"
     lengths = ", an oracle's lengths" if gate.lengths == "oracle" else ""
+    over = gate.oversized
+    moved = (
+        f", prompts above {over.above_prompt_tokens:,} tokens as class {over.class_name}"
+        if over is not None
+        else ""
+    )
     return (
         f"{gate.order}{bands}{lengths}{room}, {len(gate.classes)} classes and {len(gate.tenants)}"
-        " tenants with rules"
+        f" tenants with rules{moved}"
     )
 
 

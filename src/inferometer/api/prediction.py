@@ -22,6 +22,7 @@ from inferometer.perfmodel.whatif import (
     Change,
     newly_fits_on,
     what_if,
+    with_attention_kernel,
     with_devices,
     with_eager,
     with_graphs,
@@ -29,6 +30,7 @@ from inferometer.perfmodel.whatif import (
     with_kv_heads,
     with_prefix_hits,
     with_quantization,
+    with_sequence_parallelism,
     with_sparsity,
     without_kv_cache,
 )
@@ -234,6 +236,8 @@ def likely_changes(scenario: Scenario) -> tuple[WhatIfRow, ...]:
         *(partial(with_kv_heads, scenario, n) for n in _other_kv_heads(scenario)),
         *(() if scenario.mode == "eager" else (lambda: with_eager(scenario),)),
         *((lambda: with_graphs(scenario),) if scenario.mode == "eager" else ()),
+        lambda: with_attention_kernel(scenario),
+        lambda: with_sequence_parallelism(scenario),
         lambda: without_kv_cache(scenario),
     )
     return tuple(_rows(scenario, makers))

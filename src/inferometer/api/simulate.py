@@ -52,6 +52,25 @@ class Simulate:
             parse=DURATION,
         ),
     ] = None
+    network: Annotated[
+        float | None,
+        Option(
+            "Round trip between client and server, in each latency. [none]",
+            heading="Cluster",
+            metavar="DURATION",
+            parse=DURATION,
+        ),
+    ] = None
+    post: Annotated[
+        float | None,
+        Option(
+            "Detokenising and handing out a request's tokens; catalog workloads FILE --tokenizer"
+            " MODEL measures it. [none]",
+            heading="Cluster",
+            metavar="DURATION",
+            parse=DURATION,
+        ),
+    ] = None
     parts: Annotated[
         bool,
         Option("Record who did what in each step: for timelines and times of single tokens."),
@@ -89,6 +108,7 @@ def simulate(question: Simulate) -> SimulateAnswer:
     simulator = simulator_of(
         workload, servers, objective, until_ns, gate, record_steps=has_steps or question.parts
     )
+    simulator = replace(simulator, network_s=question.network, post_s=question.post)
     simulated = _simulated(question, simulator, workload, is_open=is_open, has_steps=has_steps)
     if question.out is not None:
         simulated = store(simulated, question.out)

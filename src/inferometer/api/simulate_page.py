@@ -12,6 +12,7 @@ from inferometer.api.cluster import gate_text
 from inferometer.api.simulation import Level
 from inferometer.inputs.objectives import METRICS
 from inferometer.records import request_summaries, run_series
+from inferometer.records.e2e_parts import PART_NAMES, E2eParts
 from inferometer.records.latencies import Latency
 from inferometer.report import request_page, request_tables, request_words
 from inferometer.report.charts.plot import Chart
@@ -70,6 +71,7 @@ def _charts(answer: simulation.SimulateAnswer) -> tuple[Chart, ...]:
 
 def _sections(answer: simulation.SimulateAnswer, charts: tuple[Chart, ...]) -> tuple[Section, ...]:
     tables = [_latencies(answer), _rates(answer)]
+    tables += [_e2e_parts(answer.e2e_parts)] if answer.e2e_parts is not None else []
     tables += [_classes(answer.classes)] if answer.classes else []
     tables += [_replicas(answer)] if answer.replicas else []
     facts = [*_origins(answer)]
@@ -264,6 +266,34 @@ def _rates(answer: simulation.SimulateAnswer) -> TextTable:
     row("1 / median TPOT", "tok/s/user", lambda summary: summary.tokens_per_s_per_user)
     header = ("throughput", "likely", ends_words(answer.levels))
     return TextTable(caption="Throughput [95 % interval]", header=header, rows=tuple(rows))
+
+
+_PART_WORDS: Final = {
+    "network": ("network, there and back", "not simulated: --network DURATION"),
+    "front_end": ("front end: HTTP, tokenising", "not known of these step times"),
+    "queue": ("queue", ""),
+    "window": ("window", "none, or not told from the queue"),
+    "prefill": ("prefill, preemptions included", ""),
+    "decode": ("decode", ""),
+    "post": ("post: detokenising, handing out", "not simulated: --post DURATION"),
+}
+
+
+def _e2e_parts(parts: E2eParts) -> TextTable:
+    """The mean E2E taken apart; what was not simulated says so."""
+    rows = list[tuple[str, ...]]()
+    for name in PART_NAMES:
+        words, absent = _PART_WORDS[name]
+        seconds: float | None = getattr(parts, f"{name}_s")
+        if seconds is None:
+            rows.append((words, _ABSENT, absent))
+        else:
+            share = seconds / parts.total_s if parts.total_s else 0.0
+            rows.append((words, format_duration(seconds), f"{share:.0%}"))
+    rows.append(("E2E", format_duration(parts.total_s), f"{parts.n_requests:,} requests"))
+    return TextTable(
+        caption="E2E, part by part", header=("part", "mean", "share"), rows=tuple(rows)
+    )
 
 
 def _classes(classes: tuple[request_summaries.RequestSummary, ...]) -> TextTable:

@@ -14,7 +14,15 @@ from inferometer.errors import SpecError
 from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.workload import description, plan
 from inferometer.measure.executors.local import Executor
-from inferometer.records import request_summaries, run_series, slo_verdicts, store as runs, types
+from inferometer.records import (
+    e2e_parts,
+    request_summaries,
+    run_series,
+    slo_verdicts,
+    store as runs,
+    types,
+)
+from inferometer.records.columns import F64
 from inferometer.simulate import gate_config, outcome, run, shares
 from inferometer.simulate.deployment import Case, Pace
 from inferometer.stats.estimate import Verdict
@@ -70,6 +78,8 @@ class SimulateAnswer(Answer):
     memory: run_series.StepMemorySummary | None
     """Of the likely run, where its steps were kept: for --out, and where --set says how memory
     is given or taken back."""
+    e2e_parts: e2e_parts.E2eParts | None
+    """Means of the likely run; None where no request finished."""
     slos: tuple[ClassSlo, ...]
     """Of the classes that have an ``slo``; the verdict of the whole is that of ``--slo`` alone."""
     gate: gates.GateSpec | None
@@ -104,6 +114,7 @@ class At(NamedTuple):
     level: Level
     replicas: tuple[shares.ReplicaShare, ...]
     transfers: shares.TransferShares | None
+    e2e: e2e_parts.E2eParts | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +126,13 @@ class Simulator:
     objective: objectives.ObjectiveSpec | None
     until_ns: int | None
     gate: gates.GateSpec | None
+    network_s: float | None = None
+    post_s: float | None = None
+
+    @property
+    def runs_whole_batches(self) -> bool:
+        """Does a single replica gather requests, and run what it gathered to the end?"""
+        return self.servers.deployment.knobs.policy == "dynamic" and self.servers.n_in_all == 1
 
     def at(self, asked: OneCase) -> At:
         """The run of this server, and what it says."""
@@ -138,12 +156,40 @@ class Simulator:
             if servers.prefill is None
             else shares.transfer_shares(simulation, servers.prefill.link)
         )
-        return At(run, level, shares.replica_shares(simulation, servers.pools), moved)
+        parts = e2e_parts.e2e_parts(
+            simulation.requests,
+            self._around(servers),
+            self._window_ns(simulation, self._around(servers)),
+        )
+        return At(run, level, shares.replica_shares(simulation, servers.pools), moved, parts)
+
+    def _window_ns(self, simulation: outcome.Simulation, around: e2e_parts.Around) -> F64 | None:
+        """How long did each request wait for a window? None: there are none that can be told."""
+        requests, gate = simulation.requests, self._gate_rules()
+        if self.runs_whole_batches and simulation.steps is not None:
+            return e2e_parts.idle_ns(requests, around, simulation.steps)
+        if gate is None or not any(one.window_ns for one in gate.classes):
+            return None
+        if gate.oversized_above_tokens or any(one.widest_at for one in gate.classes):
+            return None
+        return e2e_parts.gathered_ns(
+            e2e_parts.arrived_ns(requests, around),
+            requests.class_index,
+            [(one.window_ns, one.window_size) for one in gate.classes],
+        )
+
+    def _around(self, servers: Servers) -> e2e_parts.Around:
+        return e2e_parts.Around(
+            front_end_s=servers.deployment.front_end_s or None,
+            network_s=self.network_s,
+            post_s=self.post_s,
+        )
 
     def _simulation(
         self, servers: Servers, *, record_steps: bool, record_parts: bool
     ) -> outcome.Simulation:
         fleet, plan = servers.fleet(self._gate_rules()), self.workload.plan
+        fleet = replace(fleet, front_end_s=self._around(servers).added_s)
         _check_that_some_come(plan, fleet.front_end_s, self.until_ns)
         return run.run(
             fleet,
@@ -203,6 +249,7 @@ def simulate_workload(
             simulator.servers.prefill, likely.transfers, run
         ),
         memory=run_series.summarise_memory(run),
+        e2e_parts=likely.e2e,
         slos=_kept(tuple(case.run for case in cases), promised),
         gate=simulator.gate,
         verdict=_verdict(

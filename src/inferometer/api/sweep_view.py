@@ -22,6 +22,7 @@ from inferometer.api.analysis import (
     work_of,
 )
 from inferometer.api.fit_views import held_out_rows
+from inferometer.api.step_words import limit_sentence
 from inferometer.inputs.types import EngineMode, SweepPlan, SweepPoint
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.types import BatchShape
@@ -185,7 +186,9 @@ def _doublings(small: int, large: int) -> float:
 def _limit(analysis: Analysis, rows: Sequence[PointRow]) -> str:
     first = min(rows, key=lambda row: (row.batch_size, row.prompt_tokens))
     last = max(rows, key=lambda row: (row.batch_size, -row.prompt_tokens))
-    sentence = _decode_limit(analysis, first)
+    steps = analysis.steps
+    is_like = first.batch_size == 1 and steps is not None
+    sentence = limit_sentence(steps) if is_like and steps else _decode_limit(analysis, first)
     if last.batch_size != first.batch_size and last.decode_limited_by not in {
         None,
         first.decode_limited_by,
@@ -432,6 +435,7 @@ def sweep_view(analyses: Sequence[Analysis], *, report_path: Path | None = None)
         ),
         cautions=cautions,
         parameters=fit_views.parameters(first),
+        step_shares=first.steps,
         held_out=tuple(row for analysis in analyses for row in fit_views.held_out_rows(analysis)),
         fact_groups=tuple(
             group
@@ -503,6 +507,7 @@ def ceiling_moments(analysis: Analysis) -> tuple[CeilingMoment, ...]:
         for started, kind, value in zip(
             table.started_ns.tolist(), table.kind.tolist(), table.value_per_s.tolist(), strict=True
         )
+        if kind in names
     )
 
 

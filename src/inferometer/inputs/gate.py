@@ -51,7 +51,9 @@ class GateClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Rules for one class of requests (``*``: for all others). Limits count all replicas together.
 
     A class with a window gathers requests until the oldest has waited ``window_s`` or
-    ``window_size`` are there; then they go in together. ``max_tokens`` cuts answers.
+    ``window_size`` are there; then they go in together. ``widest_window_s``: with load the window
+    grows, in proportion to the class's requests in flight, from ``window_s`` with none to this
+    length with ``widest_at`` or more. ``max_tokens`` cuts answers.
     ``ttft_limit_s`` makes deadlines; without it, the limit of the class's ``slo`` in the workload
     does. ``priority``: the smaller, the more urgent; else each request has its own.
     """
@@ -60,6 +62,8 @@ class GateClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     window_s: Seconds | None = None
     window_size: Natural | None = None
+    widest_window_s: Seconds | None = None
+    widest_at: Natural | None = None
     max_in_flight: Natural | None = None
     max_tokens: Natural | None = None
     max_queue: Natural | None = None
@@ -71,6 +75,23 @@ class GateClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError(
                 "a window_size without window_s: the last requests would wait for ever"
             )
+        if (self.widest_window_s is None) != (self.widest_at is None):
+            raise ValueError("a window that grows has both widest_window_s and widest_at")
+        if self.widest_window_s is not None and self.widest_window_s < (self.window_s or 1e9):
+            raise ValueError(
+                "widest_window_s below window_s, or without it: a window only grows with load"
+            )
+
+
+class Oversized(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Longer prompts are treated as requests of another class, whichever they are of.
+
+    ``class_name`` is a class of the workload or, as ``background``, one that only the gate has:
+    its rules stand among ``classes``. They keep their own class in all results.
+    """
+
+    above_prompt_tokens: Natural
+    class_name: str = "background"
 
 
 class GateTenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,6 +131,7 @@ class GateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     admission: Admission = msgspec.field(default_factory=Admission)
     first_token: FirstToken | None = None
     """None: as the step times of the engine say."""
+    oversized: Oversized | None = None
     classes: tuple[GateClass, ...] = ()
     tenants: tuple[GateTenant, ...] = ()
 
@@ -118,6 +140,11 @@ class GateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             names = [one.name for one in rules]
             if len(set(names)) < len(names):
                 raise ValueError(f"two {noun} have one name: {', '.join(names)}")
+        over = self.oversized
+        if over is not None and over.class_name not in {one.name for one in self.classes}:
+            raise ValueError(
+                f"oversized prompts go to class {over.class_name}, for which there are no rules"
+            )
 
 
 def read_gate(path: Path) -> GateSpec:

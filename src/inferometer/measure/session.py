@@ -11,6 +11,7 @@ from inferometer.inputs.sweep_plan import visits_of
 from inferometer.inputs.types import SweepPlan, SweepPoint, SweepVisit
 from inferometer.measure.ceilings import n_threads_used, probe_settings
 from inferometer.measure.engines.protocol import (
+    STEP_KINDS,
     Ceiling,
     Measure,
     OutOfMemory,
@@ -250,11 +251,13 @@ class PointMeasurer:
                 why = str(error)
         return self._result(visit, PointStatus.FAILED, why, [], [])
 
-    def probe_outside(self) -> tuple[ProbedCeiling, ...]:
+    def probe_outside(
+        self, kinds: tuple[ProbeKind, ...] = OUTSIDE_KINDS
+    ) -> tuple[ProbedCeiling, ...]:
         """The ceilings while no point is measured; none where the engine is gone."""
-        if self._engine.pid is None:
+        if self._engine.pid is None or not kinds:
             return ()
-        ceilings = self._engine.probe(replace(self._probes, kinds=OUTSIDE_KINDS))
+        ceilings = self._engine.probe(replace(self._probes, kinds=kinds))
         return tuple(
             ProbedCeiling(point_index=-1, repetition=-1, ceiling=ceiling) for ceiling in ceilings
         )
@@ -405,6 +408,8 @@ def _measured_points(
     visits = visits_of(plan)
     missing = [visit for visit in visits if visit.number not in done]
     time_left, hopeless = TimeLeft(plan), set[int]()
+    # A look within a budget may have few points: steps in turns tell launches from weights by one.
+    between = STEP_KINDS if until_s is not None else ()
     outside = measurer.probe_outside()
     n_done = len(visits) - len(missing)
     for i_missing, visit in enumerate(missing):
@@ -421,6 +426,7 @@ def _measured_points(
             continue
         point = plan.points[visit.point_index]
         on_progress(Progress(n_done=n_done, n_visits=len(visits), point=point, left_s=left_s))
+        outside += measurer.probe_outside(between)
         begin_s = time.monotonic()
         measured = measurer.measure(visit)
         if measured.status is PointStatus.OK:
@@ -428,7 +434,7 @@ def _measured_points(
         else:
             hopeless.add(visit.point_index)
         is_last = all(later.point_index in hopeless for later in missing[i_missing + 1 :])
-        after = measurer.probe_outside() if is_last else ()
+        after = measurer.probe_outside((*OUTSIDE_KINDS, *between)) if is_last else ()
         n_done += 1
         yield replace(measured, ceilings=(*outside, *measured.ceilings, *after))
         outside = ()

@@ -98,6 +98,9 @@ RunMode: TypeAlias = Literal["eager", "graphs", "engine"]
 """How steps are launched: kernel by kernel (transformers' eager), as captured graphs in a bare loop
 (torch.compile), or as graphs by a serving engine with its scheduler and front end."""
 
+AttentionKernel: TypeAlias = Literal["tiled", "stored scores"]
+"""Does attention keep scores in registers (FlashAttention, SDPA, paged kernels) or write them?"""
+
 Overlap: TypeAlias = Literal["everything", "compute and memory", "nothing"]
 """What happens at the same time. An all-reduce waits for its data, and the next matrix for it, so
 links rarely hide."""
@@ -129,6 +132,8 @@ class Scenario:
     all_reduce_s: float | None = None
     has_all_logits: bool = False
     """The prefill computes the logits of every position, not of the last only."""
+    attention: AttentionKernel | None = None
+    """None: as the mode's, eager stores scores and the others tile."""
 
     def __post_init__(self) -> None:
         counts = {
@@ -155,6 +160,11 @@ class Scenario:
     def used_plan(self) -> ParallelPlan:
         """The plan, or the engine's own."""
         return self.plan or plan_of(self.engine)
+
+    @property
+    def attention_kernel(self) -> AttentionKernel:
+        """The kernel, or the mode's own."""
+        return self.attention or ("stored scores" if self.mode == "eager" else "tiled")
 
     @property
     def n_devices(self) -> int:
@@ -356,8 +366,12 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
         return max(device_s, host_s)
 
     decode_s = step_s(decode_of(scenario, efficiency)[1])
+    if scenario.attention == "stored scores":  # of the mode's own, decode is measured as it is
+        decode_s += stored_scores_bytes(scenario, scenario.mean_context_tokens) / (
+            peaks.memory_bytes_per_s
+        )
     prefill_s = step_s(prefill_of(scenario, efficiency)[1])
-    prefill_s += stored_scores_bytes(scenario) / peaks.memory_bytes_per_s
+    prefill_s += stored_scores_bytes(scenario, scenario.prompt_tokens**2) / peaks.memory_bytes_per_s
     if scenario.used_plan.n_pipeline > 1:
         # The last micro-batch's first token waits until those before it have left the first stage.
         prefill_s *= 1 + (scenario.used_plan.n_pipeline - 1) / scenario.used_plan.n_pipeline
@@ -373,15 +387,16 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
     return Phases(ttft_s=ttft_s, tpot_s=tpot_s, prefill_s=prefill_s)
 
 
-def stored_scores_bytes(scenario: Scenario) -> float:
-    """What eager attention writes and reads of a prompt's scores, which kernels that tile never store.
+def stored_scores_bytes(scenario: Scenario, n_scores: int) -> float:
+    """What eager attention writes and reads of the scores of a head, which kernels that tile never store.
 
-    24 bytes for each: products, scale and mask in 16 bit, softmax in 32, and back.
+    ``n_scores``: of each sequence and head. 24 bytes for each: products, scale and mask in 16 bit,
+    softmax in 32, and back.
     """
-    if scenario.mode != "eager":
+    if scenario.attention_kernel != "stored scores":
         return 0.0
     heads = scenario.model.attention.n_heads / scenario.engine.tensor_parallel_size
-    scores = scenario.step_batch_size * heads * scenario.prompt_tokens**2
+    scores = scenario.step_batch_size * heads * n_scores
     return 24.0 * scores * scenario.model.n_attention_layers
 
 

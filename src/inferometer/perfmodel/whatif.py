@@ -210,6 +210,44 @@ def with_eager(scenario: Scenario) -> Change:
     )
 
 
+def with_attention_kernel(scenario: Scenario) -> Change:
+    """The other kind of attention kernel: one that stores its scores, or one that tiles them."""
+    if scenario.attention_kernel == "tiled":
+        return Change(
+            name="attention that stores its scores",
+            scenario=replace(scenario, attention="stored scores"),
+            needs="transformers' --attn eager; it is what tiling kernels save",
+        )
+    return Change(
+        name="attention that tiles (FlashAttention, SDPA)",
+        scenario=replace(scenario, attention="tiled"),
+        needs="an engine or --attn with such a kernel",
+    )
+
+
+def with_sequence_parallelism(scenario: Scenario) -> Change:
+    """Norms on a share of the tokens: each all-reduce becomes a reduce-scatter and an all-gather.
+
+    Raises
+    ------
+    SpecError
+        One device has nothing to share.
+    """
+    plan = scenario.used_plan
+    if plan.n_tensor < 2 or plan.has_sequence_parallelism:
+        raise SpecError(
+            "no tensor parallelism, or split sequences already",
+            where="sequence parallelism",
+            allowed="2 devices or more",
+            try_=suggestions.flags("--tp", 2),
+        )
+    return Change(
+        name="sequence parallelism",
+        scenario=replace(scenario, plan=replace(plan, has_sequence_parallelism=True)),
+        needs="the same bytes in twice the messages; it saves activations' memory (arXiv 2205.05198)",
+    )
+
+
 def without_kv_cache(scenario: Scenario) -> Change:
     """Each output token computes the whole sequence again."""
     return Change(

@@ -250,6 +250,11 @@ class ProbeKind(IntEnum):
     READ = 0
     COPY = 1
     MATMUL = 2
+    STEP = 3
+    """Decode steps per second of one sequence; ``footprint_bytes`` are the weights stepped through,
+    the model's or those of a narrow one."""
+    BATCH_STEP = 4
+    """As ``STEP``, of 4 sequences."""
 
 
 class SweepTable(NamedTuple):

@@ -1,12 +1,15 @@
 """What is there to read of sweeps: the first screen, then a section for each question?"""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final, TypeAlias
 
+from inferometer.records.step_shares import StepShares
 from inferometer.report import tables
 from inferometer.report.cells import ABSENT_TEXT, has_several_runs
 from inferometer.report.charts.catalogue import charts_of
 from inferometer.report.charts.plot import Chart
+from inferometer.report.charts.time_parts import SHARE_NAMES
 from inferometer.report.page import (
     Label,
     Number,
@@ -23,7 +26,7 @@ from inferometer.units import format_duration, format_number
 
 Drawn: TypeAlias = Callable[..., tuple[Chart, ...]]
 """The charts of these names that the view has data for."""
-_LEAD: Final = ("throughput-vs-batch", "ttft-vs-prompt", "step-vs-batch", "roofline")
+_LEAD: Final = ("step-shares", "throughput-vs-batch", "ttft-vs-prompt", "step-vs-batch", "roofline")
 """The first of these that there is stands on the first screen."""
 
 
@@ -85,10 +88,15 @@ def _numbers(view: SweepReportView) -> tuple[Number, ...]:
     )
     where = f"{single.prompt_tokens}-token prompt, batch {single.batch_size}"
     used = single.mbu_fraction
+    shares = _share_numbers(view.step_shares)
     return (
         *duration_number("TTFT", single.ttft_s, note=where),
         *duration_number("TPOT", single.tpot_s, note=where),
-        *rate_number("output, one batch", single.decode_tokens_per_s, "tok/s", note=where),
+        *(
+            ()
+            if shares
+            else rate_number("output, one batch", single.decode_tokens_per_s, "tok/s", note=where)
+        ),
         *(
             rate_number(
                 "output, most",
@@ -99,12 +107,28 @@ def _numbers(view: SweepReportView) -> tuple[Number, ...]:
             if most is not single
             else ()
         ),
-        *rate_number(
-            "MBU of decode",
-            None if used is None else used.scaled(100),
-            "%",
-            note="of the bandwidth measured around it",
+        *(
+            shares
+            or rate_number(
+                "MBU of decode",
+                None if used is None else used.scaled(100),
+                "%",
+                note="of the bandwidth measured around it",
+            )
         ),
+    )
+
+
+def _share_numbers(shares: StepShares | None) -> tuple[Number, ...]:
+    """The parts of one sequence's step, in one scale."""
+    if shares is None:
+        return ()
+    return tuple(
+        replace(number, limit=100.0, limit_name="of")
+        for part in shares.parts
+        for number in rate_number(
+            SHARE_NAMES[part.cause], part.fraction.scaled(100), "%", note="of one token's time"
+        )
     )
 
 
@@ -199,7 +223,7 @@ def _results(view: SweepReportView, drawn: Drawn) -> tuple[Section, ...]:
             id="time",
             title="Where does the time go?",
             nav="Time",
-            charts=drawn("time-decode", "time-prefill"),
+            charts=drawn("step-shares", "time-decode", "time-prefill"),
         ),
         Section(
             id="memory-section",

@@ -7,6 +7,7 @@ charts and tables choose the display unit. The same view gives the same bytes in
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from inferometer.records.step_shares import StepShares
 from inferometer.records.types import Caution
 from inferometer.stats.estimate import Estimate
 
@@ -232,6 +233,8 @@ class SweepReportView:
     statements: tuple[Statement, ...] = ()
     cautions: tuple[Caution, ...] = ()
     parameters: tuple[ParameterRow, ...] = ()
+    step_shares: StepShares | None = None
+    """Of what a decode step of one sequence is made, by steps of two widths."""
     held_out: tuple[HeldOutRow, ...] = ()
     fact_groups: tuple[FactGroup, ...] = ()
     files: tuple[tuple[str, str], ...] = ()

@@ -121,6 +121,10 @@ class ClassRules:
     """Requests of the class gather until the oldest of them has waited so long, …"""
     window_size: int = 0
     """… or until so many are there; then all of them may go in."""
+    widest_window_ns: int = 0
+    """The window grows with the class's requests in flight: ``window_ns`` with none, so long …"""
+    widest_at: int = 0
+    """… with so many."""
     max_in_flight: int = 0
     max_tokens: int = 0
     """Of an answer."""
@@ -136,6 +140,14 @@ class ClassRules:
             self,
             tuple(one.name for one in fields(self) if one.name not in {"name", "priority"}),
         )
+        grows = self.widest_window_ns > 0
+        if grows != (self.widest_at > 0) or (grows and self.widest_window_ns < self.window_ns):
+            raise SpecError(
+                f"a window that grows from {self.window_ns} to {self.widest_window_ns} ns with"
+                f" {self.widest_at} in flight",
+                where="a class of the gate",
+                allowed="both widest_window_ns, no less than window_ns, and widest_at; or none",
+            )
         if self.window_size and not self.window_ns:
             text = f"a window that ends with {self.window_size} requests, and else never"
             raise SpecError(
@@ -214,13 +226,29 @@ class GateConfig:
     first_token_per_prompt_token_ns: float = 0.0
     output_token_weight: int = 2
     """How much service is a token of the answer, for ``fair``, when one of the prompt is 1?"""
+    oversized_above_tokens: int = 0
+    """Requests with longer prompts are treated as of class ``oversized_class``; 0: none are."""
+    oversized_class: int = 0
 
     def __post_init__(self) -> None:
         _check(
             "the gate",
             self,
-            ("max_in_flight", "max_queue", "max_queued_tokens", "max_wait_ns", "first_token_ns"),
+            (
+                "max_in_flight",
+                "max_queue",
+                "max_queued_tokens",
+                "max_wait_ns",
+                "first_token_ns",
+                "oversized_above_tokens",
+            ),
         )
+        if not 0 <= self.oversized_class < len(self.classes):
+            raise SpecError(
+                f"oversized_class = {self.oversized_class}",
+                where="the gate",
+                allowed=f"0 to {len(self.classes) - 1}: the classes with rules",
+            )
         if not 1 <= self.output_token_weight <= MAX_WEIGHT:
             text = f"output_token_weight = {self.output_token_weight}"
             raise SpecError(text, where="the gate", allowed=f"1 to {MAX_WEIGHT}")
@@ -239,11 +267,20 @@ class GateConfig:
         return self.order == "fair" or any(rules.tokens_per_s for rules in self.tenants)
 
 
+def treated_as(requests: Demand, config: GateConfig) -> I32:
+    """The class by whose rules the gate treats each request: its own, but for oversized prompts."""
+    if config.oversized_above_tokens == 0:
+        return requests.class_index
+    is_oversized = requests.prompt_tokens > config.oversized_above_tokens
+    return np.where(is_oversized, np.int32(config.oversized_class), requests.class_index)
+
+
 def cut_answers(requests: Demand, config: GateConfig) -> Demand:
     """The same requests, allowed no more tokens than their class is: a longer answer ends as LENGTH."""
-    rules = rules_by_index(config.classes, requests.class_index, "class")
+    class_index = treated_as(requests, config)
+    rules = rules_by_index(config.classes, class_index, "class")
     caps = np.array([one.max_tokens or np.iinfo(np.int32).max for one in rules], np.int32)
-    return requests._replace(max_tokens=np.minimum(requests.max_tokens, caps[requests.class_index]))
+    return requests._replace(max_tokens=np.minimum(requests.max_tokens, caps[class_index]))
 
 
 def rules_by_index(rules: tuple[Rules, ...], index: I32, noun: str) -> tuple[Rules, ...]:
@@ -325,11 +362,12 @@ def gate_rules(
     by_deadline = (
         gate.order in {"earliest-deadline", "least-slack"} or gate.admission.too_late != "keep"
     )
-    slos = workload.class_slos if by_deadline else (None,) * len(workload.class_slos)
-    found = _by_name(gate.classes, workload.class_names, "class", where)
+    slos = tuple(slo if by_deadline else None for slo in workload.class_slos)
+    names = _with_background(workload.class_names, gate)
+    found = _by_name(gate.classes, names, "class", where)
+    slos += (None,) * (len(names) - len(slos))
     classes = tuple(
-        _class_rules(rules, name, slo)
-        for rules, name, slo in zip(found, workload.class_names, slos, strict=True)
+        _class_rules(rules, name, slo) for rules, name, slo in zip(found, names, slos, strict=True)
     )
     if by_deadline and not any(rules.ttft_limit_ns for rules in classes):
         text = (
@@ -363,7 +401,16 @@ def gate_rules(
         first_token_ns=pace.base_ns,
         first_token_per_prompt_token_ns=pace.per_prompt_token_ns,
         output_token_weight=gate.output_token_weight,
+        oversized_above_tokens=gate.oversized.above_prompt_tokens if gate.oversized else 0,
+        oversized_class=names.index(gate.oversized.class_name) if gate.oversized else 0,
     )
+
+
+def _with_background(names: tuple[str, ...], gate: GateSpec) -> tuple[str, ...]:
+    """The workload's classes, and behind them the one of oversized prompts that only the gate has."""
+    if gate.oversized is None or gate.oversized.class_name in names:
+        return names
+    return (*names, gate.oversized.class_name)
 
 
 def _by_name(
@@ -390,6 +437,8 @@ def _class_rules(rules: GateClass | None, name: str, slo: str | None) -> ClassRu
         priority=rules.priority,
         window_ns=_ns(rules.window_s),
         window_size=rules.window_size or 0,
+        widest_window_ns=_ns(rules.widest_window_s),
+        widest_at=rules.widest_at or 0,
         max_in_flight=rules.max_in_flight or 0,
         max_tokens=rules.max_tokens or 0,
         max_queue=rules.max_queue or 0,

@@ -177,10 +177,14 @@ class Gate:
         return 0 < self._classes[class_index].max_in_flight <= self._n_in_flight[class_index]
 
     def _window_end_ns(self, class_index: int) -> int:
-        gathering = self._gathering[class_index]
-        return (
-            gathering[0].arrival_ns + self._classes[class_index].window_ns if gathering else FAR_NS
-        )
+        rules, gathering = self._classes[class_index], self._gathering[class_index]
+        if not gathering:
+            return FAR_NS
+        window_ns = rules.window_ns
+        if rules.widest_at:
+            n_in_flight = min(self._n_in_flight[class_index], rules.widest_at)
+            window_ns += (rules.widest_window_ns - rules.window_ns) // rules.widest_at * n_in_flight
+        return gathering[0].arrival_ns + window_ns
 
     def _open(self, class_index: int) -> None:
         self._ready += self._gathering[class_index]

@@ -12,7 +12,7 @@ dtype, a model kind), ``OutOfMemory`` where the weights do not fit, ``EngineErro
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
@@ -111,6 +111,10 @@ class Reader(Protocol):
             The model has no tokenizer, or the text is too short.
         """
         ...
+
+
+STEP_KINDS: Final = (ProbeKind.STEP, ProbeKind.BATCH_STEP)
+"""What the engine itself probes, where it can: steps of two widths, in turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

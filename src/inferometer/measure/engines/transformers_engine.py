@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
 from inferometer.inputs.types import EngineMode, EngineSpec
 from inferometer.measure.engines.protocol import (
+    Ceiling,
     ModelReference,
     OutOfMemory,
     Repetition,
@@ -33,6 +34,7 @@ from inferometer.measure.engines.transformers_loading import (
     read_config,
     replicated_parts,
 )
+from inferometer.measure.engines.transformers_pairs import PairedSteps
 from inferometer.measure.engines.transformers_quality import read_text
 from inferometer.measure.engines.transformers_ranks import Ranks, rank_of_this_process
 from inferometer.measure.resident import available_bytes
@@ -89,6 +91,7 @@ class TransformersEngine:
         self._model = loaded
         self._ranks = ranks
         self._decoder = Decoder(loaded, spec.mode, spec.device)
+        self._pairs = PairedSteps(loaded)
         self._device = next(iter(loaded.parameters())).device
         self._kv_bytes_per_token = 0.0
         self._load_s = 0.0
@@ -175,6 +178,12 @@ class TransformersEngine:
             The model has no tokenizer, or the text is too short.
         """
         return read_text(self._model, self._reference, task)
+
+    def paired_steps(self) -> tuple[Ceiling, ...]:
+        """Steps of this model and of a narrow one, in turns; nothing but of eager steps of one process."""
+        if self._spec.mode != "eager" or self._spec.tensor_parallel_size > 1:
+            return ()
+        return self._pairs.bout()
 
     def close(self) -> None:
         """Give back memory and the other ranks."""

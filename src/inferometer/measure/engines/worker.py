@@ -25,6 +25,8 @@ from inferometer.measure import lifeline
 from inferometer.measure.ceilings import NumpyCeilings
 from inferometer.measure.engines.channel import Channel, until_gone
 from inferometer.measure.engines.protocol import (
+    STEP_KINDS,
+    Ceiling,
     CeilingProbe,
     Close,
     Command,
@@ -75,7 +77,7 @@ def serve(commands: Iterator[Command], reply: Callable[[Reply], None]) -> None:
             if isinstance(command, Close):
                 break
             if isinstance(command, ProbeNow):
-                reply(Probed(ceilings=probe.measure(command.probes)))
+                reply(Probed(ceilings=_probed_now(engine, probe, command)))
                 continue
             if isinstance(command, Load):
                 engine = _open(command)
@@ -112,6 +114,19 @@ def _open(command: Load) -> Engine:
         command.spec, command.model
     )
     return engine
+
+
+def _probed_now(
+    engine: Engine | None, probe: CeilingProbe, command: ProbeNow
+) -> tuple[Ceiling, ...]:
+    """The machine's ceilings; steps in turns where they are asked for and the engine has them."""
+    kinds = command.probes.kinds
+    machine = tuple(kind for kind in kinds if kind not in STEP_KINDS)
+    ceilings = probe.measure(replace(command.probes, kinds=machine))
+    steps = getattr(engine, "paired_steps", None)
+    if len(machine) == len(kinds) or steps is None:
+        return ceilings
+    return (*ceilings, *steps())
 
 
 def _results(

@@ -22,6 +22,7 @@ from inferometer.report.charts.tails import tails_chart
 from inferometer.report.charts.time_parts import (
     decode_time_chart,
     prefill_time_chart,
+    step_shares_chart,
     ttft_parts_chart,
 )
 from inferometer.report.charts.utilisation import energy_chart, memory_chart, utilisation_chart
@@ -39,6 +40,7 @@ CHARTS: Final[tuple[ChartBuilder, ...]] = (
     partial(step_chart, axis="prompt_tokens"),
     throughput_chart,
     partial(throughput_chart, axis="prompt_tokens"),
+    step_shares_chart,
     decode_time_chart,
     prefill_time_chart,
     memory_chart,

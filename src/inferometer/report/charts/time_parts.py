@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from inferometer.records.server_summaries import TtftParts
+from inferometer.records.step_shares import StepCause
 from inferometer.report.cells import ABSENT_TEXT, estimate_cell, has_several_runs, statistic_text
 from inferometer.report.charts.bars import MAX_ROWS, Part, rows_plot, stacked
 from inferometer.report.charts.plot import Axis, Chart
@@ -19,6 +20,11 @@ PART_COLOURS: Final = {
     "queue": "c1",
     "prefill": "c0",
     "hand-over": "c3",
+}
+SHARE_NAMES: Final[dict[StepCause, str]] = {
+    "weight bandwidth": "reading weights",
+    "launch overhead": "launches",
+    "compute": "computing",
 }
 SHARES: Final = (0.0, 20.0, 40.0, 60.0, 80.0, 100.0)
 
@@ -97,6 +103,48 @@ COLOURS: Final = {
     "communication": "c7",
     "unexplained": "idle",
 }
+
+
+def step_shares_chart(view: SweepReportView) -> Chart | None:
+    """One bar: the parts of a decode step of one sequence, by steps of two widths in turns."""
+    shares = view.step_shares
+    if shares is None:
+        return None
+    names = {part.cause: SHARE_NAMES[part.cause] for part in shares.parts}
+    parts, start = list[Part](), 0.0
+    for part in shares.parts:
+        end = start + 100 * part.fraction.value
+        duration_s = part.fraction.value * shares.step_s.value
+        parts.append(Part(names[part.cause], start, end, duration_s))
+        start = end
+    label = f"one token of one sequence, {shares.n_rounds} paired rounds"
+    colours = {names["weight bandwidth"]: "c0", names["launch overhead"]: "c4"}
+    colours[names["compute"]] = "c1"
+    plot = rows_plot(
+        [label],
+        Axis(title="% of the time of a step", low=0, high=112, ticks=SHARES),
+        stacked([(label, parts, shares.step_s.value)], colours),
+        n_all=1,
+        rows="",
+    )
+    first = shares.parts[0]
+    verdict = "the largest part" if shares.limited_by else "undecided; most"
+    return Chart(
+        chart_id="step-shares",
+        title="What makes one token take its time",
+        finding=f"{names[first.cause].capitalize()} is {verdict}:"
+        f" {100 * first.fraction.value:.0f} % of a step.",
+        plots=(plot,),
+        header=("part", "% of a step", "ms"),
+        rows=tuple(
+            (
+                names[part.cause],
+                estimate_cell(part.fraction, 100),
+                estimate_cell(part.fraction, 1e3 * shares.step_s.value),
+            )
+            for part in shares.parts
+        ),
+    )
 
 
 def decode_time_chart(view: SweepReportView) -> Chart | None:

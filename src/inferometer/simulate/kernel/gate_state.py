@@ -18,6 +18,7 @@ from inferometer.simulate.gate_config import (
     TenantRules,
     cut_answers,
     rules_by_index,
+    treated_as,
 )
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.pointers import Row, Rows, blank, i32, i64
@@ -64,6 +65,7 @@ def gate_columns(requests: Demand, config: GateConfig) -> GateColumns:
         A class or tenant for which the gate has no rules.
     """
     cut = cut_answers(requests, config)
+    requests = requests._replace(class_index=treated_as(requests, config))
     prompt, most = cut.prompt_tokens.astype(np.int64), cut.max_tokens.astype(np.int64)
     expected = (
         most
@@ -171,6 +173,10 @@ class GateClass(Row):
 
     window_ns: i64
     window_size: i64
+    widening_ns: i64
+    """How much the window grows with each request in flight, …"""
+    widest_at: i64
+    """… up to so many."""
     max_in_flight: i64
     max_queue: i64
     n_in_flight: i64
@@ -319,8 +325,12 @@ def _tickets(columns: GateColumns, lane: I32) -> Rows[Ticket]:
 
 def _classes(rules: tuple[ClassRules, ...]) -> Rows[GateClass]:
     records = blank(len(rules), GateClass)
-    for name in ("window_ns", "window_size", "max_in_flight", "max_queue"):
+    for name in ("window_ns", "window_size", "widest_at", "max_in_flight", "max_queue"):
         records[name] = [getattr(one, name) for one in rules]
+    records["widening_ns"] = [
+        (one.widest_window_ns - one.window_ns) // one.widest_at if one.widest_at else 0
+        for one in rules
+    ]
     records["first_gathering"] = NOTHING
     return records
 

@@ -342,7 +342,8 @@ def _open_windows(gate: GateState, now_ns: int) -> int:
             group.first_gathering = gate.requests[group.first_gathering].next_gathering
         if group.first_gathering == NOTHING:
             continue
-        end_ns = gate.requests[group.first_gathering].arrival_ns + group.window_ns
+        window_ns = group.window_ns + group.widening_ns * min(group.n_in_flight, group.widest_at)
+        end_ns = gate.requests[group.first_gathering].arrival_ns + window_ns
         if end_ns <= now_ns:
             _open(gate, i_class)
         else:
