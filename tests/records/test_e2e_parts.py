@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inferometer.records.e2e_parts import PART_NAMES, Around, e2e_parts, gathered_ns, idle_ns
+from inferometer.records.run_series import PART_NAMES, Around, e2e_parts, gathered_ns, idle_ns
 from inferometer.records.tables import from_rows
 from inferometer.records.types import RequestTable, StepTable
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from inferometer.api.step_words import limit_sentence
-from inferometer.records.step_shares import MORE_SEQUENCES, step_shares
+from inferometer.records.step_shares import MORE_SEQUENCES, limit_sentence, step_shares
 from inferometer.records.tables import from_rows
 from inferometer.records.types import CeilingTable, ProbeKind
 

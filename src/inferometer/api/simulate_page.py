@@ -12,7 +12,6 @@ from inferometer.api.cluster import gate_text
 from inferometer.api.simulation import Level
 from inferometer.inputs.objectives import METRICS
 from inferometer.records import request_summaries, run_series
-from inferometer.records.e2e_parts import PART_NAMES, E2eParts
 from inferometer.records.latencies import Latency
 from inferometer.report import request_page, request_tables, request_words
 from inferometer.report.charts.plot import Chart
@@ -272,17 +271,17 @@ _PART_WORDS: Final = {
     "network": ("network, there and back", "not simulated: --network DURATION"),
     "front_end": ("front end: HTTP, tokenising", "not known of these step times"),
     "queue": ("queue", ""),
-    "window": ("window", "none, or not told from the queue"),
+    "window": ("window", "none, or inseparable from the queue"),
     "prefill": ("prefill, preemptions included", ""),
     "decode": ("decode", ""),
     "post": ("post: detokenising, handing out", "not simulated: --post DURATION"),
 }
 
 
-def _e2e_parts(parts: E2eParts) -> TextTable:
+def _e2e_parts(parts: run_series.E2eParts) -> TextTable:
     """The mean E2E taken apart; what was not simulated says so."""
     rows = list[tuple[str, ...]]()
-    for name in PART_NAMES:
+    for name in run_series.PART_NAMES:
         words, absent = _PART_WORDS[name]
         seconds: float | None = getattr(parts, f"{name}_s")
         if seconds is None:

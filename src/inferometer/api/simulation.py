@@ -15,7 +15,6 @@ from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.workload import description, plan
 from inferometer.measure.executors.local import Executor
 from inferometer.records import (
-    e2e_parts,
     request_summaries,
     run_series,
     slo_verdicts,
@@ -78,7 +77,7 @@ class SimulateAnswer(Answer):
     memory: run_series.StepMemorySummary | None
     """Of the likely run, where its steps were kept: for --out, and where --set says how memory
     is given or taken back."""
-    e2e_parts: e2e_parts.E2eParts | None
+    e2e_parts: run_series.E2eParts | None
     """Means of the likely run; None where no request finished."""
     slos: tuple[ClassSlo, ...]
     """Of the classes that have an ``slo``; the verdict of the whole is that of ``--slo`` alone."""
@@ -114,7 +113,7 @@ class At(NamedTuple):
     level: Level
     replicas: tuple[shares.ReplicaShare, ...]
     transfers: shares.TransferShares | None
-    e2e: e2e_parts.E2eParts | None
+    e2e: run_series.E2eParts | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +132,16 @@ class Simulator:
     def runs_whole_batches(self) -> bool:
         """Does a single replica gather requests, and run what it gathered to the end?"""
         return self.servers.deployment.knobs.policy == "dynamic" and self.servers.n_in_all == 1
+
+    def cases(
+        self, *, record_steps: bool, record_parts: bool, is_likely_alone: bool
+    ) -> tuple[OneCase, ...]:
+        """The servers that may be the one; what is to be recorded is of the likely one, the first."""
+        first, *others = self.servers.deployment.cases[: 1 if is_likely_alone else None]
+        own = self.servers.deployment.knobs.own
+        needs_steps = self.runs_whole_batches or not MEMORY_KNOBS.isdisjoint(own)
+        likely = OneCase(first, record_steps or needs_steps, record_parts)
+        return (likely, *(OneCase(case) for case in others))
 
     def at(self, asked: OneCase) -> At:
         """The run of this server, and what it says."""
@@ -156,30 +165,30 @@ class Simulator:
             if servers.prefill is None
             else shares.transfer_shares(simulation, servers.prefill.link)
         )
-        parts = e2e_parts.e2e_parts(
+        parts = run_series.e2e_parts(
             simulation.requests,
             self._around(servers),
             self._window_ns(simulation, self._around(servers)),
         )
         return At(run, level, shares.replica_shares(simulation, servers.pools), moved, parts)
 
-    def _window_ns(self, simulation: outcome.Simulation, around: e2e_parts.Around) -> F64 | None:
-        """How long did each request wait for a window? None: there are none that can be told."""
+    def _window_ns(self, simulation: outcome.Simulation, around: run_series.Around) -> F64 | None:
+        """How long did each request wait for a window? None: there are none, or they are inseparable from the queue."""
         requests, gate = simulation.requests, self._gate_rules()
         if self.runs_whole_batches and simulation.steps is not None:
-            return e2e_parts.idle_ns(requests, around, simulation.steps)
+            return run_series.idle_ns(requests, around, simulation.steps)
         if gate is None or not any(one.window_ns for one in gate.classes):
             return None
         if gate.oversized_above_tokens or any(one.widest_at for one in gate.classes):
             return None
-        return e2e_parts.gathered_ns(
-            e2e_parts.arrived_ns(requests, around),
+        return run_series.gathered_ns(
+            run_series.arrived_ns(requests, around),
             requests.class_index,
             [(one.window_ns, one.window_size) for one in gate.classes],
         )
 
-    def _around(self, servers: Servers) -> e2e_parts.Around:
-        return e2e_parts.Around(
+    def _around(self, servers: Servers) -> run_series.Around:
+        return run_series.Around(
             front_end_s=servers.deployment.front_end_s or None,
             network_s=self.network_s,
             post_s=self.post_s,
@@ -225,10 +234,13 @@ def simulate_workload(
     """
     workload = simulator.workload
     promised = _promised(workload)
-    has_steps = record_steps or not MEMORY_KNOBS.isdisjoint(simulator.servers.deployment.knobs.own)
-    first, *others = simulator.servers.deployment.cases[: 1 if is_likely_alone else None]
     cases = executor.map(
-        simulator.at, (OneCase(first, has_steps, record_parts), *(OneCase(case) for case in others))
+        simulator.at,
+        simulator.cases(
+            record_steps=record_steps,
+            record_parts=record_parts,
+            is_likely_alone=is_likely_alone,
+        ),
     )
     likely = cases[0]
     run, levels = likely.run, tuple(case.level for case in cases)

@@ -21,13 +21,12 @@ from inferometer.api.analysis import (
     prefill_shape_of,
     work_of,
 )
-from inferometer.api.fit_views import held_out_rows
-from inferometer.api.step_words import limit_sentence
 from inferometer.inputs.types import EngineMode, SweepPlan, SweepPoint
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.types import BatchShape
 from inferometer.records.findings import findings_of
 from inferometer.records.noise import noise_cautions, noise_of
+from inferometer.records.step_shares import limit_sentence
 from inferometer.records.types import Caution, ProbeKind
 from inferometer.report.cells import held_out_text
 from inferometer.report.views import (
@@ -367,7 +366,7 @@ def _next_smaller() -> str:
 def _trust(analysis: Analysis, cautions: Sequence[Caution]) -> str:
     reps = [summary.n_reps for summary in analysis.points if summary.n_reps]
     parts = ["no repeats" if not reps else "1 repeat" if min(reps) == 1 else f"{min(reps)} repeats"]
-    held_out = held_out_rows(analysis)
+    held_out = fit_views.held_out_rows(analysis)
     if held_out:
         parts.append(f"error on points held out: {held_out_text(held_out)}")
     elif analysis.why_no_model:

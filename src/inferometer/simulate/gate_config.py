@@ -122,9 +122,9 @@ class ClassRules:
     window_size: int = 0
     """… or until so many are there; then all of them may go in."""
     widest_window_ns: int = 0
-    """The window grows with the class's requests in flight: ``window_ns`` with none, so long …"""
+    """The window grows with the class's requests in flight: ``window_ns`` with none, this length …"""
     widest_at: int = 0
-    """… with so many."""
+    """… with this number or more."""
     max_in_flight: int = 0
     max_tokens: int = 0
     """Of an answer."""

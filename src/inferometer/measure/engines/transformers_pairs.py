@@ -54,7 +54,7 @@ def _steppers(model: HfModel) -> "list[_Stepper]":
 
 
 def _narrow(model: HfModel) -> HfModel:
-    """The same layers with narrow matrices: heads as many and as wide, so that attention is the same."""
+    """The same layers with narrow matrices, and heads as they are: attention is the same."""
     config: HfConfig = copy.deepcopy(model.config)
     n_heads = config.num_attention_heads
     config.head_dim = getattr(config, "head_dim", None) or config.hidden_size // n_heads
@@ -63,7 +63,8 @@ def _narrow(model: HfModel) -> HfModel:
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         setattr(config, name, None)
     parameter = next(iter(model.parameters()))
-    kernel: dict[str, Any] = {"attn_implementation": model.config._attn_implementation}  # noqa: SLF001 -- the only place that tells
+    attention = model.config._attn_implementation  # noqa: SLF001 -- nothing public has it
+    kernel: dict[str, Any] = {"attn_implementation": attention}
     with torch.device(parameter.device):
         return AutoModelForCausalLM.from_config(config, dtype=parameter.dtype, **kernel).eval()
 

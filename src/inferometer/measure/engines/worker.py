@@ -119,7 +119,7 @@ def _open(command: Load) -> Engine:
 def _probed_now(
     engine: Engine | None, probe: CeilingProbe, command: ProbeNow
 ) -> tuple[Ceiling, ...]:
-    """The machine's ceilings; steps in turns where they are asked for and the engine has them."""
+    """The machine's ceilings; steps in turns where they are wanted and the engine has them."""
     kinds = command.probes.kinds
     machine = tuple(kind for kind in kinds if kind not in STEP_KINDS)
     ceilings = probe.measure(replace(command.probes, kinds=machine))

@@ -176,7 +176,7 @@ class GateClass(Row):
     widening_ns: i64
     """How much the window grows with each request in flight, …"""
     widest_at: i64
-    """… up to so many."""
+    """… up to this number."""
     max_in_flight: i64
     max_queue: i64
     n_in_flight: i64
