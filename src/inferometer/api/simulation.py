@@ -244,10 +244,6 @@ def simulate_workload(
     )
     likely = cases[0]
     run, levels = likely.run, tuple(case.level for case in cases)
-    said = tuple(
-        types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions
-    )
-    said += held_back(workload, levels[0].summary.offered_requests_per_s)
     answer = SimulateAnswer(
         workload_name=workload.name,
         workload=description.describe(workload.plan),
@@ -267,16 +263,26 @@ def simulate_workload(
         verdict=_verdict(
             [level.judgement.verdict for level in levels if level.judgement is not None]
         ),
-        cautions=(
-            *simulated_record.origin_cautions(simulator.servers.deployment),
-            *said,
-            *equals_cautions(simulator.gate, workload),
-            *run.manifest.cautions,
-        ),
+        cautions=_cautions(simulator, levels[0], run),
         record=None,
     )
     return Simulated(
         answer=answer, run=replace(run, manifest=replace(run.manifest, cautions=answer.cautions))
+    )
+
+
+def _cautions(simulator: Simulator, likely: Level, run: types.Run) -> tuple[types.Caution, ...]:
+    """Of the step times, the workload, the gate and the run, in this order."""
+    workload = simulator.workload
+    return (
+        *simulated_record.origin_cautions(simulator.servers.deployment),
+        *(
+            types.Caution(code=one.code, text=one.text, remedy=one.remedy)
+            for one in workload.cautions
+        ),
+        *held_back(workload, likely.summary.offered_requests_per_s),
+        *equals_cautions(simulator.gate, workload),
+        *run.manifest.cautions,
     )
 
 
