@@ -373,9 +373,7 @@ def send_load(
         with ExitStack() as sending:
             if request.is_on_ray:
                 cluster = sending.enter_context(ray_cluster.joined(request.ray_address))
-                question = replace(
-                    question, start_clients=lambda jobs: ray_clients.started(cluster, jobs)
-                )
+                question = replace(question, start_clients=ray_clients.of(cluster))
             hear = sending.enter_context(_exported(metrics_port, question))
             outcome, server = sent_and_scraped(question, request.metrics, hear)
         return SentLoad(

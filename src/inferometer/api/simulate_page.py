@@ -7,9 +7,7 @@ from functools import partial
 from typing import Final
 
 from inferometer import __version__
-from inferometer.api import simulated_record, simulation
-from inferometer.api.cluster import gate_text
-from inferometer.api.simulation import Level
+from inferometer.api import cluster, simulated_record, simulation
 from inferometer.inputs.objectives import METRICS
 from inferometer.records import request_summaries, run_series
 from inferometer.records.latencies import Latency
@@ -412,7 +410,7 @@ def _origins(answer: simulation.SimulateAnswer) -> list[tuple[str, str]]:
         ("step times", where.step_times_from),
         ("KV blocks", f"{where.n_kv_blocks:,}, {where.kv_blocks_from}"),
         ("scheduler", where.engine),
-        *([] if answer.gate is None else [("gate", gate_text(answer.gate))]),
+        *([] if answer.gate is None else [("gate", cluster.gate_text(answer.gate))]),
     ]
 
 
@@ -441,29 +439,30 @@ def _shown(estimate: Estimate | None) -> str:
 # Which two of the servers that may be the one are the ends of a number, and what are they called?
 
 
-def are_draws(levels: Sequence[Level]) -> bool:
+def are_draws(levels: Sequence[simulation.Level]) -> bool:
     """Were servers drawn, or are these both ends of the step times?"""
     return any(level.step_times == "draw" for level in levels)
 
 
-def ends_words(levels: Sequence[Level]) -> str:
+def ends_words(levels: Sequence[simulation.Level]) -> str:
     """What the ends are called at the head of a column."""
     return f"least … most of {len(levels) - 1} draws" if are_draws(levels) else "fast … slow"
 
 
-def ends_of_latency(levels: Sequence[Level], name: Latency) -> list[Level]:
+def ends_of_latency(levels: Sequence[simulation.Level], name: Latency) -> list[simulation.Level]:
     """Where this latency's 95th percentile is least and most; at fast and slow step times where none were drawn."""
     return _ends(levels, partial(_p95_s, name=name))
 
 
 def ends_of_rate(
-    levels: Sequence[Level], of: Callable[[request_summaries.RequestSummary], Estimate | None]
-) -> list[Level]:
+    levels: Sequence[simulation.Level],
+    of: Callable[[request_summaries.RequestSummary], Estimate | None],
+) -> list[simulation.Level]:
     """The same of a rate."""
     return _ends(levels, lambda summary: _per_s(of(summary)))
 
 
-def verdicts_of_draws(levels: Sequence[Level]) -> str:
+def verdicts_of_draws(levels: Sequence[simulation.Level]) -> str:
     """How many draws keep the promise?"""
     drawn = Counter(
         level.judgement.verdict
@@ -474,8 +473,8 @@ def verdicts_of_draws(levels: Sequence[Level]) -> str:
 
 
 def _ends(
-    levels: Sequence[Level], of: Callable[[request_summaries.RequestSummary], float]
-) -> list[Level]:
+    levels: Sequence[simulation.Level], of: Callable[[request_summaries.RequestSummary], float]
+) -> list[simulation.Level]:
     others = list(levels[1:])
     if not are_draws(levels):
         return others

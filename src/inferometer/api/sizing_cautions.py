@@ -109,9 +109,7 @@ def cautions_of(best: Sequence[SizedKind]) -> tuple[Caution, ...]:
     )
     unpriced = [kind.hardware for kind in best if kind.usd_per_hour is None]
     if unpriced:
-        text = (
-            f"price of {', '.join(unpriced)}: unknown; ranked last, by the number of devices"
-        )
+        text = f"price of {', '.join(unpriced)}: unknown; ranked last, by the number of devices"
         cautions.append(Caution(code="NO_PRICE", text=text, remedy="--prices FILE"))
     if any(kind.candidate.deployment.engine.tensor_parallel_size > NODE_DEVICES for kind in best):
         text = (

@@ -8,8 +8,8 @@ other hosts go on.
 import os
 import threading
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -216,6 +216,13 @@ class RayClients:
     def _keep(self, clocks: list[types.HostClock]) -> None:
         self._clocks = clocks
         host_clocks.write_clocks(self._folder, self._session_index, clocks)
+
+
+def of(
+    cluster: ray_cluster.RayCluster,
+) -> Callable[[Sequence[messages.Job]], AbstractContextManager[RayClients]]:
+    """How a load test starts its clients on this cluster."""
+    return lambda jobs: started(cluster, jobs)
 
 
 @contextmanager

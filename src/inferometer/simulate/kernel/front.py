@@ -9,7 +9,7 @@ ways lie in one stack, as large as the largest of them needs.
 """
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,7 +133,9 @@ def _stacked(replicas: list[State]) -> State:
 
 def _stacked_fields(tables: list[Table], names: Iterable[str]) -> Table:
     """The first table, with the arrays of all in these fields."""
-    stacks = {name: _stack(name, [getattr(table, name) for table in tables]) for name in names}
+    stacks: dict[str, Any] = {
+        name: _stack(name, [getattr(table, name) for table in tables]) for name in names
+    }
     return tables[0]._replace(**stacks)
 
 
