@@ -64,7 +64,7 @@ class Simulate:
     post: Annotated[
         float | None,
         Option(
-            "Detokenising and handing out a request's tokens; inferometer catalog --tokenizer"
+            "Detokenising and handing out a request's tokens; inferometer catalog workloads FILE --tokenizer"
             " MODEL measures it. [none]",
             heading="Cluster",
             metavar="DURATION",
