@@ -37,6 +37,7 @@ _PAGED_BY: Final[Mapping[str, str]] = {
     "ExploreAnswer": "inferometer.api.explore_page:answer_page",
     "ExplainAnswer": "inferometer.api.explain:explain_page",
     "TraceAnswer": "inferometer.api.explain_trace:trace_pages",
+    "SpansAnswer": "inferometer.api.explain_spans:spans_page",
     "CompareAnswer": "inferometer.api.compare:compare_page",
     "ReportAnswer": "inferometer.api.report:report_page",
     "FitAnswer": "inferometer.api.fit:answer_page",

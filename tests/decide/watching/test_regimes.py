@@ -47,7 +47,8 @@ def test_steps_that_take_longer_are_found_though_the_batch_grows_with_them(facto
     assert (first.condition, first.has_begun) == (name, True)
     assert LEARNED_S < first.at_s <= LEARNED_S + 30
     assert LEARNED_S - 15 < first.since_s <= first.at_s
-    assert 0.6 < first.residual_ratio / math.log(factor) < 1.4
+    # an alarm knows a few seconds of the new pace, and those just before it
+    assert 0.4 < first.residual_ratio / math.log(factor) < 1.6
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -22,8 +22,9 @@ def charts(example_view):
     return {chart.chart_id: chart for chart in charts_of(example_view)}
 
 
-def test_all_but_prefill_time_are_drawn(charts):
-    assert len(charts) == len(CHARTS) - 1
+def test_all_but_prefill_time_and_paired_steps_are_drawn(charts):
+    """The view has no steps of a narrow copy of the model."""
+    assert len(charts) == len(CHARTS) - 2
     assert next(iter(charts)) == "roofline"
 
 
