@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model
@@ -49,6 +49,7 @@ def test_drafts_gain_as_the_paper_says_where_checking_is_free_and_less_where_it_
     assert full.best_length.tpot_gain_ratio < 0.75 * found.best_length.tpot_gain_ratio
 
 
+@settings(max_examples=20)  # each looks at 400 batches
 @given(st.sampled_from(METHODS), st.floats(0.2, 0.9))
 def test_nothing_gains_beyond_the_break_even_batch(name, acceptance_fraction):
     draft = draft_of(name, acceptance_fraction)
