@@ -80,6 +80,7 @@ def test_the_page_says_what_limits_and_what_would_not_help(of_seats):
     assert page.lines[-1].command == "inferometer diagnose http://127.0.0.1:8000"
 
 
+@pytest.mark.slow
 def test_a_small_kv_cache_is_named():
     config = replace(ROOMY, num_blocks=1400)
     answer = diagnosed(config)
@@ -87,6 +88,7 @@ def test_a_small_kv_cache_is_named():
     assert answer.n_preemptions > 0
 
 
+@pytest.mark.slow
 def test_a_small_step_budget_is_named_and_identified():
     answer = diagnosed(replace(ROOMY, max_num_seqs=128, max_num_batched_tokens=256))
     assert (answer.finding, answer.cause) == ("limited", "small_step_budget")
@@ -100,6 +102,7 @@ def test_a_healthy_server_is_called_healthy():
     assert "is healthy, ttft:p95<1000ms, tpot:p95<50ms is met" in diagnose_page(answer).title
 
 
+@pytest.mark.slow
 def test_long_prompts_are_named_and_the_advice_is_true():
     plan = poisson(6, 6 * 75, seed=5)
     prompts = plan.prompt_tokens.copy()
@@ -114,6 +117,7 @@ def test_long_prompts_are_named_and_the_advice_is_true():
     assert (answer.finding, answer.cause) == ("limited", "long_prompts")
 
 
+@pytest.mark.slow
 def test_a_closed_loop_is_seen():
     plan = poisson(RATE, 700, seed=2, users=24)
     answer = diagnosed(replace(ROOMY, max_num_seqs=8), plan)

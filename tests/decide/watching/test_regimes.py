@@ -19,6 +19,7 @@ def changes_of(series):
     return [change for interval in series for change in regimes.take(interval)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate_per_s", "seed"), [(0.3, 2), (0.9, 3)])
 def test_two_days_in_which_nothing_changes_have_no_alarm(rate_per_s, seed):
     plan = daily_traffic(rate_per_s, 2 * DAY_S, seed)
