@@ -1,7 +1,8 @@
 """Are the answers of the verbs that compute those of the last accepted commit, number for number?
 
 ``INFEROMETER_ACCEPT_GOLDEN=1`` accepts what is different; look at the diff. Numbers may differ in the last places, as
-mathematical libraries do between machines.
+mathematical libraries do between machines. A search that a busy machine's time limit cuts has no
+place here.
 """
 
 import json
@@ -21,7 +22,8 @@ COMMANDS = [
     for line in (HERE / "commands.txt").read_text().splitlines()
     if line and not line.startswith("#")
 ]
-RELATIVE = 1e-9
+RELATIVE = 1e-6
+"""A fit's sums differ by some 1e-8 between two runs of one machine."""
 VOLATILE = {
     "version",
     "inferometer_version",
