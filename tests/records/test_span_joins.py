@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from inferometer.inputs import span_names as names
 from inferometer.inputs.otlp_spans import Span, SpanEvent
-from inferometer.records.span_joins import span_times
+from inferometer.records.span_joins import _part, span_times
 
 MS = 1_000_000
 T0 = 1_795_540_200_000_000_000
@@ -156,3 +156,13 @@ def test_the_interval_of_a_share_holds_the_truth_about_as_often_as_it_says():
         ).share_fraction
         n_hit += share.low <= 0.5 <= share.high
     assert n_hit >= 90  # of 100 at 95 %: fewer than 90 have probability 0.01
+
+
+def test_a_time_that_most_requests_lack_has_no_interval_below_zero():
+    """A queue in which one request of a hundred waits: batch means spread far to both sides."""
+    waited_s = np.zeros(200)
+    waited_s[::100] = 30.0
+    total_s = waited_s + 0.1
+    part = _part("queue", waited_s, total_s, total_s >= 0)
+    assert part.mean_s.low == 0
+    assert part.mean_s.value == pytest.approx(0.3)

@@ -4,7 +4,7 @@ from typing import Final
 
 from inferometer import __version__
 from inferometer.api.tune_answer import interval_words, ratio_words
-from inferometer.api.tune_page import checklist_table, chip_of, latency_numbers, settings_table
+from inferometer.api.tune_page import chip_of, latency_numbers, settled_sections
 from inferometer.api.tuning import MeasuredTune
 from inferometer.report.page import Line, Page, Section, lines_of
 from inferometer.report.tables import TextTable
@@ -39,19 +39,7 @@ def measured_tune_page(answer: MeasuredTune) -> Page:
         ),
         cautions=answer.cautions,
         sections=(
-            Section(
-                id="command",
-                title="With which command, and why these flags?",
-                nav="Command",
-                tables=(settings_table(answer.settings),),
-                command=answer.command,
-            ),
-            Section(
-                id="checklist",
-                title="What of the checklist is done?",
-                nav="Checklist",
-                tables=(checklist_table(answer.checklist),),
-            ),
+            *settled_sections(answer),
             Section(
                 id="tried",
                 title="What was looked at in each step?",

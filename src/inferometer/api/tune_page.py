@@ -1,16 +1,13 @@
 """What is there to read of a tuning: what to change, what it gains, what was not worth it?"""
 
-from collections.abc import Sequence
 from typing import Final
 
 from inferometer import __version__
 from inferometer.api.tune_answer import gain_words, interval_words
 from inferometer.api.tuning import (
-    Box,
     MeasuredTune,
     PlannedTune,
     PresetAnswer,
-    SettingRow,
     TuneAnswer,
 )
 from inferometer.decide.tuning.playbook import PLAYBOOK
@@ -54,19 +51,7 @@ def tune_page(answer: TuneAnswer) -> Page:
         ),
         cautions=answer.cautions,
         sections=(
-            Section(
-                id="command",
-                title="With which command, and why these values?",
-                nav="Command",
-                tables=(settings_table(answer.settings),),
-                command=answer.command,
-            ),
-            Section(
-                id="checklist",
-                title="What of the checklist is done?",
-                nav="Checklist",
-                tables=(checklist_table(answer.checklist),),
-            ),
+            *settled_sections(answer),
             Section(
                 id="tried",
                 title="What was tried in each step?",
@@ -173,17 +158,33 @@ def _trust(answer: TuneAnswer) -> str:
     )
 
 
-def settings_table(settings: Sequence[SettingRow]) -> TextTable:
-    """Each setting with its reason."""
-    rows = tuple((one.name, one.value, one.default, one.why) for one in settings)
-    header = ("setting", "value", "default", "why")
-    return TextTable(caption="Where it departs from the defaults", header=header, rows=rows)
-
-
-def checklist_table(boxes: Sequence[Box]) -> TextTable:
-    """The ten boxes with their evidence."""
-    rows = tuple((_TICKS[one.is_ticked], one.name, one.evidence) for one in boxes)
-    return TextTable(caption="Ten boxes", header=("", "box", "evidence"), rows=rows)
+def settled_sections(answer: TuneAnswer | MeasuredTune) -> tuple[Section, Section]:
+    """The command with the reason of each setting, and the ten boxes with their evidence."""
+    settings = TextTable(
+        caption="Where it departs from the defaults",
+        header=("setting", "value", "default", "why"),
+        rows=tuple((one.name, one.value, one.default, one.why) for one in answer.settings),
+    )
+    boxes = TextTable(
+        caption="Ten boxes",
+        header=("", "box", "evidence"),
+        rows=tuple((_TICKS[one.is_ticked], one.name, one.evidence) for one in answer.checklist),
+    )
+    return (
+        Section(
+            id="command",
+            title="With which command, and why these values?",
+            nav="Command",
+            tables=(settings,),
+            command=answer.command,
+        ),
+        Section(
+            id="checklist",
+            title="What of the checklist is done?",
+            nav="Checklist",
+            tables=(boxes,),
+        ),
+    )
 
 
 def _tried(answer: TuneAnswer) -> TextTable:

@@ -5,7 +5,7 @@ is apart from the network where it sends spans of its own. Letters of shapes: N 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -240,11 +240,12 @@ def _part(name: str, part_s: F64, total_s: F64, is_slow: np.ndarray) -> SpanPart
         run_quantile_estimate(present_s, fraction) for fraction in (0.5, _TAIL_FRACTION)
     )
     slowest = is_slow & has_part
-    if p50_s is None or p95_s is None or not slowest.any():
+    if p50_s is None or p95_s is None or not total_s[slowest].any():
         return None
+    mean_s = run_mean_estimate(present_s, float(present_s.mean()), name="mean of requests")
     return SpanPart(
         name=name,
-        mean_s=run_mean_estimate(present_s, float(present_s.mean()), name="mean of requests"),
+        mean_s=_not_negative(mean_s),
         share_fraction=_share(present_s, total_s[has_part]),
         p50_s=p50_s,
         p95_s=p95_s,
@@ -255,9 +256,15 @@ def _part(name: str, part_s: F64, total_s: F64, is_slow: np.ndarray) -> SpanPart
 def _share(part_s: F64, total_s: F64) -> Estimate:
     """The ratio of two means of one run, linearised about its value (Cochran 1977, eq. 2.46)."""
     mean_s = float(total_s.mean())
-    if mean_s <= 0:
-        return run_mean_estimate([0.0], 0.0, name="requests without any duration")
     share = float(part_s.mean()) / mean_s
-    return run_mean_estimate(
-        (part_s - share * total_s) / mean_s + share, share, name="ratio of means of requests"
+    return _not_negative(
+        run_mean_estimate(
+            (part_s - share * total_s) / mean_s + share, share, name="ratio of means of requests"
+        )
     )
+
+
+def _not_negative(estimate: Estimate) -> Estimate:
+    """Its interval without the values that a duration or a share cannot have."""
+    is_below = estimate.low is not None and estimate.low < 0
+    return replace(estimate, low=0.0) if is_below else estimate

@@ -42,7 +42,7 @@ class Check:
     words: str
     """What is the matter where it is found."""
     measure: Callable[[ServerWindow], float | None]
-    """None: the server does not report it."""
+    """None: the server does not report it, or it does not apply to this window."""
     number: str
     """How the measured number reads, with ``{value}``."""
     limit_ratio: float
@@ -136,14 +136,18 @@ def _unevenness(window: ServerWindow) -> float | None:
 
 
 def _times_overwritten(window: ServerWindow) -> float | None:
-    """How often was the whole KV cache written in the window? 0 where most prompts are found in it."""
+    """How often was the whole KV cache written in the window?
+
+    None where the server does not report it, or most prompts are found in the cache: then what was
+    evicted was not missed.
+    """
     summary = window.summary
     if window.is_cache_off or summary.prefix_hit_fraction is None:
         return None
     if not summary.n_kv_blocks or not summary.kv_block_tokens:
         return None
     if summary.prefix_hit_fraction > _BUSY_CACHE_HITS:
-        return 0.0
+        return None
     written = float(window.prompt_tokens[-1]) * (1 - window.hit_fraction)
     written += float(window.output_tokens[-1])
     return written / (summary.n_kv_blocks * summary.kv_block_tokens)
