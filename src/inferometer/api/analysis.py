@@ -32,8 +32,8 @@ from inferometer.records.types import Run
 from inferometer.report.views import PhaseName, PointRow
 from inferometer.stats.estimate import Z_90, Estimate
 
-SHORT_TOKENS: Final = 128
-"""Up to here a decode step is like those of two widths, which have a short context."""
+_MOST_KV_FRACTION: Final = 0.1
+"""KV cache beside the weights: the paired steps hold nearly none, so a step that reads more is not like them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,11 +221,16 @@ def _row(
 
 
 def _decode_limit(analysis: Analysis, point: SweepPoint, by_model: str | None) -> str | None:
-    """By steps of two widths where the point is like them, of one sequence with a short context; else by the model.
+    """By steps of two widths where the point's step is like them: one sequence, few KV bytes; else by the model.
 
     A model of few points may take launches for weights; these steps tell them apart by design.
     """
-    is_like = point.batch_size == 1 and point.prompt_tokens <= SHORT_TOKENS
+    work = work_of(analysis, decode_shape_of(point))
+    is_like = (
+        point.batch_size == 1
+        and work is not None
+        and work.kv_read_bytes <= _MOST_KV_FRACTION * work.weight_bytes
+    )
     if is_like and analysis.steps is not None:
         return analysis.steps.limited_by or "undecided"
     return by_model
