@@ -20,11 +20,15 @@ SHARES = StepShares(
 )
 
 
+@pytest.fixture(scope="module")
+def analysis():
+    return replace(analyse(read_run(SMOLLM2), SMOLLM2, label="a"), steps=SHARES)
+
+
 @pytest.mark.parametrize(
     ("prompt_tokens", "batch_size", "limit"),
     [(32, 1, "weight bandwidth"), (512, 1, "weight bandwidth"), (8192, 1, "kv"), (32, 4, "kv")],
 )
-def test_few_kv_bytes_of_one_sequence_are_like_them(prompt_tokens, batch_size, limit):
-    analysis = replace(analyse(read_run(SMOLLM2), SMOLLM2, label="a"), steps=SHARES)
+def test_few_kv_bytes_of_one_sequence_are_like_them(prompt_tokens, batch_size, limit, analysis):
     point = SweepPoint(prompt_tokens=prompt_tokens, batch_size=batch_size, gen_tokens=8)
     assert _decode_limit(analysis, point, "kv") == limit

@@ -162,6 +162,7 @@ def test_what_a_sizing_cannot_do_is_refused_by_name(options, named, tmp_path):
     assert not (tmp_path / "files").exists()
 
 
+@pytest.mark.slow
 def test_many_devices_are_split_into_prefill_and_decode_replicas_too():
     """More than 8 replicas: climbed from the balanced split; a part is simulated with its part of the load."""
     used = im.size(

@@ -54,6 +54,7 @@ def test_a_server_is_loaded(tmp_path):
     assert "TTFT" in str(answer)
 
 
+@pytest.mark.slow
 def test_a_sweep_is_planned_fitted_and_explained(tmp_path):
     planned = im.sweep(
         "smollm2-135m",

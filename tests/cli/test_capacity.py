@@ -31,6 +31,7 @@ def capacity(*flags):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_replicas_behind_a_router_carry_together_what_pooling_gives_them():
     one, dealt, pooled = (
         json.loads(capacity("--json", *flags))
@@ -125,6 +126,7 @@ def test_whole_fleets_are_asked_as_they_are_simulated(flags):
     assert found["is_located"]
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_capacity_at_all_step_times():
     said = json.loads(capacity("--json", "--requests", "4000"))
     loads = [level["capacity"]["located_load"] for level in said["levels"]]

@@ -296,6 +296,7 @@ def test_examples(folder):
         assert "pairs of load tests" in outcome.stderr
 
 
+@pytest.mark.slow
 def test_b_alone_has_its_own_body_model_and_headers(folder):
     flags = (
         "--body",

@@ -193,7 +193,13 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("question", CHANGES, ids=" ".join)
+@pytest.mark.parametrize(
+    "question",
+    [
+        pytest.param(one, marks=pytest.mark.slow if one[0] == "capacity" else (), id=" ".join(one))
+        for one in CHANGES
+    ],
+)
 def test_a_fit_tells_of_another_model_format_or_engine_where_it_is_asked_to(question, folder):
     wanted = CHANGES[question]
     transfer = (*question, "--fit", "fit.json", "--transfer", "--json")

@@ -267,6 +267,7 @@ def test_what_the_server_says_of_a_wrong_model_is_shown(url, folder):
     assert "other" in outcome.stdout.partition("CAUTION http_error")[2]
 
 
+@pytest.mark.slow
 def test_a_second_run_is_not_served_from_the_prefix_cache_of_the_first(folder):
     with start(PLAN) as emulator:
         for name in ("first", "second"):
@@ -465,6 +466,7 @@ def test_other_signals_end_a_test_as_ctrl_c_does(number, exit_code, url, folder)
     assert (folder / "run" / "load.json").exists()
 
 
+@pytest.mark.slow
 def test_a_client_that_stood_still_makes_the_run_invalid(url, folder):
     child = started(url, folder, *LONG)
     wait_for_log(folder)
@@ -483,6 +485,7 @@ def test_a_client_that_stood_still_makes_the_run_invalid(url, folder):
     assert set(gaps) == {12_500_000}, "the schedule did not move"
 
 
+@pytest.mark.slow
 def test_a_client_process_that_dies_ends_the_run_and_loses_nothing(url, folder):
     child = started(url, folder, *LONG)
     wait_for_log(folder)

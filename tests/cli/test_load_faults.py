@@ -70,6 +70,7 @@ def test_every_fault_is_named_here():
     assert set().union(*EXPECTED.values()) <= {"", *EXCHANGE_ERRORS}
 
 
+@pytest.mark.slow
 def test_all_faults_at_once(tmp_path):
     kinds = [kind for kind in EXPECTED if kind != "tokens-per-chunk"]
     options = {

@@ -142,6 +142,7 @@ def identity(span):
     )
 
 
+@pytest.mark.slow
 def test_of_a_sample_the_server_traces_the_same_requests(tmp_path):
     with (
         otlp_receiver.receiver(tmp_path / "spans.jsonl") as collector,
@@ -160,6 +161,7 @@ def test_of_a_sample_the_server_traces_the_same_requests(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_client_without_spans_leaves_the_server_to_its_own_traces(tmp_path):
     with (
         otlp_receiver.receiver(tmp_path / "spans.jsonl") as collector,

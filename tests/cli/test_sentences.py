@@ -181,11 +181,16 @@ SWEEP = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
             ("quick", "smollm2-135m", "--budget", "30s", "--out", "runs/a b"),
             "--budget 60s --out 'runs/a b-longer'",
         ),
-        (
+        pytest.param(
             ("quick", "smollm2-135m", "--budget=1min", "--out=elsewhere"),
             "--budget 120s --out 'runs/a b-longer'",
+            marks=pytest.mark.slow,
         ),
-        (("quick", "smollm2-135m"), "--budget 240s --out 'runs/a b-longer'"),
+        pytest.param(
+            ("quick", "smollm2-135m"),
+            "--budget 240s --out 'runs/a b-longer'",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_budget_that_was_over_has_one_advice_which_runs(typed, again):
@@ -203,6 +208,7 @@ def test_a_budget_that_was_over_has_one_advice_which_runs(typed, again):
     assert "The same command" not in said
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_stopped_says_so_and_how_it_goes_on():
     run = read_run(SWEEP)
     whole = analyse(run, SWEEP, label="sweep")

@@ -97,6 +97,7 @@ def test_doubt_of_limits_is_in_the_doubt_of_latencies(folder):
     assert medians == {likely}
 
 
+@pytest.mark.slow
 def test_a_capacity_is_looked_for_in_every_draw(folder):
     drawn_server(24, 2).save(folder / "doubted.json")
     outcome = run(

@@ -224,6 +224,7 @@ def test_what_a_death_costs_is_said():
     )
 
 
+@pytest.mark.slow
 def test_rents_of_one_kind_are_compared_and_others_are_doubted():
     code, said = size("--rate", "2", "--gpus", "h100_sxm,mi300x")
     assert code in {0, 11}
@@ -342,6 +343,7 @@ def test_a_workload_without_a_rate():
         size("--concurrency", "4", "--gpus", "l40s")
 
 
+@pytest.mark.slow
 def test_a_trace_is_sized_for_its_busiest_window_and_followed(fit, tmp_path):
     """Ten minutes at 2 requests/s, ten at 8, ten at 2, in Azure's format."""
     gaps_s = np.concatenate([np.full(1200, 0.5), np.full(4800, 0.125), np.full(1200, 0.5)])

@@ -32,6 +32,7 @@ def test_what_cannot_be_is_refused(words, code, what, tmp_path):
     check_refused(run("tune", *words, folder=tmp_path), code, *what)
 
 
+@pytest.mark.slow
 def test_the_answer_the_folder_and_python_are_the_same(tmp_path):
     printed = run("tune", *QUICK, "--json", "--out", "tuned", folder=tmp_path)
     assert printed.returncode in {0, 11}, printed.stderr
@@ -103,6 +104,7 @@ def test_an_interactive_preset_has_the_smaller_steps():
     assert budgets["interactive"] < budgets["batch"]
 
 
+@pytest.mark.slow
 def test_sglang_is_tuned_by_its_own_flags(tmp_path):
     words = ("llama-3.1-8b", "--hardware", "h100_sxm", "--policy", "sglang", "--max-num-seqs", "8")
     steps = ("--steps", "max_num_seqs,prefill_shaping,scheduling", "--requests", "200")

@@ -57,6 +57,7 @@ def test_one_replica_less_is_not_enough_in_short_runs(candidates):
         assert enough == 1 or probe(asked.rate_per_s / (enough - 1), 0).margin_ratio > 1
 
 
+@pytest.mark.slow
 def test_nothing_that_was_not_searched_is_cheaper(candidates):
     tried = candidates[1:3]
     asked = question(n_requests=150)
@@ -119,11 +120,13 @@ def test_the_pick_is_simulated_whole_and_with_one_replica_less(best):
     ), "Little's law, roughly: a median"
 
 
+@pytest.mark.slow
 def test_a_router_needs_no_more_replicas_than_chance(candidates, best):
     dealt = size_device(Task(question(fleets=Alike(router="random")), candidates)).best
     assert dealt.usd_per_hour >= best.usd_per_hour
 
 
+@pytest.mark.slow
 def test_sized_for_the_slow_end_the_promise_is_kept_at_all_paces(candidates, best):
     sure = size_device(
         Task(question(slo="ttft:p95<4s, tpot:p95<200ms", pace="slow"), candidates)
@@ -222,6 +225,7 @@ def test_a_promise_that_idle_replicas_break_says_so(candidates):
     )
 
 
+@pytest.mark.slow
 def test_devices_are_answered_in_order_and_by_any_map():
     offers = [offer("h100_sxm", 3.0), offer("l40s", 1.0)]
     possible = candidates_of(
@@ -276,6 +280,7 @@ def test_one_stage_is_enough_where_it_holds_whole_contexts(candidates):
     assert {candidate.parallelism for candidate in candidates} == {"TP1", "TP2"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["sglang", "trtllm"])
 def test_other_engines_are_sized_by_their_own_rules(engine):
     grid = replace(GRID, policy=engine, tensor_parallel_sizes=(1,), max_num_seqs=(256,))
@@ -331,6 +336,7 @@ class _CountedClock:
         return self._left_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_looks", [3, 60])
 def test_a_sizing_ends_in_time_with_what_is_known(candidates, n_looks):
     asked = question(rate_per_s=100.0, time_limit=lambda: _CountedClock(float(n_looks)))

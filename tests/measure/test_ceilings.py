@@ -50,7 +50,9 @@ def test_ceilings_are_those_of_a_computer(probe):
 
 
 @pytest.mark.parametrize("probe", [NumpyCeilings(), TorchCeilings()], ids=["numpy", "torch"])
-@pytest.mark.parametrize("footprint_bytes", [538_060_032, 16 * MIB + 12, 5000])
+@pytest.mark.parametrize(
+    "footprint_bytes", [pytest.param(538_060_032, marks=pytest.mark.slow), 16 * MIB + 12, 5000]
+)
 def test_a_footprint_of_any_size_is_probed(probe, footprint_bytes):
     (read,) = probe.measure(settings(kinds=(ProbeKind.READ,), footprint_bytes=footprint_bytes))
     assert read.value_per_s > 1e8

@@ -69,6 +69,7 @@ def test_progress_counts_points_and_estimates_once_something_was_measured(finish
     assert all(progress.left_s is not None for progress in seen[1:])
 
 
+@pytest.mark.slow
 def test_every_repetition_and_step_is_recorded_and_want_of_memory_too(finished):
     run = read_run(finished[0])
     assert run.manifest.is_complete
@@ -94,6 +95,7 @@ def test_every_repetition_and_step_is_recorded_and_want_of_memory_too(finished):
         assert set(run.steps.decode_context_tokens[of_point].tolist()) == set(contexts.tolist())
 
 
+@pytest.mark.slow
 def test_ceilings_stand_between_repetitions_and_at_both_ends(finished):
     run = read_run(finished[0])
     is_read = run.ceilings.kind == ProbeKind.READ
@@ -104,6 +106,7 @@ def test_ceilings_stand_between_repetitions_and_at_both_ends(finished):
     assert int((run.ceilings.kind == ProbeKind.COPY).sum()) == 2
 
 
+@pytest.mark.slow
 def test_the_same_command_again_measures_nothing(tiny, finished):
     folder, _ = finished
     before = (folder / "sweep.parquet").read_bytes()
@@ -172,6 +175,7 @@ def test_when_the_time_is_over_two_points_are_measured_and_the_others_named(tiny
     assert caution.text == "2 of 4 points were left out: the time was over"
 
 
+@pytest.mark.slow
 def test_a_folder_that_holds_another_plan_is_refused_before_anything_is_loaded(tiny, finished):
     began_s = time.monotonic()
     with pytest.raises(RecordError, match="another run"):

@@ -49,6 +49,7 @@ def test_drafts_gain_as_the_paper_says_where_checking_is_free_and_less_where_it_
     assert full.best_length.tpot_gain_ratio < 0.75 * found.best_length.tpot_gain_ratio
 
 
+@pytest.mark.slow
 @settings(max_examples=20)  # each looks at 400 batches
 @given(st.sampled_from(METHODS), st.floats(0.2, 0.9))
 def test_nothing_gains_beyond_the_break_even_batch(name, acceptance_fraction):

@@ -266,8 +266,8 @@ def test_no_bytes_make_it_fail():
 
 
 @pytest.mark.slow
-def test_a_million_bodies_do_not_make_it_fail():
-    check_fuzzed(1_000_000, 4)
+def test_200_000_bodies_do_not_make_it_fail():
+    check_fuzzed(200_000, 4)
 
 
 @settings(max_examples=300)

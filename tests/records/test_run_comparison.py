@@ -67,6 +67,7 @@ def test_the_same_engine_is_equivalent_within_a_margin_and_not_different():
     assert all(one.verdict in {"equivalent", "undecided"} for one in said.others)
 
 
+@pytest.mark.slow
 def test_false_alarms_over_all_metrics_together():
     """60 comparisons of 5 with 5 runs of one configuration.
 

@@ -112,8 +112,8 @@ def test_no_bytes_make_it_fail():
 
 
 @pytest.mark.slow
-def test_a_million_bodies_do_not_make_it_fail():
-    check_bodies(1_000_000, 2)
+def test_200_000_bodies_do_not_make_it_fail():
+    check_bodies(200_000, 2)
 
 
 @settings(max_examples=300)

@@ -285,6 +285,7 @@ for n_renamed, name in enumerate(sys.argv[1:]):
 """
 
 
+@pytest.mark.slow
 def test_killed_while_merging(tmp_path, write_points):
     """A process that dies at each of the renames of ``finish`` in turn: three tables, the checksums, the manifest."""
     directories = [tmp_path / str(n_renamed) for n_renamed in range(6)]

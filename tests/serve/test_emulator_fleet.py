@@ -108,11 +108,14 @@ def test_metrics_are_those_of_all_replicas():
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--replicas", "3", "--router", "prefix-affine"),
-        ("--prefill-replicas", "1", "--kv-link", "50GB/s"),
-        ("--replicas", "2", "--gate", "gate.toml"),
+        pytest.param(
+            ("--replicas", "3", "--router", "prefix-affine"), id="router", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ("--prefill-replicas", "1", "--kv-link", "50GB/s"), id="prefill", marks=pytest.mark.slow
+        ),
+        pytest.param(("--replicas", "2", "--gate", "gate.toml"), id="gate"),
     ],
-    ids=lambda flags: flags[0],
 )
 def test_the_command_serves_every_fleet(flags, tmp_path):
     (tmp_path / "gate.toml").write_text(

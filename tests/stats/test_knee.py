@@ -32,6 +32,7 @@ def test_known_knees(time_at, truth):
     assert knee.at.value == pytest.approx(truth, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("time_at", "truth"), [(additive, 8.0), (roofline, 40 / 3)])
 def test_coverage(time_at, truth):
     """40 seeded sweeps with 5 % of noise: the interval holds the truth in a share compatible with 95 %."""

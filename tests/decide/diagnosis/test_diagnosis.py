@@ -96,6 +96,7 @@ def test_a_small_step_budget_is_named_and_identified():
     assert budget.low <= 256 <= budget.high < 1024
 
 
+@pytest.mark.slow
 def test_a_healthy_server_is_called_healthy():
     answer = diagnosed(ROOMY, slo="ttft:p95<1s, tpot:p95<50ms")
     assert (answer.finding, answer.cause, answer.slo_verdict) == ("healthy", None, "met")

@@ -69,8 +69,14 @@ def test_the_second_half_foretold_from_the_first(folder, workload, bound, ttft_b
     ("folder", "workload", "least", "most"),
     [
         ("rtxpro6000_llama-3.1-8b_tp1", "llama-3.1-8b", -0.1, 0.02),
-        ("rtxpro6000_qwen3-32b_tp2", "qwen3-32b", -0.35, 0.02),
-        ("rtxpro6000_qwen3-30b-a3b_dp2ep2", "qwen3-30b-a3b", -0.25, 0.02),
+        pytest.param("rtxpro6000_qwen3-32b_tp2", "qwen3-32b", -0.35, 0.02, marks=pytest.mark.slow),
+        pytest.param(
+            "rtxpro6000_qwen3-30b-a3b_dp2ep2",
+            "qwen3-30b-a3b",
+            -0.25,
+            0.02,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_kernels_alone_are_a_lower_bound_of_the_time_per_token(folder, workload, least, most):

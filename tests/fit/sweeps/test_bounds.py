@@ -67,6 +67,7 @@ def estimates(model):
     return {entry.name: entry for entry in model.parameters}
 
 
+@pytest.mark.slow
 def test_no_rate_is_above_the_peak_of_the_named_device(table):
     """Steps of a card with seven times the bandwidth and three times the products."""
     run = table(replace(TRUTH, kv_bytes_per_s=6e12, matmul_flop_per_s=300e12), "compiled")
@@ -86,6 +87,7 @@ def test_no_rate_is_above_the_peak_of_the_named_device(table):
     )
 
 
+@pytest.mark.slow
 def test_traffic_that_no_bandwidth_carries_is_not_assumed(table):
     """Eager attention's copies would need 13 TB/s of the card.
 

@@ -63,6 +63,7 @@ def test_a_point_that_does_not_fit_leaves_the_worker_alive(engine):
     assert len(repetitions(engine)) == 3
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_an_error_and_the_next_point_gets_a_new_one(engine):
     engine.facts()
     pid = engine.pid
@@ -85,6 +86,7 @@ def test_a_kill_by_the_kernel_for_memory_is_out_of_memory(engine, monkeypatch):
         repetitions(engine)
 
 
+@pytest.mark.slow
 def test_a_bad_question_comes_back_as_one(tiny):
     with (
         RemoteEngine(EngineSpec(load_format="dummy", dtype="int4"), tiny) as engine,

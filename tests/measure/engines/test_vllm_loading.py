@@ -30,6 +30,7 @@ def test_what_vllm_can_do_passes():
     )
 
 
+@pytest.mark.slow
 def test_heads_that_do_not_divide_are_a_bad_question(smollm2):
     with pytest.raises(SpecError, match="9 attention heads cannot be divided among 2 ranks"):
         read_model(EngineSpec(engine="vllm", tensor_parallel_size=2), smollm2)

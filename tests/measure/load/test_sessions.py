@@ -176,6 +176,7 @@ def test_clients_stop_when_their_command_is_killed(server, tmp_path):
     assert [end.is_interrupted for end in frames_of(tmp_path)[3]] == [True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ["interrupted", "total_timeout"])
 def test_what_was_cut_short_is_asked_again_what_failed_is_not(error, server, tmp_path):
     server.answer = silent_inside
