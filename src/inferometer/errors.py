@@ -18,11 +18,18 @@ message has four parts: what is wrong with the value, where it came from, what i
 try.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 EXIT_ANSWERED = 0
 EXIT_SLO_MISSED = 10
 EXIT_UNDECIDED = 11
+EXIT_OF_SLO: Final[dict[str | None, int]] = {
+    None: EXIT_ANSWERED,
+    "met": EXIT_ANSWERED,
+    "missed": EXIT_SLO_MISSED,
+    "undecided": EXIT_UNDECIDED,
+}
+"""None: there is no SLO."""
 
 COMMAND = "inferometer "
 """Every command that an answer or an error suggests begins so."""

@@ -7,6 +7,7 @@ import pytest
 import inferometer as im
 from inferometer.api.studies import STUDIES
 from inferometer.errors import SpecError
+from inferometer.report.charts.plot import Rule
 
 MODEL = "llama-3.1-8b"
 
@@ -134,3 +135,56 @@ def test_a_grid_without_numbers_on_its_axes_has_no_chart() -> None:
     (page,) = im.predict(MODEL, hardware="h100_sxm", dtype=["bfloat16", "float8"]).pages()
     assert page.chart is None
     assert page.table is not None
+
+
+def test_a_grid_says_which_points_meet_an_slo_and_draws_its_limits() -> None:
+    slo = "ttft:p95<500ms, tpot:p95<50ms"
+    grid = im.predict(MODEL, hardware=["h100_sxm", "l40s"], batch="1..64", prompt=1024, slo=slo)
+    for point in grid.points:
+        ends = [point.numbers["ttft_s"], point.numbers["tpot_s"]]
+        is_met = all(
+            one.high <= limit  # type: ignore[union-attr, operator]
+            for one, limit in zip(ends, (0.5, 0.05), strict=True)
+        )
+        assert (point.words["slo"] == "met") == is_met
+    met = {"h100_sxm": 0, "l40s": 0}
+    for point in grid.points:
+        if point.words["slo"] == "met":
+            met[str(point.values["hardware"])] = int(point.values["batch"])  # type: ignore[arg-type]
+    (sentence,) = (one.sentence for one in grid.findings if one.code == "SLO")
+    assert f"h100_sxm up to batch {met['h100_sxm']}; l40s up to batch {met['l40s']}" in sentence
+    (page,) = grid.pages()
+    charts = {chart.title: chart for section in page.sections for chart in section.charts}
+    rules = {
+        title: [
+            (mark.at, mark.is_vertical) for mark in chart.plots[0].marks if isinstance(mark, Rule)
+        ]
+        for title, chart in charts.items()
+    }
+    assert rules["Decode throughput against TPOT"] == [(50.0, True)]
+    assert rules["TTFT over batch"] == [(500.0, False)]
+    assert rules["MBU of decode over batch"] == []
+
+
+def test_a_limit_far_from_all_points_is_not_drawn_but_judged() -> None:
+    grid = im.predict(MODEL, hardware="h100_sxm", batch="1..4", slo="tpot:p95<10s")
+    assert {point.words["slo"] for point in grid.points} == {"met"}
+    (page,) = grid.pages()
+    charts = [chart for section in page.sections for chart in section.charts]
+    assert not any(isinstance(mark, Rule) for chart in charts for mark in chart.plots[0].marks)
+
+
+def test_a_grid_without_an_slo_has_no_word_of_it() -> None:
+    grid = im.predict(MODEL, hardware="h100_sxm", batch="1..4")
+    assert "slo" not in grid.rows()[0]
+    assert not any(one.code == "SLO" for one in grid.findings)
+
+
+def test_one_prediction_is_judged_by_its_weakest_limit() -> None:
+    answer = im.predict(MODEL, hardware="h100_sxm", batch=64, slo="tpot:p99<1s, e2e:p95<1s")
+    assert answer.slo is not None
+    assert [one.verdict for one in answer.slo.limits] == ["met", "missed"]
+    assert answer.slo.verdict == "missed"
+    assert answer.slo.weakest.threshold.metric == "e2e"
+    with pytest.raises(SpecError, match="no queue"):
+        im.predict(MODEL, hardware="h100_sxm", slo="queue:p95<1s")

@@ -151,3 +151,32 @@ def test_show_and_export_state_that_a_load_test_is_invalid(loaded, tmp_path):
         "inferometer"
     ]["validity"]
     assert said["verdict"] == read_run(loaded / "bad").manifest.validity.verdict == "INVALID"
+
+
+def test_length_and_concurrency_are_compared_at_equal_token_counts(tmp_path):
+    """Ratios by hand; the same point on both sides is no pair; intervals come from repetitions."""
+    head = "seq_len,batch,prefill_p50_ms,decode_p50_ms_per_tok\n"
+    (tmp_path / "a.csv").write_text(f"{head}128,1,20,10\n256,1,40,10\n1024,1,200,16\n")
+    (tmp_path / "b.csv").write_text(f"{head}128,1,20,10\n128,2,30,12\n128,8,100,20\n")
+    words = ("compare", "a.csv", "b.csv", "--equal-tokens")
+    outcome = run(*words, "--json", folder=tmp_path)
+    assert outcome.returncode == 11
+    found = json.loads(outcome.stdout)["comparison"]
+    ratios = {one["metric"]: one["ratio"]["value"] for one in [found["answer"], *found["others"]]}
+    assert ratios == {
+        "prefill_s of all token counts": pytest.approx((30 / 40 * 100 / 200) ** 0.5),
+        "prefill_s at 256 prompt tokens (256 x 1 / 128 x 2)": pytest.approx(0.75),
+        "prefill_s at 1024 prompt tokens (1024 x 1 / 128 x 8)": pytest.approx(0.5),
+        "decode_step_s of all token counts": pytest.approx((1.2 * 1.25) ** 0.5),
+        "decode_step_s at 256 prompt tokens (256 x 1 / 128 x 2)": pytest.approx(1.2),
+        "decode_step_s at 1024 prompt tokens (1024 x 1 / 128 x 8)": pytest.approx(1.25),
+        "decode_tokens_per_s of all token counts": pytest.approx((2 / 1.2 * 8 / 1.25) ** 0.5),
+        "decode_tokens_per_s at 256 prompt tokens (256 x 1 / 128 x 2)": pytest.approx(2 / 1.2),
+        "decode_tokens_per_s at 1024 prompt tokens (1024 x 1 / 128 x 8)": pytest.approx(6.4),
+    }
+    text = run(*words, folder=tmp_path).stdout
+    assert "takes 0.5x the prefill of A (prompt 1024 x batch 1) and gives 6.4x" in text
+    assert "one number per point: no interval" in text
+    check_refused(
+        run("compare", "a.csv", "a.csv", "--equal-tokens", folder=tmp_path), 2, "another shape"
+    )

@@ -183,3 +183,14 @@ def test_sweeps_are_not_compared_with_requests():
         compare_runs(
             [read_run(FIXTURES / "version_1")], runs_of([1], n_requests=5), ComparisonRule()
         )
+
+
+def test_points_of_equal_tokens_carry_intervals_where_there_are_repetitions():
+    run = read_run(FIXTURES / "version_1")
+    found = compare_runs([run], [run], ComparisonRule(has_equal_tokens=True))
+    assert found.replicate == "repetition"
+    (pair,) = found.equal_tokens
+    assert pair.text == "128 prompt tokens (64 x 2 / 128 x 1)"
+    one = found.answer
+    assert one.ratio is not None
+    assert one.ratio.low < one.ratio.value < one.ratio.high

@@ -9,6 +9,7 @@ from inferometer.api.answer import Answer
 from inferometer.api.question import Option
 from inferometer.errors import RecordError
 from inferometer.records import layout, reading, run_comparison
+from inferometer.records.curves import WITHOUT_INTERVAL
 from inferometer.records.types import Run
 from inferometer.report.page import Chip, Number, Page, Section, lines_of
 from inferometer.report.request_words import duration_cell, rate_text
@@ -59,6 +60,7 @@ def compare_page(answer: CompareAnswer) -> Page:
         title=f"{_WORDS[comparison.answer.verdict]}: {comparison.answer.metric} B / A = {_ratio(ratio)}",
         subtitle=f"A: {', '.join(answer.old)} · B: {', '.join(answer.new)}",
         chips=(Chip(verdict=comparison.answer.verdict, text=_WORDS[comparison.answer.verdict]),),
+        findings=_token_sentences(comparison),
         numbers=_numbers(comparison),
         table=_table(comparison),
         lines=lines_of(
@@ -77,6 +79,36 @@ def compare_page(answer: CompareAnswer) -> Page:
         ),
         tool_version=__version__,
     )
+
+
+def _token_sentences(comparison: run_comparison.RunComparison) -> tuple[str, ...]:
+    """The same tokens, different outcomes: at the fewest tokens and at the most."""
+    pairs, named = comparison.equal_tokens, {one.metric: one for one in comparison.others}
+    named[comparison.answer.metric] = comparison.answer
+    sentences = list[str]()
+    for pair in dict.fromkeys((*pairs[:1], *pairs[-1:])):
+        prefill, rate = (
+            named.get(f"{metric} at {pair.text}")
+            for metric in ("prefill_s", run_comparison.DECODE_RATE)
+        )
+        known = [one.ratio for one in (prefill, rate) if one is not None and one.ratio is not None]
+        if len(known) < 2:
+            continue
+        takes, gives = (_times(one) for one in known)
+        is_single = all(one.low is None for one in known)
+        sentences.append(
+            f"The same {pair.n_prompt_tokens:,} prompt tokens, different outcomes: B"
+            f" ({pair.new.text}) takes {takes} the prefill of A ({pair.old.text}) and gives"
+            f" {gives} its output tok/s{f' ({WITHOUT_INTERVAL})' if is_single else ''}."
+        )
+    return tuple(sentences)
+
+
+def _times(ratio: Estimate) -> str:
+    if ratio.low is None or ratio.high is None:
+        return f"{format_number(ratio.value)}x"
+    ends = f"{format_number(ratio.low)}, {format_number(ratio.high)}"
+    return f"{format_number(ratio.value)}x [{ends}]"
 
 
 _WORDS: Final = {
@@ -195,6 +227,15 @@ class Compare:
             is_common=True,
         ),
     ] = False
+    equal_tokens: Annotated[
+        bool,
+        Option(
+            "Of two sweeps or tables of them: points of as many prompt tokens in another shape, length"
+            " against concurrency.",
+            heading="Runs",
+            is_common=True,
+        ),
+    ] = False
     given: frozenset[str] = frozenset()
 
 
@@ -222,7 +263,9 @@ def compare(question: Compare) -> CompareAnswer:
         A load test is INVALID.
     """
     olds, news = folders_of(question.old), folders_of(question.new)
-    rule = replace(rule_of(question.rule), is_paired=question.paired)
+    rule = replace(
+        rule_of(question.rule), is_paired=question.paired, has_equal_tokens=question.equal_tokens
+    )
     comparison = run_comparison.compare_runs(_read(olds), _read(news), rule)
     return CompareAnswer(
         old=tuple(map(str, olds)), new=tuple(map(str, news)), comparison=comparison

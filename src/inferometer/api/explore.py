@@ -12,9 +12,10 @@ from urllib.parse import parse_qsl, urlencode
 
 from inferometer import suggestions
 from inferometer.api.fleet import FleetOptions
+from inferometer.api.model_options import SLO_OPTION
 from inferometer.api.question import DURATION, Field, Option, fields_of, question_of
 from inferometer.api.server import Server
-from inferometer.api.simulate import SLO_OPTION, Simulate
+from inferometer.api.simulate import Simulate
 from inferometer.api.workload import Workload
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog

@@ -16,6 +16,7 @@ from inferometer.api.answer import Answer
 from inferometer.api.compute import Executor, opened
 from inferometer.api.question import Field, fields_of, is_listed, listed, question_of, value_of
 from inferometer.errors import InferometerError, SpecError
+from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.records.curves import CurveFinding
 from inferometer.stats.estimate import Estimate
 
@@ -67,6 +68,8 @@ class GridAnswer(Answer):
     axes: dict[str, tuple[Value, ...]]
     points: tuple[GridPoint, ...]
     findings: tuple[CurveFinding, ...]
+    objective: ObjectiveSpec | None = None
+    """The SLO that each point is judged by, where one was named."""
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each point: axes, then each number with both ends of its interval."""
@@ -168,6 +171,7 @@ def grid(verb: Verb, values: Mapping[str, object], axes: tuple[Axis, ...]) -> Gr
         axes={axis.name: axis.values for axis in axes},
         points=points,
         findings=verb.findings(axes, points),
+        objective=parse_objective(slo) if isinstance(slo := fixed.get("slo"), str) else None,
     )
 
 

@@ -1,6 +1,6 @@
 """What do the points of a grid say in words?"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 import numpy as np
@@ -107,6 +107,7 @@ def predict_findings(
         *_what_ends_the_gain(axes, points),
         *_same_tokens(axes, points),
         *_best(axes, points),
+        *_slo(axes, points, "decode_tokens_per_s", "output tok/s"),
         *_what_orders_devices(axes, points),
         *_fits(points),
     )
@@ -254,10 +255,76 @@ def _best(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFind
 
 
 def _name(point: GridPoint) -> str:
+    return _name_of(point.values)
+
+
+def _name_of(values: Mapping[str, Value]) -> str:
     return ", ".join(
         f"{_X_NAMES[name]} {value}" if name in _X_NAMES else str(value)
-        for name, value in point.values.items()
+        for name, value in values.items()
     )
+
+
+_LADDERS: Final = ("batch", "concurrency", "rate", "prompt", "output", "tp")
+"""The first of them that a grid has is climbed until the SLO is missed."""
+_MOST_SIDES: Final = 4
+
+
+def _slo(
+    axes: tuple[Axis, ...], points: Sequence[GridPoint], number: str, unit: str
+) -> list[CurveFinding]:
+    """Which points meet the SLO, up to where each curve does, and which of them gives most."""
+    judged = [point for point in points if point.words.get("slo") is not None]
+    if not judged:
+        return []
+    inside = [point for point in judged if _meets(point)]
+    counts = [
+        f"{sum(point.words['slo'] == verdict for point in judged)} {words}"
+        for verdict, words in (("undecided", "are undecided"), ("missed", "miss it"))
+    ]
+    text = f"The SLO: {len(inside)} of {len(points)} points meet it and fit, {', '.join(counts)}"
+    ladder = next((axis for name in _LADDERS for axis in axes if axis.name == name), None)
+    if ladder is not None and inside:
+        sides = _sides(ladder, judged)
+        more = f" and {len(sides) - _MOST_SIDES} more" if len(sides) > _MOST_SIDES else ""
+        text += f"; {'; '.join(sides[:_MOST_SIDES])}{more}"
+    found = [CurveFinding(code="SLO", sentence=f"{text}.")]
+    known = [point for point in inside if point.numbers.get(number) is not None]
+    if known:
+        best = max(known, key=lambda point: _value(point, number))
+        amount = f"{format_number(_value(best, number))} {unit}"
+        text = f"Most {unit} within the SLO: {_name(best)} ({amount})."
+        found.append(CurveFinding(code="BEST", sentence=text))
+    return found
+
+
+def _meets(point: GridPoint) -> bool:
+    return point.words.get("slo") == "met" and point.words.get("fits") != "no"
+
+
+def _sides(ladder: Axis, judged: Sequence[GridPoint]) -> list[str]:
+    """Up to which value of the ladder each combination of the other axes meets the SLO."""
+    groups = dict[str, list[GridPoint]]()
+    for point in judged:
+        others = {name: value for name, value in point.values.items() if name != ladder.name}
+        groups.setdefault(_name_of(others), []).append(point)
+    step = _X_NAMES.get(ladder.name, ladder.name)
+    sides = list[str]()
+    for name, members in groups.items():
+        ordered = sorted(members, key=lambda point: float(point.values[ladder.name] or 0))
+        met = [point.values[ladder.name] for point in ordered if _meets(point)]
+        is_climb = met == [point.values[ladder.name] for point in ordered[: len(met)]]
+        words = (
+            f"at no {step}"
+            if not met
+            else f"at every {step}"
+            if len(met) == len(ordered)
+            else f"up to {step} {met[-1]}"
+            if is_climb
+            else f"at {step} {', '.join(map(str, met))}"
+        )
+        sides.append(f"{name} {words}" if name else words)
+    return sides
 
 
 def _fits(points: Sequence[GridPoint]) -> list[CurveFinding]:
@@ -284,7 +351,8 @@ def simulate_findings(
 ) -> tuple[CurveFinding, ...]:
     """Knees of throughput, jumps of TTFT, and what each policy gains over load."""
     found = _by_rules(axes, points, _SIMULATE_RULES)
-    return (*_policies(axes, points), *found, *_fits(points))
+    slo = _slo(axes, points, "requests_per_s", "requests/s")
+    return (*_policies(axes, points), *found, *slo, *_fits(points))
 
 
 def _policies(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:

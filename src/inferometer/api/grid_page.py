@@ -6,8 +6,9 @@ from typing import Final, NamedTuple
 
 from inferometer import __version__
 from inferometer.api.grid import GridAnswer, GridPoint, Value
+from inferometer.inputs.objectives import percentile_name
 from inferometer.report.charts.curves import CurvePoint, NamedCurve, curve_chart
-from inferometer.report.charts.plot import Axis, Chart, Scale
+from inferometer.report.charts.plot import Axis, Chart, Rule, Scale
 from inferometer.report.page import Page, Section
 from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Estimate
@@ -103,6 +104,29 @@ def _charts(answer: GridAnswer) -> list[Chart]:
     return charts
 
 
+_NEAR: Final = 3.0
+"""A limit that is further from all points than by this factor would flatten the curves."""
+
+
+def _limits(
+    answer: GridAnswer, charted: _Charted, curves: list[NamedCurve], *, is_vertical: bool = False
+) -> list[Rule]:
+    """The SLO's limits of this latency, where they are near the points."""
+    metric, _, statistic = charted.number.removesuffix("_s").partition("_")
+    values = [point.x if is_vertical else point.y for one in curves for point in one.points]
+    return [
+        Rule(
+            at=one.limit_s * charted.factor,
+            text=f"SLO: {one.text}",
+            is_vertical=is_vertical,
+        )
+        for one in (() if answer.objective is None else answer.objective.thresholds)
+        if one.metric == metric
+        and (not statistic or percentile_name(one.percentile_fraction or 0.0) == statistic)
+        and min(values) / _NEAR <= one.limit_s * charted.factor <= _NEAR * max(values)
+    ]
+
+
 def _over_axis(answer: GridAnswer, axis: str, charted: _Charted) -> Chart:
     values = [value for value in answer.axes[axis] if isinstance(value, int | float)]
     name = axis.replace("_", " ")
@@ -125,6 +149,7 @@ def _over_axis(answer: GridAnswer, axis: str, charted: _Charted) -> Chart:
             ticks=tuple(float(one) for one in values) if len(values) <= _MOST_TICKS else None,
         ),
         y=Axis(title=f"{charted.title}, {charted.unit}", scale=_scale(curves)),
+        rules=_limits(answer, charted, curves),
     )
 
 
@@ -149,6 +174,10 @@ def _against(answer: GridAnswer, axis: str, x: _Charted, y: _Charted) -> Chart:
             title=f"{x.title}, {x.unit}", scale="log" if max(xs) > 20 * min(xs) > 0 else "linear"
         ),
         y=Axis(title=f"{y.title}, {y.unit}", scale=_scale(curves)),
+        rules=[
+            *_limits(answer, x, curves, is_vertical=True),
+            *_limits(answer, y, curves),
+        ],
     )
 
 

@@ -28,6 +28,12 @@ MODEL_OPTION: Final = Option(
     is_argument=True,
     is_axis=True,
 )
+SLO_OPTION: Final = Option(
+    "The SLO: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.",
+    heading="Limits",
+    is_common=True,
+    metavar="TEXT",
+)
 TRANSFER_OPTION: Final = Option(
     "Carry the step times of --fit over to another device, --tp, model, format or engine, with wider"
     " intervals.",

@@ -13,6 +13,7 @@ from inferometer.api.model_options import (
     KV_DTYPE_FLAGS,
     LINK_OPTION,
     MODEL_OPTION,
+    SLO_OPTION,
     TP_FLAGS,
     TRANSFER_OPTION,
     all_reduce_s,
@@ -21,9 +22,11 @@ from inferometer.api.model_options import (
 from inferometer.api.prediction import (
     FittedSpeeds,
     PredictAnswer,
+    PredictedSlo,
     fitted_speeds,
     likely_changes,
     measured_decode,
+    predicted_slo,
     server_speeds,
     sparsity_gain,
 )
@@ -32,6 +35,7 @@ from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerFit
 from inferometer.fit.published.efficiencies import published_steps
 from inferometer.inputs import catalog, resolve, types
+from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.types import AskedFormat, DType
 from inferometer.measure.this_machine import this_hardware
 from inferometer.perfmodel import communication, datasheet, memory
@@ -184,6 +188,8 @@ class Predict:
             parse=DURATION,
         ),
     ] = None
+    slo: Annotated[str | None, SLO_OPTION] = None
+    """All requests of a static batch are alike: each percentile is the latency itself."""
     given: frozenset[str] = frozenset()
 
 
@@ -227,12 +233,24 @@ def predict(question: Predict) -> PredictAnswer:
         sparsity=sparsity_gain(scenario),
         speculation=named,
         measured=measured_decode(sheet, question.measured_tpot),
+        slo=_slo(question, sheet if fitted is None else fitted),
         what_ifs=likely_changes(scenario) if question.what_if else (),
         fewest_tensor_parallel=(
             None
             if sheet.sizes.memory.fits
             else _fewest_tensor_parallel(scenario, utilization_fraction)
         ),
+    )
+
+
+def _slo(
+    question: Predict, said: datasheet.DatasheetPrediction | FittedSpeeds
+) -> PredictedSlo | None:
+    if question.slo is None:
+        return None
+    speeds = said if isinstance(said, FittedSpeeds) else said.speeds
+    return predicted_slo(
+        parse_objective(question.slo), speeds.ttft_s, speeds.tpot_s, question.output
     )
 
 

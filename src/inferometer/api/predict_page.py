@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from inferometer import __version__
-from inferometer.api.prediction import MeasuredDecode, PredictAnswer, WhatIfRow
+from inferometer.api.prediction import MeasuredDecode, PredictAnswer, PredictedLimit, WhatIfRow
 from inferometer.perfmodel.datasheet import (
     DatasheetPrediction,
     PhaseAnswer,
@@ -58,11 +58,12 @@ def predict_page(answer: PredictAnswer) -> Page:
     return Page(
         title=_title(answer),
         subtitle=_subtitle(answer),
-        chips=(_chip(sheet),),
+        chips=(_chip(sheet), *_slo_chip(answer)),
         numbers=_numbers(answer),
         chart=chart,
         lines=lines_of(
             ("LIMIT", _limit(answer)),
+            ("SLO", "" if answer.slo is None else "\n".join(map(_of_slo, answer.slo.limits))),
             ("MBU", "" if answer.measured is None else _measured(answer.measured)),
             ("DRAFTS", "" if answer.speculation is None else _drafts(answer.speculation)),
             ("OR", "\n".join(_best_changes(answer.what_ifs))),
@@ -102,6 +103,20 @@ def _chip(sheet: DatasheetPrediction) -> Chip:
     if sheet.sizes.memory.fits:
         return Chip(verdict="fits", text="fits in memory")
     return Chip(verdict="missed", text=_too_much(sheet))
+
+
+def _slo_chip(answer: PredictAnswer) -> tuple[Chip, ...]:
+    if answer.slo is None:
+        return ()
+    return (Chip(verdict=answer.slo.verdict, text=f"SLO {answer.slo.verdict}"),)
+
+
+def _of_slo(one: PredictedLimit) -> str:
+    low, high = one.predicted_s.low, one.predicted_s.high
+    value = format_duration(one.predicted_s.value)
+    if low is not None and high is not None:
+        value += f" [{format_duration(low)}, {format_duration(high)}]"
+    return f"{one.threshold.text} {one.verdict}: {value}"
 
 
 def _cautions(answer: PredictAnswer) -> tuple[Caution, ...]:

@@ -13,6 +13,7 @@ from inferometer.api.answer import Answer
 from inferometer.errors import SpecError
 from inferometer.fit.loads import server_fit
 from inferometer.inputs import catalog
+from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold
 from inferometer.perfmodel import steptime, types
 from inferometer.perfmodel.datasheet import DatasheetPrediction
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
@@ -34,7 +35,7 @@ from inferometer.perfmodel.whatif import (
     with_sparsity,
     without_kv_cache,
 )
-from inferometer.stats.estimate import Estimate
+from inferometer.stats.estimate import Estimate, Verdict, judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,26 @@ class MeasuredDecode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedLimit:
+    """One limit of an SLO beside the latency of a static batch, in which all requests are alike."""
+
+    threshold: Threshold
+    predicted_s: Estimate
+    """Every percentile."""
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedSlo:
+    """Does a static batch meet an SLO? The verdict is that of the weakest limit."""
+
+    objective: ObjectiveSpec
+    verdict: Verdict
+    weakest: PredictedLimit
+    limits: tuple[PredictedLimit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PredictAnswer(Answer):
     """Everything that is predicted.
 
@@ -110,6 +131,8 @@ class PredictAnswer(Answer):
     """Where --speculative names a method: its best number of draft tokens, which is answered."""
     measured: MeasuredDecode | None = None
     """What --measured-tpot says."""
+    slo: PredictedSlo | None = None
+    """Where --slo promises latencies."""
     fewest_tensor_parallel: int | None = None
     """Where it does not fit: the smallest --tp at which it does; None: none up to 64, or it
     fits."""
@@ -212,6 +235,67 @@ def measured_decode(sheet: DatasheetPrediction, tpot_s: float | None) -> Measure
         tpot_s=tpot_s,
         mbu_fraction=speeds.mbu_fraction.value * speeds.tpot_s.value / tpot_s,
         bound_ratio=tpot_s / bound_s,
+    )
+
+
+def e2e_s(ttft_s: Estimate, tpot_s: Estimate, output_tokens: int) -> Estimate:
+    """TTFT and the tokens after the first; the ends are those of the same step times."""
+    n_further = output_tokens - 1
+    ends = [
+        None if one is None or other is None else one + n_further * other
+        for one, other in ((ttft_s.low, tpot_s.low), (ttft_s.high, tpot_s.high))
+    ]
+    return Estimate(
+        value=ttft_s.value + n_further * tpot_s.value,
+        low=ends[0],
+        high=ends[1],
+        confidence_fraction=ttft_s.confidence_fraction,
+        n_samples=min(ttft_s.n_samples, tpot_s.n_samples),
+        method=ttft_s.method,
+    )
+
+
+def predicted_slo(
+    objective: ObjectiveSpec, ttft_s: Estimate, tpot_s: Estimate, output_tokens: int
+) -> PredictedSlo:
+    """Is each limit met by the whole interval, missed by it, or does it lie inside?
+
+    Raises
+    ------
+    SpecError
+        A limit of the queue, which a static batch does not have.
+    """
+    latencies: dict[Metric, Estimate] = {
+        "ttft": ttft_s,
+        "tpot": tpot_s,
+        "e2e": e2e_s(ttft_s, tpot_s, output_tokens),
+    }
+    absent = next((one for one in objective.thresholds if one.metric not in latencies), None)
+    if absent is not None:
+        raise SpecError(
+            f"{absent.text}: a static batch has no {absent.metric}",
+            where="--slo",
+            allowed=f"limits of {', '.join(latencies)}; simulate answers the others",
+            try_="--slo 'ttft:p95<500ms, tpot:p95<50ms'",
+        )
+    limits = tuple(
+        PredictedLimit(
+            threshold=one,
+            predicted_s=latencies[one.metric],
+            verdict=judge(latencies[one.metric], one.limit_s),
+        )
+        for one in objective.thresholds
+    )
+    order = ("missed", "undecided", "met")
+    weakest = min(
+        limits,
+        key=lambda one: (
+            order.index(one.verdict),
+            -one.predicted_s.value / one.threshold.limit_s,
+        ),
+    )
+    return PredictedSlo(
+        objective=objective, verdict=weakest.verdict, weakest=weakest, limits=limits
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 from inferometer.api import compute, memory_check, missed
 from inferometer.api.cluster import Servers, gate_of
 from inferometer.api.fleet import FleetOptions, servers_of
+from inferometer.api.model_options import SLO_OPTION
 from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, Option
 from inferometer.api.server import Server, deployment_of
@@ -26,13 +27,6 @@ from inferometer.inputs.workload import replay, types
 from inferometer.inputs.workload.plan import DrawnWorkload
 from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.units import NS_PER_S
-
-SLO_OPTION = Option(
-    "The SLO: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.",
-    heading="Limits",
-    is_common=True,
-    metavar="TEXT",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from inferometer.api.grid_findings import (
     predict_findings,
     simulate_findings,
 )
-from inferometer.api.prediction import PredictAnswer
+from inferometer.api.prediction import PredictAnswer, e2e_s
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog
@@ -34,7 +34,7 @@ def _of_prediction(answer: PredictAnswer) -> Headline:
         numbers={
             "ttft_s": speeds.ttft_s,
             "tpot_s": speeds.tpot_s,
-            "e2e_s": _sum(speeds.ttft_s, speeds.tpot_s, n_output - 1),
+            "e2e_s": e2e_s(speeds.ttft_s, speeds.tpot_s, n_output),
             "decode_tokens_per_s": speeds.decode_tokens_per_s,
             **_rates(sheet if fitted is None else sheet_at(sheet, speeds.ttft_s, speeds.tpot_s)),
             "largest_batch_sequences": _exact(sheet.sizes.largest_batch_size),
@@ -44,6 +44,7 @@ def _of_prediction(answer: PredictAnswer) -> Headline:
             "prefill_limited_by": limits[0],
             "decode_limited_by": limits[1],
             "fits": "yes" if sheet.sizes.memory.fits else "no",
+            **({} if answer.slo is None else {"slo": answer.slo.verdict}),
         },
     )
 
@@ -62,22 +63,6 @@ def _rates(sheet: DatasheetPrediction) -> dict[str, Estimate | None]:
 def _exact(value: float) -> Estimate:
     return Estimate(
         value=value, low=None, high=None, confidence_fraction=0.9, n_samples=1, method="computed"
-    )
-
-
-def _sum(first: Estimate, second: Estimate, factor: int) -> Estimate:
-    """First + factor x second; their ends are those of the same step times."""
-    ends = [
-        None if one is None or other is None else one + factor * other
-        for one, other in ((first.low, second.low), (first.high, second.high))
-    ]
-    return Estimate(
-        value=first.value + factor * second.value,
-        low=ends[0],
-        high=ends[1],
-        confidence_fraction=first.confidence_fraction,
-        n_samples=min(first.n_samples, second.n_samples),
-        method=first.method,
     )
 
 

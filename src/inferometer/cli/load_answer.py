@@ -4,21 +4,13 @@ The second half of ``inferometer load``.
 """
 
 import sys
-from typing import Final
 
 from inferometer.api.load import LoadAnswer, Loaded, answered, write_exports
 from inferometer.cli.answer import give
 from inferometer.cli.load import AnswerableLoad
 from inferometer.cli.progress import heard
-from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, MeasureError
+from inferometer.errors import EXIT_OF_SLO, MeasureError
 from inferometer.report.request_page import request_page_of
-
-_EXIT_CODES: Final = {
-    None: EXIT_ANSWERED,
-    "met": EXIT_ANSWERED,
-    "missed": EXIT_SLO_MISSED,
-    "undecided": EXIT_UNDECIDED,
-}
 
 ANSWER = LoadAnswer
 
@@ -43,4 +35,4 @@ def _exit_code(loaded: Loaded) -> int:
     validity, judgement = loaded.run.manifest.validity, loaded.view.judgement
     if validity is not None and validity.verdict == "INVALID":
         return MeasureError.exit_code
-    return _EXIT_CODES[None if judgement is None else judgement.verdict]
+    return EXIT_OF_SLO[None if judgement is None else judgement.verdict]

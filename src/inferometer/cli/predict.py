@@ -14,7 +14,7 @@ from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 from inferometer.cli.study import give_grid
-from inferometer.errors import SizingError
+from inferometer.errors import EXIT_OF_SLO, SizingError
 
 ANSWER = PredictAnswer | GridAnswer
 
@@ -45,4 +45,6 @@ def command(question: predict.Predict, *, as_json: bool) -> None:
     with heard():
         answer = predict.predict(question)
     give(answer, as_json=as_json, show=predict_page)
-    sys.exit(0 if answer.datasheet.sizes.memory.fits else SizingError.exit_code)
+    if not answer.datasheet.sizes.memory.fits:
+        sys.exit(SizingError.exit_code)
+    sys.exit(EXIT_OF_SLO[None if answer.slo is None else answer.slo.verdict])

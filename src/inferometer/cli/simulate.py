@@ -2,7 +2,6 @@
 
 import sys
 from functools import partial
-from typing import Final
 
 import click
 
@@ -14,9 +13,9 @@ from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 from inferometer.cli.study import give_grid
+from inferometer.errors import EXIT_OF_SLO
 
 ANSWER = SimulateAnswer | GridAnswer
-_EXIT_CODES: Final = {None: 0, "met": 0, "missed": 10, "undecided": 11}
 
 
 @click.command(
@@ -48,4 +47,4 @@ def command(question: simulate.Simulate, *, as_json: bool) -> None:
     with heard():
         answer = simulate.simulate(question)
     give(answer, as_json=as_json, show=simulate_page.simulate_page)
-    sys.exit(_EXIT_CODES[answer.verdict])
+    sys.exit(EXIT_OF_SLO[answer.verdict])

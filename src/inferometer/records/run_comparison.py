@@ -5,6 +5,7 @@ One metric answers and has the whole confidence; all others together share the s
 false alarm (Bonferroni), so that nothing is different by accident.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -53,6 +54,26 @@ class PointKey(NamedTuple):
     def text(self) -> str:
         """For people."""
         return f"prompt {self.prompt_tokens} x batch {self.batch_size}"
+
+
+class EqualTokens(NamedTuple):
+    """A point of each side with as many prompt tokens, and as many to generate, in another shape."""
+
+    old: PointKey
+    new: PointKey
+
+    @property
+    def n_prompt_tokens(self) -> int:
+        """Of all sequences."""
+        return self.old.prompt_tokens * self.old.batch_size
+
+    @property
+    def text(self) -> str:
+        """Tokens, and both shapes as prompt x batch."""
+        shapes = " / ".join(
+            f"{one.prompt_tokens} x {one.batch_size}" for one in (self.old, self.new)
+        )
+        return f"{self.n_prompt_tokens} prompt tokens ({shapes})"
 
 
 class PointTimes(NamedTuple):
@@ -128,6 +149,8 @@ Replicate: TypeAlias = Literal["run", "repetition"]
 
 DEFAULT_REQUEST_METRIC: Final = "e2e_p50_s"
 DEFAULT_SWEEP_METRIC: Final = "decode_step_s of all points"
+DEFAULT_TOKENS_METRIC: Final = "prefill_s of all token counts"
+DECODE_RATE: Final = "decode_tokens_per_s"
 PHASES: Final = ("prefill_s", "decode_step_s")
 _FACTS: Final = ("model", "engine", "host", "plan", "load", "tool_version", "git_commit")
 _WHERE: Final = "the runs"
@@ -173,13 +196,16 @@ class RunComparison:
     others_confidence_fraction: float
     differences: tuple[Difference, ...]
     cautions: tuple[Caution, ...]
+    equal_tokens: tuple[EqualTokens, ...] = ()
+    """Where points of equal token counts were compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRule:
     """What counts as different?
 
-    ``metric`` None: E2E p50 of requests, the decode step of all points of sweeps.
+    ``metric`` None: E2E p50 of requests, the decode step of all points of sweeps, the prefill of
+    all equal token counts.
     """
 
     metric: str | None = None
@@ -187,6 +213,8 @@ class ComparisonRule:
     confidence_fraction: float = 0.95
     is_paired: bool = False
     """The i-th run of one side was made next to the i-th of the other."""
+    has_equal_tokens: bool = False
+    """Points of sweeps are compared with those of as many tokens, not with the same points."""
     takes_invalid: bool = False
     """Load tests that are INVALID are compared too: somebody knows better."""
 
@@ -215,10 +243,21 @@ def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
     _check_sides(old, new, rule)
     is_sweep = old[0].sweep is not None
     is_single = is_sweep and len(old) == len(new) == 1
+    pairs = _equal_tokens(old, new) if rule.has_equal_tokens else ()
     numbers = (
-        _sweep_numbers(old, new, is_single=is_single) if is_sweep else _request_numbers(old, new)
+        _token_numbers(old, new, pairs, is_single=is_single)
+        if pairs
+        else _sweep_numbers(old, new, is_single=is_single)
+        if is_sweep
+        else _request_numbers(old, new)
     )
-    name = rule.metric or (DEFAULT_SWEEP_METRIC if is_sweep else DEFAULT_REQUEST_METRIC)
+    name = rule.metric or (
+        DEFAULT_TOKENS_METRIC
+        if pairs
+        else DEFAULT_SWEEP_METRIC
+        if is_sweep
+        else DEFAULT_REQUEST_METRIC
+    )
     if name not in numbers:
         raise SpecError(
             f"there is no metric {name!r}", where="--metric", allowed=", ".join(numbers)
@@ -239,6 +278,7 @@ def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
         others_confidence_fraction=others_confidence,
         differences=differences(old[0].manifest, new[0].manifest),
         cautions=_cautions(old, new, is_single=is_single),
+        equal_tokens=pairs,
     )
 
 
@@ -300,6 +340,7 @@ def _sweep_numbers(
             "the sweeps have no point in common",
             where=_WHERE,
             allowed="the same prompt, batch and generated tokens",
+            try_="--equal-tokens: points of as many tokens in another shape",
         )
     found = dict[str, _Numbers]()
     for phase in PHASES:
@@ -320,6 +361,79 @@ def _sweep_numbers(
             for key, both in known.items()
         }
     return found
+
+
+def _equal_tokens(old: Sequence[Run], new: Sequence[Run]) -> tuple[EqualTokens, ...]:
+    """For each number of prompt tokens that both sides have: the two points that differ most in shape."""
+    if old[0].sweep is None:
+        raise SpecError(
+            "requests have no points of equal token counts",
+            where="--equal-tokens",
+            allowed="for two sweeps or tables of them",
+        )
+    olds, news = (set.intersection(*(set(point_times(run)) for run in side)) for side in (old, new))
+    widest = dict[tuple[int, int], EqualTokens]()
+    for one, other in itertools.product(sorted(olds), sorted(news)):
+        pair = EqualTokens(one, other)
+        tokens = (pair.n_prompt_tokens, one.gen_tokens)
+        if tokens != (other.prompt_tokens * other.batch_size, other.gen_tokens) or one == other:
+            continue
+        if tokens not in widest or _contrast(pair) > _contrast(widest[tokens]):
+            widest[tokens] = pair
+    if not widest:
+        raise SpecError(
+            "no point of A has as many tokens as one of B in another shape",
+            where=_WHERE,
+            allowed="prompt x batch of A equal to that of B, and as many generated tokens",
+        )
+    return tuple(widest[tokens] for tokens in sorted(widest))
+
+
+def _contrast(pair: EqualTokens) -> float:
+    ratio = pair.old.prompt_tokens / pair.new.prompt_tokens
+    return max(ratio, 1 / ratio)
+
+
+def _token_numbers(
+    old: Sequence[Run], new: Sequence[Run], pairs: Sequence[EqualTokens], *, is_single: bool
+) -> dict[str, _Numbers]:
+    """Prefill, decode step and decode throughput at each token count, and means of their ratios."""
+    olds, news = ([point_times(run) for run in side] for side in (old, new))
+    found = dict[str, _Numbers]()
+    for metric in (*PHASES, DECODE_RATE):
+        of_pairs = {
+            pair: (
+                _side_numbers(olds, pair.old, metric, is_single=is_single),
+                _side_numbers(news, pair.new, metric, is_single=is_single),
+            )
+            for pair in pairs
+        }
+        known = {
+            pair: both
+            for pair, both in of_pairs.items()
+            if all(np.isfinite(one).any() for one in both)
+        }
+        make = _rates if metric == DECODE_RATE else _times
+        if known:
+            means = [_geometric_mean([both[i] for both in known.values()]) for i in range(2)]
+            found[f"{metric} of all token counts"] = make(*means)
+        found |= {
+            f"{metric} at {pair.text}": make(both[0].tolist(), both[1].tolist())
+            for pair, both in known.items()
+        }
+    return found
+
+
+def _side_numbers(
+    side: Sequence[Mapping[PointKey, PointTimes]], key: PointKey, metric: str, *, is_single: bool
+) -> F64:
+    if metric != DECODE_RATE:
+        return _replicates(side, key, metric, is_single=is_single)
+    return key.batch_size / _replicates(side, key, "decode_step_s", is_single=is_single)
+
+
+def _rates(old: list[float], new: list[float]) -> _Numbers:
+    return _Numbers("tok/s", smaller_is_better=False, old=old, new=new)
 
 
 def _times(old: list[float], new: list[float]) -> _Numbers:

@@ -24,6 +24,7 @@ Label: TypeAlias = Literal[
     "LIMIT",
     "MBU",
     "DRAFTS",
+    "SLO",
     "ALSO",
     "WHY",
     "OR",

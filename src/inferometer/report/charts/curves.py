@@ -10,6 +10,7 @@ from inferometer.report.charts.plot import (
     Line,
     Mark,
     Plot,
+    Rule,
     band_of,
     colours_of,
     tip,
@@ -46,8 +47,9 @@ def curve_chart(
     *,
     x: Axis,
     y: Axis,
+    rules: Sequence[Rule] = (),
 ) -> Chart:
-    """Lines with their intervals as bands, or as bars where there are many lines."""
+    """Lines with their intervals as bands, or as bars where there are many lines, and limits."""
     colours = colours_of(curve.name for curve in curves)
     has_bands = len(curves) <= _MOST_BANDS
     marks = [mark for curve in curves for mark in _marks(curve, colours, y, has_bands=has_bands)]
@@ -59,7 +61,10 @@ def curve_chart(
             Plot(
                 x=x,
                 y=y,
-                marks=tuple(sorted(marks, key=lambda mark: isinstance(mark, Line | Dots))),
+                marks=(
+                    *rules,
+                    *sorted(marks, key=lambda mark: isinstance(mark, Line | Dots)),
+                ),
                 height=380,
                 legend="bands: 90 % intervals" if has_bands else "bars: 90 % intervals",
             ),
