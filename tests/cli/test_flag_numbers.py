@@ -123,3 +123,28 @@ def test_a_full_disk_is_one_error():
     assert done.returncode == 4
     assert "the answer cannot be written: No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "name", "value"),
+    [
+        ("predict", ("m", "--prompt", "2k"), "prompt", 2048),
+        ("simulate", ("m", "--rate", "5rps"), "rate", 5.0),
+        ("simulate", ("m", "--rate", "300/min"), "rate", 5.0),
+        ("simulate", ("m", "--requests", "2k"), "requests", 2000),
+        ("simulate", ("m", "--max-num-batched-tokens", "8K"), "max_num_batched_tokens", 8192),
+        ("simulate", ("m", "--gpu-memory-utilization", "85%"), "gpu_memory_utilization", 0.85),
+    ],
+)
+def test_numbers_as_people_write_them(verb, words, name, value):
+    with click.Context(app) as context:
+        command = app.get_command(context, verb)
+    assert command.make_context(verb, list(words)).params[name] == value
+
+
+@pytest.mark.parametrize("typed", ["2kk", "5rps", "k", "1e3k"])
+def test_other_words_are_no_whole_number(typed):
+    with click.Context(app) as context:
+        command = app.get_command(context, "simulate")
+    with pytest.raises(click.BadParameter, match="is not a valid whole number"):
+        command.make_context("simulate", ["m", "--requests", typed])

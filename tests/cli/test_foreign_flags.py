@@ -48,6 +48,13 @@ def command(verb):
         ("predict", "--model qwen3-8b --gpu h100", "qwen3-8b --hardware h100"),
         ("predict", "--model=qwen3-8b", "qwen3-8b"),
         ("load", "--base-url http://h:1 --model m", "http://h:1 --model m"),
+        ("predict", "m --hardware 8xH100 --isl 2k", "m --hardware H100 --tp 8 --prompt 2k"),
+        ("predict", "m --gpu=H100:4", "m --hardware=H100 --tp 4"),
+        ("predict", "m --hardware 8xH100 -tp 4", "m --hardware 8xH100 --tp 4"),
+        ("size", "m --gpus 8xH100", "m --gpus H100 --total-gpus 8"),
+        ("simulate", "m --hardware 8xH100", "m --hardware 8xH100"),
+        ("predict", "m --max-concurrency 16", "m --batch 16"),
+        ("load", "-u http://h:1 -c 8 -n 100", "http://h:1 --concurrency 8 --requests 100"),
     ],
 )
 def test_a_flag_of_another_tool_is_taken_as_ours(verb, typed, read):

@@ -31,7 +31,7 @@ from typing import (
 )
 
 from inferometer.errors import SpecError
-from inferometer.inputs.synonyms import number_format
+from inferometer.inputs.synonyms import number_format, plain_number
 from inferometer.units import check_number, parse_duration_s
 
 Q = TypeVar("Q")
@@ -256,8 +256,9 @@ def _number(field: Field, value: object) -> int | float:
         is_whole=is_whole, least=field.least, most=field.option.most, is_open=field.option.is_open
     )
     if isinstance(value, bool) or not isinstance(value, int | float):
+        digits = plain_number(str(value), field.name)
         try:
-            value = int(str(value)) if is_whole else float(str(value))
+            value = int(digits) if is_whole else float(digits)
         except ValueError:
             raise _refused(field, value, allowed) from None
     check_number(value, field.name, where=field.flag)  # NaN and infinity end here
@@ -397,8 +398,9 @@ def _of_range(word: str, where: str) -> tuple[str, ...]:
     first, _, rest = word.partition("..")
     last, colon, step = rest.partition(":")
     try:
-        low, high = float(first), float(last)
-        by = float(step) if colon else None
+        name = where.strip("-").replace("-", "_")
+        low, high = (float(plain_number(one, name)) for one in (first, last))
+        by = float(plain_number(step, name)) if colon else None
     except ValueError:
         raise _no_range(word, where) from None
     is_sound = 0 < low <= high < math.inf and (by is None or 0 < by < math.inf)
@@ -440,7 +442,7 @@ def parse_counts(text: str, *, where: str) -> tuple[int, ...]:
     counts: set[int] = set()
     for item in listed(text, where=where):
         try:
-            count = int(item.replace("_", ""))
+            count = int(plain_number(item, where.strip("-").replace("-", "_")))
         except ValueError:
             raise SpecError(
                 f"{item!r} is no whole number",

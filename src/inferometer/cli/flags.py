@@ -17,7 +17,7 @@ from inferometer.cli.foreign_flags import in_our_words
 from inferometer.cli.terminal import AS_CSV, REPORT, VERBOSE, write_answer
 from inferometer.cli.usage import Several, one_of
 from inferometer.inputs.objectives import METRICS
-from inferometer.inputs.synonyms import number_format
+from inferometer.inputs.synonyms import number_format, plain_number
 
 Q = TypeVar("Q")
 HEADINGS: Final = (
@@ -264,18 +264,12 @@ def _click_type(field: Field) -> Any:
         return NumberFormat([one for one in option.formats if one not in extra], extra=extra)
     if field.choices:
         return click.Choice(field.choices)
-    bounds = {"min": option.least, "max": option.most}
-    has_bounds = any(one is not None for one in bounds.values())
+    bounds = (option.least, option.most)
     if field.kind is int:
-        whole: Iterable[int | None] = (None if one is None else int(one) for one in bounds.values())
-        low, high = whole
-        return click.IntRange(low, high) if has_bounds else click.INT
+        whole: Iterable[int | None] = (None if one is None else int(one) for one in bounds)
+        return WholeNumber(*whole)
     if field.kind is float:
-        return (
-            click.FloatRange(option.least, option.most, min_open=option.is_open)
-            if has_bounds
-            else click.FLOAT
-        )
+        return Number(option.least, option.most, min_open=option.is_open)
     return click.Path(path_type=Path) if field.kind is Path else click.STRING
 
 
@@ -337,6 +331,30 @@ _verbose_option: Final = click.option(
     is_common=True,
     help="Show all of the answer, not its first screen.",
 )
+
+
+class WholeNumber(click.IntRange):
+    """A whole number, also as people write it: `8k`."""
+
+    name = "whole number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number in digits."""
+        return super().convert(_in_digits(value, param), param, ctx)
+
+
+class Number(click.FloatRange):
+    """A number, also as people write it: `5rps` or `90%`."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number in digits."""
+        return super().convert(_in_digits(value, param), param, ctx)
+
+
+def _in_digits(value: Any, param: click.Parameter | None) -> Any:
+    return plain_number(value, (param and param.name) or "") if isinstance(value, str) else value
 
 
 class NumberFormat(click.ParamType[str]):

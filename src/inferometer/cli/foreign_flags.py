@@ -10,25 +10,40 @@ from typing import Final
 import click
 
 from inferometer.errors import SpecError
+from inferometer.inputs.synonyms import counted_devices
 
 _SAME: Final = {
-    **dict.fromkeys(("--request-rate", "--qps", "--rps"), "--rate"),
+    **dict.fromkeys(("--request-rate", "--qps", "--rps", "-r"), "--rate"),
     **dict.fromkeys(
-        ("--num-prompts", "--num-requests", "--request-count", "--max-requests", "--n-requests"),
+        (
+            "--num-prompts",
+            "--num-requests",
+            "--request-count",
+            "--max-requests",
+            "--n-requests",
+            "-n",
+        ),
         "--requests",
     ),
-    **dict.fromkeys(("--max-concurrency", "--users", "--num-users", "--streams"), "--concurrency"),
+    **dict.fromkeys(
+        ("--max-concurrency", "--users", "--num-users", "--streams", "-c"), "--concurrency"
+    ),
+    "--concurrency": "--batch",
     **dict.fromkeys(("--duration", "--benchmark-duration", "--max-seconds", "--time"), "--for"),
     **dict.fromkeys(("--random-seed", "--rand-seed"), "--seed"),
     **dict.fromkeys(("--served-model-name", "--model-name", "--model-names"), "--model"),
-    **dict.fromkeys(("--result-dir", "--artifact-dir", "--output-dir", "--output-path"), "--out"),
+    **dict.fromkeys(
+        ("--result-dir", "--artifact-dir", "--output-dir", "--output-path", "-o"), "--out"
+    ),
     **dict.fromkeys(("--gpu", "--device", "--accelerator", "--device-name"), "--hardware"),
     "--hardware": "--gpus",
     "--gpus": "--hardware",
     **dict.fromkeys(("--num-gpus", "--n-gpus", "--gpu-count", "--num-devices"), "--total-gpus"),
-    **dict.fromkeys(("--tp-size", "--tensor-parallel", "--tensor-parallel-size"), "--tp"),
-    **dict.fromkeys(("--pp-size", "--pipeline-parallel", "--pipeline-parallel-size"), "--pp"),
-    **dict.fromkeys(("--dp", "--dp-size", "--data-parallel"), "--data-parallel-size"),
+    **dict.fromkeys(("--tp-size", "--tensor-parallel", "--tensor-parallel-size", "-tp"), "--tp"),
+    **dict.fromkeys(
+        ("--pp-size", "--pipeline-parallel", "--pipeline-parallel-size", "-pp"), "--pp"
+    ),
+    **dict.fromkeys(("--dp", "--dp-size", "--data-parallel", "-dp"), "--data-parallel-size"),
     **dict.fromkeys(("--max-batch-size", "--max-running-requests"), "--max-num-seqs"),
     **dict.fromkeys(("--max-num-tokens", "--chunked-prefill-size"), "--max-num-batched-tokens"),
     **dict.fromkeys(("--context-length", "--max-seq-len", "--max-context"), "--max-model-len"),
@@ -38,13 +53,13 @@ _SAME: Final = {
         ("--mem-fraction-static", "--kv-cache-free-gpu-memory-fraction"), "--gpu-memory-utilization"
     ),
     **dict.fromkeys(("--kv-cache-type", "--kv-cache-quantization"), "--kv-cache-dtype"),
-    **dict.fromkeys(("--batch-size", "--batches", "--batch-sizes"), "--batch"),
+    **dict.fromkeys(("--batch-size", "--batches", "--batch-sizes", "-b", "-bs"), "--batch"),
 }
 """Flags whose values are written as ours are; verbs that offer several devices say ``--gpus``."""
 
 _ARGUMENTS: Final = {
-    **dict.fromkeys(("--model", "--model-id", "--model-path"), "model"),
-    **dict.fromkeys(("--url", "--base-url", "--target", "--endpoint-url"), "url"),
+    **dict.fromkeys(("--model", "--model-id", "--model-path", "-m"), "model"),
+    **dict.fromkeys(("--url", "--base-url", "--target", "--endpoint-url", "-u"), "url"),
 }
 """Flags of other tools for what is an argument here, without a flag before it."""
 
@@ -118,7 +133,31 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
             written.append(_ours(flag, own) + equals + value)
     if flag_before:
         written.append(flag_before)
+    written = _counted_devices(written, own)
     return [*_in_seconds(written, words), *_workload(lengths, own, words), *words[ended:]]
+
+
+def _counted_devices(words: Sequence[str], own: set[str]) -> list[str]:
+    """Of `8xH100` the device and the number apart, where the verb has one flag for the number.
+
+    ``predict`` is of one replica (``--tp``), ``size`` of all devices (``--total-gpus``). Elsewhere
+    eight devices are one replica or eight: the refusal of the name says which flags tell them apart.
+    """
+    named, number = ("--gpus", "--total-gpus") if "--gpus" in own else ("--hardware", "--tp")
+    is_plain = number in own and ("--replicas" not in own or named == "--gpus")
+    if not is_plain or any(word.partition("=")[0] == number for word in words):
+        return list(words)
+    written = list[str]()
+    for word in words:
+        flag, equals, value = word.partition("=")
+        is_apart = not equals and bool(written) and written[-1] == named
+        counted = counted_devices(word if is_apart else value if flag == named else "")
+        if counted is None:
+            written.append(word)
+        else:
+            n, device = counted
+            written += [device if is_apart else f"{named}={device}", number, str(n)]
+    return written
 
 
 def _ours(flag: str, own: set[str]) -> str:

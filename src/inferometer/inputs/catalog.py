@@ -4,7 +4,6 @@ The catalogue is read when it is first asked for and kept. ``catalog_data/`` hol
 ``catalog_files`` their form.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import fields
 from difflib import get_close_matches
@@ -17,7 +16,7 @@ import msgspec
 from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.model_config import model_from_config
-from inferometer.inputs.synonyms import USUAL_DEVICES, device_words, model_form
+from inferometer.inputs.synonyms import USUAL_DEVICES, counted_devices, device_words, model_form
 from inferometer.inputs.types import (
     Constant,
     DType,
@@ -117,23 +116,19 @@ def find_hardware(name: str) -> HardwareSpec:
     found = _meant(alike, device_words(name))
     if found is not None:
         return found
-    many = _MANY.fullmatch(name.strip())
-    if many is not None and _alike(many["device"]):
-        device = many["device"]
+    counted = counted_devices(name)
+    if counted is not None and _alike(counted[1]):
+        n, device = counted
         raise SpecError(
-            f"{name!r} is {many['n']} devices, and this is the name of one",
+            f"{name!r} is {n} devices, and this is the name of one",
             where="--hardware, --gpus",
-            allowed="one device's name",
-            try_=suggestions.flags("--hardware", device, "--tp", many["n"]),
+            allowed=f"one device's name; --tp {n} is one replica over all, --replicas {n} one on each",
+            try_=suggestions.flags("--hardware", device, "--tp", n),
         )
     close = [device.hardware_id for device in alike] or _close(
         "_".join(name.lower().split()), {one: one for one in ids}
     )
     raise _unknown("hardware", name, close, list(ids))
-
-
-_MANY: Final = re.compile(r"(?P<n>\d+)\s*[xX*]\s*(?P<device>\S.+)")
-"""`8xH100`: a number of devices and what they are."""
 
 
 def _alike(name: str) -> list[HardwareSpec]:

@@ -63,6 +63,20 @@ _MODELS: Final = {
     "r1distillllama70b": "deepseekr1distillllama70b",
 }
 
+_SCALED: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*([kKmM%])")
+_RATE: Final = re.compile(
+    r"([0-9]*\.?[0-9]+)\s*(?:(?:req(?:uests?)?\s*)?(?:/|\s+per\s+)\s*(s|sec|second|min|minute|h|hour)"
+    r"|(rps|qps|hz)|(rpm))",
+    re.IGNORECASE,
+)
+_S_PER: Final = {"s": 1, "m": 60, "h": 3600}
+_COUNTED: Final = re.compile(
+    r"(?P<before>\d{1,4})\s*[xX×*]\s*(?P<last>[a-zA-Z].*)"
+    r"|(?P<first>[a-zA-Z].*?)\s*[x×*:]\s*(?P<after>\d{1,4})"
+)
+_VLLM_NUMBER: Final = re.compile(r"max_\w+|num_blocks|num_gpu_blocks\w*")
+_LENGTH: Final = re.compile(r"\w*(?:prompt|output|prefix|gen)\w*")
+
 USUAL_DEVICES: Final = ("h100_sxm", "a100_80gb_sxm", "v100_sxm2_32gb", "rtx_5070ti", "rtx_5070")
 """Of several devices that share a name, the one that people mean by it: `h100` is the SXM one."""
 
@@ -107,6 +121,51 @@ def known_format(text: str) -> str | None:
     ('float4', None)
     """
     return _FORMAT_OF.get(text.strip().lower().replace("-", "_").removeprefix("torch."))
+
+
+def plain_number(text: str, name: str) -> str:
+    """The number in digits that people write as `8k`, `5rps`, `300/min` or `90%`.
+
+    Other text comes back as it is. Of prompts and outputs `k` is 1,024, as in the scenario `8k1k`;
+    of vLLM's own options `k` is 1,000 and `K` 1,024, as in vLLM; of anything else `k` is 1,000.
+
+    Example
+    -------
+    >>> [plain_number("2k", name) for name in ("prompt", "max_model_len", "requests")]
+    ['2048', '2000', '2000']
+    >>> plain_number("32K", "max_model_len"), plain_number("300/min", "rate"), plain_number("x", "tp")
+    ('32768', '5', 'x')
+    """
+    is_rate = name.startswith("rate")
+    per_s = _RATE.fullmatch(text.strip()) if is_rate else None
+    if per_s is not None:
+        unit = "m" if per_s[4] else (per_s[2] or "s")[0].lower()
+        return f"{float(per_s[1]) / _S_PER[unit]:.12g}"
+    scaled = _SCALED.fullmatch(text.strip())
+    if scaled is None or (is_rate and scaled[2] == "%"):
+        return text
+    number, unit = scaled.groups()
+    if unit == "%":
+        return f"{float(number) / 100:.12g}"
+    is_binary = bool(_LENGTH.fullmatch(name)) or (
+        unit in "KM" and _VLLM_NUMBER.fullmatch(name) is not None
+    )
+    thousand = 1024 if is_binary else 1000
+    return f"{float(number) * thousand ** (1 if unit in 'kK' else 2):.12g}"
+
+
+def counted_devices(text: str) -> tuple[int, str] | None:
+    """How many devices, and which, in text such as `8xH100`; None where no number is beside a name.
+
+    Example
+    -------
+    >>> counted_devices("8xH100"), counted_devices("A100-80GB:4"), counted_devices("h100")
+    ((8, 'H100'), (4, 'A100-80GB'), None)
+    """
+    match = _COUNTED.fullmatch(text.strip())
+    if match is None:
+        return None
+    return int(match["before"] or match["after"]), match["last"] or match["first"]
 
 
 def device_words(name: str) -> frozenset[str]:
