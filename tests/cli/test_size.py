@@ -95,6 +95,17 @@ def test_what_the_time_limit_leaves_out_is_counted():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rate", "exit_code", "verdict"), [("1/s", 0, "met"), ("6000/min", 10, "missed")]
+)
+def test_a_rate_beside_a_number_of_devices_is_judged(rate, exit_code, verdict):
+    code, said = size("--gpus", "1xh100", "--tp", "1", "--rate", rate, "--quantization", "bfloat16")
+    assert (code, said["verdict"]) == (exit_code, verdict)
+    assert said["best_use"]["asked_requests_per_s"] in {1.0, 100.0}
+    assert ("how many it takes" in said["best_use"]["next_step"]) == (verdict == "missed")
+
+
+@pytest.mark.slow
 def test_i_have_two_gpus(tmp_path):
     code, said = size(
         "--total-gpus", "2", "--gpus", "h100_sxm", "--tp", "1,2", "--time-limit", "5min"

@@ -10,6 +10,7 @@ from inferometer.inputs.types import DType
 from inferometer.records.types import Caution
 from inferometer.report.page import Chip, Number, Page, lines_of
 from inferometer.report.tables import TextTable
+from inferometer.stats.estimate import Verdict
 from inferometer.units import format_number
 
 _MOST_ROWS: Final = 6
@@ -50,6 +51,19 @@ class BestUse:
     why_none: str | None
     """Where no layout meets the SLO: what comes nearest."""
     next_step: str | None
+    asked_requests_per_s: float | None = None
+    """The rate that was named beside the number of devices."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Does the best layout meet the SLO, at the rate that was named where one was?"""
+        best, asked_per_s = self.best, self.asked_requests_per_s
+        if best is None:
+            return "undecided" if self.n_unexamined else "missed"
+        if asked_per_s is None or asked_per_s <= (best.met_requests_per_s or 0.0):
+            return "met"
+        is_above = asked_per_s >= (best.missed_requests_per_s or 2 * best.located_requests_per_s)
+        return "missed" if is_above else "undecided"
 
     @property
     def best(self) -> UseRow | None:
@@ -66,6 +80,7 @@ def best_use_of(
     found: Sequence[FoundUse],
     published: DType | None,
     allowed: Sequence[object],
+    asked_per_s: float | None = None,
 ) -> BestUse:
     """The rows of what was found in each format."""
     ranked = [
@@ -92,18 +107,23 @@ def best_use_of(
         is_split_examined=all(one.is_split_examined for one in found if one.uses),
         why_none=None if nearest is None else f"even a lone request misses it: {nearest.why}",
         next_step=None,
+        asked_requests_per_s=asked_per_s,
     )
-    return replace(best_use, next_step=_next_step(model, best_use.best, allowed))
+    return replace(best_use, next_step=_next_step(model, best_use, allowed))
 
 
-def _next_step(model: str, best: UseRow | None, allowed: Sequence[object]) -> str:
+def _next_step(model: str, best_use: BestUse, allowed: Sequence[object]) -> str:
     """How to deploy the best layout, or what to change where there is none."""
+    best, asked_per_s = best_use.best, best_use.asked_requests_per_s
+    if best is not None and asked_per_s is not None and best_use.verdict != "met":
+        words = ("--gpus", best.hardware_id, "--rate", f"{asked_per_s:g}")
+        return f"how many it takes: {suggestions.command('size', model, *allowed, *words)}"
     if best is None:
         return (
             "longer limits, more devices (--total-gpus), other devices (--gpus), or fewer bits"
             " (--quantization)"
         )
-    rate = best.met_requests_per_s or 0.9 * best.located_requests_per_s
+    rate = asked_per_s or best.met_requests_per_s or 0.9 * best.located_requests_per_s
     words = ("--gpus", best.hardware_id, "--tp", best.tensor_parallel_size, "--rate", f"{rate:.3g}")
     formats = ("--quantization", best.weights_dtype) if best.needs_quality_check else ()
     command = suggestions.command("size", model, *allowed, *words, *formats, "--out", "deployment")
@@ -150,7 +170,7 @@ def best_use_page(
             f"{subject}: {best.n_devices} × {best.hardware} serve up to {rate} requests/s"
             f" ({_replicas(best)}, {best.layout})"
         ),
-        chips=(Chip(verdict="met", text=f"meets {objective}"),),
+        chips=(Chip(verdict=best_use.verdict, text=_kept(best_use, objective)),),
         numbers=(
             Number(
                 name="capacity",
@@ -171,6 +191,14 @@ def best_use_page(
         cautions=cautions,
         tool_version=__version__,
     )
+
+
+def _kept(best_use: BestUse, objective: str) -> str:
+    """What is met, at the rate that was named where one was."""
+    word = {"met": "meets", "missed": "misses"}.get(best_use.verdict, "not decided:")
+    asked_per_s = best_use.asked_requests_per_s
+    at_rate = "" if asked_per_s is None else f" at {format_number(asked_per_s)} requests/s"
+    return f"{word} {objective}{at_rate}"
 
 
 def _tried(best_use: BestUse) -> str:

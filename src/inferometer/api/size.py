@@ -191,7 +191,10 @@ def size(question: Size) -> SizeAnswer:
     where = replace(question.where, executor=question.where.executor or "processes")
     if question.total_gpus is not None:
         words = words_of(question, size_best_use.CARRIED)
-        devices = size_best_use.Devices(question.total_gpus, limit, where, question.model, words)
+        rate_per_s = question.workload.rate
+        devices = size_best_use.Devices(
+            question.total_gpus, limit, where, question.model, words, rate_per_s
+        )
         used = size_best_use.answer_of(resolved, asked.question, tried, devices)
         return _written(question, replace(used, gate=gate_of(question.fleet.gate)))
     n_devices = len({one.offer.hardware.hardware_id for one in tried.possible})
@@ -247,13 +250,21 @@ def _of_best_use(question: Size, used: SizeAnswer) -> Size:
     Raises
     ------
     SizingError
-        No layout meets the SLO, or the best one has prefill replicas, which are not written.
+        No layout meets the SLO at the rate, or the best one has prefill replicas, which are not written.
     """
     best = None if used.best_use is None else used.best_use.best
-    if best is None or best.n_prefill:
-        what = "no layout meets the SLO" if best is None else "the best layout has prefill replicas"
+    is_met = used.verdict == "met"
+    if best is None or best.n_prefill or not is_met:
+        what = (
+            "no layout meets the SLO"
+            if best is None
+            else "the best layout has prefill replicas"
+            if is_met
+            else "the best layout does not carry the rate"
+        )
         raise SizingError(what, where="--out", try_="the same command without --out")
-    rate_per_s = best.met_requests_per_s or 0.9 * best.located_requests_per_s
+    located_per_s = best.met_requests_per_s or 0.9 * best.located_requests_per_s
+    rate_per_s = question.workload.rate or located_per_s
     return replace(
         question,
         total_gpus=None,

@@ -29,6 +29,8 @@ class Devices(NamedTuple):
     """As it was named."""
     words: list[object]
     """Options that a sizing for a rate takes too."""
+    rate_per_s: float | None
+    """That was named beside their number."""
 
 
 def check_options(options: FleetOptions) -> None:
@@ -68,7 +70,12 @@ def answer_of(
     with compute.opened(devices.where, "formats") as executor:
         found = executor.map(best_use.best_use, tasks)
     said = best_use_of(
-        devices.model, devices.n_total, found, resolved.quantization(), devices.words
+        devices.model,
+        devices.n_total,
+        found,
+        resolved.quantization(),
+        devices.words,
+        devices.rate_per_s,
     )
     best = said.best
     return SizeAnswer(
@@ -78,7 +85,7 @@ def answer_of(
         objective=question.objective.text,
         router=question.fleets.router,
         sized_for=question.pace,
-        verdict="met" if best is not None else "undecided" if said.n_unexamined else "missed",
+        verdict=said.verdict,
         pick=None,
         kinds=(),
         impossible=(),
