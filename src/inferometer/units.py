@@ -83,8 +83,19 @@ _BYTES: Final = {
     "TiB": 2**40,
 }
 _BITS: Final = {"Mbit": 1.25e5, "Gbit": 1.25e8, "Tbit": 1.25e11}
+_ALSO: Final = {
+    **dict.fromkeys(("sec", "secs", "second", "seconds"), "s"),
+    **dict.fromkeys(("msec", "msecs", "millisecond", "milliseconds"), "ms"),
+    **dict.fromkeys(("usec", "microsecond", "microseconds"), "us"),
+    **dict.fromkeys(("mins", "minute", "minutes"), "min"),
+    **dict.fromkeys(("hr", "hrs", "hour", "hours"), "h"),
+    **{unit.lower(): unit for unit in ("kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")},
+    **{unit: f"{unit}B" for unit in ("K", "M", "G", "T", "Ki", "Mi", "Gi", "Ti")},
+}
+"""Other spellings of units; Kubernetes' `G` and `Gi` are GB and GiB."""
 _MOST_OF_KIND: Final = {"duration": MOST_S, "size": 2.0**60, "speed": 1e18}
 _UNIT_OF_KIND: Final = {"duration": "s", "size": "B", "speed": "B/s"}
+_SEVERAL: Final = re.compile(r"(?:\s*[0-9.]+\s*[A-Za-zµ]+){2,4}\s*")
 _QUANTITY: Final = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
 
 
@@ -165,9 +176,12 @@ def parse_duration_s(text: str, *, where: str | None = None) -> float:
 
     Example
     -------
-    >>> parse_duration_s("500ms")
-    0.5
+    >>> parse_duration_s("500ms"), parse_duration_s("1h30m"), parse_duration_s("2 minutes")
+    (0.5, 5400.0, 120.0)
     """
+    if len(text) <= _MOST_LETTERS and _SEVERAL.fullmatch(text):
+        parts = re.findall(r"[0-9.]+\s*[A-Za-zµ]+", text)
+        return sum(parse_duration_s(part, where=where) for part in parts)
     return _parse_quantity(text, _DURATION_S, kind="duration", example="500ms", where=where)
 
 
@@ -188,7 +202,7 @@ def parse_bytes(text: str, *, where: str | None = None) -> int:
 
 
 def parse_bytes_per_s(text: str, *, where: str | None = None) -> float:
-    """How many bytes per second does text such as ``50GB/s`` or ``400Gbit/s`` say?
+    """How many bytes per second does text such as ``50GB/s``, ``400Gbit/s`` or ``400Gbps`` say?
 
     Raises
     ------
@@ -200,7 +214,8 @@ def parse_bytes_per_s(text: str, *, where: str | None = None) -> float:
     >>> parse_bytes_per_s("400Gbit/s")
     50000000000.0
     """
-    amount, per, unit = text.strip().rpartition("/")
+    plain = re.sub(r"b(?:/s(?:ec)?|ps)$", "bit/s", re.sub(r"Bps$|B/sec$", "B/s", text.strip()))
+    amount, per, unit = plain.rpartition("/")
     if not per or unit != "s":
         raise SpecError(
             f"{text!r} is not a speed",
@@ -322,6 +337,7 @@ def _parse_quantity(
             try_=example,
         )
     number, unit = match.groups()
+    unit = unit if unit in factors or kind == "speed" else _ALSO.get(unit, unit)
     if unit not in factors:
         problem = f"unit {unit!r} of {text!r} is unknown" if unit else f"{text!r} has no unit"
         likely = f"{number}{'s' if 's' in factors else example.lstrip('0123456789.')}"
