@@ -107,6 +107,8 @@ SWEEPS = tuple(
     path.read_bytes()
     for path in (
         EXAMPLES / "sweep.csv",
+        EXAMPLES / "llama_bench.md",
+        EXAMPLES / "llama_bench.jsonl",
         FIXTURES / "t1_prompt_axis.csv",
         FIXTURES / "t1_batch_axis.md",
     )

@@ -15,7 +15,7 @@ from inferometer.inputs.types import DType, EngineMode, EngineSpec, HardwareSpec
 from inferometer.records import reading, sweep_csv
 from inferometer.records.types import Run
 
-_TABLES = {".csv", ".tsv", ".md", ".txt"}
+_TABLES = {".csv", ".tsv", ".md", ".txt", ".json", ".jsonl"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,95 @@
+"""Are llama-bench's tables read as the phases that they time, in each of its formats?"""
+
+import json
+
+import pytest
+
+from inferometer.errors import RecordError
+from inferometer.records.sweep_csv import read_sweep_csv
+
+MARKDOWN = """\
+ggml_cuda_init: found 1 CUDA devices:
+| model                  |     size | params | backend | ngl |         test |             t/s |
+| ---------------------- | -------: | -----: | ------- | --: | -----------: | --------------: |
+| qwen2 7B Q4_K - Medium | 4.36 GiB | 7.62 B | CUDA    |  -1 |       pp512  | 7340.20 ± 23.45 |
+| qwen2 7B Q4_K - Medium | 4.36 GiB | 7.62 B | CUDA    |  -1 |       tg 128 |   120.60 ± 0.59 |
+| qwen2 7B Q4_K - Medium | 4.36 GiB | 7.62 B | CUDA    |  -1 | pp512 @ d512 | 6425.91 ± 18.88 |
+| qwen2 7B Q4_K - Medium | 4.36 GiB | 7.62 B | CUDA    |  -1 | tg128 @ d512 |   116.71 ± 0.60 |
+| qwen2 7B Q4_K - Medium | 4.36 GiB | 7.62 B | CUDA    |  -1 | pp512+tg128  |  545.11 ± 1.00  |
+
+build: 5cd85b5 (5000)
+"""
+RECORDS = [
+    {
+        "model_type": "qwen2 7B Q4_K - Medium",
+        "n_batch": 2048,
+        "n_prompt": n_prompt,
+        "n_gen": n_gen,
+        "n_depth": depth,
+        "avg_ns": sum(samples) // len(samples),
+        "samples_ns": samples,
+    }
+    for n_prompt, n_gen, depth, samples in (
+        (512, 0, 0, [70_000_000, 69_000_000, 71_000_000]),
+        (0, 128, 0, [1_060_000_000, 1_062_000_000, 1_061_000_000]),
+        (0, 128, 512, [1_090_000_000, 1_092_000_000, 1_091_000_000]),
+        (512, 0, 512, [80_000_000]),
+        (512, 128, 0, [1_200_000_000]),
+    )
+]
+
+
+def as_csv():
+    names = [name for name in RECORDS[0] if name != "samples_ns"]
+    lines = [",".join(f'"{one[name]}"' for name in names) for one in RECORDS]
+    return "\n".join([",".join(names), *lines]) + "\n"
+
+
+def read(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    return read_sweep_csv(tmp_path / name).sweep
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("bench.md", MARKDOWN),
+        ("bench.csv", as_csv()),
+        ("bench.json", json.dumps(RECORDS, indent=2)),
+        ("bench.jsonl", "\n".join(map(json.dumps, RECORDS))),
+    ],
+)
+def test_phases_are_read_and_other_tests_left_out(tmp_path, name, text):
+    sweep = read(tmp_path, name, text)
+    points = {
+        (int(p), int(b), int(g))
+        for p, b, g in zip(sweep.prompt_tokens, sweep.batch_size, sweep.gen_tokens, strict=True)
+    }
+    assert points == {(512, 1, 1), (1, 1, 128), (512, 1, 128)}
+    is_decode = sweep.n_decode_steps > 0
+    assert sweep.prefill_ns[~is_decode].astype(float).mean() == pytest.approx(70e6, rel=0.01)
+    per_step_ns = sweep.decode_ns[is_decode].astype(float) / sweep.n_decode_steps[is_decode]
+    assert per_step_ns.min() == pytest.approx(8.29e6, rel=0.01)
+    assert per_step_ns.max() == pytest.approx(8.55e6, rel=0.01)
+
+
+def test_repetitions_stay_repetitions(tmp_path):
+    sweep = read(tmp_path, "bench.json", json.dumps(RECORDS))
+    assert sweep.repetition.max() == 2
+
+
+def test_several_models_in_one_file_are_refused(tmp_path):
+    rows = [RECORDS[0], RECORDS[1] | {"model_type": "llama 8B Q4_0"}]
+    with pytest.raises(RecordError, match="several values of model_type: qwen2 7B"):
+        read(tmp_path, "bench.json", json.dumps(rows))
+
+
+def test_a_file_of_pg_tests_alone_is_refused(tmp_path):
+    with pytest.raises(RecordError, match="tells a prefill or a decode time"):
+        read(tmp_path, "bench.json", json.dumps(RECORDS[3:]))
+
+
+@pytest.mark.parametrize("broken", ['[{"n_prompt": "x", "n_gen": 1}]', '[{"n_prompt": 1, "n_gen"'])
+def test_broken_files_are_refused(tmp_path, broken):
+    with pytest.raises(RecordError):
+        read(tmp_path, "bench.json", broken)
