@@ -34,6 +34,7 @@ def test_a_sizing_is_written_whole(sized):
         "kubernetes.yaml",
         "prometheus-rules.yaml",
         "grafana-dashboard.json",
+        "grafana-live.json",
     } <= files
     assert not [name for name in files if name.endswith(".tmp")]
     assert not (sized / "plan.tmp").exists()

@@ -121,7 +121,7 @@ def test_the_page_of_the_tick_model_counts_in_ticks(tmp_path):
         "in-flight (context in 4 chunks)",
         "one prefill at a time (in 4 chunks)",
     ):
-        assert f"{way}: what each seat did, steps 0 to" in page
+        assert f"{way}: what each slot did, steps 0 to" in page
     assert "16 ticks" in page
     assert not re.search(r"\d (ms|s)\b", page)
 

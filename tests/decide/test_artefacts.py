@@ -17,7 +17,17 @@ import pytest
 import yaml
 from fleets import fleet, operating_point
 
-from inferometer.decide.artefacts import alerts, dashboard, kubernetes, router, vllm_command, words
+from inferometer.api.watch_exporter import WatchExporter
+from inferometer.api.watch_prediction import METRICS
+from inferometer.decide.artefacts import (
+    alerts,
+    dashboard,
+    kubernetes,
+    live_board,
+    router,
+    vllm_command,
+    words,
+)
 from inferometer.decide.artefacts.folder import files_of, plan_text, read_plan
 from inferometer.decide.artefacts.packaging import Wishes, packaging_of
 from inferometer.decide.artefacts.planning import fleet_of
@@ -494,6 +504,23 @@ def test_panels_stand_beside_one_another_and_read_what_is_recorded():
     }
     assert used <= recorded
     assert used
+
+
+def test_the_live_board_reads_the_replicas_and_what_watch_exports():
+    packaging = packaging_of(fleet())
+    shown = list(dashboard.every_panel(live_board.board(packaging)["panels"]))
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in shown]
+    assert len(set(places)) == len(places) == len({panel["id"] for panel in shown})
+    text = " ".join(
+        query.expression for one in live_board.panels_of(packaging) for query in one.queries
+    )
+    exported = set(re.findall(r"inferometer_\w+", text))
+    known = {family.name for family in WatchExporter(lambda: (), None).collect()}
+    assert exported <= known | {f"inferometer_predicted_{one}_seconds" for one in METRICS}
+    assert {"inferometer_predicted_ttft_seconds", "inferometer_residual_ratio"} <= exported
+    assert set(re.findall(r"vllm:\w+", text)) <= {
+        f"{one}_bucket" for one in alerts.FAMILIES.values()
+    }
 
 
 def test_what_is_verified_is_what_was_decided(tmp_path):

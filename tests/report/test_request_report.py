@@ -152,15 +152,15 @@ def test_slot_timeline_says_what_the_cells_say(recorded_requests):
     text = text_of(slot_timeline_text(timeline, width=100), 120)
     rows = [line.split()[1] for line in text.splitlines() if re.match(r"^\d+ [CgE·]+$", line)]
     assert [["·CgE".index(letter) for letter in row] for row in rows] == timeline.states.tolist()
-    assert "7 seats, steps 3000 to 3059 of 6388" in text
+    assert "7 slots, steps 3000 to 3059 of 6388" in text
 
 
 def test_many_seats_are_cut_and_said_so(recorded_requests):
     timeline = slot_timeline(recorded_requests, n_steps=10)
     tall = timeline._replace(states=np.ones((300, 10), np.int8))
     text = text_of(slot_timeline_text(tall, max_seats=16), 80)
-    assert "… 284 more seats" in text
-    assert "300 seats" in text
+    assert "… 284 more slots" in text
+    assert "300 slots" in text
 
 
 @pytest.mark.slow

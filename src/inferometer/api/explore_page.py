@@ -21,6 +21,7 @@ from inferometer.report.decision_views import DecisionView, RatePoint, RateView
 from inferometer.report.page import Number, Page, Section, number_of
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.views import FiveLines
+from inferometer.units import format_number
 
 CHART_IDS: Final = (
     "ttft-vs-rate",
@@ -37,6 +38,19 @@ CHART_IDS: Final = (
 _NO_LINES: Final = FiveLines(answer="", limit="", next="", trust="", report="")
 
 
+_BOX_RATIO: Final = 1.25
+"""By how much lengths may differ from the state's before its curves are not those of a load test."""
+
+
+class Measured(NamedTuple):
+    """A load test whose point stays on the plots, and of which traffic it is."""
+
+    point: RatePoint
+    model: str
+    prompt_mean_tokens: float
+    output_mean_tokens: float
+
+
 class Shown(NamedTuple):
     """What the page shows of a state."""
 
@@ -47,10 +61,11 @@ class Shown(NamedTuple):
     query: str
 
 
-def shown(explored: Explored, measured: tuple[RatePoint, ...] = ()) -> Shown:
+def shown(explored: Explored, measured: tuple[Measured, ...] = ()) -> Shown:
     """The page of a state, its charts, and the commands that give the same numbers."""
     question, answer = explored.question, explored.answer
-    curves = _curves(answer, measured, question.workload.rate)
+    beside = tuple(beside_state(one, answer) for one in measured)
+    curves = _curves(answer, beside, question.workload.rate)
     charts = (*curves, *_over_time(explored), *_steps(explored.timelines))
     return Shown(
         page=answer_page(answer, charts),
@@ -59,6 +74,23 @@ def shown(explored: Explored, measured: tuple[RatePoint, ...] = ()) -> Shown:
         simulate_command=command_of(question, "simulate"),
         query=query_of(state_of(question)),
     )
+
+
+def beside_state(run: Measured, answer: ExploreAnswer) -> RatePoint:
+    """The run's point, and what differs from the state where its curves are not of that traffic."""
+    state = answer.simulation
+    lengths = (
+        ("prompt", run.prompt_mean_tokens, state.workload.prompt.mean_tokens),
+        ("output", run.output_mean_tokens, state.workload.output.mean_tokens),
+    )
+    differs = [
+        f"{format_number(seen)} {name} tokens, the curve {format_number(drawn)}"
+        for name, seen, drawn in lengths
+        if not drawn / _BOX_RATIO <= seen <= drawn * _BOX_RATIO
+    ]
+    if run.model != state.deployment.model_id:
+        differs.insert(0, f"of {run.model}")
+    return replace(run.point, beyond=", ".join(differs))
 
 
 def answer_page(answer: ExploreAnswer, charts: tuple[Chart, ...] | None = None) -> Page:

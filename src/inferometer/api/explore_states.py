@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 
 from inferometer import suggestions
-from inferometer.api import named_fit, report, request_view
+from inferometer.api import named_fit, progress, report, request_view
 from inferometer.api.explore import Explore
+from inferometer.api.explore_page import Measured
 from inferometer.api.explored import ExploreAnswer, Explored, refined
 from inferometer.api.workload import Workload
 from inferometer.errors import SpecError
@@ -21,7 +22,6 @@ from inferometer.measure.executors.local import Inline
 from inferometer.perfmodel import steptime
 from inferometer.records import layout, reading, request_summaries
 from inferometer.records.columns import I32
-from inferometer.report.decision_views import RatePoint
 
 _RATIOS: Final = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 """Of the load of the state."""
@@ -37,6 +37,7 @@ def explore(question: Explore) -> ExploreAnswer:
     SpecError, ModelError
         The question cannot be answered as it stands.
     """
+    progress.talk("simulating this state, the loads around it, and other layouts")
     return state(question).answer
 
 
@@ -50,7 +51,7 @@ class Started:
     """What the explorer starts from: a state, and points that were measured."""
 
     question: Explore
-    measured: tuple[RatePoint, ...] = ()
+    measured: tuple[Measured, ...] = ()
 
 
 def started(question: Explore) -> Started:
@@ -90,12 +91,35 @@ def _rounded(load: float, *, is_whole: bool) -> float:
     return max(1, round(load)) if is_whole else float(f"{load:.3g}")
 
 
-def _measured(folders: tuple[Path, ...]) -> tuple[RatePoint, ...]:
-    if not folders:
-        return ()
-    runs = [reading.read_run(folder) for folder in folders]
-    views = [request_view.request_view(run) for run in runs]
-    return report.rate_view(runs, views, [str(one) for one in folders]).points
+def _measured(folders: tuple[Path, ...]) -> tuple[Measured, ...]:
+    return tuple(_point_of(folder) for folder in folders)
+
+
+def _point_of(folder: Path) -> Measured:
+    run = reading.read_run(folder)
+    if run.manifest.load is None or run.requests is None:
+        raise _no_load_test(folder, where="--run")
+    served = run.manifest.load.served_model
+    known, view = catalog.known_model(served), request_view.request_view(run)
+    return Measured(
+        report.rate_view([run], [view], [str(folder)]).points[0],
+        served if known is None else known.model_id,
+        *(_mean(column) for column in (run.requests.prompt_tokens, run.requests.output_tokens)),
+    )
+
+
+def _mean(tokens: I32) -> float:
+    known = tokens[tokens > 0]
+    return float(known.mean()) if known.size else 0.0
+
+
+def _no_load_test(folder: Path, *, where: str) -> SpecError:
+    return SpecError(
+        f"{str(folder)!r} is no load test",
+        where=where,
+        allowed="a run of `load`, a fit, a plan, or a model",
+        try_=suggestions.command("show", folder),
+    )
 
 
 def _of_run(question: Explore, folder: Path) -> Explore:
@@ -103,12 +127,7 @@ def _of_run(question: Explore, folder: Path) -> Explore:
     run = reading.read_run(folder)
     load, requests = run.manifest.load, run.requests
     if load is None or requests is None:
-        raise SpecError(
-            f"{str(folder)!r} is no load test",
-            where="MODEL",
-            allowed="a run of `load`, a fit, a plan, or a model",
-            try_=suggestions.command("show", folder),
-        )
+        raise _no_load_test(folder, where="MODEL")
     model = catalog.known_model(load.served_model)
     if model is None:
         raise SpecError(

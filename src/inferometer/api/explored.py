@@ -22,6 +22,8 @@ from inferometer.stats.estimate import Estimate
 
 _TOKENS: Final = 1e6
 _SECONDS_PER_HOUR: Final = 3600.0
+_WINDOWS: Final = 120
+"""Of the charts over time, which are half as wide as those of a report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +141,7 @@ def _explored(question: Explore, simulated: simulation.Simulated, *, is_coarse: 
             trades=(),
             limit_costs=(),
         ),
-        series=None if run.steps is None else run_series.step_series(run.steps),
+        series=None if run.steps is None else run_series.step_series(run.steps, n_windows=_WINDOWS),
     )
 
 

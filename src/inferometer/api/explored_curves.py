@@ -8,7 +8,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.api import cluster, fleet as fleets, server as servers_, simulate, simulation
+from inferometer.api import (
+    cluster,
+    fleet as fleets,
+    progress,
+    server as servers_,
+    simulate,
+    simulation,
+)
 from inferometer.api.explore import Explore
 from inferometer.api.simulate import Simulate
 from inferometer.api.workload import workload_of
@@ -102,14 +109,15 @@ def servers_at(server: servers_.Server, fleet: fleets.FleetOptions) -> cluster.S
 def simulator_at(question: Simulate, *, record_steps: bool = False) -> simulation.Simulator:
     """The servers, and their requests drawn."""
     objective = None if question.slo is None else objectives.parse_objective(question.slo)
-    return simulate.simulator_of(
-        workload_of(question.workload),
-        servers_at(question.server, question.fleet),
-        objective,
-        None,
-        cluster.gate_of(question.fleet.gate),
-        record_steps=record_steps,
-    )
+    with progress.heard_by(lambda _: None):  # of each point of a curve there is nothing to say
+        return simulate.simulator_of(
+            workload_of(question.workload),
+            servers_at(question.server, question.fleet),
+            objective,
+            None,
+            cluster.gate_of(question.fleet.gate),
+            record_steps=record_steps,
+        )
 
 
 def load_of(question: Explore, load: float, case: Case) -> Load:

@@ -181,7 +181,7 @@ def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds
         raise SpecError(
             f"{scenario.batch_size} sequences at once",
             where="--batch, --fit",
-            allowed=f"the server's {n_seats} seats",
+            allowed=f"1 to {n_seats}, the server's max_num_seqs",
         )
     prefill = types.prefill_shape(
         batch_size=scenario.batch_size, prompt_tokens=scenario.prompt_tokens

@@ -206,7 +206,7 @@ def _others(answer: SizeAnswer) -> list[str]:
 
 
 def _nearest(nearest: Impossible) -> str:
-    """``NVIDIA L4, TP2 bfloat16, 64 seats: 3.1 times a limit``"""
+    """``NVIDIA L4, TP2 bfloat16, max_num_seqs 64: 3.1 times a limit``"""
     beyond = (
         ""
         if nearest.margin_ratio is None

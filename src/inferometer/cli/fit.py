@@ -48,11 +48,11 @@ def command(question: fit.Fit, *, as_json: bool) -> None:
     shapes in which it was checked.
 
     With --load the runs are load tests, and nothing of the server need be known (--model and
-    --hardware sharpen what is believed): its step times, seats, step budget, KV cache, switches and
-    front end are found by simulating the requests until they do as they did. What they do not show
-    is reported, with the load test that would. What is known already is named with --server-log,
-    --known and --workload. Where no server explains the requests, the answer is UNDECIDED (exit 11)
-    and nothing is written.
+    --hardware sharpen what is believed): its step times, concurrent sequences, step budget, KV
+    cache, switches and front end are found by simulating the requests until they do as they
+    did. What they do not show is reported, with the load test that would. What is known already
+    is named with --server-log, --known and --workload. Where no server explains the requests,
+    the answer is UNDECIDED (exit 11) and nothing is written.
     """
     with heard():
         fitted = fit.fit(question)

@@ -192,9 +192,9 @@ def _largest(begins: F64, ends: F64, values: F64, n_windows: int) -> F64:
     most = np.zeros(n_windows)
     np.maximum.at(most, first, values)
     np.maximum.at(most, last, values)
-    for begin, end, value in zip(first, last, values, strict=True):
-        if end > begin + 1:
-            most[begin + 1 : end] = np.maximum(most[begin + 1 : end], value)
+    for row in np.flatnonzero(last > first + 1).tolist():
+        between = most[first[row] + 1 : last[row]]
+        np.maximum(between, values[row], out=between)
     return most
 
 

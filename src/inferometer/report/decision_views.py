@@ -36,6 +36,8 @@ class RatePoint:
     """Where its mean TTFT goes; None where nobody said."""
     verdict: ValidityVerdict | None
     """None for runs that are no load tests."""
+    beyond: str = ""
+    """Of a measured point beside a curve: why the curve is not of its traffic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

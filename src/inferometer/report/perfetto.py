@@ -119,10 +119,10 @@ def _events(run: Run, steps: StepTable, first_step: int, n_steps: int) -> list[E
 
 
 def _seat_events(timeline: SlotTimeline, run_id: str) -> list[Event]:
-    events = [_named("process_name", _SEATS, 0, f"{run_id}: seats")]
+    events = [_named("process_name", _SEATS, 0, f"{run_id}: slots")]
     for seat in range(timeline.states.shape[0]):
         events += [
-            _named("thread_name", _SEATS, seat + 1, f"seat {seat}"),
+            _named("thread_name", _SEATS, seat + 1, f"slot {seat}"),
             {
                 "ph": "M",
                 "name": "thread_sort_index",
@@ -143,7 +143,7 @@ def _seat_events(timeline: SlotTimeline, run_id: str) -> list[Event]:
         {
             "ph": "X",
             "name": STATE_NAMES[one.state],
-            "cat": "seat",
+            "cat": "slot",
             "pid": _SEATS,
             "tid": one.seat + 1,
             "ts": start_ns / _NS_PER_US,

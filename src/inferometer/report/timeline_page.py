@@ -95,7 +95,7 @@ def slot_timeline_text(
             text.append(STATE_LETTERS[state], style=_STYLES[state])
         text.append("\n")
     if n_seats > max_seats:
-        text.append(f"… {n_seats - max_seats} more seats\n")
+        text.append(f"… {n_seats - max_seats} more slots\n")
     return Group(_headline(timeline, per_column), text, _legend(timeline))
 
 
@@ -113,7 +113,7 @@ def _headline(timeline: SlotTimeline, per_column: int) -> Text:
         f" {timeline.n_steps_of_run} ({took})"
     )
     column = "one step a column" if per_column == 1 else f"{per_column} steps a column"
-    return Text(f"{n_seats} seats, {steps}, {column}")
+    return Text(f"{n_seats} slots, {steps}, {column}")
 
 
 def _legend(timeline: SlotTimeline) -> Text:

@@ -32,7 +32,6 @@ from inferometer.measure.executors.local import Inline
 from inferometer.records.durability import make_folder, replace_file
 from inferometer.records.slot_timeline import CellState
 from inferometer.report import explore_html, html
-from inferometer.report.decision_views import RatePoint
 from inferometer.report.request_words import STATE_LETTERS
 
 T = TypeVar("T")
@@ -108,7 +107,9 @@ class InTurns:
 class Answers:
     """The answers to all tabs; what was computed stays."""
 
-    def __init__(self, launched: explore.Explore, measured: tuple[RatePoint, ...]) -> None:
+    def __init__(
+        self, launched: explore.Explore, measured: tuple[explore_page.Measured, ...]
+    ) -> None:
         self._launched, self._measured = launched, measured
         self._turns = Turns()
         self._newest = dict[str, int]()
@@ -135,7 +136,7 @@ class Answers:
 
 
 def answer_parts(
-    stage: str, explored: exploring.Explored, measured: tuple[RatePoint, ...]
+    stage: str, explored: exploring.Explored, measured: tuple[explore_page.Measured, ...]
 ) -> dict[str, Any]:
     """What the script of the page takes."""
     found = explore_page.shown(explored, measured)
@@ -168,7 +169,7 @@ def start_of(launched: explore.Explore) -> dict[str, Any]:
 
 @contextmanager
 def serving(
-    launched: explore.Explore, measured: tuple[RatePoint, ...] = ()
+    launched: explore.Explore, measured: tuple[explore_page.Measured, ...] = ()
 ) -> Generator[ThreadingHTTPServer]:
     """The server, which listens; its ``serve_forever`` answers.
 
@@ -211,6 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     timeout = _TIMEOUT_S
+    disable_nagle_algorithm = True  # else a body waits 40 ms for the acknowledgement of its head
     server_version, sys_version = "inferometer", ""
     pages: Mapping[str, tuple[str, bytes]]
     give: Callable[[Question], dict[str, Any]]

@@ -112,6 +112,17 @@ def test_what_changes_at_100_s_is_found_alone_within_30_s(name, changes):
     assert found == {(name, True)}
 
 
+@pytest.mark.parametrize(("gap", "is_found"), [(5, True), (3, False)])
+def test_a_queue_that_a_scrape_misses_now_and_then_is_a_queue(gap, is_found):
+    # A batch that ends together leaves nobody waiting until its users ask again.
+    series = [
+        USUAL._replace(at_s=float(second), waiting=float(second % gap != 0))
+        for second in range(1, 31)
+    ]
+    found = {one.condition for one in changes_of(series) if one.has_begun}
+    assert ("max_num_seqs_full" in found) == is_found
+
+
 def test_a_server_that_does_not_answer_and_answers_again():
     regimes = Regimes()
     assert regimes.take(USUAL) == ()

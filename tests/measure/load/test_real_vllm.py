@@ -5,14 +5,19 @@ Every request served, every length honoured.
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.measure.vllm_server import vllm_server
 
+import otlp_receiver
+from inferometer.inputs import span_names as names
+from inferometer.inputs.otlp_spans import read_spans
 from inferometer.measure.load.bodies import FIRST_TOKEN_ID, N_TOKEN_IDS, WORDS
 from inferometer.records.reading import read_run
+from inferometer.records.span_joins import span_times
 from inferometer.records.types import ABSENT, RequestStatus
 
 pytestmark = pytest.mark.slow
@@ -34,10 +39,21 @@ tokens = { kind = "constant", value = 64 }
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    """Of a server whose tokenizer has a token for each of our words."""
-    with vllm_server(tmp_path_factory.mktemp("vllm"), words=[*PLAIN, *WORDS]) as address:
-        yield address
+def collector(tmp_path_factory):
+    with otlp_receiver.receiver(tmp_path_factory.mktemp("spans") / "spans.jsonl") as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory, collector):
+    """Of a server whose tokenizer has a token for each of our words, and which sends its spans."""
+    flags = ("--otlp-traces-endpoint", f"{collector.url}/v1/traces")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
+        with vllm_server(
+            tmp_path_factory.mktemp("vllm"), *flags, words=[*PLAIN, *WORDS]
+        ) as address:
+            yield address
 
 
 def load(url, folder, *flags):
@@ -113,3 +129,39 @@ def test_shared_prefixes_are_found_in_the_servers_cache(url, tmp_path):
     hits = cached.value[np.char.find(cached.name, "prefix_cache_hits") >= 0]
     assert hits.size
     assert np.nanmax(hits) - np.nanmin(hits) > 64 * 10, "the system prompt's blocks at the least"
+
+
+EXPORTED_S = 30.0
+
+
+def test_each_request_has_its_span_of_vllm_and_the_parts_add_up(url, collector, tmp_path):
+    flags = ("--endpoint", "completions", "--prompts", "token-ids", "--seed", "8")
+    outcome = load(url, tmp_path, *flags, "--otlp-endpoint", collector.url)
+    assert outcome.returncode in {0, 3}, outcome.stderr
+    ends_s = time.monotonic() + EXPORTED_S
+    while time.monotonic() < ends_s and n_served(spans_of(collector)) < 60:
+        time.sleep(0.5)
+    times = span_times(spans_of(collector))
+    assert (times.seen_by, times.n_requests) == ("client and server", 60)
+    assert times.n_client_only == 0
+    means_s = {part.name: part.mean_s.value for part in times.parts}
+    assert set(means_s) == {
+        *("schedule delay", "network and router", "server's front end"),
+        *("queue", "prefill", "decode"),
+    }
+    assert sum(means_s.values()) == pytest.approx(times.total_s.value)
+    # The server's time is a part of the client's, up to what two clocks differ in a request.
+    assert all(value_s > -2e-3 for value_s in means_s.values()), means_s
+    assert means_s["decode"] > 0
+    assert means_s["prefill"] > 0
+
+
+def spans_of(collector):
+    """Those of this run's traces: vLLM sends spans of requests that nobody traces, too."""
+    spans = read_spans(collector.path)
+    traced = {span.trace_id for span in spans if span.name == names.RUN}
+    return tuple(span for span in spans if span.trace_id in traced)
+
+
+def n_served(spans):
+    return sum(span.number(names.IN_QUEUE) is not None for span in spans)

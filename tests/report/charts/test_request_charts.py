@@ -140,7 +140,7 @@ def test_load(request_example):
 
 def test_slots(request_example):
     chart = slots_chart(request_example)
-    assert chart.title == "What each seat did, steps 3000 to 3059"
+    assert chart.title == "What each slot did, steps 3000 to 3059"
     slices = slices_of(request_example.timeline)
     bars = [mark for mark in marks(chart, Boxes) if mark.name]
     shown = {

@@ -40,6 +40,8 @@ class Panel(NamedTuple):
     limits: tuple[float, ...] = ()
     is_bad_above: bool = True
     """On which side of a limit a number is red."""
+    has_zero: bool = True
+    """Is no value below 0?"""
 
 
 class Section(NamedTuple):
@@ -61,9 +63,17 @@ class Place(NamedTuple):
 
 def dashboard(fleet: Fleet, packaging: Packaging) -> Manifest:
     """The dashboard, as Grafana imports it: the state of the service in one row of numbers, then what explains it."""
+    title = f"{packaging.served_name} on {fleet.hardware.name}"
+    return board_of(
+        packaging.name, title, summary_of(fleet, packaging), sections_of(fleet, packaging)
+    )
+
+
+def board_of(uid: str, title: str, summary: list[Panel], sections: list[Section]) -> Manifest:
+    """These numbers and charts as Grafana imports them."""
     return {
-        "uid": packaging.name,
-        "title": f"{packaging.served_name} on {fleet.hardware.name}",
+        "uid": uid,
+        "title": title,
         "tags": ["llm", "vllm", "inferometer"],
         "timezone": "browser",
         "schemaVersion": _SCHEMA_VERSION,
@@ -81,7 +91,7 @@ def dashboard(fleet: Fleet, packaging: Packaging) -> Manifest:
                 }
             ]
         },
-        "panels": _laid_out(summary_of(fleet, packaging), sections_of(fleet, packaging)),
+        "panels": _laid_out(summary, sections),
     }
 
 
@@ -411,7 +421,7 @@ def _panel(kind: str, panel: Panel, place: Place, custom: Manifest) -> Manifest:
             "defaults": (
                 {
                     "unit": panel.unit,
-                    "min": 0,
+                    **({"min": 0} if panel.has_zero else {}),
                     "thresholds": {"mode": "absolute", "steps": steps},
                 }
                 | custom

@@ -31,6 +31,11 @@ FILES = {
         " `rules.external`)"
     ),
     "grafana-dashboard.json": "measured beside predicted; reads the recorded series",
+    "grafana-live.json": (
+        "the prediction for the present traffic beside the replicas' metrics; reads what"
+        " `inferometer watch URL --predicted FILE --export-port 9110` exports, which Prometheus has"
+        " to scrape"
+    ),
     "check-promise.sh": "a load test that says whether the SLO is met",
     "verify.toml": (
         "the prediction as `inferometer verify verify.toml --url URL` seals it before it measures"

@@ -5,6 +5,7 @@ is met and ends when it was not for a while, so that one line is printed for eac
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -43,6 +44,8 @@ WORDS: Final[dict[Condition, str]] = {
 }
 
 _HOLD_S: Final = 10.0
+_MOST_FRACTION: Final = 0.8
+"""Of the scrapes that a condition has to hold in."""
 _IDLE_S: Final = 20.0
 _OVER_S: Final = 15.0
 """A condition whose criterion was not met for so long has ended."""
@@ -120,15 +123,15 @@ class Regimes:
     def _criteria(self) -> dict[Condition, bool]:
         last = self._within(_HOLD_S)
         is_long = self._spans(last, _HOLD_S)
-        is_waiting = is_long and min(one.waiting for one in last) >= 1
+        is_waiting = is_long and _are_most(one.waiting >= 1 for one in last)
         usages = [one.kv_usage for one in last if one.kv_usage is not None]
-        is_kv_high = bool(usages) and sum(usages) / len(usages) >= _KV_FULL_FRACTION
-        preempted = [one.n_preempted or 0.0 for one in last]
-        running = [one.running for one in last]
-        is_plateau = (
-            max(running) - min(running) <= max(1.0, _PLATEAU_RATIO * max(running))
-            and min(running) >= (1 - _PLATEAU_RATIO) * self._most_running
+        is_kv_high = bool(usages) and (
+            sum(usages) / len(usages) >= _KV_FULL_FRACTION
+            or _are_most(one >= _KV_FULL_FRACTION for one in usages)
         )
+        preempted = [one.n_preempted or 0.0 for one in last]
+        most = (1 - _PLATEAU_RATIO) * self._most_running
+        is_plateau = _are_most(one.running >= most for one in last)
         is_preempting = sum(preempted) >= _N_PREEMPTED and sum(map(bool, preempted)) > 1
         return {
             "idle": self._is_idle(),
@@ -189,6 +192,12 @@ class Regimes:
             for condition in tuple(self.conditions)
             for change in self._set(condition, at_s, is_on=False)
         ]
+
+
+def _are_most(met: Iterable[bool]) -> bool:
+    """Between a batch that ends together and its users' next requests a scrape may see none wait."""
+    each = tuple(met)
+    return sum(each) >= _MOST_FRACTION * len(each)
 
 
 # How long until a limit is missed, if a latency goes on changing as it does now?

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +36,7 @@ def resolve_workload(text: str) -> WorkloadSpec:
     'chat'
     """
     if text in preset_names():
-        return workload_from_text(preset_text(text), where=f"preset {text}")
+        return _preset(text)
     if (lengths := lengths_table(text)) is not None:
         return table_from(lengths, WorkloadSpec, where=f"--workload {text}")
     path = path_named(text, where="--workload")
@@ -59,6 +60,11 @@ def resolve_workload(text: str) -> WorkloadSpec:
             name=path.stem, duration_s=servegen.WINDOW_S, replay=servegen.servegen_beside(path)
         )
     return WorkloadSpec(name=path.stem, replay=TraceSource(path=str(path)))
+
+
+@lru_cache(maxsize=32)
+def _preset(name: str) -> WorkloadSpec:
+    return workload_from_text(preset_text(name), where=f"preset {name}")
 
 
 def read_workload(path: Path) -> WorkloadSpec:
@@ -167,6 +173,7 @@ def _rooted(value: object, folder: Path) -> object:
 _FOLDER: Final = "preset_files"
 
 
+@lru_cache(maxsize=1)
 def preset_names() -> tuple[str, ...]:
     """The names of the built-in workloads, sorted."""
     files = (resources.files("inferometer.inputs.workload") / _FOLDER).iterdir()

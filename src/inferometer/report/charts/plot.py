@@ -10,6 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
+import numpy as np
+
+from inferometer.records.columns import F64
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_number
 
@@ -199,6 +202,17 @@ def place(axis: Axis, ends: tuple[float, float], value: float) -> float:
     if value <= 0:
         return 0.0
     return math.log(value / low) / math.log(high / low)
+
+
+def places(axis: Axis, ends: tuple[float, float], values: F64) -> F64:
+    """The same for many values."""
+    low, high = ends
+    if axis.scale == "linear":
+        return (values - low) / (high - low)
+    is_shown = values > 0
+    return np.where(
+        is_shown, np.log(np.where(is_shown, values, low) / low) / math.log(high / low), 0.0
+    )
 
 
 def ticks_of(axis: Axis, ends: tuple[float, float]) -> list[tuple[float, str]]:

@@ -257,7 +257,10 @@ def _measured_marks(
     label: str,
     pick: Callable[[RatePoint], Percentile | None],
 ) -> list[Mark]:
-    """Load tests beside the simulated points; hollow where they are not VALID, or off the curve's ends."""
+    """Load tests beside the simulated points.
+
+    Hollow where they are not VALID, of other traffic, or off the curve's ends.
+    """
     ends = [_place(point) for point in _placed(view)]
     shown = [
         (point, found)
@@ -275,12 +278,15 @@ def _measured_marks(
             colour="c1",
             bars=[_bar(found) for _, found in shown],
             is_hollow=[
-                bool(_flag(point)) or not min(ends) <= _place(point) <= max(ends)
+                bool(_flag(point) or point.beyond) or not min(ends) <= _place(point) <= max(ends)
                 for point, _ in shown
             ],
             tips=[
                 tip(
-                    (f"measured {label}, {point.label}", _flag(point)),
+                    (
+                        f"measured {label}, {point.label}",
+                        ", ".join(filter(None, (_flag(point), point.beyond))),
+                    ),
                     (traffic.header, format_number(_place(point))),
                     ("latency", duration_cell(found.seconds)),
                 )

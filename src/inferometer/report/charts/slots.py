@@ -59,7 +59,7 @@ def timeline_chart(
     return Chart(
         chart_id=chart_id,
         title=(
-            f"{f'{who}: what' if who else 'What'} each seat did, steps {timeline.first_step} to"
+            f"{f'{who}: what' if who else 'What'} each slot did, steps {timeline.first_step} to"
             f" {last - 1}"
         ),
         finding=_finding(timeline, n_seats),
@@ -71,7 +71,7 @@ def timeline_chart(
                     high=timeline.first_step + n_steps,
                 ),
                 y=Axis(
-                    title="seat, from the top",
+                    title="slot, from the top",
                     low=n_seats,
                     high=0,
                     ticks=tuple(seat + 0.5 for seat in range(n_seats)),
@@ -81,7 +81,7 @@ def timeline_chart(
                 height=max(60, _ROW_HEIGHT * n_seats),
             ),
         ),
-        header=("seat", "did", "request", "steps", "tokens", "from", "for"),
+        header=("slot", "did", "request", "steps", "tokens", "from", "for"),
         rows=tuple(_cells(timeline, one) for one in drawn[:_MAX_TABLE_ROWS]),
     )
 
@@ -135,7 +135,7 @@ def _tip(timeline: SlotTimeline, one: Slice) -> str:
     last = one.first_step + one.n_steps - 1
     return tip(
         (STATE_NAMES[one.state], f"request {one.request_index}"),
-        ("seat", str(one.seat)),
+        ("slot", str(one.seat)),
         ("steps", str(last) if one.n_steps == 1 else f"{one.first_step} to {last}"),
         ("tokens", str(one.n_tokens)),
         ("for", slot_time_text(timeline, one.duration_ns)),
@@ -161,7 +161,7 @@ def _finding(timeline: SlotTimeline, n_seats: int) -> str:
     )
     n_all, n_steps = timeline.states.shape
     left_out = f"; the first {n_seats} of them are drawn" if n_seats < n_all else ""
-    return f"Of {n_all} seats over {n_steps} steps ({took}): {', '.join(parts)}{left_out}."
+    return f"Of {n_all} slots over {n_steps} steps ({took}): {', '.join(parts)}{left_out}."
 
 
 def _cells(timeline: SlotTimeline, one: Slice) -> tuple[str, ...]:

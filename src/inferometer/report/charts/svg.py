@@ -10,6 +10,9 @@ from html import escape
 from itertools import pairwise
 from typing import Final
 
+import numpy as np
+
+from inferometer.records.columns import F64
 from inferometer.report.charts.plot import (
     Band,
     Boxes,
@@ -22,6 +25,7 @@ from inferometer.report.charts.plot import (
     Text,
     ends_of,
     place,
+    places,
     ticks_of,
 )
 
@@ -241,7 +245,10 @@ class _Drawing:
         return f'<path class="line {line.colour} {looks}"{_named(line.name)} d="{"".join(path)}"/>'
 
     def _band(self, band: Band) -> str:
-        path = "L".join(f"{_int(self._x(x))} {_int(self._y(y))}" for x, y in band.outline)
+        xs, ys = np.array(band.outline, np.float64).T
+        at_x = _ints(places(self.plot.x, self.x_ends, xs))
+        at_y = _ints(1 - places(self.plot.y, self.y_ends, ys))
+        path = "L".join(f"{x} {y}" for x, y in zip(at_x, at_y, strict=True))
         return f'<path class="band {band.colour}"{_named(band.name)} d="M{path}Z"/>'
 
     def _dots(self, dots: Dots) -> str:
@@ -371,3 +378,8 @@ def _named(name: str) -> str:
 
 def _int(share: float) -> int:
     return round(SIZE * min(max(share, -0.5), 1.5))
+
+
+def _ints(shares: F64) -> list[int]:
+    whole: list[int] = np.rint(SIZE * np.clip(shares, -0.5, 1.5)).astype(np.int64).tolist()
+    return whole

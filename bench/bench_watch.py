@@ -1,0 +1,45 @@
+"""How soon does ``watch`` see that a server is no longer what it was, and what else does it say?
+
+Twelve emulated servers under traffic, each changed in another way at once; the watcher is
+``inferometer.watch``, which scrapes them over HTTP once a second. ``python bench/bench_watch.py``
+prints rows for RESULTS.md.
+"""
+
+import argparse
+
+from results_log import log_row
+from watched_servers import SCENES, staged
+
+BOUND_S = 30.0
+LEARNING_S = 90.0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    asked = parser.parse_args()
+    rounds = []
+    for _ in range(asked.rounds):
+        rounds.append(staged(tuple(SCENES), LEARNING_S, BOUND_S))
+        print(rounds[-1], flush=True)
+    by_scene = {name: [one.found_s[name] for one in rounds] for name in SCENES}
+    n_found = sum(took_s is not None for took in by_scene.values() for took_s in took)
+    early = [text for one in rounds for text in one.false_alarms]
+    others = [text for one in rounds for text in one.other_lines]
+    log_row(
+        f"watch: {len(SCENES)} staged kinds of change on emulated servers, found within"
+        f" {BOUND_S:.0f} s",
+        f"{n_found} of {len(SCENES) * len(rounds)} (n = {len(rounds)} each)",
+        "; ".join(
+            f"{name} {', '.join('not' if one is None else f'{one:g} s' for one in took)}"
+            for name, took in by_scene.items()
+        )
+        + f"; {len(early)} false alarms in the {LEARNING_S:.0f} s before, {len(others)} lines"
+        " afterwards that name another change",
+    )
+    for text in (*early, *others):
+        print(text)
+
+
+if __name__ == "__main__":
+    main()
