@@ -177,7 +177,7 @@ SCENES = {
     "unreachable": Scene({}, lambda one: one.stop(), "unreachable"),
     "idle": Scene({}, lambda one: one.traffic.change(n_users=0), "idle"),
     "batch full": Scene(
-        {"max_num_seqs": 4}, lambda one: one.traffic.change(n_users=8), "max_num_seqs_full"
+        {"max_num_seqs": 4}, lambda one: one.traffic.change(n_users=16), "max_num_seqs_full"
     ),
     "overloaded": Scene(
         {"max_num_seqs": 16}, lambda one: one.traffic.change(rate_per_s=30.0), "overloaded"
@@ -189,11 +189,11 @@ SCENES = {
     ),
     "preempting": Scene(
         {"num_blocks": 60, "max_model_len": 512, "traffic": UNIQUE | {"n_tokens": 100}},
-        lambda one: one.traffic.change(n_users=8),
+        lambda one: one.traffic.change(n_users=16),
         "preempting",
     ),
     "batch no longer full": Scene(
-        {"max_num_seqs": 4, "traffic": {"n_users": 8}},
+        {"max_num_seqs": 4, "traffic": {"n_users": 16}},
         lambda one: one.traffic.change(n_users=2),
         "max_num_seqs_full",
         has_begun=False,

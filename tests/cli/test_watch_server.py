@@ -33,7 +33,7 @@ def test_what_happens_to_servers_under_traffic_is_said_within_30_s():
     seen = staged(names, LEARNING_S, FOUND_S)
     assert seen.false_alarms == []
     assert set(seen.found_s) == set(names)
-    assert all(took_s is not None for took_s in seen.found_s.values()), seen.found_s
+    assert all(took_s is not None for took_s in seen.found_s.values()), seen
 
 
 def test_once_in_json_has_the_state_and_in_a_pipe_there_are_only_changes(tmp_path):
