@@ -340,6 +340,10 @@ def import_readers() -> list[Reader]:
         Reader("import agg.json", "agg_m_1k1k.json", (example("agg_m_1k1k.json"),), imported)
     )
     found.append(Reader("import stages.csv", "stages.csv", (example("stages.csv"),), imported))
+    found += [
+        Reader(f"import {name}", name, (example(name),), imported)
+        for name in ("serving_block.txt", "sglang.jsonl")
+    ]
     simulated = {
         "meta.json": example("meta.json"),
         "requests.csv": example("requests.csv"),

@@ -264,10 +264,9 @@ def _click_type(field: Field) -> Any:
         return NumberFormat([one for one in option.formats if one not in extra], extra=extra)
     if field.choices:
         return click.Choice(field.choices)
-    bounds = (option.least, option.most)
     if field.kind is int:
-        whole: Iterable[int | None] = (None if one is None else int(one) for one in bounds)
-        return WholeNumber(*whole)
+        low, high = (None if one is None else int(one) for one in (option.least, option.most))
+        return WholeNumber(low, high)
     if field.kind is float:
         return Number(option.least, option.most, min_open=option.is_open)
     return click.Path(path_type=Path) if field.kind is Path else click.STRING

@@ -88,7 +88,7 @@ Examples:
 )
 @asks(Import, has_page=False)
 def command(question: Import, *, as_json: bool) -> None:
-    """What do result files of vLLM bench, AIPerf, GuideLLM, inference-perf, InferenceX and llm-d say?
+    """What do results of vLLM's and SGLang's bench, AIPerf, GuideLLM, inference-perf, llm-d, InferenceX say?
 
     A file that has its requests becomes a run, which show, report, compare and export take;
     statistics alone are shown, with what the tool means by them. A file's format is found out from

@@ -12,6 +12,7 @@ from inferometer.records.imports import (
     inferencex,
     llmd,
     llmservingsim,
+    serving_bench,
     vllm_bench,
 )
 from inferometer.records.imports.imported import Imported
@@ -59,6 +60,8 @@ def _read(path: Path) -> Imported:
             allowed=KNOWN,
             try_=_TABLE,
         )
+    if serving_bench.has_blocks(text):
+        return serving_bench.read_blocks(path)
     for format_, first in _candidates(text, path):
         if format_.is_it(first):
             return format_.read(path)
@@ -146,9 +149,15 @@ _LISTS: Final = (
     _Format("InferenceX agg_*.json", inferencex.is_inferencex, _read_points),
 )
 _LINES: Final = (
+    _Format(
+        "SGLang bench_serving's JSON lines",
+        serving_bench.is_sglang_line,
+        serving_bench.read_sglang_lines,
+    ),
     _Format("AIPerf profile_export.jsonl", aiperf.is_aiperf_line, aiperf.read_aiperf_requests),
 )
 _TABLES: Final = (
+    "the block of results that vLLM's and SGLang's bench print",
     "AIConfigurator silicon_sample.csv",
     "inference-perf stages.csv",
     "LLMServingSim requests.csv",

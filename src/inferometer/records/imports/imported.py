@@ -29,7 +29,14 @@ from inferometer.records.types import (
 )
 
 Tool: TypeAlias = Literal[
-    "vllm-bench", "aiperf", "guidellm", "inference-perf", "inferencex", "llm-d", "llmservingsim"
+    "vllm-bench",
+    "sglang-bench",
+    "aiperf",
+    "guidellm",
+    "inference-perf",
+    "inferencex",
+    "llm-d",
+    "llmservingsim",
 ]
 PublishedLatencyName: TypeAlias = Literal["ttft", "tpot", "chunk_gap", "normalized_tpot", "e2e"]
 

@@ -21,6 +21,7 @@ from inferometer.records.imports.imported import (
     PublishedLatency,
     PublishedLatencyName,
     PublishedSummary,
+    Tool,
     file_source,
     imported_run,
     percentiles_of,
@@ -72,16 +73,23 @@ def read_vllm_bench(path: Path) -> Imported:
     return Imported(
         tool="vllm-bench",
         runs=() if run is None else (run,),
-        summaries=(_summary(content, source),),
+        summaries=(summary_of(content, source, "vllm-bench"),),
     )
 
 
-def _summary(content: JsonFields, source: Source) -> PublishedSummary:
+def summary_of(content: JsonFields, source: Source, tool: Tool) -> PublishedSummary:
+    """The statistics under vLLM's names, as ``tool`` wrote or printed them.
+
+    Raises
+    ------
+    RecordError
+        The number of completed requests is missing, or a field holds something else.
+    """
     n_completed = content.required("completed").whole("completed") or 0
     settings = {name: text for name in _SETTINGS if (text := content.text(name)) is not None}
     inputs, outputs = content.number("total_input_tokens"), content.number("total_output_tokens")
     return PublishedSummary(
-        tool="vllm-bench",
+        tool=tool,
         source=source,
         label=content.text("label") or "",
         model=content.text("model_id"),

@@ -1,0 +1,124 @@
+"""Are SGLang's lines and the printed block of vLLM's and SGLang's bench read as their summaries?"""
+
+import json
+
+import pytest
+
+from inferometer.errors import RecordError
+from inferometer.records.imports.detection import read_results
+
+BLOCK = """\
+============ Serving Benchmark Result ============
+Successful requests:                     100
+Failed requests:                         2
+Maximum request concurrency:             16
+Benchmark duration (s):                  41.24
+Total input tokens:                      99744
+Total generated tokens:                  100000
+Request throughput (req/s):              2.43
+Output token throughput (tok/s):         2425.01
+Total Token throughput (tok/s):          4843.81
+---------------Time to First Token----------------
+Mean TTFT (ms):                          60.77
+Median TTFT (ms):                        58.02
+P99 TTFT (ms):                           121.50
+---------------Inter-token Latency----------------
+Mean ITL (ms):                           6.40
+P99.9 ITL (ms):                          9.20
+==================================================
+"""
+SGLANG_BLOCK = """\
+============ Serving Benchmark Result ============
+Backend:                                 sglang
+Traffic request rate:                    inf
+Max request concurrency:                 not set
+Successful requests:                     996
+Benchmark duration (s):                  264.25
+Total input tokens:                      342460
+Total generated tokens:                  218257
+Total generated tokens (retokenized):    218200
+Request throughput (req/s):              3.77
+Input token throughput (tok/s):          1295.95
+Output token throughput (tok/s):         825.94
+Total throughput (tok/s):                2121.89
+----------------End-to-End Latency----------------
+Mean E2E Latency (ms):                   2098.07
+Median E2E Latency (ms):                 606.86
+==================================================
+"""
+LINE = {
+    "backend": "sglang",
+    "dataset_name": "random",
+    "request_rate": 4.0,
+    "max_concurrency": None,
+    "random_input_len": 1024,
+    "duration": 30.0,
+    "completed": 120,
+    "total_input_tokens": 60_000,
+    "total_output_tokens": 12_000,
+    "total_output_tokens_retokenized": 11_990,
+    "request_throughput": 4.0,
+    "input_throughput": 2000.0,
+    "output_throughput": 400.0,
+    "mean_e2e_latency_ms": 900.0,
+    "median_e2e_latency_ms": 850.0,
+    "std_e2e_latency_ms": 100.0,
+    "p99_e2e_latency_ms": 1500.0,
+    "mean_ttft_ms": 50.0,
+    "median_ttft_ms": 45.0,
+    "p99_ttft_ms": 120.0,
+    "mean_tpot_ms": 8.0,
+    "mean_itl_ms": 8.1,
+    "p95_itl_ms": 9.0,
+}
+
+
+def read(tmp_path, text, name="results.txt"):
+    (tmp_path / name).write_text(text)
+    return read_results(tmp_path / name)
+
+
+def test_blocks_in_a_log_are_summaries(tmp_path):
+    commented = "".join(f"# {line}\n" for line in BLOCK.splitlines())
+    found = read(tmp_path, f"INFO started\n{BLOCK}\n...\n{commented}")
+    assert (found.tool, len(found.summaries)) == ("vllm-bench", 2)
+    one, other = found.summaries
+    assert one.latencies == other.latencies
+    assert (one.n_completed, one.n_failed, one.concurrency) == (100, 2, 16)
+    assert one.mean_prompt_tokens == pytest.approx(997.44)
+    ttft = one.latency("ttft")
+    assert (ttft.mean_s, ttft.percentiles[0].value_s) == pytest.approx((0.06077, 0.05802))
+    gaps = one.latency("chunk_gap").percentiles[-1]
+    assert gaps == pytest.approx((0.999, 0.0092))
+
+
+def test_a_block_of_sglang_is_told_by_its_retokenized_tokens(tmp_path):
+    found = read(tmp_path, SGLANG_BLOCK)
+    (one,) = found.summaries
+    assert (found.tool, one.engine, one.concurrency) == ("sglang-bench", "sglang", None)
+    assert one.offered_requests_per_s == float("inf")
+    assert one.latency("e2e").mean_s == pytest.approx(2.09807)
+
+
+def test_each_line_of_sglang_is_a_summary(tmp_path):
+    lines = [LINE, LINE | {"request_rate": "trace"}, LINE | {"request_rate": float("inf")}]
+    found = read(tmp_path, "\n".join(map(json.dumps, lines)), "online.jsonl")
+    assert found.tool == "sglang-bench"
+    assert [one.offered_requests_per_s for one in found.summaries] == [4.0, None, float("inf")]
+    one = found.summaries[0]
+    assert one.total_tokens_per_s == 2400.0
+    assert one.latency("e2e").percentiles[-1] == pytest.approx((0.99, 1.5))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BLOCK.replace("Successful requests:                     100\n", ""),
+        BLOCK.replace("41.24", "soon"),
+        json.dumps(LINE) + "\n[1]",
+        json.dumps(LINE | {"duration": "soon"}),
+    ],
+)
+def test_what_is_broken_is_refused(tmp_path, text):
+    with pytest.raises(RecordError):
+        read(tmp_path, text)
