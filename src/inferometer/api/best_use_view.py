@@ -116,8 +116,10 @@ def _next_step(model: str, best_use: BestUse, allowed: Sequence[object]) -> str:
     """How to deploy the best layout, or what to change where there is none."""
     best, asked_per_s = best_use.best, best_use.asked_requests_per_s
     if best is not None and asked_per_s is not None and best_use.verdict != "met":
-        words = ("--gpus", best.hardware_id, "--rate", f"{asked_per_s:g}")
-        return f"how many it takes: {suggestions.command('size', model, *allowed, *words)}"
+        more = suggestions.command(
+            "size", model, *allowed, "--gpus", best.hardware_id, "--rate", f"{asked_per_s:g}"
+        )
+        return f"how many it takes: {more}"
     if best is None:
         return (
             "longer limits, more devices (--total-gpus), other devices (--gpus), or fewer bits"

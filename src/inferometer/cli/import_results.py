@@ -88,7 +88,7 @@ Examples:
 )
 @asks(Import, has_page=False)
 def command(question: Import, *, as_json: bool) -> None:
-    """What do results of vLLM's and SGLang's bench, AIPerf, GuideLLM, inference-perf, llm-d, InferenceX say?
+    """What do results of vLLM's and SGLang's bench, AIPerf, GuideLLM, llm-d and others say?
 
     A file that has its requests becomes a run, which show, report, compare and export take;
     statistics alone are shown, with what the tool means by them. A file's format is found out from

@@ -111,7 +111,7 @@ def _test(row: Mapping[str, Any], door: Door, where: str) -> _Test | None:
         n, depth = int(match[2]), int(match[3] or 0)
         n_prompt, n_generated = (n, 0) if match[1] == "pp" else (0, n)
         rate_per_s = door.number(rate[1], "t/s", where=where)
-        times_ms = (1e3 * n / rate_per_s,) if rate_per_s > 0 else ()
+        times_ms: tuple[float, ...] = (1e3 * n / rate_per_s,) if rate_per_s > 0 else ()
     else:
         n_prompt, n_generated, depth = (
             int(door.number(str(row.get(name) or 0), name, where=where))
