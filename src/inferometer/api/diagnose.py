@@ -1,9 +1,10 @@
 """inferometer diagnose: what limits this running server, and which change would help?"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
+from inferometer.api.diagnose_check import sealed_check
 from inferometer.api.diagnose_source import (
     Source,
     live_source,
@@ -18,6 +19,7 @@ from inferometer.api.question import DURATION, Option
 from inferometer.decide.diagnosis.rebuilding import rebuilt_servers
 from inferometer.errors import SpecError
 from inferometer.inputs.objectives import parse_objective
+from inferometer.verify.ledger import LEDGER
 
 _LEAST_S: Final = 10.0
 _SEED: Final = 1
@@ -97,6 +99,18 @@ class Diagnose:
             parse=DURATION,
         ),
     ] = None
+    out: Annotated[
+        Path | None,
+        Option(
+            "Folder of the sealed prediction. [runs/diagnose-…]",
+            heading="Output",
+            metavar="DIR",
+        ),
+    ] = None
+    ledger: Annotated[
+        Path,
+        Option("Where the prediction is sealed.", heading="Output", metavar="FILE"),
+    ] = LEDGER
     given: frozenset[str] = frozenset()
 
 
@@ -126,7 +140,12 @@ def diagnose(question: Diagnose) -> DiagnoseAnswer:
     talk("looking for servers that would show the same metrics")
     agreement = rebuilt_servers(source.window, known, _SEED)
     agreement.check()
-    return answer_of(question.target, source, agreement, objective, known)
+    answer, advised = answer_of(question.target, source, agreement, objective, known)
+    if advised is None:
+        return answer
+    place = question.out, question.ledger
+    check = sealed_check(question.target, source, advised, answer.objective, place)
+    return replace(answer, check=check)
 
 
 def _source(question: Diagnose) -> Source:

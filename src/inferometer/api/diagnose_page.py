@@ -4,6 +4,7 @@ from typing import Final
 
 from inferometer import __version__, suggestions
 from inferometer.api.diagnosis import CauseRow, CheckRow, DiagnoseAnswer, LatencyRow
+from inferometer.api.verify_view import METRICS
 from inferometer.records.server_summaries import Level
 from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of
 from inferometer.report.tables import TextTable
@@ -33,6 +34,7 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
             ("OR", "" if cause is None else f"{cause.change}; costs: {cause.costs}"),
             ("ALSO", "; ".join(_also(one) for one in _found(answer))),
             ("WHY", _ruled_out(answer)),
+            ("CHECK", _check(answer)),
             ("TRUST", _trust(answer)),
             ("NEXT", _next(answer, cause)),
         ),
@@ -198,7 +200,26 @@ def _trust(answer: DiagnoseAnswer) -> str:
     )
 
 
+def _check(answer: DiagnoseAnswer) -> str:
+    """What was sealed of the change."""
+    check = answer.check
+    if check is None:
+        return ""
+    names = {metric: shown.name for metric, shown in METRICS.items()}
+    claims = [
+        f"{names[one.metric]} {format_duration(one.predicted.low or 0)} to"
+        f" {format_duration(one.predicted.high or 0)}"
+        for one in check.claims
+    ]
+    claims += [f"{one.objective} {one.predicted}" for one in check.promises]
+    return f"sealed for another {answer.window_s:.0f} s of this traffic: {', '.join(claims)}"
+
+
 def _next(answer: DiagnoseAnswer, cause: CauseRow | None) -> str:
+    if answer.check is not None:
+        return (
+            f"change it, then see whether the sealed prediction came true: {answer.check.command}"
+        )
     slo = [] if answer.objective is None else ["--slo", answer.objective]
     again = suggestions.command("diagnose", answer.target, *slo)
     if cause is not None and answer.finding == "undecided" and cause.decided_by:

@@ -41,6 +41,8 @@ class Source:
     window: ServerWindow
     when: str | None = None
     """The past time, in UTC, by Prometheus; None: as it is now, or in a load test."""
+    samples: ServerSampleTable | None = None
+    """Of a server that was read just now."""
     parts: TtftParts | None = None
     """Of a load test: where its requests' TTFT went, before and within the server."""
 
@@ -65,7 +67,8 @@ def live_source(url: str, for_s: float) -> Source:
         raise MeasureError(
             error.what, where=error.where, allowed=error.allowed, try_=_WHERE_METRICS_ARE
         ) from error
-    return Source(window=observed_window(scraper.table()))
+    samples = scraper.table()
+    return Source(window=observed_window(samples), samples=samples)
 
 
 def stored_source(folder: Path) -> Source:

@@ -2,15 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from inferometer.api.answer import Answer
+from inferometer.api.diagnose_check import Advised, SealedCheck
 from inferometer.api.diagnose_source import Source
 from inferometer.api.progress import PartsDone, talk
 from inferometer.decide.diagnosis import causes, observed, shares
-from inferometer.decide.diagnosis.rebuilding import BUDGETS, Agreement
+from inferometer.decide.diagnosis.rebuilding import (
+    BUDGETS,
+    Agreement,
+    Rebuilt,
+    under_fresh_requests,
+)
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, percentile_name
@@ -19,6 +25,7 @@ from inferometer.stats.estimate import Estimate, Verdict
 
 Named: TypeAlias = causes.CauseName | observed.CheckName | Literal["outside"]
 
+_SEED: Final = 1
 _MOSTLY_FRACTION: Final = 0.5
 _FAR_OUTSIDE_S: Final = 0.05
 """Below it a connection over a wide area explains it: round trips take tens of milliseconds."""
@@ -52,7 +59,8 @@ class CauseRow:
     shares_s: tuple[Estimate, ...]
     """By what each latency falls without it."""
     predicted_s: tuple[Estimate, ...]
-    """Each latency with the change; of the work itself, which has no setting, without it."""
+    """Each latency with the change, in another window of the same traffic; of the work itself, which
+    has no setting, without it in this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +131,16 @@ class DiagnoseAnswer(Answer):
     """Mean TTFT as the client of a load test measured it; None: there was none."""
     outside_ttft_s: float | None
     """By how much that is more than the server's own: the client, a proxy, the network."""
+    check: SealedCheck | None = None
+    """The sealed prediction of the change; None: no setting is to be changed."""
+
+
+class Diagnosed(NamedTuple):
+    """An answer, and the change that it advises."""
+
+    answer: DiagnoseAnswer
+    advised: Advised | None
+    """None: no setting is to be changed."""
 
 
 def answer_of(
@@ -131,7 +149,7 @@ def answer_of(
     agreement: Agreement,
     objective: ObjectiveSpec | None,
     known: Mapping[Limit, int],
-) -> DiagnoseAnswer:
+) -> Diagnosed:
     """What these servers, which show what the window shows, say of the objective, or of TTFT and TPOT."""
     window = source.window
     draws = [one.rebuilt for one in agreement.draws]
@@ -143,14 +161,14 @@ def answer_of(
     now = shares.estimates(base)
     latencies = _latencies(window, percentiles, now, thresholds)
     slo = _slo_verdict(latencies)
-    found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes)
+    fresh = under_fresh_requests(window, draws, _SEED)
+    found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
     concluded = shares.conclusion(found, now[0], slo)
     checks = tuple(_check_row(one) for one in observed.checked(window))
     finding, cause = _named(concluded, source.parts, checks)
-    summary = window.summary
-    return DiagnoseAnswer(
+    answer = DiagnoseAnswer(
         target=target,
-        server=summary.kind,
+        server=window.summary.kind,
         when=source.when,
         window_s=window.duration_s,
         n_requests=window.prompt_lengths.seen.n,
@@ -167,14 +185,27 @@ def answer_of(
             for name, value in agreement.draws[0].means.items()
         },
         requests_per_s=float(window.arrivals.sum()) / window.duration_s,
-        in_flight=summary.running,
-        in_queue=summary.waiting,
-        kv_usage=summary.kv_usage,
-        n_preemptions=summary.n_preemptions,
+        in_flight=window.summary.running,
+        in_queue=window.summary.waiting,
+        kv_usage=window.summary.kv_usage,
+        n_preemptions=window.summary.n_preemptions,
         is_closed_loop=window.is_closed_loop,
         client_ttft_s=None if source.parts is None else source.parts.total_s,
         outside_ttft_s=_outside_s(source.parts),
     )
+    return Diagnosed(answer, _advised(answer, concluded.cause, fresh))
+
+
+def _advised(
+    answer: DiagnoseAnswer, named: shares.Share | None, fresh: Sequence[Rebuilt]
+) -> Advised | None:
+    """The change of the setting that limits the server; None where none does."""
+    if named is None or named.cause.kind != "setting" or answer.finding != "limited":
+        return None
+    if answer.cause != named.cause.name:
+        return None
+    change = next(row.change for row in answer.causes if row.name == answer.cause)
+    return Advised(share=named, change=change, fresh=fresh)
 
 
 def _talk_of_causes(n_done: int, n_causes: int) -> None:

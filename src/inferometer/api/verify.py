@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar
 
 from inferometer import suggestions
-from inferometer.api import verify_measured, verify_sealing, verify_view
+from inferometer.api import diagnose_check, verify_measured, verify_sealing, verify_view
 from inferometer.api.answer import Answer
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
@@ -17,8 +17,7 @@ from inferometer.report.charts.predicted import verified_charts
 from inferometer.report.page import Chip, Page, Section, lines_of
 from inferometer.report.verify_tables import DEFINITIONS, VerifyView, claims_table, promises_table
 from inferometer.verify import checking, score, seals
-
-LEDGER: Final = Path("ledger/ledger.jsonl")
+from inferometer.verify.ledger import LEDGER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +84,11 @@ def verify(question: Verify) -> VerifyAnswer:
             allowed="one of them",
             try_="--seal-only",
         )
+    if diagnose_check.is_change(plan_path):
+        standing = diagnose_check.checked_change(plan_path, ledger_path, url, runs)
+        how = ("--check", "RUN") if url is None else ("--url", url)
+        again = suggestions.command("verify", plan_path, *how, "--ledger", ledger_path)
+        return _answer_of(standing, plan_path, ledger_path, again)
     plan = verify_plan.read_plan(plan_path)
     if url is not None and plan.kind == "sweep":
         raise SpecError(
@@ -132,21 +136,27 @@ def _replay(sealed: verify_sealing.Sealed, url: str) -> None:
 def _answer(
     sealed: verify_sealing.Sealed, plan_path: Path, ledger_path: Path, url: str | None
 ) -> VerifyAnswer:
-    """Where the experiment stands; its page is written where something was measured."""
-    standing = sealed.standing()
+    """Where the experiment of a plan stands."""
     how = ("--url", url or "URL") if sealed.loads else ("--check", "RUN")
     next_ = suggestions.command(
         "verify", plan_path, "--out", sealed.folder, "--ledger", ledger_path, *how
     )
-    following = next_ if standing.open_questions else ""
-    report = sealed.folder / REPORT_NAME if standing.measured else None
+    return _answer_of(sealed.standing(), sealed.folder, ledger_path, next_)
+
+
+def _answer_of(
+    standing: score.Experiment, folder: Path, ledger_path: Path, next_command: str
+) -> VerifyAnswer:
+    """Where an experiment stands; its page is written where something was measured."""
+    following = next_command if standing.open_questions else ""
+    report = folder / REPORT_NAME if standing.measured else None
     if report is not None:
         html.write_page(verify_page_of(verify_view.view_of(standing, following)), report)
     return VerifyAnswer(
         verdict=standing.verdict,
         experiment=standing,
         ledger=str(ledger_path),
-        folder=str(sealed.folder),
+        folder=str(folder),
         report=None if report is None else str(report),
         next_command=following,
     )

@@ -35,6 +35,8 @@ METRICS: Final[Mapping[Metric, MetricName]] = {
     "tpot_p95_s": MetricName("TPOT", "TPOT p95", "ms", 1e3),
     "e2e_p50_s": MetricName("E2E", "E2E p50", "ms", 1e3),
     "e2e_p95_s": MetricName("E2E", "E2E p95", "ms", 1e3),
+    "ttft_mean_s": MetricName("TTFT", "TTFT mean", "ms", 1e3),
+    "tpot_mean_s": MetricName("TPOT", "TPOT mean", "ms", 1e3),
     "output_tokens_per_s": MetricName("output", "output throughput", "tok/s", 1.0),
     "completed_requests_per_s": MetricName("completed", "request throughput", "requests/s", 1.0),
     "prefill_s": MetricName("prefill", "prefill", "ms", 1e3),
@@ -47,10 +49,7 @@ def view_of(experiment: Experiment, next_command: str) -> VerifyView:
     seal = experiment.seal
     return VerifyView(
         title=seal.experiment,
-        subtitle=(
-            f"{seal.belief.subject} · predictions"
-            f" {'of a load' if seal.kind == 'load' else 'of a sweep'}, sealed before measuring"
-        ),
+        subtitle=(f"{seal.belief.subject} · predictions of a {seal.kind}, sealed before measuring"),
         answer=_answer(experiment),
         verdict=experiment.verdict,
         why=_why(experiment),

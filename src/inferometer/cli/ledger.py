@@ -10,7 +10,6 @@ from rich.console import RenderableType
 
 from inferometer import suggestions
 from inferometer.api.question import Option
-from inferometer.api.verify import LEDGER
 from inferometer.api.verify_view import ledger_markdown, ledger_text, short_markdown
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
@@ -19,7 +18,13 @@ from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.measure.run_names import now_utc
 from inferometer.records.durability import replace_file
-from inferometer.verify.ledger import anchor_of, read_ledger, refuse_future, refuse_without
+from inferometer.verify.ledger import (
+    LEDGER,
+    anchor_of,
+    read_ledger,
+    refuse_future,
+    refuse_without,
+)
 from inferometer.verify.score import Score, score_of
 
 _DOCUMENT: Final = Door(noun="document", allowed="a text file in UTF-8", refusal=RecordError)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from inferometer.records.server_names import VLLM_EDGES_S
+from inferometer.records.server_names import START_TIME, VLLM_EDGES_S
 from inferometer.records.types import ABSENT
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.live import Delivery, LiveRequest
@@ -119,12 +119,17 @@ class Histogram:
         yield _sample(f"{name}_sum", labels, self._total)
 
 
+_START_TIME_HELP: Final = "Start time of the process since unix epoch in seconds."
+
+
 class Now(NamedTuple):
     """What the gauges show."""
 
     n_running: int
     n_waiting: int
     kv_used_fraction: float
+    process_started_s: float | None = None
+    """Unix time; None: not shown."""
 
 
 class Metrics:
@@ -177,6 +182,9 @@ class Metrics:
             "kv_cache_usage_perc": [(self._labels, now.kv_used_fraction)],
             "cache_config_info": [({**self._cache_config, "engine": "0"}, 1)],
         }
+        if now.process_started_s is not None:
+            yield from _heading(START_TIME, _START_TIME_HELP, "gauge")
+            yield f"{START_TIME} {now.process_started_s}"
         for name, said in _GAUGES.items():
             yield from _heading(_PREFIX + name, said, "gauge")
             yield from (_sample(_PREFIX + name, labels, value) for labels, value in samples[name])

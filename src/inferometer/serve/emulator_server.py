@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import psutil
+
 from inferometer.inputs import span_names as names
 from inferometer.inputs.otlp_spans import Span
 from inferometer.inputs.span_ids import TraceParent
@@ -73,6 +75,7 @@ class EmulatorServer:
         self._lateness_ns: deque[int] = deque(maxlen=_N_LATENESS)
         self._agenda = Agenda(asyncio.get_running_loop())
         self._wake_ns = outcome.FAR_NS
+        self._started_s = psutil.Process().create_time()
         self._is_over = False
         endpoint = plan.otlp_endpoint
         self._spans = None if endpoint is None else ServerSpans(endpoint)
@@ -212,7 +215,9 @@ class EmulatorServer:
 
     def _now(self) -> emulator_metrics.Now:
         engine = self._engine
-        return emulator_metrics.Now(engine.n_running, engine.n_waiting, engine.kv_used_fraction)
+        return emulator_metrics.Now(
+            engine.n_running, engine.n_waiting, engine.kv_used_fraction, self._started_s
+        )
 
     # the clock
 

@@ -30,6 +30,8 @@ _DOOR: Final = Door(
     refusal=RecordError,
     try_="another --ledger",
 )
+LEDGER: Final = Path("ledger/ledger.jsonl")
+"""Where nothing else is named."""
 _CLOCKS_DIFFER_S: Final = 300.0
 _SHA256: Final = re.compile("[0-9a-f]{64}")
 FIRST: Final = "0" * 64

@@ -30,6 +30,8 @@ Metric: TypeAlias = Literal[
     "tpot_p95_s",
     "e2e_p50_s",
     "e2e_p95_s",
+    "ttft_mean_s",
+    "tpot_mean_s",
     "output_tokens_per_s",
     "completed_requests_per_s",
     "prefill_s",
@@ -37,6 +39,8 @@ Metric: TypeAlias = Literal[
 ]
 """A predicted metric; its unit is in the name."""
 
+SealKind: TypeAlias = PlanKind | Literal["change"]
+"""*change*: of a server's settings, as a diagnosis advises."""
 SEAL_VERSION: Final = 1
 _PATHS: Final = frozenset({"model", "fit", "gate"})
 _FIRST_KEYS: Final[dict[str, object]] = {
@@ -124,7 +128,7 @@ class Seal:
     """All predictions of an experiment."""
 
     experiment: str
-    kind: PlanKind
+    kind: SealKind
     sealed_utc: str
     code: CodeVersion
     plan_sha256: str

@@ -47,7 +47,7 @@ def diagnosed(config, plan=PLAN, slo=None):
     objective = None if slo is None else parse_objective(slo)
     return diagnosis.answer_of(
         "http://127.0.0.1:8000", Source(window=window), agreement, objective, {}
-    )
+    ).answer
 
 
 def p95_ttft_s(config, plan=PLAN):
@@ -114,7 +114,7 @@ def test_long_prompts_are_named_and_the_advice_is_true():
     window = observed_window(samples)
     answer = diagnosis.answer_of(
         "s", Source(window=window), rebuilt_servers(window, {}, 1), None, {}
-    )
+    ).answer
     assert (answer.finding, answer.cause) == ("limited", "long_prompts")
 
 

@@ -7,14 +7,14 @@ al., Mol. Biol. Evol. 16, 1999), then twice more around the nearest. Letters of 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from inferometer.decide.diagnosis.step_pace import step_paces
-from inferometer.decide.diagnosis.traffic import drawn_requests
+from inferometer.decide.diagnosis.traffic import drawn_requests, fresh_requests
 from inferometer.decide.diagnosis.window import ServerWindow, log_distance, log_outside
 from inferometer.errors import ModelError
 from inferometer.fit.loads.server import Limit
@@ -48,9 +48,6 @@ _PACE_SPREAD: Final = 0.08
 second round. An assumption."""
 _ROW_SPREAD: Final = 0.1
 """Of the logarithm of the time of a row, between a draw and its neighbours. An assumption."""
-_MOST_BLEND: Final = 4.0
-"""Exponent with which reading weights and multiplying rows make up a step: 1, they add up; at 4 a
-step takes little more than the longer of both. An assumption."""
 _MOST_OFF_RATIO: Final = 2.0
 _BUDGET_SPREAD: Final = 0.2
 _ANEW_CHANCE: Final = 0.5
@@ -140,10 +137,14 @@ class Agreement(NamedTuple):
 
 def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int], seed: int) -> Agreement:
     """The ``N_DRAWS`` draws that come nearest to the measured means, the nearest first."""
-    paces = step_paces(window, _N_FIRST, seed)
     rng = np.random.default_rng(seed)
-    near = [_fitted(window, _drawn(window, known, one, _PACE_SPREAD, rng)) for one in paces]
     is_budget_known = "max_num_batched_tokens" in known
+    budgets = _budgets(window, known, rng)
+    paces = step_paces(window, budgets, seed)
+    near = [
+        _fitted(window, _drawn(window, known, pace, budget, rng))
+        for pace, budget in zip(paces, budgets, strict=True)
+    ]
     for _ in range(_N_ROUNDS):
         near = sorted(near, key=lambda one: one.distance)[:N_DRAWS]
         near += [
@@ -275,15 +276,13 @@ def _drawn(
     window: ServerWindow,
     known: Mapping[Limit, int],
     steps: StepTimeArrays,
-    spread: float,
+    budget: int,
     rng: np.random.Generator,
 ) -> Rebuilt:
     plan, before_s = drawn_requests(window, rng)
     return Rebuilt(
-        config=_config(window, known, plan, rng),
-        steps=slowed(steps, math.exp(rng.normal(0.0, spread)))._replace(
-            blend_ratio=_MOST_BLEND ** rng.random()
-        ),
+        config=_config(window, known, plan, budget, rng),
+        steps=slowed(steps, math.exp(rng.normal(0.0, _PACE_SPREAD))),
         plan=plan,
         start_ns=round(before_s * NS_PER_S),
         until_ns=round((before_s + window.duration_s) * NS_PER_S),
@@ -315,20 +314,32 @@ def _around(
     elif not is_budget_known:
         budget = min(round(budget * math.exp(rng.normal(0.0, _BUDGET_SPREAD))), BUDGETS[-1])
     budget = max(budget, near.config.max_num_seqs)
-    longest = _longest(plan)
-    blocks = max(near.config.num_blocks, -(-longest // near.config.block_size) + 2)
-    return replace(
+    moved = replace(
         near,
-        config=replace(
-            near.config,
-            max_model_len=longest,
-            max_num_batched_tokens=budget,
-            num_blocks=blocks,
-        ),
+        config=replace(near.config, max_num_batched_tokens=budget),
         steps=slowed(
             near.steps._replace(matmul_row_s=near.steps.matmul_row_s * row_ratio),
             math.sqrt(off_ratio) * math.exp(rng.normal(0.0, _PACE_SPREAD / 2)),
         ),
+    )
+    return _under(moved, window, plan, before_s)
+
+
+def under_fresh_requests(
+    window: ServerWindow, draws: Sequence[Rebuilt], seed: int
+) -> tuple[Rebuilt, ...]:
+    """The same servers in another window of the same traffic: what a change will be judged by."""
+    rng = np.random.default_rng([seed, 1])
+    return tuple(_under(one, window, *fresh_requests(window, rng)) for one in draws)
+
+
+def _under(rebuilt: Rebuilt, window: ServerWindow, plan: RequestPlan, before_s: float) -> Rebuilt:
+    """The same server under other requests, the longest of which it still holds."""
+    config, longest = rebuilt.config, _longest(plan)
+    blocks = max(config.num_blocks, -(-longest // config.block_size) + 2)
+    return replace(
+        rebuilt,
+        config=replace(config, max_model_len=longest, num_blocks=blocks),
         plan=plan,
         start_ns=round(before_s * NS_PER_S),
         until_ns=round((before_s + window.duration_s) * NS_PER_S),
@@ -360,11 +371,10 @@ def _config(
     window: ServerWindow,
     known: Mapping[Limit, int],
     plan: RequestPlan,
+    budget: int,
     rng: np.random.Generator,
 ) -> SchedulerConfig:
-    most_running = max(round(float(window.running.max())), 1)
-    least = known.get("max_num_seqs") or most_running
-    budget = known.get("max_num_batched_tokens") or _any_budget(rng, min(least, BUDGETS[-1]))
+    most_running = _most_running(window)
     most_at_once = known.get("max_num_seqs") or min(
         _most_at_once(window, most_running, rng), budget
     )
@@ -382,6 +392,19 @@ def _config(
         block_size=block_tokens,
         enable_prefix_caching=window.hit_fraction >= _LEAST_SHARED_FRACTION,
     )
+
+
+def _budgets(
+    window: ServerWindow, known: Mapping[Limit, int], rng: np.random.Generator
+) -> tuple[int, ...]:
+    """The step budget that is known, or any, of each first draw: at least a token of each request."""
+    least = min(known.get("max_num_seqs") or _most_running(window), BUDGETS[-1])
+    stated = known.get("max_num_batched_tokens")
+    return tuple(stated or _any_budget(rng, least) for _ in range(_N_FIRST + 1))
+
+
+def _most_running(window: ServerWindow) -> int:
+    return max(round(float(window.running.max())), 1)
 
 
 def _any_budget(rng: np.random.Generator, least: int = 0) -> int:

@@ -9,6 +9,7 @@ latency. Settings come first, since they cost least to change; then the traffic;
 named where the SLO is missed and nothing else is to blame.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -40,6 +41,8 @@ _METHOD: Final = "least .. most of the draws that show what the server shows"
 
 Percentiles = tuple[tuple[Metric, float], ...]
 """Which latencies, at which percentile (a fraction)."""
+Statistics = tuple[tuple[Metric, float | None], ...]
+"""The same; None: their mean."""
 
 
 class Change(NamedTuple):
@@ -47,8 +50,11 @@ class Change(NamedTuple):
 
     value: int | None
     """None where it is no number."""
+    factor: float
+    """By which the limit is moved."""
     predicted: tuple[Estimate, ...]
-    """(percentiles) Seconds."""
+    """(percentiles) Seconds, in another window of the same traffic; of the work itself, which no
+    setting changes, in the same one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +68,7 @@ class Share:
     """The smallest that gains nearly as much as the largest, of the first percentile."""
 
 
-def seconds_at(rebuilt: Rebuilt, done: Simulation, percentiles: Percentiles) -> F64:
+def seconds_at(rebuilt: Rebuilt, done: Simulation, percentiles: Statistics) -> F64:
     """(percentiles) Of the requests that came in the window."""
     table = done.requests
     came_ns = table.intended_send_ns
@@ -82,12 +88,13 @@ def seconds_at(rebuilt: Rebuilt, done: Simulation, percentiles: Percentiles) -> 
         "e2e": (ended - came) / NS_PER_S,
         "queue": (began - came) / NS_PER_S,
     }
-    return np.array(
-        [
-            float(np.quantile(seconds[metric], fraction)) if seconds[metric].size else np.nan
-            for metric, fraction in percentiles
-        ]
-    )
+    return np.array([_statistic(seconds[metric], fraction) for metric, fraction in percentiles])
+
+
+def _statistic(seconds: F64, fraction: float | None) -> float:
+    if not seconds.size:
+        return math.nan
+    return float(seconds.mean() if fraction is None else np.quantile(seconds, fraction))
 
 
 def estimates(seconds: F64) -> tuple[Estimate, ...]:
@@ -114,8 +121,13 @@ def shares_of(
     base: F64,
     percentiles: Percentiles,
     on_done: Callable[[int, int], None] = _in_silence,
+    fresh: Sequence[Rebuilt] | None = None,
 ) -> tuple[Share, ...]:
-    """The share of each cause that may be; ``base`` (draws, percentiles) are the latencies as they are."""
+    """The share of each cause that may be; ``base`` (draws, percentiles) are the latencies as they are.
+
+    ``fresh`` are the draws under other requests of the same traffic, for which a change is
+    predicted; None: it is predicted for those of the window.
+    """
     found: list[Share] = []
     causes = [one for one in CAUSES if one.applies(draws[0])]
     for cause in causes:
@@ -124,20 +136,28 @@ def shares_of(
         best = int(np.argmax(gains))
         wanted = _ENOUGH_OF_GAIN * gains[best]
         enough = next((i for i, gain in enumerate(gains) if gain >= wanted), best)
+        factor, predicted = cause.factors[enough], estimates(by_factor[enough])
+        if fresh is not None and cause.kind != "work":
+            predicted = predicted_with(fresh, cause, factor, percentiles)
         found.append(
             Share(
                 cause=cause,
                 shares=estimates(base - by_factor[best]),
-                change=Change(
-                    _value(draws[0], cause, cause.factors[enough]), estimates(by_factor[enough])
-                ),
+                change=Change(_value(draws[0], cause, factor), factor, predicted),
             )
         )
         on_done(len(found), len(causes))
     return tuple(found)
 
 
-def _lifted(draws: Sequence[Rebuilt], cause: Cause, factor: float, percentiles: Percentiles) -> F64:
+def predicted_with(
+    draws: Sequence[Rebuilt], cause: Cause, factor: float, percentiles: Statistics
+) -> tuple[Estimate, ...]:
+    """(percentiles) Seconds of these servers with the limit moved by this factor."""
+    return estimates(_lifted(draws, cause, factor, percentiles))
+
+
+def _lifted(draws: Sequence[Rebuilt], cause: Cause, factor: float, percentiles: Statistics) -> F64:
     """(draws, percentiles) With the limit moved; as they are where the server cannot be set so."""
     rows: list[F64] = []
     for one in draws:

@@ -10,6 +10,7 @@ shapes: T scrapes.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Final, cast
 
 import numpy as np
@@ -37,10 +38,18 @@ _HELD_OF_FLOOR: Final = 1e-5
 """Of a token of context: 128 kB beside 16 GB of weights, as of a model of 8 billion parameters."""
 _SD: Final = (0.5, 1.0, 1.0, 1.0)
 """Of the logarithms: of floor, row, sequence and held token."""
+_MOST_BLEND: Final = 4.0
+"""Exponent with which reading weights and multiplying rows make up a step: 1, they add up; at 4 a
+step takes little more than the longer of both. An assumption."""
+_HIDDEN_ROW_SD: Final = 0.5
+"""Of the logarithm of a row's time beside the floor's, where reading weights hides it: devices'
+16-bit peaks over bandwidth lie between 90 and 340 FLOP per byte."""
 
 
-def step_paces(window: ServerWindow, n_draws: int, seed: int) -> tuple[StepTimeArrays, ...]:
-    """Step times by all intervals, then ``n_draws`` that may as well be true.
+def step_paces(
+    window: ServerWindow, budgets: Sequence[int], seed: int
+) -> tuple[StepTimeArrays, ...]:
+    """Step times by all intervals, then others that may as well be true; one for each step budget.
 
     Raises
     ------
@@ -58,12 +67,35 @@ def step_paces(window: ServerWindow, n_draws: int, seed: int) -> tuple[StepTimeA
         )
     mean, sd = usual_place(counted, busy_s)
     rng = np.random.default_rng(seed)
-    n = len(busy_s)
+    n, n_draws = len(busy_s), len(budgets) - 1
     samples = [(np.arange(n), mean)]
     samples += [(rng.integers(0, n, n), rng.normal(mean, sd)) for _ in range(n_draws)]
+    blends = [1.0, *(_MOST_BLEND ** rng.random(n_draws)).tolist()]
+    hidden = [0.0, *rng.normal(0.0, _HIDDEN_ROW_SD, n_draws).tolist()]
     return tuple(
-        _steps(counted[rows], busy_s[rows], noise_s[rows], place, sd) for rows, place in samples
+        _steps(
+            paces_s(counted[rows], busy_s[rows], noise_s[rows], place, sd),
+            _step_sizes(window, counted, budget),
+            blend,
+            off,
+        )
+        for (rows, place), budget, blend, off in zip(samples, budgets, blends, hidden, strict=True)
     )
+
+
+def _step_sizes(window: ServerWindow, counted: F64, budget: int) -> tuple[F64, F64]:
+    """Tokens of a step, and the share of steps that have as many: by the server's histogram, or interval by interval.
+
+    vLLM counts a prompt when it is done, whole, whichever number of steps it took.
+    """
+    sizes = window.step_sizes
+    if sizes is None or not sizes.seen.counts.sum():
+        rows, weights = counted[:, 1] / counted[:, 0], counted[:, 0]
+    else:
+        used = sizes.seen.counts > 0
+        rows = np.maximum(sizes.means[used], 1.0)
+        weights = sizes.seen.counts[used] * np.maximum(rows / budget, 1.0)
+    return np.clip(rows, 1.0, budget), weights / weights.sum()
 
 
 def _intervals(window: ServerWindow) -> tuple[F64, F64, F64]:
@@ -135,9 +167,34 @@ def usual_place(counted: F64, busy_s: F64) -> tuple[F64, F64]:
     return np.log(floor_s * np.array(ratios)), np.array(_SD)
 
 
-def _steps(counted: F64, busy_s: F64, noise_s: F64, place: F64, sd: F64) -> StepTimeArrays:
-    """The step times of these intervals with a prior at this place."""
-    floor_s, row_s, sequence_s, held_s = paces_s(counted, busy_s, noise_s, place, sd).tolist()
+def _blended(floor_s: float, row_s: float, sizes: tuple[F64, F64], blend: float, off: float) -> F64:
+    """Floor and row (seconds) that take as long as their sum does in steps of these sizes.
+
+    What hides behind reading the weights is not seen: in steps that are all small a row may take
+    as long as a device's usual balance allows, ``off`` its logarithm. Larger steps tell.
+    """
+    rows, weights = sizes
+    taken_s = floor_s + row_s * rows
+    usual = np.log(floor_s * _ROWS_OF_FLOOR) + off
+
+    def residuals(x: F64) -> F64:
+        floor, row = np.exp(x)
+        together_s = (floor**blend + (row * rows) ** blend) ** (1 / blend)
+        misfit = np.sqrt(weights) * np.log(together_s / taken_s) / _NOISE_RATIO
+        found: F64 = np.concatenate([misfit, [(x[1] - usual) / _HIDDEN_ROW_SD]])
+        return found
+
+    start = np.log(np.maximum([floor_s, row_s], _LEAST_S))
+    fitted: F64 = np.exp(least_squares(residuals, start, max_nfev=60).x)
+    return fitted
+
+
+def _steps(paces: F64, sizes: tuple[F64, F64], blend: float, off: float) -> StepTimeArrays:
+    """Step times of these paces, of which reading weights and multiplying rows overlap by ``blend``."""
+    floor_s, row_s, sequence_s, held_s = paces.tolist()
+    if blend > 1:
+        floor_s, row_s = _blended(floor_s, row_s, sizes, blend, off).tolist()
     # In the order of ``STEP_NAMES``; weights and rows add up (a blend of 1).
     numbers = (_LEAST_S, floor_s, row_s, held_s, _LEAST_S, sequence_s, 1.0)
-    return steps_at(plainest(), np.array([math.log(number) for number in numbers]))
+    steps = steps_at(plainest(), np.array([math.log(number) for number in numbers]))
+    return steps._replace(blend_ratio=blend)

@@ -27,6 +27,10 @@ _NOTHING_BEFORE_S: Final = 0.1
 _GROWTH_SPREAD: Final = 0.2
 """Of the logarithm of how long a queue has grown. An assumption."""
 _LEAST_SHARED_FRACTION: Final = 0.02
+_BLOCK_S: Final = 5.0
+"""Requests come in bursts: blocks of a window that are drawn anew hold a few scrapes each."""
+_FASTER: Final = 4
+"""Rounds of a closed loop whose clients are answered sooner than in the window."""
 _UNTIMED_FRACTION: Final = 0.02
 """Of prompt tokens that are counted where no first token is: more, and the server counts them at
 another time, such as when a request ends."""
@@ -42,6 +46,12 @@ def drawn_requests(window: ServerWindow, rng: np.random.Generator) -> tuple[Requ
     n_before = n - int(window.arrivals.sum())
     _as_counted(window, prompts, max(n_before - n_waited, 0), rng)
     outputs = lengths_of(window.output_lengths, n, rng)
+    return _plan(window, came_s, follows, prompts, outputs), before_s
+
+
+def _plan(
+    window: ServerWindow, came_s: F64, follows: I64, prompts: F64, outputs: F64
+) -> RequestPlan:
     arrival_ns = np.rint(came_s * NS_PER_S).astype(np.int64)
     plan = request_plan(
         "the window",
@@ -51,7 +61,40 @@ def drawn_requests(window: ServerWindow, rng: np.random.Generator) -> tuple[Requ
         follows=follows,
         think_ns=np.where(follows == NONE, NONE, 0),
     )
-    return sharing(plan, window.hit_fraction), before_s
+    return sharing(plan, window.hit_fraction)
+
+
+def fresh_requests(window: ServerWindow, rng: np.random.Generator) -> tuple[RequestPlan, float]:
+    """Requests of another window of the same traffic, and for how many seconds they came before it.
+
+    Blocks of the window are drawn with replacement (block bootstrap; Künsch, Ann. Statist. 17,
+    1989), and lengths likewise; twice, since neither the window nor the next one shows the mean.
+    """
+    n = len(window.at_s) - 1
+    n_block = max(round(_BLOCK_S * n / window.duration_s), 1)
+    seen = _resampled(np.arange(n), n, n_block, rng)
+    rows = _resampled(seen, 2 * n, n_block, rng)
+    lengths_s, counts = np.diff(window.at_s)[rows], window.arrivals.astype(np.int64)[rows]
+    starts_s = np.cumsum(lengths_s) - lengths_s
+    starts, spread = np.repeat(starts_s, counts), np.repeat(lengths_s, counts)
+    came_s = np.sort(starts + spread * rng.random(len(starts)))
+    if window.is_closed_loop:
+        came_s = np.resize(came_s, _FASTER * len(came_s))
+    follows = np.full(len(came_s), NONE, dtype=np.int64)
+    _follow(window, came_s, follows)
+    lengths: list[F64] = []
+    for one in (window.prompt_lengths, window.output_lengths):
+        known = rng.choice(lengths_of(one, max(one.seen.n, 1), rng), max(one.seen.n, 1))
+        lengths.append(rng.choice(known, len(came_s)))
+    return _plan(window, came_s, follows, *lengths), float(lengths_s[:n].sum())
+
+
+def _resampled(rows: I64, n: int, n_block: int, rng: np.random.Generator) -> I64:
+    """``n`` rows in blocks that begin anywhere; what lies beyond the end begins anew."""
+    starts = rng.integers(0, len(rows), -(-n // n_block))
+    places = (starts[:, None] + np.arange(n_block)).ravel()[:n] % len(rows)
+    found: I64 = rows[places]
+    return found
 
 
 def _as_counted(
@@ -130,11 +173,16 @@ def _arrivals(
     burst_s = before_s * (1 - 0.1 * rng.random(n_burst))
     came_s = np.sort(np.concatenate([earlier_s, burst_s, before_s + within_s]))
     follows = np.full(len(came_s), NONE, dtype=np.int64)
+    _follow(window, came_s, follows)
+    return came_s, follows
+
+
+def _follow(window: ServerWindow, came_s: F64, follows: I64) -> None:
+    """In a closed loop each request comes after the one before it of its client (changed in place)."""
     if window.is_closed_loop:
         n_users = round(float((window.running + window.waiting).mean()))
         follows[n_users:] = np.arange(len(came_s) - n_users)
         came_s[:n_users] = 0.0
-    return came_s, follows
 
 
 def lengths_of(lengths: Lengths, n: int, rng: np.random.Generator) -> F64:

@@ -81,6 +81,8 @@ class ServerWindow:
     """(T)"""
     steps: Cumulated | None
     """Engine steps, and their tokens."""
+    step_sizes: Lengths | None
+    """Tokens of a step, where the server has a histogram of them (vLLM)."""
     gaps: Cumulated | None
     """Tokens after the first of each answer, and the seconds between them and those before."""
     first_tokens: F64 | None
@@ -191,6 +193,7 @@ def observed_window(samples: ServerSampleTable) -> ServerWindow:
         prompt_tokens=_counted(record, "prompt_tokens"),
         output_tokens=_counted(record, "output_tokens"),
         steps=_cumulated(record, "step_tokens"),
+        step_sizes=_lengths(record, "step_tokens"),
         gaps=_cumulated(record, "itl"),
         first_tokens=None if first_tokens is None else first_tokens.n,
         prompt_lengths=prompts,
