@@ -59,12 +59,16 @@ def test_another_machines_server_is_refused(tmp_path):
 
 
 def test_a_dry_run_starts_nothing(tmp_path, url):
-    words = ("--start", "no-such-server", *SLO, *LOAD, *BOUNDS, "--try", "--x 1", "--dry-run")
+    start = ("--start", "no-such-server --tensor-parallel-size 2", "--usd-per-hour", "3")
+    words = (*start, *SLO, *LOAD, *BOUNDS, "--try", "--x 1", "--dry-run")
     outcome = run("tune", url, *words, "--json", folder=tmp_path)
     plan = json.loads(outcome.stdout)
     assert [one["name"] for one in plan["steps"]] == ["max_num_seqs", "--x 1"]
     assert plan["n_restarts"] == 1 + 2 * (3 + 3 * 5)
     assert plan["duration_s"] == plan["n_restarts"] * 6
+    assert plan["cost"].startswith(
+        "at most 37 servers for 2 steps, 4 minutes of loads, 7 device-minutes, 0.37 $; one after"
+    )
     assert not (tmp_path / "tuned").exists()
 
 

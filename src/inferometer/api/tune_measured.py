@@ -70,6 +70,8 @@ class Job:
     """Flags of the user's to try."""
     n_most: int
     seed: int
+    usd_per_hour: float | None = None
+    """Price of one device; None: not known."""
 
 
 class Done:
@@ -181,12 +183,23 @@ def most_servers(job: Job) -> int:
     return 1 + 2 * (N_SAME + (n_changes + 1) * job.n_most)
 
 
-def most_words(job: Job, start_s: float) -> str:
-    """The plan's cost."""
+def most_words(job: Job, start_s: float | None) -> str:
+    """The plan's cost at most: of servers, of devices' minutes, of money; a start counts where it was timed."""
     n_servers = most_servers(job)
+    words = [f"at most {n_servers} servers for {len(job.steps) + len(job.own)} steps"]
     for_s = job.bench.load.workload.duration
-    loads = "" if for_s is None else f" and {n_servers * (start_s + for_s) / 60:.0f} minutes"
-    return f"at most {n_servers} servers{loads} for {len(job.steps) + len(job.own)} steps"
+    if for_s is not None:
+        took_s = n_servers * (for_s + (start_s or 0.0))
+        tp = job.start.value("tp") or ""
+        n_devices = int(tp) if tp.isdecimal() else 1
+        device_s = took_s * n_devices
+        words.append(
+            f"{took_s / 60:.0f} minutes of {'loads' if start_s is None else 'starts and loads'},"
+            f" {device_s / 60:.0f} device-minutes"
+        )
+        if job.usd_per_hour is not None:
+            words.append(f"{device_s / 3600 * job.usd_per_hour:.2f} $")
+    return ", ".join(words)
 
 
 def _first(job: Job) -> FirstServer:

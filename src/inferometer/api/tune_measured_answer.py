@@ -9,7 +9,7 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.api.tune_answer import interval_words, write_answer
-from inferometer.api.tune_measured import Done, Job, most_servers
+from inferometer.api.tune_measured import Done, Job, most_words
 from inferometer.api.tune_pairs import CONFIDENCE, PairsFound
 from inferometer.api.tuning import Box, MeasuredStep, MeasuredTune, SettingRow, TunedLatency
 from inferometer.decide.tuning.trials import Outcome
@@ -77,8 +77,8 @@ def plan_words(job: Job) -> str:
         f"{each.requests:,} requests" if each.duration is None else format_duration(each.duration)
     )
     return (
-        f"at most {most_servers(job)} servers, one after the other, each loaded with {lasts};"
-        " the first tells how long a start takes"
+        f"{most_words(job, None)}; one after the other, each loaded with {lasts}; the first tells"
+        " how long a start takes"
     )
 
 

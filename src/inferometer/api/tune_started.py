@@ -64,7 +64,15 @@ class Starting:
             least=N_LEAST_CONFIRMED,
             most=99,
         ),
-    ] = 8
+    ] = 10
+    usd_per_hour: Annotated[
+        float | None,
+        Option(
+            "With --start: price of one device, for what the tuning costs.",
+            heading="Runs",
+            least=0,
+        ),
+    ] = None
     start_timeout: Annotated[
         float,
         Option(
@@ -143,6 +151,7 @@ def job_of(url: str, starting: Starting, remainder: Remainder) -> Job:
         own=starting.own,
         n_most=starting.pairs,
         seed=spec.seed,
+        usd_per_hour=starting.usd_per_hour,
     )
     folder = remainder.out or default_folder(_question(job))
     return replace(job, bench=replace(bench, folder=folder))

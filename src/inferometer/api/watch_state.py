@@ -299,7 +299,7 @@ def limit_of(
         window = observed_window(samples)
         agreement = rebuilt_servers(window, known, _SEED)
         agreement.check()
-        answer = answer_of(url, Source(window=window), agreement, objective, known)
+        answer = answer_of(url, Source(window=window), agreement, objective, known).answer
     except InferometerError as error:
         return WatchedLimit(at_utc=at_utc, words=f"not known: {error.what}", shares_fraction={})
     return WatchedLimit(
