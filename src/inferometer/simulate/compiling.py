@@ -7,6 +7,7 @@ once, and is cached beside its source. The cache holds as long as no source chan
 compiled code reaches.
 """
 
+import gc
 import hashlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from importlib import resources
 from typing import Any, Final, TypeVar, cast
 
 import numba
-from numba.core import codegen, compiler, types
+from numba.core import codegen, compiler, compiler_machinery, cpu, types
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -117,21 +118,81 @@ def _remembered_types() -> Generator[None]:
         kinds.get_call_type = look_up
 
 
-class _InsideCompiler(compiler.Compiler):
-    """numba's own, but for the library into which a function is written."""
+@contextmanager
+def _quickly() -> Generator[None]:
+    """Ask LLVM once how large a type is, and look for no garbage: what is made is needed to the end."""
+    kinds: Any = cpu.CPUContext
+    size, collects = kinds.get_abi_sizeof, gc.isenabled()
+    sizes_bytes = dict[Any, int]()
+
+    def size_bytes(self: Any, kind: Any) -> int:
+        if kind not in sizes_bytes:
+            sizes_bytes[kind] = size(self, kind)
+        return sizes_bytes[kind]
+
+    kinds.get_abi_sizeof = size_bytes
+    gc.disable()
+    try:
+        yield
+    finally:
+        kinds.get_abi_sizeof = size
+        if collects:
+            gc.enable()
+
+
+_FOR_OTHERS: Final = frozenset(
+    {
+        "WithLifting",
+        "InlineClosureLikes",
+        "RewriteDynamicRaises",
+        "MakeFunctionToJitFunction",
+        "InlineInlinables",
+        "FindLiterallyCalls",
+        "LiteralUnroll",
+        "LiteralPropagationSubPipelinePass",
+        "InlineOverloads",
+        "NopythonRewrites",
+        "NoPythonSupportedFeatureValidation",
+        "DumpParforDiagnostics",
+    }
+)
+"""numba's passes over what the kernel has none of: closures, raised errors, array expressions."""
+
+
+class _Passes(compiler_machinery.PassManager):
+    """numba's passes, without its check of its own bookkeeping behind each of them."""
+
+    _ENFORCING = False
+
+
+class _ShortCompiler(compiler.Compiler):
+    """numba's own, with the passes that the kernel needs."""
+
+    def define_pipelines(self) -> list[Any]:
+        needed: Any = _Passes("simulator")
+        (whole,) = super().define_pipelines()
+        for step, why in whole.passes:
+            if step.__name__ not in _FOR_OTHERS:
+                needed.add_pass(step, why)
+        needed.finalize()
+        return [needed]
+
+
+class _InsideCompiler(_ShortCompiler):
+    """The same, but for the library into which a function is written."""
 
     def compile_extra(self, func: Callable[..., object]) -> Any:
         self.state.library = _Inside(self.state.targetctx.codegen(), func.__qualname__)
         return super().compile_extra(func)
 
 
-class _EntryCompiler(compiler.Compiler):
+class _EntryCompiler(_ShortCompiler):
     """As ``_InsideCompiler``, for what Python calls."""
 
     def compile_extra(self, func: Callable[..., object]) -> Any:
         self.state.library = _Whole(self.state.targetctx.codegen(), func.__qualname__)
         self.state.library.enable_object_caching()
-        with _remembered_types():
+        with _remembered_types(), _quickly():
             return super().compile_extra(func)
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from types import FunctionType, ModuleType
 
 from inferometer.simulate.compiling import compiled_like
-from inferometer.simulate.kernel import cluster_run, one_replica, policy, steps
+from inferometer.simulate.kernel import cluster_run, one_replica, policy, steps, vllm
 from inferometer.simulate.kernel.config import Kind
 
 
@@ -36,7 +36,7 @@ def cluster_loop_of(
     """
     name = kind.name + "_GATE" * has_gate + "_SPLIT" * is_split + "_LOCKSTEP" * is_lockstep
     changes = {
-        "steps": _steps_of(kind),
+        "steps": _steps_of(kind, is_split=is_split),
         "HAS_GATE": has_gate,
         "IS_SPLIT": is_split,
         "IS_LOCKSTEP": is_lockstep,
@@ -46,9 +46,13 @@ def cluster_loop_of(
 
 
 @cache
-def _steps_of(kind: Kind) -> ModuleType:
-    rules = _compiled_again(policy, kind.name, {"KIND": int(kind)})
-    return _compiled_again(steps, kind.name, {"policy": rules})
+def _steps_of(kind: Kind, *, is_split: bool = False) -> ModuleType:
+    """The rules of this kind; vLLM's with a handover to another pool or without."""
+    name = kind.name + "_SPLIT" * is_split
+    changes: dict[str, object] = {"KIND": int(kind)}
+    if kind == Kind.VLLM:
+        changes["vllm"] = _compiled_again(vllm, name, {"IS_SPLIT": is_split})
+    return _compiled_again(steps, name, {"policy": _compiled_again(policy, name, changes)})
 
 
 def _compiled_again(module: ModuleType, suffix: str, changes: Mapping[str, object]) -> ModuleType:

@@ -4,6 +4,8 @@ The same as ``reference.Scheduler``, on arrays; both mirror
 ``vllm/v1/core/sched/{scheduler,async_scheduler}.py`` of vLLM 0.32.0.
 """
 
+from typing import Final
+
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import arrivals, blocks, handover, preemption, queue
@@ -21,6 +23,9 @@ compiled_n_accepted = compiled(n_accepted)
 _LENGTH = int(Status.LENGTH)
 _ABORTED = int(Status.ABORTED)
 _PREFILLED = int(Status.PREFILLED)
+
+IS_SPLIT: Final = False
+"""Is a KV cache handed over between a replica that prefills and one that decodes?"""
 
 
 @compiled
@@ -161,9 +166,9 @@ def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -
 def _admit_waiting(state: State, i_batch: int, budget: int, threshold: int) -> None:
     """Those that wait, strictly in order: the first that does not fit ends it."""
     config, counters = state.config[0], state.counters[0]
-    n_skipped, n_scheduled = 0, state.batches[i_batch].n_parts
+    is_split, n_skipped, n_scheduled = IS_SPLIT, 0, state.batches[i_batch].n_parts
     is_padding = config.num_spec_tokens > 0 and not _is_prefilling(state, i_batch)
-    if config.is_decode_pool:
+    if is_split and config.is_decode_pool:
         budget = _admit_received(
             state, i_batch, budget, threshold, n_scheduled if is_padding else NOTHING
         )
@@ -184,7 +189,7 @@ def _admit_waiting(state: State, i_batch: int, budget: int, threshold: int) -> N
             state.skipped[n_skipped] = index
             n_skipped += 1
             continue
-        if handover.is_for_room(state, index):
+        if is_split and handover.is_for_room(state, index):
             if not handover.fetch(state, index):
                 break
             queue.pop(state)
@@ -239,7 +244,8 @@ def _admit(
     """
     config, counters = state.config[0], state.counters[0]
     request, batch = state.requests[index], state.batches[i_batch]
-    is_swapped, is_received = request.num_host_blocks > 0, handover.is_received(state, index)
+    is_split, is_swapped = IS_SPLIT, request.num_host_blocks > 0
+    is_received = _has_come(state, index)
     n_hits = (
         blocks.find_hits(state, index)
         if config.is_caching and not (is_swapped or is_received)
@@ -255,7 +261,7 @@ def _admit(
     if n_tokens > budget and (n_padding > 0 or not config.is_chunked):
         return 0
     n_tokens = min(n_tokens, budget)
-    if is_received:
+    if is_split and is_received:
         if not handover.adopt(state, index, n_tokens):
             return 0
     elif blocks.admit(state, index, n_tokens, n_hits):
@@ -281,6 +287,15 @@ def _admit(
     part.num_tokens = n_tokens
     batch.n_parts += 1
     return n_tokens
+
+
+@inlined
+def _has_come(state: State, index: int) -> bool:
+    """Has its KV cache come from another replica?"""
+    is_split, has_come = IS_SPLIT, False
+    if is_split:
+        has_come = handover.is_received(state, index)
+    return has_come
 
 
 @compiled
@@ -458,10 +473,10 @@ def _deliver_tokens(state: State, index: int, num_tokens: int, is_stale: bool) -
 @compiled
 def _finish(state: State, index: int, status: int) -> int:
     """A request is done; returns 1 where it runs."""
-    was_running = state.requests[index].status == _RUNNING
-    if state.config[0].is_prefill_pool:
+    is_split, was_running = IS_SPLIT, state.requests[index].status == _RUNNING
+    if is_split and state.config[0].is_prefill_pool:
         status = handover.status_after_prefill(state, index)
-    if status == _PREFILLED:
+    if is_split and status == _PREFILLED:
         state.requests[index].status = _PREFILLED
         handover.leave(state, index)
     else:
