@@ -347,7 +347,11 @@ def test_promtool_takes_rules_and_configuration(wishes, slo, tmp_path):
 
 def check_queries(server, made, packaging):
     """Each query of dashboard and autoscaler gives finite numbers, and each rule is evaluated without an error."""
-    for panel in dashboard.panels_of(made, packaging):
+    sections = dashboard.sections_of(made, packaging)
+    for panel in (
+        *dashboard.summary_of(made, packaging),
+        *(panel for section in sections for panel in section.panels),
+    ):
         for query in panel.queries:
             found = server.values(query.expression.replace("$__rate_interval", "1m"))
             assert found, f"{panel.title}: nothing for {query.expression}"

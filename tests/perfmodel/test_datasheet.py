@@ -9,7 +9,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model, load_hardware, load_models
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.communication import ParallelPlan
-from inferometer.perfmodel.datasheet import predict_datasheet, predict_scenario
+from inferometer.perfmodel.datasheet import predict_scenario
 from inferometer.perfmodel.scenario import Scenario, Speculation
 
 FP16 = EngineSpec(engine="vllm", dtype="float16")
@@ -74,26 +74,19 @@ MODELS = [model for model in load_models() if model.max_position_tokens >= 1024]
 def test_every_model_on_every_device_gets_an_ordered_answer_or_one_clear_refusal(
     model, hardware, batch_size, prompt_tokens, output_tokens
 ):
-    engine = EngineSpec(engine="vllm", dtype="bfloat16")
-    if hardware.peak_flop_per_s("bfloat16") is None:
-        with pytest.raises(SpecError, match="no known rate"):
-            predict_datasheet(
-                model,
-                engine,
-                hardware,
-                batch_size=batch_size,
-                prompt_tokens=prompt_tokens,
-                output_tokens=output_tokens,
-            )
-        return
-    answer = predict_datasheet(
-        model,
-        engine,
-        hardware,
+    scenario = Scenario(
+        model=model,
+        engine=EngineSpec(engine="vllm", dtype="bfloat16"),
+        hardware=hardware,
         batch_size=batch_size,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
     )
+    if hardware.peak_flop_per_s("bfloat16") is None:
+        with pytest.raises(SpecError, match="no known rate"):
+            predict_scenario(scenario)
+        return
+    answer = predict_scenario(scenario)
     speeds = answer.speeds
     for estimate in (
         speeds.ttft_s,

@@ -8,8 +8,9 @@ from hypothesis import given, strategies as st
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.scenario import Scenario, Speculation
+from inferometer.perfmodel.scenario import Scenario
 from inferometer.perfmodel.whatif import (
+    Change,
     what_if,
     with_attention_kernel,
     with_devices,
@@ -17,11 +18,9 @@ from inferometer.perfmodel.whatif import (
     with_graphs,
     with_kv_dtype,
     with_kv_heads,
-    with_precision,
     with_prefix_hits,
     with_quantization,
     with_sequence_parallelism,
-    with_speculation,
 )
 
 BASE = Scenario(
@@ -36,7 +35,7 @@ BASE = Scenario(
 
 def test_half_the_bytes_are_half_the_time_where_weights_limit():
     wide = replace(BASE, engine=replace(BASE.engine, dtype="float32"))
-    halved = what_if(wide, with_precision(wide, "bfloat16"))
+    halved = what_if(wide, Change(name="bfloat16", scenario=BASE))
     assert halved.tpot_gain_ratio.high == pytest.approx(2, rel=0.01), "at the peaks"
     assert 1.6 < halved.tpot_gain_ratio.value < 2, "a layer's fixed time stays"
     assert halved.weight_bytes_saved == 2 * 6_738_415_616
@@ -80,17 +79,6 @@ def test_a_prefix_cache_shortens_the_first_token_only():
     change = what_if(long, with_prefix_hits(long, 0.9))
     assert 4 < change.ttft_gain_ratio.value < 10.5
     assert change.tpot_gain_ratio.value == 1
-
-
-def test_speculation_stops_paying_when_compute_limits():
-    speculation = Speculation(n_draft_tokens=4, acceptance_fraction=0.7, draft_cost_ratio=0.05)
-    crowded = replace(BASE, batch_size=512, prompt_tokens=16, output_tokens=16)
-    gains = [
-        what_if(scenario, with_speculation(scenario, speculation)).tpot_gain_ratio.value
-        for scenario in (BASE, crowded)
-    ]
-    assert gains[0] > 2
-    assert gains[1] < 1
 
 
 def test_graphs_remove_what_the_host_takes():

@@ -57,8 +57,6 @@ def test_nobody_is_thrown_out_and_nothing_leaks(run):
     assert np.all((holes.largest_hole_blocks > 0) == (holes.free_blocks > 0))
     assert np.all(holes.compaction_debt_blocks <= steps.kv_blocks_used)
     assert np.all(holes.compaction_debt_blocks[steps.n_waiting_requests == 0] == 0)
-    fraction = holes.fragmented_fraction
-    assert np.all(np.isnan(fraction) | ((fraction >= 0) & (fraction < 1)))
 
 
 @BOTH
@@ -76,7 +74,6 @@ def test_enough_is_free_but_not_in_one_piece(run):
     assert simulation.holes.free_blocks.tolist() == [1, 7, 4]
     assert simulation.holes.largest_hole_blocks.tolist() == [1, 4, 4]
     assert simulation.holes.compaction_debt_blocks.tolist() == [0, 3, 0]
-    assert simulation.holes.fragmented_fraction[1] == pytest.approx(3 / 7)
     paged = run(requests, config_of(), COST)
     assert paged.holes is None
     assert paged.requests.admitted_ns.tolist() == [0, 0, 0, 1000]

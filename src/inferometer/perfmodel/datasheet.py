@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from inferometer.inputs.catalog import unsourced_constants
-from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec, PriceSpec
+from inferometer.inputs.types import PriceSpec
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.memory import (
     DEFAULT_UTILIZATION,
@@ -116,49 +116,6 @@ class DatasheetPrediction:
     costs: Costs
     cautions: tuple[str, ...]
     """Reasons for doubt: it does not fit, a number has no source, a format loses accuracy."""
-
-
-def predict_datasheet(
-    model: ModelSpec,
-    engine: EngineSpec,
-    hardware: HardwareSpec,
-    *,
-    batch_size: int,
-    prompt_tokens: int,
-    output_tokens: int,
-) -> DatasheetPrediction:
-    """Prediction for this static batch; ``predict_scenario`` takes everything more particular.
-
-    Raises
-    ------
-    SpecError
-        An impossible question: the device lacks the number format, heads cannot be split, the
-        context is too long.
-
-    Example
-    -------
-    >>> from inferometer.inputs.catalog import find_hardware, find_model
-    >>> answer = predict_datasheet(
-    ...     find_model("llama-2-7b"),
-    ...     EngineSpec(dtype="bfloat16"),
-    ...     find_hardware("a100_80gb_sxm"),
-    ...     batch_size=1,
-    ...     prompt_tokens=128,
-    ...     output_tokens=128,
-    ... )
-    >>> answer.decode.bound.bound_by, round(answer.speeds.tokens_per_s_per_user.value)
-    ('memory', 90)
-    """
-    return predict_scenario(
-        Scenario(
-            model=model,
-            engine=engine,
-            hardware=hardware,
-            batch_size=batch_size,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-        )
-    )
 
 
 def predict_scenario(

@@ -60,21 +60,6 @@ def expected_tokens(speculation: Speculation) -> float:
     return (1 - accepted ** (n_draft_tokens + 1)) / (1 - accepted)
 
 
-def walltime_ratio(speculation: Speculation) -> float:
-    """Speed-up of decoding if verifying k + 1 tokens takes no longer than one.
-
-    Expected tokens / (k·c + 1). It holds while the step is bound by memory;
-    ``verification_shape`` gives what is computed.
-
-    Source
-    ------
-    arXiv 2211.17192, theorem 3.8.
-    """
-    return expected_tokens(speculation) / (
-        speculation.n_draft_tokens * speculation.draft_cost_ratio + 1
-    )
-
-
 def verification_shape(
     speculation: Speculation, *, batch_size: int, context_tokens: int
 ) -> BatchShape:

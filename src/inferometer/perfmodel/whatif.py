@@ -21,7 +21,6 @@ from inferometer.perfmodel.scenario import (
     WORST,
     Phases,
     Scenario,
-    Speculation,
     phases_at,
 )
 from inferometer.stats.estimate import Estimate
@@ -106,14 +105,6 @@ def newly_fits_on(
     return tuple(device for device in devices if fits(after, device) and not fits(before, device))
 
 
-def with_precision(scenario: Scenario, dtype: DType) -> Change:
-    """The same in another number format of weights and activations."""
-    engine = replace(scenario.engine, dtype=dtype, quantization=None)
-    return Change(
-        name=suggestions.flags("--dtype", dtype), scenario=replace(scenario, engine=engine)
-    )
-
-
 def with_quantization(scenario: Scenario, dtype: DType) -> Change:
     """The matrices of the layers in fewer bits."""
     engine = replace(scenario.engine, quantization=dtype)
@@ -173,15 +164,6 @@ def with_devices(scenario: Scenario, *, n_tensor: int, n_pipeline: int = 1) -> C
     return Change(
         name=suggestions.flags("--tp", n_tensor, "--pp", n_pipeline),
         scenario=replace(scenario, engine=engine, plan=plan),
-    )
-
-
-def with_speculation(scenario: Scenario, speculation: Speculation) -> Change:
-    """A draft that proposes tokens for the model to verify."""
-    return Change(
-        name=f"speculative decoding, {speculation.n_draft_tokens} tokens",
-        scenario=replace(scenario, speculation=speculation),
-        needs="an acceptance rate measured on your text",
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.records.columns import F64, I8, I32, I64, Bools
+from inferometer.records.columns import I8, I32, I64, Bools
 from inferometer.records.types import (
     ABSENT,
     Phase,
@@ -142,12 +142,6 @@ class HoleTable(NamedTuple):
     """The fewest blocks to move, neighbours sliding together, so that the largest request that
     waits fits. 0 where nobody waits or it fits; -1 where too little is free, so that moving does
     not help."""
-
-    @property
-    def fragmented_fraction(self) -> F64:
-        """Which share of what is free lies outside the largest hole? NaN where nothing is free."""
-        free = np.where(self.free_blocks > 0, self.free_blocks, np.nan)
-        return 1 - self.largest_hole_blocks / free
 
 
 class TransferTable(NamedTuple):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inferometer.errors import MeasureError, ModelError
-from inferometer.fit.loads.replay import Replay, agreements, latencies, noticed_ns
+from inferometer.fit.loads.replay import Replay, agreements, latencies
 from inferometer.fit.loads.requests import fit_requests, moved_to
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
@@ -175,19 +175,6 @@ def test_what_cannot_be_fitted(log, prior):
         fit_requests(log, replay, prior, keep=np.arange(N_REQUESTS) < 5)
     with pytest.raises(ModelError, match="leaves no parameter open"):
         fit_requests(log, replay, replace(prior, free=(), covariance=()))
-
-
-def test_when_the_scheduler_notices():
-    """Alone: at once. While a step runs: at its end."""
-    cost = linear_cost(launch_s=1.0)
-    config = replace(CONFIG, async_scheduling=False)
-    made = simulate(demand([0, 1_500_000_000, 10_000_000_000], [8, 8, 8], [3, 1, 1]), config, cost)
-    assert noticed_ns(made.steps, made.requests.sent_ns).tolist() == [
-        0,
-        2_000_000_000,
-        10_000_000_000,
-    ]
-    assert made.requests.admitted_ns.tolist() == [0, 2_000_000_000, 10_000_000_000]
 
 
 def test_nothing_is_fitted_to_an_invalid_load_test(prior):

@@ -15,10 +15,7 @@ def test_parts_sum_to_what_was_measured(made_run):
             step.measured_s, rel=1e-12
         )
         assert step.terms[-1].name == "unexplained"
-        assert step.terms[-1].duration_s == pytest.approx(
-            step.unexplained_fraction * step.measured_s, abs=1e-12
-        )
-        assert abs(step.unexplained_fraction) < 0.05
+        assert abs(step.terms[-1].duration_s) < 0.05 * step.measured_s
 
 
 def test_another_machine_shows_as_unexplained(made_run, truth):
@@ -35,4 +32,4 @@ def test_another_machine_shows_as_unexplained(made_run, truth):
         for step in explain(slower, model)
         if (step.phase, step.prompt_tokens, step.batch_size) == ("prefill", 1024, 16)
     )
-    assert largest.unexplained_fraction > 0.25
+    assert largest.terms[-1].duration_s > 0.25 * largest.measured_s

@@ -7,7 +7,6 @@ import pytest
 
 from inferometer.errors import ModelError
 from inferometer.fit.sweeps.step_time import (
-    cross_validate,
     fit_and_validate,
     fit_step_time,
     held_out_errors,
@@ -100,7 +99,7 @@ def test_one_batch_size_cannot_tell_launches_from_weights(made_run):
 
 
 def test_cross_validation_leaves_whole_configurations_out(made_run):
-    points = cross_validate([made_run(n_reps=2)], 4)
+    points = fit_and_validate([made_run(n_reps=2)], n_folds=4).held_out
     assert len(points) == 40
     assert {
         (point.prompt_tokens, point.batch_size) for point in points if point.phase == "prefill"

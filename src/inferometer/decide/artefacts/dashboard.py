@@ -95,14 +95,6 @@ def board_of(uid: str, title: str, summary: list[Panel], sections: list[Section]
     }
 
 
-def panels_of(fleet: Fleet, packaging: Packaging) -> list[Panel]:
-    """Every panel, the summary first."""
-    return [
-        *summary_of(fleet, packaging),
-        *(panel for section in sections_of(fleet, packaging) for panel in section.panels),
-    ]
-
-
 def summary_of(fleet: Fleet, packaging: Packaging) -> list[Panel]:
     """Is the SLO met, how fast, how much, how full, and is every replica there?
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from inferometer.perfmodel.steptime import StepTimeModel, arrays_of
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.records.columns import F64, I64, Bools
-from inferometer.records.types import RequestStatus, RequestTable, StepTable
+from inferometer.records.columns import F64, Bools
+from inferometer.records.types import RequestStatus, RequestTable
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
 from inferometer.simulate.fleet import ClusterConfig, Fleet, Router
 from inferometer.simulate.outcome import Simulation
@@ -115,14 +115,3 @@ def statistic_of(values: F64, statistic: str) -> float:
         if statistic == "mean"
         else float(np.percentile(values, float(statistic[1:])))
     )
-
-
-def noticed_ns(steps: StepTable, arrival_ns: I64) -> I64:
-    """(N) When the scheduler took in each request: at once if idle, else at the end of a step.
-
-    vLLM's log calls it queued. With batches in flight the engine looks for arrivals once a step,
-    when the oldest batch is done.
-    """
-    start_ns, end_ns = steps.start_ns, steps.start_ns + steps.duration_ns
-    step = np.minimum(np.searchsorted(end_ns, arrival_ns), len(end_ns) - 1)
-    return np.where(start_ns[step] < arrival_ns, np.maximum(end_ns[step], arrival_ns), arrival_ns)

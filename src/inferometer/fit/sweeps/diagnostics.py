@@ -141,11 +141,6 @@ class ExplainedStep:
     limited_by: Limit
     prediction: StepPrediction
 
-    @property
-    def unexplained_fraction(self) -> float:
-        """Share of the measured time that the model does not explain."""
-        return 1 - self.prediction.duration_s.value / self.measured_s
-
 
 def explain(run: Run, model: StepTimeModel) -> tuple[ExplainedStep, ...]:
     """Parts of the measured time of this run's points, by this model.

@@ -182,23 +182,6 @@ def fit_and_validate(
     return StepTimeFit(model=replace(model, subject=subject), held_out=held_out)
 
 
-def cross_validate(
-    runs: Sequence[Run],
-    n_folds: int = N_FOLDS,
-    *,
-    hardware: HardwareSpec | None = None,
-    is_drift_removed: bool | None = None,
-) -> tuple[HeldOutPoint, ...]:
-    """Predict every configuration (prompt, batch) by models that were fitted without it.
-
-    Every configuration is left out once, both phases together; folds are interleaved over the
-    sorted configurations.
-    """
-    seen = observe(runs, hardware=hardware, is_drift_removed=is_drift_removed)
-    ceilings = ceilings_of(runs, seen.engine, stated_device(runs, seen.engine, hardware))
-    return _held_out(_physical(seen, ceilings), ceilings, n_folds, None)
-
-
 def _physical(seen: Observations, ceilings: Ceilings) -> Observations:
     """Replace eager attention's KV traffic by a leaner one if it exceeds the device's bandwidth.
 

@@ -99,20 +99,6 @@ class Engine(Protocol):
         ...
 
 
-class Reader(Protocol):
-    """An engine that can read a text and say how probable each token was."""
-
-    def score(self, task: "Score") -> "Scored":
-        """Change the model, then read and continue the text.
-
-        Raises
-        ------
-        SpecError
-            The model has no tokenizer, or the text is too short.
-        """
-        ...
-
-
 STEP_KINDS: Final = (ProbeKind.STEP, ProbeKind.BATCH_STEP)
 """What the engine itself probes, where it can: steps of two widths, in turns."""
 
