@@ -46,6 +46,10 @@ def check_nobody_is_left(url):
         ),
         (("--start", "vllm serve m", *SLO, *LOAD, "--max-num-seqs", "8"), ("in --start",)),
         (("--start", "vllm serve m", *SLO, *LOAD, "--pairs", "3"), ("--pairs",)),
+        (
+            ("--start", "vllm serve m", *SLO, "--requests", "20", "--rate", "1"),
+            ("20 requests", "30 or"),
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(words, what, tmp_path, url):

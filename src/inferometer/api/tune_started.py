@@ -17,7 +17,7 @@ from inferometer.api.tune_measured import (
 )
 from inferometer.api.tune_measured_answer import answer_of, plan_words
 from inferometer.api.tune_pairs import Bench
-from inferometer.api.tune_subject import Wanted
+from inferometer.api.tune_subject import Wanted, check_fittable
 from inferometer.api.tuning import MeasuredTune, PlannedStep, PlannedTune
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide.tuning.playbook import Step
@@ -132,6 +132,7 @@ def job_of(url: str, starting: Starting, remainder: Remainder) -> Job:
             allowed="--concurrency, whose users ask as fast as they are answered",
             try_="--concurrency 32",
         )
+    check_fittable(spec)
     start = _at_port(parse_start(starting.start), url)
     bench = Bench(
         url=url.rstrip("/"),

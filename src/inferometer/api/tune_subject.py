@@ -10,7 +10,9 @@ from inferometer.decide.traffic import Traffic
 from inferometer.decide.tuning.playbook import Now, Variant
 from inferometer.decide.tuning.trials import Aim, Built, Goal, Trials
 from inferometer.errors import SpecError
+from inferometer.fit.loads.load_tests import MIN_REQUESTS
 from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.workload.replay import draw_workload
 from inferometer.inputs.workload.types import ClosedArrivals, WorkloadSpec
 from inferometer.simulate.deployment import Case
 from inferometer.simulate.fleet import Fleet
@@ -142,3 +144,23 @@ def now_of(subject: Subject, variant: Variant) -> Now:
         is_plain=subject.fleets.is_plain,
         has_fewer_devices=subject.aim.goal == "cost",
     )
+
+
+def check_fittable(spec: WorkloadSpec) -> None:
+    """Refuse load tests of too few requests before the first server is started.
+
+    Raises
+    ------
+    SpecError
+        No model of the server could be fitted to them.
+    """
+    if isinstance(spec.arrivals, ClosedArrivals) and spec.n_requests is None:
+        return  # as many as the server answers
+    n_requests = draw_workload(spec).plan.n_requests
+    if n_requests < MIN_REQUESTS:
+        raise SpecError(
+            f"{n_requests} requests in a load test",
+            where="--for, --requests, --rate",
+            allowed=f"{MIN_REQUESTS} or more that end: a model of the server is fitted to them",
+            try_=f"--requests {2 * MIN_REQUESTS}",
+        )

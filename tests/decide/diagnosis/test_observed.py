@@ -98,6 +98,20 @@ def test_deferred_requests_are_found():
     assert one.measured_ratio == pytest.approx(3.0)
 
 
+def test_a_slow_front_end_is_found_by_the_time_that_neither_queue_nor_engine_has():
+    samples = samples_of()
+    assert findings(samples)["front_end_bound"].finding == "ruled out"
+    is_whole = samples.name == "vllm:e2e_request_latency_seconds_sum"
+    assert is_whole.any()
+    slow = samples._replace(value=np.where(is_whole, 1.5 * samples.value, samples.value))
+    one = findings(slow)["front_end_bound"]
+    assert one.finding == "found"
+    assert one.measured_ratio == pytest.approx(1 / 3, abs=0.02)
+    is_queue = np.char.startswith(samples.name.astype(str), "vllm:request_queue_time")
+    fewer = [column[~is_queue] for column in slow]
+    assert findings(slow._make(fewer))["front_end_bound"].finding == "not reported"
+
+
 def test_every_check_names_a_flag_or_a_command_and_what_would_refute_it():
     assert len({one.name for one in CHECKS}) == len(CHECKS)
     for one in CHECKS:

@@ -22,6 +22,7 @@ CheckName: TypeAlias = Literal[
     "failed",
     "preemption_thrash",
     "deferred",
+    "front_end_bound",
     "speculation_not_paying",
     "uneven_engines",
     "prefix_cache_evicted",
@@ -113,6 +114,15 @@ def _idle_fraction(window: ServerWindow) -> float:
 def _deferred(window: ServerWindow) -> float | None:
     series = gauge_series(window.record, "deferred")
     return None if series is None else float(np.nanmean(series.value))
+
+
+def _front_end_fraction(window: ServerWindow) -> float | None:
+    """Of the mean time of a request, what passes neither in the queue nor in the engine."""
+    means = [window.summary.time(name) for name in ("e2e", "queue", "inference")]
+    if any(one is None for one in means):
+        return None
+    whole_s, *parts_s = [one.mean_s for one in means if one is not None]
+    return max(whole_s - sum(parts_s), 0.0) / max(whole_s, 1e-9)
 
 
 def _accepted_length(window: ServerWindow) -> float | None:
@@ -215,6 +225,19 @@ CHECKS: Final = (
             " --max-loras-per-batch; of grammars fewer distinct schemas)"
         ),
         refuted_by="vllm:num_requests_waiting_by_reason of capacity is as large",
+    ),
+    Check(
+        name="front_end_bound",
+        words="requests wait for the front end: tokenising, the API server, or streaming",
+        measure=_front_end_fraction,
+        number="{value:.0%} of a request's time outside queue and engine",
+        limit_ratio=0.1,
+        why="a tenth of the latency, as of every cause; a front end with time to spare takes ms",
+        change=(
+            "--api-server-count up, a faster tokeniser (SGLang: --tokenizer-worker-num), fewer"
+            " threads of other programs on its cores"
+        ),
+        refuted_by="the API server's process uses less than half of a core",
     ),
     Check(
         name="speculation_not_paying",

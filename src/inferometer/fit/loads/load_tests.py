@@ -21,7 +21,8 @@ from inferometer.simulate.demand import Demand, SharedBlocks, demand, with_conte
 
 _ENDED: Final = (RequestStatus.STOPPED, RequestStatus.LENGTH)
 _NEVER_INSIDE: Final = (RequestStatus.REJECTED, RequestStatus.FAILED)
-_MIN_REQUESTS: Final = 30
+MIN_REQUESTS: Final = 30
+"""Of a load test that ended, for a model of the server."""
 _N_GROUPS: Final = 10
 _N_LENGTHS: Final = 3
 _LEAST_GAPS: Final = 4
@@ -137,11 +138,11 @@ def served_load(test: LoadTest) -> ServedLoad:
     rows = inside[np.argsort(run.requests.sent_ns[inside], kind="stable")]
     table = RequestTable._make(column[rows] for column in run.requests)
     is_used = np.isin(table.status, _ENDED) & (table.first_token_ns != ABSENT)
-    if is_used.sum() < _MIN_REQUESTS:
+    if is_used.sum() < MIN_REQUESTS:
         raise ModelError(
             f"{is_used.sum()} requests ended well",
             where=run.manifest.run_id,
-            allowed=f"{_MIN_REQUESTS} or more",
+            allowed=f"{MIN_REQUESTS} or more",
         )
     asked = (
         table.output_tokens
@@ -241,10 +242,10 @@ def step_pace(loads: Sequence[ServedLoad]) -> StepPace:
     rows = [_company(one) for one in loads]
     company = np.concatenate([columns for columns, _ in rows])
     tpot_s = np.concatenate([pace for _, pace in rows])
-    if len(tpot_s) < _MIN_REQUESTS:
+    if len(tpot_s) < MIN_REQUESTS:
         raise ModelError(
             f"{len(tpot_s)} answers of several tokens",
-            allowed=f"{_MIN_REQUESTS} or more",
+            allowed=f"{MIN_REQUESTS} or more",
             try_="longer answers",
         )
     scale = np.maximum(company.max(axis=0), 1e-9)
