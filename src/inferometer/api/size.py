@@ -191,9 +191,8 @@ def size(question: Size) -> SizeAnswer:
     where = replace(question.where, executor=question.where.executor or "processes")
     if question.total_gpus is not None:
         words = words_of(question, size_best_use.CARRIED)
-        rate_per_s = question.workload.rate
         devices = size_best_use.Devices(
-            question.total_gpus, limit, where, question.model, words, rate_per_s
+            question.total_gpus, limit, where, question.model, words, question.workload.rate
         )
         used = size_best_use.answer_of(resolved, asked.question, tried, devices)
         return _written(question, replace(used, gate=gate_of(question.fleet.gate)))
@@ -226,11 +225,9 @@ def size(question: Size) -> SizeAnswer:
     best = [done.best for done in found if done.best is not None]
     decision_pages.write_size_page(answer, asked.question, best, question.report)
     if question.out is not None:
-        utilization_fraction = sizing_offers.grid_of(
-            _tried(question), resolved
-        ).utilization_fraction
+        used_fraction = sizing_offers.grid_of(_tried(question), resolved).utilization_fraction
         deployment_folder.write_answer(
-            question.out, asked.question, found, utilization_fraction, is_forced=question.force
+            question.out, asked.question, found, used_fraction, is_forced=question.force
         )
     return answer
 
