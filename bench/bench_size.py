@@ -41,7 +41,7 @@ def sized(n_requests, in_parts):
     possible = candidates_of(model, offers, GRID).possible
     question = SizingQuestion(
         spec=resolve_workload("chat"),
-        rate_per_s=20.0,
+        offered_load=20.0,
         objective=parse_objective(SLO),
         n_requests=n_requests,
     )

@@ -349,9 +349,27 @@ def test_bought_rented_and_elsewhere(tmp_path):
     )
 
 
-def test_a_workload_without_a_rate():
-    with pytest.raises(InferometerError, match="the workload has no rate"):
-        size("--concurrency", "4", "--gpus", "l40s")
+@pytest.mark.slow
+def test_users_who_wait_are_sized_for():
+    code, said = size("--concurrency", "100", "--gpus", "l40s", slo="tpot:p95<60ms")
+    pick = said["pick"]
+    assert code in {0, 11}
+    assert said["users"] == 100
+    asked = next(one for one in pick["paces"] if one["step_times"] == pick["sized_at"])
+    assert asked["met_requests_per_s"] is None
+    assert asked["met_users"] >= 100
+    # by Little's law each user has one request under way, or thinks
+    in_flight = pick["in_flight_load"] * pick["n_replicas"]
+    assert 50 < in_flight <= 100.5
+    assert pick["costs"]["usd_per_million_output_tokens"] == pytest.approx(
+        pick["usd_per_hour"] / 3600 / (said["rate_per_s"] * pick["mean_output_tokens"]) * 1e6
+    )
+
+
+@pytest.mark.parametrize("flags", [("--total-gpus", "2"), ("--out", "somewhere")])
+def test_what_needs_a_rate_is_refused_with_users(flags):
+    with pytest.raises(SpecError, match="with users who wait"):
+        size("--concurrency", "4", "--gpus", "l40s", *flags)
 
 
 @pytest.mark.slow

@@ -595,7 +595,7 @@ def test_the_fleet_of_a_sizing_is_what_was_simulated():
     )
     asked = SizingQuestion(
         spec=resolve_workload("chat"),
-        rate_per_s=6.0,
+        offered_load=6.0,
         objective=parse_objective("ttft:p95<1s, tpot:p95<100ms"),
         n_requests=300,
     )

@@ -19,7 +19,7 @@ GRID = Grid(tensor_parallel_sizes=(1, 2, 4), max_num_seqs=(256,), max_num_batche
 def question(slo):
     return SizingQuestion(
         spec=resolve_workload("chat"),
-        rate_per_s=1.0,
+        offered_load=1.0,
         objective=parse_objective(slo),
         n_requests=150,
         requests_cap=1200,

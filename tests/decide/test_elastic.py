@@ -56,10 +56,10 @@ def elastic():
     course = course_of(draw_workload(SPEC).plan, 60.0)
     objective = parse_objective("ttft:p95<1s, tpot:p95<100ms")
     question = SizingQuestion(
-        spec=steady(SPEC), rate_per_s=max(course.rates_per_s), objective=objective, n_requests=300
+        spec=steady(SPEC), offered_load=max(course.rates_per_s), objective=objective, n_requests=300
     )
     kind = size_device(Task(question, possible)).best
-    capacities = capacities_of(question, kind, question.rate_per_s / 0.7)
+    capacities = capacities_of(question, kind, question.offered_load / 0.7)
     scaling = Scaling(capacities_per_s=capacities, start_up_s=120.0, window_s=60.0)
     return Elastic(question=question, kind=kind, course=course, scaling=scaling)
 
@@ -161,7 +161,7 @@ def test_a_policy_that_looks_back_saw_what_came_of_it(elastic):
 def test_capacities_grow_with_replicas(elastic):
     capacities = elastic.scaling.capacities_per_s
     assert all(more >= less for less, more in pairwise(capacities))
-    assert capacities[-1] >= elastic.question.rate_per_s / 0.7
+    assert capacities[-1] >= elastic.question.offered_load / 0.7
 
 
 def test_a_steady_workload_is_stretched():

@@ -26,7 +26,7 @@ _TALK = {
 def question():
     objective = parse_objective("ttft:p95<1s, tpot:p95<100ms")
     return SizingQuestion(
-        spec=resolve_workload("chat"), rate_per_s=12.0, objective=objective, n_requests=300
+        spec=resolve_workload("chat"), offered_load=12.0, objective=objective, n_requests=300
     )
 
 

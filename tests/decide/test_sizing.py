@@ -29,11 +29,11 @@ def offer(device, usd_per_hour=2.0):
     return Offer(hardware=catalog.find_hardware(device), price=price)
 
 
-def question(rate_per_s=12.0, slo="ttft:p95<1s, tpot:p95<100ms", **more):
+def question(offered_load=12.0, slo="ttft:p95<1s, tpot:p95<100ms", **more):
     spec = resolve_workload("chat")
     return SizingQuestion(
         spec=spec,
-        rate_per_s=rate_per_s,
+        offered_load=offered_load,
         objective=parse_objective(slo),
         **({"n_requests": 300} | more),
     )
@@ -53,8 +53,24 @@ def test_one_replica_less_is_not_enough_in_short_runs(candidates):
             objective=asked.objective,
         )
         enough = fewest_replicas(asked, candidate, most_of(asked, candidate)).n_replicas
-        assert probe(asked.rate_per_s / enough, 0).margin_ratio <= 1
-        assert enough == 1 or probe(asked.rate_per_s / (enough - 1), 0).margin_ratio > 1
+        assert probe(asked.offered_load / enough, 0).margin_ratio <= 1
+        assert enough == 1 or probe(asked.offered_load / (enough - 1), 0).margin_ratio > 1
+
+
+def test_one_replica_less_is_not_enough_for_users_who_wait(candidates):
+    users = with_changes(
+        resolve_workload("chat"), {"arrivals": {"kind": "closed", "concurrency": 1}}, where="--set"
+    )
+    asked = replace(question(offered_load=150.0, slo="tpot:p95<60ms"), spec=users)
+    probe = FleetProbe(
+        fleet=Alike().fleet(candidates[0].deployment, "likely", 1),
+        traffic=asked.traffic,
+        objective=asked.objective,
+    )
+    found = fewest_replicas(asked, candidates[0], most_of(asked, candidates[0]))
+    assert found.n_replicas > 1
+    assert probe(150.0 / found.n_replicas, 0).margin_ratio <= 1
+    assert probe(150.0 / (found.n_replicas - 1), 0).margin_ratio > 1
 
 
 @pytest.mark.slow
@@ -169,7 +185,7 @@ def test_costs_apart_add_up_to_the_whole(best):
 def test_energy_is_what_was_measured_or_an_upper_bound_or_nothing(best):
     """J per token: the power of all devices / the tokens that come out; nobody's power is no power, and never 0."""
     served, offered = best.sized_at.served, best.candidate.offer
-    out_per_s = best.rate_per_s * mean_tokens(served)[1]
+    out_per_s = best.requests_per_s * mean_tokens(served)[1]
     measured = Constant(value=250.0, source=Source(kind="measured", where="a sweep"))
     nobodys = replace(offered, hardware=replace(offered.hardware, power_watt=None))
     by_power = [
@@ -201,7 +217,7 @@ def test_bursts_are_dealt_among_the_replicas(candidates):
 
     def margin(n_replicas, n_asked):
         return probe_of(asked, candidate, "likely", n_asked)(
-            asked.rate_per_s * n_asked / n_replicas, 0
+            asked.offered_load * n_asked / n_replicas, 0
         ).margin_ratio
 
     assert margin(enough, enough) <= 1 < margin(enough - 1, enough - 1)
@@ -286,7 +302,7 @@ def test_other_engines_are_sized_by_their_own_rules(engine):
     grid = replace(GRID, policy=engine, tensor_parallel_sizes=(1,), max_num_seqs=(256,))
     made = candidates_of(MODEL, [offer("h100_sxm")], grid).possible
     assert {type(one.deployment.config).__name__.lower() for one in made} == {f"{engine}config"}
-    assert size_device(Task(question(rate_per_s=4.0), made)).best.n_replicas == 1
+    assert size_device(Task(question(offered_load=4.0), made)).best.n_replicas == 1
 
 
 def test_other_knobs_are_tried_and_named():
@@ -339,10 +355,10 @@ class _CountedClock:
 @pytest.mark.slow
 @pytest.mark.parametrize("n_looks", [3, 60])
 def test_a_sizing_ends_in_time_with_what_is_known(candidates, n_looks):
-    asked = question(rate_per_s=100.0, time_limit=lambda: _CountedClock(float(n_looks)))
+    asked = question(offered_load=100.0, time_limit=lambda: _CountedClock(float(n_looks)))
     done = size_device(Task(asked, candidates))
     if done.best is None:
         assert not all(one.is_examined for one in done.searched)
     else:
-        free = size_device(Task(question(rate_per_s=100.0), candidates)).best
+        free = size_device(Task(question(offered_load=100.0), candidates)).best
         assert done.best.n_devices == pytest.approx(free.n_devices, rel=0.3)

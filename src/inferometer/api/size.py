@@ -183,6 +183,7 @@ def size(question: Size) -> SizeAnswer:
     """
     resolved = resolve.resolve_model(question.model, load_format="dummy")
     asked = asked_of(workload_of(question.workload), _sought(question), question.over_time)
+    _check_users(question, asked.question)
     asked = asked._replace(question=_in_fleets(question, asked.question))
     table = None if question.prices is None else prices.read_prices(question.prices)
     tried = _candidates(question, resolved, table, asked.question.fleets)
@@ -291,6 +292,18 @@ def _sought(question: Size) -> Sought:
         question.workload.requests,
         question.sure,
     )
+
+
+def _check_users(question: Size, asked: sizing_types.SizingQuestion) -> None:
+    """Refuse what needs a rate where users wait for their answers."""
+    flag = "--total-gpus" if question.total_gpus is not None else "--out" if question.out else None
+    if asked.is_of_users and flag is not None:
+        raise SpecError(
+            f"{flag} with users who wait for their answers",
+            where=f"{flag}, --concurrency",
+            allowed=f"{flag} with --rate: without it, the answer says what rate the users make",
+            try_="inferometer capacity, for how many users one replica serves",
+        )
 
 
 def _in_fleets(question: Size, asked: sizing_types.SizingQuestion) -> sizing_types.SizingQuestion:

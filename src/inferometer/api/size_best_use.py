@@ -81,7 +81,7 @@ def answer_of(
     return SizeAnswer(
         model_id=resolved.spec.model_id,
         workload_name=question.spec.name,
-        rate_per_s=question.rate_per_s if best is None else best.located_requests_per_s,
+        rate_per_s=question.offered_load if best is None else best.located_requests_per_s,
         objective=question.objective.text,
         router=question.fleets.router,
         sized_for=question.pace,

@@ -68,6 +68,9 @@ def size_page(answer: SizeAnswer, view: DecisionView | None = None) -> Page:
 
 
 def _traffic(answer: SizeAnswer) -> str:
+    if answer.users is not None or answer.rate_per_s is None:
+        users = answer.users or 0
+        return f"{users:,} user{'s' * (users != 1)} of {answer.workload_name}"
     plural = "" if answer.rate_per_s == 1 else "s"
     return f"{format_number(answer.rate_per_s)} request{plural}/s of {answer.workload_name}"
 
@@ -140,8 +143,7 @@ def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
                 spanned(number, [one.seconds.value * factor for one in at_paces if one is not None])
             )
     pace = pick.asked
-    kept, broken = pace.met_requests_per_s, pace.missed_requests_per_s
-    located = kept if pace.located_requests_per_s is None else pace.located_requests_per_s
+    kept, broken, located = _capacity_of(pace)
     if kept is not None and located is not None:
         is_between = broken is not None and kept <= located <= broken
         headroom = pick.headroom_fraction
@@ -149,7 +151,7 @@ def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
             Number(
                 name="capacity",
                 value=located if is_between else kept,
-                unit="req/s",
+                unit="req/s" if answer.users is None else "users",
                 low=kept if is_between else None,
                 high=broken if is_between else None,
                 note="" if headroom is None else f"headroom {headroom:.0%}",
@@ -220,11 +222,16 @@ def _next(answer: SizeAnswer) -> str:
     pick = answer.pick
     if pick is None:
         return _instead(answer) if answer.impossible else ""
-    is_of_steps = pick.verdict == "undecided" and pick.asked.served.verdict != "undecided"
+    if pick.verdict == "undecided" and pick.asked.served.verdict != "undecided":
+        return (
+            "what is open is how long steps take: --fit FILE decides it, --sure sizes for the slow"
+            " end"
+        )
+    if answer.users is None or answer.rate_per_s is None:
+        return ""
     return (
-        "what is open is how long steps take: --fit FILE decides it, --sure sizes for the slow end"
-        if is_of_steps
-        else ""
+        f"they send {format_number(answer.rate_per_s)} requests/s: --rate {answer.rate_per_s:.3g}"
+        " instead of --concurrency, with --out DIR for the files that deploy it"
     )
 
 
@@ -409,7 +416,7 @@ def _devices(answer: SizeAnswer) -> TextTable | None:
     )
     return TextTable(
         caption="The best of each device",
-        header=("device", "layout", "devices", "max req/s", "$/h", "$/1M out", "SLO"),
+        header=("device", "layout", "devices", _most(answer), "$/h", "$/1M out", "SLO"),
         rows=rows,
     )
 
@@ -444,7 +451,7 @@ def _rates(answer: SizeAnswer) -> TextTable:
         "in flight each",
         "req/s each",
         "req/s/device",
-        "max req/s",
+        _most(answer),
         "headroom",
         "N+1",
     )
@@ -518,14 +525,24 @@ def _ms(percentile: Percentile | None) -> str:
 
 def _capacity(pace: PaceRow) -> str:
     """Of all replicas: the highest rate shown to meet the SLO, and the lowest shown to miss it."""
-    if pace.met_requests_per_s is None:
+    met, missed, _ = _capacity_of(pace)
+    if met is None:
         return ABSENT_TEXT
-    above = (
-        ""
-        if pace.missed_requests_per_s is None
-        else f"–{format_number(pace.missed_requests_per_s)}"
+    return f"{format_number(met)}{'' if missed is None else f'–{format_number(missed)}'}"
+
+
+def _capacity_of(pace: PaceRow) -> tuple[float | None, float | None, float | None]:
+    """The loads that meet the SLO, that miss it, and between: requests per second, or users."""
+    met, missed, located = (
+        (pace.met_requests_per_s, pace.missed_requests_per_s, pace.located_requests_per_s)
+        if pace.met_users is None
+        else (pace.met_users, pace.missed_users, pace.located_users)
     )
-    return f"{format_number(pace.met_requests_per_s)}{above}"
+    return met, missed, met if located is None else located
+
+
+def _most(answer: SizeAnswer) -> str:
+    return "max req/s" if answer.users is None else "max users"
 
 
 def _usd(value: float | None) -> str:

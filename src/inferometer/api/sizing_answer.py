@@ -153,6 +153,11 @@ class PaceRow:
     """As many as this pace would need."""
     is_examined: bool = True
     """False: the time limit ended the search for that number."""
+    met_users: float | None = None
+    """Of a closed loop, instead of a rate: the most users that were shown to be served within the
+    SLO."""
+    missed_users: float | None = None
+    located_users: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +221,7 @@ def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
         candidate.offer,
     )
     tokens_in, tokens_out = mean_tokens(served)
-    met = kind.sized_at.capacity.met_load
+    met = None if kind.is_of_users else kind.sized_at.capacity.met_load
     rented = offer.price
     break_even = (
         None
@@ -286,13 +291,18 @@ def served_row(served: ServedBy) -> ServedRow:
 
 
 def _pace(answer: PacedAnswer) -> PaceRow:
+    found = answer.capacity
+    is_of_users = found.kind == "users"
     return PaceRow(
         step_times=answer.step_times,
         served=served_row(answer.served),
         breaks_first=answer.capacity.weakest,
-        met_requests_per_s=answer.capacity.met_load,
-        missed_requests_per_s=answer.capacity.missed_load,
-        located_requests_per_s=answer.capacity.located_load,
+        met_requests_per_s=None if is_of_users else found.met_load,
+        missed_requests_per_s=None if is_of_users else found.missed_load,
+        located_requests_per_s=None if is_of_users else found.located_load,
+        met_users=found.met_load if is_of_users else None,
+        missed_users=found.missed_load if is_of_users else None,
+        located_users=found.located_load if is_of_users else None,
         n_replicas=answer.n_replicas,
         is_examined=answer.n_replicas is not None or answer.capacity.why != TIME_LIMIT,
     )
@@ -321,7 +331,8 @@ class SizeAnswer(Answer):
 
     model_id: str
     workload_name: str
-    rate_per_s: float
+    rate_per_s: float | None
+    """None where it follows from users who wait, and nothing serves them within the SLO."""
     objective: str
     router: fleet.Router
     sized_for: deployment.Pace
@@ -349,6 +360,8 @@ class SizeAnswer(Answer):
     """Why a failing replica of these was not examined."""
     over_time: OverTime | None = None
     """Of the pick, where the traffic changes; ``rate_per_s`` is then that of its busiest window."""
+    users: int | None = None
+    """Of a closed loop; ``rate_per_s`` is then what they send to the pick."""
     best_use: best_use_view.BestUse | None = None
     """With --total-gpus: the layouts of these devices, instead of a pick; ``rate_per_s`` is then
     what the best of them carries."""
@@ -368,7 +381,14 @@ def size_answer(
     return SizeAnswer(
         model_id=model_id,
         workload_name=question.spec.name,
-        rate_per_s=question.rate_per_s,
+        rate_per_s=(
+            question.offered_load
+            if not question.is_of_users
+            else best[0].requests_per_s
+            if best
+            else None
+        ),
+        users=round(question.offered_load) if question.is_of_users else None,
         objective=question.objective.text,
         router=question.fleets.router,
         n_prefill_replicas=question.fleets.n_prefill or None,

@@ -16,7 +16,7 @@ from inferometer.records.types import Caution
 
 def check_contexts(question: SizingQuestion, candidates: Candidates) -> None:
     """Refuse traffic with requests that no replica on offer takes, however many there are."""
-    plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
+    plan = plan_at(question.spec, question.offered_load, question.n_requests)
     check_prompts(
         question.spec,
         plan,
@@ -48,7 +48,7 @@ def check_prompts(workload: WorkloadSpec, plan: RequestPlan, max_model_len: int)
 
 def box_cautions(question: SizingQuestion, candidates: Candidates) -> tuple[Caution, ...]:
     """Which fits answer for lengths that they were not checked on?"""
-    plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
+    plan = plan_at(question.spec, question.offered_load, question.n_requests)
     tokens_in, tokens_out = round(plan.prompt_tokens.mean()), round(plan.output_tokens.mean())
     shapes = (
         prefill_shape(batch_size=1, prompt_tokens=tokens_in),

@@ -19,7 +19,12 @@ from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog, objectives, prices, resolve, synonyms, types
 from inferometer.inputs.workload import replay
-from inferometer.inputs.workload.types import OpenArrivals, TraceArrivals, WorkloadSpec
+from inferometer.inputs.workload.types import (
+    ClosedArrivals,
+    OpenArrivals,
+    TraceArrivals,
+    WorkloadSpec,
+)
 from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
 from inferometer.records import reading
 
@@ -324,25 +329,27 @@ def asked_of(workload: WorkloadSpec, sought: Sought, over_time: OverTime) -> Ask
     Raises
     ------
     SpecError
-        The workload has no rate: users who wait, or all at once.
+        The workload has neither a rate nor users.
     """
     course: Course | None = None
-    rate_per_s: float | None = None
+    load: float | None = None
     if _changes(workload):
         course = course_of(replay.draw_workload(workload).plan, over_time.window)
-        rate_per_s = max(course.rates_per_s)
+        load = max(course.rates_per_s)
     elif isinstance(workload.arrivals, OpenArrivals):
-        rate_per_s = workload.arrivals.rate_per_s
-    if rate_per_s is None:
+        load = workload.arrivals.rate_per_s
+    elif isinstance(workload.arrivals, ClosedArrivals):
+        load = float(workload.arrivals.concurrency)
+    if load is None:
         raise SpecError(
-            "the workload has no rate",
-            where="--rate, --workload",
-            allowed="requests that come at a rate",
+            "the workload has neither a rate nor users",
+            where="--rate, --concurrency, --workload",
+            allowed="requests that come at a rate, or users who wait for their answers",
             try_="--rate 20",
         )
     question = SizingQuestion(
         spec=traffic.steady(workload) if course is not None else workload,
-        rate_per_s=rate_per_s,
+        offered_load=load,
         objective=objectives.parse_objective(sought.slo),
         n_requests=sought.n_requests,
         requests_cap=sought.requests_cap,

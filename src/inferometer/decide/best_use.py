@@ -97,7 +97,7 @@ def best_use(task: UseTask) -> FoundUse:
     """The best layout in this format."""
     question, phases = task.question, Phases(task.question.time_limit())
     uses, alone, n_unexamined = list[Use](), list[LoneRequest](), 0
-    plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
+    plan = plan_at(question.spec, question.offered_load, question.n_requests)
     n_prefill = question.fleets.n_prefill
     candidates = [one for one in task.candidates if one.devices_of(1) <= task.n_total]
     bounds = [_n_left(task, one) / least_s_of_request(question, one) for one in candidates]

@@ -58,7 +58,7 @@ def costs_of(kind: SizedKind, apis: tuple[ApiPrice, ...] = ()) -> Costs:
     arrays = getattr(kind.candidate.deployment.step_times, kind.asked_pace)
     share = prompt_time_fraction(arrays, served)
     tokens_in, tokens_out = mean_tokens(served)
-    in_per_s, out_per_s = kind.rate_per_s * tokens_in, kind.rate_per_s * tokens_out
+    in_per_s, out_per_s = kind.requests_per_s * tokens_in, kind.requests_per_s * tokens_out
     power = offer.power or offer.hardware.power_watt
     return Costs(
         usd_per_million_output_tokens=_per_million(kind.usd_per_hour, out_per_s),
@@ -116,7 +116,7 @@ def _compared(
     kept = kind.sized_at.capacity.met_load
     return ApiComparison(
         price=api,
-        usd_per_hour=kind.rate_per_s * usd_per_request * _S_PER_HOUR,
+        usd_per_hour=kind.requests_per_s * usd_per_request * _S_PER_HOUR,
         break_even_requests_per_s=break_even,
         is_carried=None if kept is None or break_even is None else break_even <= kept,
     )

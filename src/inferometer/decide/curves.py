@@ -47,19 +47,26 @@ def load_curve(
 ) -> tuple[LoadPoint, ...]:
     """The replicas of the answer, from idle to beyond what they carry."""
     probe = probe_of(question, kind.candidate, question.pace, kind.n_replicas)
-    full = kind.sized_at.capacity.met_load or question.rate_per_s
+    full = kind.sized_at.capacity.met_load or question.offered_load
     points = list[LoadPoint]()
     for ratio in ratios:
         run = probe.run(full * ratio, _EFFORT)
         judgement = judge_objective(run, question.objective)
+        summary = summarise_requests(run)
         points.append(
             LoadPoint(
-                offered_requests_per_s=full * ratio,
-                summary=summarise_requests(run),
+                offered_requests_per_s=_offered_per_s(question, full * ratio, summary),
+                summary=summary,
                 judgement=judgement,
             )
         )
     return tuple(points)
+
+
+def _offered_per_s(question: SizingQuestion, load: float, summary: RequestSummary) -> float:
+    """Users send as many as they are served."""
+    done = summary.completed_requests_per_s
+    return load if not question.is_of_users or done is None else done.value
 
 
 def limit_curve(
@@ -72,11 +79,11 @@ def limit_curve(
     )
     for ratio in ratios:
         objective = with_limits(question.objective, ratio)
-        load = locate(replace(probe, objective=objective), question.rate_per_s)
+        load = locate(replace(probe, objective=objective), question.offered_load)
         n_replicas = (
             None
             if load is None
-            else max(1, math.ceil(question.rate_per_s * kind.n_replicas / load * (1 - 1e-9)))
+            else max(1, math.ceil(question.offered_load * kind.n_replicas / load * (1 - 1e-9)))
         )
         hourly = None if n_replicas is None else kind.candidate.usd_per_hour_of(n_replicas)
         points.append(

@@ -270,7 +270,7 @@ def capacities_of(
         if proof.located_load and proof.met_load
         else 1.0
     )
-    size, guess_per_s = 1, question.rate_per_s / kind.n_replicas
+    size, guess_per_s = 1, question.offered_load / kind.n_replicas
     while not found or (found[-1] * sure < peak_per_s or sizes[-1] < kind.n_replicas):
         located = (
             locate(probe_of(question, kind.candidate, question.pace, size), guess_per_s * size)

@@ -85,9 +85,11 @@ def failure_of(question: SizingQuestion, kind: SizedKind, start_up_s: float) -> 
 
 
 def _why_not(question: SizingQuestion, kind: SizedKind, start_up_s: float) -> str | None:
+    if question.is_of_users:
+        return "users who wait send less while a replica is missing"
     if not question.fleets.is_plain:
         return "the fleet has a gate, prefill replicas or shared experts"
-    n_requests = question.rate_per_s * _span_s(start_up_s)
+    n_requests = question.offered_load * _span_s(start_up_s)
     if n_requests > question.traffic.most_requests:
         most = question.traffic.most_requests
         return f"{n_requests:,.0f} requests come meanwhile, and a simulation has at most {most:,}"
@@ -104,8 +106,8 @@ def _span_s(start_up_s: float) -> float:
 
 
 def _plan(question: SizingQuestion, start_up_s: float) -> RequestPlan:
-    n_requests = max(1, round(question.rate_per_s * _span_s(start_up_s)))
-    return traffic.plan_at(question.spec, question.rate_per_s, n_requests)
+    n_requests = max(1, round(question.offered_load * _span_s(start_up_s)))
+    return traffic.plan_at(question.spec, question.offered_load, n_requests)
 
 
 def _simulated(
@@ -127,7 +129,7 @@ def _simulated(
     cut_off = _in_replica(otherwise, kind.n_replicas - 1, died_ns)
     again, first = _sent_again(plan, cut_off, died_ns)
     run = _without_cut_off(run_plan(failing, again), first)
-    window_s = max(_LEAST_WINDOW_S, _WINDOW_REQUESTS / question.rate_per_s)
+    window_s = max(_LEAST_WINDOW_S, _WINDOW_REQUESTS / question.offered_load)
     return FailureOutcome(
         start_up_s=start_up_s,
         n_cut_off=len(cut_off),

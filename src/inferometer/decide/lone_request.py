@@ -107,10 +107,12 @@ def _by_length(
 
 def fewest_devices(question: SizingQuestion, candidate: Candidate) -> int:
     """A lower bound: all replicas busy all the time, and the faster of prompts and outputs free of charge."""
+    if question.is_of_users:  # they wait: fewer replicas make them send less
+        return candidate.devices_of(question.fleets.n_replicas or 1)
     times = request_times(question, candidate)
     least_s = times.output_s if question.fleets.n_prefill else max(times)
     n_replicas = question.fleets.n_replicas or max(
-        1, math.ceil(question.rate_per_s * least_s * (1 - 1e-9))
+        1, math.ceil(question.offered_load * least_s * (1 - 1e-9))
     )
     return candidate.devices_of(n_replicas)
 
@@ -134,7 +136,7 @@ def least_s_of_request(question: SizingQuestion, candidate: Candidate) -> float:
 
 def request_times(question: SizingQuestion, candidate: Candidate) -> RequestTimes:
     """Of its prompt and of its output."""
-    plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
+    plan = plan_at(question.spec, question.offered_load, question.n_requests)
     steps, config = (
         getattr(candidate.deployment.step_times, question.pace),
         candidate.deployment.config,

@@ -168,15 +168,17 @@ def fleet_by_class(
     return replace(fleet, replicas=replicas)
 
 
-def locate(probe: FleetProbe, start_per_s: float) -> float | None:
+def locate(probe: FleetProbe, start_load: float) -> float | None:
     """Where short runs see the weakest link reach its limit.
 
     None where no load within a factor of 64 keeps the promise.
     """
-    lowest, highest = start_per_s / _SEARCH_RATIO, start_per_s * _SEARCH_RATIO
+    is_of_users = probe.traffic.kind == "users"
+    lowest = max(start_load / _SEARCH_RATIO, 1.0 if is_of_users else 0.0)
+    highest = start_load * _SEARCH_RATIO
     asked = CapacityQuestion(
-        kind="requests_per_s",
-        start_load=start_per_s,
+        kind=probe.traffic.kind,
+        start_load=start_load,
         lowest_load=lowest,
         highest_load=highest,
         proof_effort=None,

@@ -118,7 +118,7 @@ def _unexamined(candidate: Candidate) -> Searched:
 def _searched(question: SizingQuestion, candidate: Candidate, fewest: float) -> Searched:
     """The fewest replicas of one kind; none where a lone request misses or ``fewest`` is passed."""
     steps = getattr(candidate.deployment.step_times, question.pace)
-    plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
+    plan = plan_at(question.spec, question.offered_load, question.n_requests)
     alone = (
         None  # other replicas compute its prompt
         if question.fleets.n_prefill
@@ -151,7 +151,7 @@ class _LongRuns:
             return self._run(pace, n_replicas, _LAST_FRACTION)
         except OutOfTimeError:
             probe = probe_of(self._question, self._candidate, pace, n_replicas)
-            load = self._question.rate_per_s
+            load = self._question.offered_load
             run = probe.run_of(load, self._question.n_requests)
             short = _as_long_run(probe, run, load, effort=0)
             return _served(n_replicas, probe, short), short.known
@@ -273,16 +273,16 @@ def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound
         if n_replicas not in readings:
             n_asked = 1 if question.is_dealt_alike else n_replicas
             probe = probe_of(question, candidate, question.pace, n_asked)
-            readings[n_replicas] = probe(question.rate_per_s * n_asked / n_replicas, 0)
+            readings[n_replicas] = probe(question.offered_load * n_asked / n_replicas, 0)
         return readings[n_replicas].margin_ratio <= 1
 
     too_few, enough = (
         bound.n_replicas - 1,
-        max(bound.n_replicas, math.ceil(question.rate_per_s / (0.8 * bound.requests_per_s))),
+        max(bound.n_replicas, math.ceil(question.offered_load / (0.8 * bound.most_load))),
     )
     while not is_enough(enough):
         too_few, enough = enough, max(enough + 1, math.ceil(enough * 1.5))
-        if question.rate_per_s / too_few < _IDLE_FRACTION * bound.requests_per_s:
+        if question.offered_load / too_few < _IDLE_FRACTION * bound.most_load:
             last = readings[too_few]
             return Searched(
                 candidate,
@@ -309,7 +309,7 @@ def _nobody(question: SizingQuestion) -> str:
 def _fixed(question: SizingQuestion, candidate: Candidate, n_replicas: int) -> Searched:
     """Is the number that was asked for enough?"""
     probe = probe_of(question, candidate, question.pace, n_replicas)
-    reading = probe(question.rate_per_s, 0)
+    reading = probe(question.offered_load, 0)
     is_enough = reading.margin_ratio <= 1
     why = reading.why if is_enough else f"{n_replicas} are too few; {reading.why}"
     return Searched(candidate, n_replicas if is_enough else None, why, 1, reading.margin_ratio)
@@ -339,7 +339,7 @@ def sized(question: SizingQuestion, found: Searched, runs: _LongRuns, phases: Ph
             }
         ),
         asked_pace=question.pace,
-        rate_per_s=question.rate_per_s,
+        offered_load=question.offered_load,
         without_one=without_one,
     )
 
@@ -366,13 +366,18 @@ def _rank(found: Searched) -> tuple[float, float, float]:
 def most_of(question: SizingQuestion, candidate: Candidate) -> Bound:
     """What this kind of replica can do at most.
 
-    Requests that all come at once are served no slower than any that come in time.
+    Requests that all come at once are served no slower than any that come in time. Users wait:
+    there as many are served at once as the engine computes.
     """
+    if question.is_of_users:
+        most = float(candidate.deployment.config.max_num_active)
+        n_replicas = question.fleets.n_replicas or 1
+        return Bound(most, n_replicas, candidate.devices_of(n_replicas))
     probe = probe_of(question, candidate, question.pace, question.fleets.n_replicas or 1)
-    run = probe.run_of(question.rate_per_s * _SATURATING_RATIO, _SATURATING_REQUESTS)
+    run = probe.run_of(question.offered_load * _SATURATING_RATIO, _SATURATING_REQUESTS)
     rate = max(_served_per_s(run), 1e-9)
     n_replicas = question.fleets.n_replicas or max(
-        1, math.ceil(question.rate_per_s / rate * (1 - 1e-9))
+        1, math.ceil(question.offered_load / rate * (1 - 1e-9))
     )
     return Bound(rate, n_replicas, candidate.devices_of(n_replicas))
 
@@ -408,10 +413,10 @@ def _paced(
     served, known = long_run
     n_replicas = served.n_replicas
     wanted = CapacityQuestion(
-        kind="requests_per_s",
-        start_load=question.rate_per_s,
-        lowest_load=question.rate_per_s / 64,
-        highest_load=question.rate_per_s * 64,
+        kind=question.traffic.kind,
+        start_load=question.offered_load,
+        lowest_load=max(question.offered_load / 64, 1.0 if question.is_of_users else 0.0),
+        highest_load=question.offered_load * 64,
         resolution_ratio=question.resolution_ratio,
         proof_effort=_SURE_EFFORT if pace == question.pace else None,
         time_left_s=phases.time_left_s,
@@ -462,7 +467,7 @@ def _long_run(question: SizingQuestion, probe: FleetProbe, time_left_s: TimeLeft
     OutOfTimeError
         Not even the first came to its end.
     """
-    load, effort = question.rate_per_s, _SURE_EFFORT if time_left_s() > 0 else 0
+    load, effort = question.offered_load, _SURE_EFFORT if time_left_s() > 0 else 0
     found: _LongRun | None = None
     while True:
         before_s = time_left_s()
@@ -488,4 +493,4 @@ def _as_long_run(probe: FleetProbe, run: Run, load: float, effort: int) -> _Long
 
 
 def _replicas_at(question: SizingQuestion, load: float | None) -> int | None:
-    return None if load is None else max(1, math.ceil(question.rate_per_s / load * (1 - 1e-9)))
+    return None if load is None else max(1, math.ceil(question.offered_load / load * (1 - 1e-9)))

@@ -25,7 +25,8 @@ class SizingQuestion:
     """What is promised under which traffic?"""
 
     spec: WorkloadSpec
-    rate_per_s: float
+    offered_load: float
+    """Requests per second; of a closed loop its users: ``traffic.kind`` says which."""
     objective: ObjectiveSpec
     n_requests: int = 1000
     """Of a probe at the lowest effort."""
@@ -45,6 +46,11 @@ class SizingQuestion:
     def traffic(self) -> Traffic:
         """The requests, at any load."""
         return Traffic(spec=self.spec, n_requests=self.n_requests, requests_cap=self.requests_cap)
+
+    @property
+    def is_of_users(self) -> bool:
+        """Do users wait for an answer before they send the next request (closed loop)?"""
+        return self.traffic.kind == "users"
 
     @property
     def is_dealt_alike(self) -> bool:
@@ -117,10 +123,21 @@ class SizedKind:
     usd_per_hour: float | None
     paces: Mapping[deployment.Pace, PacedAnswer]
     asked_pace: deployment.Pace
-    rate_per_s: float
-    """Of the whole traffic."""
+    offered_load: float
+    """Of the whole traffic: requests per second, or users."""
     without_one: ServedBy | None
     """What is left when one replica is lost, under the same traffic; None where nothing is left."""
+
+    @property
+    def is_of_users(self) -> bool:
+        """Is the load users, or requests per second?"""
+        return self.sized_at.capacity.kind == "users"
+
+    @property
+    def requests_per_s(self) -> float:
+        """Of the whole traffic; users send as many as they are served."""
+        done = self.sized_at.served.summary.completed_requests_per_s
+        return self.offered_load if not self.is_of_users or done is None else done.value
 
     @property
     def sized_at(self) -> PacedAnswer:
@@ -146,7 +163,7 @@ class SizedKind:
         None where its capacity is not known.
         """
         kept = self.sized_at.capacity.met_load
-        return None if kept is None else kept / self.rate_per_s - 1
+        return None if kept is None else kept / self.offered_load - 1
 
 
 Map = Callable[[Callable[["Task"], "Done"], Iterable["Task"]], Iterable["Done"]]
@@ -170,6 +187,6 @@ class Done(NamedTuple):
 class Bound(NamedTuple):
     """What a kind of replica can do at most, its latency aside."""
 
-    requests_per_s: float
+    most_load: float
     n_replicas: int
     n_devices: int

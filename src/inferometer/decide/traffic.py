@@ -105,7 +105,7 @@ def at_load(spec: types.WorkloadSpec, load: float, n_requests: int) -> types.Wor
     """
     arrivals = spec.arrivals
     if isinstance(arrivals, types.ClosedArrivals):
-        changes: dict[str, object] = {"concurrency": round(load)}
+        changes: dict[str, object] = {"concurrency": max(1, round(load))}
     elif isinstance(arrivals, types.OpenArrivals):
         changes = {"rate_per_s": load}
     else:

@@ -53,7 +53,7 @@ def fleet_of(
         n_replicas=kind.n_replicas,
         n_replicas_if_one_fails=kind.n_replicas_if_one_fails,
         workload=question.spec,
-        rate_per_s=question.rate_per_s,
+        rate_per_s=question.offered_load,
         objective=question.objective,
         router=question.fleets.router,
         sized_for=kind.asked_pace,
@@ -67,9 +67,9 @@ def fleet_of(
         kept_requests_per_s=None if kept is None else kept / kind.n_replicas,
         broken_requests_per_s=None if broken is None else broken / kind.n_replicas,
         planned=tuple(
-            operating_point(question, kind, pace, question.rate_per_s) for pace in replicas.PACES
+            operating_point(question, kind, pace, question.offered_load) for pace in replicas.PACES
         ),
-        fullest=operating_point(question, kind, kind.asked_pace, kept or question.rate_per_s),
+        fullest=operating_point(question, kind, kind.asked_pace, kept or question.offered_load),
         step_times_basis=deployment.step_times.basis,
         step_times_from=deployment.step_times.origin,
         has_stated_links=has_stated_links(kind.candidate.offer.hardware)
