@@ -18,6 +18,7 @@ from rich.text import Text
 from inferometer.cli.answer import whole_words
 from inferometer.cli.main import VERBS, app
 from inferometer.cli.usage import as_spec_error
+from inferometer.errors import SpecError
 from inferometer.inputs.catalog import load_hardware
 
 BIN = Path(sys.executable).parent / "inferometer"
@@ -100,6 +101,15 @@ def test_every_verb_speaks_json(verb):
             command = command.get_command(context, command.list_commands(context)[0])
     assert command is not None
     assert "--json" in {name for parameter in command.params for name in parameter.opts}
+
+
+@pytest.mark.parametrize(
+    ("typed", "verb"), [("bench", "load"), ("plan", "size"), ("serve", "emulate"), ("siz", "size")]
+)
+def test_what_others_call_a_verb_leads_to_ours(typed, verb):
+    with click.Context(app) as context, pytest.raises(SpecError) as caught:
+        app.resolve_command(context, [typed])
+    assert f"inferometer {verb} --help" in str(caught.value)
 
 
 def test_an_unknown_verb_is_a_bad_question():

@@ -89,7 +89,10 @@ _PROMPT: Final = (
     "--prompt-tokens",
     "--prompt-len",
 )
+_A_FILE_ELSEWHERE: Final = "--output"
+"""A length beside a flag for prompts; by itself a file is meant."""
 _OUTPUT: Final = (
+    _A_FILE_ELSEWHERE,
     "--output-len",
     "--output-length",
     "--max-tokens",
@@ -119,7 +122,8 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
     written, lengths, flag_before = list[str](), dict[str, tuple[str, str]](), ""
     for word in words[:ended]:
         flag, equals, value = word.partition("=")
-        side = "" if flag in own and not _is_half(flag, words) else _side(flag, own)
+        is_word_of_ours = flag in own or flag == _A_FILE_ELSEWHERE
+        side = "" if is_word_of_ours and not _is_half(flag, words) else _side(flag, own)
         if flag_before:
             lengths[_side(flag_before, own)] = (flag_before, word)
             flag_before = ""

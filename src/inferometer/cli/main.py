@@ -136,6 +136,27 @@ VERBS: Final[dict[str, Verb]] = {
 }
 
 
+_MEANT: Final = {
+    **dict.fromkeys(("bench", "benchmark", "stress", "loadtest", "perf"), "load"),
+    **dict.fromkeys(("run", "measure", "test", "demo", "start"), "quick"),
+    **dict.fromkeys(("plan", "recommend", "cost", "price", "gpus"), "size"),
+    **dict.fromkeys(("estimate", "calc", "calculate", "roofline"), "predict"),
+    **dict.fromkeys(("sim", "replay"), "simulate"),
+    **dict.fromkeys(("serve", "mock", "server"), "emulate"),
+    **dict.fromkeys(("profile", "analyze", "analyse", "why"), "explain"),
+    **dict.fromkeys(("optimize", "optimise", "autotune"), "tune"),
+    **dict.fromkeys(("monitor", "top", "live"), "watch"),
+    **dict.fromkeys(("diff", "ab"), "compare"),
+    **dict.fromkeys(("accuracy", "eval", "perplexity"), "quality"),
+    **dict.fromkeys(("models", "hardware", "devices", "list"), "catalog"),
+    **dict.fromkeys(("ui", "dashboard", "playground"), "explore"),
+    **dict.fromkeys(("html", "plot"), "report"),
+    **dict.fromkeys(("check", "env", "info"), "doctor"),
+    "install": "engines",
+}
+"""What other tools call a verb, or users look for."""
+
+
 class VerbTable(click.Group):
     """A click group whose commands are imported when they are called."""
 
@@ -161,7 +182,8 @@ class VerbTable(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The verb's command; of an unknown one, which verbs are close."""
         if args[0] not in VERBS and not args[0].startswith("-"):
-            close = difflib.get_close_matches(args[0], VERBS, n=2)
+            meant = _MEANT.get(args[0].lower())
+            close = [meant] if meant else difflib.get_close_matches(args[0], VERBS, n=2)
             try_ = (
                 " or ".join(suggestions.command(verb, "--help") for verb in close)
                 or "inferometer --help"
