@@ -76,7 +76,7 @@ def printed_by(
     """What a line of commands with ``&&`` between them prints.
 
     Each may end in ``| grep [-E] [-i] PATTERN``, ``| head -N``, ``| tail -N`` or ``> /dev/null``, or
-    is ``head -N FILE``.
+    is ``head -N FILE`` or ``cat FILE …``.
     """
     parts = [
         list(part) for is_and, part in groupby(shlex.split(command), "&&".__eq__) if not is_and
@@ -93,6 +93,8 @@ def _printed_by(
         return ""
     if first[0] == "head":
         filters, text = [first[:2]], (folder / first[2]).read_text()
+    elif first[0] == "cat":
+        text = "".join((folder / name).read_text() for name in first[1:])
     else:
         outcome = run(*first[1:], folder=folder)
         assert outcome.returncode in {0, 10, 11}, f"{command}\n{outcome.stderr}"

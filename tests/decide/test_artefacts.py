@@ -24,6 +24,7 @@ from inferometer.decide.artefacts import (
     dashboard,
     kubernetes,
     live_board,
+    planning,
     router,
     vllm_command,
     words,
@@ -36,6 +37,7 @@ from inferometer.decide.sizing import size_device
 from inferometer.decide.sizing_types import SizingQuestion, Task
 from inferometer.errors import SizingError, SpecError
 from inferometer.inputs import catalog, verify_plan
+from inferometer.inputs.gate import Admission, GateClass, GateSpec, GateTenant
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.workload.reading import read_workload, resolve_workload
 from inferometer.records.server_names import SERVERS, VLLM_EDGES_S, known_families, plain
@@ -285,6 +287,80 @@ def test_the_router_does_what_was_simulated_or_the_readme_says_so(rule, balance)
     assert ("HAProxy cannot do" in files["README.md"]) is (rule == "prefix-affine")
 
 
+CLASSES = ("interactive", "batch")
+
+
+def with_classes(**changes):
+    """A fleet of whose two classes one is more urgent."""
+    plain = fleet().workload
+    (chat,) = plain.classes
+    classes = [
+        msgspec.structs.replace(chat, name=name, priority=priority)
+        for name, priority in zip(CLASSES, (-1, 5), strict=True)
+    ]
+    return fleet(workload=msgspec.structs.replace(plain, classes=tuple(classes)), **changes)
+
+
+def test_priorities_of_classes_reach_the_engine_the_clients_and_the_readme():
+    made = with_classes(scheduler={"policy": "priority"})
+    files = files_of(made, packaging_of(made))
+    assert flags_of(files["vllm-serve.sh"])["--scheduling-policy"] == "priority"
+    assert "--send-priorities" in files["check-promise.sh"]
+    assert "sends_priorities = true" in files["verify.toml"]
+    assert "| interactive | `-1` |\n| batch | `5` |" in files["README.md"]
+    assert "set-priority-class" not in files["haproxy.cfg"], "nobody waits at this router"
+    for unheard in (fleet(scheduler={"policy": "priority"}), with_classes()):
+        files = files_of(unheard, packaging_of(unheard))
+        assert "--send-priorities" not in files["check-promise.sh"]
+        assert "## Priorities" not in files["README.md"]
+
+
+def test_a_gate_that_haproxy_can_be_is_its_queue():
+    gate = GateSpec(order="priority", max_in_flight=9, admission=Admission(max_wait_s=2.5))
+    made = with_classes(gate=gate)
+    alone = router.haproxy_config(made, packaging_of(made, Wishes(backends=("127.0.0.1:1",))))
+    assert "maxconn 9\n" in alone
+    assert "timeout queue 2500ms" in alone
+    assert "set-priority-class" in alone
+    two_routers = router.haproxy_config(made, packaging_of(made))
+    assert "rise 1 maxconn 4\n" in two_routers, "each of the two lets half of them in"
+    files = files_of(made, packaging_of(made))
+    assert "the router, which lets 9 requests at once" in files["README.md"]
+    assert read_plan(plan_text(made), where="a test").gate == gate
+
+
+@pytest.mark.parametrize(
+    ("gate", "why"),
+    [
+        (GateSpec(order="priority", max_in_flight=9), None),
+        (GateSpec(max_in_flight=9, admission=Admission(max_wait_s=1.0)), None),
+        (GateSpec(max_in_flight=9, classes=(GateClass(name="*", priority=1),)), None),
+        (GateSpec(order="fair", max_in_flight=9), "order fair"),
+        (GateSpec(order="priority"), "needs max_in_flight"),
+        (GateSpec(max_in_flight=9, admission=Admission(max_queue=5)), "turns nobody away"),
+        (GateSpec(max_in_flight=9, tenants=(GateTenant(name="a"),)), "no tenants"),
+        (
+            GateSpec(max_in_flight=9, classes=(GateClass(name="a", window_s=0.1),)),
+            "the priority alone",
+        ),
+        (
+            GateSpec(max_in_flight=9, classes=(GateClass(name="a", priority=5000),)),
+            "end at 2047",
+        ),
+    ],
+)
+def test_what_haproxy_cannot_be_is_refused_with_its_reason(gate, why):
+    found = router.gate_refusal(gate, fleet().workload)
+    assert (found is None) if why is None else (why in found)
+
+
+def test_clients_send_the_priorities_that_the_gate_gives_the_classes():
+    rules = (GateClass(name="batch", priority=7), GateClass(name="*", priority=3))
+    sent = planning.as_sent(with_classes().workload, GateSpec(max_in_flight=1, classes=rules))
+    assert [one.priority for one in sent.classes] == [3, 7]
+    assert planning.as_sent(fleet().workload, None) == fleet().workload
+
+
 def test_outside_kubernetes_replicas_are_named():
     packaging = packaging_of(fleet(), Wishes(backends=("a:1", "b:2")))
     files = files_of(fleet(), packaging)
@@ -463,7 +539,8 @@ def test_windows_hold_enough_requests():
 
 def test_only_metrics_that_vllm_has_are_read():
     vllm = next(server for server in SERVERS if server.kind == "vllm")
-    known = known_families(vllm) | {"vllm_request_prompt_tokens", "vllm_request_generation_tokens"}
+    exported = Path(__file__).parents[1] / "records" / "vllm_0_33_metric_names.txt"
+    known = known_families(vllm) | {plain(name) for name in exported.read_text().split()}
     text = json.dumps(
         [
             alerts.rules(fleet(), packaging_of(fleet())),
@@ -478,6 +555,31 @@ def test_only_metrics_that_vllm_has_are_read():
     } <= known
 
 
+def test_panels_show_bytes_evictions_steps_and_drafts_where_there_are_any():
+    def queries(**scheduler):
+        made = fleet(scheduler=scheduler)
+        sections = dashboard.sections_of(made, packaging_of(made))
+        return {one.title: one for section in sections for one in section.panels}
+
+    drafting = {"num_speculative_tokens": 2, "acceptance_fraction": 0.5}
+    shown = queries(**drafting)
+    used, free = shown["KV cache, used and free"].queries
+    # 10,000 blocks of 16 tokens, of which each has 32 layers x 2 x 8 heads x 128 x 2 bytes
+    assert used.expression.endswith(f"* {10_000 * 16 * 32 * 2 * 8 * 128 * 2}")
+    assert "llm:replicas" in free.expression
+    assert "kv_block_lifetime_seconds_count" in shown["Evicted prefixes"].queries[0].expression
+    assert shown["Drafted tokens that are accepted"].limits == (0.375,)  # (1/2 + 1/4) / 2
+    assert "iteration_tokens_total_sum" in shown["Tokens of a step"].queries[0].expression
+    assert "Drafted tokens that are accepted" not in queries()
+    assert "Evicted prefixes" not in queries(enable_prefix_caching=False)
+
+
+def test_the_sample_of_the_evictions_is_what_the_replicas_are_started_with():
+    made = fleet()
+    words = flags_of(files_of(made, packaging_of(made))["vllm-serve.sh"])
+    assert float(words["--kv-cache-metrics-sample"]) == vllm_command.KV_SAMPLE_FRACTION
+
+
 def test_panels_stand_beside_one_another_and_read_what_is_recorded():
     packaging = packaging_of(fleet())
     shown = dashboard.dashboard(fleet(), packaging)["panels"]
@@ -490,6 +592,7 @@ def test_panels_stand_beside_one_another_and_read_what_is_recorded():
         "SLO",
         "Load",
         "KV cache",
+        "Steps",
         "Measured against the plan",
     ]
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in drawn]

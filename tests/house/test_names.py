@@ -24,6 +24,8 @@ UNITLESS_FIELDS = {
     "inferometer.records.quality.QualityDifference.perplexity",
     "inferometer.records.quality.DepthQuality.perplexity",
     "inferometer.records.quality.DepthQuality.reference_perplexity",
+    # Counts that were read between two samples.
+    *(f"inferometer.measure.telemetry.Telemetry.{name}_faults" for name in ("minor", "major")),
     "inferometer.inputs.types.Constant.value",
     "inferometer.stats.estimate.Estimate.value",
     "inferometer.stats.estimate.Estimate.low",

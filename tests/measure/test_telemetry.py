@@ -1,10 +1,11 @@
 import math
+import mmap
 import os
 import time
 
 import pytest
 
-from inferometer.measure.telemetry import RaplCounter, Sampler
+from inferometer.measure.telemetry import RaplCounter, Sampler, page_faults
 
 
 def burn(duration_s: float) -> tuple[int, int]:
@@ -30,10 +31,36 @@ def test_a_busy_process_uses_a_core():
     assert math.isnan(busy.device_fraction)
 
 
+def test_memory_that_is_touched_first_is_a_minor_fault_a_page():
+    n_bytes, page_bytes = 64 * 2**20, 4096
+    with Sampler(os.getpid, n_cores=1, device="cpu") as sampler:
+        time.sleep(0.2)
+        start_ns = time.perf_counter_ns()
+        time.sleep(0.15)
+        quiet = sampler.between(start_ns, time.perf_counter_ns())
+        start_ns = time.perf_counter_ns()
+        with mmap.mmap(-1, n_bytes) as memory:
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+            for at in range(0, n_bytes, page_bytes):
+                memory[at] = 1
+            touched = sampler.between(start_ns, time.perf_counter_ns())
+    assert touched.minor_faults >= 0.9 * n_bytes / page_bytes
+    assert quiet.minor_faults < 0.2 * n_bytes / page_bytes
+    assert touched.major_faults >= 0
+
+
+def test_page_faults_of_nobody_are_absent():
+    assert page_faults(2**22 + 1) is None
+    minor, major = page_faults(os.getpid())
+    assert minor > 0 <= major
+
+
 def test_without_a_process_all_is_absent():
     with Sampler(lambda: None, n_cores=1, device="cpu") as sampler:
         start_ns, end_ns = burn(0.1)
-        assert math.isnan(sampler.between(start_ns, end_ns).cpu_fraction)
+        absent = sampler.between(start_ns, end_ns)
+        assert math.isnan(absent.cpu_fraction)
+        assert math.isnan(absent.minor_faults)
 
 
 def test_what_was_not_sampled_is_absent():

@@ -39,6 +39,8 @@ def test_types_are_those_of_the_annotations():
         "device_fraction": "f8",
         "energy_joule": "f8",
         "power_watt": "f8",
+        "minor_faults": "f8",
+        "major_faults": "f8",
     }
 
 

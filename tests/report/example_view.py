@@ -86,6 +86,9 @@ def point(label, prompt, batch, prefill_ms, reserved_mb, step_ms, *, n=7, flags=
         cpu_fraction=None,
         energy_joule=estimate(2.6, 0.05, n),
         power_watt=estimate(2.6 / (prefill_s + 32 * step_s), 0.05, n),
+        minor_faults=estimate(900.0, 0.1, n),
+        major_faults=estimate(0.0, 0.0, n),
+        unused_reserved_fraction=estimate(0.12, 0.02, n),
         energy_joule_per_token=estimate(2.6 / batch / 32, 0.05, n),
         mbu_fraction=estimate(read_bytes / step_s / 580e9, 0.02, n),
         mfu_fraction=estimate(flop / prefill_s / 88e12, 0.03, n),
@@ -103,7 +106,7 @@ def out_of_memory(label, prompt, batch):
     names = [
         "ttft_s", "tpot_s", "decode_step_s", "prefill_tokens_per_s", "decode_tokens_per_s", "total_tokens_per_s",
         "reserved_bytes", "allocated_bytes", "device_fraction", "cpu_fraction", "energy_joule", "mbu_fraction", "mfu_fraction",
-        "power_watt", "energy_joule_per_token", "output_tokens_per_s",
+        "minor_faults", "major_faults", "unused_reserved_fraction", "power_watt", "energy_joule_per_token", "output_tokens_per_s",
         "mbu_datasheet_fraction", "mfu_datasheet_fraction", "predicted_decode_step_s", "predicted_ttft_s", "decode_limited_by",
         "prefill_limited_by",
     ]  # fmt: skip

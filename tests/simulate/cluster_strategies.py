@@ -25,6 +25,7 @@ def sglang_configs(draw):
         page_size=page_size,
         chunked_prefill_size=n_chunk,
         schedule_policy=schedule_policy,
+        radix_eviction_policy=draw(st.sampled_from(["lru", "fifo"])),
         enable_mixed_chunk=n_chunk >= n_seats and draw(st.booleans()),
         enable_priority_scheduling=schedule_policy == "fcfs" and draw(st.booleans()),
         priority_scheduling_preemption_threshold=draw(st.sampled_from([0, 10])),

@@ -226,6 +226,7 @@ def assert_equal(one, other):
         other.n_never_sent,
     )
     assert np.array_equal(one.busy_ns, other.busy_ns)
+    assert np.array_equal(one.evicted_blocks, other.evicted_blocks)
     for table, expected in zip(_tables(one), _tables(other), strict=True):
         assert (table is None) == (expected is None)
         for name, column, right in (

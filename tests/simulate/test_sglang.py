@@ -39,6 +39,7 @@ def configs(draw, spare_pages=(0, 1, 3, 10, 100)):
         chunked_prefill_size=n_chunk,
         max_prefill_tokens=draw(st.sampled_from([8, 32, 256])),
         schedule_policy=schedule_policy,
+        radix_eviction_policy=draw(st.sampled_from(["lru", "fifo"])),
         enable_mixed_chunk=n_chunk >= n_seats and draw(st.booleans()),
         random_seed=draw(st.integers(0, 3)),
         enable_priority_scheduling=schedule_policy in {"fcfs", "lof"} and draw(st.booleans()),
@@ -548,6 +549,38 @@ def test_the_tree_splits_nodes_and_evicts_the_leaf_that_was_unused_longest():
     tree.unlock(node)
     assert tree.evict(9) == 3
     assert tree.n_evictable_pages == 0
+
+
+def test_by_age_the_oldest_leaf_goes_though_it_was_used_last():
+    for is_evicting_oldest, kept in ((False, [1, 2]), (True, [3, 4])):
+        tree = RadixTree(is_evicting_oldest=is_evicting_oldest)
+        tree.insert([1, 2], 2)
+        tree.insert([3, 4], 2)
+        tree.match([1, 2], 2)  # the older is used again
+        assert tree.evict(1) == 2 == tree.n_evicted
+        assert tree.match(kept, 2)[0] == 2
+
+
+def test_who_goes_by_last_use_and_by_age_and_how_many_pages_that_are():
+    """A, B, A, C, A of 41 tokens each, one after the other, where two of them find room."""
+    ids = {name: np.arange(41) + 100 * place for place, name in enumerate("ABC")}
+    asked = [ids[name] for name in "ABACA"]
+    shared = SharedBlocks(start=np.arange(0, 206, 41), ids=np.concatenate(asked))
+    arrivals = [50 * MS * place for place in range(5)]
+    requests = with_contents(demand(arrivals, [41] * 5, [1] * 5), 1, shared)
+    for policy, cached, evicted in (
+        ("lru", [0, 0, 40, 0, 40], 41),
+        ("fifo", [0, 0, 40, 0, 0], 82),
+    ):
+        config = SglangConfig(
+            max_total_num_tokens=100,
+            context_length=80,
+            radix_eviction_policy=policy,
+            disable_overlap_schedule=True,
+        )
+        run = run_of(config, requests)
+        assert run.requests.cached_tokens.tolist() == cached, policy
+        assert run.evicted_blocks.tolist() == [evicted], policy
 
 
 @pytest.mark.parametrize(

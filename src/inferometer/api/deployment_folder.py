@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inferometer import __version__
-from inferometer.api.cluster import Cluster, Gate
+from inferometer.api.cluster import Cluster, gate_of
 from inferometer.api.fleet import FleetOptions, PrefillReplicas
 from inferometer.api.progress import talk
 from inferometer.api.sizing_answer import pick_of
@@ -14,9 +14,11 @@ from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.folder import README_FILE, files_of
 from inferometer.decide.artefacts.packaging import Wishes, packaging_of
 from inferometer.decide.artefacts.planning import fleet_of
+from inferometer.decide.artefacts.router import gate_refusal
 from inferometer.decide.artefacts.words import FILES
 from inferometer.decide.sizing_types import Done, SizingQuestion
 from inferometer.errors import SpecError
+from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.records import durability
 
 
@@ -78,7 +80,7 @@ def write_folder(
     )
 
 
-def check_written(options: FleetOptions) -> None:
+def check_written(options: FleetOptions, workload: WorkloadSpec) -> None:
     """Refuse, before the search, a fleet that the files could not describe in full.
 
     Raises
@@ -87,11 +89,13 @@ def check_written(options: FleetOptions) -> None:
         Neither HAProxy nor ``vllm serve`` can do what the question requires.
     """
     cluster, default = options.cluster, Cluster()
+    gate = gate_of(options.gate)
+    no_gate = None if gate is None else gate_refusal(gate, workload)
     prefix_rules = ("prefix_threshold", "balance_abs", "balance_rel")
     refused = {
         "--gate, --order": (
-            options.gate != Gate(),
-            "HAProxy sends requests on as they come: a gate needs a gateway that is set up by hand",
+            no_gate is not None,
+            f"{no_gate}; such a gate needs a gateway that is set up by hand",
         ),
         "--prefill-replicas": (
             options.prefill != PrefillReplicas(),

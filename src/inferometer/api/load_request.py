@@ -104,6 +104,13 @@ class Load:
             metavar="KEY=JSON",
         ),
     ] = ()
+    send_priorities: Annotated[
+        bool,
+        Option(
+            "Say each request's priority in its body, as servers with priority scheduling take it.",
+            heading="Workload",
+        ),
+    ] = False
     header: Annotated[
         tuple[str, ...],
         Option(
@@ -320,14 +327,13 @@ def request_of(url: str, options: Load) -> LoadRequest:
         prompt_form=options.prompts,
         tokenizer=options.tokenizer,
         ignores_eos=not options.respect_eos,
+        sends_priorities=options.send_priorities,
         extra_body=tuple(sorted(_body_key(text) for text in options.body)),
         header_names=tuple(sorted(name for name, _ in headers)),
         sends_bearer_token=token is not None,
         verifies_tls=not options.insecure,
         proxy=proxy,
-        metrics_url=(
-            None if options.metrics_url is None else target.shown_url(options.metrics_url)
-        ),
+        metrics_url=target.shown_url(options.metrics_url) if options.metrics_url else None,
         repeats_prompts=options.workload.seed is not None,
     )
     target.target_of(load)  # a URL that is none is refused before anything is drawn

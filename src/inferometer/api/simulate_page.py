@@ -74,6 +74,9 @@ def _sections(answer: simulation.SimulateAnswer, charts: tuple[Chart, ...]) -> t
     facts = [*_origins(answer)]
     if answer.memory is not None:
         facts.append(("KV cache", _memory_words(answer.memory, answer.deployment)))
+    evicted = [one.evictions for one in answer.levels if one.evictions is not None]
+    if evicted:
+        facts.append(("prefix cache", _eviction_words(evicted)))
     if answer.disaggregation is not None:
         facts += _transfer_facts(answer.disaggregation)
     bounded = likely_bound = answer.levels[0].summary.latency("ttft").n_bounded_below_only
@@ -323,6 +326,19 @@ def _replicas(answer: simulation.SimulateAnswer) -> TextTable:
         "busy",
     )
     return TextTable(caption="Replica by replica", header=header, rows=tuple(rows))
+
+
+def _eviction_words(found: list[simulation.Evictions]) -> str:
+    """How fast does the prefix cache forget, at the likely step times and at the others?"""
+    likely, rates = found[0], [one.blocks_per_s for one in found]
+    if not max(rates):
+        return "evicted nothing: what was cached stayed"
+    ends = f"{format_number(min(rates))}, {format_number(max(rates))}"
+    interval = f" [{ends}]" if len(rates) > 1 else ""
+    return (
+        f"{format_number(likely.blocks_per_s)}{interval} KV blocks/s evicted for others"
+        f" ({format_bytes(likely.bytes_per_s)}/s), {likely.n_blocks:,} in all"
+    )
 
 
 def _memory_words(

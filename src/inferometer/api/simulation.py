@@ -32,6 +32,17 @@ MEMORY_KNOBS: Final = frozenset({"kv_allocation", "preemption_mode"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evictions:
+    """How much of cached prefixes made room for others, in all replicas together?"""
+
+    n_blocks: int
+    blocks_per_s: float
+    """From 0 to the end of the run."""
+    bytes_per_s: float
+    """On all devices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
     """What came of it if steps take so long.
 
@@ -43,6 +54,8 @@ class Level:
     busy_fraction: float
     """Of the time from 0 to the end: how much of it was in steps, mean of the replicas."""
     judgement: slo_verdicts.Judgement | None
+    evictions: Evictions | None = None
+    """None where no prefix is cached, and of prefill and decode pools, whose blocks differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +172,7 @@ class Simulator:
             summary=request_summaries.summarise_requests(run),
             busy_fraction=simulation.busy_fraction,
             judgement=judgement,
+            evictions=_evictions(simulation, servers),
         )
         moved = (
             None
@@ -218,6 +232,19 @@ class Simulator:
             gate_config.first_token_pace(self.servers.deployment.step_times.likely),
             where="--gate",
         )
+
+
+def _evictions(simulation: outcome.Simulation, servers: Servers) -> Evictions | None:
+    is_cached = servers.deployment.config.enable_prefix_caching
+    if servers.prefill is not None or not is_cached or simulation.evicted_blocks is None:
+        return None
+    n_blocks, end_s = int(simulation.evicted_blocks.sum()), simulation.end_ns / NS_PER_S
+    per_s = n_blocks / end_s if end_s else 0.0
+    return Evictions(
+        n_blocks=n_blocks,
+        blocks_per_s=per_s,
+        bytes_per_s=per_s * servers.deployment.kv_block_bytes,
+    )
 
 
 def simulate_workload(

@@ -284,7 +284,7 @@ def _sought(question: Size) -> Sought:
     """What must be met; files are refused before the search."""
     if question.out is not None:
         _check_is_deployed(question.engine)
-        deployment_folder.check_written(question.fleet)
+        deployment_folder.check_written(question.fleet, workload_of(question.workload))
         deployment_folder.check_free(question.out, is_forced=question.force)
     return Sought(
         question.slo,

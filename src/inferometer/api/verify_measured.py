@@ -293,6 +293,7 @@ def load_request(sealed: Sealed, url: str, asked: verify_loads.AskedLoad) -> Loa
         n_processes=client.processes,
         prompt_form=client.prompts,
         tokenizer=client.tokenizer,
+        sends_priorities=client.sends_priorities,
         repeats_prompts=False,  # a prefix cache would remember the prompts of the load before
         sends_bearer_token=token is not None,
         proxy=proxy,

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 from inferometer.errors import SpecError, TooLargeError
 from inferometer.fit.published.efficiencies import known_levels
+from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.prices import OwnedPrice
 from inferometer.inputs.types import Constant, DType, EngineSpec, HardwareSpec, ModelSpec, PriceSpec
 from inferometer.perfmodel.memory import DEFAULT_UTILIZATION
@@ -33,6 +34,11 @@ class Fleets(Protocol):
     @property
     def router(self) -> Router:
         """Who distributes requests."""
+        ...
+
+    @property
+    def gate(self) -> GateSpec | None:
+        """What holds requests back before the engines."""
         ...
 
     @property
@@ -71,6 +77,7 @@ class Alike:
     """Equal replicas behind a router, and nothing else."""
 
     router: Router = "least-loaded"
+    gate: GateSpec | None = None
     n_replicas: int | None = None
     n_prefill: int = 0
     is_plain: bool = True

@@ -53,6 +53,8 @@ class LoadPlan:
     remembers from an earlier run."""
     ignores_eos: bool = True
     """Ask for answers of exactly the workload's lengths, as engines' own benchmarks do."""
+    sends_priorities: bool = False
+    """Each body says the request's priority: the smaller, the more urgent."""
     extra_body: tuple[tuple[str, str], ...] = ()
     """Further keys of the request's body and their values as JSON, sorted; texts in them as
     ``without_secrets`` stores them."""

@@ -75,6 +75,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     drain_s: Positive = 60.0
     timeout_s: Positive = 600.0
+    sends_priorities: bool = False
 
 
 class Points(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -154,6 +154,8 @@ def _sweep_row(measured: MeasuredPoint, done: MeasuredRepetition, start_ns: int)
         "device_fraction": telemetry.device_fraction,
         "energy_joule": telemetry.energy_joule,
         "power_watt": telemetry.power_watt,
+        "minor_faults": telemetry.minor_faults,
+        "major_faults": telemetry.major_faults,
     }
 
 

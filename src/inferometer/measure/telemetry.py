@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import psutil
@@ -24,6 +24,7 @@ _FAMILY_EVERY: Final = 20
 _PATIENCE_SAMPLES: Final = 4
 """Intervals to wait for the sample after a repetition: an engine that has died will not be
 sampled again."""
+_PROC: Final = Path("/proc")
 _POWERCAP: Final = Path("/sys/class/powercap")
 
 
@@ -35,6 +36,16 @@ class Telemetry:
     device_fraction: float = float("nan")
     energy_joule: float = float("nan")
     power_watt: float = float("nan")
+    minor_faults: float = float("nan")
+    major_faults: float = float("nan")
+
+
+class _Used(NamedTuple):
+    """What the engine's processes have used since they began."""
+
+    cpu_s: float
+    minor_faults: int | None
+    major_faults: int | None
 
 
 @dataclass(slots=True)
@@ -81,6 +92,7 @@ class Sampler:
             _Series(),
             _Series(),
         )
+        self._minor_faults, self._major_faults = _Series(), _Series()
         self._throttled: set[str] = set()
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -125,12 +137,15 @@ class Sampler:
                 device_fraction=self._busy.mean(start_ns, end_ns),
                 energy_joule=energy_joule,
                 power_watt=energy_joule / wall_s if np.isnan(power_watt) else power_watt,
+                minor_faults=self._minor_faults.grown(start_ns, end_ns),
+                major_faults=self._major_faults.grown(start_ns, end_ns),
             )
 
     def forget(self) -> None:
         """Drop the samples so far: their repetitions are written."""
         with self._lock:
-            for series in (self._cpu_s, self._busy, self._energy_joule, self._power_watt):
+            faults = (self._minor_faults, self._major_faults)
+            for series in (self._cpu_s, self._busy, self._energy_joule, self._power_watt, *faults):
                 del series.at_ns[:-2], series.values[:-2]
 
     def _watch(self) -> None:
@@ -140,11 +155,14 @@ class Sampler:
             n_samples += 1
 
     def _sample(self, *, looks_for_children: bool) -> None:
-        cpu_s = self._family_cpu_s(looks_for_children=looks_for_children)
+        used = self._family_used(looks_for_children=looks_for_children)
         at_ns = time.perf_counter_ns()
         device = None if self._nvml is None else self._nvml.sample()
         with self._lock:
-            self._cpu_s.add(at_ns, cpu_s)
+            if used is not None:
+                self._cpu_s.add(at_ns, used.cpu_s)
+                self._minor_faults.add(at_ns, used.minor_faults)
+                self._major_faults.add(at_ns, used.major_faults)
             if device is None:
                 self._energy_joule.add(at_ns, self._rapl.read_joule())
                 return
@@ -153,7 +171,7 @@ class Sampler:
             self._power_watt.add(at_ns, device.power_watt)
             self._throttled |= set(device.throttle_reasons)
 
-    def _family_cpu_s(self, *, looks_for_children: bool) -> float | None:
+    def _family_used(self, *, looks_for_children: bool) -> _Used | None:
         pid = self._engine_pid()
         if pid is None:
             return None
@@ -161,15 +179,31 @@ class Sampler:
             if looks_for_children or not self._family or self._family[0].pid != pid:
                 leader = psutil.Process(pid)
                 self._family = [leader, *leader.children(recursive=True)]
-            return float(
-                sum(
-                    times.user + times.system
-                    for times in (process.cpu_times() for process in self._family)
-                )
-            )
+            times = [process.cpu_times() for process in self._family]
+            faults = [page_faults(process.pid) for process in self._family]
         except psutil.Error:
             self._family = []
             return None
+        known = [one for one in faults if one is not None]
+        is_whole = len(known) == len(faults)
+        return _Used(
+            cpu_s=float(sum(one.user + one.system for one in times)),
+            minor_faults=sum(one[0] for one in known) if is_whole else None,
+            major_faults=sum(one[1] for one in known) if is_whole else None,
+        )
+
+
+def page_faults(pid: int) -> tuple[int, int] | None:
+    """A process's page faults since it began, without and with a read from disk; None where nobody tells.
+
+    Source: proc(5), ``/proc/PID/stat``, fields 10 (minflt) and 12 (majflt).
+    """
+    try:
+        # The name in parentheses may hold spaces.
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(fields[7]), int(fields[9])
 
 
 class RaplCounter:

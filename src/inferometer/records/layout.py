@@ -181,8 +181,13 @@ def _with_replicas(columns: dict[str, Column]) -> dict[str, Column]:
     return {"replica": np.full(n_rows, ABSENT), **columns}
 
 
+def _with_page_faults(columns: dict[str, Column]) -> dict[str, Column]:
+    """Sweeps of which nobody counted them."""
+    unknown = np.full(len(next(iter(columns.values()))), np.nan)
+    return {"minor_faults": unknown, "major_faults": unknown, **columns}
+
+
+_GROWN: Final = {"steps": _with_replicas, "sweep": _with_page_faults}
 LOADERS: Final[dict[int, Loader]] = {
-    1: Loader(manifest=_manifest_as_it_is, columns={"steps": _with_replicas}),
-    2: Loader(manifest=_manifest_as_it_is, columns={"steps": _with_replicas}),
-    3: Loader(manifest=_manifest_as_it_is, columns={"steps": _with_replicas}),
+    version: Loader(manifest=_manifest_as_it_is, columns=_GROWN) for version in (1, 2, 3)
 }

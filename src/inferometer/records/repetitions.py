@@ -65,6 +65,8 @@ class PointRepetitions:
     device_fraction: F64
     energy_joule: F64
     power_watt: F64
+    minor_faults: F64
+    major_faults: F64
 
     @property
     def n_reps(self) -> int:
@@ -150,6 +152,8 @@ def _point(sweep: SweepTable, point_index: int, steps: "_DecodeSteps") -> PointR
         device_fraction=ended_ok.device_fraction,
         energy_joule=ended_ok.energy_joule,
         power_watt=ended_ok.power_watt,
+        minor_faults=ended_ok.minor_faults,
+        major_faults=ended_ok.major_faults,
     )
 
 

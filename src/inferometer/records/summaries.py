@@ -99,6 +99,13 @@ class PointSummary:
     """Of one repetition: the whole batch, prefill and decode."""
     power_watt: Estimate | None
     """Mean over a repetition."""
+    minor_faults: Estimate | None
+    """Of the engine's processes in one repetition: memory touched for the first time."""
+    major_faults: Estimate | None
+    """For which a disk was read."""
+    unused_reserved_fraction: Estimate | None
+    """Of the memory reserved at its peak, what no tensor used at theirs: the allocator's cache and
+    fragments."""
     energy_joule_per_token: Estimate | None
     """Of output; its inverse is output tokens per second and watt."""
     prefill_spread_ratio: float | None
@@ -150,6 +157,9 @@ def _summarise(
         device_fraction=median_estimate(point.device_fraction),
         energy_joule=median_estimate(point.energy_joule),
         power_watt=median_estimate(point.power_watt),
+        minor_faults=median_estimate(point.minor_faults),
+        major_faults=median_estimate(point.major_faults),
+        unused_reserved_fraction=median_estimate(1 - point.allocated_bytes / point.reserved_bytes),
         energy_joule_per_token=median_estimate(
             point.energy_joule / (batch * point.point.gen_tokens)
         ),

@@ -104,6 +104,9 @@ def column_texts(row: SweepRow) -> dict[str, str]:
         "device": _value(summary.device_fraction),
         "power_w": _value(summary.power_watt),
         "energy_j": _value(summary.energy_joule),
+        "minor_faults": _value(summary.minor_faults),
+        "major_faults": _value(summary.major_faults),
+        "reserved_unused": _value(summary.unused_reserved_fraction),
         "tok_s_per_w": _value(_inverse(summary.energy_joule_per_token)),
     }
 

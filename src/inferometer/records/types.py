@@ -287,6 +287,11 @@ class SweepTable(NamedTuple):
     """Accelerator utilisation as its driver reports it."""
     energy_joule: F64
     power_watt: F64
+    minor_faults: F64
+    """Page faults of the engine's processes that no disk was read for: memory touched for the
+    first time."""
+    major_faults: F64
+    """Page faults that waited for a disk: weights or swapped memory read back."""
 
 
 class RequestTable(NamedTuple):

@@ -87,6 +87,19 @@ DEFINITIONS: Final = (
         "peak that the engine took from the device (on a CPU: peak resident set).",
     ),
     ("Allocated memory", "allocated_bytes", "peak in use by tensors."),
+    (
+        "Page faults",
+        "minor_faults",
+        (
+            "of the engine's processes in a repetition: memory touched for the first time; from disk:"
+            " those that waited for a disk."
+        ),
+    ),
+    (
+        "Reserved unused %",
+        "unused_reserved_fraction",
+        "1 − allocated ÷ reserved memory at their peaks: the allocator's cache and fragments.",
+    ),
 )
 """(word, the field of a point that makes it appear, definition)."""
 
@@ -107,6 +120,15 @@ STATISTICS: Final = (
     ),
     ("Absent", f"{ABSENT_TEXT} means unknown; it is never 0."),
 )
+
+
+def _memory_columns(view: SweepReportView) -> dict[str, list[str]]:
+    unused = [row.unused_reserved_fraction for row in view.points]
+    return {
+        "page faults": [estimate_cell(row.minor_faults) for row in view.points],
+        "from disk": [estimate_cell(row.major_faults) for row in view.points],
+        "reserved unused %": [estimate_cell(one, PERCENT) for one in unused],
+    }
 
 
 def points_table(view: SweepReportView) -> TextTable | None:
@@ -140,6 +162,7 @@ def points_table(view: SweepReportView) -> TextTable | None:
             )
             for row in view.points
         ],
+        **_memory_columns(view),
         "n": [str(row.n_reps) for row in view.points],
         "limited by (decode)": [row.decode_limited_by or ABSENT_TEXT for row in view.points],
         "flags": [

@@ -58,6 +58,9 @@ class PointRow:
     cpu_fraction: Estimate | None
     energy_joule: Estimate | None
     power_watt: Estimate | None
+    minor_faults: Estimate | None
+    major_faults: Estimate | None
+    unused_reserved_fraction: Estimate | None
     energy_joule_per_token: Estimate | None
     mbu_fraction: Estimate | None
     """Of decode, against the bandwidth measured around this point."""

@@ -204,6 +204,8 @@ class Simulation(NamedTuple):
     """(S) Copied to the host or back before each step; None where nothing is swapped."""
     transfers: TransferTable | None = None
     """None where prompts and answers are computed by the same replicas."""
+    evicted_blocks: I64 | None = None
+    """(replicas) Blocks or pages of cached prefixes that made room for others."""
     n_held: int = 0
     """Requests that waited before their replica got them: at the gate."""
     cut: CutAnswers = CutAnswers(0, 0, 0)

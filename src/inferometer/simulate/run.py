@@ -321,7 +321,7 @@ def _outcome_of(
     hooks.tell_of_compiling(prepared.loop)
     outcome, steps, parts = run_logged(prepared.loop, prepared.tables, wanted, until_ns=limit_ns)
     is_cut = outcome is Outcome.HORIZON and until_ns is not None
-    return simulation(
+    found = simulation(
         requests,
         facts_of(state),
         steps,
@@ -330,6 +330,7 @@ def _outcome_of(
         end_ns=until_ns if is_cut and until_ns is not None else int(clock[0]),
         busy_ns=state.counters["busy_ns"].reshape(-1).astype(np.int64),
     )
+    return found._replace(evicted_blocks=state.counters["n_evicted"].reshape(-1).astype(np.int64))
 
 
 def _behind(gate: GateConfig | None, front: kernel_front.Front, found: Simulation) -> Simulation:

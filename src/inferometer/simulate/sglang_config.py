@@ -9,6 +9,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs.workload.arrivals import uniforms
 
 SchedulePolicy: TypeAlias = Literal["fcfs", "lpm", "dfs-weight", "lof", "random"]
+EvictionPolicy: TypeAlias = Literal["lru", "fifo"]
 QUEUE_ORDERS: Final[tuple[SchedulePolicy, ...]] = get_args(SchedulePolicy)
 """Compiled code knows them by their places."""
 CACHE_AWARE: Final[frozenset[SchedulePolicy]] = frozenset({"lpm", "dfs-weight"})
@@ -37,7 +38,9 @@ class SglangConfig:
     on the device's memory (-1: off). ``ignore_eos`` says that every request will use all of its
     ``max_new_tokens``, which SGLang then reserves in full. Of priorities the larger is the more
     urgent, unless ``schedule_low_priority_values_first``. ``random_seed`` seeds the policy
-    ``random`` alone.
+    ``random`` alone. ``radix_eviction_policy``: the longest unused of the tree's leaves goes first,
+    or the oldest (of a leaf that was cut in two both parts are as old as it was), which SGLang
+    registers, and its command line offers to those who add it.
 
     Source of the orders: ``SchedulePolicy.calc_priority`` and ``_dfs_weight_order``
     (``sglang/srt/managers/schedule_policy.py``, ``sglang/srt/mem_cache/base_prefix_cache.py``,
@@ -54,6 +57,7 @@ class SglangConfig:
     max_prefill_tokens: int = 16384
     schedule_policy: SchedulePolicy = "fcfs"
     random_seed: int = 0
+    radix_eviction_policy: EvictionPolicy = "lru"
     schedule_conservativeness_ratio: float = 1.0
     enable_mixed_chunk: bool = False
     enable_priority_scheduling: bool = False

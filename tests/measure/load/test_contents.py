@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from tiny_server import a_plan, question_of
@@ -162,6 +163,14 @@ def test_streams_ask_for_usage_and_further_keys_win():
     assert body["stream_options"] == {"include_usage": True}
     assert (body["model"], body["temperature"]) == ("other", 0)
     assert "stream" not in json.loads(body_writer(load_plan(is_streaming=False), a_plan(1)).body(0))
+
+
+def test_priorities_are_said_before_the_prompt_where_they_are_asked_for():
+    plan = a_plan(2)._replace(priority=np.array([-3, 7], np.int32))
+    sent = [body_writer(load_plan(sends_priorities=True), plan).body(row) for row in range(2)]
+    assert [json.loads(one)["priority"] for one in sent] == [-3, 7]
+    assert all(one.index(b"priority") < one.index(b"prompt") for one in sent)
+    assert "priority" not in json.loads(body_writer(load_plan(), plan).body(0))
 
 
 def test_a_local_tokenizer_makes_exact_lengths(tmp_path):

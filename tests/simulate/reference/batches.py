@@ -48,6 +48,7 @@ class BatchScheduler:
         self._rules = config.rules
         self._seats = Seats(config.max_num_active)
         self._delayed = set[int]()
+        self.n_evicted = 0
         self.waiting: list[Request] = []
         """In order of urgency, then those that did not wait too long, then of arrival."""
         self._instances = [_Instance(number) for number in range(config.rules.n_instances)]

@@ -24,6 +24,7 @@ class BlockPool:
         self._content = [_NO_CONTENT] * num_blocks
         self._blocks_with: dict[int, OrderedDict[int, None]] = {}
         self._is_caching = is_caching
+        self.n_evicted = 0
 
     @property
     def n_free(self) -> int:
@@ -80,6 +81,7 @@ class BlockPool:
             if not blocks:
                 del self._blocks_with[content]
             self._content[block] = _NO_CONTENT
+            self.n_evicted += 1
 
 
 class KvCache:
@@ -93,6 +95,11 @@ class KvCache:
     def n_free(self) -> int:
         """How many blocks can be taken?"""
         return self.pool.n_free
+
+    @property
+    def n_evicted(self) -> int:
+        """How many blocks of cached prefixes made room for others?"""
+        return self.pool.n_evicted
 
     def computed_blocks(self, request: Request) -> list[int]:
         """Which blocks hold a prefix of this request?

@@ -56,7 +56,7 @@ def simulate_cluster_plainly(
         outcome=outcome,
         end_ns=end_ns,
         busy_ns=np.array([replica.busy_ns // config.engine.n_instances for replica in replicas]),
-    )
+    )._replace(evicted_blocks=np.array([one.scheduler.n_evicted for one in replicas]))
     made = slots_numbered_through(found, config.engine.max_num_active)
     if gate is None or entry is None:
         return made

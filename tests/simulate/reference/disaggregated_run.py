@@ -58,7 +58,7 @@ def simulate_disaggregated_plainly(
         outcome=outcome,
         end_ns=until_ns if outcome is Outcome.HORIZON and until_ns is not None else cluster.now_ns,
         busy_ns=np.array([replica.busy_ns for replica in pools.replicas]),
-    )
+    )._replace(evicted_blocks=np.array([one.scheduler.n_evicted for one in pools.replicas]))
     numbered = slots_numbered_through(
         found, max(engine.max_num_active for engine in config.engines)
     )

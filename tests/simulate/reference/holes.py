@@ -41,6 +41,7 @@ class ContiguousKvCache:
         self._config = config
         self._pieces: list[_Piece] = []
         self.n_free = config.n_kv_blocks
+        self.n_evicted = 0
 
     def computed_blocks(self, request: Request) -> list[int]:
         """Nothing can be shared."""

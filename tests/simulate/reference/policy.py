@@ -38,6 +38,11 @@ class Policy(Protocol):
         """How many blocks of KV cache are taken?"""
         ...
 
+    @property
+    def n_evicted(self) -> int:
+        """How many blocks or pages of cached prefixes made room for others?"""
+        ...
+
     def add(self, request: Request) -> None:
         """A request arrives; its status says whether it waits or is rejected."""
         ...

@@ -57,6 +57,11 @@ class SglangScheduler:
             self._config.n_kv_blocks - self.cache.n_free_pages - self.cache.tree.n_evictable_pages
         )
 
+    @property
+    def n_evicted(self) -> int:
+        """How many pages of cached prefixes made room for others?"""
+        return self.cache.tree.n_evicted
+
     def add(self, request: Request) -> None:
         """A request arrives."""
         request.status = Status.WAITING

@@ -30,7 +30,7 @@ class PageCache:
     def __init__(self, config: SglangConfig) -> None:
         self._size = config.page_size
         self._is_caching = not config.disable_radix_cache
-        self.tree = RadixTree()
+        self.tree = RadixTree(is_evicting_oldest=config.radix_eviction_policy == "fifo")
         self.rows: dict[Request, Row] = {}
         self.n_free_pages = config.n_kv_blocks
 

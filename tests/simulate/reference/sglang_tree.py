@@ -28,9 +28,11 @@ class Node:
 class RadixTree:
     """All cached prefixes. Times are ticks: each access is later than all before."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_evicting_oldest: bool = False) -> None:
         self.root = Node(None, [], lock_ref=1)
         self.n_evictable_pages = 0
+        self.n_evicted = 0
+        self._is_evicting_oldest = is_evicting_oldest
         self._node_of: dict[int, Node] = {}
         """The node that begins with each content: nodes are met at their beginnings only."""
         self._tick = 0
@@ -98,7 +100,10 @@ class RadixTree:
             node = node.parent
 
     def evict(self, n_pages: int) -> int:
-        """Throw out whole leaves that nobody uses, the longest unused first, until so many pages are free; returns how many are."""
+        """Throw out whole leaves that nobody uses until so many pages are free; returns how many are.
+
+        The longest unused first, or the oldest.
+        """
         n_evicted = 0
         while n_evicted < n_pages:
             leaves = [
@@ -108,7 +113,11 @@ class RadixTree:
             ]
             if not leaves:
                 break
-            leaf = min(leaves, key=lambda node: node.last_access)
+            leaf = min(
+                leaves,
+                key=lambda node: node.born if self._is_evicting_oldest else node.last_access,
+            )
+            self.n_evicted += len(leaf.contents)
             n_evicted += len(leaf.contents)
             self.n_evictable_pages -= len(leaf.contents)
             del self._node_of[leaf.contents[0]]

@@ -46,4 +46,4 @@ def simulate_plainly(
         outcome=outcome,
         end_ns=end_ns,
         busy_ns=np.array([replica.busy_ns]),
-    )
+    )._replace(evicted_blocks=np.array([replica.scheduler.n_evicted]))

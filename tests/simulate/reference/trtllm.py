@@ -59,6 +59,11 @@ class TrtllmScheduler:
         """How many blocks are taken?"""
         return self._config.num_blocks - self.blocks.n_free
 
+    @property
+    def n_evicted(self) -> int:
+        """How many blocks of cached prefixes made room for others?"""
+        return self.blocks.n_evicted
+
     def add(self, request: Request) -> None:
         """A request arrives."""
         request.status = Status.WAITING

@@ -28,6 +28,7 @@ class ReuseTree:
         self._content = [_NO_CONTENT] * (config.num_blocks + 1)
         self._parent = [_ROOT] * (config.num_blocks + 1)
         self._block_with: dict[int, int] = {}
+        self.n_evicted = 0
 
     @property
     def n_free(self) -> int:
@@ -66,6 +67,7 @@ class ReuseTree:
             block = self._free_queue.popleft()
             if self._block_with.get(self._content[block]) == block:
                 del self._block_with[self._content[block]]
+            self.n_evicted += self._content[block] != _NO_CONTENT
             self._content[block] = _NO_CONTENT
             self._ref_count[block] = 1
             request.blocks.append(block)

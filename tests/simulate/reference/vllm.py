@@ -92,6 +92,11 @@ class Scheduler:
         """How many blocks do requests hold?"""
         return self._config.n_kv_blocks - self.kv_cache.n_free
 
+    @property
+    def n_evicted(self) -> int:
+        """How many blocks of cached prefixes made room for others?"""
+        return self.kv_cache.n_evicted
+
     def add(self, request: Request) -> None:
         """A request arrives."""
         request.status = Status.WAITING

@@ -3,15 +3,18 @@
 A Grafana dashboard that shows measured beside predicted.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
-from inferometer.decide.artefacts import alerts
+from inferometer.decide.artefacts import alerts, vllm_command
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.kubernetes import in_flight_target
 from inferometer.decide.artefacts.packaging import Packaging
 from inferometer.decide.artefacts.pods import Manifest
 from inferometer.inputs.objectives import METRICS, Metric
+from inferometer.simulate.scheduler_config import N_DRAWS, SchedulerConfig
+from inferometer.units import format_bytes
 
 _SCHEMA_VERSION: Final = 39
 """Of Grafana 11, which newer ones read."""
@@ -116,7 +119,8 @@ def sections_of(fleet: Fleet, packaging: Packaging) -> list[Section]:
     return [
         Section("SLO", (_kept(fleet, of), *(_latency(fleet, metric, of) for metric in metrics))),
         Section("Load", tuple(_load(fleet, of))),
-        Section("KV cache", tuple(_fullness(fleet, of))),
+        Section("KV cache", (*_fullness(fleet, of), *_kept_blocks(fleet, of))),
+        Section("Steps", tuple(_steps(fleet, of))),
         Section("Measured against the plan", tuple(_traffic(fleet, of)), is_open=False),
     ]
 
@@ -298,6 +302,90 @@ def _fullness(fleet: Fleet, of: str) -> list[Panel]:
             ),
         ),
     ]
+
+
+def _kept_blocks(fleet: Fleet, of: str) -> list[Panel]:
+    """The cache in bytes, and how fast prefixes are evicted from it."""
+    used = f"sum(vllm:kv_cache_usage_perc{of})"
+    return [
+        Panel(
+            "KV cache, used and free",
+            "bytes",
+            f"Of {fleet.n_replicas} x {format_bytes(fleet.kv_bytes)}, as sized; what is free may"
+            " still hold prefixes to be found again.",
+            (
+                Query(f"{used} * {fleet.kv_bytes}", "used"),
+                Query(f"(sum({alerts.REPLICAS}{of}) - {used}) * {fleet.kv_bytes}", "free"),
+            ),
+        ),
+        *(
+            [
+                Panel(
+                    "Evicted prefixes",
+                    "short",
+                    "KV blocks per second that lose what they held to make room, from the sample"
+                    f" of {vllm_command.KV_SAMPLE_FRACTION:.0%} of blocks that --kv-cache-metrics"
+                    " watches.",
+                    (
+                        Query(
+                            f"sum(rate(vllm:kv_block_lifetime_seconds_count{of}{_WINDOW})) /"
+                            f" {vllm_command.KV_SAMPLE_FRACTION}",
+                            "evicted",
+                        ),
+                    ),
+                )
+            ]
+            if fleet.scheduler.enable_prefix_caching
+            else []
+        ),
+    ]
+
+
+def _steps(fleet: Fleet, of: str) -> list[Panel]:
+    """How large are the engine's batches, and what do its drafts bring?"""
+    scheduler = fleet.scheduler
+    panels = [
+        Panel(
+            "Tokens of a step",
+            "short",
+            f"Prompt and output tokens in the mean; the line is {scheduler.max_num_batched_tokens},"
+            " the most.",
+            (
+                Query(
+                    f"sum(rate(vllm:iteration_tokens_total_sum{of}{_WINDOW})) /"
+                    f" sum(rate(vllm:iteration_tokens_total_count{of}{_WINDOW}))",
+                    "tokens",
+                ),
+            ),
+            (float(scheduler.max_num_batched_tokens),),
+        )
+    ]
+    if not scheduler.num_speculative_tokens:
+        return panels
+    return [
+        *panels,
+        Panel(
+            "Drafted tokens that are accepted",
+            "percentunit",
+            "Of those drafted; the line is what was assumed.",
+            (
+                Query(
+                    f"sum(rate(vllm:spec_decode_num_accepted_tokens_total{of}{_WINDOW})) /"
+                    f" sum(rate(vllm:spec_decode_num_draft_tokens_total{of}{_WINDOW}))",
+                    "accepted",
+                ),
+            ),
+            (_accepted_fraction(scheduler),),
+            is_bad_above=False,
+        ),
+    ]
+
+
+def _accepted_fraction(scheduler: SchedulerConfig) -> float:
+    """Of all drafts, where one counts only if those before it did."""
+    chances = [one / N_DRAWS for one in scheduler.acceptance]
+    reached = [math.prod(chances[: place + 1]) for place in range(len(chances))]
+    return sum(reached) / len(reached)
 
 
 def _traffic(fleet: Fleet, of: str) -> list[Panel]:

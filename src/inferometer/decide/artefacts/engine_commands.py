@@ -81,6 +81,13 @@ def serve_command(deployment: Deployment) -> str:
 
 def _sglang_flags(deployment: Deployment, config: SglangConfig) -> list[str]:
     engine = deployment.engine
+    if config.radix_eviction_policy != "lru":
+        raise SizingError(
+            f"SGLang's command line has no {config.radix_eviction_policy} for its radix tree",
+            where="radix_eviction_policy",
+            allowed="lru",
+            try_="--set radix_eviction_policy=lru",
+        )
     valued = {
         "dtype": engine.dtype,
         "quantization": _SGLANG_WEIGHTS.get(engine.quantization or engine.dtype),

@@ -6,11 +6,14 @@ All that the files of a deployment are made of: their plan.
 from dataclasses import dataclass
 
 from inferometer.decide.candidates import NODE_DEVICES
+from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.perfmodel.communication import ParallelPlan
+from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.steptime_levels import Basis
+from inferometer.perfmodel.work import kv_dtype
 from inferometer.records.types import Caution
 from inferometer.simulate.deployment import Pace
 from inferometer.simulate.fleet import Router
@@ -97,11 +100,27 @@ class Fleet:
     """None: nobody says what it costs."""
     cautions: tuple[Caution, ...]
     tool_version: str
+    gate: GateSpec | None = None
+    """What the router does of a gate: who waits there, and who goes first."""
+
+    @property
+    def has_priorities(self) -> bool:
+        """Do classes of requests differ in urgency, and does engine or router heed it?"""
+        is_heeded = self.scheduler.policy == "priority" or (
+            self.gate is not None and self.gate.order == "priority"
+        )
+        return is_heeded and len({one.priority for one in self.workload.classes}) > 1
 
     @property
     def likely(self) -> OperatingPoint:
         """A replica under its part of the traffic at likely step times."""
         return next(point for point in self.planned if point.step_times == "likely")
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of the KV cache of a replica, on all its devices."""
+        token_bytes = kv_bytes_per_token(self.model, kv_dtype(self.engine))
+        return self.scheduler.n_kv_blocks * self.scheduler.block_size * token_bytes
 
     @property
     def n_devices(self) -> int:

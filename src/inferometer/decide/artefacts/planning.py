@@ -5,6 +5,7 @@ It is simulated again, to see how full its replicas run.
 
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from inferometer.decide import probing
@@ -13,6 +14,8 @@ from inferometer.decide.candidates import Offer
 from inferometer.decide.sizing_types import ServedBy, SizedKind, SizingQuestion
 from inferometer.errors import SizingError
 from inferometer.fit.published.efficiencies import has_stated_links
+from inferometer.inputs.gate import OTHERS, GateSpec
+from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.records.columns import F64, I64
 from inferometer.records.latencies import Latency, end_ns, latency_samples
 from inferometer.records.slo_verdicts import JudgedThreshold
@@ -52,10 +55,11 @@ def fleet_of(
         utilization_fraction=utilization_fraction,
         n_replicas=kind.n_replicas,
         n_replicas_if_one_fails=kind.n_replicas_if_one_fails,
-        workload=question.spec,
+        workload=as_sent(question.spec, question.fleets.gate),
         rate_per_s=question.offered_load,
         objective=question.objective,
         router=question.fleets.router,
+        gate=question.fleets.gate,
         sized_for=kind.asked_pace,
         verdict=kind.verdict,
         promises=tuple(_promise(one) for one in served.judgement.thresholds),
@@ -80,6 +84,17 @@ def fleet_of(
         cautions=cautions,
         tool_version=tool_version,
     )
+
+
+def as_sent(workload: WorkloadSpec, gate: GateSpec | None) -> WorkloadSpec:
+    """The workload with the priorities that the gate gives its classes, which clients are to send."""
+    given = {} if gate is None else {one.name: one.priority for one in gate.classes}
+    classes = [
+        one if priority is None else msgspec.structs.replace(one, priority=priority)
+        for one in workload.classes
+        for priority in [given.get(one.name, given.get(OTHERS))]
+    ]
+    return msgspec.structs.replace(workload, classes=tuple(classes))
 
 
 def operating_point(

@@ -45,6 +45,7 @@ def check_script(fleet: Fleet, packaging: Packaging) -> str:
         f"{duration_s(fleet)}s",
         "--slo",
         shlex.quote(fleet.objective.text),
+        *(["--send-priorities"] if fleet.has_priorities else []),
         '"$@"',
     ]
     return "\n".join(
@@ -105,7 +106,11 @@ def verify_plan(fleet: Fleet, packaging: Packaging) -> str | None:
         n_requests=n_requests,
         slo=fleet.objective.text,
     )
-    client = Client(served_model=packaging.served_name, endpoint="chat")
+    client = Client(
+        served_model=packaging.served_name,
+        endpoint="chat",
+        sends_priorities=fleet.has_priorities,
+    )
     plan = VerifyPlan(name=packaging.name, server=server, traffic=traffic, client=client)
     return _toml(msgspec.to_builtins(plan))
 

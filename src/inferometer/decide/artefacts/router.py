@@ -12,6 +12,8 @@ from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.kubernetes import in_flight_target, replica_host
 from inferometer.decide.artefacts.packaging import Packaging
 from inferometer.decide.artefacts.pods import Manifest, metadata
+from inferometer.inputs.gate import GateSpec
+from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.simulate.fleet import Router
 
 _BALANCE: Final[dict[Router, str]] = {
@@ -33,6 +35,43 @@ _SUFFIX: Final = "-router"
 _FILE: Final = "haproxy.cfg"
 
 
+_BODY_BYTES: Final = 256 * 1024
+"""Of a body so much is read for its priority, which ``inferometer load`` says first."""
+_MOST_URGENT: Final = 2047
+"""HAProxy knows priorities from -2047 to 2047."""
+
+
+def gate_refusal(gate: GateSpec, workload: WorkloadSpec) -> str | None:
+    """Why HAProxy cannot be this gate; None: it can.
+
+    It holds requests back beyond ``max_in_flight`` of each replica, in order of arrival or of
+    priority, for at most ``max_wait_s``.
+    """
+    rules = (gate.admission.max_queue, gate.admission.max_queued_tokens, gate.first_token)
+    of_classes = [
+        value
+        for one in gate.classes
+        for name in one.__struct_fields__
+        if name not in {"name", "priority"} and (value := getattr(one, name)) is not None
+    ]
+    reasons = {
+        f"HAProxy has no order {gate.order}": gate.order not in {"fcfs", "priority"},
+        "HAProxy needs max_in_flight, the most of each replica": gate.max_in_flight is None,
+        "HAProxy turns nobody away by what waits": gate.admission.too_late != "keep"
+        or any(one is not None for one in rules),
+        "HAProxy knows no tenants and no lengths": bool(gate.tenants) or gate.oversized is not None,
+        "of a class HAProxy knows the priority alone": bool(of_classes),
+        f"HAProxy's priorities end at {_MOST_URGENT}": any(
+            abs(one) > _MOST_URGENT
+            for one in (
+                *(one.priority for one in workload.classes),
+                *(one.priority or 0 for one in gate.classes),
+            )
+        ),
+    }
+    return next((why for why, is_so in reasons.items() if is_so), None)
+
+
 def haproxy_config(fleet: Fleet, packaging: Packaging) -> str:
     """The configuration: sections, each with its directives."""
     timeout_s = max(_LEAST_TIMEOUT_S, math.ceil(4 * (fleet.e2e_high_s or 0.0)))
@@ -40,6 +79,7 @@ def haproxy_config(fleet: Fleet, packaging: Packaging) -> str:
         "global": [
             "log stdout format raw local0",
             f"maxconn {_most_connections(fleet, packaging)}",
+            *([f"tune.bufsize {_BODY_BYTES}"] if _is_ordering(fleet) else []),
         ],
         "defaults": [
             "mode http",
@@ -49,18 +89,23 @@ def haproxy_config(fleet: Fleet, packaging: Packaging) -> str:
             "retries 2",
             "retry-on conn-failure",
             "timeout connect 5s",
+            *_queue_time(fleet, timeout_s),
             f"timeout client {timeout_s}s",
             f"timeout server {timeout_s}s",
             "timeout check 5s",
         ],
         **_resolvers(packaging),
-        "frontend openai": [f"bind :{_PORT}", "default_backend replicas"],
+        "frontend openai": [
+            f"bind :{_PORT}",
+            *(_ORDERING if _is_ordering(fleet) else ()),
+            "default_backend replicas",
+        ],
         "backend replicas": [
             f"balance {_BALANCE.get(fleet.router, _BALANCE['least-loaded'])}",
             "option httpchk GET /health",
             "http-check expect status 200",
             "http-reuse safe",
-            "default-server check inter 2s fall 3 rise 1",
+            "default-server check inter 2s fall 3 rise 1" + _room(fleet, packaging),
             *_servers(packaging),
         ],
         "frontend status": [
@@ -76,6 +121,32 @@ def haproxy_config(fleet: Fleet, packaging: Packaging) -> str:
         )
         + "\n"
     )
+
+
+_ORDERING: Final = (
+    "option http-buffer-request",
+    "http-request set-priority-class req.body,json_query('$.priority','int')",
+)
+"""Who waits goes in by the priority that his body says, the smaller first; without one it is 0."""
+
+
+def _is_ordering(fleet: Fleet) -> bool:
+    return fleet.gate is not None and fleet.gate.order == "priority"
+
+
+def _queue_time(fleet: Fleet, timeout_s: int) -> list[str]:
+    """How long may a request wait for a replica with room?"""
+    if fleet.gate is None:
+        return []
+    return [f"timeout queue {round(1000 * (fleet.gate.admission.max_wait_s or timeout_s))}ms"]
+
+
+def _room(fleet: Fleet, packaging: Packaging) -> str:
+    """How many may be in flight at a replica: from each router its part."""
+    if fleet.gate is None or fleet.gate.max_in_flight is None:
+        return ""
+    n_routers = 1 if packaging.backends else _N_ROUTERS
+    return f" maxconn {max(fleet.gate.max_in_flight // n_routers, 1)}"
 
 
 def router_manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:

@@ -25,6 +25,8 @@ _KV_DTYPES: Final[dict[DType, str]] = {
 _ONLINE: Final[dict[DType, str]] = {"float8": "fp8", "int8": "int8_per_channel_weight_only"}
 """Formats to which vLLM turns the weights of a checkpoint when it loads them; others must be the
 checkpoint's own."""
+KV_SAMPLE_FRACTION: Final = 0.01
+"""Of KV blocks, whose lives --kv-cache-metrics counts: vLLM's default, said all the same."""
 _SWITCHES: Final = {
     "enable-prefix-caching": "enable_prefix_caching",
     "enable-chunked-prefill": "enable_chunked_prefill",
@@ -73,7 +75,12 @@ def serve_arguments(fleet: Fleet, packaging: Packaging) -> tuple[str, ...]:
         "--port",
         str(packaging.port),
     )
-    return (packaging.model_source, *names, *engine_flags(fleet))
+    watched = (
+        ("--kv-cache-metrics", "--kv-cache-metrics-sample", f"{KV_SAMPLE_FRACTION:g}")
+        if fleet.scheduler.enable_prefix_caching
+        else ()
+    )
+    return (packaging.model_source, *names, *engine_flags(fleet), *watched)
 
 
 def engine_flags(replica: Replica) -> list[str]:

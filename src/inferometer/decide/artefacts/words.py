@@ -54,6 +54,7 @@ def readme(fleet: Fleet, packaging: Packaging, names: list[str]) -> str:
         _promises(fleet),
         "## What it rests on",
         "\n".join(f"- {line}" for line in assumptions(fleet, packaging)),
+        *_priorities(fleet),
         "## In which range it should work",
         _range(fleet),
         "## Files",
@@ -167,6 +168,27 @@ def _promise_row(promise: Promise) -> str:
 
 def _end(high_s: float | None) -> str:
     return "beyond the run" if high_s is None else format_duration(high_s)
+
+
+def _priorities(fleet: Fleet) -> list[str]:
+    """Who says how urgent a request is, and who heeds it."""
+    if not fleet.has_priorities:
+        return []
+    gate, heeding = fleet.gate, list[str]()
+    if fleet.scheduler.policy == "priority":
+        heeding.append("vLLM (`--scheduling-policy priority`)")
+    if gate is not None and gate.order == "priority":
+        heeding.append(
+            f"the router, which lets {gate.max_in_flight} requests at once into each replica"
+        )
+    rows = [f"| {one.name} | `{one.priority}` |" for one in fleet.workload.classes]
+    said = (
+        "Clients say in the body of each request how urgent it is, before the prompt"
+        ' (`{"priority": 0, …}`; the smaller, the more urgent; without it 0).'
+        f" It is heeded by {' and by '.join(heeding)}."
+    )
+    table = "\n".join(["| class of requests | priority |", "|---|--:|", *rows])
+    return ["## Priorities", f"{said}\n\n{table}"]
 
 
 def _range(fleet: Fleet) -> str:

@@ -301,9 +301,12 @@ class BodyWriter:
             if is_chat
             else {"prompt": self._prompts.prompt(row)}
         )
-        return self._encode(
-            self._fixed | {"max_tokens": self.max_tokens(row)} | content | self._extra
+        # before the prompt, for routers that read the beginning of a body
+        urgency: Body = (
+            {"priority": int(self._plan.priority[row])} if self._load.sends_priorities else {}
         )
+        asked = urgency | self._fixed | {"max_tokens": self.max_tokens(row)}
+        return self._encode(asked | content | self._extra)
 
 
 def body_writer(

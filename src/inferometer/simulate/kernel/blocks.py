@@ -263,6 +263,7 @@ def take(state: State, row: int, n_owned: int, n_needed: int) -> None:
         unlink(blocks, block)
         if blocks[block].content != NOTHING:
             _forget(state, block)
+            state.counters[0].n_evicted += 1
         blocks[block].ref_count = 1
         state.memory.block_table[row, i_block] = block
         state.counters[0].n_free -= 1

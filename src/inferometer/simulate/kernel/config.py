@@ -52,6 +52,7 @@ class Config(Row):
     priority_sign: i64
     is_preempting: i64
     preemption_threshold: i64
+    is_evicting_oldest: i64
     is_one_prefill: i64
     is_contiguous: i64
     num_spec_tokens: i64
@@ -114,6 +115,7 @@ def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
             * (1 if config.schedule_low_priority_values_first else -1),
             "is_preempting": config.is_preempting,
             "preemption_threshold": config.priority_scheduling_preemption_threshold,
+            "is_evicting_oldest": config.radix_eviction_policy == "fifo",
             "is_reserving": config.ignore_eos,
             "is_async": not config.disable_overlap_schedule,
         }

@@ -93,7 +93,10 @@ def unlock(state: State, node: int) -> None:
 
 @compiled
 def evict(state: State, n_pages: int) -> None:
-    """Evict whole unused leaves, the longest unused first, until ``n_pages`` are free or no leaf is left."""
+    """Evict whole unused leaves until ``n_pages`` are free or no leaf is left.
+
+    The longest unused first, or the oldest.
+    """
     own, nodes, n_evicted = state.sglang[0], state.memory.nodes, 0
     while n_evicted < n_pages:
         leaf = nodes[0].next
@@ -101,6 +104,9 @@ def evict(state: State, n_pages: int) -> None:
             leaf = nodes[leaf].next
         if leaf == 0:
             return
+        if state.config[0].is_evicting_oldest:
+            leaf = _oldest_leaf(state, leaf)
+        state.counters[0].n_evicted += nodes[leaf].n_pages
         n_evicted += nodes[leaf].n_pages
         own.n_evictable -= nodes[leaf].n_pages
         state.memory.first_equal[state.contents[nodes[leaf].start]] = NOTHING
@@ -108,6 +114,18 @@ def evict(state: State, n_pages: int) -> None:
         _unlink(state, leaf)
         nodes[leaf].next = own.first_unused_node
         own.first_unused_node = leaf
+
+
+@compiled
+def _oldest_leaf(state: State, first: int) -> int:
+    """Which unused leaf was made first, of this one and those used later?"""
+    nodes, oldest, leaf = state.memory.nodes, first, first
+    while leaf != 0:
+        is_leaf = nodes[leaf].lock_ref == 0 and nodes[leaf].n_children == 0
+        if is_leaf and nodes[leaf].born < nodes[oldest].born:
+            oldest = leaf
+        leaf = nodes[leaf].next
+    return oldest
 
 
 @compiled

@@ -242,7 +242,7 @@ class Counters(Row):
     ``is_due``: has it anything to decide now? ``is_decided`` (one replica alone): was the next step
     decided since the last event? ``n_rows`` of the block table behind the slots were
     ever used. ``first_unanswered`` and ``last_unanswered`` are one more than a request, 0 for
-    nobody.
+    nobody. ``n_evicted`` blocks or pages of a cached prefix made room for others.
     """
 
     n_free: i64
@@ -276,6 +276,7 @@ class Counters(Row):
     last_received: i64
     first_unanswered: i64
     last_unanswered: i64
+    n_evicted: i64
 
 
 class KnownTimes(Row):

@@ -85,6 +85,7 @@ def extend(state: State, index: int, num_tokens: int) -> None:
             if state.memory.first_equal[content] == block:
                 state.memory.first_equal[content] = NOTHING
             state.memory.blocks[block].content = NOTHING
+            state.counters[0].n_evicted += 1
         state.memory.blocks[block].ref_count = 1
         state.memory.block_table[request.slot, i_block] = block
         state.counters[0].n_free -= 1

@@ -18,4 +18,6 @@ exec vllm serve meta-llama/Llama-3.1-8B-Instruct \
   --enable-chunked-prefill \
   --scheduler-reserve-full-isl \
   --async-scheduling \
+  --kv-cache-metrics \
+  --kv-cache-metrics-sample 0.01 \
   "$@"
