@@ -205,7 +205,7 @@ SCENES = {
         {}, lambda one: one.restart(step_s=STEP_S / 1.3), "faster", is_learned=True
     ),
     "prefix cache hits lost": Scene(
-        {"enable_prefix_caching": True},
+        {"enable_prefix_caching": True, "traffic": {"n_users": 4}},
         lambda one: one.traffic.change(is_alike=False),
         "cache_hits_lost",
         is_learned=True,

@@ -138,6 +138,16 @@ def test_a_simulated_run_has_a_timeline_if_its_parts_were_recorded(tmp_path):
     assert json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
     run(*simulate, "--out", "without", folder=tmp_path)
     check_refused(run("timeline", "without", folder=tmp_path), 4, "--parts")
+    found = run("timeline", "without", "--perfetto", "bare.json", folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "not recorded" in found.stdout
+    names = {one["args"]["name"].partition(": ")[2] for one in named(tmp_path / "bare.json")}
+    assert names == {"client", "engine"}
+
+
+def named(path):
+    events = json.loads(path.read_text())["traceEvents"]
+    return [event for event in events if event["name"] == "process_name"]
 
 
 @pytest.mark.parametrize("load", ["batch", "batch:", "batch:x", "queue:3", "rate:0", "rate:-1"])

@@ -10,6 +10,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from inferometer.api.explored_curves import simulator_at
+from inferometer.api.question import question_of
+from inferometer.api.simulate import Simulate
+from inferometer.api.simulation import OneCase
 from inferometer.errors import RecordError
 from inferometer.records import tables
 from inferometer.records.slot_timeline import slices_of, slot_timeline
@@ -28,9 +32,9 @@ def check_trace(trace):
         "samples",
     }
     assert trace["displayTimeUnit"] in {"ms", "ns"}
-    slices = defaultdict(list)
+    slices, opened = defaultdict(list), defaultdict(list)
     for event in trace["traceEvents"]:
-        assert event["ph"] in {"X", "C", "M"}
+        assert event["ph"] in {"X", "C", "M", "b", "e"}
         assert isinstance(event["name"], str)
         assert isinstance(event["pid"], int)
         assert isinstance(event["tid"], int)
@@ -48,12 +52,22 @@ def check_trace(trace):
             assert math.isfinite(event["dur"])
             assert event["dur"] >= 0
             slices[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+        elif event["ph"] in {"b", "e"}:
+            track = opened[event["pid"], event["cat"], event["id"]]
+            if event["ph"] == "b":
+                assert not track or event["ts"] >= track[-1][1]
+                track.append((event["name"], event["ts"]))
+            else:
+                name, since = track.pop()
+                assert name == event["name"], "the innermost that is open ends first"
+                assert event["ts"] >= since
         else:
             assert event["args"]
             assert all(
                 isinstance(value, int | float) and not isinstance(value, bool)
                 for value in event["args"].values()
             )
+    assert not any(opened.values()), "what begins ends"
     for track in slices.values():
         assert all(after[0] >= before[1] - 1e-6 for before, after in pairwise(track)), (
             "in order, none over another"
@@ -138,7 +152,69 @@ def test_a_window(recorded_requests):
 def test_without_parts_counters_remain(recorded_requests):
     trace, _ = perfetto_trace(replace(recorded_requests, parts=None))
     check_trace(trace)
-    assert {event["ph"] for event in trace["traceEvents"]} == {"C", "M"}
+    assert {event["ph"] for event in trace["traceEvents"]} == {"C", "M", "b", "e"}
+    bare, _ = perfetto_trace(replace(recorded_requests, parts=None, requests=None))
+    assert {event["ph"] for event in bare["traceEvents"]} == {"C", "M"}
+
+
+def spans_of(trace, process):
+    """Seconds of each part of each request, by name."""
+    (pid,) = [
+        event["pid"]
+        for event in trace["traceEvents"]
+        if event["name"] == "process_name" and event["args"]["name"].endswith(process)
+    ]
+    found, begun = defaultdict(dict), {}
+    for event in trace["traceEvents"]:
+        if event["pid"] == pid and event["ph"] == "b":
+            begun[event["id"], event["name"]] = event
+        elif event["pid"] == pid and event["ph"] == "e":
+            whole = begun[event["id"], event["name"]]
+            found[event["id"]][event["name"]] = event["ts"] - whole["ts"]
+            assert whole["args"]["request"] == event["id"]
+    return found
+
+
+def test_requests_are_those_of_the_client_and_their_parts_add_up(recorded_requests, trace):
+    requests, spans = recorded_requests.requests, spans_of(trace, "client")
+    assert set(spans) == set(requests.request_index.tolist())
+    is_done = np.flatnonzero((requests.first_token_ns != ABSENT) & (requests.finished_ns != ABSENT))
+    for row in is_done.tolist():
+        found = spans[int(requests.request_index[row])]
+        took_us = (requests.finished_ns[row] - requests.intended_send_ns[row]) / 1000
+        assert found["request"] == pytest.approx(took_us)
+        assert sum(found.values()) - found["request"] == pytest.approx(took_us)
+
+
+def test_a_fleet_has_a_router_and_the_tracks_of_each_replica():
+    words = {"model": "smollm2-135m", "hardware": "l4", "datasheet": True}
+    servers = question_of(Simulate, {**words, "rate": 60.0, "requests": 80, "replicas": 2})
+    case = OneCase("likely", record_steps=True, record_parts=True)
+    run = simulator_at(servers, record_steps=True).at(case).run
+    trace, _ = perfetto_trace(run)
+    check_trace(trace)
+    names = {
+        event["args"]["name"].partition(": ")[2]
+        for event in trace["traceEvents"]
+        if event["name"] == "process_name"
+    }
+    replicas = {f"{what}, replica {one}" for what in ("slots", "engine") for one in (0, 1)}
+    assert names == replicas | {"client", "router"}
+    sent_to = {
+        event["id"]: event["args"]["replica"]
+        for event in trace["traceEvents"]
+        if event["ph"] == "b" and event["name"].startswith("to replica")
+    }
+    assert set(sent_to) == set(run.requests.request_index.tolist())
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X":
+            assert event["pid"] == 10 + 2 * sent_to[event["args"]["request"]]
+    most = {
+        event["name"]: event["args"]["value"]
+        for event in trace["traceEvents"]
+        if event["ph"] == "C" and event["name"].startswith("requests at replica")
+    }
+    assert most == {"requests at replica 0": 0, "requests at replica 1": 0}, "all have left"
 
 
 def test_what_nobody_could_tell_is_no_counter(recorded_requests):

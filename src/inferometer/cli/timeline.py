@@ -79,8 +79,9 @@ Examples:
 def command(question: Timeline, *, as_json: bool) -> None:
     """What does each slot of the batch do in each step: context, generation, end of sequence, idle?
 
-    RUN is one of `inferometer simulate --parts --out RUN`. Without it the tick model is played: a
-    context costs ticks, a token costs one (docs/ticks.md).
+    RUN is one of `inferometer simulate --parts --out RUN`; without --parts, and of a sweep with its
+    steps, --perfetto still has the requests, the router, queues and KV cache of each replica.
+    Without RUN the tick model is played: a context costs ticks, a token costs one (docs/ticks.md).
     """
     run, trace, page = question.run, question.perfetto, question.page.report
     games = tick_game.play(question.game) if run is None else tuple[tick_game.Played, ...]()
@@ -90,6 +91,7 @@ def command(question: Timeline, *, as_json: bool) -> None:
         first_step=question.first_step,
         n_steps=question.steps,
         tick_ns=TICK_NS if games else None,
+        needs_parts=trace is None,
     )
     if trace is not None:
         drawn = "; a tick is drawn as a millisecond" if games else ""
@@ -162,7 +164,11 @@ def _shown(
         Text(f"ANSWER {line}" if rank == 0 else f"       {line}", style="bold")
         for rank, line in enumerate(lines)
     ]
-    parts.append(timeline_page.slot_timeline_text(timeline))
+    parts.append(
+        timeline_page.slot_timeline_text(timeline)
+        if len(timeline.states)
+        else Text("what each slot did was not recorded (`simulate --parts`)")
+    )
     if compared := tick_game.in_order(games):
         parts += [
             Text("in 1,000 ticks, and means in ticks:"),

@@ -3,6 +3,7 @@
 Letters of shapes: B slots, S steps of the window.
 """
 
+from dataclasses import replace
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from inferometer import suggestions
 from inferometer.errors import RecordError
+from inferometer.records import tables
 from inferometer.records.columns import I32, I64
 from inferometer.records.latencies import COMPLETED, is_one_of
 from inferometer.records.types import PartKind, Run, StepPartTable, StepTable
@@ -66,19 +68,27 @@ class Slice(NamedTuple):
 
 
 def slot_timeline(
-    run: Run, *, first_step: int = 0, n_steps: int = DEFAULT_STEPS, tick_ns: int | None = None
+    run: Run,
+    *,
+    first_step: int = 0,
+    n_steps: int = DEFAULT_STEPS,
+    tick_ns: int | None = None,
+    needs_parts: bool = True,
 ) -> SlotTimeline:
     """What did each slot do in these steps?
 
     Seats that are never used in the window are there if one above them is.
 
-    ``tick_ns`` is that of a run of ticks: how long a tick is in its tables.
+    ``tick_ns`` is that of a run of ticks: how long a tick is in its tables. Without
+    ``needs_parts`` a run whose parts were not recorded has no slots.
 
     Raises
     ------
     RecordError
         Nobody recorded who did what in each step, or the run has no such step.
     """
+    if run.parts is None and run.steps is not None and not needs_parts:
+        run = replace(run, parts=tables.from_rows(StepPartTable, []))
     steps, parts = _recorded(run)
     n_steps_of_run = len(steps.start_ns)
     if not 0 <= first_step < n_steps_of_run or n_steps < 1:

@@ -1,17 +1,20 @@
 """What happened in a run, as a trace for ui.perfetto.dev.
 
-A track for each slot of the batch, counters for queue, KV cache and tokens.
+The client's requests and what they waited for, the router's choices, and for each replica a track
+for each slot of the batch and counters for queue, KV cache and tokens. The index of the request
+stands in each of them.
 
 Source: Trace Event Format (Google, 2016), the JSON that Chrome and Perfetto read: complete events
-(X), counters (C) and metadata (M); times in microseconds. Compressed with gzip where the name ends
-in .gz.
+(X), asynchronous ones that nest by their id (b, e), counters (C) and metadata (M); times in
+microseconds. Compressed with gzip where the name ends in .gz.
 """
 
 import gzip
 import json
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,15 +22,17 @@ from inferometer.errors import RecordError
 from inferometer.records.columns import I64
 from inferometer.records.durability import make_folder, replace_file
 from inferometer.records.slot_timeline import SlotTimeline, slices_of, slot_timeline
-from inferometer.records.types import ABSENT, Run, StepTable
+from inferometer.records.types import ABSENT, RequestStatus, Run, StepTable
 from inferometer.report.request_words import STATE_NAMES
 
 MAX_EVENTS: Final = 400_000
 """About 60 MB of JSON, 4 MB compressed: what the page of Perfetto still opens at once."""
 
 _MAX_CELLS: Final = 20_000_000
-_SEATS: Final = 1
-_COUNTERS: Final = 2
+_CLIENT: Final = 1
+_ROUTER: Final = 2
+_FIRST_REPLICA: Final = 10
+"""Process of its slots; that of its counters follows."""
 _NS_PER_US: Final = 1000
 
 Event: TypeAlias = dict[str, Any]
@@ -43,7 +48,7 @@ def write_perfetto(
 ) -> int:
     """Write the trace of these steps and say of how many: as many as ``max_events`` allow.
 
-    Without parts of steps: counters alone.
+    Without parts of steps there are no slots, without requests no client.
 
     Raises
     ------
@@ -96,41 +101,94 @@ def perfetto_trace(
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}, n_left
 
 
+class _Window(NamedTuple):
+    """Steps, and from when to when they are."""
+
+    first_step: int
+    n_steps: int
+    start_ns: int
+    end_ns: int
+
+
 def _events(run: Run, steps: StepTable, first_step: int, n_steps: int) -> list[Event]:
-    events = [_named("process_name", _COUNTERS, 0, f"{run.manifest.run_id}: engine")]
-    if run.parts is not None:
-        events += _seat_events(
-            slot_timeline(run, first_step=first_step, n_steps=n_steps), run.manifest.run_id
+    rows = slice(first_step, first_step + n_steps)
+    ends_ns = steps.start_ns[rows] + np.maximum(steps.duration_ns[rows], 0)
+    window = _Window(first_step, n_steps, int(steps.start_ns[rows].min()), int(ends_ns.max()))
+    replicas = np.unique(steps.replica).tolist()
+    names = {replica: f", replica {replica}" if len(replicas) > 1 else "" for replica in replicas}
+    events = list[Event]()
+    for replica in replicas:
+        events.append(
+            _named(
+                "process_name",
+                _process(replica) + 1,
+                0,
+                f"{run.manifest.run_id}: engine{names[replica]}",
+            )
         )
-    window = slice(first_step, first_step + n_steps)
+    if run.parts is not None:
+        events += _slot_events(run, steps, window, names)
+    for replica in replicas:
+        events += _replica_counters(steps, rows, replica)
+    return [*events, *_client_events(run, window), *_router_events(run, window)]
+
+
+def _process(replica: int) -> int:
+    return _FIRST_REPLICA + 2 * max(replica, 0)
+
+
+def _replica_counters(steps: StepTable, rows: slice, replica: int) -> list[Event]:
+    """What the steps of one replica say of it: its queue, its KV cache, its tokens."""
+    own = np.arange(len(steps.start_ns))[rows]
+    own = own[steps.replica[own] == replica]
+    if not own.size:
+        return []
     counters = {
-        "requests running": (steps.n_prefill_requests + steps.n_decode_requests)[window],
-        "requests waiting": steps.n_waiting_requests[window],
-        "KV blocks used": steps.kv_blocks_used[window],
-        "prefill tokens of a step": steps.prefill_tokens[window],
-        "decode tokens of a step": steps.n_decode_requests[window],
-        "preempted by a step": steps.n_preempted_requests[window],
+        "requests running": steps.n_prefill_requests + steps.n_decode_requests,
+        "requests waiting": steps.n_waiting_requests,
+        "KV blocks used": steps.kv_blocks_used,
+        "prefill tokens of a step": steps.prefill_tokens,
+        "decode tokens of a step": steps.n_decode_requests,
+        "preempted by a step": steps.n_preempted_requests,
     }
-    start_ns = steps.start_ns[window]
-    end_ns = int(start_ns[-1] + max(int(steps.duration_ns[window][-1]), 0))
-    for name, column in counters.items():
-        events += _counter_events(name, start_ns, column.astype(np.int64), end_ns)
-    return events
+    start_ns = steps.start_ns[own]
+    end_ns = int(start_ns[-1] + max(int(steps.duration_ns[own[-1]]), 0))
+    return [
+        event
+        for name, column in counters.items()
+        for event in _counter_events(
+            name, start_ns, column[own].astype(np.int64), end_ns, _process(replica) + 1
+        )
+    ]
 
 
-def _seat_events(timeline: SlotTimeline, run_id: str) -> list[Event]:
-    events = [_named("process_name", _SEATS, 0, f"{run_id}: slots")]
-    for seat in range(timeline.states.shape[0]):
-        events += [
-            _named("thread_name", _SEATS, seat + 1, f"slot {seat}"),
+def _slot_events(run: Run, steps: StepTable, window: _Window, names: dict[int, str]) -> list[Event]:
+    parts = run.parts
+    if parts is None:
+        return []
+    timeline = slot_timeline(run, first_step=window.first_step, n_steps=window.n_steps)
+    replica_of = np.zeros(int(parts.seat.max(initial=0)) + 1, np.int64)
+    replica_of[parts.seat] = steps.replica[parts.step_index]
+    process_of = [_process(replica) for replica in replica_of.tolist()]
+    events = [
+        _named("process_name", _process(replica), 0, f"{run.manifest.run_id}: slots{name}")
+        for replica, name in names.items()
+    ]
+    for slot in range(timeline.states.shape[0]):
+        events.append(_named("thread_name", process_of[slot], slot + 1, f"slot {slot}"))
+        events.append(
             {
                 "ph": "M",
                 "name": "thread_sort_index",
-                "pid": _SEATS,
-                "tid": seat + 1,
-                "args": {"sort_index": seat},
-            },
-        ]
+                "pid": process_of[slot],
+                "tid": slot + 1,
+                "args": {"sort_index": slot},
+            }
+        )
+    return events + _slices(timeline, process_of)
+
+
+def _slices(timeline: SlotTimeline, process_of: Sequence[int]) -> list[Event]:
     slices = slices_of(timeline)
     starts_ns = [one.start_ns for one in slices]
     ends_ns = [one.start_ns + one.duration_ns for one in slices]
@@ -139,12 +197,12 @@ def _seat_events(timeline: SlotTimeline, run_id: str) -> list[Event]:
             ends_ns[i] = min(
                 ends_ns[i], after.start_ns
             )  # steps of an engine that schedules ahead overlap, slices of a track may not
-    events += [
+    return [
         {
             "ph": "X",
             "name": STATE_NAMES[one.state],
             "cat": "slot",
-            "pid": _SEATS,
+            "pid": process_of[one.seat],
             "tid": one.seat + 1,
             "ts": start_ns / _NS_PER_US,
             "dur": (end_ns - start_ns) / _NS_PER_US,
@@ -157,10 +215,104 @@ def _seat_events(timeline: SlotTimeline, run_id: str) -> list[Event]:
         }
         for one, start_ns, end_ns in zip(slices, starts_ns, ends_ns, strict=True)
     ]
+
+
+def _client_events(run: Run, window: _Window) -> list[Event]:
+    """Each request of the window as its client saw it, and what it waited for."""
+    requests = run.requests
+    if requests is None or not len(requests.status):
+        return []
+    events = [_named("process_name", _CLIENT, 0, f"{run.manifest.run_id}: client")]
+    rows = zip(
+        requests.request_index.tolist(),
+        requests.intended_send_ns.tolist(),
+        requests.sent_ns.tolist(),
+        requests.admitted_ns.tolist(),
+        requests.first_token_ns.tolist(),
+        requests.finished_ns.tolist(),
+        requests.prompt_tokens.tolist(),
+        requests.output_tokens.tolist(),
+        requests.status.tolist(),
+        strict=True,
+    )
+    for index, due, sent, admitted, first, finished, n_prompt, n_output, status in rows:
+        about = {
+            "request": index,
+            "prompt_tokens": n_prompt,
+            "output_tokens": n_output,
+            "status": RequestStatus(status).name.lower(),
+        }
+        stages = (
+            ("schedule delay", due),
+            ("until the first token" if admitted == ABSENT else "queue", sent),
+            ("prefill", admitted),
+            ("decode", first),
+        )
+        begun = [(name, at_ns) for name, at_ns in stages if at_ns != ABSENT]
+        whose = (_CLIENT, index)
+        whole = _spanned("request", (due, finished), window, whose, about)
+        inside = list[Event]()
+        for (name, start_ns), (_, end_ns) in pairwise([*begun, ("", finished)]):
+            if end_ns == ABSENT or end_ns > start_ns:
+                inside += _spanned(name, (start_ns, end_ns), window, whose, {"request": index})
+        events += [*whole[:1], *inside, *whole[1:]]  # what ends at one instant ends inside first
     return events
 
 
-def _counter_events(name: str, start_ns: I64, column: I64, end_ns: int) -> list[Event]:
+def _router_events(run: Run, window: _Window) -> list[Event]:
+    """Where each request of the window was sent, and how many each replica has."""
+    visits = run.visits
+    if visits is None or not len(visits.replica):
+        return []
+    events = [_named("process_name", _ROUTER, 0, f"{run.manifest.run_id}: router")]
+    rows = zip(*(column.tolist() for column in visits), strict=True)
+    for index, replica, arrived_ns, left_ns in rows:
+        about = {"request": index, "replica": replica}
+        name, whose = f"to replica {replica}", (_ROUTER, index)
+        events += _spanned(name, (arrived_ns, left_ns), window, whose, about)
+    for replica in np.unique(visits.replica).tolist():
+        own = visits.replica == replica
+        left_ns = visits.left_ns[own]
+        at_ns = np.concatenate([visits.arrived_ns[own], left_ns[left_ns != ABSENT]])
+        change = np.concatenate(
+            [np.ones(int(own.sum()), np.int64), -np.ones(len(at_ns) - int(own.sum()), np.int64)]
+        )
+        order = np.argsort(at_ns, kind="stable")
+        at_ns, n_there = at_ns[order], np.cumsum(change[order])
+        is_last = np.append(at_ns[1:] != at_ns[:-1], True)
+        shown = is_last & (at_ns >= window.start_ns) & (at_ns <= window.end_ns)
+        name = f"requests at replica {replica}"
+        if shown.any():
+            events += _counter_events(name, at_ns[shown], n_there[shown], window.end_ns, _ROUTER)
+    return events
+
+
+def _spanned(
+    name: str,
+    ends_ns: tuple[int, int],
+    window: _Window,
+    whose: tuple[int, int],
+    about: dict[str, Any],
+) -> list[Event]:
+    """Begin and end on the track of this process and request, cut to the window.
+
+    An end that is absent is the window's.
+    """
+    start_ns = max(ends_ns[0], window.start_ns)
+    end_ns = window.end_ns if ends_ns[1] == ABSENT else min(ends_ns[1], window.end_ns)
+    if end_ns < start_ns:
+        return []
+    process, index = whose
+    both = {"name": name, "cat": "request", "pid": process, "tid": 0, "id": index}
+    return [
+        {**both, "ph": "b", "ts": start_ns / _NS_PER_US, "args": about},
+        {**both, "ph": "e", "ts": end_ns / _NS_PER_US},
+    ]
+
+
+def _counter_events(
+    name: str, start_ns: I64, column: I64, end_ns: int, process: int
+) -> list[Event]:
     """A counter at its changes, and its last value; steps where it is unknown are left out."""
     known = np.flatnonzero(column != ABSENT)
     if not known.size:
@@ -175,7 +327,7 @@ def _counter_events(name: str, start_ns: I64, column: I64, end_ns: int) -> list[
         {
             "ph": "C",
             "name": name,
-            "pid": _COUNTERS,
+            "pid": process,
             "tid": 0,
             "ts": instant / _NS_PER_US,
             "args": {"value": value},

@@ -51,6 +51,7 @@ class Line(asyncio.Protocol):
         self._waiting: deque[tuple[HttpRequest, bool, bool]] = deque()
         self._is_busy = False
         self._is_open = False
+        self._is_cut = False
         self._keeps_alive = True
         self._is_chunked = True
         self._url, self._headers, self._body = b"", dict[str, str](), bytearray()
@@ -60,6 +61,9 @@ class Line(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self._transport = cast("asyncio.Transport", transport)
+        if self._is_cut:
+            transport.close()
+            return
         sock = cast("socket.socket", transport.get_extra_info("socket"))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._fd = sock.fileno()
@@ -170,9 +174,10 @@ class Line(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._next_in_line)
 
     def cut(self) -> None:
-        """Hang up, after what was written."""
-        self._is_open = False
-        self._transport.close()
+        """Hang up, after what was written; at once when the loop has only begun to connect."""
+        self._is_open, self._is_cut = False, True
+        if hasattr(self, "_transport"):
+            self._transport.close()
 
     def reset(self) -> None:
         """Hang up at once, with a TCP reset."""
