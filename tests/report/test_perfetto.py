@@ -209,6 +209,21 @@ def test_a_fleet_has_a_router_and_the_tracks_of_each_replica():
     for event in trace["traceEvents"]:
         if event["ph"] == "X":
             assert event["pid"] == 10 + 2 * sent_to[event["args"]["request"]]
+    slots = [
+        event["args"]["sort_index"]
+        for event in trace["traceEvents"]
+        if "sort_index" in event.get("args", {})
+    ]
+    assert min(slots) == 0
+    assert max(slots) < 80, "those that were used, counted in each replica"
+    for part in range(0, len(run.parts.step_index), 97):
+        step, request = run.parts.step_index[part], run.parts.request_index[part]
+        assert any(
+            event["args"]["request"] == request
+            and event["ts"] * 1000 <= run.steps.start_ns[step] + 1
+            for event in trace["traceEvents"]
+            if event["ph"] == "X"
+        )
     most = {
         event["name"]: event["args"]["value"]
         for event in trace["traceEvents"]

@@ -11,14 +11,16 @@ microseconds. Compressed with gzip where the name ends in .gz.
 
 import gzip
 import json
-from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.errors import RecordError
+from inferometer.records import tables
 from inferometer.records.columns import I64
 from inferometer.records.durability import make_folder, replace_file
 from inferometer.records.slot_timeline import SlotTimeline, slices_of, slot_timeline
@@ -163,32 +165,34 @@ def _replica_counters(steps: StepTable, rows: slice, replica: int) -> list[Event
 
 
 def _slot_events(run: Run, steps: StepTable, window: _Window, names: dict[int, str]) -> list[Event]:
-    parts = run.parts
+    """A track for each slot that was used, of each replica by its own steps."""
+    parts, events = run.parts, list[Event]()
     if parts is None:
-        return []
-    timeline = slot_timeline(run, first_step=window.first_step, n_steps=window.n_steps)
-    replica_of = np.zeros(int(parts.seat.max(initial=0)) + 1, np.int64)
-    replica_of[parts.seat] = steps.replica[parts.step_index]
-    process_of = [_process(replica) for replica in replica_of.tolist()]
-    events = [
-        _named("process_name", _process(replica), 0, f"{run.manifest.run_id}: slots{name}")
-        for replica, name in names.items()
-    ]
-    for slot in range(timeline.states.shape[0]):
-        events.append(_named("thread_name", process_of[slot], slot + 1, f"slot {slot}"))
-        events.append(
-            {
-                "ph": "M",
-                "name": "thread_sort_index",
-                "pid": process_of[slot],
-                "tid": slot + 1,
-                "args": {"sort_index": slot},
-            }
+        return events
+    for replica, name in names.items():
+        own = np.flatnonzero(steps.replica == replica)
+        first, last = np.searchsorted(own, [window.first_step, window.first_step + window.n_steps])
+        computed = np.flatnonzero(steps.replica[parts.step_index] == replica)
+        if first == last or not computed.size:
+            continue
+        mine = tables.select(parts, computed)
+        mine = mine._replace(
+            step_index=np.searchsorted(own, mine.step_index).astype(np.int32),
+            seat=mine.seat - (mine.seat.min() if len(names) > 1 else 0),
         )
-    return events + _slices(timeline, process_of)
+        timeline = slot_timeline(
+            replace(run, steps=tables.select(steps, own), parts=mine),
+            first_step=int(first),
+            n_steps=int(last - first),
+        )
+        events.append(
+            _named("process_name", _process(replica), 0, f"{run.manifest.run_id}: slots{name}")
+        )
+        events += _slices(timeline, _process(replica), own)
+    return events
 
 
-def _slices(timeline: SlotTimeline, process_of: Sequence[int]) -> list[Event]:
+def _slices(timeline: SlotTimeline, process: int, step_of: NDArray[np.intp]) -> list[Event]:
     slices = slices_of(timeline)
     starts_ns = [one.start_ns for one in slices]
     ends_ns = [one.start_ns + one.duration_ns for one in slices]
@@ -197,18 +201,30 @@ def _slices(timeline: SlotTimeline, process_of: Sequence[int]) -> list[Event]:
             ends_ns[i] = min(
                 ends_ns[i], after.start_ns
             )  # steps of an engine that schedules ahead overlap, slices of a track may not
-    return [
+    events = list[Event]()
+    for slot in sorted({one.seat for one in slices}):
+        events.append(_named("thread_name", process, slot + 1, f"slot {slot}"))
+        events.append(
+            {
+                "ph": "M",
+                "name": "thread_sort_index",
+                "pid": process,
+                "tid": slot + 1,
+                "args": {"sort_index": slot},
+            }
+        )
+    return events + [
         {
             "ph": "X",
             "name": STATE_NAMES[one.state],
             "cat": "slot",
-            "pid": process_of[one.seat],
+            "pid": process,
             "tid": one.seat + 1,
             "ts": start_ns / _NS_PER_US,
             "dur": (end_ns - start_ns) / _NS_PER_US,
             "args": {
                 "request": one.request_index,
-                "first_step": one.first_step,
+                "first_step": int(step_of[one.first_step]),
                 "n_steps": one.n_steps,
                 "tokens": one.n_tokens,
             },
