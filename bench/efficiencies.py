@@ -6,11 +6,12 @@ All closed loops of InferenceMAX and InferenceX that can be simulated are fitted
 their model, device, engine and format (``fit.published.pooled``). Of each device and engine one
 entry is written for every model that has rows of its own there, and one for all dense models and
 one for all mixtures of experts in each format; and the same for GPUs of a vendor of which nobody
-published. How far steps are off is set so that nearly 90 % of the rows left out lie inside, of the
-learned half of the families: TPOT by decode steps, TTFT by prefills. Left out with a row are all
-rows of its model on its device and engine; for devices without rows, all rows of its device. Of a
-model with rows it is set on those of few users. Four CPU minutes, and four for the simulations
-without a cache; ``bench/accuracy.py`` shows the other half.
+published. How far steps are off is set so that nearly 90 % of the rows left out lie inside: of the
+engine where it has three families or more on known devices, else of the learned half of all
+engines' families where that needs more. TPOT sets it for decode steps, TTFT for prefills. Left out
+with a row are all rows of its model on its device and engine; for devices without rows, all rows of
+its device. Of a model with rows it is set on those of few users. Four CPU minutes, and four for the
+simulations without a cache; ``bench/accuracy.py`` shows the other half.
 """
 
 import argparse
@@ -48,7 +49,7 @@ FOLDER = Path(efficiencies.__file__).parent / efficiencies.FOLDER
 VENDORS = {"nvidia": "NVIDIA", "amd": "AMD"}
 PRECISIONS = ("bf16", "fp8", "fp4")
 LEAST_ROWS, LEAST_OWN_ROWS, MOST_ROWS = 4, 8, 20
-FEW_USERS, SOME_USERS, ENOUGH = 8, 64, 20
+FEW_USERS, SOME_USERS, ENOUGH, LEAST_FAMILIES = 8, 64, 20, 3
 INSIDE = 0.88
 LEAST_SPREAD, GROWTH = 0.03, 0.05
 ANY = "*"
@@ -117,6 +118,11 @@ class LeftOut:
         own = alike & np.array([one.framework == engine for one in self.kinds])
         return self.errors[own if own.sum() >= ENOUGH else alike]
 
+    def is_told(self, engine, is_moe):
+        """Do the engine's own rows, of both halves, show how models differ?"""
+        own = [one for one in self.kinds if (one.framework, one.is_moe) == (engine, is_moe)]
+        return len({(one.model_id, one.precision) for one in own}) >= LEAST_FAMILIES
+
     def spreads(self, is_moe):
         """By the learned half. Of all engines: there an engine has a family or two."""
         alike = np.array([one.is_moe == is_moe for one in self.kinds])
@@ -157,8 +163,10 @@ class Maker:
         """Of any model: by the rows of others."""
         left_out = self.models if carried_from is None else self.devices
         errors = left_out.of(kind.framework, kind.is_moe)
-        # No narrower than the engine's own rows need: the learned half has not every engine.
-        spreads = np.maximum(self.spreads(kind.is_moe, carried_from), spreads_of(errors))
+        spreads = spreads_of(errors)
+        if carried_from is not None or not left_out.is_told(kind.framework, kind.is_moe):
+            # An engine of one or two models does not show how others differ.
+            spreads = np.maximum(self.spreads(kind.is_moe, carried_from), spreads)
         return self.made(kind, carried_from, spreads, errors)
 
     def spreads(self, is_moe, carried_from):

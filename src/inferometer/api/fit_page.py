@@ -2,6 +2,8 @@
 
 from typing import Final
 
+import numpy as np
+
 from inferometer import __version__, suggestions
 from inferometer.api.fit_views import parameter_row
 from inferometer.api.fitted_steps import ServedFit
@@ -54,7 +56,7 @@ def fit_page(model: StepTimeModel, model_file: str, served: ServedFit | None = N
         numbers=tuple(number for name, found in steps for number in duration_number(name, found)),
         table=checked[0] if checked else None,
         lines=lines_of(
-            ("TRUST", _off(model)),
+            ("TRUST", _off_halves(served) if served and served.held_out else _off(model)),
             ("NEXT", suggestions.command("simulate", *words) if is_seen else ""),
             ("DATA", model_file),
         ),
@@ -157,6 +159,20 @@ def _off(model: StepTimeModel) -> str:
         for error in model.held_out
     )
     return f"error on points held out: {off}" if off else "no points were held out"
+
+
+def _off_halves(served: ServedFit) -> str:
+    """How far off was it on the statistics that were held out?"""
+    errors = {
+        f"{one.latency.upper()} {one.statistic}": one.simulated_s / one.measured_s - 1
+        for one in served.held_out
+    }
+    worst = max(errors, key=lambda name: abs(errors[name]))
+    middle = float(np.median(np.abs(list(errors.values()))))
+    return (
+        f"{len(errors)} statistics of the {served.held_out_words}: median error"
+        f" {format_fraction(middle)}, worst {errors[worst]:+.1%} ({worst})"
+    )
 
 
 def server_fit_page(fit: ServerFit, fit_file: str) -> Page:

@@ -90,6 +90,21 @@ def test_a_model_of_which_rows_exist_is_known_better_than_others_and_a_device_wi
     assert elsewhere.subject.transferred_from == "other NVIDIA GPUs"
 
 
+def test_gpus_without_a_link_of_their_own_are_joined_by_pcie():
+    """RTX PRO 6000 in pairs, of which no row is in the tables: 30.6 ms at batch 16, as a fit of
+    LLMServingSim's measured run of Qwen3-32B says (casys-kaist/LLMServingSim@5daddb2, MIT)."""
+    pair = steps("qwen3-32b", "rtx_pro_6000_server", tp=2)
+    predicted = pair.predict(decode_shape(batch_size=16, context_tokens=512)).duration_s
+    assert predicted.value == pytest.approx(0.0306, rel=0.15)
+    assert predicted.low < 0.0306 < predicted.high
+    assert "PCIe" in pair.trained_on.hardware
+    eight = steps("qwen3-32b", "l40s", tp=8)
+    prefill = prefill_shape(batch_size=4, prompt_tokens=1024)
+    assert half_width(eight, prefill) > half_width(steps("qwen3-32b", "l40s"), prefill)
+    linked = steps("qwen3-32b", "a100_80gb_sxm", tp=8)
+    assert not linked.free, "the rows say how fast NVLink is"
+
+
 def test_a_format_that_the_tables_lack_is_known_less():
     known, unpacked = (
         steps("llama-3.1-70b", "h100_sxm", tp=2, quantization=name) for name in (None, "int4")

@@ -68,6 +68,30 @@ def test_prompts_wait_for_others_where_the_script_says_so():
     assert seen.output_tokens_per_s < at_once.output_tokens_per_s
 
 
+@pytest.mark.parametrize(
+    ("device", "model", "precision", "users", "n_steps"),
+    [
+        ("b200_sxm", "deepseek-v3", "fp4", 8, 5),
+        ("b200_sxm", "deepseek-v3", "fp4", 16, 15),
+        ("b200_sxm", "qwen3.5-397b-a17b", "fp8", 8, 15),
+        ("b300_sxm", "qwen3.5-397b-a17b", "fp8", 64, 5),
+        ("b200_sxm", "glm-5", "fp4", 64, 5),
+        ("b200_sxm", "glm-5", "fp8", 64, 0),
+        ("h200_sxm", "deepseek-v3", "fp8", 64, 0),
+        ("mi355x", "deepseek-v3", "fp4", 64, 0),
+    ],
+)
+def test_new_requests_are_taken_after_as_many_steps_as_the_script_says(
+    device, model, precision, users, n_steps
+):
+    """SGLang on Blackwell looks for new requests every 10 or 30 decode steps: half in the mean."""
+    row = row_of("sglang", model=find_model(model), precision=precision, concurrency=users)
+    row = replace(
+        row, hardware=find_hardware(device), engine=replace(ENGINE, tensor_parallel_size=8)
+    )
+    assert row.recipe.n_waited_steps == n_steps
+
+
 def test_a_share_of_free_memory_is_no_share_of_all():
     """TensorRT-LLM's 0.9 is of what the weights leave, so it holds more beside large ones."""
     float8 = replace(ENGINE, quantization="float8")
@@ -96,6 +120,46 @@ def test_a_row_whose_engine_ran_far_fewer_than_it_had_room_for_is_left_out(tmp_p
     assert not waits.loads
     assert list(waits.left_out) == ["max_num_seqs below the users, by the row's own times"]
     assert len(runs.loads) == 1
+
+
+def test_a_measurement_whose_workers_another_row_states_is_repeated(tmp_path):
+    names = "id,origin,concurrency,wip,backend,backend_version,model_path,system,precision,mode"
+    names += ",isl,osl,batch_size,tp_size,pp_size,attention_dp_size,moe_tp_size,moe_ep_size"
+    workers = ("num_workers", "tp_size", "attention_dp_size", "moe_ep_size")
+    names += "".join(f",{phase}_{name}" for phase in ("prefill", "decode") for name in workers)
+    kind = "made,64,,trtllm,1,deepseek-ai/DeepSeek-R1,gb200,fp4,disagg,1024,1024" + "," * 6
+    lines = [
+        f"1,{kind},,4,1,4,,8,1,8,500.25,8.5",
+        f"2,{kind},1,4,1,4,2,8,1,8,500.2500001,8.5",
+        f"3,{kind},,4,1,4,,8,1,8,812.5,8.5",
+    ]
+    path = tmp_path / "silicon_sample.csv"
+    path.write_text("\n".join([f"{names},ttft_ms,tpot_ms", *lines]) + "\n")
+    found = published_loads(read_silicon(path))
+    assert [one.decode.n_workers for one in found.loads] == [2]
+    assert found.left_out == {
+        "repeated": 1,
+        "prefill and decode apart, by workers that are not stated": 1,
+    }
+
+
+def test_a_series_whose_prompts_would_take_more_than_the_peak_is_left_out(tmp_path):
+    """64 users of 2,000 tokens at 2 ms a token on one H200 would be 2 PFLOP/s, the whole peak."""
+    names = "id,origin,concurrency,wip,backend,backend_version,model_path,system,precision,mode"
+    names += ",isl,osl,batch_size,tp_size,pp_size,attention_dp_size,moe_tp_size,moe_ep_size"
+    workers = ("num_workers", "tp_size", "attention_dp_size", "moe_ep_size")
+    names += "".join(f",{phase}_{name}" for phase in ("prefill", "decode") for name in workers)
+
+    def row(number, users, version, ttft_ms, tpot_ms):
+        kind = f"{number},made,{users},,vllm,{version},meta-llama/Llama-3.1-8B,h200_sxm,fp8,agg"
+        return f"{kind},2000,100,{users},1,1,1,1,1{',' * 8},{ttft_ms},{tpot_ms}"
+
+    rows = (row(1, 64, "a", 700, 2), row(2, 1, "a", 60, 5), row(3, 1, "b", 61, 5))
+    path = tmp_path / "silicon_sample.csv"
+    path.write_text("\n".join([f"{names},ttft_ms,tpot_ms", *rows]) + "\n")
+    found = published_loads(read_silicon(path))
+    assert [one.framework_version for one in found.loads] == ["b"], "of another run"
+    assert found.left_out == {"more prompts computed than the device can, in the row's series": 2}
 
 
 def test_one_slow_run_is_not_carried_over_to_its_neighbours():

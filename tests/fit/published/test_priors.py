@@ -73,3 +73,48 @@ def test_blackwell_multiplies_four_bit_weights_as_they_are():
     assert ratio("matmul_flop_per_s", "deepseek-v3", FP4, "mi355x", "b200_sxm") == pytest.approx(
         1.0, rel=0.3
     )
+
+
+def test_all_reduces_over_pcie_are_those_that_two_devices_reach():
+    """RTX PRO 6000 in pairs: an all-reduce of 16 MiB in 473 µs, a small one in 4.3 (aic-kernels)."""
+    engine = EngineSpec(dtype="bfloat16", tensor_parallel_size=2)
+    prior = device_prior(find_model("qwen3-32b"), engine, find_hardware("rtx_pro_6000_server"))
+    link_bytes_per_s, message_s = (
+        float(np.exp(prior.mean[UNKNOWNS.index(name)]))
+        for name in ("link_bytes_per_s", "message_s")
+    )
+    assert 0.4 * 35.5e9 < link_bytes_per_s < 35.5e9, "slower in a step than timed alone"
+    assert 4.3e-6 < message_s < 3 * 4.3e-6
+
+
+def test_a_small_all_reduce_over_pcie_takes_longer_with_each_further_device():
+    """L40S and RTX PRO 6000: 4 to 5 µs between two devices, 13 between four, 24 between eight."""
+    two, eight = (
+        np.exp(
+            device_prior(
+                find_model("llama-3.1-70b"),
+                EngineSpec(dtype="bfloat16", tensor_parallel_size=n),
+                find_hardware("l40s"),
+            ).mean[UNKNOWNS.index("message_s")]
+        )
+        for n in (2, 8)
+    )
+    assert eight / two == pytest.approx(24 / 4.5, rel=0.4)
+
+
+def test_an_engine_that_launches_prompts_without_a_graph_takes_the_hosts_time_for_each_layer():
+    """SGLang: 0.16 s for 1,024 tokens of DeepSeek, on MI355X as on B200 and from 16 to 64 users."""
+    deepseek, place = find_model("deepseek-v3"), UNKNOWNS.index("prefill_ratio")
+    hardware = find_hardware("mi355x")
+    host_s = {
+        name: float(
+            np.exp(
+                device_prior(deepseek, FP4, hardware, name).mean[
+                    [place, UNKNOWNS.index("launch_s")]
+                ]
+            ).prod()
+        )
+        for name in ("sglang", "vllm")
+    }
+    assert 0.08 < host_s["sglang"] < 0.16
+    assert host_s["vllm"] < 0.01

@@ -52,6 +52,7 @@ _FRONT_END_RATIO: Final = 2.0
 """From likely to either end of the 90 % interval of a server's time outside of the engine; tables
 do not tell it apart from their ways to measure TTFT. An assumption."""
 _FRONT_END_TOKENS: Final = 512
+_LINK: Final = ("link_bytes_per_s", "message_s")
 _METHOD: Final = "published rows, pooled over models, devices and engines"
 
 
@@ -164,7 +165,7 @@ def published_steps(
     if (
         hardware.kind != "gpu"
         or weights not in _PRECISIONS
-        or (engine.tensor_parallel_size > 1 and hardware.link_bytes_per_s is None)
+        or (engine.tensor_parallel_size > 1 and peaks_of(hardware, engine).link_bytes_per_s is None)
     ):
         return None
     peaks_of(hardware, engine)
@@ -214,8 +215,11 @@ def _model_of(
     engine: EngineSpec,
     hardware: HardwareSpec,
 ) -> StepTimeModel:
-    prior = step_prior(model, engine, hardware)
-    place = np.minimum(prior.mean + np.array(entry.distances), prior.upper)
+    prior = step_prior(model, engine, hardware, entry.engine)
+    # No published row went over PCIe: there the link is the prior's, with its uncertainty.
+    free = _LINK if engine.tensor_parallel_size > 1 and hardware.link_bytes_per_s is None else ()
+    is_far = ~np.isin(UNKNOWNS, free)
+    place = np.minimum(prior.mean + np.array(entry.distances) * is_far, prior.upper)
     n_rows = max(sum(one.n_rows for one in file.sources), 1)
     extra = _UNPACKING_RATIO if (engine.quantization or engine.dtype) in _FEW_ROWS_OF else 0.0
     spreads = {"decode": entry.decode_spread_ratio, "prefill": entry.prefill_spread_ratio}
@@ -227,8 +231,8 @@ def _model_of(
         kv_traffic_ratio=1.0,
         staircase_rows=(),
         staircase_log_ratio=(),
-        free=(),
-        covariance=(),
+        free=free,
+        covariance=tuple(map(tuple, np.diag(prior.sd[~is_far] ** 2).tolist())),
         uncertainties=tuple(
             PhaseUncertainty(phase=phase, spread_ratio=float(np.hypot(spreads[phase], extra)))
             for phase in ("decode", "prefill")
@@ -236,7 +240,8 @@ def _model_of(
         box=file.box,
         trained_on=TrainedOn(
             run_ids=tuple(one.table for one in file.sources),
-            hardware=_words(file, entry, hardware),
+            hardware=_words(file, entry, hardware)
+            + ("; all-reduces over PCIe by its datasheet" if free else ""),
             attention_implementation=None,
             n_observations=n_rows,
             n_configurations=n_rows,

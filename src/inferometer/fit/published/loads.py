@@ -18,7 +18,9 @@ from inferometer.inputs.catalog import find_hardware, load_models
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec, Source
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.memory import MemoryQuestion, n_kv_blocks_that_fit
+from inferometer.perfmodel.types import prefill_shape
 from inferometer.perfmodel.weights import n_active_parameters
+from inferometer.perfmodel.work import step_work
 from inferometer.records.imports.imported import PublishedPointTable
 from inferometer.simulate.engine_config import EngineConfig, engine_config
 
@@ -52,6 +54,9 @@ _LEAST_RUNNING: Final = 0.5
 """Of the users for whom there is memory: where fewer run at once by the row's own times, its
 max_num_seqs was below them."""
 _PREFILL_MFU: Final = 0.5
+_MOST_OF_PEAK: Final = 0.78
+"""The best 16-bit product of H100, H200 and B200, alone."""
+_UNSTATED: Final = "prefill and decode apart, by workers that are not stated"
 _IN_STEP: Final = frozenset({"sglang"})
 """Engines that compute all waiting prompts before the next token: users of equal lengths whose
 requests began together end together, and their TTFT is that of a whole wave. Others mix prompts
@@ -167,15 +172,19 @@ class PublishedLoads(NamedTuple):
 def published_loads(points: PublishedPointTable) -> PublishedLoads:
     """The closed loops of a table.
 
-    The last of repeated rows counts; of one measurement under two names, the first.
+    The last of repeated rows counts; of one measurement under two names, the first. One whose
+    workers another row states is repeated by it.
     """
     known = {model.model_id: first_of_shape(model) for model in load_models()}
     kept: dict[tuple[str | int, ...], PublishedLoad] = {}
     measured: set[tuple[object, ...]] = set()
     left_out: Counter[str] = Counter()
+    unstated: list[tuple[object, ...]] = []
     for index in range(len(points.row)):
         model = _model_of(str(points.model[index]), known)
         why = _why_not(points, index, model)
+        if why == _UNSTATED:
+            unstated.append(_measurement(points, index))
         if why or model is None:
             left_out[why] += 1
             continue
@@ -189,7 +198,29 @@ def published_loads(points: PublishedPointTable) -> PublishedLoads:
         if same not in measured:
             kept[load.key] = load
         measured.add(same)
-    return PublishedLoads(tuple(kept.values()), +left_out)
+    stated = {
+        _measurement(points, index)
+        for index in range(len(points.row))
+        if points.is_disaggregated[index] and points.prefill_workers[index] > 0
+    }
+    n_stated = sum(one in stated for one in unstated)
+    left_out["repeated"] += n_stated
+    left_out[_UNSTATED] -= n_stated
+    impossible = {_series(one) for one in kept.values() if _computes_too_much(one)}
+    loads = tuple(one for one in kept.values() if _series(one) not in impossible)
+    left_out["more prompts computed than the device can, in the row's series"] = len(kept) - len(
+        loads
+    )
+    return PublishedLoads(loads, +left_out)
+
+
+def _measurement(points: PublishedPointTable, index: int) -> tuple[object, ...]:
+    """What was measured, but for the workers that are apart."""
+    names = (points.hardware_id, points.framework, points.precision)
+    numbers = (points.prompt_tokens, points.output_tokens, points.concurrency)
+    found = (*(str(one[index]) for one in names), *(int(one[index]) for one in numbers))
+    ttft_s, tpot_s = _seen(points, index)
+    return (*found, round(ttft_s, 6), round(tpot_s, 8))  # of one float, written in two ways
 
 
 def first_of_shape(model: ModelSpec) -> ModelSpec:
@@ -274,6 +305,12 @@ def _vllm(row: PublishedLoad, usual: Recipe) -> Recipe:
 
 
 def _sglang(row: PublishedLoad, usual: Recipe) -> Recipe:
+    # A request comes at any step between two looks: half of the interval is its mean wait.
+    started = _sglang_started(row, usual)
+    return started._replace(n_waited_steps=_steps_between_looks(row) // 2)
+
+
+def _sglang_started(row: PublishedLoad, usual: Recipe) -> Recipe:
     model_id, precision = row.model.model_id, row.precision
     if (model_id, precision) == ("deepseek-v3", "fp8"):
         is_large = row.n_devices >= _LARGEST_GROUP
@@ -283,6 +320,27 @@ def _sglang(row: PublishedLoad, usual: Recipe) -> Recipe:
     if model_id.startswith("qwen3.5") and precision in {"bf16", "fp4"}:
         return Recipe(32768)
     return usual
+
+
+def _steps_between_looks(row: PublishedLoad) -> int:
+    """Decode steps after which SGLang takes new requests (``--scheduler-recv-interval``)."""
+    model_id, precision = row.model.model_id, row.precision
+    is_deepseek, is_qwen = model_id == "deepseek-v3", model_id.startswith("qwen3.5")
+    is_spread = row.plan.n_sharing > 1
+    if (
+        not computes_in_4_bit(row.hardware)
+        or is_spread
+        or (model_id, precision) == ("glm-5", "fp8")
+    ):
+        return 1
+    if not (is_deepseek or is_qwen):
+        return 10 if model_id == "glm-5" else 1
+    on_b200 = row.hardware.hardware_id == "b200_sxm"
+    is_never_late = (is_deepseek and precision == "fp8" and row.n_devices < _LARGEST_GROUP) or (
+        is_qwen and precision == "fp8" and not on_b200
+    )
+    n_users_late = 5 if is_qwen and on_b200 and precision != "bf16" else 16
+    return 10 if is_never_late or row.load.concurrency < n_users_late else 30
 
 
 def _trtllm(row: PublishedLoad, usual: Recipe) -> Recipe:
@@ -335,6 +393,30 @@ def _ran_fewer_than_fit(load: PublishedLoad) -> bool:
     return decoded_s / (waited_s + decoded_s) < _LEAST_RUNNING * min(room, 1.0)
 
 
+def _computes_too_much(load: PublishedLoad) -> bool:
+    """Would the row's prompts take more than the best product reaches of the device's peak?
+
+    By Little's law. Then they were not all computed (a prefix cache, repeated prompts), or the row
+    is of another format.
+    """
+    if load.prefill is not None or load.n_sharing > 1 or not (load.ttft_s and load.tpot_s):
+        return False
+    drawn = (1 + load.load.least_share_ratio) / 2
+    cycle_s = load.ttft_s + (drawn * load.load.output_tokens - 1) * load.tpot_s
+    shape = prefill_shape(batch_size=1, prompt_tokens=round(drawn * load.load.prompt_tokens))
+    flop = step_work(load.model, load.served, shape, plan=load.plan).total_flop
+    formats = (load.engine.dtype, load.engine.quantization or load.engine.dtype)
+    peaks = (load.hardware.peak_flop_per_s(one) for one in formats)
+    peak = max((one.value for one in peaks if one is not None), default=math.inf)
+    return load.load.concurrency / cycle_s * flop > _MOST_OF_PEAK * peak
+
+
+def _series(load: PublishedLoad) -> tuple[str, ...]:
+    """Rows that were measured alike."""
+    device, version = load.hardware.hardware_id, load.framework_version
+    return (device, load.framework, version, load.model.model_id, load.precision)
+
+
 def _all_prompts_s(load: PublishedLoad) -> float:
     """Time to compute one prompt of each user at a usual share of the device's FLOP/s."""
     peak = load.hardware.peak_flop_per_s("bfloat16")
@@ -349,7 +431,7 @@ def _why_not(points: PublishedPointTable, index: int, model: ModelSpec | None) -
     plan, framework = _plan_of(points, index), str(points.framework[index])
     is_apart = bool(points.is_disaggregated[index])
     reasons = {
-        "prefill and decode apart, by workers that are not stated": (
+        _UNSTATED: (
             is_apart and min(points.decode_workers[index], points.prefill_workers[index]) < 1
         ),
         "devices of several nodes, by their number alone": (

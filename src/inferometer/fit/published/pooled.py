@@ -87,7 +87,9 @@ def between(*, is_model: bool, is_moe: bool, is_engine: bool, is_format: bool) -
     )
 
 
-def step_prior(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> DevicePrior:
+def step_prior(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, framework: str
+) -> DevicePrior:
     """The prior of a kind, the time outside of the engine held.
 
     Raises
@@ -95,7 +97,7 @@ def step_prior(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> 
     SpecError
         The device does not compute in the format.
     """
-    prior = device_prior(model, engine, hardware)
+    prior = device_prior(model, engine, hardware, framework)
     is_free = np.array([float(name not in _HELD) for name in UNKNOWNS])
     return prior._replace(sd=prior.sd * is_free)
 
@@ -188,7 +190,8 @@ def _bounded(curvature: F64, gradient: F64, room: F64) -> F64:
 
 def prior_of(one: SimulatedLoad) -> DevicePrior:
     """The prior of the kind of this load."""
-    return step_prior(one.published.model, one.published.engine, one.published.hardware)
+    load = one.published
+    return step_prior(load.model, load.engine, load.hardware, load.framework)
 
 
 def errors_at(loads: Sequence[SimulatedLoad], distances: F64) -> F64:

@@ -201,7 +201,9 @@ def _problem(loads: Sequence[SimulatedLoad], sizes: tuple[Discrepancy, Discrepan
     names = [one.published.hardware.hardware_id for one in loads]
     devices = tuple(sorted(set(names)))
     first = [loads[names.index(name)].published for name in devices]
-    priors = tuple(device_prior(one.model, one.engine, one.hardware) for one in first)
+    priors = tuple(
+        device_prior(one.model, one.engine, one.hardware, one.framework) for one in first
+    )
     places = places_of([one.published for one in loads])
     discrepancy = np.zeros((2 * len(loads), 2 * len(loads)))
     for metric, size in enumerate(sizes):

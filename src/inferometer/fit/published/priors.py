@@ -61,6 +61,18 @@ _BETWEEN_LAYOUTS: Final = 2.0
 """Distance of another layout of the experts, as a reach of the discrepancies."""
 _MESSAGE_IN_A_STEP: Final = 1.85
 """Time of all-reduces in a step, in those timed alone: devices wait for one another."""
+_LAUNCH_S: Final = 3e-3
+_EAGER_LAYER_S, _EAGER_EXPERTS_S = 0.5e-3, 1.8e-3
+"""Host time of a layer without a graph. SGLang computes prompts so: 1,024 tokens of DeepSeek in 4 bit
+take 0.16 s on MI355X and on B200 (learned half), 61 layers' launches, whatever their FLOP; a dense
+layer has a third of the kernels."""
+_PAIR_OF_PCIE, _GROUP_OF_PCIE = 0.57, 0.29
+_PCIE_HOP_S: Final = 3.9e-6
+_PCIE_SD: Final = 0.5
+"""All-reduces over PCIe by the kernels of L40S and RTX PRO 6000 (source aic-kernels): the share of
+one direction's rate that two devices reach (0.59 and 0.56) and that four or eight share (0.16, 0.40
+and 0.37), and the time of a small one for each other device (3.4 to 5.4 µs). How the devices are
+joined differs from host to host: a standard deviation of half, of the logarithm."""
 
 
 class DevicePrior(NamedTuple):
@@ -71,8 +83,10 @@ class DevicePrior(NamedTuple):
     upper: F64
 
 
-def device_prior(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> DevicePrior:
-    """Prior of this model on this device.
+def device_prior(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, framework: str = "vllm"
+) -> DevicePrior:
+    """Prior of this model on this device, served by this engine.
 
     Raises
     ------
@@ -82,21 +96,27 @@ def device_prior(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -
     peaks, kernels = peaks_of(hardware, engine), hardware.kernels
     rates, bounds = _kernel_rates(model, engine, hardware, peaks), peak_rates(hardware, engine)
     link_bytes_per_s, message_s = 0.4 * (peaks.link_bytes_per_s or _NO_LINK_BYTES_PER_S), 1e-5
+    link_sd = _PCIE_SD if peaks.is_host_link else 0.7
+    if peaks.is_host_link and peaks.link_bytes_per_s is not None:
+        n_others = max(engine.tensor_parallel_size - 1, 1)
+        of_peak = _PAIR_OF_PCIE if n_others == 1 else _GROUP_OF_PCIE
+        link_bytes_per_s = _SENT_IN_A_STEP * of_peak * peaks.link_bytes_per_s
+        message_s = _MESSAGE_IN_A_STEP * _PCIE_HOP_S * n_others
     if kernels.reduce_bytes_per_s is not None:
         link_bytes_per_s = _SENT_IN_A_STEP * kernels.reduce_bytes_per_s.value
     if kernels.message_s is not None:
         message_s = _MESSAGE_IN_A_STEP * kernels.message_s.value
     table = {
-        "launch_s": (3e-3, 0.7),
+        "launch_s": (_LAUNCH_S, 0.7),
         "weight_bytes_per_s": (rates.read_bytes_per_s, 0.4),
         "kv_bytes_per_s": (0.5 * peaks.memory_bytes_per_s, 0.6),
         "matmul_flop_per_s": (rates.flop_per_s, 0.6),
         "attention_flop_per_s": (0.25 * peaks.flop_per_s, 0.8),
         "per_sequence_s": (1e-5, 1.0),
-        "link_bytes_per_s": (link_bytes_per_s, 0.7),
-        "message_s": (message_s, 0.7),
+        "link_bytes_per_s": (link_bytes_per_s, link_sd),
+        "message_s": (message_s, link_sd),
         "floor_s": (_SMALL_KERNELS_S * model.n_layers, 0.6),
-        "prefill_ratio": (1.5, 0.5),
+        "prefill_ratio": (_prefill_ratio(model, framework), 0.5),
         "overlap_ratio": (4.0, 0.0),
         "blend_ratio": (BLEND_OF_GPU, 0.15),
         "mixed_kv_ratio": (1.2, 0.3),
@@ -109,6 +129,14 @@ def device_prior(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -
         sd=np.array([table[name][1] for name in UNKNOWNS]),
         upper=np.log([bounds.get(name, np.inf) for name in UNKNOWNS]),
     )
+
+
+def _prefill_ratio(model: ModelSpec, framework: str) -> float:
+    """Host time of a step with prompts, in that of a decode step, whose launches are one graph."""
+    if framework != "sglang":
+        return 1.5
+    layer_s = _EAGER_LAYER_S if model.moe is None else _EAGER_EXPERTS_S
+    return model.n_layers * layer_s / _LAUNCH_S
 
 
 class _Rates(NamedTuple):

@@ -62,7 +62,7 @@ def published_step_time(
     places = target_loads(seen, hardware, n_tensor)
     fit = fit_published(seen, places)
     second = parameters_only_fit(places, fit)
-    prior = device_prior(loads[0].model, loads[0].engine, hardware)
+    prior = device_prior(loads[0].model, loads[0].engine, hardware, loads[0].framework)
     point = device_parameters(second, 0, prior)
     interval = device_parameters(
         replace(

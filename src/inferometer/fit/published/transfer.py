@@ -95,7 +95,7 @@ def transferred(
             )
     engine, model = _engine_of(fit, n_tensor, changed), changed.model or fit.model
     differing = _differing(fit, engine, changed)
-    vector, spread = _carried(fit, source, target, engine, model, differing)
+    vector, spread = _carried(fit, source, target, engine, changed)
     sd = np.sqrt(np.diag(spread))
     free = [k for k in range(len(PARAMETERS)) if sd[k] > 0]
     is_same = source.hardware_id == target.hardware_id and not differing
@@ -190,14 +190,15 @@ def _carried(
     source: HardwareSpec,
     target: HardwareSpec,
     engine: EngineSpec,
-    model: ModelSpec,
-    differing: frozenset[str],
+    changed: Changed,
 ) -> tuple[F64, F64]:
     """Mean (P), logarithms but for the sag, and covariance (P, P) on the new devices."""
     n_parameters = len(PARAMETERS)
+    model, differing = changed.model or fit.model, _differing(fit, engine, changed)
+    framework = (None if fit.subject is None else fit.subject.engine) or "vllm"
     here, there = (
-        device_prior(fit.model, fit.engine, source),
-        device_prior(model, engine, target),
+        device_prior(fit.model, fit.engine, source, framework),
+        device_prior(model, engine, target, changed.framework or framework),
     )
     alike = np.array([likeness(source, target, is_host=name in _HOST) for name in PARAMETERS])
     shared = between(
