@@ -3,7 +3,6 @@
 Letters of shapes: B slots, S steps of the window.
 """
 
-from dataclasses import replace
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -87,18 +86,10 @@ def slot_timeline(
     RecordError
         Nobody recorded who did what in each step, or the run has no such step.
     """
-    if run.parts is None and run.steps is not None and not needs_parts:
-        run = replace(run, parts=tables.from_rows(StepPartTable, []))
-    steps, parts = _recorded(run)
+    steps, parts = _recorded(run, needs_parts=needs_parts)
     n_steps_of_run = len(steps.start_ns)
     if not 0 <= first_step < n_steps_of_run or n_steps < 1:
-        problem = f"a window of {n_steps} steps from step {first_step}"
-        raise RecordError(
-            problem,
-            where=run.manifest.run_id,
-            allowed=f"steps 0 to {n_steps_of_run - 1}",
-            try_="the first steps",
-        )
+        raise _no_window(run, first_step, n_steps, n_steps_of_run)
     last_step = min(first_step + n_steps, n_steps_of_run)
     begin, end = np.searchsorted(parts.step_index, [first_step, last_step])
     window = StepPartTable._make(column[begin:end] for column in parts)
@@ -161,7 +152,18 @@ def state_shares(timeline: SlotTimeline) -> dict[CellState, float]:
     return {state: float((timeline.states == state).sum()) / n_cells for state in CellState}
 
 
-def _recorded(run: Run) -> tuple[StepTable, StepPartTable]:
+def _no_window(run: Run, first_step: int, n_steps: int, n_steps_of_run: int) -> RecordError:
+    return RecordError(
+        f"a window of {n_steps} steps from step {first_step}",
+        where=run.manifest.run_id,
+        allowed=f"steps 0 to {n_steps_of_run - 1}",
+        try_="the first steps",
+    )
+
+
+def _recorded(run: Run, *, needs_parts: bool) -> tuple[StepTable, StepPartTable]:
+    if run.steps is not None and run.parts is None and not needs_parts:
+        return run.steps, tables.from_rows(StepPartTable, [])
     if run.steps is None or run.parts is None:
         raise RecordError(
             "who did what in each step was not recorded",
