@@ -191,10 +191,7 @@ def size(question: Size) -> SizeAnswer:
     limit = TimeLimit(question.time_limit)
     where = replace(question.where, executor=question.where.executor or "processes")
     if question.total_gpus is not None:
-        words = words_of(question, size_best_use.CARRIED)
-        devices = size_best_use.Devices(
-            question.total_gpus, limit, where, question.model, words, question.workload.rate
-        )
+        devices = _devices(question, question.total_gpus, limit, where)
         used = size_best_use.answer_of(resolved, asked.question, tried, devices)
         return _written(question, replace(used, gate=gate_of(question.fleet.gate)))
     n_devices = len({one.offer.hardware.hardware_id for one in tried.possible})
@@ -231,6 +228,14 @@ def size(question: Size) -> SizeAnswer:
             question.out, asked.question, found, used_fraction, is_forced=question.force
         )
     return answer
+
+
+def _devices(
+    question: Size, n_total: int, limit: TimeLimit, where: compute.Executor
+) -> size_best_use.Devices:
+    words = words_of(question, size_best_use.CARRIED)
+    rate_per_s = question.workload.rate
+    return size_best_use.Devices(n_total, limit, where, question.model, words, rate_per_s)
 
 
 def _written(question: Size, used: SizeAnswer) -> SizeAnswer:

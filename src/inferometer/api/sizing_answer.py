@@ -153,11 +153,11 @@ class PaceRow:
     """As many as this pace would need."""
     is_examined: bool = True
     """False: the time limit ended the search for that number."""
-    met_users: float | None = None
+    met_users: int | None = None
     """Of a closed loop, instead of a rate: the most users that were shown to be served within the
     SLO."""
-    missed_users: float | None = None
-    located_users: float | None = None
+    missed_users: int | None = None
+    located_users: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +290,10 @@ def served_row(served: ServedBy) -> ServedRow:
     )
 
 
+def _users(load: float | None) -> int | None:
+    return None if load is None else round(load)
+
+
 def _pace(answer: PacedAnswer) -> PaceRow:
     found = answer.capacity
     is_of_users = found.kind == "users"
@@ -300,9 +304,9 @@ def _pace(answer: PacedAnswer) -> PaceRow:
         met_requests_per_s=None if is_of_users else found.met_load,
         missed_requests_per_s=None if is_of_users else found.missed_load,
         located_requests_per_s=None if is_of_users else found.located_load,
-        met_users=found.met_load if is_of_users else None,
-        missed_users=found.missed_load if is_of_users else None,
-        located_users=found.located_load if is_of_users else None,
+        met_users=_users(found.met_load) if is_of_users else None,
+        missed_users=_users(found.missed_load) if is_of_users else None,
+        located_users=_users(found.located_load) if is_of_users else None,
         n_replicas=answer.n_replicas,
         is_examined=answer.n_replicas is not None or answer.capacity.why != TIME_LIMIT,
     )
