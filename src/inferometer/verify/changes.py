@@ -43,7 +43,7 @@ class SealedChange:
     n_requests: int
     requests_per_s: float | None
     """None: a closed loop, whose rate follows from the server."""
-    requests_in_server: float | None
+    in_server_load: float | None
     """Of a closed loop."""
     mean_prompt_tokens: float
     mean_output_tokens: float
@@ -63,7 +63,7 @@ def traffic_of(window: ServerWindow) -> dict[str, float | None]:
     rate_per_s = float(window.arrivals.sum()) / window.duration_s
     return {
         "requests_per_s": None if window.is_closed_loop else rate_per_s,
-        "requests_in_server": inside if window.is_closed_loop else None,
+        "in_server_load": inside if window.is_closed_loop else None,
         "mean_prompt_tokens": _mean(window.prompt_lengths.seen),
         "mean_output_tokens": _mean(window.output_lengths.seen),
     }
