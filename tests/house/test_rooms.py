@@ -143,7 +143,7 @@ threading.setprofile(note)
 """
 COMMANDS = {
     "simulate": "llama-3.1-8b --hardware h100_sxm --rate 5 --requests 200 --workload 1024x128",
-    "size": "llama-3.1-8b --gpus h100_sxm --slo ttft:p95<1s --rate 5 --requests 200"
+    "size": "llama-3.1-8b --gpus h100_sxm --slo ttft:p95<1s --rate 5 --requests 500"
     " --workload 1024x128",
     "sweep": "--model smollm2-135m --load-format dummy --seq 16 --batch-sizes 1 --gen-tokens 2"
     " --reps 1 --out swept",

@@ -442,7 +442,8 @@ def parse_counts(text: str, *, where: str) -> tuple[int, ...]:
     counts: set[int] = set()
     for item in listed(text, where=where):
         try:
-            count = int(plain_number(item, where.strip("-").replace("-", "_")))
+            name = where.strip("-").replace("-", "_")
+            count = int(item if item.isdecimal() else plain_number(item, name))
         except ValueError:
             raise SpecError(
                 f"{item!r} is no whole number",

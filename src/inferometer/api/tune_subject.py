@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+from inferometer import suggestions
 from inferometer.api.fleet import FleetOptions, Fleets, fleets_of, start_load_of
 from inferometer.api.server import Server, deployment_of, server_with
 from inferometer.api.workload import Workload, workload_of
@@ -162,5 +163,5 @@ def check_fittable(spec: WorkloadSpec) -> None:
             f"{n_requests} requests in a load test",
             where="--for, --requests, --rate",
             allowed=f"{MIN_REQUESTS} or more that end: a model of the server is fitted to them",
-            try_=f"--requests {2 * MIN_REQUESTS}",
+            try_=suggestions.flags("--requests", 2 * MIN_REQUESTS),
         )

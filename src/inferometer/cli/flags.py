@@ -353,7 +353,9 @@ class Number(click.FloatRange):
 
 
 def _in_digits(value: Any, param: click.Parameter | None) -> Any:
-    return plain_number(value, (param and param.name) or "") if isinstance(value, str) else value
+    if not isinstance(value, str) or value.isdecimal():
+        return value
+    return plain_number(value, (param and param.name) or "")
 
 
 class NumberFormat(click.ParamType[str]):
