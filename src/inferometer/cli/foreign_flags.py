@@ -155,7 +155,8 @@ def _counted_devices(words: Sequence[str], own: set[str]) -> list[str]:
     for word in words:
         flag, equals, value = word.partition("=")
         is_apart = not equals and bool(written) and written[-1] == named
-        counted = counted_devices(word if is_apart else value if flag == named else "")
+        device = word if is_apart else value if flag == named else ""
+        counted = counted_devices(device) if device else None
         if counted is None:
             written.append(word)
         else:
