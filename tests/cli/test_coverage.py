@@ -17,7 +17,7 @@ import coverage_page
 
 DATA = tomllib.loads(coverage_page.REQUESTS.read_text())
 ROWS = coverage_page.rows_of(DATA)
-MOST_MISSING = 8
+MOST_MISSING = 7
 """Rows without a command: lower it with each that gets one, never raise it."""
 
 
@@ -43,5 +43,6 @@ def test_what_cannot_be_done_only_shrinks():
     "row", [row for row in ROWS if "recorded" in row], ids=lambda row: row["id"]
 )
 def test_commands_that_need_an_engine_are_commands(row):
-    suggested.check_words(tuple(shlex.split(row["command"])))
+    for command in row["command"].split(" && "):
+        suggested.check_words(tuple(shlex.split(command)))
     assert (pages.ROOT / row["test"].partition("::")[0]).exists()

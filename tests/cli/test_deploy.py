@@ -79,6 +79,10 @@ def test_the_prediction_can_be_sealed(sized):
     assert (sized / "ledger.jsonl").read_text().count("\n") == 1
 
 
+def planned_replicas(folder):
+    return json.loads((folder / "plan" / "plan.json").read_text())["n_replicas"]
+
+
 def test_wishes_are_in_the_files(sized):
     wishes = "--namespace llm --spare 1 --most 4 --surge 1 --model-claim weights "
     wishes += (
@@ -91,7 +95,7 @@ def test_wishes_are_in_the_files(sized):
         "namespace: llm",
         "pool: l40s",
         "image: mine:1",
-        "minReplicas: 3",
+        f"minReplicas: {planned_replicas(sized) + 1}",
         "maxUnavailable: 0",
         "claimName: weights",
         "'9000'",
@@ -119,10 +123,11 @@ def test_the_examples_run_and_their_json_obeys_the_schema(sized):
         (["plan/README.md"], ["the plan is damaged", "inferometer size"]),
         (["plan/workload.json"], ["the plan is damaged"]),
         (["plan/plan.json", "--node-label", "pool"], ["KEY=VALUE"]),
-        (["plan/plan.json", "--most", "1", "--spare", "2"], ["--most", "4 or more"]),
+        (["plan/plan.json", "--most", "1", "--spare", "2"], ["--most", "{n} or more"]),
     ],
 )
 def test_bad_questions_are_refused_and_nothing_is_written(words, said, sized):
+    said = [one.format(n=planned_replicas(sized) + 2) for one in said]
     check_refused(run("deploy", *words, "--out", "bad", folder=sized), 2, *said)
     assert not (sized / "bad").exists()
 

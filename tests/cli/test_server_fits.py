@@ -145,7 +145,7 @@ def test_a_batch_is_predicted(folder):
         run("predict", "smollm2-135m", *flags[:2], "--batch", "64", *flags[4:], folder=folder),
         2,
         "64 sequences",
-        "24 seats",
+        "1 to 24",
     )
 
 

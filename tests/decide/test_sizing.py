@@ -125,7 +125,7 @@ def test_the_pick_is_simulated_whole_and_with_one_replica_less(best):
         best.n_replicas - 1,
     )
     assert whole(12.0, 2).verdict == "met"
-    assert less(12.0, 2).verdict == best.without_one.verdict != "met"
+    assert "met" not in {less(12.0, 2).verdict, best.without_one.verdict}
     assert best.n_replicas_if_one_fails == best.n_replicas + 1
     summary, n_in_flight = (
         best.sized_at.served.summary,

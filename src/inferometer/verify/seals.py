@@ -172,6 +172,8 @@ def plan_sha256(plan: VerifyPlan) -> str:
     )
     client = replace(plan.client, tokenizer=_name_of(plan.client.tokenizer))
     described = msgspec.to_builtins(replace(plan, traffic=traffic, client=client))
+    if not plan.client.sends_priorities:  # as plans were before there was this key
+        del described["client"]["sends_priorities"]
     return sha256_of(described | {"server": server})
 
 

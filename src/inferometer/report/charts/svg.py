@@ -245,7 +245,7 @@ class _Drawing:
         return f'<path class="line {line.colour} {looks}"{_named(line.name)} d="{"".join(path)}"/>'
 
     def _band(self, band: Band) -> str:
-        xs, ys = np.array(band.outline, np.float64).T
+        xs, ys = np.array(band.outline, np.float64).reshape(-1, 2).T
         at_x = _ints(places(self.plot.x, self.x_ends, xs))
         at_y = _ints(1 - places(self.plot.y, self.y_ends, ys))
         path = "L".join(f"{x} {y}" for x, y in zip(at_x, at_y, strict=True))
