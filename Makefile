@@ -62,7 +62,8 @@ check: setup
 # What computes, or asks only what comes in the end, runs side by side; what is judged by its times has the machine to itself, and a second
 # try where it failed: the machine may have stood still. What fails twice fails.
 COMPUTING := $(addprefix tests/,$(addprefix cli/test_,capacity.py docs.py dockerfile.py examples.py executor_options.py fit_kernels.py \
-  fit_load.py fit_refused.py fit_subject.py kills.py sentences.py server_fits.py size.py tune.py) api/test_fleet.py api/test_front_measured.py decide fit golden measure/engines measure/executors measure/test_environments.py \
+  fit_load.py fit_refused.py fit_subject.py kills.py sentences.py server_fits.py simulate.py size.py tune.py) api/test_fleet.py \
+  api/test_front_measured.py decide fit golden measure/engines measure/executors measure/test_environments.py \
   measure/test_quality_real.py perfmodel records report serve/test_emulator_engine.py simulate inputs stats verify)
 SLOW = INFEROMETER_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -q -m "slow and not gpu" --durations=15
 MEASURING = $(SLOW) $(addprefix --ignore=,$(COMPUTING))

@@ -69,6 +69,7 @@ def test_verbs_take_every_option_of_fleets_and_settings():
         assert server <= {field.name for field in fields_of(verb)}, verb
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "around",
     [
@@ -107,6 +108,7 @@ def test_the_winner_of_a_sizing_does_what_is_simulated_of_it(mix, gate, around):
             assert served.seconds.value == pytest.approx(expected.seconds.value, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_gate_changes_what_a_sizing_finds(mix, tmp_path):
     """One that lets few requests into each replica needs more of them."""
     narrow = tmp_path / "narrow.toml"

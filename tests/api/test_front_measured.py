@@ -34,6 +34,7 @@ gen_tokens = 13
 """
 
 
+@pytest.mark.slow
 def test_a_server_is_loaded(tmp_path):
     heard = []
     with start(PLAN) as emulator:

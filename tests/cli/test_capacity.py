@@ -111,6 +111,7 @@ def test_a_model_that_does_not_fit_names_the_smallest_tp_that_fits():
     assert "NEXT   --tp 2, the smallest that fits" in predicted.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [

@@ -13,7 +13,7 @@ from command_line import run
 import pages
 
 COVERAGE = pages.ROOT / "docs" / "coverage.md"
-FAST = re.compile(r"inferometer (predict|sweep|show|catalog|study (?!policies|concurrency))")
+FAST = re.compile(r"inferometer (predict|sweep|catalog)")
 """Commands of that page that take a fraction of a second."""
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 TOLERANCE_RATIO = 0.02

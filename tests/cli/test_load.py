@@ -93,6 +93,7 @@ def test_a_page_is_written_the_model_found_and_the_rate_shown(url, folder):
     assert answer["requests"]["title"].endswith("100 requests/s")
 
 
+@pytest.mark.slow
 def test_a_cap_beside_a_rate_and_alone(url, folder):
     flags = ("--requests", 30, "--max-concurrency", 2)
     beside = load(url, "--rate", 400, *flags, folder=folder)
@@ -450,6 +451,7 @@ def test_ctrl_c_keeps_what_ended_and_the_same_command_goes_on(url, folder):
     assert "RESUMED" in [caution.code for caution in stored.manifest.cautions]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_other_signals_end_a_test_as_ctrl_c_does(number, exit_code, url, folder):
     child = started(url, folder, *LONG)
@@ -511,6 +513,7 @@ def test_words_of_other_tools_are_known(flags, word, folder):
     check_refused(load("http://127.0.0.1:9", *flags, folder=folder), 2, word)
 
 
+@pytest.mark.slow
 def test_a_run_is_written_for_other_tools_too(url, folder):
     flags = (
         "--requests",

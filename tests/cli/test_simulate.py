@@ -547,6 +547,7 @@ def test_what_the_engine_refuses_is_named_as_it_was_typed(flags, words, tmp_path
     check_refused(run(*LLAMA, *flags, folder=tmp_path), 2, *words)
 
 
+@pytest.mark.slow
 def test_an_order_acts_where_the_engine_lacks_memory_or_says_that_it_did_not(tmp_path):
     """At the default max_num_seqs an H100 never runs out of places: memory is what requests wait for."""
     (tmp_path / "mix.toml").write_text(MIX_OF_LENGTHS)

@@ -209,6 +209,7 @@ def test_prompts_that_no_replica_takes_are_refused_before_the_search():
     assert "fewer than 8,192" in caught.value.allowed
 
 
+@pytest.mark.slow
 def test_what_a_death_costs_is_said():
     words = [
         "size",
@@ -259,6 +260,7 @@ def test_a_device_without_a_price_is_ranked_last(tmp_path):
     assert "NO_PRICE" in {caution["code"] for caution in said["cautions"]}
 
 
+@pytest.mark.slow
 def test_sized_for_the_slow_end_of_a_fit_it_is_decided(fit):
     code, said = size("--rate", "8", "--gpus", "l40s", "--fit", str(fit), "--sure")
     pick = said["pick"]
@@ -279,6 +281,7 @@ def test_sized_for_the_slow_end_of_a_fit_it_is_decided(fit):
         assert seconds["low"] <= seconds["value"] <= seconds["high"]
 
 
+@pytest.mark.slow
 def test_lengths_that_a_fit_was_not_checked_on_are_named(fit, tmp_path):
     narrow, path = load_step_time_model(fit), tmp_path / "narrow.json"
     replace(narrow, box=(BoxRange(quantity="prompt tokens per request", low=32, high=256),)).save(

@@ -57,6 +57,7 @@ def test_the_answer_the_folder_and_python_are_the_same(tmp_path):
     check_refused(run("tune", *QUICK, "--out", "tuned", folder=tmp_path), 2, "not empty")
 
 
+@pytest.mark.slow
 def test_lossy_steps_come_with_the_command_that_checks_them(tmp_path):
     shown = run("tune", *QUICK, "--verbose", folder=tmp_path).stdout
     assert "needs a quality check" in shown

@@ -47,6 +47,7 @@ def test_no_layout_takes_more_devices_than_there_are():
     assert n_devices[0] == max(n_devices) == 3
 
 
+@pytest.mark.slow
 def test_splits_are_examined_and_the_best_is_shown_with_its_interval():
     answer = found("tpot:p95<100ms", 2, replace(GRID, tensor_parallel_sizes=(1,)))
     assert answer.is_split_examined

@@ -46,6 +46,7 @@ def kind(question):
     ).best
 
 
+@pytest.mark.slow
 def test_as_few_as_will_do_miss_the_promise_when_one_dies(question, kind):
     seen = failure_of(question, kind, START_UP_S).outcome
     in_one = kind.sized_at.served.in_flight_load

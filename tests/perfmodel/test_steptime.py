@@ -325,6 +325,7 @@ def compiled_closed_form():
     return scope["step_duration_s"]
 
 
+@pytest.mark.slow
 def test_numba_compiles_the_closed_form():
     plain, compiled = step_duration_s, compiled_closed_form()
     arrays = arrays_of(SUBJECTS["sliding"])

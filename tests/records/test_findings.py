@@ -76,6 +76,7 @@ def test_length_costs_more_where_prefill_dominates(make_run):
     assert found["LENGTH_VS_CONCURRENCY"].sentence.startswith("Length costs more")
 
 
+@pytest.mark.slow
 def test_false_alarms_of_length_against_concurrency(make_run):
     """Where both axes cost the same, a winner is named in at most about 5 % (medians of 7 resample a little too narrow: 10 %)."""
     n_experiments = 150

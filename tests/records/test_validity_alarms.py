@@ -90,6 +90,7 @@ def share_of(verdicts, n, run_of):
     return sum(validity_of(run_of(seed)).verdict in verdicts for seed in range(n)) / n
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [*CASES, CHAT])
 def test_clean_runs_are_valid(case):
     assert share_of({"VALID"}, 60, lambda seed: clean(case, seed)) >= 0.9

@@ -29,6 +29,7 @@ def analysis():
     return analyse(read_run(SWEEP), SWEEP, label="recorded")
 
 
+@pytest.mark.slow
 def test_the_error_on_points_held_out(analysis):
     """Trust line, chart, table.
 

@@ -272,7 +272,7 @@ def asked_of(config, seed, every_ns=1):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("lateness_ns", [0, 700_000])
+@pytest.mark.parametrize("lateness_ns", [0, pytest.param(700_000, marks=pytest.mark.slow)])
 def test_it_is_the_simulator(name, lateness_ns):
     for seed in range(20):
         check_equal(asked_of(CONFIGS[name], seed), CONFIGS[name], COST, lateness_ns)
@@ -339,7 +339,7 @@ def check_fleet(asked, fleet, lateness_ns):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("lateness_ns", [0, 700_000])
+@pytest.mark.parametrize("lateness_ns", [0, pytest.param(700_000, marks=pytest.mark.slow)])
 def test_a_fleet_is_the_simulator(name, lateness_ns):
     fleet = FLEETS[name]
     for seed in range(6):
@@ -347,6 +347,7 @@ def test_a_fleet_is_the_simulator(name, lateness_ns):
         check_fleet(asked, fleet, lateness_ns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("n_together", [4, 7])
 def test_memory_of_a_fleet_grows_or_is_used_again(name, n_together, monkeypatch):
@@ -373,6 +374,7 @@ def bursts(config, n_together):
     return with_contents(asked, config.block_size, shared)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("n_together", [4, 7])
 def test_memory_that_is_full_grows_or_is_used_again(name, n_together, monkeypatch):

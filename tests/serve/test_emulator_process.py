@@ -31,6 +31,7 @@ def test_it_starts_serves_and_stops(tmp_path):
     assert [request.output_tokens for request in log.requests] == [4]
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_said():
     with start(PLAN) as emulator:
         port = int(emulator.url.rpartition(":")[2])

@@ -49,6 +49,7 @@ def test_at_once_is_as_one_by_one(run, until_ns):
     check_same(requests, config, cost, until_ns=until_ns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize(("num_blocks", "mean_ns"), [(60, 3e7), (300, 8e7), (5000, 3e8)])
 def test_hundreds_of_requests(is_async, num_blocks, mean_ns, monkeypatch):

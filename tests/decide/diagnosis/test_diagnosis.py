@@ -61,6 +61,7 @@ def of_seats():
     return diagnosed(replace(ROOMY, max_num_seqs=16))
 
 
+@pytest.mark.slow
 def test_a_full_batch_is_named_and_the_advice_is_true(of_seats):
     assert (of_seats.finding, of_seats.cause) == ("limited", "max_num_seqs")
     cause, limit = of_seats.causes[0], of_seats.limits[0]
@@ -71,6 +72,7 @@ def test_a_full_batch_is_named_and_the_advice_is_true(of_seats):
     assert cause.predicted_s[0].low <= then_s <= cause.predicted_s[0].high
 
 
+@pytest.mark.slow
 def test_the_page_says_what_limits_and_what_would_not_help(of_seats):
     page = diagnose_page(of_seats)
     assert page.title.startswith("http://127.0.0.1:8000 is limited by max_num_seqs")

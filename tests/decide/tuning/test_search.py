@@ -32,6 +32,7 @@ def narrow():
     return tuned(steps="memory,max_num_seqs,kv_precision,speculation")
 
 
+@pytest.mark.slow
 def test_too_small_a_batch_is_found_and_confirmed_in_fresh_pairs(narrow):
     found = {one.name: one for one in narrow.steps}
     assert found["max_num_seqs"].decision == "keep"

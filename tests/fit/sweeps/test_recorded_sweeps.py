@@ -23,6 +23,7 @@ def fitted(request):
     return fit_and_validate([read_run(request.param)])
 
 
+@pytest.mark.slow
 def test_held_out_error(fitted):
     """The aim: half of the configurations within 5 %, 19 of 20 within 15 %."""
     assert {error.phase for error in fitted.model.held_out} == {"prefill", "decode"}

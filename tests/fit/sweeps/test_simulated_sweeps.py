@@ -39,6 +39,7 @@ def simulated_s(model, point):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["smollm2-135m-float32", "qwen2.5-0.5b-float32", "qwen2.5-0.5b-bfloat16"]
 )

@@ -38,6 +38,7 @@ def test_held_out_error_is_that_of_the_noise(fitted):
         assert error.p95_fraction < 0.04
 
 
+@pytest.mark.slow
 def test_intervals_cover_what_they_claim(made_run):
     """90 % intervals over the held-out points of several runs: within what 4 · 40 points let one tell."""
     points = [
@@ -66,6 +67,7 @@ def test_prediction_between_the_points(fitted, truth):
         )
 
 
+@pytest.mark.slow
 def test_drift_taken_out_by_the_probes(made_run):
     """A third of the repetitions run at half speed; the probes beside them say so."""
     run = made_run(slow_share_fraction=0.35, n_reps=3, seed=3)

@@ -120,6 +120,7 @@ def test_another_seed_changes_everything():
         assert not np.array_equal(getattr(PLAN, name), getattr(other, name)), name
 
 
+@pytest.mark.slow
 @given(st.integers(1, 3000), st.sampled_from(["open", "closed", "at_once"]))
 def test_fewer_requests_are_the_first_ones(n, kind):
     arrivals = {"kind": kind} | (

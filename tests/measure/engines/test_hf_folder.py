@@ -17,6 +17,7 @@ def cache(monkeypatch, tmp_path):
     return tmp_path / "cache" / "inferometer" / "unpacked"
 
 
+@pytest.mark.slow
 def test_a_catalogue_entry_becomes_a_folder_with_its_configuration(tiny, cache):
     folder = config_folder(read_config(tiny))
     content = json.loads((Path(folder) / "config.json").read_text())

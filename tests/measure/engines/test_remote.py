@@ -50,6 +50,7 @@ def test_ceilings_come_through(engine):
     assert ceiling.value_per_s > 1e8
 
 
+@pytest.mark.slow
 def test_a_point_that_does_not_fit_leaves_the_worker_alive(engine):
     pid = engine.pid
     point = SweepPoint(prompt_tokens=500, batch_size=100_000, gen_tokens=3)
@@ -75,6 +76,7 @@ def test_a_killed_worker_is_an_error_and_the_next_point_gets_a_new_one(engine):
     assert engine.pid != pid
 
 
+@pytest.mark.slow
 def test_a_kill_by_the_kernel_for_memory_is_out_of_memory(engine, monkeypatch):
     # The kernel's killer cannot be had on demand without endangering the machine: its counter is
     # made to move.

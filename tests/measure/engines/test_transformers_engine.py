@@ -126,6 +126,7 @@ def test_an_encoder_decoder_is_a_bad_question(tmp_path):
         open_engine(EngineSpec(), ModelReference(kind="folder", location=str(tmp_path), spec=None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("origin", ["auto", "dummy"])
 def test_the_attention_kernel_is_the_one_asked_for(folder, eager, attention, origin):
