@@ -8,7 +8,10 @@ import pytest
 import inferometer as im
 from inferometer.errors import SpecError
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("quality"),  # its answer takes two minutes, once
+]
 
 
 @pytest.fixture(scope="module")
