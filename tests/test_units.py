@@ -180,3 +180,8 @@ def test_a_quantity_of_many_digits_is_refused_at_once():
     with pytest.raises(SpecError, match="is not a duration") as caught:
         units.parse_duration_s("1" * 200_000)
     assert len(str(caught.value)) < 300
+
+
+def test_a_unit_of_another_kind_is_named_as_it_was_written():
+    with pytest.raises(SpecError, match="unit 'M' of '5M'"):
+        units.parse_duration_s("5M")

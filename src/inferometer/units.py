@@ -337,7 +337,8 @@ def _parse_quantity(
             try_=example,
         )
     number, unit = match.groups()
-    unit = unit if unit in factors or kind == "speed" else _ALSO.get(unit, unit)
+    meant = _ALSO.get(unit, unit)
+    unit = unit if unit in factors or kind == "speed" or meant not in factors else meant
     if unit not in factors:
         problem = f"unit {unit!r} of {text!r} is unknown" if unit else f"{text!r} has no unit"
         likely = f"{number}{'s' if 's' in factors else example.lstrip('0123456789.')}"

@@ -52,6 +52,7 @@ def command(verb):
         ("predict", "m --gpu=H100:4", "m --hardware=H100 --tp 4"),
         ("predict", "m --hardware 8xH100 -tp 4", "m --hardware 8xH100 --tp 4"),
         ("size", "m --gpus 8xH100", "m --gpus H100 --total-gpus 8"),
+        ("size", "m --gpus 8xH100,l40s", "m --gpus 8xH100,l40s"),
         ("simulate", "m --hardware 8xH100", "m --hardware 8xH100"),
         ("simulate", "m --input 1000 --output 100", "m --workload 1000x100"),
         ("simulate", "m --output x.json", "m --output x.json"),

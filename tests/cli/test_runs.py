@@ -78,3 +78,11 @@ def test_a_stored_run_needs_nothing_said(tmp_path):
     folder = shutil.copytree(FIXTURES / "version_1", tmp_path / "run")
     (analysis,) = analyses_of(request_of(folder))
     assert analysis.points
+
+
+def test_the_manifest_names_its_run(tmp_path):
+    folder = shutil.copytree(FIXTURES / "version_1", tmp_path / "run")
+    by_folder, by_manifest = (
+        analyses_of(request_of(path))[0] for path in (folder, folder / "manifest.json")
+    )
+    assert by_manifest.points == by_folder.points

@@ -43,7 +43,7 @@ _BOX_RATIO: Final = 1.25
 
 
 class Measured(NamedTuple):
-    """A load test whose point stays on the plots, and of which traffic it is."""
+    """A load test whose point stays on the plots, and its traffic."""
 
     point: RatePoint
     model: str

@@ -69,8 +69,7 @@ def size_page(answer: SizeAnswer, view: DecisionView | None = None) -> Page:
 
 def _traffic(answer: SizeAnswer) -> str:
     if answer.users is not None or answer.rate_per_s is None:
-        users = answer.users or 0
-        return f"{users:,} user{'s' * (users != 1)} of {answer.workload_name}"
+        return f"{answer.users:,} user{'s' * (answer.users != 1)} of {answer.workload_name}"
     plural = "" if answer.rate_per_s == 1 else "s"
     return f"{format_number(answer.rate_per_s)} request{plural}/s of {answer.workload_name}"
 
@@ -120,6 +119,13 @@ def _chips(answer: SizeAnswer) -> tuple[Chip, ...]:
     return (Chip(verdict=pick.verdict, text=f"{slo_words(pick.verdict)}: {ends}"),)
 
 
+def _reserve(pick: KindRow, *, is_open: bool) -> str:
+    """How much more traffic is carried; ``is_open``: nothing that was simulated is too much."""
+    if is_open:
+        return "or more: no load that was simulated misses the SLO"
+    return "" if pick.headroom_fraction is None else f"headroom {pick.headroom_fraction:.0%}"
+
+
 def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
     """The latencies against their limits, what is carried, the reserve, and the cost."""
     served, numbers = pick.asked.served, list[Number]()
@@ -146,7 +152,6 @@ def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
     kept, broken, located = _capacity_of(pace)
     if kept is not None and located is not None:
         is_between = broken is not None and kept <= located <= broken
-        headroom = pick.headroom_fraction
         numbers.append(
             Number(
                 name="capacity",
@@ -154,7 +159,7 @@ def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
                 unit="req/s" if answer.users is None else "users",
                 low=kept if is_between else None,
                 high=broken if is_between else None,
-                note="" if headroom is None else f"headroom {headroom:.0%}",
+                note=_reserve(pick, is_open=broken is None and located == kept),
             )
         )
     numbers.append(

@@ -71,8 +71,8 @@ _RATE: Final = re.compile(
 )
 _S_PER: Final = {"s": 1, "m": 60, "h": 3600}
 _COUNTED: Final = re.compile(
-    r"(?P<before>\d{1,4})\s*[xX×*]\s*(?P<last>[a-zA-Z].*)"
-    r"|(?P<first>[a-zA-Z].*?)\s*[x×*:]\s*(?P<after>\d{1,4})"
+    r"(?P<before>\d{1,4})\s*[xX×*]\s*(?P<last>[a-zA-Z][^,]*)"
+    r"|(?P<first>[a-zA-Z][^,]*?)\s*[x×*:]\s*(?P<after>\d{1,4})"
 )
 _VLLM_NUMBER: Final = re.compile(r"max_\w+|num_blocks|num_gpu_blocks\w*")
 _LENGTH: Final = re.compile(r"\w*(?:prompt|output|prefix|gen)\w*")

@@ -182,7 +182,7 @@ def _with_replicas(columns: dict[str, Column]) -> dict[str, Column]:
 
 
 def _with_page_faults(columns: dict[str, Column]) -> dict[str, Column]:
-    """Sweeps of which nobody counted them."""
+    """Sweeps whose page faults nobody counted."""
     unknown = np.full(len(next(iter(columns.values()))), np.nan)
     return {"minor_faults": unknown, "major_faults": unknown, **columns}
 

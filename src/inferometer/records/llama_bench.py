@@ -19,6 +19,8 @@ HEADER: Final = ("seq_len", "batch", "gen_tokens", "decode_steps", "prefill_p50_
 _TEST: Final = re.compile(r"(pp|tg)\s*(\d{1,9})(?:\s*@\s*d(\d{1,9}))?")
 _RATE: Final = re.compile(r"\s*([\d.]+)\s*(?:±.*)?")
 _NS_PER_MS: Final = 1e6
+_START_CHARACTERS: Final = 2**14
+"""In which a first record names its test, behind names of files and devices."""
 _SETTINGS: Final = (
     "model", "model_filename", "model_type", "backend", "backends", "gpu_info", "ngl", "n_gpu_layers",
     "threads", "n_threads", "n_batch", "n_ubatch", "fa", "flash_attn", "type_k", "type_v", "sm", "split_mode", "mmap",
@@ -70,11 +72,11 @@ def as_sweep_table(text: str, door: Door, *, where: str) -> str | None:
 
 def _rows(text: str, door: Door, where: str) -> list[Mapping[str, Any]] | None:
     """The records of any of its formats."""
-    start = text.lstrip()[:2000]
+    start = text.lstrip()[:_START_CHARACTERS]
     if start[:1] in {"[", "{"}:
         if '"n_prompt"' not in start or '"n_gen"' not in start:
             return None
-        parts = [start and text] if start[0] == "[" else text.splitlines()
+        parts = [text] if start[0] == "[" else text.splitlines()
         found = [door.json(part, object, where=where) for part in parts if part.strip()]
         flat = [one for part in found for one in (part if isinstance(part, list) else [part])]
         return [_of_mapping(one, where) for one in flat]

@@ -334,7 +334,7 @@ def under_fresh_requests(
 
 
 def _under(rebuilt: Rebuilt, window: ServerWindow, plan: RequestPlan, before_s: float) -> Rebuilt:
-    """The same server under other requests, the longest of which it still holds."""
+    """The same server under other requests; it still holds the longest."""
     config, longest = rebuilt.config, _longest(plan)
     blocks = max(config.num_blocks, -(-longest // config.block_size) + 2)
     return replace(

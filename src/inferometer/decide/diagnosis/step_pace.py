@@ -190,7 +190,7 @@ def _blended(floor_s: float, row_s: float, sizes: tuple[F64, F64], blend: float,
 
 
 def _steps(paces: F64, sizes: tuple[F64, F64], blend: float, off: float) -> StepTimeArrays:
-    """Step times of these paces, of which reading weights and multiplying rows overlap by ``blend``."""
+    """Step times of these paces; reading weights and multiplying rows overlap by ``blend``."""
     floor_s, row_s, sequence_s, held_s = paces.tolist()
     if blend > 1:
         floor_s, row_s = _blended(floor_s, row_s, sizes, blend, off).tolist()
