@@ -119,7 +119,7 @@ def _chips(answer: SizeAnswer) -> tuple[Chip, ...]:
     return (Chip(verdict=pick.verdict, text=f"{slo_words(pick.verdict)}: {ends}"),)
 
 
-def _reserve(pick: KindRow, *, is_open: bool) -> str:
+def _headroom(pick: KindRow, *, is_open: bool) -> str:
     """How much more traffic is carried; ``is_open``: nothing that was simulated is too much."""
     if is_open:
         return "or more: no load that was simulated misses the SLO"
@@ -159,7 +159,7 @@ def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
                 unit="req/s" if answer.users is None else "users",
                 low=kept if is_between else None,
                 high=broken if is_between else None,
-                note=_reserve(pick, is_open=broken is None and located == kept),
+                note=_headroom(pick, is_open=broken is None and located == kept),
             )
         )
     numbers.append(
