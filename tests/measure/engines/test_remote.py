@@ -52,7 +52,9 @@ def test_ceilings_come_through(engine):
 
 @pytest.mark.slow
 def test_a_point_that_does_not_fit_leaves_the_worker_alive(engine):
+    engine.facts()  # a worker starts with its first question
     pid = engine.pid
+    assert pid is not None
     point = SweepPoint(prompt_tokens=500, batch_size=100_000, gen_tokens=3)
     with pytest.raises(OutOfMemory, match="KV cache"):
         list(
