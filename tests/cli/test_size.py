@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -369,10 +370,24 @@ def test_users_who_wait_are_sized_for():
     )
 
 
-@pytest.mark.parametrize("flags", [("--total-gpus", "2"), ("--out", "somewhere")])
-def test_what_needs_a_rate_is_refused_with_users(flags):
-    with pytest.raises(SpecError, match="with users who wait"):
-        size("--concurrency", "4", "--gpus", "l40s", *flags)
+def test_users_share_a_number_of_devices_and_their_files_send_as_users_do(tmp_path):
+    flags = ("--concurrency", "8", "--gpus", "l40s", "--max-num-seqs", "8", "--total-gpus", "2")
+    plan = tmp_path / "plan"
+    code, said = size(*flags, "--probe-requests", "100", "--out", str(plan), slo="tpot:p95<1s")
+    used = said["best_use"]
+    best = used["rows"][0]
+    assert (code, said["verdict"], said["users"], used["asked_users"]) == (0, "met", 8, 8)
+    assert best["located_users"] >= best["met_users"] >= 8
+    assert best["located_requests_per_s"] is used["asked_requests_per_s"] is None
+    check = (plan / "check-promise.sh").read_text()
+    assert "--concurrency 8 --for" in check
+    assert "--rate" not in check
+    sealed = tomllib.loads((plan / "verify.toml").read_text())["traffic"]
+    assert (sealed["concurrencies"], sealed["rates_per_s"]) == ([8], [])
+    assert sealed["n_requests"] >= 2000
+    assert re.search(
+        r"Traffic: 8 users who wait \(.* requests/s\)", (plan / "README.md").read_text()
+    )
 
 
 @pytest.mark.slow

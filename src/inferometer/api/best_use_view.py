@@ -30,13 +30,36 @@ class UseRow:
     n_prefill: int
     """Of these that compute prompts only; 0: all do both."""
     n_devices: int
-    located_requests_per_s: float
-    """The most that meets the SLO."""
+    located_requests_per_s: float | None
+    """The most that meets the SLO; None with users who wait, who are counted below."""
     met_requests_per_s: float | None
     """Shown to meet it, the noise of its requests considered; None where it was located roughly."""
     missed_requests_per_s: float | None
     needs_quality_check: bool
     """Its number format is not the one in which the weights were published."""
+    located_users: int | None = None
+    met_users: int | None = None
+    missed_users: int | None = None
+
+    @property
+    def unit(self) -> str:
+        """Of its loads."""
+        return "requests/s" if self.located_users is None else "users"
+
+    @property
+    def located_load(self) -> float:
+        """The most requests per second, or users, that meet the SLO."""
+        return self.located_users or self.located_requests_per_s or 0.0
+
+    @property
+    def met_load(self) -> float | None:
+        """Shown to meet it."""
+        return self.met_requests_per_s if self.met_users is None else self.met_users
+
+    @property
+    def missed_load(self) -> float | None:
+        """Shown to miss it."""
+        return self.missed_requests_per_s if self.missed_users is None else self.missed_users
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +76,23 @@ class BestUse:
     next_step: str | None
     asked_requests_per_s: float | None = None
     """The rate that was named beside the number of devices."""
+    asked_users: int | None = None
+    """The users who were named."""
+
+    @property
+    def asked_load(self) -> float | None:
+        """The rate, or the users, that were named beside the number of devices."""
+        return self.asked_requests_per_s if self.asked_users is None else self.asked_users
 
     @property
     def verdict(self) -> Verdict:
-        """Does the best layout meet the SLO, at the rate that was named where one was?"""
-        best, asked_per_s = self.best, self.asked_requests_per_s
+        """Does the best layout meet the SLO, at the load that was named where one was?"""
+        best, asked_load = self.best, self.asked_load
         if best is None:
             return "undecided" if self.n_unexamined else "missed"
-        if asked_per_s is None or asked_per_s <= (best.met_requests_per_s or 0.0):
+        if asked_load is None or asked_load <= (best.met_load or 0.0):
             return "met"
-        is_above = asked_per_s >= (best.missed_requests_per_s or 2 * best.located_requests_per_s)
+        is_above = asked_load >= (best.missed_load or 2 * best.located_load)
         return "missed" if is_above else "undecided"
 
     @property
@@ -80,18 +110,18 @@ def best_use_of(
     found: Sequence[FoundUse],
     published: DType | None,
     allowed: Sequence[object],
-    asked_per_s: float | None = None,
+    asked_load: float | None = None,
+    *,
+    is_of_users: bool = False,
 ) -> BestUse:
     """The rows of what was found in each format."""
-    ranked = [
-        (use, _row(use, published)) for one in found for use in one.uses if use.requests_per_s
-    ]
+    ranked = [(use, _row(use, published)) for one in found for use in one.uses if use.most_load]
     # A load that was only located, with none below it shown to meet the SLO, recommends nothing.
     ranked.sort(
         key=lambda one: (
             one[1].needs_quality_check,
-            one[1].met_requests_per_s is None,
-            -one[0].worth_per_s,
+            one[1].met_load is None,
+            -one[0].worth_load,
         )
     )
     nearest = min(
@@ -107,17 +137,19 @@ def best_use_of(
         is_split_examined=all(one.is_split_examined for one in found if one.uses),
         why_none=None if nearest is None else f"even a lone request misses it: {nearest.why}",
         next_step=None,
-        asked_requests_per_s=asked_per_s,
+        asked_requests_per_s=None if is_of_users else asked_load,
+        asked_users=round(asked_load) if is_of_users and asked_load else None,
     )
     return replace(best_use, next_step=_next_step(model, best_use, allowed))
 
 
 def _next_step(model: str, best_use: BestUse, allowed: Sequence[object]) -> str:
     """How to deploy the best layout, or what to change where there is none."""
-    best, asked_per_s = best_use.best, best_use.asked_requests_per_s
-    if best is not None and asked_per_s is not None and best_use.verdict != "met":
+    best, asked_load = best_use.best, best_use.asked_load
+    flag = "--rate" if best is None or best.located_users is None else "--concurrency"
+    if best is not None and asked_load is not None and best_use.verdict != "met":
         more = suggestions.command(
-            "size", model, *allowed, "--gpus", best.hardware_id, "--rate", f"{asked_per_s:g}"
+            "size", model, *allowed, "--gpus", best.hardware_id, flag, f"{asked_load:g}"
         )
         return f"how many it takes: {more}"
     if best is None:
@@ -125,8 +157,8 @@ def _next_step(model: str, best_use: BestUse, allowed: Sequence[object]) -> str:
             "longer limits, more devices (--total-gpus), other devices (--gpus), or fewer bits"
             " (--quantization)"
         )
-    rate = asked_per_s or best.met_requests_per_s or 0.9 * best.located_requests_per_s
-    words = ("--gpus", best.hardware_id, "--tp", best.tensor_parallel_size, "--rate", f"{rate:.3g}")
+    load = asked_load or best.met_load or 0.9 * best.located_load
+    words = ("--gpus", best.hardware_id, "--tp", best.tensor_parallel_size, flag, f"{load:.3g}")
     formats = ("--quantization", best.weights_dtype) if best.needs_quality_check else ()
     command = suggestions.command("size", model, *allowed, *words, *formats, "--out", "deployment")
     return f"the files that deploy it: {command}"
@@ -135,6 +167,10 @@ def _next_step(model: str, best_use: BestUse, allowed: Sequence[object]) -> str:
 def _row(use: Use, published: DType | None) -> UseRow:
     candidate, capacity = use.candidate, use.capacity
     engine = candidate.deployment.engine
+    is_of_users = capacity.kind == "users"
+    loads = (use.most_load, capacity.met_load, capacity.missed_load)
+    located, met, missed = (None, None, None) if is_of_users else loads
+    users = [None if not is_of_users or one is None else round(one) for one in loads]
     return UseRow(
         hardware_id=candidate.offer.hardware.hardware_id,
         hardware=candidate.offer.hardware.name,
@@ -145,9 +181,12 @@ def _row(use: Use, published: DType | None) -> UseRow:
         n_replicas=use.n_replicas,
         n_prefill=use.n_prefill,
         n_devices=use.n_devices,
-        located_requests_per_s=use.requests_per_s,
-        met_requests_per_s=capacity.met_load,
-        missed_requests_per_s=capacity.missed_load,
+        located_requests_per_s=located,
+        met_requests_per_s=met,
+        missed_requests_per_s=missed,
+        located_users=users[0],
+        met_users=users[1],
+        missed_users=users[2],
         needs_quality_check=engine.quantization != published or engine.kv_cache_dtype is not None,
     )
 
@@ -162,24 +201,24 @@ def best_use_page(
         return _no_page(best_use, subject, objective, tried, cautions)
     shown = (
         "roughly: the time limit (--time-limit) ended the search"
-        if not best.met_requests_per_s
-        else f"at least {format_number(best.met_requests_per_s)}"
+        if not best.met_load
+        else f"at least {format_number(best.met_load)}"
     )
-    rate = format_number(best.located_requests_per_s)
+    load = f"{format_number(best.located_load)} {best.unit}"
     check = "its number format is not the published one: needs a quality check"
     return Page(
         title=(
-            f"{subject}: {best.n_devices} × {best.hardware} serve up to {rate} requests/s"
+            f"{subject}: {best.n_devices} × {best.hardware} serve up to {load}"
             f" ({_replicas(best)}, {best.layout})"
         ),
         chips=(Chip(verdict=best_use.verdict, text=_kept(best_use, objective)),),
         numbers=(
             Number(
                 name="capacity",
-                value=best.located_requests_per_s,
-                unit="requests/s",
-                low=best.met_requests_per_s,
-                high=best.missed_requests_per_s,
+                value=best.located_load,
+                unit=best.unit,
+                low=best.met_load,
+                high=best.missed_load,
                 note=shown,
             ),
         ),
@@ -196,11 +235,12 @@ def best_use_page(
 
 
 def _kept(best_use: BestUse, objective: str) -> str:
-    """What is met, at the rate that was named where one was."""
+    """What is met, at the load that was named where one was."""
     word = {"met": "meets", "missed": "misses"}.get(best_use.verdict, "not decided:")
-    asked_per_s = best_use.asked_requests_per_s
-    at_rate = "" if asked_per_s is None else f" at {format_number(asked_per_s)} requests/s"
-    return f"{word} {objective}{at_rate}"
+    asked_load = best_use.asked_load
+    unit = "requests/s" if best_use.asked_users is None else "users"
+    at_load = "" if asked_load is None else f" at {format_number(asked_load)} {unit}"
+    return f"{word} {objective}{at_load}"
 
 
 def _tried(best_use: BestUse) -> str:
@@ -243,11 +283,11 @@ def _offers(best_use: BestUse, best: UseRow) -> list[str]:
         if row.needs_quality_check and row is not best
     }
     return [
-        f"{row.layout}, {_replicas(row)}: {format_number(row.located_requests_per_s)} requests/s"
-        f" ({row.located_requests_per_s / best.located_requests_per_s:.2f} times), needs a quality"
+        f"{row.layout}, {_replicas(row)}: {format_number(row.located_load)} {row.unit}"
+        f" ({row.located_load / best.located_load:.2f} times), needs a quality"
         " check"
-        for row in sorted(others.values(), key=lambda row: -row.located_requests_per_s)
-        if row.located_requests_per_s > best.located_requests_per_s
+        for row in sorted(others.values(), key=lambda row: -row.located_load)
+        if row.located_load > best.located_load
     ]
 
 
@@ -259,12 +299,14 @@ def _table(best_use: BestUse) -> TextTable:
         (
             row.layout,
             _replicas(row),
-            ("" if row.met_requests_per_s else "≈ ") + format_number(row.located_requests_per_s),
+            ("" if row.met_load else "≈ ") + format_number(row.located_load),
             "yes" if row.needs_quality_check else "no",
         )
         for row in list(best_of.values())[:_MOST_ROWS]
     ]
-    header = ("layout", "replicas", "max req/s", "needs a quality check")
+    is_of_users = any(row.located_users is not None for row in best_use.rows)
+    most = "max users" if is_of_users else "max req/s"
+    header = ("layout", "replicas", most, "needs a quality check")
     return TextTable(
         caption=f"Layouts of {best_use.n_total} devices",
         header=header,

@@ -183,7 +183,6 @@ def size(question: Size) -> SizeAnswer:
     """
     resolved = resolve.resolve_model(question.model, load_format="dummy")
     asked = asked_of(workload_of(question.workload), _sought(question), question.over_time)
-    _check_users(question, asked.question)
     asked = asked._replace(question=_in_fleets(question, asked.question))
     table = None if question.prices is None else prices.read_prices(question.prices)
     tried = _candidates(question, resolved, table, asked.question.fleets)
@@ -191,7 +190,7 @@ def size(question: Size) -> SizeAnswer:
     limit = TimeLimit(question.time_limit)
     where = replace(question.where, executor=question.where.executor or "processes")
     if question.total_gpus is not None:
-        devices = _devices(question, question.total_gpus, limit, where)
+        devices = _devices(question, question.total_gpus, limit, where, asked.question)
         used = size_best_use.answer_of(resolved, asked.question, tried, devices)
         return _written(question, replace(used, gate=gate_of(question.fleet.gate)))
     n_devices = len({one.offer.hardware.hardware_id for one in tried.possible})
@@ -231,11 +230,15 @@ def size(question: Size) -> SizeAnswer:
 
 
 def _devices(
-    question: Size, n_total: int, limit: TimeLimit, where: compute.Executor
+    question: Size,
+    n_total: int,
+    limit: TimeLimit,
+    where: compute.Executor,
+    asked: sizing_types.SizingQuestion,
 ) -> size_best_use.Devices:
     words = words_of(question, size_best_use.CARRIED)
-    rate_per_s = question.workload.rate
-    return size_best_use.Devices(n_total, limit, where, question.model, words, rate_per_s)
+    load = asked.offered_load if asked.is_of_users else question.workload.rate
+    return size_best_use.Devices(n_total, limit, where, question.model, words, load)
 
 
 def _written(question: Size, used: SizeAnswer) -> SizeAnswer:
@@ -248,12 +251,12 @@ def _written(question: Size, used: SizeAnswer) -> SizeAnswer:
 
 
 def _of_best_use(question: Size, used: SizeAnswer) -> Size:
-    """The sizing for the rate that the best layout was shown to carry: what writes its files.
+    """The sizing for the load that the best layout was shown to carry: what writes its files.
 
     Raises
     ------
     SizingError
-        No layout meets the SLO at the rate, or the best one has prefill replicas, which are not written.
+        No layout meets the SLO at the load, or the best one has prefill replicas, which are not written.
     """
     best = None if used.best_use is None else used.best_use.best
     is_met = used.verdict == "met"
@@ -263,11 +266,13 @@ def _of_best_use(question: Size, used: SizeAnswer) -> Size:
             if best is None
             else "the best layout has prefill replicas"
             if is_met
-            else "the best layout does not carry the rate"
+            else "the best layout does not carry the load"
         )
         raise SizingError(what, where="--out", try_="the same command without --out")
-    located_per_s = best.met_requests_per_s or 0.9 * best.located_requests_per_s
-    rate_per_s = question.workload.rate or located_per_s
+    workload = question.workload
+    if best.located_users is None:
+        rate_per_s = workload.rate or best.met_load or 0.9 * best.located_load
+        workload = replace(workload, rate=rate_per_s, concurrency=None)
     return replace(
         question,
         total_gpus=None,
@@ -275,7 +280,7 @@ def _of_best_use(question: Size, used: SizeAnswer) -> Size:
         gpus=best.hardware_id,
         tp=str(best.tensor_parallel_size),
         quantization=best.weights_dtype if best.needs_quality_check else question.quantization,
-        workload=replace(question.workload, rate=rate_per_s, concurrency=None),
+        workload=workload,
     )
 
 
@@ -297,18 +302,6 @@ def _sought(question: Size) -> Sought:
         question.workload.requests,
         question.sure,
     )
-
-
-def _check_users(question: Size, asked: sizing_types.SizingQuestion) -> None:
-    """Refuse what needs a rate where users wait for their answers."""
-    flag = "--total-gpus" if question.total_gpus is not None else "--out" if question.out else None
-    if asked.is_of_users and flag is not None:
-        raise SpecError(
-            f"{flag} with users who wait for their answers",
-            where=f"{flag}, --concurrency",
-            allowed=f"{flag} with --rate: without it, the answer says what rate the users make",
-            try_="inferometer capacity, for how many users one replica serves",
-        )
 
 
 def _in_fleets(question: Size, asked: sizing_types.SizingQuestion) -> sizing_types.SizingQuestion:

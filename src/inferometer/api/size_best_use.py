@@ -29,8 +29,8 @@ class Devices(NamedTuple):
     """As it was named."""
     words: list[object]
     """Options that a sizing for a rate takes too."""
-    rate_per_s: float | None
-    """That was named beside their number."""
+    asked_load: float | None
+    """The rate, or the users, that were named beside their number."""
 
 
 def check_options(options: FleetOptions) -> None:
@@ -75,13 +75,16 @@ def answer_of(
         found,
         resolved.quantization(),
         devices.words,
-        devices.rate_per_s,
+        devices.asked_load,
+        is_of_users=question.is_of_users,
     )
     best = said.best
+    offered_per_s = None if question.is_of_users else question.offered_load
     return SizeAnswer(
         model_id=resolved.spec.model_id,
         workload_name=question.spec.name,
-        rate_per_s=question.offered_load if best is None else best.located_requests_per_s,
+        rate_per_s=best.located_requests_per_s if best is not None else offered_per_s,
+        users=round(question.offered_load) if question.is_of_users else None,
         objective=question.objective.text,
         router=question.fleets.router,
         sized_for=question.pace,

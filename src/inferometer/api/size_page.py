@@ -235,8 +235,8 @@ def _next(answer: SizeAnswer) -> str:
     if answer.users is None or answer.rate_per_s is None:
         return ""
     return (
-        f"they send {format_number(answer.rate_per_s)} requests/s: --rate {answer.rate_per_s:.3g}"
-        " instead of --concurrency, with --out DIR for the files that deploy it"
+        f"they send {format_number(answer.rate_per_s)} requests/s; --out DIR writes the files that"
+        " deploy it"
     )
 
 

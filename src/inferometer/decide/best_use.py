@@ -1,6 +1,6 @@
 """I have this number of devices: how are they used best?
 
-The layout that carries the most requests per second within the SLO.
+The layout that carries the most requests per second, or users who wait, within the SLO.
 
 A layout is a kind of replica, as many of them as the devices make, and which of them compute
 prompts only (the rest then generate answers). Layouts are ordered by what step times allow at most;
@@ -9,6 +9,7 @@ until the leader's number is a close one.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from inferometer.decide.candidates import Candidate
@@ -17,7 +18,6 @@ from inferometer.decide.capacity import (
     Capacity,
     CapacityQuestion,
     Phases,
-    Probing,
     find_capacity,
 )
 from inferometer.decide.lone_request import (
@@ -71,14 +71,14 @@ class Use(NamedTuple):
         return self.n_replicas * one.n_devices
 
     @property
-    def requests_per_s(self) -> float:
-        """The most that meets the SLO; 0 where nothing does."""
+    def most_load(self) -> float:
+        """The most requests per second, or users, within the SLO; 0 where nothing meets it."""
         return self.capacity.located_load or self.capacity.met_load or 0.0
 
     @property
-    def worth_per_s(self) -> float:
+    def worth_load(self) -> float:
         """By what layouts are ranked: two pools must carry noticeably more than the whole."""
-        return self.requests_per_s / (_BETTER_RATIO if self.n_prefill else 1.0)
+        return self.most_load / (_BETTER_RATIO if self.n_prefill else 1.0)
 
 
 class FoundUse(NamedTuple):
@@ -101,7 +101,7 @@ def best_use(task: UseTask) -> FoundUse:
     n_prefill = question.fleets.n_prefill
     candidates = [one for one in task.candidates if one.devices_of(1) <= task.n_total]
     bounds = [_n_left(task, one) / least_s_of_request(question, one) for one in candidates]
-    best_per_s = 0.0
+    best_load = 0.0
     for bound_per_s, index in sorted(zip(bounds, range(len(bounds)), strict=True), reverse=True):
         candidate = candidates[index]
         lone = lone_request(
@@ -112,7 +112,7 @@ def best_use(task: UseTask) -> FoundUse:
         )
         if lone is not None and lone.margin_ratio > 1 and not n_prefill:
             alone.append(lone)
-        elif bound_per_s <= best_per_s:
+        elif bound_per_s <= best_load and not question.is_of_users:
             break
         elif phases.is_past(_SEARCH_FRACTION):
             n_unexamined += 1
@@ -121,15 +121,15 @@ def best_use(task: UseTask) -> FoundUse:
             last = _SEARCH_FRACTION + _OVERRUN_FRACTION if uses else 1.0
             probe = probe_of(question, candidate, question.pace, n_replicas)
             with phases.until(last):
-                located = _located(probe, best_per_s or bound_per_s / 4)
+                located = _located(probe, best_load or _first_load(question, bound_per_s))
             if located is None:
                 n_unexamined += 1
                 continue
             uses.append(Use(candidate, n_replicas + n_prefill, n_prefill, located))
-            best_per_s = max(best_per_s, uses[-1].requests_per_s)
-    uses.sort(key=lambda use: use.requests_per_s, reverse=True)
+            best_load = max(best_load, uses[-1].most_load)
+    uses.sort(key=lambda use: use.most_load, reverse=True)
     is_split_examined = False
-    if uses and uses[0].requests_per_s:
+    if uses and uses[0].most_load:
         splits, is_split_examined = _splits(question, uses[0], phases)
         uses = _compared(question, [*uses, *splits], phases)
     nearest = min(alone, key=lambda one: one.margin_ratio, default=None) if not uses else None
@@ -139,7 +139,7 @@ def best_use(task: UseTask) -> FoundUse:
 def _compared(question: SizingQuestion, uses: list[Use], phases: Phases) -> list[Use]:
     """The best first: rough numbers are some percent off, so each leader is located closely."""
     while True:
-        uses.sort(key=lambda use: use.worth_per_s, reverse=True)
+        uses.sort(key=lambda use: use.worth_load, reverse=True)
         best = uses[0]
         if best.is_close:
             beside = _beside(question, best, uses, phases)
@@ -189,7 +189,7 @@ def _splits(question: SizingQuestion, use: Use, phases: Phases) -> tuple[Sequenc
             if located is None:
                 return list(found.values()), False
             found[n_prefill] = Use(use.candidate, use.n_replicas, n_prefill, located)
-        best = max(found, key=lambda n_prefill: found[n_prefill].requests_per_s)
+        best = max(found, key=lambda n_prefill: found[n_prefill].most_load)
         splits = []
         while step and not splits:
             beside = (best - step, best + step)
@@ -202,7 +202,7 @@ def _split(question: SizingQuestion, use: Use, n_prefill: int, phases: Phases) -
     """What this split carries; None where there was no time, or nobody says how fast caches travel."""
     try:
         with phases.until(_SPLIT_FRACTION + _OVERRUN_FRACTION):
-            return _located(_probe(question, use._replace(n_prefill=n_prefill)), use.requests_per_s)
+            return _located(_probe(question, use._replace(n_prefill=n_prefill)), use.most_load)
     except SpecError:
         return None
 
@@ -217,32 +217,39 @@ def _n_left(task: UseTask, candidate: Candidate) -> int:
     return (task.n_total - candidate.n_devices_beside) // candidate.n_devices
 
 
-def _located(probe: Probing, start_per_s: float) -> Capacity | None:
-    """The capacity by short probes; None where their time was over before."""
-    asked = CapacityQuestion(
-        kind="requests_per_s",
-        start_load=start_per_s,
-        lowest_load=start_per_s / _SPAN_RATIO,
-        highest_load=start_per_s * _SPAN_RATIO,
-        resolution_ratio=_ROUGH_RATIO,
+def _first_load(question: SizingQuestion, bound_per_s: float) -> float:
+    """Where the search begins: the users that were named, or a quarter of what step times allow."""
+    return question.offered_load if question.is_of_users else bound_per_s / 4
+
+
+def _question(probe: FleetProbe, start_load: float, ratio: float) -> CapacityQuestion:
+    is_of_users = probe.traffic.kind == "users"
+    return CapacityQuestion(
+        kind=probe.traffic.kind,
+        start_load=start_load,
+        lowest_load=max(start_load / _SPAN_RATIO, 1.0 if is_of_users else 0.0),
+        highest_load=start_load * _SPAN_RATIO,
+        resolution_ratio=ratio,
         proof_effort=None,
     )
+
+
+def _located(probe: FleetProbe, start_load: float) -> Capacity | None:
+    """The capacity by short probes; None where their time was over before."""
+    asked = _question(probe, start_load, _ROUGH_RATIO)
     found = find_capacity(probe, asked)
     return None if found.why == TIME_LIMIT else found
 
 
 def _closely(question: SizingQuestion, use: Use, phases: Phases) -> Capacity:
     """The capacity of the best, with its interval; as it was where there is no time for a better one."""
-    asked = CapacityQuestion(
-        kind="requests_per_s",
-        start_load=use.requests_per_s,
-        lowest_load=use.requests_per_s / _SPAN_RATIO,
-        highest_load=use.requests_per_s * _SPAN_RATIO,
-        resolution_ratio=_CLOSE_RATIO,
+    probe = _probe(question, use)
+    asked = replace(
+        _question(probe, use.most_load, _CLOSE_RATIO),
         proof_effort=1,
         most_effort=4,
         time_left_s=phases.time_left_s,
     )
     with phases.until(1 + _OVERRUN_FRACTION):
-        found = find_capacity(_probe(question, use), asked)
+        found = find_capacity(probe, asked)
     return found if found.located_load or found.met_load else use.capacity

@@ -264,7 +264,7 @@ def _replicas(fleet: Fleet, of: str) -> list[Alert]:
     few = f"({REPLICAS}{of} or on () vector(0)) < {fleet.n_replicas}"
     text = (
         f"{{{{ $value }}}} replicas answer; {fleet.n_replicas} were found to be needed for"
-        f" {fleet.rate_per_s:g} requests/s"
+        f" {fleet.rate_per_s:.6g} requests/s"
     )
     alerts = [
         Alert(

@@ -235,7 +235,7 @@ def _load(fleet: Fleet, of: str) -> list[Panel]:
         Panel(
             "Requests",
             "reqps",
-            f"Planned: {fleet.rate_per_s:g}/s. The line is what {fleet.n_replicas} replicas were"
+            f"Planned: {fleet.rate_per_s:.6g}/s. The line is what {fleet.n_replicas} replicas were"
             " shown to carry.",
             (Query(f"{alerts.ARRIVED}{of}", "arrived"), Query(f"{alerts.ENDED}{of}", "ended")),
             kept,

@@ -68,7 +68,7 @@ class Fleet:
     n_replicas_if_one_fails: int
     workload: WorkloadSpec
     rate_per_s: float
-    """Of the whole traffic."""
+    """Of the whole traffic; of users who wait: what they make."""
     objective: ObjectiveSpec
     router: Router
     sized_for: Pace
@@ -100,6 +100,8 @@ class Fleet:
     """None: nobody says what it costs."""
     cautions: tuple[Caution, ...]
     tool_version: str
+    users: int | None = None
+    """Who each wait for an answer before the next request; None: requests come at the rate."""
     gate: GateSpec | None = None
     """What the router does of a gate: who waits there, and who goes first."""
 

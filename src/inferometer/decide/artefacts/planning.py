@@ -16,6 +16,7 @@ from inferometer.errors import SizingError
 from inferometer.fit.published.efficiencies import has_stated_links
 from inferometer.inputs.gate import OTHERS, GateSpec
 from inferometer.inputs.workload.types import WorkloadSpec
+from inferometer.records import request_summaries
 from inferometer.records.columns import F64, I64
 from inferometer.records.latencies import Latency, end_ns, latency_samples
 from inferometer.records.slo_verdicts import JudgedThreshold
@@ -45,6 +46,9 @@ def fleet_of(
     deployment, served = kind.candidate.deployment, kind.sized_at.served
     capacity = kind.sized_at.capacity
     kept, broken = capacity.met_load or capacity.located_load, capacity.missed_load
+    fullest = operating_point(question, kind, kind.asked_pace, kept or question.offered_load)
+    if kind.is_of_users:  # a rate is what they make; of too many of them nobody knows it
+        kept, broken = fullest.requests_per_s * kind.n_replicas if kept else None, None
     n_served = max(served.summary.n_requests, 1)
     e2e_high = served.summary.latency("e2e").percentile(_HIGH_FRACTION)
     return Fleet(
@@ -56,7 +60,8 @@ def fleet_of(
         n_replicas=kind.n_replicas,
         n_replicas_if_one_fails=kind.n_replicas_if_one_fails,
         workload=as_sent(question.spec, question.fleets.gate),
-        rate_per_s=question.offered_load,
+        rate_per_s=kind.requests_per_s,
+        users=round(question.offered_load) if kind.is_of_users else None,
         objective=question.objective,
         router=question.fleets.router,
         gate=question.fleets.gate,
@@ -73,7 +78,7 @@ def fleet_of(
         planned=tuple(
             operating_point(question, kind, pace, question.offered_load) for pace in replicas.PACES
         ),
-        fullest=operating_point(question, kind, kind.asked_pace, kept or question.offered_load),
+        fullest=fullest,
         step_times_basis=deployment.step_times.basis,
         step_times_from=deployment.step_times.origin,
         has_stated_links=has_stated_links(kind.candidate.offer.hardware)
@@ -112,7 +117,7 @@ def operating_point(
     n_ended = max(int((requests.finished_ns >= requests.intended_send_ns).sum()), 1)
     return OperatingPoint(
         step_times=pace,
-        requests_per_s=load / n_replicas,
+        requests_per_s=(_completed_per_s(run) if kind.is_of_users else load) / n_replicas,
         in_flight_load=float(latency_samples(requests, "e2e", at_ns=end_ns(run)).lower_s.sum())
         * NS_PER_S
         / span_ns,
@@ -123,6 +128,12 @@ def operating_point(
         ttft_mean_s=_mean_s(run, requests, "ttft"),
         tpot_mean_s=_mean_s(run, requests, "tpot"),
     )
+
+
+def _completed_per_s(run: Run) -> float:
+    """What users make of it: a rate of the steady part of the run; 0 where nothing ends."""
+    done = request_summaries.summarise_requests(run).completed_requests_per_s
+    return 0.0 if done is None else done.value
 
 
 def _high(values: F64, steps: StepTable, span_ns: int) -> float:

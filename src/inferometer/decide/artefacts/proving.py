@@ -38,9 +38,9 @@ def check_script(fleet: Fleet, packaging: Packaging) -> str:
         "--workload",
         f'"$here/{WORKLOAD_FILE}"',
     ]
+    load = f"--rate {fleet.rate_per_s:g}" if fleet.users is None else f"--concurrency {fleet.users}"
     words += [
-        "--rate",
-        f"{fleet.rate_per_s:g}",
+        load,
         "--for",
         f"{duration_s(fleet)}s",
         "--slo",
@@ -102,7 +102,8 @@ def verify_plan(fleet: Fleet, packaging: Packaging) -> str | None:
     n_requests = round(fleet.rate_per_s * duration_s(fleet))
     traffic = Traffic(
         workload=WORKLOAD_FILE,
-        rates_per_s=(fleet.rate_per_s,),
+        rates_per_s=(fleet.rate_per_s,) if fleet.users is None else (),
+        concurrencies=() if fleet.users is None else (fleet.users,),
         n_requests=n_requests,
         slo=fleet.objective.text,
     )

@@ -92,7 +92,7 @@ def assumptions(fleet: Fleet, packaging: Packaging) -> list[str]:
             f" tokens ({fleet.kv_origin})."
         ),
         (
-            f"Traffic: {fleet.rate_per_s:g} requests/s of {fleet.workload.name}, {lengths}; the"
+            f"Traffic: {_load_of(fleet)} of {fleet.workload.name}, {lengths}; the"
             " distributions are in workload.json."
         ),
         f"Step times: {fleet.step_times_from}.",
@@ -111,6 +111,12 @@ def assumptions(fleet: Fleet, packaging: Packaging) -> list[str]:
             for caution in fleet.cautions
         ),
     ]
+
+
+def _load_of(fleet: Fleet) -> str:
+    if fleet.users is None:
+        return f"{fleet.rate_per_s:g} requests/s"
+    return f"{fleet.users:,} users who wait ({fleet.rate_per_s:.4g} requests/s)"
 
 
 def _on(is_on: bool) -> str:  # noqa: FBT001 -- a word for a switch
