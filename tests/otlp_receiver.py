@@ -14,6 +14,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -27,7 +31,9 @@ class Receiver:
     url: str
     path: Path
     requests: list = field(default_factory=list)
-    """Each export, and the headers that it came with."""
+    """Each export of spans, and the headers that it came with."""
+    resource_metrics: list = field(default_factory=list)
+    takes_metrics: bool = True
 
     @property
     def resource_spans(self):
@@ -38,10 +44,15 @@ class Receiver:
         scopes = [scope for one in self.resource_spans for scope in one.scope_spans]
         return [span for scope in scopes for span in scope.spans]
 
+    @property
+    def metrics(self):
+        scopes = [scope for one in self.resource_metrics for scope in one.scope_metrics]
+        return {metric.name: metric for scope in scopes for metric in scope.metrics}
+
 
 @contextmanager
 def receiver(path: Path, *, status: int = 200) -> Generator[Receiver]:
-    """Receive until the context ends, into this file of JSON lines."""
+    """Receive until the context ends, spans into this file of JSON lines."""
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -51,6 +62,13 @@ def receiver(path: Path, *, status: int = 200) -> Generator[Receiver]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(body)
+            if self.path == "/v1/metrics":
+                if not found.takes_metrics:
+                    return self._answer(404, b"")
+                request = ExportMetricsServiceRequest.FromString(body)
+                with lock:
+                    found.resource_metrics.extend(request.resource_metrics)
+                return self._answer(status, ExportMetricsServiceResponse().SerializeToString())
             assert self.path == "/v1/traces", self.path
             request = ExportTraceServiceRequest.FromString(body)
             with lock:
@@ -58,7 +76,9 @@ def receiver(path: Path, *, status: int = 200) -> Generator[Receiver]:
                 if request.resource_spans:
                     with path.open("a") as file:
                         file.write(json_line(request) + "\n")
-            answer = ExportTraceServiceResponse().SerializeToString()
+            return self._answer(status, ExportTraceServiceResponse().SerializeToString())
+
+        def _answer(self, status, answer):
             self.send_response(status)
             self.send_header("Content-Type", "application/x-protobuf")
             self.send_header("Content-Length", str(len(answer)))

@@ -96,6 +96,49 @@ def check_quantiles(folder, spans):
         assert e2e_ns[rank] == np.sort(ends_ns)[rank]
 
 
+def check_metrics(folder, metrics, spans):
+    """Sums and counts are the run's: the client's by its spans and tables, the server's by its own."""
+    run_, clients = read_run(folder / "run"), [one for one in spans if one.kind == "client"]
+    requests, served = run_.requests, [one for one in spans if one.kind == "server"]
+
+    def point(instrument, **wanted):
+        found = [
+            one
+            for one in metrics[instrument.name].histogram.data_points
+            if wanted.items()
+            <= {pair.key: pair.value.string_value for pair in one.attributes}.items()
+        ]
+        assert len(found) == 1
+        assert sum(found[0].bucket_counts) == found[0].count
+        return found[0].count, pytest.approx(found[0].sum)
+
+    def both(values):
+        return len(values), sum(values)
+
+    assert point(names.CLIENT_DURATION) == both(
+        [(one.end_ns - one.start_ns) / 1e9 for one in clients]
+    )
+    first_s = [one.number(names.TIME_TO_FIRST_CHUNK) for one in clients]
+    assert point(names.CLIENT_FIRST_CHUNK) == both(first_s)
+    arrivals = {
+        index: run_.chunks.arrived_ns[run_.chunks.request_index == index]
+        for index in requests.request_index.tolist()
+    }
+    gaps_ns = np.concatenate([np.diff(one) for one in arrivals.values()])
+    assert point(names.CLIENT_PER_CHUNK) == both(gaps_ns / 1e9)
+    for kind, counts in (("input", requests.prompt_tokens), ("output", requests.output_tokens)):
+        tokens = point(names.TOKEN_USAGE, **{names.TOKEN_TYPE: kind})
+        assert tokens == (len(counts), int(counts.sum()))
+    assert point(names.SERVER_DURATION) == both([one.number(names.E2E) for one in served])
+    to_first_s = [one.number(names.TO_FIRST_TOKEN) for one in served]
+    assert point(names.SERVER_FIRST_TOKEN) == both(to_first_s)
+    per_token_s = [
+        one.number(names.IN_DECODE) / max(one.number(names.COMPLETION_TOKENS) - 1, 1)
+        for one in served
+    ]
+    assert point(names.SERVER_PER_TOKEN) == both(per_token_s)
+
+
 def test_client_and_server_spans_join_and_tell_where_the_time_is(tmp_path):
     with otlp_receiver.receiver(tmp_path / "spans.jsonl") as collector:
         with start(replace(PLAN, otlp_endpoint=collector.url)) as emulator:
@@ -113,11 +156,17 @@ def test_client_and_server_spans_join_and_tell_where_the_time_is(tmp_path):
         assert sum(parts_s) == pytest.approx(times["total_s"]["value"])
         assert all(value_s > -1e-3 for value_s in parts_s)
         assert "of the slowest 5 %" in run("explain", "spans.jsonl", folder=tmp_path).stdout
-        # The same command, when the run is complete, sends the same spans again.
+        check_metrics(tmp_path, collector.metrics, spans)
+        # The same command, when the run is complete, sends the same spans again. A collector for
+        # traces alone is said, and is no error.
+        collector.takes_metrics = False
         collector.requests.clear()
         collector.path.unlink()
         again = traced_load(tmp_path, emulator.url, collector.url, n_requests=200, rate=200)
         assert "had been made before" in again.stderr
+        assert "without metrics" in again.stderr
+        assert "OTEL_METRICS_EXPORTER=none" in again.stderr
+        assert again.returncode == done.returncode
         told = {span for span in map(identity, spans) if span[-1] != "server"}
         assert set(map(identity, read_spans(collector.path))) == told
     # The spans are a workload: what was sent is what they say.

@@ -4,7 +4,8 @@ import pytest
 
 import otlp_receiver
 from inferometer.errors import MeasureError, SpecError
-from inferometer.inputs.otlp_spans import Span, SpanEvent, read_spans
+from inferometer.inputs import span_names as names
+from inferometer.inputs.otlp_spans import HistogramPoint, Span, SpanEvent, read_spans
 from inferometer.measure import otlp
 
 T0 = 1_795_540_200_000_000_000
@@ -36,6 +37,43 @@ def test_what_is_sent_is_what_the_collector_writes(tmp_path):
     told = {one.key: one.value.string_value for one in resource.attributes}
     assert told["service.name"] == "a service"
     assert collector.resource_spans[0].scope_spans[0].schema_url.startswith("https://opentele")
+
+
+def test_metrics_arrive_as_they_were_counted(tmp_path):
+    points = [
+        HistogramPoint(
+            *(names.CLIENT_DURATION, attributes, T0, T0 + 900, names.CLIENT_DURATION.edges),
+            *(tuple(range(15)), 12.5, 0.002, 90.0),
+        )
+        for attributes in ({"gen_ai.operation.name": "chat"}, {"error.type": "timeout"})
+    ]
+    points.append(HistogramPoint(names.SERVER_DURATION, {}, T0, T0 + 9, (), (3,), 1.5, None, None))
+    with otlp_receiver.receiver(tmp_path / "spans.jsonl") as collector:
+        assert otlp.send_metrics(f"{collector.url}/v1/traces", "a service", points) == 2
+        duration, of_server = collector.metrics.values()
+        collector.takes_metrics = False
+        with pytest.raises(MeasureError, match=r"does not take metrics.*404"):
+            otlp.send_metrics(collector.url, "a service", points)
+    assert (duration.name, duration.unit) == ("gen_ai.client.operation.duration", "s")
+    fine, failed = duration.histogram.data_points
+    assert fine.attributes[0].value.string_value == "chat"
+    assert failed.attributes[0].key == "error.type"
+    assert list(fine.bucket_counts) == list(range(15))
+    assert tuple(fine.explicit_bounds) == names.CLIENT_DURATION.edges
+    assert (fine.count, fine.sum, fine.min, fine.max) == (105, 12.5, 0.002, 90.0)
+    assert (fine.start_time_unix_nano, fine.time_unix_nano) == (T0, T0 + 900)
+    (whole,) = of_server.histogram.data_points
+    assert (whole.count, whole.sum) == (3, 1.5)
+    assert not whole.HasField("min")
+    scope = collector.resource_metrics[0].scope_metrics[0]
+    assert scope.schema_url == names.SCHEMA_URL
+
+
+def test_the_buckets_are_those_of_the_conventions():
+    seconds = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48)
+    assert names.CLIENT_DURATION.edges == (*seconds, 40.96, 81.92)
+    assert names.TOKEN_USAGE.edges[:4] == (1, 4, 16, 64)
+    assert names.TOKEN_USAGE.edges[-1] == 67_108_864
 
 
 def test_a_stream_loses_none_of_many(tmp_path):

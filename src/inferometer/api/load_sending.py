@@ -214,8 +214,8 @@ class LoadTest:
     otlp_endpoint: Annotated[
         str | None,
         Option(
-            "Send a span of each traced request to this OpenTelemetry collector (OTLP over HTTP)"
-            " after the run, and the header traceparent to the server.",
+            "Send a span of each traced request and the run's metrics to this OpenTelemetry"
+            " collector (OTLP over HTTP) after the run, and the header traceparent to the server.",
             metavar="URL",
         ),
     ] = None
@@ -238,9 +238,10 @@ class LoadTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """Where the spans of a test go, and which share of its requests has any."""
+    """Where spans and metrics of a test go, and which share of its requests has spans."""
 
     sender: otlp.SpanSender
+    endpoint: str
     sample_fraction: float
 
 
@@ -314,7 +315,8 @@ def _traced(request: LoadRequest, question: LoadTest) -> tuple[LoadRequest, Trac
         )
     fraction = question.otlp_sample
     traced = Traced(
-        sender=otlp.SpanSender(question.otlp_endpoint, "inferometer load"),
+        sender=otlp.SpanSender(question.otlp_endpoint, otlp.LOAD_SERVICE),
+        endpoint=question.otlp_endpoint,
         sample_fraction=fraction,
     )
     load = replace(request.load, header_names=tuple(sorted((*names, _TRACEPARENT))))

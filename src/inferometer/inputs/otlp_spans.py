@@ -71,6 +71,23 @@ class Span(NamedTuple):
         return next((event.at_ns for event in self.events if event.name == name), None)
 
 
+class HistogramPoint(NamedTuple):
+    """What one instrument counted of one run, for one set of attributes."""
+
+    instrument: names.Instrument
+    attributes: dict[str, Value]
+    start_ns: int
+    """Since 1970, as ``end_ns``."""
+    end_ns: int
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    """One more than edges: what lies above the last."""
+    total: float
+    least: float | None
+    """None: nobody could tell, as of ``most``."""
+    most: float | None
+
+
 class SpanTree:
     """Spans and their parents, of all traces of a file."""
 

@@ -1,18 +1,19 @@
-"""Under which names do spans say what happened to a request, ours and those of servers?
+"""Under which names do spans and metrics say what happened to requests, ours and those of servers?
 
 All names of OpenTelemetry's GenAI conventions that this program writes or reads stand here: the
 conventions are in development, and a name that changes changes in this file only.
 
 Source
 ------
-open-telemetry/semantic-conventions-genai, docs/gen-ai (state of November 2026, all in development);
-vLLM 0.32.0, vllm/tracing/utils.py, whose names for token counts are older ones.
+open-telemetry/semantic-conventions-genai, docs/gen-ai and model/manifest.yaml (state of November
+2026, all in development, no release yet); vLLM 0.32.0, vllm/tracing/utils.py, whose names for token
+counts are older ones.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
-SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.43.0"
-"""Of the conventions whose names the load client writes."""
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai-dev/1.42.0-dev"
+"""Of the conventions whose names the load client writes, with their version."""
 
 OPERATION: Final = "gen_ai.operation.name"
 PROVIDER: Final = "gen_ai.provider.name"
@@ -35,6 +36,59 @@ GENERATIONS: Final = frozenset({CHAT, TEXT_COMPLETION, "generate_content"})
 """Operations that ask a model for tokens; agents and tools contain such spans."""
 OPENAI: Final = "openai"
 """Which interface is spoken: the conventions mean the client's view, whoever serves."""
+
+
+class Instrument(NamedTuple):
+    """A histogram of the conventions."""
+
+    name: str
+    unit: str
+    edges: tuple[float, ...]
+    """Upper edges of its buckets, without the last, which has none."""
+    says: str
+
+
+_OPERATION_EDGES_S: Final = tuple(0.01 * 2**power for power in range(14))
+TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105
+TOKEN_USAGE: Final = Instrument(
+    "gen_ai.client.token.usage",
+    "{token}",
+    tuple(float(4**power) for power in range(14)),
+    "Number of input and output tokens used.",
+)
+CLIENT_DURATION: Final = Instrument(
+    "gen_ai.client.operation.duration", "s", _OPERATION_EDGES_S, "GenAI operation duration."
+)
+CLIENT_FIRST_CHUNK: Final = Instrument(
+    "gen_ai.client.operation.time_to_first_chunk",
+    "s",
+    _OPERATION_EDGES_S,
+    "From the request to the first chunk of its answer.",
+)
+CLIENT_PER_CHUNK: Final = Instrument(
+    "gen_ai.client.operation.time_per_output_chunk",
+    "s",
+    _OPERATION_EDGES_S,
+    "From one chunk of an answer to the next.",
+)
+SERVER_DURATION: Final = Instrument(
+    "gen_ai.server.request.duration",
+    "s",
+    _OPERATION_EDGES_S,
+    "From the request's arrival at the server to its last token.",
+)
+SERVER_PER_TOKEN: Final = Instrument(
+    "gen_ai.server.time_per_output_token",
+    "s",
+    (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5),
+    "Time per output token after the first, of successful answers.",
+)
+SERVER_FIRST_TOKEN: Final = Instrument(
+    "gen_ai.server.time_to_first_token",
+    "s",
+    (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    "From the request's arrival at the server to the first token, of successful answers.",
+)
 
 # vLLM's server, which the emulator writes too.
 LLM_REQUEST: Final = "llm_request"

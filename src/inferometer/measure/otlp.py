@@ -1,6 +1,7 @@
-"""How do spans get to an OpenTelemetry collector, through OpenTelemetry's own SDK?
+"""How do spans and metrics get to an OpenTelemetry collector, through OpenTelemetry's own SDK?
 
-The SDK is the extra ``otel``: it is imported when spans are to be sent, and nothing else needs it.
+The SDK is the extra ``otel``: it is imported when something is to be sent, and nothing else needs
+it.
 """
 
 import logging
@@ -15,16 +16,19 @@ from urllib.parse import urlsplit
 from inferometer import __version__
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs import span_names
-from inferometer.inputs.otlp_spans import Span
+from inferometer.inputs.otlp_spans import HistogramPoint, Span
 from inferometer.inputs.span_ids import span_ids
 
+LOAD_SERVICE: Final = "inferometer load"
 _WHERE: Final = "--otlp-endpoint"
 _PATH: Final = "/v1/traces"
+_METRICS_PATH: Final = "/v1/metrics"
 _PER_EXPORT: Final = 512
 _MOST_WAITING: Final = 2**20
 """Spans of a server that wait for the exporter; beyond it the SDK drops the oldest."""
 _SDK: Final = "opentelemetry.sdk.trace"
-_EXPORTER: Final = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+_HTTP: Final = "opentelemetry.exporter.otlp.proto.http"
+_EXPORTER: Final = f"{_HTTP}.trace_exporter"
 
 
 def traces_url(endpoint: str) -> str:
@@ -103,13 +107,7 @@ class SpanSender:
     def _export(self, batch: list[Span]) -> None:
         with self._why:
             result = self._exporter.export([self._readable(span) for span in batch])
-        if result.name != "SUCCESS":
-            raise MeasureError(
-                f"the collector does not take spans: {self._why.text or 'it gives no reason'}",
-                where=self._url,
-                allowed="a receiver of OTLP over HTTP",
-                try_="the collector's otlp receiver with http, and the same command again",
-            )
+        _check_taken("spans", result, self._why, self._url)
 
     def close(self) -> None:
         """Nothing more will be sent."""
@@ -141,15 +139,76 @@ class SpanStream:
         self._processor.shutdown()
 
 
-def _converter(sdk: ModuleType, service_name: str) -> Callable[[Span], Any]:
-    """Makes the SDK's spans of ours."""
-    api = _imported("opentelemetry.trace")
+def send_metrics(endpoint: str, service_name: str, points: Iterable[HistogramPoint]) -> int:
+    """Send the metrics of a run that is over, once; how many histograms there were.
+
+    Raises
+    ------
+    SpecError
+        The SDK is not installed, or the endpoint is no URL.
+    MeasureError
+        The collector does not take them.
+    """
+    url = traces_url(endpoint).removesuffix(_PATH) + _METRICS_PATH
+    sdk = _imported("opentelemetry.sdk.metrics.export")
+    exporter = _imported(f"{_HTTP}.metric_exporter").OTLPMetricExporter(endpoint=url)
+    resource, scope = _sender(service_name)
+    by_instrument: dict[span_names.Instrument, list[Any]] = {}
+    for point in points:
+        by_instrument.setdefault(point.instrument, []).append(_data_point(sdk, point))
+    cumulative = sdk.AggregationTemporality.CUMULATIVE
+    metrics = [
+        sdk.Metric(one.name, one.says, one.unit, sdk.Histogram(found, cumulative))
+        for one, found in by_instrument.items()
+    ]
+    of_scope = sdk.ScopeMetrics(scope, metrics, span_names.SCHEMA_URL)
+    of_resource = sdk.ResourceMetrics(resource, [of_scope], span_names.SCHEMA_URL)
+    with _LastWarning() as why:
+        result = exporter.export(sdk.MetricsData([of_resource]))
+    exporter.shutdown()
+    _check_taken("metrics", result, why, url)
+    return len(metrics)
+
+
+def _data_point(sdk: ModuleType, point: HistogramPoint) -> Any:  # noqa: ANN401
+    return sdk.HistogramDataPoint(
+        attributes=point.attributes,
+        start_time_unix_nano=point.start_ns,
+        time_unix_nano=point.end_ns,
+        count=sum(point.counts),
+        sum=point.total,
+        bucket_counts=point.counts,
+        explicit_bounds=point.edges,
+        min=point.least,
+        max=point.most,
+    )
+
+
+def _check_taken(what: str, result: Any, why: "_LastWarning", url: str) -> None:  # noqa: ANN401
+    if result.name != "SUCCESS":
+        raise MeasureError(
+            f"the collector does not take {what}: {why.text or 'it gives no reason'}",
+            where=url,
+            allowed="a receiver of OTLP over HTTP",
+            try_="the collector's otlp receiver with http, and the same command again",
+        )
+
+
+def _sender(service_name: str) -> tuple[Any, Any]:
+    """Who sends: the service, and this program as the scope."""
     resource = _imported("opentelemetry.sdk.resources").Resource.create(
         {"service.name": service_name, "service.version": __version__}
     )
     scope = _imported("opentelemetry.sdk.util.instrumentation").InstrumentationScope(
         "inferometer", __version__, span_names.SCHEMA_URL
     )
+    return resource, scope
+
+
+def _converter(sdk: ModuleType, service_name: str) -> Callable[[Span], Any]:
+    """Makes the SDK's spans of ours."""
+    api = _imported("opentelemetry.trace")
+    resource, scope = _sender(service_name)
     sampled = api.TraceFlags(api.TraceFlags.SAMPLED)
 
     def context(trace_id: int, span_id: int) -> Any:  # noqa: ANN401 - the SDK is no dependency
@@ -185,9 +244,10 @@ class _LastWarning(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.text = record.getMessage()
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> "_LastWarning":
         self._logger.addHandler(self)
         self._propagated, self._logger.propagate = self._logger.propagate, False
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._logger.removeHandler(self)

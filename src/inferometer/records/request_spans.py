@@ -28,7 +28,7 @@ class _Phase(NamedTuple):
     span_id: int
 
 
-class _Clock:
+class WallClock:
     """Instants of a run as those of the wall clock, which each session tells anew."""
 
     def __init__(self, sessions: Sequence[SessionFrame]) -> None:
@@ -51,9 +51,9 @@ def request_spans(run: Run, sessions: Sequence[SessionFrame], ids: SpanIds) -> I
     requests, exchanges, load = run.requests, run.exchanges, run.manifest.load
     if requests is None or exchanges is None or load is None or not len(requests.sent_ns):
         return
-    origins_ns = _Clock(sessions).origins_ns(requests.intended_send_ns)
+    origins_ns = WallClock(sessions).origins_ns(requests.intended_send_ns)
     starts_ns = requests.intended_send_ns + origins_ns
-    ends_ns = np.maximum(_ends_ns(requests, exchanges) + origins_ns, starts_ns)
+    ends_ns = np.maximum(last_instants_ns(requests, exchanges) + origins_ns, starts_ns)
     run_id = ids.of_part(names.RUN)
     yield Span(
         ids.trace_id,
@@ -100,7 +100,7 @@ def _phases(run: Run, requests: RequestTable, ids: SpanIds) -> Iterator[_Phase]:
             yield _Phase(name, np.flatnonzero(is_in), ids.of_part(f"{names.PHASE} {name}"))
 
 
-def _ends_ns(requests: RequestTable, exchanges: ExchangeTable) -> I64:
+def last_instants_ns(requests: RequestTable, exchanges: ExchangeTable) -> I64:
     """The last token or the end of the failure; else the last byte, else the send."""
     latest: I64 = requests.intended_send_ns.copy()
     for instants_ns in (requests.sent_ns, exchanges.last_byte_ns, requests.finished_ns):
@@ -159,14 +159,11 @@ def _attributes(
     requests: RequestTable, exchanges: ExchangeTable, load: LoadPlan, row: int
 ) -> dict[str, Value]:
     found: dict[str, Value] = {
-        names.OPERATION: _operation(load),
-        names.PROVIDER: names.OPENAI,
-        names.REQUEST_MODEL: load.served_model,
+        **who_asks_whom(load),
         names.IS_STREAMING: load.is_streaming,
         names.REQUEST_INDEX: int(requests.request_index[row]),
         names.INPUT_TOKENS: int(requests.prompt_tokens[row]),
         names.OUTPUT_TOKENS: int(requests.output_tokens[row]),
-        **_server(load),
     }
     most = int(exchanges.asked_output_tokens[row])
     if most > 0:
@@ -178,6 +175,16 @@ def _attributes(
     if exchanges.error[row]:
         found[names.ERROR_TYPE] = str(exchanges.error[row])
     return found
+
+
+def who_asks_whom(load: LoadPlan) -> dict[str, Value]:
+    """The attributes that all requests of a test have in common."""
+    return {
+        names.OPERATION: _operation(load),
+        names.PROVIDER: names.OPENAI,
+        names.REQUEST_MODEL: load.served_model,
+        **_server(load),
+    }
 
 
 def _operation(load: LoadPlan) -> str:
