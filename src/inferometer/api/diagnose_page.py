@@ -6,6 +6,8 @@ from inferometer import __version__, suggestions
 from inferometer.api.diagnosis import CauseRow, CheckRow, DiagnoseAnswer, LatencyRow
 from inferometer.api.verify_view import METRICS
 from inferometer.records.server_summaries import Level
+from inferometer.report.charts.effects import Effect, effects_chart
+from inferometer.report.charts.plot import Chart
 from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of
 from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Estimate
@@ -29,6 +31,7 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
         chips=(_chip(answer),),
         numbers=_numbers(answer, cause),
         table=_causes(answer),
+        chart=_chart(answer, cause),
         lines=lines_of(
             ("LIMIT", _outside(answer) if cause is None else _share(answer, cause)),
             ("OR", "" if cause is None else f"{cause.change}; costs: {cause.costs}"),
@@ -53,6 +56,22 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
             ),
         ),
         tool_version=__version__,
+    )
+
+
+def _chart(answer: DiagnoseAnswer, cause: CauseRow | None) -> Chart | None:
+    """What each cause costs of the first latency."""
+    effects = [
+        Effect(one.name, one.shares_s[0].scaled(1e3), _interval(one.shares_s[0]), one is cause)
+        for one in answer.causes
+    ]
+    return effects_chart(
+        effects,
+        chart_id="causes",
+        title=f"What each cause costs of {_first(answer)}",
+        finding=f"{_title(answer, cause)}.",
+        axis=f"of {_first(answer)}, ms",
+        legend="filled: what limits · lines: intervals",
     )
 
 

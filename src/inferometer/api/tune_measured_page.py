@@ -4,7 +4,7 @@ from typing import Final
 
 from inferometer import __version__
 from inferometer.api.tune_answer import interval_words, ratio_words
-from inferometer.api.tune_page import chip_of, latency_numbers, settled_sections
+from inferometer.api.tune_page import chip_of, gains_chart, latency_numbers, settled_sections
 from inferometer.api.tuning import MeasuredTune
 from inferometer.report.page import Line, Page, Section, lines_of
 from inferometer.report.tables import TextTable
@@ -26,6 +26,10 @@ def measured_tune_page(answer: MeasuredTune) -> Page:
         chips=(chip_of(answer),),
         numbers=latency_numbers(answer),
         table=_steps(answer, is_short=True),
+        chart=gains_chart(
+            [(one.change, one.gain_fraction, one.decision == "keep") for one in answer.steps],
+            _title(answer),
+        ),
         lines=(
             Line(label="ANSWER", text="", command=answer.command),
             *lines_of(

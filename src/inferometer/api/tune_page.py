@@ -1,5 +1,6 @@
 """What is there to read of a tuning: what to change, what it gains, what was not worth it?"""
 
+from collections.abc import Sequence
 from typing import Final
 
 from inferometer import __version__
@@ -11,8 +12,11 @@ from inferometer.api.tuning import (
     TuneAnswer,
 )
 from inferometer.decide.tuning.playbook import PLAYBOOK
+from inferometer.report.charts.effects import Effect, effects_chart
+from inferometer.report.charts.plot import Chart
 from inferometer.report.page import Chip, Line, Number, Page, Section, duration_number, lines_of
 from inferometer.report.tables import TextTable
+from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration
 
 _TITLES: Final = {one.name: one.title for one in PLAYBOOK}
@@ -39,6 +43,10 @@ def tune_page(answer: TuneAnswer) -> Page:
         chips=(chip_of(answer),),
         numbers=_numbers(answer),
         table=_steps(answer, is_short=True),
+        chart=gains_chart(
+            [(one.change, one.gain_ratio, one.decision == "keep") for one in answer.steps],
+            _title(answer),
+        ),
         lines=(
             Line(label="ANSWER", text="", command=answer.command),
             *lines_of(
@@ -76,6 +84,25 @@ def _title(answer: TuneAnswer) -> str:
     words = " and ".join(one.change or "" for one in taken[-2:])
     more = f" and {len(taken) - 2} more" if len(taken) > 2 else ""
     return f"{answer.model}: {interval_words(gain)} with {words}{more}"
+
+
+def gains_chart(
+    changes: Sequence[tuple[str | None, Estimate | None, bool]], finding: str
+) -> Chart | None:
+    """The best change of each step with its gain, and whether it was taken."""
+    effects = [
+        Effect(change, gain.scaled(100), interval_words(gain), is_taken)
+        for change, gain, is_taken in changes
+        if change is not None and gain is not None
+    ]
+    return effects_chart(
+        effects,
+        chart_id="gains",
+        title="What each change gains",
+        finding=f"{finding}.",
+        axis="gain, %",
+        legend="filled: taken · lines: intervals",
+    )
 
 
 def chip_of(answer: TuneAnswer | MeasuredTune) -> Chip:
