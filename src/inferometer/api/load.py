@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from inferometer.api import load_run, load_telemetry
+from inferometer.api import load_run
 from inferometer.api.answer import Answer
 from inferometer.api.load_sending import EndedLoad
 from inferometer.api.progress import talk
@@ -58,7 +58,7 @@ def answered(ended: EndedLoad) -> Loaded:
     percentiles = () if objective is None else objective.percentile_fractions
     loaded = load_run.loaded_run(ended.sent, ended.folder, percentiles)
     if ended.traced is not None and not loaded.is_interrupted:
-        load_telemetry.send_telemetry(ended.traced, loaded.run, ended.folder)
+        load_run.send_telemetry(ended.traced, loaded.run, ended.folder)
     has_page = ended.has_report and not loaded.is_interrupted
     report = ended.folder / REPORT_NAME if has_page else None
     question = RequestQuestion(objective=objective, class_names=ended.class_names)

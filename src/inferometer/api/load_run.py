@@ -8,20 +8,23 @@ from pathlib import Path
 from inferometer import __version__
 from inferometer.api import load_sending
 from inferometer.api.load_request import LoadRequest
-from inferometer.api.load_sending import OpenLoad, SentLoad, send_load
+from inferometer.api.load_sending import OpenLoad, SentLoad, Traced, send_load
 from inferometer.api.progress import talk
 from inferometer.api.workload import held_back
 from inferometer.errors import MeasureError
+from inferometer.inputs import span_ids
 from inferometer.inputs.workload import replay
 from inferometer.inputs.workload.plan import DrawnWorkload
 from inferometer.inputs.workload.types import ClosedArrivals
-from inferometer.measure.host import host_facts
+from inferometer.measure import host, otlp, run_names
 from inferometer.measure.load import local_tokenizer, watch
-from inferometer.measure.run_names import now_utc
 from inferometer.records import (
     exchange_errors,
     load_decoding,
+    raw_log,
     reading,
+    request_metrics,
+    request_spans,
     store,
     types,
     validity,
@@ -57,9 +60,9 @@ def run_of(
         plan=None,
         model=None,
         engine=None,
-        host=host_facts(n_threads=opened.load.n_processes, uses_device=False),
+        host=host.host_facts(n_threads=opened.load.n_processes, uses_device=False),
         source=None,
-        ended_utc=now_utc(),
+        ended_utc=run_names.now_utc(),
         cautions=(
             *cautions,
             *held_back(workload, _offered_per_s(decoded)),
@@ -257,3 +260,30 @@ def _refuse_dead(outcome: watch.LoadOutcome, folder: Path) -> None:
             where=str(folder),
             try_="the same command again: what ended before is stored, and it goes on from there",
         )
+
+
+def send_telemetry(traced: Traced, run: types.Run, folder: Path) -> None:
+    """Send the spans of a run that is stored, and its metrics where the collector takes any.
+
+    The same command sends the same ones again.
+
+    Raises
+    ------
+    MeasureError
+        The collector does not take the spans.
+    RecordError
+        A raw log cannot be read.
+    """
+    ids = span_ids.span_ids(run.manifest.run_id, sample_fraction=traced.sample_fraction)
+    sessions = raw_log.session_frames(folder)
+    n_sent = traced.sender.send(request_spans.request_spans(run, sessions, ids))
+    traced.sender.close()
+    talk(f"{n_sent:,} spans, trace {ids.trace_id:032x}")
+    points = request_metrics.request_metrics(run, sessions)
+    try:
+        n_metrics = otlp.send_metrics(traced.endpoint, otlp.LOAD_SERVICE, points)
+    except MeasureError as problem:  # there are collectors for traces alone
+        talk(f"without metrics: {problem.what} ({otlp.METRICS_EXPORTER}=none: they are not sent)")
+    else:
+        if n_metrics:
+            talk(f"{n_metrics} metrics of the GenAI conventions")

@@ -5,6 +5,7 @@ it.
 """
 
 import logging
+import os
 import uuid
 from collections.abc import Callable, Iterable
 from importlib import import_module
@@ -20,6 +21,7 @@ from inferometer.inputs.otlp_spans import HistogramPoint, Span
 from inferometer.inputs.span_ids import span_ids
 
 LOAD_SERVICE: Final = "inferometer load"
+METRICS_EXPORTER: Final = "OTEL_METRICS_EXPORTER"
 _WHERE: Final = "--otlp-endpoint"
 _PATH: Final = "/v1/traces"
 _METRICS_PATH: Final = "/v1/metrics"
@@ -140,7 +142,9 @@ class SpanStream:
 
 
 def send_metrics(endpoint: str, service_name: str, points: Iterable[HistogramPoint]) -> int:
-    """Send the metrics of a run that is over, once; how many histograms there were.
+    """Send the metrics of a run that is over, once; how many there were.
+
+    0 where ``OTEL_METRICS_EXPORTER`` says that nobody wants any.
 
     Raises
     ------
@@ -149,6 +153,8 @@ def send_metrics(endpoint: str, service_name: str, points: Iterable[HistogramPoi
     MeasureError
         The collector does not take them.
     """
+    if os.environ.get(METRICS_EXPORTER) == "none":
+        return 0
     url = traces_url(endpoint).removesuffix(_PATH) + _METRICS_PATH
     sdk = _imported("opentelemetry.sdk.metrics.export")
     exporter = _imported(f"{_HTTP}.metric_exporter").OTLPMetricExporter(endpoint=url)
