@@ -131,6 +131,8 @@ def test_a_full_disk_is_one_error():
         ("predict", ("m", "--prompt", "2k"), "prompt", 2048),
         ("simulate", ("m", "--rate", "5rps"), "rate", 5.0),
         ("simulate", ("m", "--rate", "300/min"), "rate", 5.0),
+        ("simulate", ("m", "--rate", "2.16M/day"), "rate", 25.0),
+        ("simulate", ("m", "--rate", "9k requests per hour"), "rate", 2.5),
         ("simulate", ("m", "--requests", "2k"), "requests", 2000),
         ("simulate", ("m", "--max-num-batched-tokens", "8K"), "max_num_batched_tokens", 8192),
         ("simulate", ("m", "--gpu-memory-utilization", "85%"), "gpu_memory_utilization", 0.85),

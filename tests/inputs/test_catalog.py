@@ -206,3 +206,18 @@ def test_an_id_without_a_digit_is_found(monkeypatch):
     device = replace(find_hardware("l40s"), hardware_id="testcard", name="Test card")
     monkeypatch.setattr(catalog, "load_hardware", lambda: (device,))
     assert find_hardware("testcard") is device
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("h100", "bfloat16"), ("t4", "float16"), ("v100", "float16"), ("m3-max", "float16")],
+)
+def test_the_format_that_nobody_asks_for_is_one_of_the_device(name, dtype):
+    assert find_hardware(name).usual_dtype == dtype
+
+
+def test_every_device_has_a_usual_format_with_a_rate():
+    without = {
+        one.hardware_id for one in load_hardware() if one.peak_flop_per_s(one.usual_dtype) is None
+    }
+    assert {one for one in without if find_hardware(one).kind != "cpu"} == set()

@@ -85,6 +85,15 @@ def test_what_is_no_promise_is_refused(text, what, allowed):
     assert caught.value.try_
 
 
+@pytest.mark.parametrize(
+    "text", ["ttft<2s", "ttft <= 2s", "ttft under 2 s", "time_to_first_token<2s"]
+)
+def test_a_limit_without_a_percentile_is_told_how_it_is_said(text):
+    with pytest.raises(SpecError, match="of which percentile") as caught:
+        parse_objective(text)
+    assert parse_objective(caught.value.try_).text == "ttft:p95<2000ms"
+
+
 def test_two_percentiles_of_one_latency():
     assert [t.text for t in parse_objective("ttft:p50<100ms, ttft:p99.9<2s").thresholds] == [
         "ttft:p50<100ms",
@@ -119,7 +128,16 @@ def test_every_preset_promises_something_and_has_a_source():
 
 @pytest.mark.parametrize(
     "text",
-    ["p99 ttft < 2s", "P99 TTFT under 2 s", "p99 time to first token is below 2s", "ttft P99<2s"],
+    [
+        "p99 ttft < 2s",
+        "P99 TTFT under 2 s",
+        "p99 time to first token is below 2s",
+        "ttft P99<2s",
+        "p99_ttft<2s",
+        "p99(ttft) <= 2s",
+        "ttft_p99<2s",
+        "time_to_first_token_p99<2s",
+    ],
 )
 def test_a_percentile_may_come_first_and_a_limit_be_said_in_words(text):
     assert parse_objective(text).text == "ttft:p99<2000ms"

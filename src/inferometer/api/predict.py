@@ -379,7 +379,7 @@ def _engine(
     model: resolve.ResolvedModel, device: types.HardwareSpec, question: Predict
 ) -> types.EngineSpec:
     return types.EngineSpec(
-        dtype=question.dtype or ("float32" if device.kind == "cpu" else "bfloat16"),
+        dtype=question.dtype or device.usual_dtype,
         kv_cache_dtype=question.kv_dtype,
         quantization=model.quantization(question.quantization),
         device="cpu" if device.kind == "cpu" else "cuda",

@@ -276,7 +276,7 @@ def step_times_of(
         return Steps(fitted_levels(fit.model), fit.hardware)
     if hardware is not None:
         engine = EngineSpec(
-            dtype=server.dtype or ("float32" if hardware.kind == "cpu" else "bfloat16"),
+            dtype=server.dtype or hardware.usual_dtype,
             kv_cache_dtype=server.settings.kv_dtype,
             quantization=model.quantization(server.quantization),
             device="cpu" if hardware.kind == "cpu" else "cuda",

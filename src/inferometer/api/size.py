@@ -111,9 +111,14 @@ class Size:
         Option("Whose scheduler; --out writes vLLM's files.", heading="Engine"),
     ] = "vllm"
     dtype: Annotated[
-        types.DType,
-        Option("Of weights and activations.", heading="Model", is_common=True, formats=FORMATS),
-    ] = "bfloat16"
+        types.DType | None,
+        Option(
+            "Of weights and activations. Default: bfloat16; float32 on a CPU.",
+            heading="Model",
+            is_common=True,
+            formats=FORMATS,
+        ),
+    ] = None
     quantization: Annotated[
         str | None,
         Option(

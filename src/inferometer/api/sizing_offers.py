@@ -160,7 +160,7 @@ class Tried(NamedTuple):
     engine: str
     tp: str
     pp: str | None
-    dtype: types.DType
+    dtype: types.DType | None
     quantization: str | None
     max_num_seqs: str
     max_num_batched_tokens: str

@@ -88,6 +88,7 @@ _PROMPT: Final = (
     "--input-tokens",
     "--prompt-tokens",
     "--prompt-len",
+    "--input-sequence-length",
 )
 _A_FILE_ELSEWHERE: Final = "--output"
 """A length beside a flag for prompts; by itself a file is meant."""
@@ -102,6 +103,11 @@ _OUTPUT: Final = (
     "--random-output",
     "--output-tokens-mean",
     "--output-tokens",
+    "--output-sequence-length",
+    "--gen",
+    "--gen-len",
+    "--gen-tokens",
+    "--new-tokens",
 )
 """Lengths in two flags, which are one workload here: ``--workload 1024x256``."""
 

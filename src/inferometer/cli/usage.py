@@ -1,5 +1,7 @@
 """How does a flag that click refuses become an error of ours, and which flags take several values?"""
 
+import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +49,45 @@ def as_spec_error(error: click.ClickException) -> SpecError:
         return _missing(error, context, try_)
     if isinstance(error, click.BadParameter):
         return SpecError(
-            error.message.rstrip("."), where=_name(error), allowed=_allowed(error), try_=try_
+            error.message.rstrip("."),
+            where=_name(error),
+            allowed=_allowed(error),
+            try_=_nearest_choice(error) or try_,
+        )
+    unknown = _NO_COMMAND.match(error.message)
+    if unknown is not None and context is not None and isinstance(context.command, click.Group):
+        choices = context.command.list_commands(context)
+        nearest = _nearest(unknown[1], choices)
+        return SpecError(
+            f"there is no {unknown[1]!r}",
+            where=context.command_path,
+            allowed=", ".join(choices),
+            try_=f"{context.command_path} {nearest}" if nearest else try_,
         )
     return SpecError(
         error.message.rstrip("."),
         where=None if context is None else context.command_path,
         try_=try_,
     )
+
+
+def _nearest_choice(error: click.BadParameter) -> str | None:
+    """The choice that a word that is none comes closest to, as it would be typed."""
+    kind = None if error.param is None else one_of(error.param.type)
+    word = _NO_CHOICE.match(error.message)
+    if not isinstance(kind, click.Choice) or word is None:
+        return None
+    close = _nearest(word[1], [str(choice) for choice in kind.choices])
+    path = "" if error.ctx is None else error.ctx.command_path
+    before = _name(error) if isinstance(error.param, click.Option) else path
+    return f"{before} {close}" if close else None
+
+
+def _nearest(word: str, choices: list[str]) -> str | None:
+    """Of these, what others mean by the word, or what is spelled like it."""
+    meant = [one for one in _MEANT.get(word.lower(), ()) if one in choices]
+    close = meant or get_close_matches(word, choices, n=1)
+    return close[0] if close else None
 
 
 def check_numbers(command: click.Command) -> None:
@@ -135,5 +169,19 @@ def _allowed(error: click.BadParameter) -> str | None:
     return error.param.help if isinstance(error.param, click.Option) else None
 
 
+_NO_CHOICE = re.compile(r"'([^']*)' is not one of ")
+_NO_COMMAND = re.compile(r"No such command '([^']*)'")
+_MEANT = {
+    **dict.fromkeys(("devices", "device", "gpus", "gpu", "accelerators"), ("hardware", "devices")),
+    **dict.fromkeys(("slo", "objectives", "slas", "presets"), ("slos",)),
+    **dict.fromkeys(("traces", "datasets", "scenarios"), ("workloads",)),
+    **dict.fromkeys(("policy", "engines", "schedulers"), ("policies",)),
+    **dict.fromkeys(("lengths", "context", "prompt", "isl"), ("length",)),
+    **dict.fromkeys(("dtype", "quantization", "formats"), ("precision",)),
+    **dict.fromkeys(("users", "rate", "load"), ("concurrency",)),
+    **dict.fromkeys(("tensorrt-llm", "tensorrt", "trt-llm", "trt"), ("trtllm",)),
+    "tensor-parallel": ("tp",),
+}
+"""What others call a choice of ours, of any flag or argument."""
 _NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
 _NOWHERE = click.Context(click.Command("inferometer"))

@@ -155,7 +155,8 @@ class Grid:
     pipeline_parallel_sizes: tuple[int, ...] | None = None
     """None: one stage, and more where the KV cache of fewer does not hold a context of the
     model's whole length."""
-    dtype: DType = "bfloat16"
+    dtype: DType | None = None
+    """None: what is usual on the device."""
     quantizations: tuple[DType | None, ...] = (None,)
     kv_cache_dtypes: tuple[DType | None, ...] = (None,)
     max_num_seqs: tuple[int, ...] = (256,)
@@ -302,7 +303,7 @@ def _engines(offer: Offer, grid: Grid) -> list[EngineSpec]:
     is_cpu = offer.hardware.kind == "cpu"
     return [
         EngineSpec(
-            dtype="float32" if is_cpu else grid.dtype,
+            dtype=offer.hardware.usual_dtype if is_cpu or grid.dtype is None else grid.dtype,
             quantization=quantization,
             kv_cache_dtype=kv_dtype,
             device="cpu" if is_cpu else "cuda",

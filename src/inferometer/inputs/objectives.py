@@ -55,8 +55,13 @@ _THRESHOLD: Final = re.compile(
     r"(?P<metric>[A-Za-z0-9_]+(?:[ -][A-Za-z0-9_]+)*?)\s*[:"
     r" ]\s*(?P<statistic>[A-Za-z0-9.]+)\s*(?P<sign><=?|>=?|=)\s*(?P<limit>.+)"
 )
-_PERCENTILE_FIRST: Final = re.compile(r"\s*(p[\d.]+)[\s:]+([^<>=:]+?)\s*(?=[<>=])", re.IGNORECASE)
-"""`p99 ttft < 2s`, as people say it."""
+_NO_STATISTIC: Final = re.compile(r"(?P<metric>[A-Za-z0-9_ -]+?)\s*(?P<limit><=?.+)")
+_PERCENTILE_FIRST: Final = re.compile(
+    r"\s*(p[\d.]+)[\s:_(]+([^<>=:()]+?)\)?\s*(?=[<>=])", re.IGNORECASE
+)
+"""`p99 ttft < 2s`, as people say it; `p99_ttft`, `p99(ttft)`, as metrics and queries do."""
+_PERCENTILE_LAST: Final = re.compile(r"_(p\d[\d.]*)\s*(?=[<>=])", re.IGNORECASE)
+"""`ttft_p99`, as a column of a table."""
 _BELOW: Final = re.compile(
     r"\s+(?:is\s+)?(?:under|below|less than|at most|within)\s+", re.IGNORECASE
 )
@@ -175,9 +180,16 @@ def _unfolded(text: str) -> str:
 
 
 def _threshold(part: str, where: str) -> Threshold:
-    match = _THRESHOLD.fullmatch(_PERCENTILE_FIRST.sub(r"\2:\1", _BELOW.sub("<", part)))
+    below = _PERCENTILE_LAST.sub(r":\1", _BELOW.sub("<", part))
+    match = _THRESHOLD.fullmatch(_PERCENTILE_FIRST.sub(r"\2:\1", below))
     if match is None:
-        raise SpecError(f"{part!r} is no threshold", where=where, allowed=_ALLOWED, try_=_EXAMPLE)
+        bare = _NO_STATISTIC.fullmatch(below)
+        raise SpecError(
+            f"{part!r} is no threshold" + ("" if bare is None else ": of which percentile?"),
+            where=where,
+            allowed=_ALLOWED,
+            try_=_EXAMPLE if bare is None else f"{bare['metric']}:p95{bare['limit']}",
+        )
     metric = _metric(match["metric"], part, where)
     percentile = _PERCENTILE.fullmatch(match["statistic"].lower())
     if percentile is None or not 0 < float(percentile[1]) < 100:

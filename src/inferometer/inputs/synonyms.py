@@ -65,11 +65,11 @@ _MODELS: Final = {
 
 _SCALED: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*([kKmM%])")
 _RATE: Final = re.compile(
-    r"([0-9]*\.?[0-9]+)\s*(?:(?:req(?:uests?)?\s*)?(?:/|\s+per\s+)\s*(s|sec|second|min|minute|h|hour)"
-    r"|(rps|qps|hz)|(rpm))",
+    r"([0-9]*\.?[0-9]+\s*[kM]?)\s*(?:(?:req(?:uests?)?\s*)?(?:/|\s+per\s+)\s*"
+    r"(s|sec|second|m|min|minute|h|hour|d|day)|(rps|qps|hz)|(rpm|qpm))",
     re.IGNORECASE,
 )
-_S_PER: Final = {"s": 1, "m": 60, "h": 3600}
+_S_PER: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _COUNTED: Final = re.compile(
     r"(?P<before>\d{1,4})\s*[xX×*]\s*(?P<last>[a-zA-Z][^,]*)"
     r"|(?P<first>[a-zA-Z][^,]*?)\s*[x×*:]\s*(?P<after>\d{1,4})"
@@ -135,12 +135,14 @@ def plain_number(text: str, name: str) -> str:
     ['2048', '2000', '2000']
     >>> plain_number("32K", "max_model_len"), plain_number("300/min", "rate"), plain_number("x", "tp")
     ('32768', '5', 'x')
+    >>> plain_number("2.16M/day", "rate")
+    '25'
     """
     is_rate = name.startswith("rate")
     per_s = _RATE.fullmatch(text.strip()) if is_rate else None
     if per_s is not None:
         unit = "m" if per_s[4] else (per_s[2] or "s")[0].lower()
-        return f"{float(per_s[1]) / _S_PER[unit]:.12g}"
+        return f"{float(plain_number(per_s[1], 'requests')) / _S_PER[unit]:.12g}"
     scaled = _SCALED.fullmatch(text.strip())
     if scaled is None or (is_rate and scaled[2] == "%"):
         return text

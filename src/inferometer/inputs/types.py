@@ -330,6 +330,17 @@ class HardwareSpec:
         """The dense datasheet peak for ``dtype``, or None where the device does not compute in it."""
         return next((peak.flop_per_s for peak in self.peaks if peak.dtype == dtype), None)
 
+    @property
+    def usual_dtype(self) -> DType:
+        """The format in which an engine serves a model here when nobody asks for one.
+
+        float32 on CPUs; else bfloat16, or float16 on devices without it, to which vLLM falls back.
+        """
+        if self.kind == "cpu":
+            return "float32"
+        has_only_half = self.peak_flop_per_s("bfloat16") is None and self.peak_flop_per_s("float16")
+        return "float16" if has_only_half else "bfloat16"
+
 
 LoadFormat: TypeAlias = Literal["auto", "dummy"]
 EngineName: TypeAlias = Literal["transformers", "vllm", "openvino"]

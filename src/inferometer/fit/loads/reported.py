@@ -295,7 +295,7 @@ def server_engine(subject: FitSubject, stated: StatedServer) -> EngineSpec:
     usual = stated.engine or EngineSpec(
         engine="vllm",
         mode="compiled",
-        dtype="float32" if is_cpu else "bfloat16",
+        dtype="bfloat16" if stated.hardware is None else stated.hardware.usual_dtype,
         device="cpu" if is_cpu else "cuda",
     )
     return replace(
