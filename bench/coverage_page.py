@@ -21,7 +21,7 @@ import pages  # noqa: E402 - of the tests, which are no package
 
 REQUESTS = ROOT / "bench" / "coverage.toml"
 PAGE = ROOT / "docs" / "coverage.md"
-_LANGUAGES = {".csv": "csv", ".toml": "toml", ".json": "json", ".jsonl": "json"}
+_LANGUAGES = {".prom": "text", ".csv": "csv", ".toml": "toml", ".json": "json", ".jsonl": "json"}
 _HEAD = """# Coverage: requests and their commands
 
 Every single request of users of the material that this project grew from, which could not be done

@@ -52,7 +52,7 @@ from inferometer.inputs.workload import own_trace, plan, reading, replay, traces
 from inferometer.inputs.workload.types import TraceSource
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.steptime import load_step_time_model
-from inferometer.records import raw_log, span_joins
+from inferometer.records import device_counters, raw_log, span_joins
 from inferometer.records.answers import answer_of
 from inferometer.records.imports.detection import read_results
 from inferometer.records.imports.kernel_tables import read_kernel_tables
@@ -396,6 +396,9 @@ def trace_readers(own: dict[str, bytes]) -> list[Reader]:
         )
         for name in names
     ]
+    found.append(
+        Reader("counters", "dcgm.prom", (example("dcgm.prom"),), device_counters.read_counters)
+    )
     found.append(Reader("spans", "spans.jsonl", (example("otel.jsonl"),), spans_explained))
     found += [
         Reader(

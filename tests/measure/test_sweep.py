@@ -165,11 +165,11 @@ def test_a_bad_question_leaves_no_points(tiny, tmp_path):
 
 @pytest.mark.slow
 def test_when_the_time_is_over_two_points_are_measured_and_the_others_named(tiny, tmp_path):
-    plan = replace(plan_of(*grid()), n_warmup=0, n_reps=1)
+    plan = replace(plan_of(*grid()), n_warmup=0, n_reps=2, n_rounds=2)
     seen = []
     run = run_sweep(plan, tiny, tmp_path, seen.append, until_s=time.monotonic())
-    assert [one.n_done for one in seen] == [0, 1, 2], "not all four: two were left out"
-    assert sorted(set(run.sweep.point_index.tolist())) == [0, 1]
+    assert [one.n_done for one in seen] == [0, 1, 2, 3, 4], "not all eight: two were left out"
+    assert run.sweep.point_index.tolist() == [0, 1, 1, 0], "there and back, both rounds of each"
     assert run.manifest.is_complete
     caution = next(one for one in run.manifest.cautions if one.code == "TIME_OVER")
     assert caution.text == "2 of 4 points were left out: the time was over"

@@ -7,12 +7,14 @@ from typing import ClassVar, Final, TypeAlias
 
 from inferometer import __version__, suggestions
 from inferometer.api.answer import Answer
+from inferometer.api.explain_counters import CountersAnswer, counters_page, explain_counters
 from inferometer.api.explain_spans import SpansAnswer, explain_spans, spans_page
 from inferometer.api.explain_trace import TraceAnswer, explain_traces, trace_pages
 from inferometer.api.fit_views import explained, held_out_rows
 from inferometer.api.runs import Runs, analyses_of, load_sweeps, request_of
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs.otlp_spans import is_spans_file
+from inferometer.records.device_counters import is_counters_file
 from inferometer.records.device_trace import is_trace
 from inferometer.report import cells
 from inferometer.report.charts.time_parts import decode_time_chart, prefill_time_chart
@@ -42,13 +44,13 @@ class ExplainAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explain:
-    """The sweeps whose steps are explained, traces of a profiler, or spans of requests."""
+    """The sweeps whose steps are explained, traces of a profiler, spans of requests, or device counters."""
 
     runs: Runs
     given: frozenset[str] = frozenset()
 
 
-AnyExplanation: TypeAlias = ExplainAnswer | TraceAnswer | SpansAnswer
+AnyExplanation: TypeAlias = ExplainAnswer | TraceAnswer | SpansAnswer | CountersAnswer
 
 
 def explain(question: Explain) -> AnyExplanation:
@@ -56,6 +58,7 @@ def explain(question: Explain) -> AnyExplanation:
 
     Of a trace of the PyTorch profiler or of Nsight Systems: which kernels, and which idle time.
     Of OpenTelemetry spans: schedule delay, network, router, queue, prefill, decode.
+    Of device counters (DCGM, dmon): SM and DRAM activity, bytes over PCIe and NVLink.
 
     Raises
     ------
@@ -72,7 +75,7 @@ def explain(question: Explain) -> AnyExplanation:
             raise SpecError(
                 f"{files[0]} is {kind}, and others are not",
                 where="RUN...",
-                allowed="runs of sweeps, or traces of profilers, or files of spans",
+                allowed="runs of sweeps, or traces of profilers, files of spans or of counters",
                 try_=suggestions.command("explain", files[0]),
             )
     request = request_of(question.runs)
@@ -96,6 +99,7 @@ _FILES: Final[
     tuple[tuple[str, Callable[[Path], bool], Callable[[tuple[Path, ...]], AnyExplanation]], ...]
 ] = (
     ("a file of spans", is_spans_file, explain_spans),
+    ("a file of device counters", is_counters_file, explain_counters),
     ("a profiler's trace", is_trace, explain_traces),
 )
 
@@ -104,6 +108,8 @@ def explain_pages(answer: AnyExplanation) -> tuple[Page, ...]:
     """One page for all sweeps or spans, or one for each trace."""
     if isinstance(answer, SpansAnswer):
         return (spans_page(answer),)
+    if isinstance(answer, CountersAnswer):
+        return (counters_page(answer),)
     return trace_pages(answer) if isinstance(answer, TraceAnswer) else (explain_page(answer),)
 
 

@@ -18,6 +18,7 @@ Examples:
   inferometer explain runs/example
   inferometer explain trace.json.gz
   inferometer explain spans.jsonl
+  inferometer explain dcgm.prom
 """,
 )
 @asks(explain.Explain)
@@ -26,6 +27,7 @@ def command(question: explain.Explain, *, as_json: bool) -> None:
 
     Of a profiler's trace: which kernels, and why does the device stand idle between them?
     Of OpenTelemetry spans (JSON lines): schedule delay, network, router, queue, prefill or decode?
+    Of device counters (dcgm-exporter, dcgmi dmon, nvidia-smi dmon): is memory busy, arithmetic, a link?
     """
     with heard():
         answer = explain.explain(question)

@@ -338,8 +338,8 @@ class PointMeasurer:
         )
 
 
-_FEWEST_VISITS: Final = 2
-"""So many are made however little time there is: of one nobody learns how times change."""
+_FEWEST_POINTS: Final = 2
+"""So many are measured however little time there is: of one nobody learns how times change."""
 
 
 def measure_missing(
@@ -352,8 +352,8 @@ def measure_missing(
 ) -> tuple[Caution, ...]:
     """Measure and store what is not stored of each point; what went wrong on the way comes back.
 
-    No visit is begun that would not be over at ``until_s`` of the monotonic clock, by those made so
-    far.
+    No point is begun whose visits, and those that points begun before still need, would not all be
+    over at ``until_s`` of the monotonic clock, by those made so far.
 
     Raises
     ------
@@ -409,33 +409,34 @@ def _measured_points(
     """
     visits = visits_of(plan)
     missing = [visit for visit in visits if visit.number not in done]
-    time_left, hopeless = TimeLeft(plan), set[int]()
+    time_left, hopeless, dropped = TimeLeft(plan), set[int](), set[int]()
+    begun = {visit.point_index for visit in visits if visit.number in done}
     # A look within a budget may have few points: steps in turns tell launches from weights by one.
     between = STEP_KINDS if until_s is not None else ()
     outside = measurer.probe_outside()
     n_done = len(visits) - len(missing)
     for i_missing, visit in enumerate(missing):
-        if visit.point_index in hopeless:
+        if visit.point_index in hopeless | dropped:
             continue
         left_s = time_left.estimate_s(
-            [later for later in missing[i_missing:] if later.point_index not in hopeless]
+            [later for later in missing[i_missing:] if later.point_index not in hopeless | dropped]
         )
-        if (
-            until_s is not None
-            and i_missing >= _FEWEST_VISITS
-            and time.monotonic() + (time_left.estimate_s([visit]) or 0.0) > until_s
-        ):
+        promised = (begun | {visit.point_index}) - hopeless
+        rest = [later for later in missing[i_missing:] if later.point_index in promised]
+        if len(promised) > _FEWEST_POINTS and time_left.is_over(rest, until_s):
+            dropped |= {visit.point_index} - begun
             continue
+        begun.add(visit.point_index)
         point = plan.points[visit.point_index]
         on_progress(Progress(n_done=n_done, n_visits=len(visits), point=point, left_s=left_s))
-        outside += measurer.probe_outside(between)
         begin_s = time.monotonic()
+        outside += measurer.probe_outside(between)
         measured = measurer.measure(visit)
         if measured.status is PointStatus.OK:
             time_left.measured(visit, time.monotonic() - begin_s)
         else:
             hopeless.add(visit.point_index)
-        is_last = all(later.point_index in hopeless for later in missing[i_missing + 1 :])
+        is_last = all(later.point_index in hopeless | dropped for later in missing[i_missing + 1 :])
         after = measurer.probe_outside((*OUTSIDE_KINDS, *between)) if is_last else ()
         n_done += 1
         yield replace(measured, ceilings=(*outside, *measured.ceilings, *after))

@@ -1,5 +1,6 @@
 """How far is a sweep, and how long will the rest take?"""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -46,6 +47,11 @@ class TimeLeft:
         if not self._done_work:
             return None
         return self._done_s / self._done_work * sum(self._work(visit) for visit in rest)
+
+    def is_over(self, rest: Sequence[SweepVisit], until_s: float | None) -> bool:
+        """Would these visits end after this instant of the monotonic clock? None: there is no limit."""
+        late_s = time.monotonic() + (self.estimate_s(rest) or 0.0)
+        return until_s is not None and late_s > until_s
 
     def _work(self, visit: SweepVisit) -> float:
         point = self._points[visit.point_index]
