@@ -61,6 +61,7 @@ from inferometer.records.load_decoding import decode_load, words_of_error
 from inferometer.records.reading import read_run
 from inferometer.records.request_summaries import summarise_requests
 from inferometer.records.server_series import check_page, sample_table
+from inferometer.records.step_logs import read_step_log
 from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
 from inferometer.serve import emulator_requests
 from inferometer.serve.emission_log import read_emission_log
@@ -515,6 +516,20 @@ def readers(folder: Path) -> tuple[Reader, ...]:
             ),
             read_emission_log,
             is_text=False,
+        ),
+        Reader(
+            "step log",
+            "steps.log",
+            texts(
+                '{"version": 1, "counter_id": 3, "wall_time": 0.02, "scheduled_requests":'
+                ' {"num_decode_requests": 4, "sum_decode_kv_tokens": 900}}',
+                "INFO Engine 000: Iteration(1): 1 context requests, 64 context tokens, 2 generation"
+                " requests, 2 generation tokens, iteration elapsed time: 9.25 ms, GPU KV cache"
+                " usage: 50.0%",
+                "at_s,event,duration_s,prefill_requests,decode_requests,prefill_tokens\n"
+                "0.5,step,0.02,1,2,100",
+            ),
+            read_step_log,
         ),
         Reader(
             "request body",

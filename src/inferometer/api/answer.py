@@ -30,6 +30,7 @@ _PAGED_BY: Final[Mapping[str, str]] = {
     "SizeAnswer": "inferometer.api.size_page:size_page",
     "WatchAnswer": "inferometer.api.watch_page:watch_pages",
     "DiagnoseAnswer": "inferometer.api.diagnose_page:diagnose_page",
+    "StepsAnswer": "inferometer.api.diagnose_steps:steps_page",
     "TuneAnswer": "inferometer.api.tune_page:tune_page",
     "MeasuredTune": "inferometer.api.tune_measured_page:measured_tune_page",
     "PlannedTune": "inferometer.api.tune_page:planned_page",

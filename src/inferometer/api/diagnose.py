@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 from inferometer.api.diagnose_check import sealed_check
 from inferometer.api.diagnose_source import (
@@ -12,13 +12,19 @@ from inferometer.api.diagnose_source import (
     past_source,
     stored_source,
 )
+from inferometer.api.diagnose_steps import StepsAnswer, recorded_steps, steps_answer
 from inferometer.api.diagnosis import DiagnoseAnswer, answer_of
 from inferometer.api.known_facts import known_facts
+from inferometer.api.load_sending import is_open
 from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, Option
+from inferometer.decide.diagnosis.measured_steps import limits_shown
 from inferometer.decide.diagnosis.rebuilding import rebuilt_servers
 from inferometer.errors import SpecError
+from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import parse_objective
+from inferometer.records import reading
+from inferometer.records.layout import MANIFEST_NAME
 from inferometer.verify.ledger import LEDGER
 
 _LEAST_S: Final = 10.0
@@ -33,10 +39,10 @@ class Diagnose:
         str,
         Option(
             "URL of a server, or a load test that stored its metrics; with --prometheus the"
-            " host:port that it scrapes.",
+            " host:port that it scrapes. A log of steps alone tells where their time goes.",
             heading="Runs",
             is_argument=True,
-            metavar="URL|RUN",
+            metavar="URL|RUN|LOGFILE",
         ),
     ]
     slo: Annotated[
@@ -68,6 +74,26 @@ class Diagnose:
             heading="Engine",
             is_common=True,
             metavar="NAME=VALUE,…",
+        ),
+    ] = None
+    fpm: Annotated[
+        str | None,
+        Option(
+            "Where the server publishes Forward Pass Metrics (Dynamo, SGLang): each step is heard"
+            " of, and its time is measured, not estimated. Needs the extra fpm.",
+            heading="Runs",
+            is_common=True,
+            metavar="ENDPOINT",
+        ),
+    ] = None
+    steps: Annotated[
+        Path | None,
+        Option(
+            "A log of the server's steps: vLLM's with --enable-logging-iteration-details, Forward"
+            " Pass Metrics as JSON lines, or a scheduler log.",
+            heading="Runs",
+            is_common=True,
+            metavar="LOGFILE",
         ),
     ] = None
     prometheus: Annotated[
@@ -114,7 +140,10 @@ class Diagnose:
     given: frozenset[str] = frozenset()
 
 
-def diagnose(question: Diagnose) -> DiagnoseAnswer:
+AnyDiagnosis: TypeAlias = DiagnoseAnswer | StepsAnswer
+
+
+def diagnose(question: Diagnose) -> AnyDiagnosis:
     """What limits this running server, how much of the latency is it, and which change would help?
 
     Nothing is sent to the server: its metrics are read, the requests that it got are rebuilt from
@@ -123,7 +152,7 @@ def diagnose(question: Diagnose) -> DiagnoseAnswer:
     Raises
     ------
     SpecError, MeasureError, RecordError
-        There is no such run, or no metrics can be read.
+        There is no such run, or no metrics or steps can be read.
     ModelError
         The window tells too little, or no simulated server resembles this one.
     """
@@ -136,7 +165,12 @@ def diagnose(question: Diagnose) -> DiagnoseAnswer:
             allowed=f"{_LEAST_S:g} s or more",
             try_="60s",
         )
+    if _is_steps_alone(question):
+        return steps_answer(Path(question.target))
     source = _source(question)
+    log = source.window.step_log
+    if log is not None:
+        known = dict[Limit, int]({**limits_shown(log), **known})
     talk("looking for servers that would show the same metrics")
     agreement = rebuilt_servers(source.window, known, _SEED)
     agreement.check()
@@ -148,14 +182,43 @@ def diagnose(question: Diagnose) -> DiagnoseAnswer:
     return replace(answer, check=check)
 
 
+def _is_steps_alone(question: Diagnose) -> bool:
+    """Is the target a log of steps, or a run that stored steps and no metrics?"""
+    path = Path(question.target)
+    if "://" in question.target or question.prometheus is not None or not path.exists():
+        return False
+    if path.is_file() and path.name != MANIFEST_NAME:
+        return True
+    if is_open(path):
+        return False
+    run = reading.read_run(path)
+    return run.server is None and run.steps is not None and len(run.steps.duration_ns) > 0
+
+
 def _source(question: Diagnose) -> Source:
-    """A past time, a stored load test, or the server at a URL from now on."""
+    """A past time, a stored load test, or the server at a URL from now on; with its steps."""
+    source = _measured(question)
+    if question.steps is None:
+        return source
+    log = recorded_steps(question.steps)
+    return replace(source, window=replace(source.window, step_log=log))
+
+
+def _measured(question: Diagnose) -> Source:
+    is_live = question.prometheus is None and "://" in question.target
+    if question.fpm is not None and (not is_live or question.steps is not None):
+        raise SpecError(
+            "--fpm with --steps" if is_live else "--fpm without a server's URL",
+            where="--fpm",
+            allowed="steps that are published while the metrics of a URL are read",
+            try_="--steps FILE, which holds them" if not is_live else "one of them",
+        )
     if question.prometheus is not None:
         past = past_of(question.range, question.last)
         return past_source(question.prometheus, question.target, past)
     flag = next((f"--{name}" for name in ("range", "last") if name in question.given), None)
     if flag is not None:
         raise SpecError(f"{flag} without --prometheus", where=flag, try_="--prometheus URL")
-    if "://" in question.target:
-        return live_source(question.target, question.duration)
+    if is_live:
+        return live_source(question.target, question.duration, question.fpm)
     return stored_source(Path(question.target))

@@ -16,10 +16,12 @@ from inferometer.api.progress import PartsDone, talk
 from inferometer.decide.diagnosis.window import ServerWindow, observed_window
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.workload.replay import draw_workload
+from inferometer.measure.forward_passes import listening
 from inferometer.measure.prometheus import TimeRange, prometheus_samples, time_range
 from inferometer.measure.scrape import scraping
 from inferometer.records import reading
 from inferometer.records.server_summaries import TtftParts, ttft_parts
+from inferometer.records.step_logs import step_log_of
 from inferometer.records.types import Run, ServerSampleTable
 from inferometer.units import format_duration
 
@@ -47,18 +49,25 @@ class Source:
     """Of a load test: where its requests' TTFT went, before and within the server."""
 
 
-def live_source(url: str, for_s: float) -> Source:
+def live_source(url: str, for_s: float, fpm: str | None = None) -> Source:
     """The server at this address, for so many seconds from now on.
+
+    ``fpm`` is where it publishes its steps.
 
     Raises
     ------
+    SpecError
+        ``fpm`` is no endpoint.
     MeasureError
-        Its metrics cannot be read.
+        Its metrics cannot be read, or no steps are published.
     """
     started_ns = time.monotonic_ns()
     n_parts = max(round(for_s / _EVERY_S), 1)
     try:
-        with scraping(url, started_ns=started_ns, every_s=_EVERY_S) as scraper:
+        with (
+            listening(fpm) as listener,
+            scraping(url, started_ns=started_ns, every_s=_EVERY_S) as scraper,
+        ):
             talk(f"reading the metrics of {url} for {for_s:.0f} s; nothing is sent to the server")
             for part in range(n_parts):
                 time.sleep(_EVERY_S)
@@ -68,7 +77,12 @@ def live_source(url: str, for_s: float) -> Source:
             error.what, where=error.where, allowed=error.allowed, try_=_WHERE_METRICS_ARE
         ) from error
     samples = scraper.table()
-    return Source(window=observed_window(samples), samples=samples)
+    window = observed_window(samples)
+    if listener is not None:
+        log = listener.step_log()
+        talk(f"{len(log.duration_s):,} steps were published, {log.n_lost:,} lost on the way")
+        window = replace(window, step_log=log)
+    return Source(window=window, samples=samples)
 
 
 def stored_source(folder: Path) -> Source:
@@ -87,7 +101,11 @@ def stored_source(folder: Path) -> Source:
             allowed="a load test of a server that reports metrics",
             try_="inferometer load URL --metrics-url URL, or the server's own URL here",
         )
-    window = replace(observed_window(run.server), alike_fraction=_alike_fraction(run))
+    window = replace(
+        observed_window(run.server),
+        alike_fraction=_alike_fraction(run),
+        step_log=None if run.steps is None else step_log_of(run.steps, "steps of a run"),
+    )
     requests = run.requests
     parts = None if requests is None else ttft_parts(requests, window.summary)
     return Source(window=window, parts=parts)

@@ -38,7 +38,6 @@ from inferometer.api import (
 )
 from inferometer.api.compare import CompareAnswer
 from inferometer.api.decision_pages import CapacityAnswer
-from inferometer.api.diagnosis import DiagnoseAnswer
 from inferometer.api.grid import GridAnswer, Verb, axes_of, grid
 from inferometer.api.measured import MeasuredAnswer
 from inferometer.api.model_options import Quick
@@ -223,7 +222,9 @@ def fit(runs: Paths, *, progress: Listener | None = None, **options: object) -> 
 
 
 @_takes(diagnoses.Diagnose)
-def diagnose(target: str, *, progress: Listener | None = None, **options: object) -> DiagnoseAnswer:
+def diagnose(
+    target: str, *, progress: Listener | None = None, **options: object
+) -> diagnoses.AnyDiagnosis:
     """What limits this running server, and which change would help?"""
     with heard_by(progress):
         return diagnoses.diagnose(question_of(diagnoses.Diagnose, {"target": target, **options}))

@@ -5,12 +5,12 @@ from typing import Final
 
 import click
 
-from inferometer.api import diagnose, diagnose_page, diagnosis
+from inferometer.api import diagnose, diagnose_page, diagnose_steps
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 
-ANSWER = diagnosis.DiagnoseAnswer
+ANSWER = diagnose.AnyDiagnosis
 _EXIT_CODES: Final = {"missed": 10, "undecided": 11}
 
 
@@ -21,6 +21,8 @@ _EXIT_CODES: Final = {"missed": 10, "undecided": 11}
 Examples:
   inferometer diagnose http://127.0.0.1:8000 --slo 'ttft:p95<500ms, tpot:p95<50ms'
   inferometer diagnose http://127.0.0.1:8000 --for 5min --known max_num_batched_tokens=2048
+  inferometer diagnose http://127.0.0.1:8000 --fpm tcp://127.0.0.1:20380
+  inferometer diagnose vllm.log
 """,
 )
 @asks(diagnose.Diagnose)
@@ -34,6 +36,9 @@ def command(question: diagnose.Diagnose, *, as_json: bool) -> None:
     """
     with heard():
         answer = diagnose.diagnose(question)
+    if isinstance(answer, diagnose_steps.StepsAnswer):
+        give(answer, as_json=as_json, show=diagnose_steps.steps_page)
+        return
     give(answer, as_json=as_json, show=diagnose_page.diagnose_page)
     undecided = 11 if answer.finding == "undecided" else 0
     sys.exit(_EXIT_CODES.get(answer.slo_verdict or "", undecided))

@@ -246,6 +246,13 @@ class Door:
             check_json(content)
             return msgspec.json.decode(content, type=kind)
 
+    def msgpack(self, content: bytes, kind: type[Decoded], *, where: str) -> Decoded:
+        """What this MessagePack says, as the type that is asked for."""
+        with self.refusing(where):
+            if len(content) > self.max_bytes:
+                raise SpecError(f"{len(content):,} bytes", allowed=f"{self.max_bytes:,} bytes")
+            return msgspec.msgpack.decode(content, type=kind)
+
     def loose_json(self, text: str, *, where: str) -> object:
         """What this JSON says, in which NaN and Infinity may occur: Python's tools write them."""
         with self.refusing(where):

@@ -46,6 +46,8 @@ _FULL_FRACTION: Final = 0.97
 _PACE_SPREAD: Final = 0.08
 """Of the logarithm of all step times, beside what the intervals leave open; half of it in the
 second round. An assumption."""
+_MEASURED_PACE_SPREAD: Final = 0.02
+"""The same where each step was recorded: what passes between steps. An assumption."""
 _ROW_SPREAD: Final = 0.1
 """Of the logarithm of the time of a row, between a draw and its neighbours. An assumption."""
 _MOST_OFF_RATIO: Final = 2.0
@@ -153,6 +155,10 @@ def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int], seed: int)
         ]
     nearest = sorted(near, key=lambda one: one.distance)[:N_DRAWS]
     return Agreement(tuple(nearest), measured_means(window))
+
+
+def _pace_spread(window: ServerWindow) -> float:
+    return _PACE_SPREAD if window.step_log is None else _MEASURED_PACE_SPREAD
 
 
 def measured_means(window: ServerWindow) -> dict[str, float]:
@@ -282,7 +288,7 @@ def _drawn(
     plan, before_s = drawn_requests(window, rng)
     return Rebuilt(
         config=_config(window, known, plan, budget, rng),
-        steps=slowed(steps, math.exp(rng.normal(0.0, _PACE_SPREAD))),
+        steps=slowed(steps, math.exp(rng.normal(0.0, _pace_spread(window)))),
         plan=plan,
         start_ns=round(before_s * NS_PER_S),
         until_ns=round((before_s + window.duration_s) * NS_PER_S),
@@ -307,19 +313,22 @@ def _around(
     plan, before_s = drawn_requests(window, rng)
     near = fitted.rebuilt
     off_ratio = _gap_ratio(window, fitted)
-    row_ratio = math.sqrt(_prefill_ratio(window, fitted)) * math.exp(rng.normal(0.0, _ROW_SPREAD))
+    row_ratio = 1.0  # each step was recorded: a row's time is known
+    if window.step_log is None:
+        row_ratio = math.sqrt(_prefill_ratio(window, fitted))
+        row_ratio *= math.exp(rng.normal(0.0, _ROW_SPREAD))
     budget = near.config.max_num_batched_tokens
     if not is_budget_known and rng.random() < _ANEW_CHANCE:
-        budget = _any_budget(rng)
+        budget = _any_budget(rng, _most_rows(window))
     elif not is_budget_known:
         budget = min(round(budget * math.exp(rng.normal(0.0, _BUDGET_SPREAD))), BUDGETS[-1])
-    budget = max(budget, near.config.max_num_seqs)
+    budget = max(budget, near.config.max_num_seqs, _most_rows(window))
     moved = replace(
         near,
         config=replace(near.config, max_num_batched_tokens=budget),
         steps=slowed(
             near.steps._replace(matmul_row_s=near.steps.matmul_row_s * row_ratio),
-            math.sqrt(off_ratio) * math.exp(rng.normal(0.0, _PACE_SPREAD / 2)),
+            math.sqrt(off_ratio) * math.exp(rng.normal(0.0, _pace_spread(window) / 2)),
         ),
     )
     return _under(moved, window, plan, before_s)
@@ -398,13 +407,22 @@ def _budgets(
     window: ServerWindow, known: Mapping[Limit, int], rng: np.random.Generator
 ) -> tuple[int, ...]:
     """The step budget that is known, or any, of each first draw: at least a token of each request."""
-    least = min(known.get("max_num_seqs") or _most_running(window), BUDGETS[-1])
+    least = known.get("max_num_seqs") or max(_most_running(window), _most_rows(window))
+    least = min(least, BUDGETS[-1])
     stated = known.get("max_num_batched_tokens")
     return tuple(stated or _any_budget(rng, least) for _ in range(_N_FIRST + 1))
 
 
 def _most_running(window: ServerWindow) -> int:
-    return max(round(float(window.running.max())), 1)
+    log = window.step_log
+    recorded = 0.0 if log is None else float(log.sequences.max())
+    return max(round(max(float(window.running.max()), recorded)), 1)
+
+
+def _most_rows(window: ServerWindow) -> int:
+    """Of a step that was recorded: the step budget is no smaller."""
+    log = window.step_log
+    return 0 if log is None else min(int(log.rows.max()), BUDGETS[-1])
 
 
 def _any_budget(rng: np.random.Generator, least: int = 0) -> int:

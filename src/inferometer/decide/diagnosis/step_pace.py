@@ -16,6 +16,7 @@ from typing import Final, cast
 import numpy as np
 from scipy.optimize import least_squares
 
+from inferometer.decide.diagnosis.measured_steps import measured_paces
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.errors import ModelError
 from inferometer.fit.loads.server import plainest, steps_at
@@ -51,11 +52,17 @@ def step_paces(
 ) -> tuple[StepTimeArrays, ...]:
     """Step times by all intervals, then others that may as well be true; one for each step budget.
 
+    Where each step was recorded, by these.
+
     Raises
     ------
     ModelError
         The server hardly decoded in the window.
     """
+    log, summary = window.step_log, window.summary
+    if log is not None:
+        kv_tokens = (summary.n_kv_blocks or 0) * (summary.kv_block_tokens or 0)
+        return measured_paces(log, len(budgets), seed, kv_tokens or None)
     counted, busy_s, noise_s = _intervals(window)
     if len(busy_s) < _FEWEST_INTERVALS:
         raise ModelError(

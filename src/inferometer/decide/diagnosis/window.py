@@ -24,6 +24,7 @@ from inferometer.records.server_series import (
     server_record,
 )
 from inferometer.records.server_summaries import ServerSummary, bucket_percentile, summarise_server
+from inferometer.records.step_logs import StepLog
 from inferometer.records.types import ServerSampleTable
 from inferometer.units import NS_PER_S
 
@@ -93,6 +94,8 @@ class ServerWindow:
     """Of its latencies, where the server has buckets."""
     alike_fraction: float | None = None
     """Of the prompts' tokens, with which an earlier prompt began, where the workload is known."""
+    step_log: StepLog | None = None
+    """Its steps, where the server records them one by one."""
 
     @property
     def duration_s(self) -> float:
