@@ -23,6 +23,7 @@ PREDICT = ("predict", "smollm2-135m", "--hardware", "h100_sxm")
         (("--usd-per-hour", -3), ("--usd-per-hour", "above 0")),
         (("--usd-per-hour", "nan"), ("--usd-per-hour",)),
         (("--prefix-hit", 2), ("--prefix-hit",)),
+        (("--attention-sinks", 4), ("--attention-sinks", "--attention-window 4096")),
         (("--speculative", "4,2,0.1"), ("--speculative",)),
         (("--gpu-memory-utilization", "nan"), ("--gpu-memory-utilization",)),
         (("--tp", 7), ("--tp", "1, 3, 9")),

@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
+from inferometer.perfmodel.kv_cache import kv_bytes
 from inferometer.perfmodel.scenario import Scenario
 from inferometer.perfmodel.whatif import (
     Change,
@@ -21,6 +22,7 @@ from inferometer.perfmodel.whatif import (
     with_prefix_hits,
     with_quantization,
     with_sequence_parallelism,
+    with_window,
 )
 
 BASE = Scenario(
@@ -116,3 +118,22 @@ def test_split_sequences_send_the_same_bytes_in_more_messages():
     assert gain.ttft_gain_ratio.value < 1.01
     with pytest.raises(SpecError, match="no tensor parallelism"):
         with_sequence_parallelism(BASE)
+
+
+def test_sinks_and_a_window_end_the_growth_of_the_cache():
+    long = replace(BASE, model=find_model("llama-3.1-8b"))
+    before = replace(long, prompt_tokens=65_536)
+    change = with_window(before, window_tokens=4092, n_sinks=4)
+    gain = what_if(before, change)
+    model = change.scenario.model
+    per_token = kv_bytes(model, "bfloat16", context_tokens=1)
+    assert kv_bytes(model, "bfloat16", context_tokens=4096) == 4096 * per_token
+    assert kv_bytes(model, "bfloat16", context_tokens=65_536) == 4096 * per_token
+    assert gain.tpot_gain_ratio.value > 1
+    assert gain.ttft_gain_ratio.value > 1
+    short = replace(long, prompt_tokens=1024)
+    unchanged = what_if(short, with_window(short, window_tokens=4092, n_sinks=4))
+    assert unchanged.tpot_gain_ratio.value == pytest.approx(1)
+    mistral = replace(BASE, model=find_model("mistral-7b-v0.1"))
+    with pytest.raises(SpecError, match="windowed already"):
+        with_window(mistral, window_tokens=1024, n_sinks=4)

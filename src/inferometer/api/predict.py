@@ -48,6 +48,7 @@ from inferometer.perfmodel.speculation import (
     best_speculation,
 )
 from inferometer.perfmodel.steptime import StepTimeModel
+from inferometer.perfmodel.whatif import windowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +157,18 @@ class Predict:
             metavar="METHOD[,ACCEPTANCE]",
         ),
     ] = None
+    attention_window: Annotated[
+        int | None,
+        Option(
+            "Each layer attends to this number of last tokens, and to --attention-sinks.",
+            heading="Model",
+            least=1,
+        ),
+    ] = None
+    attention_sinks: Annotated[
+        int,
+        Option("First tokens that stay beside --attention-window.", heading="Model", least=0),
+    ] = 0
     prefix_hit: Annotated[
         float, Option("Share of each prompt that the prefix cache holds.", heading="Workload")
     ] = 0.0
@@ -204,7 +217,7 @@ def predict(question: Predict) -> PredictAnswer:
     SpecError, ModelError
         The question cannot be answered as it is asked.
     """
-    asked = _asked(question)
+    asked = _windowed(_asked(question), question)
     scenario = _scenario(asked, question)
     named = _named_speculation(question, scenario)
     if named is not None:
@@ -308,6 +321,21 @@ def _asked(question: Predict) -> _Asked:
     return _Asked(model, fit.model.engine, _known(path, fit.hardware), fit.model)
 
 
+def _windowed(asked: _Asked, question: Predict) -> _Asked:
+    """The model with the window and the sinks that were requested."""
+    window_tokens, n_sinks = question.attention_window, question.attention_sinks
+    if window_tokens is None and n_sinks:
+        raise SpecError(
+            "sinks without a window: all tokens stay",
+            where="--attention-sinks",
+            try_="--attention-window 4096",
+        )
+    if window_tokens is None:
+        return asked
+    model = windowed(asked.model, window_tokens=window_tokens, n_sinks=n_sinks)
+    return asked._replace(model=model)
+
+
 def _stated(question: Predict) -> dict[str, object]:
     """What a fit is compared with."""
     names = ("dtype", "kv_dtype", "quantization", "tp", "transfer")
@@ -334,6 +362,7 @@ def _check_measured(question: Predict) -> None:
     changes = {"--pp": question.pp > 1, "--ep": question.ep, "--sparsity": question.sparsity}
     changes |= {"--mode": question.mode != "engine", "--all-logits": question.all_logits}
     changes |= {
+        "--attention-window": question.attention_window is not None,
         "--link": question.link is not None,
         "--all-reduce-us": question.all_reduce_us is not None,
         "--speculative": question.speculative is not None,
@@ -361,6 +390,7 @@ def _published(question: Predict, asked: _Asked, scenario: Scenario) -> StepTime
         and question.all_reduce_us is None
         and question.speculative is None
         and question.prefix_hit == 0
+        and question.attention_window is None
     )
     if asked.fit is not None or question.datasheet or question.hardware == "this" or not is_plain:
         return None

@@ -144,8 +144,14 @@ def _title(answer: PredictAnswer) -> str:
 
 def _subtitle(answer: PredictAnswer) -> str:
     scenario = answer.datasheet.scenario
+    heads = scenario.model.attention
+    windowed = (
+        f" · each layer attends to {heads.sliding_window_tokens:,} tokens"
+        if heads.sliding_window_tokens and heads.n_full_attention_layers == 0
+        else ""
+    )
     return (
-        f"{scenario.engine.formats} · {scenario.prompt_tokens:,} tokens in,"
+        f"{scenario.engine.formats}{windowed} · {scenario.prompt_tokens:,} tokens in,"
         f" {scenario.output_tokens:,} out, {scenario.batch_size:,} at once · {_BASES[answer.basis]}"
     )
 

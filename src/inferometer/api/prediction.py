@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 from inferometer.api.answer import Answer
 from inferometer.errors import SpecError
@@ -33,6 +33,7 @@ from inferometer.perfmodel.whatif import (
     with_quantization,
     with_sequence_parallelism,
     with_sparsity,
+    with_window,
     without_kv_cache,
 )
 from inferometer.stats.estimate import Estimate, Verdict, judge
@@ -307,6 +308,11 @@ def sparsity_gain(scenario: Scenario) -> WhatIfRow | None:
     return _row(dense, with_sparsity(dense))
 
 
+_WINDOW_TOKENS: Final = 4096
+_N_SINKS: Final = 4
+"""As StreamingLLM has them (arXiv 2309.17453, section 3.2)."""
+
+
 def likely_changes(scenario: Scenario) -> tuple[WhatIfRow, ...]:
     """What the usual changes would gain; those that are impossible here are left out."""
     makers: tuple[Callable[[], Change], ...] = (
@@ -322,9 +328,17 @@ def likely_changes(scenario: Scenario) -> tuple[WhatIfRow, ...]:
         *((lambda: with_graphs(scenario),) if scenario.mode == "eager" else ()),
         lambda: with_attention_kernel(scenario),
         lambda: with_sequence_parallelism(scenario),
+        *_windows(scenario),
         lambda: without_kv_cache(scenario),
     )
     return tuple(_rows(scenario, makers))
+
+
+def _windows(scenario: Scenario) -> tuple[Callable[[], Change], ...]:
+    """A usual window with its sinks, where contexts are longer."""
+    if scenario.prompt_tokens + scenario.output_tokens <= _WINDOW_TOKENS + _N_SINKS:
+        return ()
+    return (lambda: with_window(scenario, window_tokens=_WINDOW_TOKENS, n_sinks=_N_SINKS),)
 
 
 def _other_kv_heads(scenario: Scenario) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from inferometer import suggestions
 from inferometer.errors import SpecError
-from inferometer.inputs.types import DType, HardwareSpec
+from inferometer.inputs.types import DType, HardwareSpec, ModelSpec
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.datasheet import DatasheetPrediction, memory_question, predict_scenario
 from inferometer.perfmodel.memory import memory_budget
@@ -154,6 +154,41 @@ def with_kv_heads(scenario: Scenario, n_kv_heads: int) -> Change:
         name=f"{n_kv_heads} KV heads",
         scenario=replace(scenario, model=model),
         needs="a model trained so (arXiv 2305.13245)",
+    )
+
+
+def with_window(scenario: Scenario, *, window_tokens: int, n_sinks: int) -> Change:
+    """Each layer keeps and reads the first tokens (sinks) and the last ones (the window) alone."""
+    model = windowed(scenario.model, window_tokens=window_tokens, n_sinks=n_sinks)
+    return Change(
+        name=suggestions.flags("--attention-window", window_tokens, "--attention-sinks", n_sinks),
+        scenario=replace(scenario, model=model),
+        needs="a check of quality: what has left the window is forgotten (arXiv 2309.17453)",
+    )
+
+
+def windowed(model: ModelSpec, *, window_tokens: int, n_sinks: int) -> ModelSpec:
+    """The model with attention sinks and a window in every layer (StreamingLLM, arXiv 2309.17453).
+
+    A query reads as many rows as in a sliding window that is longer by the sinks, and the cache
+    stops growing there.
+
+    Raises
+    ------
+    SpecError
+        Its attention is latent, compressed or windowed already.
+    """
+    heads = model.attention
+    if model.mla is not None or model.compressed is not None or heads.sliding_window_tokens:
+        raise SpecError(
+            f"the attention of {model.model_id} is latent, compressed or windowed already",
+            where="--attention-window",
+            allowed="models whose layers all attend to the whole context",
+        )
+    window = window_tokens + n_sinks
+    return replace(
+        model,
+        attention=replace(heads, sliding_window_tokens=window, n_full_attention_layers=0),
     )
 
 
