@@ -397,7 +397,7 @@ def measured(data, folder, only):
     print(f"{len(rows)} predictions, {time.process_time() - start_s:.0f} CPU s")
     return {
         "commit": commit(),
-        "date": f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d}",
+        "date": today(),
         "cohort": {
             name: {
                 "n_loops": len(mine),
@@ -410,11 +410,30 @@ def measured(data, folder, only):
         "quantiles": QUANTILES,
         "levels": LEVELS,
         "ways": ways_of(rows),
-        "runs": [kept(("run", name), lambda name=name: scorecard(data, name)) for name in RUNS]
-        if not only
-        else [],
+        "runs": [] if only else runs_of(data, kept),
         "beside": {"n_theirs": n_topologies, **beside(rows, theirs)},
     }
+
+
+def runs_of(data, kept):
+    return [kept(("run", name), lambda name=name: scorecard(data, name)) for name in RUNS]
+
+
+def told_again(record, date, at_commit, parts):
+    """What was measured again and when: each part once, at its newest."""
+    earlier = [{**one, "parts": sorted({*one["parts"]} - parts)} for one in record.get("again", ())]
+    again = {"date": date, "commit": at_commit, "parts": sorted(parts)}
+    return [one for one in (*earlier, again) if one["parts"]]
+
+
+def with_runs(record, data, folder):
+    """The record with the published runs of requests measured again, which need no other rows."""
+    again = told_again(record, today(), commit(), {"runs"})
+    return {**record, "runs": runs_of(data, Kept(folder)), "again": again}
+
+
+def today():
+    return f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d}"
 
 
 def merged(record, found, only):
@@ -423,14 +442,12 @@ def merged(record, found, only):
     ways = [one for one in found["ways"] if one["way"] in parts]
     others = [one for one in record["ways"] if one["way"] not in parts]
     is_compared = bool(parts & {"beside", "topology"})
-    earlier = [{**one, "parts": sorted({*one["parts"]} - parts)} for one in record.get("again", ())]
-    again = {"date": found["date"], "commit": found["commit"], "parts": sorted(parts)}
     return {
         **record,
         "cohort": found["cohort"],
         "ways": sorted([*others, *ways], key=lambda o: (o["way"], o["side"], o["engine"])),
         "beside": found["beside"] if is_compared else record["beside"],
-        "again": [one for one in (*earlier, again) if one["parts"]],
+        "again": told_again(record, found["date"], found["commit"], parts),
     }
 
 
@@ -440,16 +457,23 @@ def main():
         "--data", type=Path, default=os.environ.get("INFEROMETER_PUBLISHED_DATA", DATA)
     )
     parser.add_argument("--folder", type=Path, default=Path(".accuracy"), help="Of what is kept.")
-    parser.add_argument("--only", action="append", help="Only this way, or beside.")
+    parser.add_argument("--only", action="append", help="Only this way, or beside, or runs.")
     parser.add_argument("--page", action="store_true", help="Write the page from the record.")
     arguments = parser.parse_args()
-    if not arguments.page:
+    if arguments.only == ["runs"]:
+        record = msgspec.json.decode(RECORD.read_bytes())
+        stored(with_runs(record, Path(arguments.data), arguments.folder))
+    elif not arguments.page:
         record = measured(Path(arguments.data), arguments.folder, arguments.only)
         if arguments.only:
             record = merged(msgspec.json.decode(RECORD.read_bytes()), record, arguments.only)
-        RECORD.parent.mkdir(exist_ok=True)
-        RECORD.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+        stored(record)
     write_page()
+
+
+def stored(record):
+    RECORD.parent.mkdir(exist_ok=True)
+    RECORD.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
 
 
 if __name__ == "__main__":

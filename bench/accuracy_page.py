@@ -32,6 +32,7 @@ WAYS = {
     "model": "another model on the device: pooled efficiencies",
     "datasheet": "a device without rows: pooled efficiencies and its datasheet",
 }
+OTHERS = {"beside": "the comparison with AISimulate", "runs": "the published runs of requests"}
 METRICS = {"tpot": "TPOT", "ttft": "TTFT"}
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 TOOLS = {
@@ -248,7 +249,7 @@ def again_text(again):
     """Which parts of the record are of a later commit."""
     return "".join(
         f"\nMeasured again on {one['date']} at commit {one['commit']}: "
-        + "; ".join(WAYS.get(part, "the comparison with AISimulate") for part in one["parts"])
+        + "; ".join((WAYS | OTHERS)[part] for part in one["parts"])
         + ". The other tables are of before."
         for one in again
     )

@@ -103,3 +103,15 @@ def test_halves_are_fixed():
     """Another half would be a half that widths were set on."""
     assert published_tables.half(("vllm", "llama-3.1-70b", "fp8")) == 1
     assert published_tables.half(("sglang", "deepseek-v3", "fp4")) == 0
+
+
+def test_a_part_measured_again_is_named_once_at_its_newest():
+    first = accuracy.told_again({}, "2026-11-24", "a1", {"runs", "device"})
+    again = accuracy.told_again({"again": first}, "2026-11-25", "b2", {"runs"})
+    assert again == [
+        {"date": "2026-11-24", "commit": "a1", "parts": ["device"]},
+        {"date": "2026-11-25", "commit": "b2", "parts": ["runs"]},
+    ]
+    page = page_of({**RECORD, "again": again})
+    assert "2026-11-25 at commit b2: the published runs of requests." in page
+    assert "a1: another device" in page
