@@ -12,9 +12,9 @@ import math
 import numpy as np
 from results_log import log_row
 
+from inferometer.api.ab_pairs import CONFIDENCE
 from inferometer.api.tune_measured import N_LEAST, N_LEAST_CONFIRMED
-from inferometer.api.tune_pairs import CONFIDENCE
-from inferometer.stats.sequential import decide_pairs, pair_gain
+from inferometer.stats.comparison import decide_pairs, pair_gain
 
 N_STEPS = 6
 LEAST_GAIN = 0.02

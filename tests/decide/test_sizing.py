@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from inferometer.decide.candidates import Alike, Grid, Offer, candidates_of
-from inferometer.decide.costs import costs_of, mean_tokens
 from inferometer.decide.probing import FleetProbe, probe_of
 from inferometer.decide.sizing import fewest_replicas, most_of, size_by_device, size_device
-from inferometer.decide.sizing_types import SizingQuestion, Task
+from inferometer.decide.sizing_types import SizingQuestion, Task, costs_of, mean_tokens
 from inferometer.decide.traffic import Traffic, at_load
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog

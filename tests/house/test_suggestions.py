@@ -30,7 +30,7 @@ FOREIGN = {
     "measure/executors/ray_cluster.py": "ray start",
     "decide/diagnosis/": "flags of vLLM and SGLang",
     "decide/tuning/": "flags of vLLM and SGLang",
-    "api/tune_preset.py": "flags of vLLM and SGLang",
+    "api/tune.py": "flags of vLLM and SGLang",
     "decide/artefacts/": "flags of vLLM, Kubernetes and HAProxy",
     "fit/loads/reported.py": "flags in a server's log",
     "api/verify_sealing.py": "git",

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 from inferometer.inputs.types import SweepPoint, SweepVisit
 from inferometer.measure.engines.protocol import Ceiling, Repetition
-from inferometer.measure.session import (
+from inferometer.measure.sweep import (
     MeasuredPoint,
     MeasuredRepetition,
     ProbedCeiling,

@@ -29,8 +29,7 @@ from inferometer.report.charts.rates import (
 )
 from inferometer.report.charts.time_parts import ttft_parts_rate_chart
 from inferometer.report.html import render_page
-from inferometer.report.rate_page import RATE_CHARTS, rate_page_of
-from inferometer.report.request_page import request_page_of
+from inferometer.report.request_page import RATE_CHARTS, rate_page_of, request_page_of
 
 QUESTION = RequestQuestion(objective=parse_objective("ttft:p95<40ms"))
 

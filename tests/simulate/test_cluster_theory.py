@@ -14,8 +14,7 @@ from inferometer.simulate.demand import SharedBlocks, demand, with_contents
 from inferometer.simulate.fleet import ClusterConfig
 from inferometer.simulate.run import simulate, simulate_cluster
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.simulate.shares import replica_shares
-from inferometer.simulate.simulated_run import cautions_of
+from inferometer.simulate.simulated_run import cautions_of, replica_shares
 from inferometer.simulate.step_cost import linear_cost
 
 N_REPLICAS, N_REPETITIONS, N_REQUESTS, N_WARM = 4, 16, 12_000, 2_000

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from inferometer.stats.sequential import decide_pairs, pair_gain
+from inferometer.stats.comparison import decide_pairs, pair_gain
 
 N_MOST = 8
 

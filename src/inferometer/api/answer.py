@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 
-from inferometer.api.drawing import SafeConsole
+from inferometer.api.printable import SafeConsole
 
 if TYPE_CHECKING:
     from inferometer.report.page import Page
@@ -32,7 +32,7 @@ _PAGED_BY: Final[Mapping[str, str]] = {
     "DiagnoseAnswer": "inferometer.api.diagnose_page:diagnose_page",
     "StepsAnswer": "inferometer.api.diagnose_steps:steps_page",
     "TuneAnswer": "inferometer.api.tune_page:tune_page",
-    "MeasuredTune": "inferometer.api.tune_measured_page:measured_tune_page",
+    "MeasuredTune": "inferometer.api.tune_page:measured_tune_page",
     "PlannedTune": "inferometer.api.tune_page:planned_page",
     "PresetAnswer": "inferometer.api.tune_page:preset_page",
     "ExploreAnswer": "inferometer.api.explore_page:answer_page",

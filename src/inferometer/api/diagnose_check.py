@@ -22,7 +22,7 @@ from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.objectives import parse_objective
-from inferometer.measure.run_names import new_run_id, now_utc
+from inferometer.measure.host import new_run_id, now_utc
 from inferometer.records import durability, reading, tables
 from inferometer.records.layout import SERVER_NAME
 from inferometer.stats.estimate import Estimate, Verdict

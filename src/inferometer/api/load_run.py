@@ -16,7 +16,7 @@ from inferometer.inputs import span_ids
 from inferometer.inputs.workload import replay
 from inferometer.inputs.workload.plan import DrawnWorkload
 from inferometer.inputs.workload.types import ClosedArrivals
-from inferometer.measure import host, otlp, run_names
+from inferometer.measure import host, otlp
 from inferometer.measure.load import local_tokenizer, watch
 from inferometer.records import (
     exchange_errors,
@@ -62,7 +62,7 @@ def run_of(
         engine=None,
         host=host.host_facts(n_threads=opened.load.n_processes, uses_device=False),
         source=None,
-        ended_utc=run_names.now_utc(),
+        ended_utc=host.now_utc(),
         cautions=(
             *cautions,
             *held_back(workload, _offered_per_s(decoded)),

@@ -15,7 +15,8 @@ from inferometer.api.runs import Runs, analyses_of, load_runs, request_of
 from inferometer.api.sweep_view import REPORT_NAME, sweep_view
 from inferometer.records.request_summaries import concurrency_of
 from inferometer.records.types import Run
-from inferometer.report import export as exporting, html, rate_page, request_page, sweep_page
+from inferometer.report import html, request_page, sweep_page
+from inferometer.report.charts import catalogue
 from inferometer.report.charts.catalogue import charts_of, request_charts_of
 from inferometer.report.charts.plot import Chart
 from inferometer.report.decision_views import RatePoint, RateView
@@ -36,8 +37,8 @@ def write_request_page(
     views = request_answer.views_of(runs, paths, question, path)
     if len(runs) > 1:
         view = rate_view(runs, views, [str(one) for one in paths])
-        html.write_page(rate_page.rate_page_of(view), path)
-        return rate_page.rate_charts_of(view)
+        html.write_page(request_page.rate_page_of(view), path)
+        return request_page.rate_charts_of(view)
     html.write_page(request_page.request_page_of(views[0]), path)
     return request_charts_of(views[0])
 
@@ -170,7 +171,7 @@ def report(question: Report) -> ReportAnswer:
     exported = (
         ()
         if question.export is None
-        else tuple(str(file) for file in exporting.export_charts(charts, question.export))
+        else tuple(str(file) for file in catalogue.export_charts(charts, question.export))
     )
     return ReportAnswer(report=str(path), size_bytes=path.stat().st_size, exported=exported)
 

@@ -17,7 +17,7 @@ from inferometer.report.charts.tails import percentiles_chart
 from inferometer.report.page import Chip, Number, Page, Section, lines_of, spanned
 from inferometer.report.tables import TextTable
 from inferometer.report.views import FactGroup, Statement
-from inferometer.simulate.shares import Role
+from inferometer.simulate.simulated_run import Role
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_bytes, format_duration, format_number
 

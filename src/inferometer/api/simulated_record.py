@@ -9,7 +9,7 @@ from inferometer import __version__, suggestions
 from inferometer.api.cluster import Servers, gate_text
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.types import Source
-from inferometer.measure.run_names import new_run_id, now_utc
+from inferometer.measure.host import new_run_id, now_utc
 from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.records.latencies import HandoverSummary, summarise_handovers
 from inferometer.records.types import Caution, Run
@@ -17,7 +17,7 @@ from inferometer.simulate import outcome, simulated_run
 from inferometer.simulate.deployment import Deployment, PrefillPool
 from inferometer.simulate.fleet import AnswerBeginsAt, ClusterConfig, LinkShape, Router
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.simulate.shares import TransferShares
+from inferometer.simulate.simulated_run import TransferShares
 from inferometer.units import format_duration, format_number
 
 

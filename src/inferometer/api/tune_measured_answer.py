@@ -8,16 +8,16 @@ from typing import Final
 import numpy as np
 
 from inferometer import suggestions
+from inferometer.api.ab_pairs import CONFIDENCE, PairsFound
 from inferometer.api.tune_answer import interval_words, write_answer
 from inferometer.api.tune_measured import Done, Job, most_words
-from inferometer.api.tune_pairs import CONFIDENCE, PairsFound
 from inferometer.api.tuning import Box, MeasuredStep, MeasuredTune, SettingRow, TunedLatency
 from inferometer.decide.tuning.trials import Outcome
 from inferometer.errors import COMMAND
 from inferometer.inputs.workload.types import ClosedArrivals, WorkloadSpec
 from inferometer.records.types import Caution
+from inferometer.stats.comparison import pair_gain
 from inferometer.stats.estimate import Estimate, Verdict
-from inferometer.stats.sequential import pair_gain
 from inferometer.units import format_duration
 
 _KERNELS: Final = "--try '--attention-backend NAME' measures one"

@@ -8,6 +8,8 @@ import os
 import platform
 import socket
 import time
+import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -330,3 +332,13 @@ def _read(path: Path) -> str | None:
         return path.read_text().strip()
     except OSError:
         return None
+
+
+def new_run_id(created_utc: str) -> str:
+    """A name that no other run has, and that sorts by time."""
+    return f"{created_utc[:19].replace(':', '').replace('T', '-')}-{uuid.uuid4().hex[:8]}"
+
+
+def now_utc() -> str:
+    """Now, for people: ISO 8601 with seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -15,8 +15,7 @@ from tests.records.server_pages import page
 from inferometer.errors import RecordError
 from inferometer.inputs.objectives import parse_objective
 from inferometer.records.exports.llmd_report import llmd_report
-from inferometer.records.exports.vllm_bench_json import vllm_bench_json
-from inferometer.records.exports.writing import HEADER, request_csv
+from inferometer.records.exports.writing import HEADER, request_csv, vllm_bench_json
 from inferometer.records.imports.detection import read_results
 from inferometer.records.request_summaries import summarise_requests
 from inferometer.records.server_series import sample_table

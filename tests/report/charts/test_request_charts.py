@@ -11,9 +11,8 @@ from tests.report.request_example import recorded_run
 from inferometer.records.slot_timeline import CellState, SlotTimeline, slices_of
 from inferometer.records.tokens import deliveries
 from inferometer.report.charts.catalogue import REQUEST_CHARTS, request_charts_of
-from inferometer.report.charts.history import history_chart
 from inferometer.report.charts.load import kv_chart, preemption_chart, queue_chart
-from inferometer.report.charts.online import gap_chart
+from inferometer.report.charts.online import gap_chart, history_chart
 from inferometer.report.charts.plot import Band, Boxes, Dots, Line, Text
 from inferometer.report.charts.slots import MAX_SEATS, MAX_SLICES, slots_chart
 from inferometer.report.charts.svg import SERIES_COLOURS, drawn

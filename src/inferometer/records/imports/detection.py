@@ -12,7 +12,6 @@ from inferometer.records.imports import (
     inferencex,
     llmd,
     llmservingsim,
-    serving_bench,
     vllm_bench,
 )
 from inferometer.records.imports.imported import Imported
@@ -60,8 +59,8 @@ def _read(path: Path) -> Imported:
             allowed=KNOWN,
             try_=_TABLE,
         )
-    if serving_bench.has_blocks(text):
-        return serving_bench.read_blocks(path)
+    if vllm_bench.has_blocks(text):
+        return vllm_bench.read_blocks(path)
     for format_, first in _candidates(text, path):
         if format_.is_it(first):
             return format_.read(path)
@@ -151,8 +150,8 @@ _LISTS: Final = (
 _LINES: Final = (
     _Format(
         "SGLang bench_serving's JSON lines",
-        serving_bench.is_sglang_line,
-        serving_bench.read_sglang_lines,
+        vllm_bench.is_sglang_line,
+        vllm_bench.read_sglang_lines,
     ),
     _Format("AIPerf profile_export.jsonl", aiperf.is_aiperf_line, aiperf.read_aiperf_requests),
 )
