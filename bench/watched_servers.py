@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import inferometer as im
 from inferometer.api.watch_state import RegimeChange
 from inferometer.serve.emulator_plan import EmulatorPlan
-from inferometer.serve.emulator_process import serve
+from inferometer.serve.emulator_process import serve, start
 from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
@@ -50,22 +50,32 @@ class Loop:
 
 
 class Server:
-    """An emulated server on a port of its own that can be stopped and started anew."""
+    """An emulated server on a port of its own that can be stopped and started anew.
 
-    def __init__(self, loop, traffic=None, **config):
+    In a process of its own it shows another start time after a restart, as real servers do.
+    """
+
+    def __init__(self, loop, traffic=None, *, has_own_process=False, **config):
         self._loop, self._config = loop, config
+        self._own = ExitStack() if has_own_process else None
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}"
-        self._loop.do(self._start({}))
+        self.start()
         self.traffic = Traffic(loop, self.url, **(traffic or {}))
 
     def stop(self):
-        self._loop.do(self._stop())
+        if self._own is None:
+            self._loop.do(self._stop())
+        else:
+            self._own.close()
 
     def start(self, **changes):
-        self._loop.do(self._start(changes))
+        if self._own is None:
+            self._loop.do(self._start(changes))
+        else:
+            self._own.enter_context(start(plan(port=self._port, **(self._config | changes))))
 
     def restart(self, **changes):
         self.stop()
@@ -147,7 +157,10 @@ class Traffic:
 
 @contextmanager
 def emulated(servers):
-    """These servers, by name, in this process; a configuration may hold their ``traffic``."""
+    """These servers, by name, in this process unless their configuration has ``has_own_process``.
+
+    It may hold their ``traffic`` too.
+    """
     loop, made = Loop(), {}
     try:
         for name, config in servers.items():
@@ -173,7 +186,7 @@ class Scene(NamedTuple):
 UNIQUE = {"is_alike": False}
 """Prompts that share nothing: of 120 tokens, 8 blocks of the KV cache."""
 SCENES = {
-    "restarted": Scene({}, lambda one: one.restart(), "restarted"),
+    "restarted": Scene({"has_own_process": True}, lambda one: one.restart(), "restarted"),
     "unreachable": Scene({}, lambda one: one.stop(), "unreachable"),
     "idle": Scene({}, lambda one: one.traffic.change(n_users=0), "idle"),
     "batch full": Scene(
@@ -232,6 +245,7 @@ class Staged(NamedTuple):
 
 
 BROUGHT = {
+    "restarted": {"unreachable"},
     "overloaded": {"max_num_seqs_full"},
     "KV cache full": {"preempting", "overloaded"},
     "preempting": {"kv_full", "overloaded"},
@@ -259,10 +273,15 @@ def staged(names, learning_s, found_s):
         )
         watching.start()
         time.sleep(learning_s)
-        for name, server in servers.items():
+        acting = [
+            threading.Thread(target=SCENES[name].act, args=(server,))
+            for name, server in servers.items()
+        ]
+        for name, act in zip(servers, acting, strict=True):
             staged_at_s[name] = time.monotonic()
-            SCENES[name].act(server)
-        watching.join(for_s + 30)
+            act.start()  # a process takes seconds to start: the others do not wait for it
+        for act in (*acting, watching):
+            act.join(for_s + 30)
         assert not watching.is_alive()
         by_url = {one.url: name for name, one in servers.items()}
     return _judged([(at_s, by_url[one.url], one) for at_s, one in heard], staged_at_s, found_s)

@@ -29,7 +29,7 @@ FOUND_S = 30.0
 
 def test_what_happens_to_servers_under_traffic_is_said_within_30_s():
     # What is judged by what was learned takes a minute longer: bench/bench_watch.py has all twelve.
-    # An emulator that starts anew in this process says the same start time: no restart to be seen.
+    # A server in a process of its own takes seconds to start anew: it is in that file, too.
     names = [name for name, scene in SCENES.items() if not scene.is_learned]
     names.remove("restarted")
     seen = staged(names, LEARNING_S, FOUND_S)
