@@ -1,12 +1,12 @@
 """Compare the twins with the real scheduler of vLLM 0.32.0 after every step, and record what it decides.
 
-In vLLM's environment, from the root of the repository; ``--speculating`` does the same with drafts,
-``--piped`` on a pipeline::
+In vLLM's environment, from the root of the repository. One process does one thing or several: to
+import vLLM takes longer than hundreds of workloads::
 
-    PYTHONPATH=src:tests/simulate .venv-vllm/bin/python tests/simulate/record_vllm_traces.py fuzz
-    --seeds 0:3000 PYTHONPATH=src:tests/simulate .venv-vllm/bin/python
-    tests/simulate/record_vllm_traces.py loop --seeds 0:1000 PYTHONPATH=src:tests/simulate
-    .venv-vllm/bin/python tests/simulate/record_vllm_traces.py record --seeds 0:120
+    PYTHONPATH=src:tests/simulate .venv-vllm/bin/python tests/simulate/record_vllm_traces.py \\
+        fuzz:random:3000 fuzz:drafts:600 fuzz:pipeline:600 loop:random:1000
+    PYTHONPATH=src:tests/simulate .venv-vllm/bin/python tests/simulate/record_vllm_traces.py \\
+        record:random:120
 """
 
 import argparse
@@ -31,14 +31,13 @@ from inferometer.simulate.run import simulate
 from inferometer.simulate.step_cost import linear_cost
 
 
-def fuzz(seeds, make_case, twins) -> int:
-    """How many of these workloads differ? Prints one line of JSON with the counts."""
-    factory = VllmFactory()
+def fuzz(seeds, make_case, factory) -> dict:
+    """How many of these workloads differ, and what happened in them?"""
     started = time.monotonic()
     counts = collections.Counter()
     for seed in seeds:
         case = make_case(seed)
-        drivers = [VllmDriver(case, factory), *(twin(case) for twin in twins)]
+        drivers = [VllmDriver(case, factory), ReferenceDriver(case), KernelDriver(case)]
         counts["workloads"] += 1
         for step, call, states in drive(case, drivers):
             counts["steps"] += bool(states[0].scheduled)
@@ -52,8 +51,7 @@ def fuzz(seeds, make_case, twins) -> int:
         else:
             counts["unfinished workloads"] += drivers[0].has_unfinished()
     counts["seconds"] = round(time.monotonic() - started)
-    sys.stdout.write(json.dumps(counts) + "\n")
-    return counts["different"]
+    return counts
 
 
 def explain(case, step, call, states):
@@ -63,9 +61,8 @@ def explain(case, step, call, states):
             sys.stderr.write(f"  {name}: " + " | ".join(map(str, values)) + "\n")
 
 
-def compare_loops(seeds, make_case) -> int:
+def compare_loops(seeds, make_case, factory) -> dict:
     """In how many of these workloads does a token come at another nanosecond than from the real engine loop?"""
-    factory = VllmFactory()
     counts = collections.Counter()
     for seed in seeds:
         case, rng = make_case(seed), np.random.default_rng([seed, 1])
@@ -99,44 +96,48 @@ def compare_loops(seeds, make_case) -> int:
             sys.stderr.write(
                 f"seed {seed}: {case.config}\n  {table.first_token_ns.tolist()}\n  {first}\n"
             )
-    sys.stdout.write(json.dumps(counts) + "\n")
-    return counts["different"]
+    return counts
 
 
-def record(path: Path, make_case, n_cases: int) -> None:
+def record(path: Path, seeds, make_case, factory) -> dict:
     """Write what the real scheduler decides in the first workloads of the fuzz, all of its state after every call."""
-    factory = VllmFactory()
     traces = []
-    for seed in range(n_cases):
+    for seed in seeds:
         case = make_case(seed)
         traces.append(
             (case, [states[0] for _, _, states in drive(case, [VllmDriver(case, factory)])])
         )
     path.write_bytes(encode(traces))
+    return {"workloads": len(traces)}
 
 
-def main() -> int:
+CASES = {
+    "random": (random_case, GOLDEN),
+    "drafts": (speculating_case, GOLDEN_SPECULATING),
+    "pipeline": (piped_case, GOLDEN_PIPED),
+}
+
+
+def done(job: str, factory) -> dict:
+    """``fuzz:random:3000``: what of it was found."""
+    what, kind, n_cases = job.split(":")
+    make_case, golden = CASES[kind]
+    if what == "record":
+        return record(golden, range(int(n_cases)), make_case, factory)
+    return {"fuzz": fuzz, "loop": compare_loops}[what](range(int(n_cases)), make_case, factory)
+
+
+def main() -> None:
+    """Prints one line of JSON for each job, with its counts."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("fuzz", "loop", "record"))
-    parser.add_argument("--seeds", default="0:2500", help="first:end")
-    parser.add_argument("--speculating", action="store_true")
-    parser.add_argument("--piped", action="store_true")
-    arguments = parser.parse_args()
-    make_case, golden = random_case, GOLDEN
-    if arguments.speculating:
-        make_case, golden = speculating_case, GOLDEN_SPECULATING
-    if arguments.piped:
-        make_case, golden = piped_case, GOLDEN_PIPED
-    first, end = map(int, arguments.seeds.split(":"))
-    if arguments.what == "record":
-        record(golden, make_case, end)
-        return 0
-    if arguments.what == "loop":
-        return min(compare_loops(range(first, end), make_case), 1)
-    return min(fuzz(range(first, end), make_case, [ReferenceDriver, KernelDriver]), 1)
+    parser.add_argument("jobs", nargs="+", help="fuzz|loop|record:random|drafts|pipeline:N")
+    factory = VllmFactory()
+    for job in parser.parse_args().jobs:
+        sys.stdout.write(json.dumps({"job": job, **done(job, factory)}) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

