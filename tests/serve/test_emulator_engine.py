@@ -91,6 +91,8 @@ CONFIGS = {
         num_blocks=200, max_model_len=256, max_batch_size=2, max_queue_size=3
     ),
 }
+N_SEEDS = 8
+"""Traffics in the fast suite; the slow one has 20 of each kind."""
 FREE = {
     "vllm whose drafts cost": {"draft_cost_ratio": 0.0},
     "vllm that swaps": {"swap_bytes_per_s": 1e30},
@@ -274,13 +276,18 @@ def asked_of(config, seed, every_ns=1):
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("lateness_ns", [0, pytest.param(700_000, marks=pytest.mark.slow)])
 def test_it_is_the_simulator(name, lateness_ns):
-    for seed in range(20):
+    for seed in range(20 if lateness_ns else N_SEEDS):
         check_equal(asked_of(CONFIGS[name], seed), CONFIGS[name], COST, lateness_ns)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_it_is_the_simulator_where_clients_come_and_go_in_the_instant_in_which_a_step_ends(name):
-    for seed in range(20):
+@pytest.mark.parametrize(
+    "seeds", [range(N_SEEDS), pytest.param(range(N_SEEDS, 20), marks=pytest.mark.slow)]
+)
+def test_it_is_the_simulator_where_clients_come_and_go_in_the_instant_in_which_a_step_ends(
+    name, seeds
+):
+    for seed in seeds:
         check_equal(
             asked_of(CONFIGS[name], seed, every_ns=EVEN_NS // 2), CONFIGS[name], EVEN, lateness_ns=0
         )
