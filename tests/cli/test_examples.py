@@ -117,15 +117,14 @@ MEASURE_NOTHING = [
 SEARCHES = ("size", "capacity", "tune", "study")
 
 
-def _slow_if_another_search(verb: str, line: str):
-    """Of a verb that searches the fast tests run the first example: each takes seconds."""
-    is_slow = verb in SEARCHES and line != examples(verb)[0]
-    return pytest.param(line, marks=pytest.mark.slow if is_slow else ())
+def _slow_if_a_search(verb: str, line: str):
+    """Each takes seconds: the fast tests run one example of a verb that searches, for its JSON."""
+    return pytest.param(line, marks=pytest.mark.slow if verb in SEARCHES else ())
 
 
 @pytest.mark.parametrize(
     "line",
-    [_slow_if_another_search(verb, line) for verb in MEASURE_NOTHING for line in examples(verb)],
+    [_slow_if_a_search(verb, line) for verb in MEASURE_NOTHING for line in examples(verb)],
 )
 def test_examples_that_measure_nothing(line, tmp_path):
     check(line, run_here(line, folder=tmp_path))
