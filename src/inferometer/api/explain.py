@@ -7,9 +7,9 @@ from typing import ClassVar, Final, TypeAlias
 
 from inferometer import __version__, suggestions
 from inferometer.api.answer import Answer
-from inferometer.api.explain_counters import CountersAnswer, counters_page, explain_counters
-from inferometer.api.explain_spans import SpansAnswer, explain_spans, spans_page
-from inferometer.api.explain_trace import TraceAnswer, explain_traces, trace_pages
+from inferometer.api.explain_counters import CountersAnswer, explain_counters
+from inferometer.api.explain_spans import SpansAnswer, explain_spans
+from inferometer.api.explain_trace import TraceAnswer, explain_traces
 from inferometer.api.fit_views import explained, held_out_rows
 from inferometer.api.runs import Runs, analyses_of, load_sweeps, request_of
 from inferometer.errors import ModelError, SpecError
@@ -102,15 +102,6 @@ _FILES: Final[
     ("a file of device counters", is_counters_file, explain_counters),
     ("a profiler's trace", is_trace, explain_traces),
 )
-
-
-def explain_pages(answer: AnyExplanation) -> tuple[Page, ...]:
-    """One page for all sweeps or spans, or one for each trace."""
-    if isinstance(answer, SpansAnswer):
-        return (spans_page(answer),)
-    if isinstance(answer, CountersAnswer):
-        return (counters_page(answer),)
-    return trace_pages(answer) if isinstance(answer, TraceAnswer) else (explain_page(answer),)
 
 
 def explain_page(answer: ExplainAnswer) -> Page:

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from inferometer.api.printable import SafeConsole, printable_json
+from inferometer.cli.progress import heard
 from inferometer.cli.terminal import AS_CSV, REPORT, VERBOSE, talk, write_answer, write_drawn
 from inferometer.errors import COMMAND
 from inferometer.report.page import Page
@@ -26,9 +27,23 @@ from inferometer.report.terminal import page_text
 if TYPE_CHECKING:
     from inferometer.api.answer import Answer
 
+A = TypeVar("A", bound="Answer")
+Q = TypeVar("Q")
 T = TypeVar("T")
 
 _PIPE_COLUMNS: Final = 10_000
+
+
+def give_answer(by: Callable[[Q], A], question: Q, *, as_json: bool, is_whole: bool = False) -> A:
+    """Answer the question ``by`` this function, print its pages (``is_whole``: all of them) or JSON."""
+    with heard():
+        answer = by(question)
+    give(
+        answer,
+        as_json=as_json,
+        show=lambda one: _text_of(one.pages(), is_verbose=True) if is_whole else one.pages(),
+    )
+    return answer
 
 
 def give(
@@ -58,8 +73,12 @@ def give(
         shown = (shown,)
     if isinstance(shown, tuple):
         is_verbose = context is not None and bool(context.meta.get(VERBOSE))
-        shown = Group(*(page_text(page, is_verbose=is_verbose) for page in shown))
+        shown = _text_of(shown, is_verbose=is_verbose)
     write_drawn(drawn(shown))
+
+
+def _text_of(pages: tuple[Page, ...], *, is_verbose: bool) -> RenderableType:
+    return Group(*(page_text(page, is_verbose=is_verbose) for page in pages))
 
 
 def drawn(shown: RenderableType) -> str:

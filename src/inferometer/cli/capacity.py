@@ -19,7 +19,7 @@ from inferometer.api.grid import GridAnswer
 from inferometer.api.load_request import Load, LoadRequest, request_of
 from inferometer.api.question import DURATION, Option
 from inferometer.api.studies import CAPACITY
-from inferometer.cli.answer import give
+from inferometer.cli.answer import give, give_answer
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 from inferometer.cli.study import give_grid
@@ -237,8 +237,6 @@ def command(question: capacity.Capacity, *, as_json: bool) -> None:
     The load that is given is where the search begins. Exit 0 located, 10 no load meets the SLO, 11
     not located.
     """
-    with heard():
-        answer = capacity.capacity(question)
-    give(answer, as_json=as_json, show=capacity_page)
+    answer = give_answer(capacity.capacity, question, as_json=as_json)
     found = answer.levels[0].capacity
     sys.exit(0 if answer.is_located else 10 if capacity.meets_nowhere(found) else 11)

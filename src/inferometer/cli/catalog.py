@@ -2,11 +2,9 @@
 
 import click
 
-from inferometer.api.catalog import Catalog, CatalogAnswer, catalog, catalog_page
-from inferometer.cli.answer import give
+from inferometer.api.catalog import Catalog, CatalogAnswer, catalog
+from inferometer.cli.answer import give_answer
 from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.progress import heard
-from inferometer.report.terminal import page_text
 
 ANSWER = CatalogAnswer
 
@@ -27,6 +25,4 @@ Examples:
 @asks(Catalog)
 def command(question: Catalog, *, as_json: bool) -> None:
     """Which models, devices, SLOs and workloads are known, and from which sources?"""
-    with heard():
-        answer = catalog(question)
-    give(answer, as_json=as_json, show=lambda one: page_text(catalog_page(one), is_verbose=True))
+    give_answer(catalog, question, as_json=as_json, is_whole=True)

@@ -15,7 +15,7 @@ from inferometer.api import ab_pairs, compare
 from inferometer.api.compare import CompareAnswer, Rule, compare_page, rule_of
 from inferometer.api.load_request import Load, Other, requests_of_both
 from inferometer.api.question import Option
-from inferometer.cli.answer import give
+from inferometer.cli.answer import give, give_answer
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 from inferometer.cli.terminal import talk
@@ -174,8 +174,6 @@ def command(question: compare.Compare, *, as_json: bool) -> None:
     repetitions are compared. Load tests that are INVALID are refused (exit 3). Exit 0 decided, 11
     undecided.
     """
-    with heard():
-        answer = compare.compare(question)
-    give(answer, as_json=as_json, show=compare_page)
+    answer = give_answer(compare.compare, question, as_json=as_json)
     is_undecided = answer.comparison.answer.verdict == "undecided"
     sys.exit(EXIT_UNDECIDED if is_undecided else EXIT_ANSWERED)

@@ -2,11 +2,9 @@
 
 import click
 
-from inferometer.api.doctor import Doctor, DoctorAnswer, doctor, doctor_page
-from inferometer.cli.answer import give
+from inferometer.api.doctor import Doctor, DoctorAnswer, doctor
+from inferometer.cli.answer import give_answer
 from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.progress import heard
-from inferometer.report.terminal import page_text
 
 ANSWER = DoctorAnswer
 
@@ -25,6 +23,4 @@ def command(question: Doctor, *, as_json: bool) -> None:
 
     Watches it for half a second.
     """
-    with heard():
-        answer = doctor(question)
-    give(answer, as_json=as_json, show=lambda one: page_text(doctor_page(one), is_verbose=True))
+    give_answer(doctor, question, as_json=as_json, is_whole=True)

@@ -3,9 +3,8 @@
 import click
 
 from inferometer.api import explain
-from inferometer.cli.answer import give
+from inferometer.cli.answer import give_answer
 from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.progress import heard
 
 ANSWER = explain.AnyExplanation
 
@@ -29,6 +28,4 @@ def command(question: explain.Explain, *, as_json: bool) -> None:
     Of OpenTelemetry spans (JSON lines): schedule delay, network, router, queue, prefill or decode?
     Of device counters (dcgm-exporter, dcgmi dmon, nvidia-smi dmon): is memory busy, arithmetic, a link?
     """
-    with heard():
-        answer = explain.explain(question)
-    give(answer, as_json=as_json, show=explain.explain_pages)
+    give_answer(explain.explain, question, as_json=as_json)

@@ -12,10 +12,10 @@ from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 from inferometer.cli.terminal import talk
+from inferometer.errors import EXIT_OF_SLO
 from inferometer.serve import explore_server
 
 ANSWER: Final = ExploreAnswer
-_EXIT_CODES: Final = {None: 0, "met": 0, "missed": 10, "undecided": 11}
 
 
 class ExploreCommand(QuestionCommand):
@@ -64,7 +64,7 @@ def command(question: Explore, *, as_json: bool) -> None:
         with heard():
             answer = explore_states.explore(started.question)
         give(answer, as_json=True, show=explore_page.answer_page)
-        sys.exit(_EXIT_CODES[answer.simulation.verdict])
+        sys.exit(EXIT_OF_SLO[answer.simulation.verdict])
     _serve(started)
 
 

@@ -7,12 +7,10 @@ import click
 
 from inferometer.api import predict
 from inferometer.api.grid import GridAnswer
-from inferometer.api.predict_page import predict_page
 from inferometer.api.prediction import PredictAnswer
 from inferometer.api.studies import PREDICT
-from inferometer.cli.answer import give
+from inferometer.cli.answer import give_answer
 from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.progress import heard
 from inferometer.cli.study import give_grid
 from inferometer.errors import EXIT_OF_SLO, SizingError
 
@@ -42,9 +40,7 @@ def command(question: predict.Predict, *, as_json: bool) -> None:
     ceilings* (--hardware this) or *fitted* (--fit), always with an interval. Exit 6: it does not
     fit; the smallest --tp that does is named.
     """
-    with heard():
-        answer = predict.predict(question)
-    give(answer, as_json=as_json, show=predict_page)
+    answer = give_answer(predict.predict, question, as_json=as_json)
     if not answer.datasheet.sizes.memory.fits:
         sys.exit(SizingError.exit_code)
     sys.exit(EXIT_OF_SLO[None if answer.slo is None else answer.slo.verdict])

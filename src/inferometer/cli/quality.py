@@ -5,9 +5,8 @@ import sys
 import click
 
 from inferometer.api.quality import Quality, QualityAnswer, quality
-from inferometer.cli.answer import give
+from inferometer.cli.answer import give_answer
 from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.progress import heard
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED
 
 ANSWER = QualityAnswer
@@ -31,7 +30,5 @@ def command(question: Quality, *, as_json: bool) -> None:
     perplexity lies below the margin, which is chosen before. Exit 0 not worse, 10 worse, 11
     undecided.
     """
-    with heard():
-        answer = quality(question)
-    give(answer, as_json=as_json, show=lambda one: one.pages())
+    answer = give_answer(quality, question, as_json=as_json)
     sys.exit(_EXIT_CODES[answer.verdict])

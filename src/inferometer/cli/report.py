@@ -3,9 +3,8 @@
 import click
 
 from inferometer.api import report
-from inferometer.cli.answer import give
+from inferometer.cli.answer import give_answer
 from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.progress import heard
 
 ANSWER = report.ReportAnswer
 
@@ -25,6 +24,4 @@ def command(question: report.Report, *, as_json: bool) -> None:
 
     Several sweeps of one model stand side by side, several runs of requests by rate.
     """
-    with heard():
-        answer = report.report(question)
-    give(answer, as_json=as_json, show=report.report_page)
+    give_answer(report.report, question, as_json=as_json)

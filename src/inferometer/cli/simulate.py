@@ -5,13 +5,12 @@ from functools import partial
 
 import click
 
-from inferometer.api import simulate, simulate_page
+from inferometer.api import simulate
 from inferometer.api.grid import GridAnswer
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.api.studies import SIMULATE
-from inferometer.cli.answer import give
+from inferometer.cli.answer import give_answer
 from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.progress import heard
 from inferometer.cli.study import give_grid
 from inferometer.errors import EXIT_OF_SLO
 
@@ -44,7 +43,5 @@ def command(question: simulate.Simulate, *, as_json: bool) -> None:
     The same requests are simulated on 19 servers that may be the one; of a datasheet, at both ends
     of what it leaves open.
     """
-    with heard():
-        answer = simulate.simulate(question)
-    give(answer, as_json=as_json, show=simulate_page.simulate_page)
+    answer = give_answer(simulate.simulate, question, as_json=as_json)
     sys.exit(EXIT_OF_SLO[answer.verdict])

@@ -1,18 +1,16 @@
 """inferometer size: what must be bought, and how set up, to meet the SLO under some traffic?"""
 
 import sys
-from typing import Final
 
 import click
 
-from inferometer.api import size, size_page
+from inferometer.api import size
 from inferometer.api.sizing_answer import SizeAnswer
-from inferometer.cli.answer import give
+from inferometer.cli.answer import give_answer
 from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.progress import heard
+from inferometer.errors import EXIT_OF_SLO
 
 ANSWER = SizeAnswer
-_EXIT_CODES: Final = {"met": 0, "missed": 10, "undecided": 11}
 
 
 @click.command(
@@ -34,7 +32,5 @@ def command(question: size.Size, *, as_json: bool) -> None:
     Exit 0 met at fast, likely and slow step times, 11 undecided, 10 nothing on offer meets it, 6
     nothing on offer holds the model.
     """
-    with heard():
-        answer = size.size(question)
-    give(answer, as_json=as_json, show=size_page.size_page)
-    sys.exit(_EXIT_CODES[answer.verdict])
+    answer = give_answer(size.size, question, as_json=as_json)
+    sys.exit(EXIT_OF_SLO[answer.verdict])

@@ -4,9 +4,8 @@ import click
 
 from inferometer.api.measured import MeasuredAnswer
 from inferometer.api.sweep import PlannedSweep, Sweep, sweep
-from inferometer.cli.answer import give
+from inferometer.cli.answer import give_answer
 from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.progress import heard
 
 ANSWER = MeasuredAnswer | PlannedSweep
 
@@ -27,6 +26,4 @@ def command(question: Sweep, *, as_json: bool) -> None:
     recorded and the sweep goes on. Every point is on the disk when it is done: the same command
     goes on after Ctrl-C or a crash. docs/sweep.md defines each number.
     """
-    with heard():
-        answer = sweep(question)
-    give(answer, as_json=as_json, show=lambda said: said.pages())
+    give_answer(sweep, question, as_json=as_json)

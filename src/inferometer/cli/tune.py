@@ -1,18 +1,16 @@
 """inferometer tune: which changes of the settings help this server, and by how much?"""
 
 import sys
-from typing import Final
 
 import click
 
 from inferometer.api.tune import Tune, tune
 from inferometer.api.tuning import MeasuredTune, PlannedTune, PresetAnswer, TuneAnswer
-from inferometer.cli.answer import give
+from inferometer.cli.answer import give_answer
 from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.progress import heard
+from inferometer.errors import EXIT_OF_SLO
 
 ANSWER = TuneAnswer | MeasuredTune | PlannedTune | PresetAnswer
-_EXIT_CODES: Final = {"met": 0, "missed": 10, "undecided": 11}
 
 
 @click.command(
@@ -42,8 +40,6 @@ def command(question: Tune, *, as_json: bool) -> None:
 
     Exit 0: the SLO is met afterwards, 10 missed, 11 undecided.
     """
-    with heard():
-        answer = tune(question)
-    give(answer, as_json=as_json, show=lambda one: one.pages())
+    answer = give_answer(tune, question, as_json=as_json)
     if isinstance(answer, TuneAnswer | MeasuredTune):
-        sys.exit(_EXIT_CODES[answer.slo_after])
+        sys.exit(EXIT_OF_SLO[answer.slo_after])

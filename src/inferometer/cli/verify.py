@@ -8,10 +8,9 @@ from typing import Final
 
 import click
 
-from inferometer.api.verify import Verify, VerifyAnswer, verify, verify_page
-from inferometer.cli.answer import give
+from inferometer.api.verify import Verify, VerifyAnswer, verify
+from inferometer.cli.answer import give_answer
 from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.progress import heard
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, MeasureError
 from inferometer.verify import checking
 
@@ -47,9 +46,7 @@ def command(question: Verify, *, as_json: bool) -> None:
     first byte is sent; then the very same requests are replayed and compared, intervals and all.
     The first valid measurement of a claim counts. The same command goes on.
     """
-    with heard():
-        answer = verify(question)
-    give(answer, as_json=as_json, show=verify_page)
+    answer = give_answer(verify, question, as_json=as_json)
     sys.exit(EXIT_ANSWERED if question.seal_only else _exit_code(answer))
 
 
