@@ -170,7 +170,8 @@ def test_a_problem_is_said_and_the_last_answer_stays(page):
 
 
 @pytest.mark.parametrize("chapter", range(5))
-def test_each_chapter_sets_up_a_state_that_is_answered(page, chapter):
+def test_each_chapter_sets_up_a_state_that_is_answered_on_a_phone(page, chapter):
+    page.size(390, 844)
     page.run("document.querySelectorAll('.try')[arguments[0]].click()", chapter)
     page.until(
         "return document.getElementById('answer-title').textContent.startsWith('llama-3.1-8b')"
@@ -178,6 +179,12 @@ def test_each_chapter_sets_up_a_state_that_is_answered(page, chapter):
     page.until(DONE, within_s=120)
     assert page.run("return document.getElementById('problem').hidden")
     assert page.run("return document.querySelectorAll('[data-slot] > .fig').length") >= 7
+    assert page.run("return document.documentElement.scrollWidth") <= 390
+    title = page.run("return document.getElementById('answer-title').textContent")
+    page.run(SLIDE, "rate", 640)
+    page.until(
+        f"return document.getElementById('answer-title').textContent !== {json.dumps(title)}"
+    )
 
 
 @pytest.mark.parametrize("is_dark", [False, True])
