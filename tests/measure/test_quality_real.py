@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import inferometer as im
-from inferometer.errors import SpecError
+from inferometer.errors import EngineError, SpecError
+from inferometer.measure.environments import find_environment
 
 pytestmark = [
     pytest.mark.slow,
@@ -65,3 +66,37 @@ def test_what_cannot_be_read_is_refused(smollm2, tmp_path: Path):
         im.quality(smollm2.location, quantization=["int8"], text=short)
     with pytest.raises(SpecError):
         im.quality("llama-3.1-8b", quantization=["int8"])
+
+
+@pytest.mark.parametrize("engine", ["openvino", "vllm"])
+def test_another_engine_reads_the_same_weights(smollm2, engine):
+    kv_dtypes = ["int8"] if engine == "openvino" else []
+    try:
+        find_environment(engine)
+    except EngineError as error:
+        pytest.skip(str(error))
+    answer = im.quality(
+        smollm2.location,
+        engine=engine,
+        kv_dtype=kv_dtypes,
+        tokens=256,
+        window=128,
+        generated=1,
+        gen_tokens=8,
+    )
+    first = answer.changes[0]
+    assert first.name == f"the same weights in {engine}"
+    ratio, agreement = first.difference.perplexity_ratio.value, first.difference.top1_agreement
+    if engine == "openvino":
+        # It stores the offset of a Q4_1 block as a whole number of steps: the same rounding in
+        # torch makes the perplexity of this text 1.186 times as large.
+        assert ratio == pytest.approx(1.186, abs=0.02)
+        assert agreement is None
+    else:
+        assert ratio == pytest.approx(1, abs=2e-3)
+        assert agreement.value > 0.98
+    assert [row.name for row in answer.changes[1:]] == [
+        f"{first.name}, {one} KV cache" for one in kv_dtypes
+    ]
+    with pytest.raises(SpecError, match="does not round or prune"):
+        im.quality(smollm2.location, engine=engine, quantization=["int8"])

@@ -72,3 +72,11 @@ def test_continuations_are_compared_token_by_token():
     # of the three sequences of four tokens in 7 7 7 7 7 7 two stood there before
     assert found.repeated_fraction == pytest.approx((0 + 0 + 2 / 3) / 3)
     assert found.reference_repeated_fraction == pytest.approx(1 / 3 / 3)  # 8 7 7 7 7 7
+
+
+def test_an_engine_that_names_no_top_token_has_no_agreement():
+    nll = np.random.default_rng(1).gamma(2.0, 1.0, (4, 200))
+    reference = Reading(nll=nll, top_ids=np.ones((4, 200), dtype=int), generated_ids=())
+    found = difference(Reading(nll=nll, top_ids=None, generated_ids=()), reference)
+    assert found.top1_agreement is None
+    assert found.perplexity_ratio.value == pytest.approx(1)

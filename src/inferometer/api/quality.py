@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal, NamedTuple, cast
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from inferometer.inputs.lossy import CacheFormat, LossyChange, WeightFormat
 from inferometer.inputs.resolve import ResolvedModel, resolve_model
 from inferometer.inputs.types import DType, EngineSpec
 from inferometer.measure.engines.protocol import Score, Scored
-from inferometer.measure.engines.remote import RemoteEngine
+from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
+from inferometer.measure.environments import find_environment
 from inferometer.perfmodel import scenario, whatif
 from inferometer.records.quality import (
     QualityDifference,
@@ -92,6 +93,15 @@ class Quality:
     device: Annotated[
         str, Option("Where both run.", heading="Hardware", choices=("cpu", "cuda"))
     ] = "cpu"
+    engine: Annotated[
+        Literal["transformers", "vllm", "openvino"],
+        Option(
+            "Who reads OTHER, or MODEL again, in formats of its own (--kv-dtype too); the reference"
+            " is read by transformers.",
+            heading="Engine",
+            is_common=True,
+        ),
+    ] = "transformers"
     text: Annotated[
         Path | None,
         Option(
@@ -174,10 +184,14 @@ class QualityAnswer(Answer):
         return next(one for one in order if one in verdicts)
 
 
+TokenRows: TypeAlias = tuple[tuple[int, ...], ...]
+
+
 class _Task(NamedTuple):
     name: str
     model: ResolvedModel
     change: LossyChange
+    engine: EngineSpec
     n_at_once: int = 1
 
 
@@ -231,18 +245,21 @@ def _text(path: Path | None) -> tuple[str, str]:
 
 def _tasks(question: Quality, model: ResolvedModel) -> Iterator[_Task]:
     """The reference twice, then each change."""
-    yield _Task("the reference", model, LossyChange())
+    plain = _engine(question)
+    yield _Task("the reference", model, LossyChange(), plain)
     # other batches add up in another order: what differs then is noise
-    yield _Task("the reference again", model, LossyChange(), n_at_once=3)
+    yield _Task("the reference again", model, LossyChange(), plain, n_at_once=3)
+    other = None if question.other is None else resolve_model(question.other, load_format="auto")
+    if question.engine != "transformers":
+        yield from _of_engine(question, other or model)
+        return
     n_changes = 0
     for change, name in _changes(question):
         n_changes += 1
-        yield _Task(name, model, change)
-    if question.other is not None:
+        yield _Task(name, model, change, plain)
+    if other is not None:
         n_changes += 1
-        yield _Task(
-            question.other, resolve_model(question.other, load_format="auto"), LossyChange()
-        )
+        yield _Task(question.other or "", other, LossyChange(), plain)
     if n_changes == 0:
         raise SpecError(
             "nothing is changed",
@@ -250,6 +267,24 @@ def _tasks(question: Quality, model: ResolvedModel) -> Iterator[_Task]:
             allowed="--quantization, --kv-dtype, --sparsity or another checkpoint",
             try_="--quantization int8",
         )
+
+
+def _of_engine(question: Quality, model: ResolvedModel) -> Iterator[_Task]:
+    """The model as the named engine holds it, with its usual KV cache and with each other one."""
+    if question.quantization or question.sparsity:
+        raise SpecError(
+            f"{question.engine} does not round or prune weights itself",
+            where="--engine, --quantization, --sparsity",
+            allowed="a checkpoint in its format as OTHER, and --kv-dtype",
+            try_="the same command without --engine, which rounds them in transformers",
+        )
+    named = question.other or "the same weights"
+    for cache in (None, *dict.fromkeys(question.kv_dtype)):
+        engine = replace(
+            _engine(question), engine=question.engine, kv_cache_dtype=cast("DType | None", cache)
+        )
+        words = "" if cache is None else f", {cache} KV cache"
+        yield _Task(f"{named} in {question.engine}{words}", model, LossyChange(), engine)
 
 
 def _changes(question: Quality) -> Iterator[tuple[LossyChange, str]]:
@@ -272,15 +307,32 @@ def _engine(question: Quality) -> EngineSpec:
 
 
 def _readings(question: Quality, tasks: list[_Task], text: str) -> Iterator[tuple[_Task, Scored]]:
-    """What each model read, one after the other; a checkpoint is loaded once."""
-    for model in dict.fromkeys(task.model.path for task in tasks):
-        of_model = [task for task in tasks if task.model.path == model]
-        with RemoteEngine(_engine(question), reference_to(of_model[0].model)) as engine:
+    """What each model read, one after the other; a checkpoint is loaded once in each engine.
+
+    Other engines than the reference's get its tokens.
+    """
+    token_ids: TokenRows = ()
+    for of_model in _grouped(tasks):
+        first = of_model[0]
+        is_plain = first.engine.engine == "transformers"
+        python = None if is_plain else str(find_environment(first.engine.engine).python)
+        settings = None if python is None else WorkerSettings(python=python)
+        with RemoteEngine(first.engine, reference_to(first.model), settings) as engine:
             for task in of_model:
-                yield task, engine.score(_score(question, task, text))
+                cut = () if is_plain else token_ids
+                scored = engine.score(_score(question, task, text, cut))
+                token_ids = token_ids or scored.token_ids
+                yield task, scored
 
 
-def _score(question: Quality, task: _Task, text: str) -> Score:
+def _grouped(tasks: list[_Task]) -> list[list[_Task]]:
+    groups = dict[tuple[str, EngineSpec], list[_Task]]()
+    for task in tasks:
+        groups.setdefault((str(task.model.path), task.engine), []).append(task)
+    return list(groups.values())
+
+
+def _score(question: Quality, task: _Task, text: str, token_ids: TokenRows) -> Score:
     return Score(
         change=task.change,
         text=text,
@@ -290,13 +342,14 @@ def _score(question: Quality, task: _Task, text: str) -> Score:
         gen_tokens=question.gen_tokens,
         n_generated=question.generated,
         n_at_once=task.n_at_once,
+        token_ids=token_ids,
     )
 
 
 def _reading(scored: Scored) -> Reading:
     return Reading(
         nll=np.asarray(scored.nll, dtype=np.float64),
-        top_ids=np.asarray(scored.top_ids, dtype=np.int64),
+        top_ids=np.asarray(scored.top_ids, dtype=np.int64) if scored.top_ids else None,
         generated_ids=scored.generated_ids,
     )
 
@@ -346,6 +399,14 @@ def _cautions(question: Quality, model: ResolvedModel) -> Iterator[tuple[str, st
         yield (
             "weights are rounded to nearest: a checkpoint made with calibration loses less",
             "compare an AWQ or GPTQ checkpoint as a second MODEL",
+        )
+    if question.engine != "transformers" and question.kv_dtype:
+        yield (
+            (
+                "a prompt's own step attends to keys and values before they are rounded: what a KV"
+                " cache costs stands in the continuations"
+            ),
+            "--generated and --gen-tokens, for more and longer ones",
         )
     if model.kind == "gguf":
         yield (

@@ -23,7 +23,8 @@ class Reading:
 
     nll: F64
     """-log of the probability of the token that stands there (nats)."""
-    top_ids: I64
+    top_ids: I64 | None
+    """The most probable token there; None: the engine does not say."""
     generated_ids: tuple[tuple[int, ...], ...]
     """Greedy continuations of the beginning of the first windows."""
 
@@ -86,15 +87,19 @@ def difference(changed: Reading, reference: Reading) -> QualityDifference:
             high=None if mean.high is None else math.exp(mean.high),
         ),
         by_depth=_by_depth(changed.nll, reference.nll),
-        top1_agreement=run_share_estimate(
-            (changed.top_ids == reference.top_ids).ravel(), name="top-1 agreement"
-        ),
+        top1_agreement=_agreement(changed.top_ids, reference.top_ids),
         n_greedy=len(pairs),
         n_greedy_same=len(pairs) - len(differing),
         first_difference_tokens=float(np.median(differing)) if differing else None,
         repeated_fraction=_repeated(changed.generated_ids),
         reference_repeated_fraction=_repeated(reference.generated_ids),
     )
+
+
+def _agreement(changed: I64 | None, reference: I64 | None) -> Estimate | None:
+    if changed is None or reference is None:
+        return None
+    return run_share_estimate((changed == reference).ravel(), name="top-1 agreement")
 
 
 def judge_quality(ratio: Estimate, margin_fraction: float) -> QualityVerdict:

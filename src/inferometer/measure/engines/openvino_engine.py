@@ -17,7 +17,13 @@ import numpy as np
 from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.types import DType, EngineSpec, ModelSpec
 from inferometer.measure.engines.gguf_file import GgufContent, hash_file, read_gguf
-from inferometer.measure.engines.protocol import ModelReference, OutOfMemory, Repetition
+from inferometer.measure.engines.protocol import (
+    ModelReference,
+    OutOfMemory,
+    Repetition,
+    Score,
+    Scored,
+)
 from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
 from inferometer.records.types import EngineFacts
@@ -203,6 +209,37 @@ class OpenVinoEngine:
             raise EngineError(
                 f"OpenVINO failed: {_last_line(error)}", where="one of its steps"
             ) from error
+
+    def score(self, task: Score) -> Scored:
+        """Read the windows as prompts that are echoed with their probabilities, and continue the first.
+
+        Which token is the most probable, OpenVINO does not say.
+        """
+        windows = np.asarray(task.token_ids, dtype=np.int64)
+        prompts = windows[: task.n_generated, : task.prompt_tokens]
+        continued = self._run(prompts, task.gen_tokens).output_ids if len(prompts) else ()
+        return Scored(
+            token_ids=task.token_ids,
+            nll=tuple(self._read(row) for row in windows),
+            top_ids=(),
+            generated_ids=continued,
+        )
+
+    def _read(self, window: I64) -> tuple[float, ...]:
+        from openvino import Tensor  # only its own environment has it
+        from openvino_genai import GenerationConfig
+
+        echoed = GenerationConfig(
+            max_new_tokens=1, ignore_eos=True, do_sample=False, logprobs=1, echo=True
+        )
+        self._n_requests += 1
+        handle = self._pipeline.add_request(
+            self._n_requests, Tensor(np.ascontiguousarray(window[np.newaxis, :])), echoed
+        )
+        while self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+        # One for each token of the prompt, of which the first has none, then the generated one.
+        return tuple(-value for value in handle.read_all()[0].generated_log_probs[1 : len(window)])
 
     def close(self) -> None:
         """Give back the model and its cache."""

@@ -187,6 +187,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Windows of which the beginning is continued."""
     n_at_once: int
     """Windows that are computed together; another number adds up in another order."""
+    token_ids: tuple[tuple[int, ...], ...] = ()
+    """The windows as another engine's tokenizer cut the text; () : this one cuts it itself."""
 
 
 class Close(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -221,7 +223,7 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     nll: tuple[tuple[float, ...], ...]
     """-log of the probability that the token was given (nats)."""
     top_ids: tuple[tuple[int, ...], ...]
-    """The most probable token there."""
+    """The most probable token there; () where the engine does not say."""
     generated_ids: tuple[tuple[int, ...], ...]
 
 

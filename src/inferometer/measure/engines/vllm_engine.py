@@ -12,13 +12,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, TypeAlias, cast
 
+import numpy as np
 import torch
 import transformers
 
 from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.types import EngineSpec
 from inferometer.measure.engines.hf_folder import config_folder, weights_folder
-from inferometer.measure.engines.protocol import ModelReference, OutOfMemory, Repetition
+from inferometer.measure.engines.protocol import (
+    ModelReference,
+    OutOfMemory,
+    Repetition,
+    Score,
+    Scored,
+)
 from inferometer.measure.engines.transformers_config import HfConfig
 from inferometer.measure.engines.transformers_loading import (
     TORCH_DTYPE,
@@ -367,6 +374,34 @@ class VllmEngine:
             raise EngineError(
                 f"vLLM failed: {last_line(error)}", where="one of its steps"
             ) from error
+
+    def score(self, task: Score) -> Scored:
+        """Read the windows as prompts with their probabilities, and continue the first ones."""
+        prompts = np.asarray(
+            [row[: task.prompt_tokens] for row in task.token_ids[: task.n_generated]], np.int64
+        )
+        continued = self.run(prompts, task.gen_tokens).output_ids if len(prompts) else ()
+        read = [self._read(f"read-{i}", list(row)) for i, row in enumerate(task.token_ids)]
+        return Scored(
+            token_ids=task.token_ids,
+            nll=tuple(nll for nll, _ in read),
+            top_ids=tuple(top_ids for _, top_ids in read),
+            generated_ids=continued,
+        )
+
+    def _read(self, name: str, window: list[int]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        """-log p of each token after the first, and the most probable token there."""
+        from vllm import SamplingParams  # only its own environment has it
+
+        wanted = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, prompt_logprobs=1)
+        (prompt,) = self._core.renderer.render_cmpl([{"prompt_token_ids": window}])
+        self._core.add_request(name, prompt, wanted)
+        found: list[dict[int, Any]] = []
+        while self._core.has_unfinished_requests():
+            for output in self._core.step():
+                found = output.prompt_logprobs[1:] if output.prompt_logprobs else found
+        nll = tuple(-float(at[token].logprob) for at, token in zip(found, window[1:], strict=True))
+        return nll, tuple(max(at, key=lambda token: at[token].logprob) for at in found)
 
     def close(self) -> None:
         """Give back memory and the other ranks."""
