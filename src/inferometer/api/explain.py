@@ -14,8 +14,7 @@ from inferometer.api.fit_views import explained, held_out_rows
 from inferometer.api.runs import Runs, analyses_of, load_sweeps, request_of
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs.otlp_spans import is_spans_file
-from inferometer.records.device_counters import is_counters_file
-from inferometer.records.device_trace import is_trace
+from inferometer.records import device_counters, device_trace
 from inferometer.report import cells
 from inferometer.report.charts.time_parts import decode_time_chart, prefill_time_chart
 from inferometer.report.page import Page, Section, lines_of
@@ -99,8 +98,8 @@ _FILES: Final[
     tuple[tuple[str, Callable[[Path], bool], Callable[[tuple[Path, ...]], AnyExplanation]], ...]
 ] = (
     ("a file of spans", is_spans_file, explain_spans),
-    ("a file of device counters", is_counters_file, explain_counters),
-    ("a profiler's trace", is_trace, explain_traces),
+    ("a file of device counters", device_counters.is_counters_file, explain_counters),
+    ("a profiler's trace", device_trace.is_trace, explain_traces),
 )
 
 

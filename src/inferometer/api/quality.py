@@ -12,10 +12,9 @@ from inferometer.api.measured import reference_to
 from inferometer.api.progress import PartsDone, talk
 from inferometer.api.question import Option
 from inferometer.errors import SpecError
-from inferometer.inputs import catalog
+from inferometer.inputs import catalog, resolve
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.lossy import CacheFormat, LossyChange, WeightFormat
-from inferometer.inputs.resolve import ResolvedModel, resolve_model
 from inferometer.inputs.types import DType, EngineSpec
 from inferometer.measure.engines.protocol import Score, Scored
 from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
@@ -189,7 +188,7 @@ TokenRows: TypeAlias = tuple[tuple[int, ...], ...]
 
 class _Task(NamedTuple):
     name: str
-    model: ResolvedModel
+    model: resolve.ResolvedModel
     change: LossyChange
     engine: EngineSpec
     n_at_once: int = 1
@@ -205,7 +204,7 @@ def quality(question: Quality) -> QualityAnswer:
     MeasureError, EngineError
         The engine is not there, or failed.
     """
-    model = resolve_model(question.model, load_format="auto")
+    model = resolve.resolve_model(question.model, load_format="auto")
     text, text_name = _text(question.text)
     tasks = list(_tasks(question, model))
     readings = list[Reading]()
@@ -243,13 +242,17 @@ def _text(path: Path | None) -> tuple[str, str]:
     return _TEXT.text_of(path), str(path)
 
 
-def _tasks(question: Quality, model: ResolvedModel) -> Iterator[_Task]:
+def _tasks(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Task]:
     """The reference twice, then each change."""
     plain = _engine(question)
     yield _Task("the reference", model, LossyChange(), plain)
     # other batches add up in another order: what differs then is noise
     yield _Task("the reference again", model, LossyChange(), plain, n_at_once=3)
-    other = None if question.other is None else resolve_model(question.other, load_format="auto")
+    other = (
+        None
+        if question.other is None
+        else resolve.resolve_model(question.other, load_format="auto")
+    )
     if question.engine != "transformers":
         yield from _of_engine(question, other or model)
         return
@@ -269,7 +272,7 @@ def _tasks(question: Quality, model: ResolvedModel) -> Iterator[_Task]:
         )
 
 
-def _of_engine(question: Quality, model: ResolvedModel) -> Iterator[_Task]:
+def _of_engine(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Task]:
     """The model as the named engine holds it, with its usual KV cache and with each other one."""
     if question.quantization or question.sparsity:
         raise SpecError(
@@ -355,7 +358,7 @@ def _reading(scored: Scored) -> Reading:
 
 
 def _row(
-    question: Quality, task: _Task, model: ResolvedModel, found: QualityDifference
+    question: Quality, task: _Task, model: resolve.ResolvedModel, found: QualityDifference
 ) -> QualityRow:
     gain = None if question.hardware is None else _gain(question.hardware, task.change, model)
     return QualityRow(
@@ -371,7 +374,7 @@ def _row(
     )
 
 
-def _gain(device: str, change: LossyChange, model: ResolvedModel) -> whatif.WhatIf | None:
+def _gain(device: str, change: LossyChange, model: resolve.ResolvedModel) -> whatif.WhatIf | None:
     """What the change gains on this device at batch 1, by the datasheet; None where it cannot run."""
     before = scenario.Scenario(
         model=replace(model.spec, checkpoint_dtype=None),
@@ -393,7 +396,7 @@ def _gain(device: str, change: LossyChange, model: ResolvedModel) -> whatif.What
     return None
 
 
-def _cautions(question: Quality, model: ResolvedModel) -> Iterator[tuple[str, str]]:
+def _cautions(question: Quality, model: resolve.ResolvedModel) -> Iterator[tuple[str, str]]:
     """What to beware of, and what to do about it."""
     if question.quantization:
         yield (

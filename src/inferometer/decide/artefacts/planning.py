@@ -3,7 +3,7 @@
 It is simulated again, to see how full its replicas run.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -44,11 +44,7 @@ def fleet_of(
         metrics.
     """
     deployment, served = kind.candidate.deployment, kind.sized_at.served
-    capacity = kind.sized_at.capacity
-    kept, broken = capacity.met_load or capacity.located_load, capacity.missed_load
-    fullest = operating_point(question, kind, kind.asked_pace, kept or question.offered_load)
-    if kind.is_of_users:  # a rate is what they make; of too many of them nobody knows it
-        kept, broken = fullest.requests_per_s * kind.n_replicas if kept else None, None
+    most = _most(question, kind)
     n_served = max(served.summary.n_requests, 1)
     e2e_high = served.summary.latency("e2e").percentile(_HIGH_FRACTION)
     return Fleet(
@@ -69,16 +65,16 @@ def fleet_of(
         verdict=kind.verdict,
         promises=tuple(_promise(one) for one in served.judgement.thresholds),
         weakest=_weakest(served),
-        breaks_first=capacity.weakest,
+        breaks_first=kind.sized_at.capacity.weakest,
         prompt_mean_tokens=served.summary.input_tokens / n_served,
         output_mean_tokens=served.summary.output_tokens / n_served,
         e2e_high_s=None if e2e_high is None else e2e_high.seconds.value,
-        kept_requests_per_s=None if kept is None else kept / kind.n_replicas,
-        broken_requests_per_s=None if broken is None else broken / kind.n_replicas,
+        kept_requests_per_s=most.kept_per_s,
+        broken_requests_per_s=most.broken_per_s,
         planned=tuple(
             operating_point(question, kind, pace, question.offered_load) for pace in replicas.PACES
         ),
-        fullest=fullest,
+        fullest=most.at,
         step_times_basis=deployment.step_times.basis,
         step_times_from=deployment.step_times.origin,
         has_stated_links=has_stated_links(kind.candidate.offer.hardware)
@@ -88,6 +84,28 @@ def fleet_of(
         price_from=_price_from(kind.candidate.offer),
         cautions=cautions,
         tool_version=tool_version,
+    )
+
+
+class _Most(NamedTuple):
+    """The highest load that keeps the promise, and the rates of a replica there and where it breaks."""
+
+    at: OperatingPoint
+    kept_per_s: float | None
+    broken_per_s: float | None
+
+
+def _most(question: SizingQuestion, kind: SizedKind) -> _Most:
+    capacity = kind.sized_at.capacity
+    kept, broken = capacity.met_load or capacity.located_load, capacity.missed_load
+    at = operating_point(question, kind, kind.asked_pace, kept or question.offered_load)
+    if kind.is_of_users:  # a rate is what they make; that of too many of them was not simulated
+        return _Most(at, None if kept is None else at.requests_per_s, None)
+    n_replicas = kind.n_replicas
+    return _Most(
+        at,
+        None if kept is None else kept / n_replicas,
+        None if broken is None else broken / n_replicas,
     )
 
 
