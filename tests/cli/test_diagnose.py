@@ -21,6 +21,7 @@ PAST = ("--prometheus", "http://127.0.0.1:9")
         (("a:1", *PAST, "--range", "yesterday"), 2, ("no range of times", "START..END")),
         (("a:1", *PAST, "--last", "2h"), 2, ("2 h 0 min of metrics", "up to 1 h")),
         (("http://127.0.0.1:9", "--fpm", "http://x"), 2, ("is no endpoint", "tcp://HOST:PORT")),
+        (("a:1", *PAST, "--probe"), 2, ("--probe without a server's URL",)),
         (("a:1", *PAST, "--fpm", "tcp://x:1"), 2, ("--fpm without a server's URL",)),
         (("http://127.0.0.1:9", "--fpm", "tcp://x:1", "--steps", "y"), 2, ("--fpm with --steps",)),
         (("a:1", *PAST), 3, ("Prometheus does not answer", "127.0.0.1:9")),

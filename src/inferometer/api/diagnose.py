@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 from inferometer.api.diagnose_check import sealed_check
+from inferometer.api.diagnose_probe import Probe, probe
 from inferometer.api.diagnose_source import (
     Source,
     live_source,
@@ -76,6 +77,15 @@ class Diagnose:
             metavar="NAME=VALUE,…",
         ),
     ] = None
+    probe: Annotated[
+        bool,
+        Option(
+            "After the window, send a small load that identifies what metrics leave open:"
+            " max_num_seqs, the step budget, TTFT at ease. How much is printed before.",
+            heading="Limits",
+            is_common=True,
+        ),
+    ] = False
     fpm: Annotated[
         str | None,
         Option(
@@ -146,7 +156,7 @@ AnyDiagnosis: TypeAlias = DiagnoseAnswer | StepsAnswer
 def diagnose(question: Diagnose) -> AnyDiagnosis:
     """What limits this running server, how much of the latency is it, and which change would help?
 
-    Nothing is sent to the server: its metrics are read, the requests that it got are rebuilt from
+    Without ``probe`` nothing is sent to the server: its metrics are read, the requests that it got are rebuilt from
     them, and the server is simulated with one limit lifted after the other.
 
     Raises
@@ -168,6 +178,9 @@ def diagnose(question: Diagnose) -> AnyDiagnosis:
     if _is_steps_alone(question):
         return steps_answer(Path(question.target))
     source = _source(question)
+    found = _probed(question, source)
+    if found is not None:
+        known = dict[Limit, int]({**found.limits, **known})
     log = source.window.step_log
     if log is not None:
         known = dict[Limit, int]({**limits_shown(log), **known})
@@ -175,11 +188,17 @@ def diagnose(question: Diagnose) -> AnyDiagnosis:
     agreement = rebuilt_servers(source.window, known, _SEED)
     agreement.check()
     answer, advised = answer_of(question.target, source, agreement, objective, known)
+    answer = replace(answer, probe=found)
     if advised is None:
         return answer
     place = question.out, question.ledger
     check = sealed_check(question.target, source, advised, answer.objective, place)
     return replace(answer, check=check)
+
+
+def _probed(question: Diagnose, source: Source) -> Probe | None:
+    """What the probe found; None: nothing was to be sent."""
+    return probe(question.target, source.window) if question.probe else None
 
 
 def _is_steps_alone(question: Diagnose) -> bool:
@@ -206,6 +225,10 @@ def _source(question: Diagnose) -> Source:
 
 def _measured(question: Diagnose) -> Source:
     is_live = question.prometheus is None and "://" in question.target
+    if question.probe and not is_live:
+        raise SpecError(
+            "--probe without a server's URL", where="--probe", try_="the URL of the server"
+        )
     if question.fpm is not None and (not is_live or question.steps is not None):
         raise SpecError(
             "--fpm with --steps" if is_live else "--fpm without a server's URL",

@@ -39,6 +39,7 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
             ("WHY", _ruled_out(answer)),
             ("CHECK", _check(answer)),
             ("TRUST", _trust(answer)),
+            ("DATA", _probed(answer)),
             ("NEXT", _next(answer, cause)),
         ),
         sections=(
@@ -216,6 +217,26 @@ def _trust(answer: DiagnoseAnswer) -> str:
     return (
         f"19 simulated servers that show what this one shows{loop}{furthest}; intervals: least …"
         " most of them"
+    )
+
+
+def _probed(answer: DiagnoseAnswer) -> str:
+    """What the probe sent, and what it identified."""
+    probe = answer.probe
+    if probe is None:
+        return ""
+    low, high = probe.least_budget_tokens, probe.most_budget_tokens
+    found = [
+        "" if probe.max_num_seqs is None else f"max_num_seqs {probe.max_num_seqs:,}",
+        "" if low is None or high is None else f"a step budget of {low:,} to {high:,} tokens",
+        ""
+        if probe.idle_ttft_s is None
+        else f"a TTFT at ease of {format_duration(probe.idle_ttft_s)}",
+    ]
+    words = ", ".join(one for one in found if one) or "no limit: it reached none"
+    return (
+        f"the probe sent {probe.n_requests:,} requests, {probe.most_tokens:,} tokens at most, and"
+        f" identified {words}"
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from inferometer.api.answer import Answer
 from inferometer.api.diagnose_check import Advised, SealedCheck
+from inferometer.api.diagnose_probe import Probe
 from inferometer.api.diagnose_source import Source
 from inferometer.api.progress import PartsDone, talk
 from inferometer.decide.diagnosis import causes, observed, shares
@@ -131,6 +132,8 @@ class DiagnoseAnswer(Answer):
     """Mean TTFT as the client of a load test measured it; None: there was none."""
     outside_ttft_s: float | None
     """By how much that is more than the server's own: the client, a proxy, the network."""
+    probe: Probe | None = None
+    """What a small load identified; None: nothing was sent."""
     check: SealedCheck | None = None
     """The sealed prediction of the change; None: no setting is to be changed."""
 
