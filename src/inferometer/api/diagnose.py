@@ -99,8 +99,8 @@ class Diagnose:
     steps: Annotated[
         Path | None,
         Option(
-            "A log of the server's steps: vLLM's with --enable-logging-iteration-details, Forward"
-            " Pass Metrics as JSON lines, or a scheduler log.",
+            "A log of the server's steps: vLLM's iteration log, Forward Pass Metrics as JSON lines,"
+            " or a scheduler log.",
             heading="Runs",
             is_common=True,
             metavar="LOGFILE",

@@ -10,7 +10,6 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -135,7 +134,7 @@ class _Part(NamedTuple):
     samples: ServerSampleTable
 
 
-def _sent(url: str, requests: Sequence[_Sent], folder: Path) -> _Part:
+def _sent(url: str, requests: list[_Sent], folder: Path) -> _Part:
     folder.mkdir()
     trace = folder / "probe.jsonl"
     rows = (
