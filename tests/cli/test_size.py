@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from inferometer.api import size as size_api
 from inferometer.api.sizing_offers import Fit, offers_of
 from inferometer.cli.main import app
 from inferometer.errors import InferometerError, SpecError
@@ -107,40 +108,30 @@ def test_a_rate_beside_a_number_of_devices_is_judged(rate, exit_code, verdict):
 
 
 @pytest.mark.slow
-def test_i_have_two_gpus(tmp_path):
-    code, said = size(
-        "--total-gpus", "2", "--gpus", "h100_sxm", "--tp", "1,2", "--time-limit", "5min"
+def test_i_have_two_gpus(tmp_path, monkeypatch):
+    """One search, whose answer is looked at as a record, on the terminal, on its page and in its files."""
+    answers, searched = [], size_api.size
+    monkeypatch.setattr(
+        size_api, "size", lambda asked: answers.append(searched(asked)) or answers[-1]
     )
+    flags = ("--total-gpus", "2", "--gpus", "h100_sxm", "--tp", "1,2", "--time-limit", "5min")
+    page, files = tmp_path / "best.html", tmp_path / "deployment"
+    words = ["size", "llama-3.1-8b", "--slo", EASY, *SMALL, *flags, "--verbose"]
+    done = CliRunner().invoke(app, [*words, "--report", str(page), "--out", str(files)])
+    assert done.exit_code == 0
+    said = answers[-1].to_dict()  # behind that of the rate which its files are for
     rows = said["best_use"]["rows"]
-    assert code == 0
     assert rows[0]["needs_quality_check"] is False
     assert rows[0]["n_devices"] == 2
     assert {row["weights_dtype"] for row in rows} == {"bfloat16", "float8", "int4"}
     assert all(row["needs_quality_check"] for row in rows if row["weights_dtype"] != "bfloat16")
     assert rows[0]["met_requests_per_s"] <= rows[0]["located_requests_per_s"] == said["rate_per_s"]
-    words = [
-        "size",
-        "llama-3.1-8b",
-        "--slo",
-        EASY,
-        *SMALL[2:],
-        "--total-gpus",
-        "2",
-        "--gpus",
-        "h100_sxm",
-        "--verbose",
-        "--report",
-        str(tmp_path / "best.html"),
-        "--out",
-        str(tmp_path / "deployment"),
-    ]
-    text = " ".join(CliRunner().invoke(app, words).stdout.split())
+    text = " ".join(done.stdout.split())
     assert "OR TP" in text
     assert "needs a quality check" in text
     assert "NEXT the files that deploy it: inferometer size llama-3.1-8b" in text
-    assert "serve up to" in (tmp_path / "best.html").read_text()
-    plan = json.loads((tmp_path / "deployment" / "plan.json").read_text())
-    assert plan
+    assert "serve up to" in page.read_text()
+    assert json.loads((files / "plan.json").read_text())
 
 
 def test_a_model_that_fits_nowhere():
