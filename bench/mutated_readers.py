@@ -331,6 +331,13 @@ def kernel_files() -> dict[str, bytes]:
     return {f"{name}.v.csv.gz": gzip.compress(example(f"{name}.csv"), mtime=0) for name in names}
 
 
+CONCURRENCY_TABLE = """\
+model,gpu,engine,dtype,tp,isl,osl,concurrency,p50 ttft ms,p50 tpot ms
+llama-3.1-8b,2xH100,vLLM,fp8,2,1024,128,1,25,7.1
+llama-3.1-8b,H100,vLLM,bf16,1,1024,128,32,180,11
+"""
+
+
 def import_readers() -> list[Reader]:
     found = [
         Reader(f"import {path.name}", path.name, (path.read_bytes(),), imported)
@@ -340,6 +347,7 @@ def import_readers() -> list[Reader]:
     found.append(
         Reader("import agg.json", "agg_m_1k1k.json", (example("agg_m_1k1k.json"),), imported)
     )
+    found.append(Reader("import mine.csv", "mine.csv", (CONCURRENCY_TABLE.encode(),), imported))
     found.append(Reader("import stages.csv", "stages.csv", (example("stages.csv"),), imported))
     found += [
         Reader(f"import {name}", name, (example(name),), imported)

@@ -124,6 +124,33 @@ def test_the_same_points_as_lines(table, tmp_path):
     assert of_lines["model"]["parameters"] == of_objects["model"]["parameters"]
 
 
+def test_somebodys_own_table_needs_only_latencies_by_concurrency(table, tmp_path):
+    rows = [one for one in json.loads(table.read_text()) if one["hw"] == "h200_sxm"]
+    lines = ["Users;ISL;OSL;P50 TTFT (ms);P50 TPOT (ms)"] + [
+        f"{one['conc']};{one['isl']};{one['osl']};{one['median_ttft'] * 1e3};"
+        f"{one['median_tpot'] * 1e3}"
+        for one in rows
+    ]
+    (tmp_path / "mine.csv").write_text("\n".join(lines))
+    asked = ("--model", "llama-3.1-8b", "--hardware", "h200_sxm", "--json")
+    mine, published = (
+        json.loads(run("fit", name, *asked, folder=tmp_path).stdout) for name in ("mine.csv", table)
+    )
+    assert mine["model"]["parameters"] == [
+        {
+            name: pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
+            for name, value in one.items()
+        }
+        for one in published["model"]["parameters"]
+    ]
+    check_refused(
+        run("fit", "mine.csv", "--hardware", "h200_sxm", folder=tmp_path), 2, "--model llama-3.1-8b"
+    )
+    check_refused(
+        run("explain", "mine.csv", folder=tmp_path), 2, "inferometer fit mine.csv --out server.json"
+    )
+
+
 def test_several_kinds_of_rows_are_named(table, tmp_path):
     check_refused(
         run("fit", table, folder=tmp_path),

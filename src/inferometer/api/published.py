@@ -6,18 +6,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+import numpy as np
+
 from inferometer.api.question import Option
 from inferometer.api.runs import RunRequest
 from inferometer.errors import SpecError
 from inferometer.fit.published.loads import BUDGETS, PublishedLoad, first_of_shape, published_loads
 from inferometer.inputs.types import HardwareSpec
+from inferometer.records.imports.concurrency_table import is_concurrency_table
 from inferometer.records.imports.detection import read_results
+from inferometer.records.imports.imported import PublishedPointTable
 from inferometer.records.imports.inference_perf import is_stages
 from inferometer.records.imports.inferencex import is_inferencex_csv, is_silicon
 from inferometer.records.imports.json_fields import DOOR
 
 WHERE = "the published tables"
-_TABLES = "InferenceX's agg_*.json, or these points as CSV; AIConfigurator's silicon_sample.csv"
+_TABLES = (
+    "InferenceX's agg_*.json, or these points as CSV; AIConfigurator's silicon_sample.csv; a table"
+    " of latencies by concurrency"
+)
 
 
 def are_published(paths: Sequence[Path]) -> bool:
@@ -27,7 +34,36 @@ def are_published(paths: Sequence[Path]) -> bool:
     )
 
 
-def table_rows(paths: Sequence[Path]) -> tuple[list[PublishedLoad], Counter[str]]:
+def _with_facts(
+    points: PublishedPointTable, request: RunRequest, choice: "TableChoice", where: str
+) -> PublishedPointTable:
+    """The points with what the command line says where their table says nothing."""
+    model, hardware = request.table.model, request.hardware
+    stated = {
+        "model": "" if model is None else model.model_id,
+        "hardware_id": "" if hardware is None else hardware.hardware_id,
+        "framework": choice.framework or "vllm",
+        "precision": choice.precision or "",
+    }
+    filled = {
+        name: np.where(getattr(points, name) == "", value, getattr(points, name))
+        for name, value in stated.items()
+    }
+    for name, flag in (("model", "--model"), ("hardware_id", "--hardware")):
+        if (filled[name] == "").all():
+            raise SpecError(
+                f"the table does not say of which {name.removesuffix('_id')} it is",
+                where=where,
+                allowed=f"a column {name.removesuffix('_id')}, or {flag}",
+                try_=f"{flag} {'llama-3.1-8b' if flag == '--model' else 'h100'}",
+            )
+    n_tensor = np.where(points.tensor_parallel < 1, choice.tp or 1, points.tensor_parallel)
+    return points._replace(**filled, tensor_parallel=n_tensor, n_devices=n_tensor)
+
+
+def table_rows(
+    request: RunRequest, choice: "TableChoice"
+) -> tuple[list[PublishedLoad], Counter[str]]:
     """Those of all tables that can be simulated, and why others cannot.
 
     Raises
@@ -37,7 +73,7 @@ def table_rows(paths: Sequence[Path]) -> tuple[list[PublishedLoad], Counter[str]
     """
     loads: list[PublishedLoad] = []
     left_out: Counter[str] = Counter()
-    for path in paths:
+    for path in request.paths:
         results = read_results(path)
         if results.points is None:
             what = f"results of {results.tool}, no published table of closed loops"
@@ -47,7 +83,10 @@ def table_rows(paths: Sequence[Path]) -> tuple[list[PublishedLoad], Counter[str]
                 allowed=_TABLES,
                 try_="inferometer import, which reads them; fit --load for load tests",
             )
-        found = published_loads(results.points)
+        points = results.points
+        if results.tool == "table":
+            points = _with_facts(points, request, choice, str(path))
+        found = published_loads(points)
         loads += found.loads
         left_out += found.left_out
     if not loads:
@@ -66,10 +105,10 @@ def reasons(left_out: Counter[str]) -> str:
 
 
 def _is_collected(path: Path) -> bool:
-    header = (
-        DOOR.start_of(path, 2**16).decode("utf-8", "replace").partition("\n")[0].strip().split(",")
-    )
-    return is_silicon(header) or is_inferencex_csv(header) or is_stages(header)
+    first = DOOR.start_of(path, 2**16).decode("utf-8", "replace").partition("\n")[0].strip()
+    header = first.split(",")
+    is_known = is_silicon(header) or is_inferencex_csv(header) or is_stages(header)
+    return is_known or is_concurrency_table(first)
 
 
 _LEAST_OWN = 4
@@ -131,7 +170,7 @@ def chosen_loads(request: RunRequest, choice: TableChoice) -> ChosenLoads:
     SpecError
         None are, or they are of several kinds; the message names these.
     """
-    loads, left_out = table_rows(request.paths)
+    loads, left_out = table_rows(request, choice)
     meant = _meant(loads, request, choice)
     own = [
         one

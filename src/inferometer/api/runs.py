@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_args
 
+from inferometer import suggestions
 from inferometer.api.analysis import Analysis, analyse, label_runs
 from inferometer.api.load_run import open_run
 from inferometer.api.load_sending import is_open
@@ -13,6 +14,8 @@ from inferometer.errors import SpecError
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.types import DType, EngineMode, EngineSpec, HardwareSpec
 from inferometer.records import layout, reading, sweep_csv
+from inferometer.records.imports.concurrency_table import is_concurrency_table
+from inferometer.records.imports.json_fields import DOOR
 from inferometer.records.types import Run
 
 _TABLES = {".csv", ".tsv", ".md", ".txt", ".json", ".jsonl"}
@@ -137,6 +140,14 @@ def load_run(path: Path, request: RunRequest) -> Run:
     is_table = path.suffix.lower() in _TABLES and path.name != layout.MANIFEST_NAME
     if not path.is_file() or not is_table:
         return reading.read_run(path, skip_damaged=request.skip_damaged)
+    if is_concurrency_table(DOOR.start_of(path, 2**16).decode("utf-8", "replace")):
+        raise SpecError(
+            "a table of latencies by concurrency, no sweep of batches",
+            where=str(path),
+            allowed="tables of a sweep, with a column batch",
+            try_=suggestions.command("fit", path, "--out", "server.json")
+            + ", whose step times predict and simulate read (--fit)",
+        )
     if request.table.model is not None and request.table.engine is None:
         raise SpecError(
             "a table's number format is not known",

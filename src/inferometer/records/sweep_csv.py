@@ -370,8 +370,16 @@ _GEN_UNKNOWN: Final = Caution(
 )
 
 
-def _lines_of(text: str, where: str) -> list[_Line]:
-    """The lines that hold numbers, with the fields that are known by their header."""
+def cells_of(text: str, where: str) -> list[tuple[int, list[str]]]:
+    """The cells of a table's header and lines, each with its number.
+
+    Columns are apart by the mark that the header has most of: a bar, a tab, ``;`` or ``,``.
+
+    Raises
+    ------
+    RecordError
+        The table is empty, or a line has more or fewer cells than the header.
+    """
     numbered = [
         (number, line)
         for number, line in enumerate(text.splitlines(), start=1)
@@ -379,32 +387,44 @@ def _lines_of(text: str, where: str) -> list[_Line]:
     ]
     if not numbered:
         raise RecordError("the table is empty", where=where, allowed=_ALLOWED)
-    header_number, header = numbered[0]
-    delimiter = max("|\t;,", key=header.count)
-    columns = _preferred([column_of(cell) for cell in _cells(header, delimiter)])
+    delimiter = max("|\t;,", key=numbered[0][1].count)
+    found = [(number, _cells(line, delimiter)) for number, line in numbered]
+    if delimiter == "|":  # without the rule below the header of a Markdown table
+        found = [
+            (number, cells)
+            for number, cells in found
+            if not all(set(cell) <= set("-: ") and "-" in cell for cell in cells)
+        ]
+    n_columns = len(found[0][1])
+    for number, cells in found:
+        if len(cells) != n_columns:
+            raise RecordError(
+                f"line {number} has {len(cells)} fields, the header has {n_columns}",
+                where=f"{where}, line {number}",
+                allowed=f"{n_columns} fields",
+            )
+    return found
+
+
+def _lines_of(text: str, where: str) -> list[_Line]:
+    """The lines that hold numbers, with the fields that are known by their header."""
+    (header_number, header), *lines = cells_of(text, where)
+    columns = _preferred([column_of(cell) for cell in header])
     names: list[FieldName | None] = [None if column is None else column.field for column in columns]
     _check_header(names, header, f"{where}, line {header_number}")
     scales: dict[FieldName, float] = {
         column.field: column.scale_ratio for column in columns if column is not None
     }
-    found: list[_Line] = []
-    for number, line in numbered[1:]:
-        cells = _cells(line, delimiter)
-        if all(set(cell) <= set("-: ") and "-" in cell for cell in cells) and delimiter == "|":
-            continue  # the rule below the header of a Markdown table
-        if len(cells) != len(names):
-            raise RecordError(
-                f"line {number} has {len(cells)} fields, the header has {len(names)}",
-                where=f"{where}, line {number}",
-                allowed=f"{len(names)} fields",
-            )
-        fields: dict[FieldName, str] = {
-            name: cell for name, cell in zip(names, cells, strict=True) if name is not None
-        }
-        found.append(_Line(number, fields, scales))
-    if not found:
+    if not lines:
         raise RecordError("the table has a header and no lines", where=where, allowed=_ALLOWED)
-    return found
+    return [
+        _Line(
+            number,
+            {name: cell for name, cell in zip(names, cells, strict=True) if name is not None},
+            scales,
+        )
+        for number, cells in lines
+    ]
 
 
 def _preferred(columns: list[Column | None]) -> list[Column | None]:
@@ -422,8 +442,7 @@ def _preferred(columns: list[Column | None]) -> list[Column | None]:
 
 def _unread_times(text: str) -> tuple[Caution, ...]:
     """A phase that only columns of unclear meaning tell of is not read: that must not pass in silence."""
-    header = next(line for line in text.splitlines() if line.strip() and not line.startswith("#"))
-    cells = _cells(header, max("|\t;,", key=header.count))
+    cells = cells_of(text, "the table")[0][1]
     fields = {column.field for cell in cells if (column := column_of(cell)) is not None}
     found: list[Caution] = []
     for word, known, clear in (
@@ -443,7 +462,7 @@ def _unread_times(text: str) -> tuple[Caution, ...]:
     return tuple(found)
 
 
-def _check_header(names: list[FieldName | None], header: str, where: str) -> None:
+def _check_header(names: list[FieldName | None], header: list[str], where: str) -> None:
     repeated = {name for name in names if name is not None and names.count(name) > 1}
     if repeated:
         raise RecordError(
@@ -453,7 +472,7 @@ def _check_header(names: list[FieldName | None], header: str, where: str) -> Non
         )
     if not {"prefill_ms", "decode_ms", "step_ms"} & set(names):
         raise RecordError(
-            f"no column with times is known in the header {header.strip()!r}",
+            f"no column with times is known in the header {', '.join(header)!r}",
             where=where,
             allowed=_ALLOWED,
         )

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from inferometer.errors import RecordError
 from inferometer.records.imports import (
     aiperf,
+    concurrency_table,
     guidellm,
     inference_perf,
     inferencex,
@@ -48,10 +49,8 @@ def _read(path: Path) -> Imported:
         )
     if inference_perf.is_stages(_header(text)):
         return inference_perf.read_stages(path)
-    if inferencex.is_inferencex_csv(_header(text)):
-        return Imported(tool="inferencex", points=inferencex.read_inferencex_csv(path))
-    if inferencex.is_silicon(_header(text)):
-        return Imported(tool="inferencex", points=inferencex.read_silicon(path))
+    if (points := _points_of(text, path)) is not None:
+        return points
     if path.suffix.lower() == ".csv":
         raise RecordError(
             f"no table that is known has the columns {', '.join(_header(text)[:12])}",
@@ -65,6 +64,17 @@ def _read(path: Path) -> Imported:
         if format_.is_it(first):
             return format_.read(path)
     raise RecordError("the file is of no format that is known", where=str(path), allowed=KNOWN)
+
+
+def _points_of(text: str, path: Path) -> Imported | None:
+    """The points of a table of closed loops; None where it is none."""
+    if inferencex.is_inferencex_csv(_header(text)):
+        return Imported(tool="inferencex", points=inferencex.read_inferencex_csv(path))
+    if inferencex.is_silicon(_header(text)):
+        return Imported(tool="inferencex", points=inferencex.read_silicon(path))
+    if concurrency_table.is_concurrency_table(text[:_HEADER_CHARACTERS]):
+        return Imported(tool="table", points=concurrency_table.read_concurrency_table(path))
+    return None
 
 
 def _log_of(folder: Path) -> Path:

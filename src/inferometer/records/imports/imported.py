@@ -37,6 +37,7 @@ Tool: TypeAlias = Literal[
     "inferencex",
     "llm-d",
     "llmservingsim",
+    "table",
 ]
 PublishedLatencyName: TypeAlias = Literal["ttft", "tpot", "chunk_gap", "normalized_tpot", "e2e"]
 

@@ -87,7 +87,8 @@ _WORKERS: Final = (
     "prefill_tensor_parallel",
     "prefill_data_parallel",
 )
-_Row = dict[str, str | float | int | bool]
+Row = dict[str, str | float | int | bool]
+"""A point: a value for each column of the table that is known."""
 
 
 def is_inferencex(content: JsonFields) -> bool:
@@ -119,7 +120,7 @@ def read_inferencex(path: Path) -> PublishedPointTable:
         if isinstance(parse_json(read_text(path), str(path)), list)
         else (read_object(path),)
     )
-    return _table([_point(path, number, fields) for number, fields in enumerate(content)])
+    return point_table([_point(path, number, fields) for number, fields in enumerate(content)])
 
 
 def read_inferencex_csv(path: Path) -> PublishedPointTable:
@@ -131,7 +132,7 @@ def read_inferencex_csv(path: Path) -> PublishedPointTable:
         A column is missing or holds something else; the message has the line's number.
     """
     rows = DOOR.csv_records(read_text(path).splitlines(), where=str(path))
-    return _table(
+    return point_table(
         [
             _point(
                 path, number, JsonFields(content=_json_of(row), where=f"{path}, line {number + 2}")
@@ -156,7 +157,7 @@ def read_silicon(path: Path) -> PublishedPointTable:
             where=str(path),
             allowed=", ".join(sorted(_SILICON_HEADER)),
         )
-    return _table(
+    return point_table(
         [
             _silicon_point(path, number, row)
             for number, row in enumerate(DOOR.csv_records(lines, where=str(path)))
@@ -164,7 +165,7 @@ def read_silicon(path: Path) -> PublishedPointTable:
     )
 
 
-def _point(path: Path, number: int, fields: JsonFields) -> _Row:
+def _point(path: Path, number: int, fields: JsonFields) -> Row:
     for name in ("hw", "model", "framework", "precision", "tp", "conc"):
         fields.required(name)
     hardware, framework = (fields.text("hw") or "").lower(), fields.text("framework") or ""
@@ -232,7 +233,7 @@ def _workload(path: Path, fields: JsonFields) -> tuple[int, int]:
     return int(match[1]) * 1024, int(match[2]) * 1024
 
 
-def _silicon_point(path: Path, number: int, row: Mapping[str, str]) -> _Row:
+def _silicon_point(path: Path, number: int, row: Mapping[str, str]) -> Row:
     def value(name: str) -> float:
         text = row.get(name) or ""
         return (
@@ -320,7 +321,7 @@ class _Layout(NamedTuple):
         )
 
 
-def _table(rows: Sequence[_Row]) -> PublishedPointTable:
+def point_table(rows: Sequence[Row]) -> PublishedPointTable:
     """Columns that a row does not have are NaN: only floats can be left out."""
 
     def column(name: str) -> np.ndarray:

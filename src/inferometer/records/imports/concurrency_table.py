@@ -1,0 +1,175 @@
+"""What does somebody's table of a serving sweep say: latencies by the number of requests at once?
+
+A line for each load: a column with the concurrency, the lengths of prompts and outputs, TTFT and
+TPOT (or ITL) with their unit. Model, device, engine, format and number of devices are read where
+there are columns of them; what a table does not say is for the reader's caller to fill in.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from inferometer.errors import RecordError, SpecError
+from inferometer.inputs.catalog import find_hardware
+from inferometer.inputs.synonyms import counted_devices, known_format
+from inferometer.records.imports.imported import UNKNOWN, PublishedPointTable
+from inferometer.records.imports.inferencex import Row, point_table
+from inferometer.records.imports.json_fields import DOOR, read_text
+from inferometer.records.sweep_csv import Column, cells_of, column_of
+from inferometer.units import MOST_COUNT
+
+_WORDS: Final = {
+    **dict.fromkeys(
+        (
+            "concurrency", "conc", "max_concurrency", "request_concurrency", "concurrent",
+            "concurrent_requests", "concurrent_users", "users", "num_users", "n_users", "clients",
+            "num_clients", "streams",
+        ),
+        "concurrency",
+    ),
+    **dict.fromkeys(("model", "model_id", "model_name"), "model"),
+    **dict.fromkeys(
+        ("hardware", "gpu", "gpu_type", "gpu_name", "device", "hw", "accelerator", "system"),
+        "hardware",
+    ),
+    **dict.fromkeys(("framework", "engine", "backend", "server", "inference_engine"), "framework"),
+    **dict.fromkeys(
+        ("precision", "dtype", "quantization", "quant", "weight_dtype", "format"), "precision"
+    ),
+    **dict.fromkeys(
+        (
+            "tp", "tp_size", "tensor_parallel", "tensor_parallel_size", "gpus", "num_gpus",
+            "n_gpus", "gpu_count", "num_of_hardware", "n_devices",
+        ),
+        "tp",
+    ),
+}  # fmt: skip
+_TIMES: Final = {"prefill_ms": "ttft", "step_ms": "tpot", "decode_ms": "tpot"}
+_FORMATS: Final = {"float8": "fp8", "float4": "fp4", "int4": "int4"}
+_ENGINES: Final = {"vllm": "vllm", "sgl": "sglang", "tensorrt": "trtllm", "trt": "trtllm"}
+_LATENCIES: Final = ("ttft", "tpot")
+_MOST_MS: Final = 1e12
+_NEEDED: Final = {"prompt": "isl", "gen": "osl", "ttft": "ttft_p50_ms", "tpot": "tpot_p50_ms"}
+
+
+def is_concurrency_table(text: str) -> bool:
+    """Has the table a column of requests at once, and latencies?"""
+    header = next((line for line in text.splitlines() if line.strip()), "")
+    try:
+        columns = _columns(cells_of(header, "the header")[0][1])
+    except RecordError:
+        return False
+    return "concurrency" in columns and bool({"ttft", "tpot"} & set(columns))
+
+
+def read_concurrency_table(path: Path) -> PublishedPointTable:
+    """The lines of the table, as points of closed loops.
+
+    Raises
+    ------
+    RecordError
+        A column is missing, or a line is broken; the message has its number.
+    """
+    (_, header), *lines = cells_of(read_text(path), str(path))
+    columns = _columns(header)
+    missing = [example for name, example in _NEEDED.items() if name not in columns]
+    if missing:
+        raise RecordError(
+            f"the table has no column of {', '.join(missing)}",
+            where=str(path),
+            allowed=f"{', '.join(_NEEDED.values())} (times with their unit) beside the concurrency",
+            try_=f"add the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
+        )
+    return point_table(
+        [
+            _point(cells, columns, path.name, f"{path}, line {number}", index)
+            for index, (number, cells) in enumerate(lines)
+        ]
+    )
+
+
+def _columns(header: Sequence[str]) -> dict[str, tuple[int, Column]]:
+    """Where each field is; of several columns for one, the one of lowest rank."""
+    found: dict[str, tuple[int, Column]] = {}
+    for index, cell in enumerate(header):
+        column = column_of(cell) or Column("flag", 1.0, 0)
+        name = _WORDS.get("_".join(re.findall(r"[a-z0-9]+", cell.lower())))
+        name = name or _TIMES.get(column.field, column.field)
+        if name not in found or column.rank < found[name][1].rank:
+            found[name] = index, column
+    return found
+
+
+def _point(
+    cells: Sequence[str],
+    columns: Mapping[str, tuple[int, Column]],
+    file_name: str,
+    where: str,
+    index: int,
+) -> Row:
+    def text(name: str) -> str:
+        return cells[columns[name][0]].strip() if name in columns else ""
+
+    def count(name: str) -> int:
+        written = text(name)
+        if not written:
+            return UNKNOWN
+        return int(DOOR.number(written, name, where=where, most=MOST_COUNT))
+
+    device, n_named = text("hardware"), None
+    if (counted := counted_devices(device)) is not None:
+        n_named, device = counted
+    tensor_parallel = count("tp") if text("tp") else n_named or UNKNOWN
+    are_medians = all(columns[name][1].rank % 10 == 0 for name in _LATENCIES)
+    statistic = "median" if are_medians else "unnamed"
+    times = {
+        f"{name}_{statistic}_s": DOOR.number(text(name), name, where=where, most=_MOST_MS)
+        * columns[name][1].scale_ratio
+        / 1e3
+        for name in _LATENCIES
+        if text(name)
+    }
+    return {
+        "source_file": file_name,
+        "row": index,
+        "hardware": device,
+        "hardware_id": _hardware_id(device),
+        "model": text("model"),
+        "precision": _precision(text("precision")),
+        "framework": _framework(text("framework")),
+        "framework_version": "",
+        "is_disaggregated": False,
+        "uses_speculation": False,
+        "is_provisional": False,
+        "tensor_parallel": tensor_parallel,
+        "expert_parallel": UNKNOWN,
+        "data_parallel": 1,
+        "decode_workers": UNKNOWN,
+        "prefill_workers": UNKNOWN,
+        "prefill_tensor_parallel": UNKNOWN,
+        "prefill_data_parallel": UNKNOWN,
+        "n_devices": tensor_parallel,
+        "prompt_tokens": count("prompt"),
+        "output_tokens": count("gen"),
+        "concurrency": count("concurrency"),
+        **times,
+    }
+
+
+def _hardware_id(name: str) -> str:
+    try:
+        return find_hardware(name).hardware_id if name else ""
+    except SpecError:
+        return ""
+
+
+def _precision(name: str) -> str:
+    """As published tables write it; a name that nobody knows stays, and its rows are left out."""
+    known = known_format(name) if name else ""
+    return name if known is None else _FORMATS.get(known, "bf16" if known else "")
+
+
+def _framework(name: str) -> str:
+    low = name.lower()
+    return next((ours for begin, ours in _ENGINES.items() if low.startswith(begin)), low)
