@@ -1,10 +1,19 @@
 """Do steps composed of kernels add up, and does the closed form fitted to them find the device that made them?"""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from inferometer.errors import ModelError
-from inferometer.fit.sweeps.kernels import kernel_curves, kernel_step_s, link_of, model_from_kernels
+from inferometer.fit.sweeps.kernels import (
+    kernel_curves,
+    kernel_step_s,
+    link_of,
+    model_from_kernels,
+    step_priors,
+)
 from inferometer.inputs.catalog import find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.types import decode_shape, prefill_shape
@@ -166,3 +175,20 @@ def _with_experts():
         np.array([1e-4, 1e-3]),
     ]
     return made_tables()._replace(experts=ExpertTable(*columns))
+
+
+def test_a_step_with_prompts_reads_the_cache_once_for_each_query_head_of_a_group():
+    """FlashAttention 2 packs a group for single tokens alone; on Hopper version 3 packs it always."""
+    alone = model_from_kernels(LLAMA, engine(), made_tables(), hardware="made").physical()
+
+    def mixed(n_kv_heads, hardware):
+        heads = replace(LLAMA.attention, n_kv_heads=n_kv_heads)
+        model = replace(LLAMA, attention=heads)
+        priors = step_priors(model, alone.vector(), hardware, has_link=False)
+        return math.exp(priors["mixed_kv_ratio"].mean_ratio)
+
+    assert mixed(8, "l40s") == pytest.approx(1.6)
+    assert mixed(4, "l40s") == pytest.approx(3.2)
+    assert mixed(1, "l40s") == pytest.approx(3.2), "no group larger than 8 was measured"
+    assert mixed(32, "l40s") == 1
+    assert mixed(4, "h100_sxm") == pytest.approx(1.6)

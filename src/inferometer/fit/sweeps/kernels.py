@@ -274,7 +274,7 @@ def model_from_kernels(
     n_linked = engine.tensor_parallel_size if n_linked is None else n_linked
     link = link_of(tables, n_linked) if n_linked > 1 else (_NO_LINK_BYTES_PER_S, _NOTHING_S)
     posterior = regress(data, _priors(model, tables, curves, link))
-    parameters = step_priors(model, posterior.vector, has_link=n_linked > 1)
+    parameters = step_priors(model, posterior.vector, hardware, has_link=n_linked > 1)
     return _prior_model(model, engine, parameters, posterior, shapes, hardware)
 
 
@@ -362,9 +362,24 @@ and their copies."""
 _IN_A_STEP: Final = (0.93, 0.06)
 """Speed of a kernel in a step relative to alone, and its standard deviation (log): steady clocks
 are lower, caches are not warm."""
+_MIXED_OF_A_HEAD: Final = 0.4
+"""Slowness of reading the cache in a step that also prefills, for each query head of a KV head.
+
+The kernel for single tokens multiplies a group's query heads as rows of one tile; FlashAttention
+2's kernel for prompts has a tile for each of them, one row of it in use. Set on first halves of
+vLLM's published runs on RTX PRO 6000: 1.45 in groups of 4 (llama-3.1-8b), 3.3 in groups of 8
+(qwen3-32b); qwen3-30b-a3b, which did not set it, says 4.2."""
+_LARGEST_GROUP: Final = 8
+"""Larger groups were not measured."""
+_PACKING: Final = ("h100", "h200", "gh200", "b200", "gb200", "b300", "gb300")
+"""Devices on which vLLM runs FlashAttention 3 or 4, which pack groups in both cases
+(``get_flash_attn_version``). No such run was measured: groups of 4 stand for them."""
+_USUAL_GROUP: Final = 4
 
 
-def step_priors(model: ModelSpec, vector: F64, *, has_link: bool) -> dict[str, ParameterPrior]:
+def step_priors(
+    model: ModelSpec, vector: F64, hardware: str, *, has_link: bool
+) -> dict[str, ParameterPrior]:
     """Prior of each parameter in a step, from the fit ``vector`` to kernels alone."""
     fitted = parameters_of(vector)
     ratio, uncertainty = _IN_A_STEP
@@ -397,7 +412,7 @@ def step_priors(model: ModelSpec, vector: F64, *, has_link: bool) -> dict[str, P
         "overlap_ratio": (fitted.overlap_ratio, 0.0, "host runs ahead"),
         "blend_ratio": (fitted.blend_ratio, 0.1, "kernels"),
         "mixed_kv_ratio": (
-            1.6,
+            _mixed_ratio(model, hardware),
             0.5,
             "one attention kernel for prompts and single tokens suits prompts",
         ),
@@ -409,6 +424,12 @@ def step_priors(model: ModelSpec, vector: F64, *, has_link: bool) -> dict[str, P
     return parameters | {
         "sag_ratio": ParameterPrior(mean_ratio=fitted.sag_ratio, sd_ratio=0.05, why="kernels")
     }
+
+
+def _mixed_ratio(model: ModelSpec, hardware: str) -> float:
+    n_heads = model.attention.n_heads / model.attention.n_kv_heads
+    group = _USUAL_GROUP if hardware.startswith(_PACKING) else min(n_heads, _LARGEST_GROUP)
+    return max(1.0, _MIXED_OF_A_HEAD * group)
 
 
 def prior_parameter(name: str, prior: ParameterPrior) -> FittedParameter:
