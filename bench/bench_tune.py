@@ -12,8 +12,8 @@ import math
 import numpy as np
 from results_log import log_row
 
-from inferometer.api.ab_pairs import CONFIDENCE
 from inferometer.api.tune_measured import N_LEAST, N_LEAST_CONFIRMED
+from inferometer.api.tune_pairs import CONFIDENCE
 from inferometer.stats.comparison import decide_pairs, pair_gain
 
 N_STEPS = 6

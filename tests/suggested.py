@@ -9,7 +9,7 @@ import shlex
 
 import click
 
-from inferometer.cli import capacity, compare
+from inferometer.cli import capacity_live, compare
 from inferometer.cli.main import VERBS, app
 
 PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*(/[A-Z]+)?|runs/NAME")
@@ -31,7 +31,7 @@ def commands_of(verb: str) -> list[click.Command]:
             found = [command.get_command(context, name) for name in command.list_commands(context)]
             return [one for one in found if one is not None]
     assert command is not None, f"no verb {verb!r}"
-    others = {"capacity": [capacity.live_command], "compare": [compare.ab_command]}
+    others = {"capacity": [capacity_live.command], "compare": [compare.ab_command]}
     return [command, *others.get(verb, [])]
 
 

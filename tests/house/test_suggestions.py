@@ -33,7 +33,7 @@ FOREIGN = {
     "records/step_logs.py": "flags of vLLM",
     "measure/forward_passes.py": "flags of SGLang",
     "decide/tuning/": "flags of vLLM and SGLang",
-    "api/tune.py": "flags of vLLM and SGLang",
+    "api/tune_preset.py": "flags of vLLM and SGLang",
     "decide/artefacts/": "flags of vLLM, Kubernetes and HAProxy",
     "fit/loads/reported.py": "flags in a server's log",
     "api/verify_sealing.py": "git",

@@ -3,7 +3,8 @@ import csv
 import pytest
 
 from inferometer.errors import SpecError
-from inferometer.report.charts.catalogue import charts_of, export_charts
+from inferometer.report.charts.catalogue import charts_of
+from inferometer.report.export import export_charts
 
 
 def test_every_chart_in_every_format(one_run_view, tmp_path):

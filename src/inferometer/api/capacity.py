@@ -8,11 +8,11 @@ from inferometer.api import compute, decision_pages
 from inferometer.api.compute import TimeLimit, time_limit_field
 from inferometer.api.decision_pages import CapacityAnswer, CapacityRow, PacedCapacity, paced
 from inferometer.api.fleet import FleetOptions, Fleets, fleets_of, servers_of, start_load_of
+from inferometer.api.missed import what_serves_one
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
 from inferometer.api.server import Server, deployment_of
-from inferometer.api.simulation import what_serves_one
-from inferometer.api.sizing_answer import check_prompts
+from inferometer.api.sizing_cautions import check_prompts
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import capacity as searches, lone_request, probing, traffic
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective

@@ -8,7 +8,8 @@ from inferometer import __version__
 from inferometer.api.cluster import Cluster, gate_of
 from inferometer.api.fleet import FleetOptions, PrefillReplicas
 from inferometer.api.progress import talk
-from inferometer.api.sizing_answer import cautions_of, pick_of
+from inferometer.api.sizing_answer import pick_of
+from inferometer.api.sizing_cautions import cautions_of
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.folder import README_FILE, files_of
 from inferometer.decide.artefacts.packaging import Wishes, packaging_of

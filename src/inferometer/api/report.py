@@ -15,8 +15,7 @@ from inferometer.api.runs import Runs, analyses_of, load_runs, request_of
 from inferometer.api.sweep_view import REPORT_NAME, sweep_view
 from inferometer.records.request_summaries import concurrency_of
 from inferometer.records.types import Run
-from inferometer.report import html, request_page, sweep_page
-from inferometer.report.charts import catalogue
+from inferometer.report import export as exporting, html, request_page, sweep_page
 from inferometer.report.charts.catalogue import charts_of, request_charts_of
 from inferometer.report.charts.plot import Chart
 from inferometer.report.decision_views import RatePoint, RateView
@@ -171,7 +170,7 @@ def report(question: Report) -> ReportAnswer:
     exported = (
         ()
         if question.export is None
-        else tuple(str(file) for file in catalogue.export_charts(charts, question.export))
+        else tuple(str(file) for file in exporting.export_charts(charts, question.export))
     )
     return ReportAnswer(report=str(path), size_bytes=path.stat().st_size, exported=exported)
 

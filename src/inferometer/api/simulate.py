@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from inferometer.api import compute, simulation
+from inferometer.api import compute, memory_check, missed
 from inferometer.api.cluster import Servers, gate_of
 from inferometer.api.fleet import FleetOptions, servers_of
 from inferometer.api.model_options import SLO_OPTION
@@ -92,7 +92,7 @@ def simulate(question: Simulate) -> SimulateAnswer:
     n_sharing = question.fleet.cluster.data_parallel_size
     servers = servers_of(question.fleet, deployment_of(question.server, n_sharing=n_sharing))
     gate = gate_of(question.fleet.gate)
-    simulation.check_before_drawing(workload)
+    memory_check.check_before_drawing(workload)
     is_open = (
         objective is not None
         and until_ns is None
@@ -111,7 +111,7 @@ def simulate(question: Simulate) -> SimulateAnswer:
         plan = simulator.workload.plan
         answer = replace(
             answer,
-            next_step=simulation.next_of_simulation(
+            next_step=missed.next_of_simulation(
                 question, question.server.model, servers.deployment, plan, objective
             ),
         )
@@ -132,7 +132,7 @@ def simulator_of(
     servers = servers._replace(
         seed=workload.seed, class_replicas=servers.rules.replicas_of(drawn.class_names)
     )
-    simulation.check_drawn(
+    memory_check.check_drawn(
         drawn.plan, servers.cluster, record_steps=record_steps, n_replicas=servers.n_in_all
     )
     engine = servers.deployment.config.engine

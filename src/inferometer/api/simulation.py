@@ -1,7 +1,4 @@
-"""What does a simulation answer: the likely run, the ends of its interval, the verdict?
-
-Before it, whether there is enough memory; after it, what would meet an SLO that was missed.
-"""
+"""What does a simulation answer: the likely run, the ends of its interval, the verdict?"""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,18 +9,11 @@ from inferometer import suggestions
 from inferometer.api import simulated_record
 from inferometer.api.answer import Answer
 from inferometer.api.cluster import Servers, equals_cautions
-from inferometer.api.progress import talk
-from inferometer.api.question import words_of
 from inferometer.api.workload import held_back
-from inferometer.decide.lone_request import LoneRequest, lone_request
 from inferometer.errors import SpecError
 from inferometer.inputs import gate as gates, objectives
-from inferometer.inputs.objectives import ObjectiveSpec
-from inferometer.inputs.workload import description, drawing, plan, servegen
-from inferometer.inputs.workload.plan import RequestPlan
-from inferometer.inputs.workload.types import ServeGenSource, WorkloadSpec
+from inferometer.inputs.workload import description, plan
 from inferometer.measure.executors.local import Executor
-from inferometer.measure.resident import available_bytes
 from inferometer.records import (
     request_summaries,
     run_series,
@@ -33,184 +23,9 @@ from inferometer.records import (
 )
 from inferometer.records.columns import F64
 from inferometer.simulate import gate_config, outcome, run, simulated_run
-from inferometer.simulate.deployment import Case, Deployment, Pace
-from inferometer.simulate.fleet import ClusterConfig
+from inferometer.simulate.deployment import Case, Pace
 from inferometer.stats.estimate import Verdict
-from inferometer.units import NS_PER_S, format_bytes, format_duration, format_number
-
-_CARRIED_TO_CAPACITY: Final = (
-    "hardware",
-    "fit",
-    "tp",
-    "dtype",
-    "kv_dtype",
-    "quantization",
-    "policy",
-    "workload",
-    "seed",
-    "replicas",
-    "slo",
-)
-"""Options that ``simulate`` and ``capacity`` share."""
-
-
-def next_of_simulation(
-    question: object,
-    model: str,
-    deployment: Deployment,
-    plan: RequestPlan,
-    objective: ObjectiveSpec,
-) -> str:
-    """After a simulation: ``question`` is the question about ``model``."""
-    alone = lone_request(deployment, deployment.step_times.likely, plan, objective)
-    if alone is not None and alone.margin_ratio > 1:
-        return f"{what_serves_one(alone)}: {alone.why}"
-    search = suggestions.command("capacity", model, *words_of(question, _CARRIED_TO_CAPACITY))
-    return f"fewer requests for each replica; the highest load that meets it: {search}"
-
-
-def what_serves_one(alone: LoneRequest) -> str:
-    """Where even a lone request misses: load has no part in it."""
-    longer = f"limits at least {format_number(1.05 * alone.margin_ratio)} times as long"
-    return (
-        f"{longer}, a faster device (--hardware), more of them (--tp), or fewer bits"
-        " (--quantization)"
-    )
-
-
-_REQUEST_BYTES: Final = 600
-"""Plan, demand, state and table of a request; measured as the growth of the resident set with
-100,000 to 300,000 requests: 300 to 560."""
-_CONTENT_BYTES: Final = 12
-"""Of each full block of all prompts and outputs where prefixes are cached; measured: 9 to 12."""
-_REPLICA_CONTENT_BYTES: Final = 9
-"""Of each such block on each further replica: where its cache has it, and whether the router
-knows it; by the size of the arrays."""
-_KV_BLOCK_BYTES: Final = 24
-"""``kernel.state.BLOCK``."""
-_STEP_BYTES: Final = 190
-"""A row of the log and of the table at once; measured."""
-
-
-class MemoryNeed(NamedTuple):
-    """Between which bounds does the need lie?
-
-    How many steps there will be is not known: full batches take the fewest.
-    """
-
-    least_bytes: int
-    most_bytes: int
-
-
-def memory_need(
-    *,
-    n_requests: int,
-    n_blocks: int = 0,
-    n_output_tokens: int = 0,
-    max_num_active: int = 1,
-    n_replicas: int = 1,
-    n_kv_blocks: int = 0,
-) -> MemoryNeed:
-    """The memory that ``n_requests`` take.
-
-    ``n_blocks`` where prefixes are cached, ``n_output_tokens`` where steps are recorded.
-
-    ``n_kv_blocks`` of each replica are there from the start.
-
-    Example
-    -------
-    >>> memory_need(n_requests=10_000_000).least_bytes / 2**30 > 5
-    True
-    """
-    content_bytes = _CONTENT_BYTES + (n_replicas - 1) * _REPLICA_CONTENT_BYTES
-    fixed_bytes = (
-        n_requests * _REQUEST_BYTES
-        + n_blocks * content_bytes
-        + n_kv_blocks * n_replicas * _KV_BLOCK_BYTES
-    )
-    fewest, most = n_output_tokens // max(max_num_active, 1), n_output_tokens
-    return MemoryNeed(
-        least_bytes=fixed_bytes + fewest * _STEP_BYTES, most_bytes=fixed_bytes + most * _STEP_BYTES
-    )
-
-
-_WORTH_SAYING_BYTES: Final = 2**30
-
-
-def check_before_drawing(workload: WorkloadSpec) -> None:
-    """Say what many requests take, and refuse those that alone do not fit.
-
-    How many a trace has is not known before it is read.
-
-    Raises
-    ------
-    SpecError
-        They do not; the message says how much they would take.
-    """
-    expected = expected_requests(workload)
-    if expected is not None:
-        need, free_bytes = memory_need(n_requests=expected), available_bytes()
-        if free_bytes is not None and need.least_bytes > _WORTH_SAYING_BYTES:
-            talk(
-                f"{expected:,} requests take {format_bytes(need.least_bytes)} or more of"
-                f" {format_bytes(free_bytes)} that are free"
-            )
-        _refuse_beyond(need, expected)
-
-
-def expected_requests(workload: WorkloadSpec) -> int | None:
-    """How many requests will a workload have? None where that is not known before it is drawn.
-
-    Raises
-    ------
-    SpecError
-        Its arrivals or its file of rates are impossible.
-    """
-    within_duration = None
-    if isinstance(workload.replay, ServeGenSource):
-        within_duration = servegen.expected_requests(workload, workload.replay)
-    elif workload.classes:
-        within_duration = drawing.expected_requests(workload)
-    counts = [workload.n_requests, None if within_duration is None else round(within_duration)]
-    return min((count for count in counts if count is not None), default=None)
-
-
-def check_drawn(
-    plan: RequestPlan, cluster: ClusterConfig, *, record_steps: bool, n_replicas: int
-) -> None:
-    """Refuse requests for whose simulation there is certainly too little memory.
-
-    Raises
-    ------
-    SpecError
-        There is; the message says how much it would take.
-    """
-    config = cluster.engine
-    n_tokens = int(plan.prompt_tokens.sum(dtype="int64") + plan.output_tokens.sum(dtype="int64"))
-    need = memory_need(
-        n_requests=plan.n_requests,
-        n_blocks=n_tokens // config.block_size if config.enable_prefix_caching else 0,
-        n_output_tokens=int(plan.output_tokens.sum(dtype="int64")) if record_steps else 0,
-        max_num_active=config.max_num_active * n_replicas,
-        n_replicas=n_replicas,
-        n_kv_blocks=config.n_kv_blocks,
-    )
-    _refuse_beyond(need, plan.n_requests)
-
-
-def _refuse_beyond(need: MemoryNeed, n_requests: int) -> None:
-    free_bytes = available_bytes()
-    if free_bytes is not None and need.least_bytes > free_bytes:
-        raise SpecError(
-            f"simulating {n_requests:,} requests takes {format_bytes(need.least_bytes)} or more,"
-            f" {format_bytes(free_bytes)} are free",
-            where="--requests, --for, --num-blocks, --replicas",
-            try_=(
-                "fewer requests, KV blocks or replicas, --set enable_prefix_caching=false where"
-                " prefixes do not matter, or no --out, which stores every step"
-            ),
-        )
-
+from inferometer.units import NS_PER_S, format_duration
 
 MEMORY_KNOBS: Final = frozenset({"kv_allocation", "preemption_mode"})
 """Of the engine: whoever says one of them wants to know what comes of it."""

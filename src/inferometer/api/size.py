@@ -11,6 +11,7 @@ from inferometer.api import (
     named_fit,
     size_best_use,
     sizing_answer,
+    sizing_cautions,
     sizing_offers,
 )
 from inferometer.api.capacity import REQUIRED_SLO
@@ -190,7 +191,7 @@ def size(question: Size) -> SizeAnswer:
     asked = asked._replace(question=_in_fleets(question, asked.question))
     table = None if question.prices is None else prices.read_prices(question.prices)
     tried = _candidates(question, resolved, table, asked.question.fleets)
-    sizing_answer.check_contexts(asked.question, tried)
+    sizing_cautions.check_contexts(asked.question, tried)
     limit = TimeLimit(question.time_limit)
     where = replace(question.where, executor=question.where.executor or "processes")
     if question.total_gpus is not None:
@@ -217,7 +218,7 @@ def size(question: Size) -> SizeAnswer:
         gate=gate_of(question.fleet.gate),
         cautions=(
             *answer.cautions,
-            *sizing_answer.left_out(asked.question, has_course=asked.course is not None),
+            *sizing_cautions.left_out(asked.question, has_course=asked.course is not None),
         ),
         failure=died.outcome,
         failure_why_not=died.why_not,

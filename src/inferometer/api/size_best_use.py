@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from inferometer.api import compute, sizing_answer
+from inferometer.api import compute, sizing_cautions
 from inferometer.api.best_use_view import best_use_of
 from inferometer.api.fleet import FleetOptions
 from inferometer.api.sizing_answer import SizeAnswer
@@ -96,7 +96,7 @@ def answer_of(
         n_candidates=said.n_candidates,
         n_searched=said.n_candidates - said.n_unexamined,
         n_unexamined=said.n_unexamined,
-        cautions=(*_cautions(tried), *sizing_answer.box_cautions(question, tried)),
+        cautions=(*_cautions(tried), *sizing_cautions.box_cautions(question, tried)),
         best_use=said,
     )
 

@@ -1,16 +1,12 @@
-"""What does a sizing answer: the pick, the best replicas of each device, and what cannot be?
-
-Its cautions say what makes the answer less good, and which traffic no replica takes.
-"""
+"""What does a sizing answer: the pick, the best replicas of each device, and what cannot be?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from inferometer.api import best_use_view
+from inferometer.api import best_use_view, sizing_cautions
 from inferometer.api.answer import Answer
-from inferometer.api.simulated_record import fit_cautions
-from inferometer.decide.candidates import NODE_DEVICES, Candidates, Refusal
+from inferometer.decide.candidates import Candidates, Refusal
 from inferometer.decide.capacity import TIME_LIMIT
 from inferometer.decide.elastic import Course, Elastic, PolicyOutcome, Scaling, capacities_of
 from inferometer.decide.failure import FailureOutcome
@@ -25,141 +21,14 @@ from inferometer.decide.sizing_types import (
     costs_of,
     mean_tokens,
 )
-from inferometer.decide.traffic import plan_at
-from inferometer.errors import SpecError
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.prices import ApiPrice, OwnedPrice
 from inferometer.inputs.types import PriceSpec
-from inferometer.inputs.workload.plan import RequestPlan
-from inferometer.inputs.workload.types import WorkloadSpec
-from inferometer.perfmodel.steptime_limits import outside
-from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.latencies import Latency
 from inferometer.records.request_summaries import Percentile
 from inferometer.records.types import Caution
 from inferometer.simulate import deployment, engine_config, fleet
 from inferometer.stats.estimate import Estimate, Verdict
-
-
-def check_contexts(question: SizingQuestion, candidates: Candidates) -> None:
-    """Refuse traffic with requests that no replica on offer takes, however many there are."""
-    plan = plan_at(question.spec, question.offered_load, question.n_requests)
-    check_prompts(
-        question.spec,
-        plan,
-        max(candidate.deployment.config.max_model_len for candidate in candidates.possible),
-    )
-
-
-def check_prompts(workload: WorkloadSpec, plan: RequestPlan, max_model_len: int) -> None:
-    """Refuse traffic some of whose prompts are too long for the server.
-
-    Raises
-    ------
-    SpecError
-        Some prompts are as long as the longest context, or longer.
-    """
-    n_too_long = int((plan.prompt_tokens >= max_model_len).sum())
-    if n_too_long:
-        raise SpecError(
-            f"{n_too_long} of {plan.n_requests} prompts are too long for every replica: up to"
-            f" {plan.prompt_tokens.max():,} tokens",
-            where=f"--workload {workload.name}",
-            allowed=f"fewer than {max_model_len:,}, the longest context",
-            try_=(
-                "a model with longer contexts, larger devices, or a workload file with shorter"
-                " prompts"
-            ),
-        )
-
-
-def box_cautions(question: SizingQuestion, candidates: Candidates) -> tuple[Caution, ...]:
-    """Which fits answer for lengths that they were not checked on?"""
-    plan = plan_at(question.spec, question.offered_load, question.n_requests)
-    tokens_in, tokens_out = round(plan.prompt_tokens.mean()), round(plan.output_tokens.mean())
-    shapes = (
-        prefill_shape(batch_size=1, prompt_tokens=tokens_in),
-        decode_shape(batch_size=1, context_tokens=tokens_in + tokens_out // 2),
-    )
-    cautions = dict[str, Caution]()
-    for candidate in candidates.possible:
-        step_times = candidate.deployment.step_times
-        reasons = (
-            [reason for shape in shapes for reason in outside(step_times.box, shape).reasons]
-            if step_times.box
-            else []
-        )
-        if reasons:
-            text = (
-                f"mean lengths of the traffic lie outside what was measured ({step_times.origin}):"
-                f" {'; '.join(dict.fromkeys(reasons))}"
-            )
-            cautions[text] = Caution(
-                code="FIT_BOX",
-                text=text,
-                remedy="a sweep or a load test of such lengths, and a fit to it",
-            )
-    return tuple(cautions.values())
-
-
-def left_out(question: SizingQuestion, *, has_course: bool) -> list[Caution]:
-    """What of traffic that changes is simulated for plain replicas alone."""
-    if not has_course or question.fleets.is_plain:
-        return []
-    return [
-        Caution(
-            code="OVER_TIME",
-            text=(
-                "replicas that come and go with the traffic are simulated without a gate, prefill"
-                " replicas or shared experts: left out; the pick is for the busiest window"
-            ),
-            remedy="--replicas N of inferometer simulate, window by window",
-        )
-    ]
-
-
-def cautions_of(best: Sequence[SizedKind]) -> tuple[Caution, ...]:
-    """What makes these answers less good, and what to do about it."""
-    cautions = list[Caution]()
-    if any(kind.candidate.deployment.step_times.basis == "datasheet" for kind in best):
-        text = (
-            "step times are those of datasheets: no host time, no front end, likely shares of the"
-            " peaks"
-        )
-        remedy = (
-            "inferometer sweep and inferometer fit on the device, then --fit FILE; --sure sizes for"
-            " the slow end"
-        )
-        cautions.append(Caution(code="DATASHEET", text=text, remedy=remedy))
-    cautions += dict.fromkeys(
-        caution for kind in best for caution in fit_cautions(kind.candidate.deployment)
-    )
-    unpriced = [kind.hardware for kind in best if kind.usd_per_hour is None]
-    if unpriced:
-        text = f"price of {', '.join(unpriced)}: unknown; ranked last, by the number of devices"
-        cautions.append(Caution(code="NO_PRICE", text=text, remedy="--prices FILE"))
-    if any(kind.candidate.deployment.engine.tensor_parallel_size > NODE_DEVICES for kind in best):
-        text = (
-            f"tensor parallelism over more than {NODE_DEVICES} devices is computed with the link"
-            " inside a node, not between nodes"
-        )
-        cautions.append(
-            Caution(
-                code="NODES", text=text, remedy=f"--tp up to {NODE_DEVICES}, and --pp over nodes"
-            )
-        )
-    rents = {
-        kind.hardware_id: kind.candidate.offer.price.basis
-        for kind in best
-        if kind.candidate.offer.price is not None
-    }
-    if len(set(rents.values())) > 1:
-        named = ", ".join(f"{device} '{basis}'" for device, basis in rents.items())
-        text = f"rents of different kinds stand beside one another: {named}"
-        cautions.append(
-            Caution(code="PRICE_KINDS", text=text, remedy="--prices FILE with what you pay")
-        )
-    return tuple(cautions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -541,8 +410,8 @@ def size_answer(
         n_searched=sum(one.n_probes > 0 for done in found for one in done.searched),
         n_unexamined=n_unexamined,
         cautions=(
-            *cautions_of(best),
-            *box_cautions(question, candidates),
+            *sizing_cautions.cautions_of(best),
+            *sizing_cautions.box_cautions(question, candidates),
         ),
     )
 

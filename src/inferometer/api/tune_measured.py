@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from inferometer.api import fitted_servers, runs, tune_subject
-from inferometer.api.ab_pairs import Bench, Comparison, PairsFound, compared
 from inferometer.api.fleet import FleetOptions
 from inferometer.api.known_facts import ServerKnowledge
 from inferometer.api.load_request import request_of
 from inferometer.api.progress import talk
 from inferometer.api.server import Server
+from inferometer.api.tune_pairs import Bench, Comparison, PairsFound, compared
 from inferometer.api.tuning import MeasuredDecision, MeasuredStep
 from inferometer.decide.tuning.playbook import Change, Step
 from inferometer.decide.tuning.search import StepFound, Tuning

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from inferometer import suggestions
-from inferometer.api.ab_pairs import CONFIDENCE, PairsFound
 from inferometer.api.tune_answer import interval_words, write_answer
 from inferometer.api.tune_measured import Done, Job, most_words
+from inferometer.api.tune_pairs import CONFIDENCE, PairsFound
 from inferometer.api.tuning import Box, MeasuredStep, MeasuredTune, SettingRow, TunedLatency
 from inferometer.decide.tuning.trials import Outcome
 from inferometer.errors import COMMAND

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from inferometer.api.ab_pairs import Bench
 from inferometer.api.load_request import Load
 from inferometer.api.question import DURATION, Option
 from inferometer.api.tune_measured import (
@@ -17,6 +16,7 @@ from inferometer.api.tune_measured import (
     open_folder,
 )
 from inferometer.api.tune_measured_answer import answer_of, plan_words
+from inferometer.api.tune_pairs import Bench
 from inferometer.api.tune_subject import Wanted, check_fittable
 from inferometer.api.tuning import MeasuredTune, PlannedStep, PlannedTune
 from inferometer.api.workload import Workload, workload_of

@@ -1,4 +1,4 @@
-"""What is predicted of a plan's loads, and how is that sealed, or found as it was sealed before?
+"""How are a plan's predictions sealed, or found as they were sealed before?
 
 The ledger takes a seal in before the first byte is sent; ``seal.json`` in the experiment's folder
 is a copy for whoever measures elsewhere.
@@ -6,253 +6,23 @@ is a copy for whoever measures elsewhere.
 
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from inferometer import __version__, suggestions, units
-from inferometer.api import named_fit, progress, simulation, workload
-from inferometer.api.cluster import Servers, gate_of, gate_text
-from inferometer.api.fleet import FleetOptions, servers_of
-from inferometer.api.question import question_of
-from inferometer.api.server import Server, deployment_of, step_times_of
-from inferometer.errors import ModelError, RecordError, SpecError
-from inferometer.fit.loads.server_fit import SERVER_FIT_NAME, is_server_fit
-from inferometer.fit.published.efficiencies import efficiency_file
-from inferometer.inputs import catalog, foreign_bytes, objectives, resolve
-from inferometer.inputs.gate import GateSpec
+from inferometer import __version__
+from inferometer.api import named_fit, verify_loads
+from inferometer.api.server import Server, step_times_of
+from inferometer.errors import RecordError
+from inferometer.inputs import catalog, resolve
 from inferometer.inputs.types import HardwareSpec, ModelSpec, SweepPoint
-from inferometer.inputs.verify_plan import Points, ServerTable, Traffic, VerifyPlan
-from inferometer.inputs.workload import plan, reading, replay
-from inferometer.inputs.workload.types import WorkloadSpec
-from inferometer.measure.executors.local import Inline
+from inferometer.inputs.verify_plan import Points, VerifyPlan
 from inferometer.measure.host import now_utc
 from inferometer.perfmodel import steptime_arrays, types
-from inferometer.perfmodel.steptime import FIT_NAME
-from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.records import layout
 from inferometer.records.layout import MANIFEST_NAME
 from inferometer.stats.estimate import Estimate
 from inferometer.verify import checking, claims, ledger, score, seals
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Believed:
-    """The fleet of a plan: its keys are the fields of these groups."""
-
-    server: Server
-    fleet: FleetOptions = field(default_factory=FleetOptions)
-    given: frozenset[str] = frozenset()
-
-
-def believed_of(table: ServerTable) -> Believed:
-    """The fleet that a plan's table describes.
-
-    Raises
-    ------
-    SpecError
-        A key that no flag of ``inferometer simulate`` has, or a value that cannot be.
-    """
-    settings = dict[str, object](table)
-    own = settings.pop("own", {})
-    try:
-        return question_of(Believed, settings | {"set": own})
-    except SpecError as error:
-        raise SpecError(
-            error.what,
-            where="the plan's [server]" + f": {error.where}" * (error.where != Believed.__name__),
-            allowed=error.allowed,
-            try_=error.try_,
-        ) from None
-
-
-def belief_of(believed: Believed, basis: Basis, rests_on: str, *, model_id: str) -> seals.Belief:
-    """The belief in this fleet.
-
-    Raises
-    ------
-    ModelError, SpecError
-        Its fit cannot be read; its model or device is not known.
-    """
-    server, n_devices = believed.server, _n_devices(believed)
-    hardware = None if server.hardware is None else catalog.find_hardware(server.hardware).name
-    where = (
-        ""
-        if hardware is None
-        else f" on {n_devices} x {hardware}"
-        if n_devices > 1
-        else f" on {hardware}"
-    )
-    return seals.Belief(
-        basis=basis, subject=f"{model_id}{where}", rests_on=rests_on, sha256=belief_sha256(believed)
-    )
-
-
-def _n_devices(believed: Believed) -> int:
-    cluster, prefill, tp = believed.fleet.cluster, believed.fleet.prefill, believed.server.tp or 1
-    n_both = max(cluster.replicas or 1, cluster.data_parallel_size)
-    return n_both * tp + (prefill.prefill_replicas or 0) * (prefill.prefill_tp or tp)
-
-
-def belief_sha256(believed: Believed) -> str:
-    """SHA-256 of what the predictions rest on: the fit's file, or the catalogue's entries.
-
-    Without a fit: of model and device as they are in the catalogue, or in the model's own files,
-    and of the package's published efficiencies of the device, unless the plan asks for the
-    datasheet.
-    With a gate: of that and of the gate.
-
-    Raises
-    ------
-    ModelError, SpecError
-        The same.
-    """
-    of_server, gate = _server_sha256(believed.server), gate_of(believed.fleet.gate)
-    return of_server if gate is None else seals.sha256_of((of_server, gate))
-
-
-def _server_sha256(server: Server) -> str:
-    if server.fit is None:
-        hardware = None if server.hardware is None else catalog.find_hardware(server.hardware)
-        model = resolve.resolve_model(server.model, load_format="dummy").spec
-        known = None if hardware is None or server.datasheet else efficiency_file(hardware)
-        # Sums that were sealed before there was such a file stay as they are.
-        return seals.sha256_of(
-            (model, hardware, *([] if known is None else [seals.sha256_of(known)]))
-        )
-    path = server.fit
-    if path.is_dir():
-        path /= SERVER_FIT_NAME if is_server_fit(path) else FIT_NAME
-    again = suggestions.command("fit", "RUN")
-    return seals.sha256_of(
-        foreign_bytes.Door(
-            noun="fit", allowed="a file of inferometer fit", refusal=ModelError, try_=again
-        ).bytes_of(path)
-    )
-
-
-class AskedLoad(NamedTuple):
-    """A load, and its very requests."""
-
-    question: seals.Question
-    spec: WorkloadSpec
-    drawn: plan.DrawnWorkload
-
-
-def asked_loads(traffic: Traffic) -> tuple[AskedLoad, ...]:
-    """Every load of the plan, its requests drawn.
-
-    Raises
-    ------
-    SpecError
-        The workload is none, or cannot be turned to such a load.
-    """
-    spec = _ending(reading.resolve_workload(traffic.workload), traffic)
-    rates = [
-        _asked(
-            f"{units.format_number(rate)} requests/s", spec, {"kind": "open", "rate_per_s": rate}
-        )
-        for rate in traffic.rates_per_s
-    ]
-    users = [
-        _asked(f"{n} users", spec, {"kind": "closed", "concurrency": n})
-        for n in traffic.concurrencies
-    ]
-    return (*rates, *users) or (_asked("as the workload says", spec, None),)
-
-
-def predict_loads(
-    believed: Believed, traffic: Traffic, loads: tuple[AskedLoad, ...]
-) -> claims.Commitment:
-    """What the simulator says of these loads on this server.
-
-    Raises
-    ------
-    SpecError, ModelError
-        The server cannot be.
-    """
-    n_sharing = believed.fleet.cluster.data_parallel_size
-    deployment = deployment_of(believed.server, n_sharing=n_sharing)
-    servers, gate = servers_of(believed.fleet, deployment), gate_of(believed.fleet.gate)
-    objective = (
-        None
-        if traffic.slo is None
-        else objectives.parse_objective(traffic.slo, where="the plan's slo")
-    )
-    made = list[seals.Claim]()
-    promises = list[seals.PromiseClaim]()
-    for asked in loads:
-        simulation.check_drawn(
-            asked.drawn.plan, servers.cluster, record_steps=False, n_replicas=servers.n_in_all
-        )
-        progress.talk(
-            f"simulating {asked.question.at}: {asked.question.asks} (the engine's rules are"
-            " compiled once)"
-        )
-        simulator = simulation.Simulator(
-            servers=servers._replace(
-                seed=asked.spec.seed,
-                class_replicas=servers.rules.replicas_of(asked.drawn.class_names),
-            ),
-            workload=asked.drawn,
-            objective=objective,
-            until_ns=None,
-            gate=gate,
-        )
-        simulated = simulation.simulate_workload(simulator, Inline()).answer
-        likely, *ends = (level.summary for level in simulated.levels)
-        made += claims.load_claims(asked.question.at, likely, ends)
-        if objective is not None and simulated.verdict is not None:
-            promises.append(
-                seals.PromiseClaim(
-                    at=asked.question.at, objective=objective.text, predicted=simulated.verdict
-                )
-            )
-    deployed = servers.deployment
-    rests_on = (
-        f"{_around(servers, gate)}rules of {deployed.config.engine}; step times:"
-        f" {deployed.step_times.origin}; {deployed.config.n_kv_blocks} KV blocks,"
-        f" {deployed.kv_origin}"
-    )
-    belief = belief_of(
-        believed, deployed.step_times.basis, rests_on, model_id=deployed.model.model_id
-    )
-    return claims.Commitment(belief, tuple(made), tuple(promises))
-
-
-def _around(servers: Servers, gate: GateSpec | None) -> str:
-    """What stands around a server, in words."""
-    parts = [] if gate is None else [f"a gate ({gate_text(gate)})"]
-    if servers.prefill is not None:
-        parts.append(f"{servers.prefill.cluster.n_replicas} for prompts alone")
-    if servers.n_replicas > 1:
-        parts.append(f"{servers.n_replicas} replicas ({servers.rules.router})")
-    return "".join(f"{part}, " for part in parts)
-
-
-def _ending(spec: WorkloadSpec, traffic: Traffic) -> WorkloadSpec:
-    """The workload with the plan's seed and end."""
-    changes: dict[str, Any] = {} if traffic.seed is None else {"seed": traffic.seed}
-    if traffic.n_requests is not None or traffic.duration_s is not None:
-        changes |= {"n_requests": traffic.n_requests, "duration_s": traffic.duration_s}
-    elif spec.classes and spec.n_requests is None and spec.duration_s is None:
-        changes["n_requests"] = workload.N_REQUESTS
-    return reading.with_changes(spec, changes, where="the plan's traffic")
-
-
-def _asked(at: str, spec: WorkloadSpec, arrivals: dict[str, Any] | None) -> AskedLoad:
-    changes: dict[str, Any] = {} if arrivals is None else {"arrivals": arrivals}
-    if arrivals is not None and arrivals["kind"] == "closed":
-        changes["duration_s"] = None
-    turned = reading.with_changes(spec, changes, where="the plan's traffic")
-    drawn = replay.draw_workload(turned)
-    question = seals.Question(
-        at=at,
-        asks=f"{drawn.plan.n_requests:,} requests of {drawn.name}, seed {turned.seed}",
-        sha256=seals.requests_sha256(drawn.plan),
-    )
-    return AskedLoad(question, turned, drawn)
-
 
 # Which points of a sweep does a plan ask about, and what does the step-time model commit itself
 # to?
@@ -291,7 +61,9 @@ def asked_points(points: Points) -> tuple[AskedPoint, ...]:
     )
 
 
-def predict_points(believed: Believed, points: Sequence[AskedPoint]) -> claims.Commitment:
+def predict_points(
+    believed: verify_loads.Believed, points: Sequence[AskedPoint]
+) -> claims.Commitment:
     """What the fit, or the datasheet, says of the prefill and the median decode step of these points.
 
     Raises
@@ -319,7 +91,7 @@ def predict_points(believed: Believed, points: Sequence[AskedPoint]) -> claims.C
         )
         predicted = [claims.spanned(value, ends) for value, *ends in each]
     return claims.Commitment(
-        belief_of(believed, levels.basis, levels.origin, model_id=model.model_id),
+        verify_loads.belief_of(believed, levels.basis, levels.origin, model_id=model.model_id),
         tuple(
             seals.Claim(at=step.at, metric=step.metric, predicted=duration)
             for step, duration in zip(steps, predicted, strict=True)
@@ -369,7 +141,7 @@ class Sealed:
     folder: Path
     seal: seals.Seal
     seal_sha256: str
-    loads: tuple[AskedLoad, ...]
+    loads: tuple[verify_loads.AskedLoad, ...]
     points: tuple[AskedPoint, ...]
 
     def standing(self) -> score.Experiment:
@@ -425,7 +197,7 @@ def sealed(plan: VerifyPlan, folder: Path, ledger_path: Path) -> Sealed:
     SpecError, ModelError
         The plan cannot be predicted.
     """
-    loads = () if plan.traffic is None else asked_loads(plan.traffic)
+    loads = () if plan.traffic is None else verify_loads.asked_loads(plan.traffic)
     points = () if plan.points is None else asked_points(plan.points)
     questions = (*(load.question for load in loads), *(point.question for point in points))
     ledger.read_ledger(ledger_path)  # nothing is predicted for a ledger that cannot be trusted
@@ -467,14 +239,14 @@ def _refuse_changed_runs(folder: Path, checks: Sequence[checking.Check]) -> None
 def _new(
     plan: VerifyPlan,
     questions: tuple[seals.Question, ...],
-    loads: tuple[AskedLoad, ...],
+    loads: tuple[verify_loads.AskedLoad, ...],
     points: tuple[AskedPoint, ...],
 ) -> seals.Seal:
-    believed = believed_of(plan.server)
+    believed = verify_loads.believed_of(plan.server)
     committed = (
         predict_points(believed, points)
         if plan.traffic is None
-        else predict_loads(believed, plan.traffic, loads)
+        else verify_loads.predict_loads(believed, plan.traffic, loads)
     )
     return seals.Seal(
         experiment=plan.name,
@@ -496,7 +268,7 @@ def _refuse_changed(
         "the plan": seals.plan_sha256(plan) == seal.plan_sha256,
         "the workload, or its points": questions == seal.questions,
         "the fit, the gate, or the model and its device,": (
-            belief_sha256(believed_of(plan.server)) == seal.belief.sha256
+            verify_loads.belief_sha256(verify_loads.believed_of(plan.server)) == seal.belief.sha256
         ),
     }
     changed = [name for name, is_same in unchanged.items() if not is_same]

@@ -1,203 +1,19 @@
-"""inferometer capacity: what is the highest load at which the SLO is met?
-
-Of a model it is simulated; of the server at a URL each probe is a load test.
-"""
+"""inferometer capacity: what is the highest load at which the SLO is met?"""
 
 import sys
-from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any
 
 import click
 
-from inferometer.api import capacity, decision_pages, load_run, run_titles
-from inferometer.api.capacity import REQUIRED_SLO
-from inferometer.api.decision_pages import CapacityAnswer, capacity_page
-from inferometer.api.fleet import start_load_of
+from inferometer.api import capacity
+from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.grid import GridAnswer
-from inferometer.api.load_request import Load, LoadRequest, request_of
-from inferometer.api.question import DURATION, Option
 from inferometer.api.studies import CAPACITY
-from inferometer.cli.answer import give, give_answer
+from inferometer.cli import capacity_live
+from inferometer.cli.answer import give_answer
 from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.progress import heard
 from inferometer.cli.study import give_grid
-from inferometer.cli.terminal import talk
-from inferometer.decide import probing
-from inferometer.decide.capacity import CapacityQuestion, Reading, find_capacity
-from inferometer.errors import MeasureError, SpecError
-from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
-from inferometer.inputs.workload import reading, replay, types
-from inferometer.records import slo_verdicts, validity
-
-_SPAN_RATIO: Final = 64.0
-"""From the start of the search, up and down."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveProbe:
-    """Asks a server: ``probe(load, effort)``.
-
-    Every probe has a seed of its own: prompts that came before would be in its prefix cache.
-    """
-
-    request: LoadRequest
-    objective: ObjectiveSpec
-    probe_s: float
-    folder: Path
-    asked: list[str]
-    """Names of the probes' folders so far."""
-
-    def __call__(self, load: float, effort: int) -> Reading:
-        """What the server says at this load, in a run twice as long with each effort.
-
-        Raises
-        ------
-        MeasureError
-            The server is gone, or the run is INVALID: the client was the bottleneck.
-        """
-        folder = self.folder / f"probe-{len(self.asked):02d}"
-        self.asked.append(folder.name)
-        request = self._at(load, self.probe_s * 2**effort)
-        drawn = replay.draw_workload(request.load.workload)
-        run_titles.check_prompts(request.load, drawn)
-        talk(f"{folder.name}: {run_titles.what_will_happen(request.load, drawn)}")
-        loaded = load_run.run_load(request, drawn, folder, self.objective.percentile_fractions)
-        if loaded.is_interrupted:
-            raise MeasureError(
-                "the probe was stopped", where=str(folder), try_="the same command goes on"
-            )
-        validity.require_valid(loaded.run)
-        return probing.reading_of(
-            loaded.run, slo_verdicts.judge_objective(loaded.run, self.objective)
-        )
-
-    def _at(self, load: float, for_s: float) -> LoadRequest:
-        spec = self.request.load.workload
-        key = "concurrency" if isinstance(spec.arrivals, types.ClosedArrivals) else "rate_per_s"
-        turned: dict[str, object] = {key: round(load) if key == "concurrency" else load}
-        changes: dict[str, object] = {"arrivals": turned, "seed": spec.seed + len(self.asked)}
-        if key == "rate_per_s":
-            changes |= {"duration_s": for_s, "n_requests": None}
-        workload = reading.with_changes(spec, changes, where="the capacity search")
-        return replace(
-            self.request, load=replace(self.request.load, workload=workload, for_s=for_s)
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveCapacity:
-    """Which server is loaded, how, and how closely its capacity is looked for."""
-
-    url: Annotated[str, Option("", is_argument=True)]
-    load: Load = field(default_factory=Load)
-    slo: Annotated[str, REQUIRED_SLO]
-    resolution: Annotated[
-        float,
-        Option(
-            "How closely to look.", heading="Limits", is_common=True, least=0, most=1, is_open=True
-        ),
-    ] = 0.1
-    probe_for: Annotated[
-        float,
-        Option(
-            "A short probe; a long one takes twice as long. [30s]",
-            heading="Limits",
-            is_common=True,
-            metavar="DURATION",
-            shows_default=False,
-            parse=DURATION,
-        ),
-    ] = 30.0
-    max_probes: Annotated[
-        int,
-        Option(
-            "The search ends with what is known then.", heading="Limits", is_common=True, least=1
-        ),
-    ] = 20
-    out: Annotated[
-        Path,
-        Option("Folder of the probes; the same one goes on.", is_common=True, metavar="DIR"),
-    ]
-    page: decision_pages.PageFile = field(default_factory=decision_pages.PageFile)
-    given: frozenset[str] = frozenset()
-
-
-@click.command(
-    "capacity",
-    cls=QuestionCommand,
-    epilog="""\b
-Examples (a server must listen there):
-  inferometer capacity http://127.0.0.1:8000 --model NAME --rate 2 --slo 'ttft:p95<500ms' --out runs/capacity
-  inferometer capacity http://127.0.0.1:8000 --model NAME --concurrency 8 --slo 'tpot:p95<50ms' --out runs/users
-""",
-)
-@asks(LiveCapacity)
-def live_command(question: LiveCapacity, *, as_json: bool) -> None:
-    """What load (requests/s, or users with --concurrency) does the server carry within the SLO?
-
-    The load that is given is where the search begins. A probe that is INVALID, or a server that
-    dies, ends it with the bracket so far. Exit 0 resolved, 11 unresolved.
-    """
-    said = measured(question)
-    give(said, as_json=as_json, show=capacity_page)
-    sys.exit(0 if said.is_resolved else 11)
-
-
-def measured(question: LiveCapacity) -> decision_pages.CapacityAnswer:
-    """The capacity of the server, probe by probe.
-
-    Raises
-    ------
-    SpecError
-        The workload has no load to turn.
-    MeasureError
-        The server is not there.
-    """
-    request, objective = request_of(question.url, question.load), parse_objective(question.slo)
-    spec = request.load.workload
-    users = isinstance(spec.arrivals, types.ClosedArrivals)
-    if not isinstance(spec.arrivals, types.ClosedArrivals | types.OpenArrivals):
-        raise SpecError(
-            "the workload has no load to turn",
-            where="--workload",
-            allowed="open or closed arrivals",
-            try_="--rate 1",
-        )
-    start = start_load_of(spec)
-    probe = LiveProbe(
-        request=request,
-        objective=objective,
-        probe_s=question.probe_for,
-        folder=question.out,
-        asked=[],
-    )
-    wanted = CapacityQuestion(
-        kind="users" if users else "requests_per_s",
-        start_load=start,
-        lowest_load=1.0 if users else start / _SPAN_RATIO,
-        highest_load=start * _SPAN_RATIO,
-        resolution_ratio=question.resolution,
-        proof_effort=1,
-        max_probes=question.max_probes,
-    )
-    with heard():
-        found = find_capacity(probe, wanted)
-    answer = decision_pages.CapacityAnswer(
-        model_id=request.load.served_model,
-        workload_name=spec.name,
-        objective=objective.text,
-        unit="users" if users else "requests/s",
-        is_resolved=found.is_resolved,
-        is_located=found.is_located,
-        levels=(decision_pages.paced("measured", found),),
-        engine=request.load.url,
-        step_times_from=f"the server at {request.load.url}; its probes are in {question.out}",
-    )
-    decision_pages.write_capacity_page(answer, question.page.report)
-    return answer
-
 
 ANSWER = CapacityAnswer | GridAnswer
 
@@ -214,7 +30,7 @@ class OfAModelOrServer(QuestionCommand):
     ) -> click.Context:
         """Parse the flags of the one that is asked."""
         if any(word.startswith(("http://", "https://")) for word in args):
-            return live_command.make_context(info_name, args, parent, **extra)
+            return capacity_live.command.make_context(info_name, args, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
 

@@ -29,7 +29,6 @@ from inferometer.measure.engines.protocol import (
 )
 from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
 from inferometer.measure.environments import find_environment
-from inferometer.measure.host import examine_machine, host_facts, new_run_id, now_utc
 from inferometer.measure.telemetry import Sampler, Telemetry
 from inferometer.measure.time_left import OnProgress, Progress, TimeLeft
 from inferometer.records.reading import read_run
@@ -550,10 +549,10 @@ def new_manifest(
     engine: EngineFacts | None = None,
 ) -> RunManifest:
     """The manifest of a run that starts now; problems of the machine are in its cautions."""
-    created_utc = now_utc()
+    created_utc = host.now_utc()
     is_beginning = engine is not None
     return RunManifest(
-        run_id=new_run_id(created_utc),
+        run_id=host.new_run_id(created_utc),
         origin="measured",
         created_utc=created_utc,
         command=command,
@@ -561,10 +560,10 @@ def new_manifest(
         plan=plan,
         model=model,
         engine=engine,
-        host=host_facts(
+        host=host.host_facts(
             n_threads=n_threads_used(plan.engine), uses_device=plan.engine.device == "cuda"
         ),
         source=None,
         # Our own engine, once it computes, is no caution: the machine is examined before.
-        cautions=() if is_beginning else examine_machine(),
+        cautions=() if is_beginning else host.examine_machine(),
     )

@@ -1,0 +1,50 @@
+"""What would meet an SLO that was missed, or comes closest?"""
+
+from typing import Final
+
+from inferometer import suggestions
+from inferometer.api.question import words_of
+from inferometer.decide.lone_request import LoneRequest, lone_request
+from inferometer.inputs.objectives import ObjectiveSpec
+from inferometer.inputs.workload.plan import RequestPlan
+from inferometer.simulate.deployment import Deployment
+from inferometer.units import format_number
+
+_CARRIED: Final = (
+    "hardware",
+    "fit",
+    "tp",
+    "dtype",
+    "kv_dtype",
+    "quantization",
+    "policy",
+    "workload",
+    "seed",
+    "replicas",
+    "slo",
+)
+"""Options that ``simulate`` and ``capacity`` share."""
+
+
+def next_of_simulation(
+    question: object,
+    model: str,
+    deployment: Deployment,
+    plan: RequestPlan,
+    objective: ObjectiveSpec,
+) -> str:
+    """After a simulation: ``question`` is the question about ``model``."""
+    alone = lone_request(deployment, deployment.step_times.likely, plan, objective)
+    if alone is not None and alone.margin_ratio > 1:
+        return f"{what_serves_one(alone)}: {alone.why}"
+    search = suggestions.command("capacity", model, *words_of(question, _CARRIED))
+    return f"fewer requests for each replica; the highest load that meets it: {search}"
+
+
+def what_serves_one(alone: LoneRequest) -> str:
+    """Where even a lone request misses: load has no part in it."""
+    longer = f"limits at least {format_number(1.05 * alone.margin_ratio)} times as long"
+    return (
+        f"{longer}, a faster device (--hardware), more of them (--tp), or fewer bits"
+        " (--quantization)"
+    )

@@ -1,0 +1,234 @@
+"""Which values are recommended for an interactive or a batch endpoint, and why?
+
+They are where to begin without knowing the traffic; those that depend on the model and the device
+are computed from their step times.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+from inferometer import suggestions
+from inferometer.api.server import Server, deployment_of, server_with
+from inferometer.api.tuning import PresetAnswer, PresetRow
+from inferometer.decide.artefacts.engine_commands import serve_command
+from inferometer.errors import SpecError
+from inferometer.perfmodel.kv_cache import n_kv_shards
+from inferometer.perfmodel.steptime_arrays import shape_duration_s
+from inferometer.perfmodel.types import decode_shape, prefill_shape
+from inferometer.simulate.deployment import Deployment
+from inferometer.units import format_bytes, format_duration
+
+Preset = Literal["interactive", "batch"]
+
+_TPOT_LIMIT_S: Final = 0.05
+"""20 tokens a second: several times as fast as people read."""
+_CONTEXT_TOKENS: Final = 2048
+_AT_ONCE: Final = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+_BUDGETS: Final = (512, 1024, 2048, 4096, 8192, 16384)
+_SAFE_UTILIZATION: Final = {"interactive": 0.92, "batch": 0.95}
+
+
+class _Sized(NamedTuple):
+    """A value, and why it is this one."""
+
+    value: int
+    why: str
+
+
+def preset_of(preset: Preset, server: Server, policy: str) -> PresetAnswer:
+    """The values of a preset for this model on this device.
+
+    Raises
+    ------
+    SpecError, ModelError
+        No device is named, or the model does not fit on it.
+    """
+    if server.hardware is None:
+        raise SpecError(
+            "values depend on the device", where="--hardware", try_="--hardware h100_sxm"
+        )
+    plain = deployment_of(server)
+    at_once = _at_once(preset, plain)
+    budget = _budget(preset, plain, at_once.value)
+    values = {
+        "max_num_seqs": at_once.value,
+        "max_num_batched_tokens": max(budget.value, at_once.value),
+        "gpu_memory_utilization": _SAFE_UTILIZATION[preset],
+    }
+    chosen = deployment_of(server_with(server, values))
+    is_vllm = policy == "vllm"
+    rows = (
+        PresetRow(
+            setting="max_num_seqs",
+            value=str(at_once.value),
+            flag="--max-num-seqs" if is_vllm else "--max-running-requests",
+            why=at_once.why,
+        ),
+        PresetRow(
+            setting="max_num_batched_tokens",
+            value=str(values["max_num_batched_tokens"]),
+            flag="--max-num-batched-tokens" if is_vllm else "--chunked-prefill-size",
+            why=budget.why,
+        ),
+        _memory(preset, is_vllm=is_vllm),
+        _page(chosen, is_vllm=is_vllm),
+        *_of_engine(preset, is_vllm=is_vllm),
+        *_of_clients(preset, is_vllm=is_vllm),
+    )
+    slo = "ttft:p95<500ms, tpot:p95<50ms" if preset == "interactive" else "e2e:p95<60s"
+    goal = "interactive" if preset == "interactive" else "throughput"
+    words = [server.model, "--hardware", server.hardware, "--policy", policy, "--goal", goal]
+    command = suggestions.command("tune", *words, "--slo", slo, "--rate", "5")
+    return PresetAnswer(
+        preset=preset,
+        model=chosen.model.model_id,
+        hardware=server.hardware,
+        engine=chosen.config.engine,
+        values=rows,
+        command=serve_command(chosen),
+        next_step=f"your own traffic decides: {command}",
+    )
+
+
+def _at_once(preset: Preset, plain: Deployment) -> _Sized:
+    """The batch: as large as TPOT allows, or as memory does."""
+    steps = plain.step_times.likely
+    n_held = max(plain.config.n_kv_blocks * plain.config.block_size // _CONTEXT_TOKENS, 1)
+    if preset == "batch":
+        fitting = [one for one in _AT_ONCE if one <= n_held] or [_AT_ONCE[0]]
+        why = (
+            f"throughput first: the KV cache holds {n_held:,} sequences of {_CONTEXT_TOKENS:,}"
+            " tokens; more would be preempted"
+        )
+        return _Sized(fitting[-1], why)
+
+    def tpot_s(batch: int) -> float:
+        shape = decode_shape(batch_size=batch, context_tokens=_CONTEXT_TOKENS)
+        return shape_duration_s(steps, shape)
+
+    quick = [one for one in _AT_ONCE if tpot_s(one) <= _TPOT_LIMIT_S and one <= n_held]
+    chosen = (quick or [_AT_ONCE[0]])[-1]
+    why = (
+        f"the largest batch whose step of {format_duration(tpot_s(chosen))} is within a TPOT of"
+        f" {format_duration(_TPOT_LIMIT_S)} at {_CONTEXT_TOKENS:,} tokens of context; the KV cache"
+        f" holds {n_held:,}"
+    )
+    return _Sized(chosen, why)
+
+
+def _budget(preset: Preset, plain: Deployment, at_once: int) -> _Sized:
+    """Tokens of a step: no more than answers may wait for, or as many as the device takes."""
+    steps = plain.step_times.likely
+
+    def step_s(n_tokens: int) -> float:
+        return shape_duration_s(steps, prefill_shape(batch_size=1, prompt_tokens=n_tokens))
+
+    if preset == "batch":
+        most = _BUDGETS[-1]
+        return _Sized(
+            most, f"prompts in few steps: a full one takes {format_duration(step_s(most))}"
+        )
+    quick = [
+        one for one in _BUDGETS if step_s(one) <= 2 * _TPOT_LIMIT_S and one >= min(at_once, 512)
+    ]
+    chosen = (quick or [_BUDGETS[0]])[-1]
+    why = (
+        f"a step full of prompts takes {format_duration(step_s(chosen))}, for which answers wait:"
+        f" at most twice a TPOT of {format_duration(_TPOT_LIMIT_S)}"
+    )
+    return _Sized(chosen, why)
+
+
+def _memory(preset: Preset, *, is_vllm: bool) -> PresetRow:
+    share = _SAFE_UTILIZATION[preset]
+    why = "vLLM's default; leaves room for peaks"
+    if preset == "batch":
+        why = "more KV cache, larger batches: try the longest prompt in a full step first"
+    elif not is_vllm:
+        why = "leaves room for activations and graphs"
+    flag = "--gpu-memory-utilization" if is_vllm else "--mem-fraction-static (weights and KV only)"
+    return PresetRow(setting="share of memory", value=f"{share:g}", flag=flag, why=why)
+
+
+def _page(chosen: Deployment, *, is_vllm: bool) -> PresetRow:
+    """Pages of 16 to 32 KiB in a layer are read at full bandwidth and waste little."""
+    tokens = chosen.config.block_size
+    n_shards = n_kv_shards(chosen.model, chosen.engine)
+    page_bytes = chosen.kv_block_bytes / chosen.model.n_layers / n_shards
+    per_token = page_bytes / tokens
+    return PresetRow(
+        setting="KV page",
+        value=f"{tokens} token{'s' * (tokens > 1)}",
+        flag="--block-size" if is_vllm else "--page-size",
+        why=(
+            f"the default: {format_bytes(page_bytes)} in each layer of a device"
+            f" ({format_bytes(per_token)} a token); a sequence wastes half a page at its end"
+        ),
+    )
+
+
+def _of_engine(preset: Preset, *, is_vllm: bool) -> tuple[PresetRow, ...]:
+    is_batch = preset == "batch"
+    stream = PresetRow(
+        setting="tokens in a message",
+        value="10" if is_batch else "1",
+        flag="--stream-interval",
+        why="fewer messages for the host" if is_batch else "people see each token when it is there",
+    )
+    order = PresetRow(
+        setting="order of the queue",
+        value="fcfs" if is_vllm or not is_batch else "lpm",
+        flag="--scheduling-policy" if is_vllm else "--schedule-policy",
+        why=(
+            "no request starves; priority where classes have priorities"
+            if is_vllm or not is_batch
+            else "prompts that share a prefix run together: no user waits for an answer"
+        ),
+    )
+    cache = PresetRow(
+        setting="prefix cache",
+        value="on",
+        flag="--enable-prefix-caching" if is_vllm else "(on unless --disable-radix-cache)",
+        why="costs next to nothing where no prompt repeats, saves the prefill where one does",
+    )
+    overlap = PresetRow(
+        setting="scheduling beside the device",
+        value="on",
+        flag="--async-scheduling" if is_vllm else "(on unless --disable-overlap-schedule)",
+        why="hides the host's time for each step",
+    )
+    speculation = PresetRow(
+        setting="speculation",
+        value="off",
+        flag="--speculative-config" if is_vllm else "--speculative-algorithm",
+        why=(
+            "a full batch has no room for rejected tokens"
+            if is_batch
+            else "on only where the acceptance measured on your text gains at your batch"
+        ),
+    )
+    return stream, order, cache, overlap, speculation
+
+
+def _of_clients(preset: Preset, *, is_vllm: bool) -> tuple[PresetRow, ...]:
+    """What engines of continuous batching have no flag for."""
+    is_batch = preset == "batch"
+    longest = PresetRow(
+        setting="new tokens of a request",
+        value="as the task needs" if is_batch else "512",
+        flag="--override-generation-config" if is_vllm and not is_batch else "",
+        why=(
+            "whole documents: what is cut off is computed for nothing"
+            if is_batch
+            else "256 to 512: bounds how long a request holds its place; `max_tokens` of the client"
+        ),
+    )
+    window = PresetRow(
+        setting="batching window",
+        value="none",
+        flag="",
+        why=(
+            "requests join the next step of continuous batching; a dynamic batcher:"
+            f" {'20 to 40' if is_batch else '3 to 5'} ms"
+        ),
+    )
+    return longest, window
