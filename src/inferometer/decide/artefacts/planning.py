@@ -46,7 +46,6 @@ def fleet_of(
     deployment, served = kind.candidate.deployment, kind.sized_at.served
     most = _most(question, kind)
     n_served = max(served.summary.n_requests, 1)
-    e2e_high = served.summary.latency("e2e").percentile(_HIGH_FRACTION)
     return Fleet(
         model=deployment.model,
         hardware=kind.candidate.offer.hardware,
@@ -68,17 +67,14 @@ def fleet_of(
         breaks_first=kind.sized_at.capacity.weakest,
         prompt_mean_tokens=served.summary.input_tokens / n_served,
         output_mean_tokens=served.summary.output_tokens / n_served,
-        e2e_high_s=None if e2e_high is None else e2e_high.seconds.value,
+        e2e_high_s=_e2e_high_s(served),
         kept_requests_per_s=most.kept_per_s,
         broken_requests_per_s=most.broken_per_s,
-        planned=tuple(
-            operating_point(question, kind, pace, question.offered_load) for pace in replicas.PACES
-        ),
+        planned=_planned(question, kind),
         fullest=most.at,
         step_times_basis=deployment.step_times.basis,
         step_times_from=deployment.step_times.origin,
-        has_stated_links=has_stated_links(kind.candidate.offer.hardware)
-        or deployment.step_times.all_reduce_s is not None,
+        has_stated_links=_are_links_stated(kind),
         kv_origin=deployment.kv_origin,
         usd_per_hour=kind.usd_per_hour,
         price_from=_price_from(kind.candidate.offer),
@@ -191,6 +187,23 @@ def _promise(one: JudgedThreshold) -> Promise:
         low_s=None if seen is None else seen.low,
         high_s=None if seen is None or seen.high == float("inf") else seen.high,
     )
+
+
+def _e2e_high_s(served: ServedBy) -> float | None:
+    high = served.summary.latency("e2e").percentile(_HIGH_FRACTION)
+    return None if high is None else high.seconds.value
+
+
+def _planned(question: SizingQuestion, kind: SizedKind) -> tuple[OperatingPoint, ...]:
+    return tuple(
+        operating_point(question, kind, pace, question.offered_load) for pace in replicas.PACES
+    )
+
+
+def _are_links_stated(kind: SizedKind) -> bool:
+    """Is the time of an all-reduce known, by the device's rows or by what was asked?"""
+    is_asked = kind.candidate.deployment.step_times.all_reduce_s is not None
+    return is_asked or has_stated_links(kind.candidate.offer.hardware)
 
 
 def _weakest(served: ServedBy) -> str | None:

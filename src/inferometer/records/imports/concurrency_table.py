@@ -121,15 +121,6 @@ def _point(
     if (counted := counted_devices(device)) is not None:
         n_named, device = counted
     tensor_parallel = count("tp") if text("tp") else n_named or UNKNOWN
-    are_medians = all(columns[name][1].rank % 10 == 0 for name in _LATENCIES)
-    statistic = "median" if are_medians else "unnamed"
-    times = {
-        f"{name}_{statistic}_s": DOOR.number(text(name), name, where=where, most=_MOST_MS)
-        * columns[name][1].scale_ratio
-        / 1e3
-        for name in _LATENCIES
-        if text(name)
-    }
     return {
         "source_file": file_name,
         "row": index,
@@ -153,8 +144,23 @@ def _point(
         "prompt_tokens": count("prompt"),
         "output_tokens": count("gen"),
         "concurrency": count("concurrency"),
-        **times,
+        **_times_s(cells, columns, where),
     }
+
+
+def _times_s(
+    cells: Sequence[str], columns: Mapping[str, tuple[int, Column]], where: str
+) -> dict[str, float]:
+    """TTFT and TPOT; medians only where both are, as tables with one statistic are read."""
+    are_medians = all(columns[name][1].rank % 10 == 0 for name in _LATENCIES)
+    statistic = "median" if are_medians else "unnamed"
+    found: dict[str, float] = {}
+    for name in _LATENCIES:
+        index, column = columns[name]
+        if cells[index].strip():
+            milliseconds = DOOR.number(cells[index], name, where=where, most=_MOST_MS)
+            found[f"{name}_{statistic}_s"] = milliseconds * column.scale_ratio / 1e3
+    return found
 
 
 def _hardware_id(name: str) -> str:
