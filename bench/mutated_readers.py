@@ -110,6 +110,7 @@ SWEEPS = tuple(
         EXAMPLES / "sweep.csv",
         EXAMPLES / "llama_bench.md",
         EXAMPLES / "llama_bench.jsonl",
+        EXAMPLES / "one_batch.jsonl",
         FIXTURES / "t1_prompt_axis.csv",
         FIXTURES / "t1_batch_axis.md",
     )
