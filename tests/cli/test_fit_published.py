@@ -1,6 +1,7 @@
 """Does a published table become step times that other verbs take, and is it said which of its rows are meant?"""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,12 @@ from inferometer.perfmodel.scenario import LIKELY
 from inferometer.perfmodel.steptime import load_step_time_model
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.records.imports.inferencex import read_inferencex
+
+VLLM_BENCH = (
+    Path(__file__).parents[1] / "records" / "imports" / "results" / "vllm-bench-summary.json"
+)
+
+LLAMA_BENCH = Path(__file__).parents[2] / "bench" / "mutated_examples" / "llama_bench.jsonl"
 
 
 def row(hardware, concurrency, ttft_s=1.0, tpot_s=1.0):
@@ -151,6 +158,37 @@ def test_somebodys_own_table_needs_only_latencies_by_concurrency(table, tmp_path
     )
 
 
+def test_files_of_a_bench_at_several_concurrencies_are_rows(table, tmp_path):
+    """vLLM's bench without --save-detailed, one file for each --max-concurrency."""
+    rows = [one for one in json.loads(table.read_text()) if one["hw"] == "h200_sxm"]
+    bench = json.loads(VLLM_BENCH.read_text())
+    names = [f"{one['conc']}.json" for one in rows]
+    for name, one in zip(names, rows, strict=True):
+        told = {
+            "model_id": one["model"],
+            "request_rate": "inf",
+            "max_concurrency": one["conc"],
+            "completed": 10,
+            "total_input_tokens": 10 * one["isl"],
+            "total_output_tokens": 10 * one["osl"],
+            "median_ttft_ms": one["median_ttft"] * 1e3,
+            "median_tpot_ms": one["median_tpot"] * 1e3,
+        }
+        (tmp_path / name).write_text(json.dumps(bench | told))
+    asked = ("--hardware", "h200_sxm", "--json")
+    mine, published = (
+        json.loads(run("fit", *files, *asked, folder=tmp_path).stdout) for files in (names, [table])
+    )
+    assert mine["model"]["parameters"] == [
+        {
+            name: pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
+            for name, value in one.items()
+        }
+        for one in published["model"]["parameters"]
+    ]
+    check_refused(run("fit", *names, folder=tmp_path), 2, "--hardware h100")
+
+
 def test_several_kinds_of_rows_are_named(table, tmp_path):
     check_refused(
         run("fit", table, folder=tmp_path),
@@ -203,3 +241,17 @@ def test_rows_that_cannot_be_simulated_are_counted(table, tmp_path):
 def test_a_file_without_points_is_refused(tmp_path):
     (tmp_path / "other.json").write_text("{}")
     check_refused(run("fit", "other.json", folder=tmp_path), 4, "no format that is known")
+
+
+def test_json_of_llama_bench_is_a_table_of_a_sweep(tmp_path):
+    """`-o json` is a list in one file, `-o jsonl` a line each: both are fitted."""
+    lines = LLAMA_BENCH.read_text().splitlines()
+    (tmp_path / "one.json").write_text(f"[{','.join(line for line in lines if line.strip())}]")
+    (tmp_path / "one.jsonl").write_text("\n".join(lines))
+    asked = ("--model", "llama-3.1-8b", "--dtype", "float16", "--json")
+    of_list, of_lines = (
+        run("fit", name, *asked, folder=tmp_path) for name in ("one.json", "one.jsonl")
+    )
+    assert of_list.returncode == 0, of_list.stderr
+    same = [json.loads(one.stdout)["model"]["parameters"] for one in (of_list, of_lines)]
+    assert same[0] == same[1]

@@ -146,7 +146,7 @@ def rate_statistics(paths: Sequence[Path]) -> tuple[PublishedSummary, ...]:
         one
         for result in results
         for one in result.summaries
-        if one.offered_requests_per_s is not None
+        if one.offered_requests_per_s is not None and not one.is_closed_loop
     )
 
 

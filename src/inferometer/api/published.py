@@ -13,7 +13,8 @@ from inferometer.api.runs import RunRequest
 from inferometer.errors import SpecError
 from inferometer.fit.published.loads import BUDGETS, PublishedLoad, first_of_shape, published_loads
 from inferometer.inputs.types import HardwareSpec
-from inferometer.records.imports.concurrency_table import is_concurrency_table
+from inferometer.records import llama_bench
+from inferometer.records.imports.concurrency_table import closed_loops, is_concurrency_table
 from inferometer.records.imports.detection import read_results
 from inferometer.records.imports.imported import PublishedPointTable
 from inferometer.records.imports.inference_perf import is_stages
@@ -23,14 +24,19 @@ from inferometer.records.imports.json_fields import DOOR
 WHERE = "the published tables"
 _TABLES = (
     "InferenceX's agg_*.json, or these points as CSV; AIConfigurator's silicon_sample.csv; a table"
-    " of latencies by concurrency"
+    " of latencies by concurrency; statistics of closed loops (vLLM's bench, AIPerf, GuideLLM, …)"
 )
 
 
 def are_published(paths: Sequence[Path]) -> bool:
     """Are these files of published tables, rather than runs or tables of a sweep?"""
     return all(
-        path.is_file() and (path.suffix.lower() == ".json" or _is_collected(path)) for path in paths
+        path.is_file()
+        and (
+            (path.suffix.lower() == ".json" and not llama_bench.is_json(_start_of(path)))
+            or _is_collected(path)
+        )
+        for path in paths
     )
 
 
@@ -75,7 +81,11 @@ def table_rows(
     left_out: Counter[str] = Counter()
     for path in request.paths:
         results = read_results(path)
-        if results.points is None:
+        is_own = results.points is None or results.tool == "table"
+        points = results.points
+        if points is None:
+            points = closed_loops(results.summaries, path.name)
+        if points is None:
             what = f"results of {results.tool}, no published table of closed loops"
             raise SpecError(
                 what,
@@ -83,8 +93,7 @@ def table_rows(
                 allowed=_TABLES,
                 try_="inferometer import, which reads them; fit --load for load tests",
             )
-        points = results.points
-        if results.tool == "table":
+        if is_own:
             points = _with_facts(points, request, choice, str(path))
         found = published_loads(points)
         loads += found.loads
@@ -104,8 +113,12 @@ def reasons(left_out: Counter[str]) -> str:
     return ", ".join(f"{number} {why}" for why, number in left_out.most_common())
 
 
+def _start_of(path: Path) -> str:
+    return DOOR.start_of(path, 2**16).decode("utf-8", "replace")
+
+
 def _is_collected(path: Path) -> bool:
-    first = DOOR.start_of(path, 2**16).decode("utf-8", "replace").partition("\n")[0].strip()
+    first = _start_of(path).partition("\n")[0].strip()
     header = first.split(",")
     is_known = is_silicon(header) or is_inferencex_csv(header) or is_stages(header)
     return is_known or is_concurrency_table(first)

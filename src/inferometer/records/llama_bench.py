@@ -37,6 +37,12 @@ class _Test(NamedTuple):
     times_ms: tuple[float, ...]
 
 
+def is_json(text: str) -> bool:
+    """Does this text begin as llama-bench's JSON, or lines of it, does?"""
+    start = text.lstrip()[:_START_CHARACTERS]
+    return start[:1] in {"[", "{"} and '"n_prompt"' in start and '"n_gen"' in start
+
+
 def as_sweep_table(text: str, door: Door, *, where: str) -> str | None:
     """The same numbers as lines under ``HEADER``; None where the text is none of llama-bench.
 
@@ -74,7 +80,7 @@ def _rows(text: str, door: Door, where: str) -> list[Mapping[str, Any]] | None:
     """The records of any of its formats."""
     start = text.lstrip()[:_START_CHARACTERS]
     if start[:1] in {"[", "{"}:
-        if '"n_prompt"' not in start or '"n_gen"' not in start:
+        if not is_json(text):
             return None
         parts = [text] if start[0] == "[" else text.splitlines()
         found = [door.json(part, object, where=where) for part in parts if part.strip()]

@@ -13,7 +13,12 @@ from typing import Final
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.catalog import find_hardware
 from inferometer.inputs.synonyms import counted_devices, known_format
-from inferometer.records.imports.imported import UNKNOWN, PublishedPointTable
+from inferometer.records.imports.imported import (
+    UNKNOWN,
+    PublishedLatencyName,
+    PublishedPointTable,
+    PublishedSummary,
+)
 from inferometer.records.imports.inferencex import Row, point_table
 from inferometer.records.imports.json_fields import DOOR, read_text
 from inferometer.records.sweep_csv import Column, cells_of, column_of
@@ -48,7 +53,27 @@ _WORDS: Final = {
 _TIMES: Final = {"prefill_ms": "ttft", "step_ms": "tpot", "decode_ms": "tpot"}
 _FORMATS: Final = {"float8": "fp8", "float4": "fp4", "int4": "int4"}
 _ENGINES: Final = {"vllm": "vllm", "sgl": "sglang", "tensorrt": "trtllm", "trt": "trtllm"}
-_LATENCIES: Final = ("ttft", "tpot")
+_LATENCIES: Final[tuple[PublishedLatencyName, ...]] = ("ttft", "tpot")
+_UNSTATED: Final[Row] = {
+    "hardware": "",
+    "hardware_id": "",
+    "model": "",
+    "precision": "",
+    "framework": "",
+    "framework_version": "",
+    "is_disaggregated": False,
+    "uses_speculation": False,
+    "is_provisional": False,
+    "tensor_parallel": UNKNOWN,
+    "expert_parallel": UNKNOWN,
+    "data_parallel": 1,
+    "decode_workers": UNKNOWN,
+    "prefill_workers": UNKNOWN,
+    "prefill_tensor_parallel": UNKNOWN,
+    "prefill_data_parallel": UNKNOWN,
+    "n_devices": UNKNOWN,
+}
+"""A point of which nothing but its load is known."""
 _MOST_MS: Final = 1e12
 _NEEDED: Final = {"prompt": "isl", "gen": "osl", "ttft": "ttft_p50_ms", "tpot": "tpot_p50_ms"}
 
@@ -89,6 +114,43 @@ def read_concurrency_table(path: Path) -> PublishedPointTable:
     )
 
 
+def closed_loops(
+    summaries: Sequence[PublishedSummary], file_name: str
+) -> PublishedPointTable | None:
+    """The closed loops among a tool's results, as points; None where there are none.
+
+    Their lengths are the means; device and engine are for the caller to fill in.
+    """
+    rows = [
+        _UNSTATED
+        | {
+            "source_file": file_name,
+            "row": index,
+            "model": one.model or "",
+            "prompt_tokens": round(one.mean_prompt_tokens or UNKNOWN),
+            "output_tokens": round(one.mean_output_tokens or UNKNOWN),
+            "concurrency": one.concurrency or UNKNOWN,
+            **_stated_times_s(one),
+        }
+        for index, one in enumerate(summaries)
+        if one.is_closed_loop
+    ]
+    return point_table(rows) if rows else None
+
+
+def _stated_times_s(one: PublishedSummary) -> dict[str, float]:
+    """TTFT and TPOT: medians, or means where a tool tells no median of both."""
+    known = [latency for name in _LATENCIES if (latency := one.latency(name)) is not None]
+    medians = {latency.name: latency.percentile_s(0.5) for latency in known}
+    if len(known) == len(_LATENCIES) and None not in medians.values():
+        return {f"{name}_median_s": value for name, value in medians.items() if value is not None}
+    return {
+        f"{latency.name}_unnamed_s": latency.mean_s
+        for latency in known
+        if latency.mean_s is not None
+    }
+
+
 def _columns(header: Sequence[str]) -> dict[str, tuple[int, Column]]:
     """Where each field is; of several columns for one, the one of lowest rank."""
     found: dict[str, tuple[int, Column]] = {}
@@ -121,7 +183,7 @@ def _point(
     if (counted := counted_devices(device)) is not None:
         n_named, device = counted
     tensor_parallel = count("tp") if text("tp") else n_named or UNKNOWN
-    return {
+    return _UNSTATED | {
         "source_file": file_name,
         "row": index,
         "hardware": device,
@@ -129,17 +191,7 @@ def _point(
         "model": text("model"),
         "precision": _precision(text("precision")),
         "framework": _framework(text("framework")),
-        "framework_version": "",
-        "is_disaggregated": False,
-        "uses_speculation": False,
-        "is_provisional": False,
         "tensor_parallel": tensor_parallel,
-        "expert_parallel": UNKNOWN,
-        "data_parallel": 1,
-        "decode_workers": UNKNOWN,
-        "prefill_workers": UNKNOWN,
-        "prefill_tensor_parallel": UNKNOWN,
-        "prefill_data_parallel": UNKNOWN,
         "n_devices": tensor_parallel,
         "prompt_tokens": count("prompt"),
         "output_tokens": count("gen"),

@@ -7,6 +7,7 @@ means different numbers. What the tool did not report is None or left out, never
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -128,6 +129,12 @@ class PublishedSummary:
     output_tokens_per_s: float | None = None
     total_tokens_per_s: float | None = None
     latencies: tuple[PublishedLatency, ...] = ()
+
+    @property
+    def is_closed_loop(self) -> bool:
+        """Was the next request sent when one ended, rather than at a rate?"""
+        has_rate = self.offered_requests_per_s is not None and self.offered_requests_per_s < inf
+        return self.concurrency is not None and not has_rate
 
     def latency(self, name: PublishedLatencyName) -> PublishedLatency | None:
         """The statistics of this latency, where the tool published them."""
