@@ -45,7 +45,7 @@ def as_sweep_table(text: str, door: Door, *, where: str) -> str | None:
         raise RecordError(
             f"the lines are of several runs: {', '.join(names[:4])}",
             where=where,
-            allowed="one --run-name: keep its lines, each other in a file of its own",
+            allowed="one run name: keep its lines, each other in a file of its own",
         )
     buffer = StringIO(newline="")
     lines = [_line(row, door, f"{where}, line {number}") for number, row in rows]
