@@ -134,7 +134,7 @@ def test_a_truncated_manifest(record, tmp_path):
     ("text", "words"),
     [
         ("", ("empty",)),
-        ("foo,bar\n1,2\n", ("foo,bar", "allowed")),
+        ("foo,bar\n1,2\n", ("foo, bar", "allowed")),
         ("seq,batch,prefill ms\n16,1,10\n32,1,abc\n", ("line 3", "abc")),
         ("seq,batch,prefill ms\n16,1\n", ("line 2", "fields")),
         ("seq,batch,prefill ms\n16,1,-10\n", ("line 2", "-10")),

@@ -15,7 +15,8 @@ from hypothesis import given, strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from inferometer.api.printable import SafeConsole, printable, printable_json
+from inferometer.api.drawing import SafeConsole
+from inferometer.api.printable import printable, printable_json
 from inferometer.cli.answer import give
 from inferometer.cli.terminal import talk
 from inferometer.errors import MeasureError
@@ -86,7 +87,7 @@ PRINTING_NAME = re.compile(r"\b(echo|secho|print|Console|write)\b")
 """A file without such a name calls nothing of these, and need not be parsed."""
 MAY_PRINT = {
     "cli/terminal.py",
-    "api/printable.py",
+    "api/drawing.py",
     "measure/engines/transformers_engine.py",
     "measure/served_guard.py",
 }

@@ -155,6 +155,8 @@ def test_what_is_nearest_is_said_with_how_far_it_is_and_what_to_ask_instead():
             "5",
             "--gpus",
             "h100_sxm,t4",
+            "--dtype",
+            "bf16",
             "--verbose",
         ],
     )
@@ -167,7 +169,7 @@ def test_what_is_nearest_is_said_with_how_far_it_is_and_what_to_ask_instead():
 
 
 def test_what_cannot_be_for_one_reason_is_said_once():
-    flags = ("--rate", "1", "--gpus", "l4,t4", "--tp", "1,2,4")
+    flags = ("--rate", "1", "--gpus", "l4,t4", "--tp", "1,2,4", "--dtype", "bf16")
     done = CliRunner().invoke(
         app, ["size", "smollm2-135m", "--slo", EASY, *SMALL[2:], *flags, "--verbose"]
     )

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 
-from inferometer.api.printable import SafeConsole
+from inferometer.api.drawing import SafeConsole
 
 if TYPE_CHECKING:
     from inferometer.report.page import Page

@@ -1,11 +1,7 @@
-"""How does text become visible, whatever it holds, so that nobody's can drive the terminal?"""
+"""How does text become visible, whatever characters it holds?"""
 
 import re
-from collections.abc import Iterable
-from typing import Final, TextIO
-
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
+from typing import Final
 
 _C0_PICTURES: Final = 0x2400
 _UNPRINTABLE: Final = re.compile(
@@ -38,24 +34,3 @@ def printable(text: str) -> str:
 def printable_json(text: str) -> str:
     """The same JSON with such characters as escapes: whoever parses it gets the very text."""
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
-
-
-class SafeConsole(Console):
-    """A console on which only rich itself drives the terminal: names are no markup, no emoji, no escape sequences."""
-
-    def __init__(
-        self, *, file: TextIO | None = None, width: int | None = None, record: bool = False
-    ) -> None:
-        super().__init__(
-            file=file, width=width, record=record, highlight=False, markup=False, emoji=False
-        )
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        """The segments of anything drawn, their text printable.
-
-        Those with which rich moves the cursor hold no text of others.
-        """
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(printable(segment.text), segment.style)

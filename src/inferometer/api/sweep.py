@@ -18,7 +18,8 @@ from inferometer.api.model_options import Engine, engine_of
 from inferometer.api.question import Option, parse_counts
 from inferometer.errors import SpecError
 from inferometer.inputs.resolve import resolve_model
-from inferometer.inputs.types import Axes, EngineSpec, SweepPlan, SweepPoint, shuffled, sweep_points
+from inferometer.inputs.sweep_plan import Axes, shuffled, sweep_points
+from inferometer.inputs.types import EngineSpec, SweepPlan, SweepPoint
 from inferometer.report.page import Page
 from inferometer.report.tables import TextTable
 

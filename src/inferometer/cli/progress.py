@@ -18,7 +18,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from inferometer.api.printable import SafeConsole, printable_json
+from inferometer.api.drawing import SafeConsole
+from inferometer.api.printable import printable_json
 from inferometer.api.progress import PartsDone, heard_by
 from inferometer.cli.terminal import STDERR, talk
 from inferometer.measure.load import watch

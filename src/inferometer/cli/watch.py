@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 
 from inferometer.api import watch, watch_page, watch_state
-from inferometer.api.printable import SafeConsole
+from inferometer.api.drawing import SafeConsole
 from inferometer.api.progress import heard_by
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks

@@ -1,0 +1,30 @@
+"""How is something drawn, so that nobody's text can drive the terminal?"""
+
+from collections.abc import Iterable
+from typing import TextIO
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from inferometer.api.printable import printable
+
+
+class SafeConsole(Console):
+    """A console on which only rich itself drives the terminal: names are no markup, no emoji, no escape sequences."""
+
+    def __init__(
+        self, *, file: TextIO | None = None, width: int | None = None, record: bool = False
+    ) -> None:
+        super().__init__(
+            file=file, width=width, record=record, highlight=False, markup=False, emoji=False
+        )
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """The segments of anything drawn, their text printable.
+
+        Those with which rich moves the cursor hold no text of others.
+        """
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
