@@ -23,7 +23,9 @@ import pages
 from inferometer.cli.main import VERBS, app
 
 BIN = Path(sys.executable).parent
-OTEL = Path(__file__).parents[2] / "bench" / "mutated_examples" / "otel.jsonl"
+MADE = Path(__file__).parents[2] / "bench" / "mutated_examples"
+OTEL = MADE / "otel.jsonl"
+COUNTERS = MADE / "dcgm.prom"
 MEASURES = ("quick", "sweep", "engines")
 READS_RUNS = ("fit", "explain", "show", "report")
 IN_AND_OUT = ("import", "export")
@@ -146,6 +148,7 @@ def test_json_obeys_its_schema(verb, tmp_path):
 def test_examples_that_measure_and_read(tmp_path):
     write_chrome(tmp_path / "trace.json.gz")
     shutil.copy(OTEL, tmp_path / "spans.jsonl")
+    shutil.copy(COUNTERS, tmp_path / "dcgm.prom")
     for line in [*examples("sweep"), *examples("quick")]:
         check(line, run(line, tmp_path))
     for line in [line for verb in READS_RUNS for line in examples(verb)]:
