@@ -59,7 +59,8 @@ check: setup
 	$(BIN)/pytest -q tests/house
 	@find src -name '*.py' | xargs wc -l | sort -n | tail -4
 
-# All run side by side; what is judged by its times and failed so has the machine to itself, and a second try where it failed again: the
+# All run side by side, a file in one process, which compiles, starts engines and reads models once for its tests (xdist's groups
+# do nothing with pytest 9.2); what is judged by its times and failed so has the machine to itself, and a second try where it failed again: the
 # machine may have stood still. What fails alone twice fails.
 COMPUTING := $(addprefix tests/,$(addprefix cli/test_,capacity.py docs.py dockerfile.py examples.py executor_options.py fit_kernels.py \
   fit_load.py fit_refused.py fit_subject.py kills.py sentences.py server_fits.py simulate.py size.py tune.py) api/test_fleet.py \
@@ -70,7 +71,7 @@ MEASURING = $(SLOW) $(addprefix --ignore=,$(COMPUTING))
 AGAIN := --last-failed --last-failed-no-failures none
 
 slow: setup engines
-	INFEROMETER_ALL_EXAMPLES=1 $(SLOW) -n 2 --dist loadgroup $(COMPUTING)
+	INFEROMETER_ALL_EXAMPLES=1 $(SLOW) -n 2 --dist loadfile $(COMPUTING)
 	INFEROMETER_ALL_EXAMPLES=1 $(BIN)/pytest -q -n 2 -m "hypothesis and not slow and not gpu" tests/simulate
 	$(MEASURING) -n 2 --dist loadfile || $(MEASURING) $(AGAIN) || $(MEASURING) $(AGAIN)
 

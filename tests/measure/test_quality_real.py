@@ -9,10 +9,7 @@ import inferometer as im
 from inferometer.errors import EngineError, SpecError
 from inferometer.measure.environments import find_environment
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("quality"),  # its answer takes two minutes, once
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -169,9 +169,7 @@ each engine is tested above.
 NAMES = [
     pytest.param(
         name,
-        marks=(pytest.mark.slow, pytest.mark.xdist_group(name))
-        if name in COMPILED_FOR_IT_ALONE
-        else (),
+        marks=pytest.mark.slow if name in COMPILED_FOR_IT_ALONE else (),
     )
     for name in FLEETS
 ]

@@ -19,12 +19,7 @@ from inferometer.simulate.step_cost import linear_cost
 
 COST = linear_cost(launch_s=1e-6)
 """1,000 ns a step, whatever it does."""
-KINDS = [
-    pytest.param(
-        kind, marks=() if kind == "vllm" else (pytest.mark.slow, pytest.mark.xdist_group(kind))
-    )
-    for kind in ENGINES
-]
+KINDS = [pytest.param(kind, marks=() if kind == "vllm" else pytest.mark.slow) for kind in ENGINES]
 """The loop is compiled for each kind of engine, which takes longer than a fast suite may: the
 others are in the slow one, where the same process tests what it has compiled."""
 BOTH = pytest.mark.parametrize("run", [simulate_cluster, simulate_cluster_plainly])

@@ -122,7 +122,6 @@ def test_the_time_over_finds_requests_at_the_gate_unfinished():
 
 
 @pytest.mark.slow  # nothing else in the fast suite has Triton's loop with a gate compiled, which takes 10 s
-@pytest.mark.xdist_group("batches behind a gate")
 def test_an_engine_that_refuses_leaves_the_gate_going():
     """Triton's queue holds one behind the batch that runs.
 

@@ -33,9 +33,7 @@ def gated(draw, kind):
     return cluster, gate, requests._replace(tenant_index=np.array(tenants, np.int32)), cost
 
 
-BATCHES = pytest.param(
-    "batches", marks=(pytest.mark.slow, pytest.mark.xdist_group("batches behind a gate"))
-)
+BATCHES = pytest.param("batches", marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("kind", ["vllm", BATCHES])

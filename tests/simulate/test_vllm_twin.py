@@ -18,7 +18,6 @@ HERE = Path(__file__).parent
 TRACES = decode(GOLDEN.read_bytes())
 SPECULATING_TRACES = decode(GOLDEN_SPECULATING.read_bytes())
 PIPED_TRACES = decode(GOLDEN_PIPED.read_bytes())
-pytestmark = pytest.mark.xdist_group("vllm")  # one process compiles for all
 
 
 @pytest.mark.parametrize("twin", [ReferenceDriver, KernelDriver], ids=["reference", "kernel"])

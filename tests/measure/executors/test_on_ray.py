@@ -11,10 +11,7 @@ from ray_nodes import environment, two_nodes
 
 from executor_questions import CAPACITY, SIMULATE, SIZE
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("ray"),
-]  # one process starts the nodes for all
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
