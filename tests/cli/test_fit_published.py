@@ -187,6 +187,12 @@ def test_files_of_a_bench_at_several_concurrencies_are_rows(table, tmp_path):
         for one in published["model"]["parameters"]
     ]
     check_refused(run("fit", *names, folder=tmp_path), 2, "--hardware h100")
+    check_refused(
+        run("explain", names[0], folder=tmp_path),
+        2,
+        "JSON that is no table of a sweep",
+        f"inferometer import {names[0]}",
+    )
 
 
 def test_several_kinds_of_rows_are_named(table, tmp_path):

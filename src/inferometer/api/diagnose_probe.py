@@ -164,8 +164,8 @@ def _idle_ttft_s(run: Run) -> float | None:
 def _budget(run: Run) -> tuple[int, int] | None:
     """Between which step budgets the prompts were cut; None: they were not, or it cannot be seen.
 
-    A prompt of P tokens beside one answer takes ceil(P / (budget - 1)) steps, in each of which the
-    answer gets a token. Those that arrive between a prompt's sending and its first token are these
+    A prompt of P tokens beside one answer takes ceil(P / (budget - 1)) steps, and the
+    answer gets a token in each. Those that arrive between a prompt's sending and its first token are these
     and what its way takes; short prompts, of one step, tell how many that is.
     """
     table, chunks = run.requests, run.chunks

@@ -110,7 +110,7 @@ def _finding(device: str, rows: Sequence[CounterRow]) -> str:
 def counters_page(answer: CountersAnswer) -> Page:
     """What is busy first, then each counter."""
     n_least = min(row.n_samples for row in answer.counters)
-    few = f"{n_least} samples only; " if n_least < _FEW_SAMPLES else ""
+    few = f"only {n_least} sample{'s' * (n_least > 1)}; " if n_least < _FEW_SAMPLES else ""
     return Page(
         title="; ".join(answer.findings),
         subtitle=", ".join(Path(path).name for path in answer.paths),

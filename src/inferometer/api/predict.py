@@ -78,7 +78,8 @@ class Predict:
     dtype: Annotated[
         DType | None,
         Option(
-            "Of weights and activations. Default: that of --fit, else bfloat16; float32 on a CPU.",
+            "Of weights and activations. Default: that of --fit, else bfloat16; float16 without it,"
+            " float32 on a CPU.",
             heading="Model",
             is_common=True,
             formats=FORMATS,

@@ -58,7 +58,7 @@ def _with_facts(
     for name, flag in (("model", "--model"), ("hardware_id", "--hardware")):
         if (filled[name] == "").all():
             raise SpecError(
-                f"the table does not say of which {name.removesuffix('_id')} it is",
+                f"the table does not name its {name.removesuffix('_id')}",
                 where=where,
                 allowed=f"a column {name.removesuffix('_id')}, or {flag}",
                 try_=f"{flag} {'llama-3.1-8b' if flag == '--model' else 'h100'}",

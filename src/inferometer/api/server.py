@@ -128,7 +128,7 @@ class Server:
     dtype: Annotated[
         DType | None,
         Option(
-            "Of weights and activations. [that of --fit, else bfloat16]",
+            "Of weights and activations. [that of --fit, else bfloat16; float16 without it, float32 on a CPU]",
             heading="Model",
             is_common=True,
             formats=FORMATS,

@@ -113,7 +113,7 @@ class Size:
     dtype: Annotated[
         types.DType | None,
         Option(
-            "Of weights and activations. Default: bfloat16; float32 on a CPU.",
+            "Of weights and activations. Default: bfloat16; float16 without it, float32 on a CPU.",
             heading="Model",
             is_common=True,
             formats=FORMATS,

@@ -77,7 +77,7 @@ def ab_command(question: CompareServers, *, as_json: bool) -> None:
     drawn, half of the pairs each. Both sides of a pair get the same texts where the URLs differ,
     else others (the first would warm the prefix cache for the second). The number of pairs is
     settled before: to stop when the answer pleases would make false alarms. An interval at 95 %
-    needs 6. The same command goes on after Ctrl-C or a crash; a pair of which one half was cut
+    needs 6. The same command goes on after Ctrl-C or a crash; a pair with one half cut
     short is made again, next to each other. Exit 0 decided, 11 undecided.
     """
     requests = requests_of_both(question.url, question.load, question.other)

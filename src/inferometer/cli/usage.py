@@ -10,6 +10,7 @@ import click
 from inferometer.api.question import bounds_in_words, is_listed
 from inferometer.cli.foreign_flags import meant_by
 from inferometer.errors import SpecError
+from inferometer.inputs.synonyms import engine_name
 from inferometer.units import check_number
 
 
@@ -85,7 +86,8 @@ def _nearest_choice(error: click.BadParameter) -> str | None:
 
 def _nearest(word: str, choices: list[str]) -> str | None:
     """Of these, what others mean by the word, or what is spelled like it."""
-    meant = [one for one in _MEANT.get(word.lower(), ()) if one in choices]
+    names = (engine_name(word), *_MEANT.get(word.lower(), ()))
+    meant = [one for one in names if one in choices]
     close = meant or get_close_matches(word, choices, n=1)
     return close[0] if close else None
 
@@ -179,7 +181,6 @@ _MEANT = {
     **dict.fromkeys(("lengths", "context", "prompt", "isl"), ("length",)),
     **dict.fromkeys(("dtype", "quantization", "formats"), ("precision",)),
     **dict.fromkeys(("users", "rate", "load"), ("concurrency",)),
-    **dict.fromkeys(("tensorrt-llm", "tensorrt", "trt-llm", "trt"), ("trtllm",)),
     "tensor-parallel": ("tp",),
 }
 """What others call a choice of ours, of any flag or argument."""

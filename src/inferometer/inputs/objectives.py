@@ -185,7 +185,7 @@ def _threshold(part: str, where: str) -> Threshold:
     if match is None:
         bare = _NO_STATISTIC.fullmatch(below)
         raise SpecError(
-            f"{part!r} is no threshold" + ("" if bare is None else ": of which percentile?"),
+            f"{part!r} is no threshold" + ("" if bare is None else ": which percentile?"),
             where=where,
             allowed=_ALLOWED,
             try_=_EXAMPLE if bare is None else f"{bare['metric']}:p95{bare['limit']}",

@@ -28,6 +28,9 @@ AWQ and GPTQ name ways to find the weights, nearly always of 4 bits; other width
 
 _FORMAT_OF: Final = {word: name for name, words in _FORMATS.items() for word in (name, *words)}
 
+_ENGINES: Final = {"vllm": "vllm", "sgl": "sglang", "tensorrt": "trtllm", "trt": "trtllm"}
+"""How engines' names begin, in tables and on command lines."""
+
 _DEVICE_WORDS: Final = {
     "mi300": "mi300x",
     "mi325": "mi325x",
@@ -121,6 +124,18 @@ def known_format(text: str) -> str | None:
     ('float4', None)
     """
     return _FORMAT_OF.get(text.strip().lower().replace("-", "_").removeprefix("torch."))
+
+
+def engine_name(text: str) -> str:
+    """The engine under this program's name for it; a name that nobody uses in small letters.
+
+    Example
+    -------
+    >>> engine_name("TensorRT-LLM"), engine_name("vLLM 0.32"), engine_name("TGI")
+    ('trtllm', 'vllm', 'tgi')
+    """
+    low = text.strip().lower()
+    return next((ours for begin, ours in _ENGINES.items() if low.startswith(begin)), low)
 
 
 def plain_number(text: str, name: str) -> str:

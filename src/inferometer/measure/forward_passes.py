@@ -1,6 +1,6 @@
 """Which steps does a server publish while it runs (Forward Pass Metrics over ZeroMQ)?
 
-A thread subscribes and puts messages aside; they are decoded when the window is over. Nothing is
+A thread subscribes and keeps messages; they are decoded when the window is over. Nothing is
 sent to the server. ZeroMQ's binding is the extra ``fpm``: it is imported when an endpoint is named.
 """
 
@@ -42,7 +42,7 @@ class Listener:
         return len(self._frames)
 
     def hear(self, zmq: ModuleType, socket: Any, stopped: threading.Event) -> None:  # noqa: ANN401
-        """Put messages aside until told to stop."""
+        """Keep messages until told to stop."""
         while not stopped.is_set():
             if socket.poll(_POLL_MS):
                 frames = tuple(socket.recv_multipart(zmq.NOBLOCK))

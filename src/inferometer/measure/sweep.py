@@ -352,7 +352,7 @@ class PointMeasurer:
 
 
 _FEWEST_POINTS: Final = 2
-"""So many are measured however little time there is: of one nobody learns how times change."""
+"""As many are measured even when time is short: one does not show how times change."""
 
 
 def measure_missing(

@@ -23,6 +23,13 @@ _SERVER: Final = '"last_ttft"'
 _MS: Final = 1e3
 
 
+def is_json(text: str) -> bool:
+    """Does this text begin as their lines do?"""
+    start = text.lstrip()[:_START_CHARACTERS]
+    is_one = _OFFLINE in start or _SERVER in start
+    return start[:1] == "{" and '"batch_size"' in start and is_one
+
+
 def as_sweep_table(text: str, door: Door, *, where: str) -> str | None:
     """The same numbers as lines under ``HEADER``; None where the text is none of these.
 
@@ -31,9 +38,7 @@ def as_sweep_table(text: str, door: Door, *, where: str) -> str | None:
     RecordError
         Its lines are of several runs or of speculation, or one is broken.
     """
-    start = text.lstrip()[:_START_CHARACTERS]
-    is_one = _OFFLINE in start or _SERVER in start
-    if start[:1] != "{" or '"batch_size"' not in start or not is_one:
+    if not is_json(text):
         return None
     rows = [
         (number, door.json(line, dict, where=f"{where}, line {number}"))

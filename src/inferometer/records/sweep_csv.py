@@ -162,6 +162,11 @@ class Column(NamedTuple):
     scale_ratio: float
     rank: int
 
+    @property
+    def is_median(self) -> bool:
+        """Its header says so; ranks are ten times a name's preference, and a statistic's."""
+        return self.rank % 10 == _STATISTIC["median"]
+
 
 _COUNT_WORDS: Final[dict[str, FieldName]] = {
     **dict.fromkeys(
@@ -206,15 +211,9 @@ TTFT, TPOT before gaps."""
 _MEMORIES: Final[tuple[FieldName, ...]] = ("reserved_mb", "allocated_mb")
 _MEMORY_WORDS: Final = {"vram", "gpu", "cuda", "mem", "memory", "peak", "max", "device", "torch"}
 _MS: Final = {
-    "ms": 1.0,
-    "msec": 1.0,
-    "milliseconds": 1.0,
-    "s": 1e3,
-    "sec": 1e3,
-    "seconds": 1e3,
-    "us": 1e-3,
-    "µs": 1e-3,
-    "microseconds": 1e-3,
+    **dict.fromkeys(("ms", "msec", "milliseconds"), 1.0),
+    **dict.fromkeys(("s", "sec", "seconds"), 1e3),
+    **dict.fromkeys(("us", "µs", "microseconds"), 1e-3),
 }
 _MB: Final = {"mb": 1.0, "mib": 1.0, "gb": 1024.0, "gib": 1024.0, "bytes": 2.0**-20}
 _PER_TOKEN: Final = {"per", "tok", "toks", "token", "tokens", "step"}

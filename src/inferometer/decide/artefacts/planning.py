@@ -145,9 +145,11 @@ def operating_point(
 
 
 def _completed_per_s(run: Run) -> float:
-    """What users make of it: a rate of the steady part of the run; 0 where nothing ends."""
+    """What users make of it: a rate of the steady part of the run."""
     done = request_summaries.summarise_requests(run).completed_requests_per_s
-    return 0.0 if done is None else done.value
+    if done is None:
+        raise SizingError("no request ends: users who wait make no rate", where="--concurrency")
+    return done.value
 
 
 def _high(values: F64, steps: StepTable, span_ns: int) -> float:

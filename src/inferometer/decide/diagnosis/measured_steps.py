@@ -125,10 +125,9 @@ def fitted_numbers(
 
 def parts_of(x: F64, counted: Counted) -> Parts:
     """Where the time of each step goes, by these numbers."""
-    floor_s, row_s, sequence_s, held_s, pair_s = np.exp(x[:5])
+    floor_s, _, sequence_s, held_s, pair_s = np.exp(x[:5])
     layers_s = _layers_s(x, counted.rows)
     rows_s = layers_s - floor_s
-    del row_s
     return Parts(
         floor=np.full_like(layers_s, floor_s),
         prompts=rows_s * counted.prompt_fraction + pair_s * counted.pairs,

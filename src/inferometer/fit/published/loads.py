@@ -15,6 +15,7 @@ from inferometer.errors import SpecError
 from inferometer.fit.published.apart import Workers
 from inferometer.fit.published.closed_loop import ClosedLoad, Statistic
 from inferometer.inputs.catalog import find_hardware, load_models
+from inferometer.inputs.synonyms import engine_name
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec, Source
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.memory import MemoryQuestion, n_kv_blocks_that_fit
@@ -24,7 +25,6 @@ from inferometer.perfmodel.work import step_work
 from inferometer.records.imports.imported import PublishedPointTable
 from inferometer.simulate.engine_config import EngineConfig, engine_config
 
-_FRAMEWORKS: Final = {"trt": "trtllm"}
 BUDGETS: Final = {"vllm": 8192, "sglang": 16384, "trtllm": 16384}
 """Tokens of a step where no script says more."""
 _USUAL_FRACTION: Final = 0.9
@@ -443,7 +443,7 @@ def _why_not(points: PublishedPointTable, index: int, model: ModelSpec | None) -
             plan.n_sharing > 1 and model is not None and model.moe is None
         ),
         "speculation": bool(points.uses_speculation[index]),
-        "an engine that is not simulated": _FRAMEWORKS.get(framework, framework) not in BUDGETS,
+        "an engine that is not simulated": engine_name(framework) not in BUDGETS,
         "a precision that is not known": str(points.precision[index]) not in _QUANTIZATIONS,
         "no latencies or no concurrency": (
             points.concurrency[index] < 1 or not all(value > 0 for value in _seen(points, index))
@@ -484,7 +484,7 @@ def _load_of(points: PublishedPointTable, index: int, model: ModelSpec) -> Publi
     ttft_s, tpot_s = _seen(points, index)
     rate = float(points.device_output_tokens_per_s[index])
     lengths = int(points.prompt_tokens[index]), int(points.output_tokens[index])
-    framework = _FRAMEWORKS.get(framework, framework)
+    framework = engine_name(framework)
     is_named = math.isnan(float(points.ttft_unnamed_s[index]))
     is_spread = lengths in DRAWN_LENGTHS or not (is_named or framework in _IN_STEP)
     plan = _plan_of(points, index)

@@ -238,7 +238,7 @@ class OpenVinoEngine:
         )
         while self._pipeline.has_non_finished_requests():
             self._pipeline.step()
-        # One for each token of the prompt, of which the first has none, then the generated one.
+        # One for each token of the prompt but the first, whose place is empty, then the new one.
         return tuple(-value for value in handle.read_all()[0].generated_log_probs[1 : len(window)])
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.catalog import find_hardware
-from inferometer.inputs.synonyms import counted_devices, known_format
+from inferometer.inputs.synonyms import counted_devices, engine_name, known_format
 from inferometer.records.imports.imported import (
     UNKNOWN,
     PublishedLatencyName,
@@ -52,7 +52,6 @@ _WORDS: Final = {
 }  # fmt: skip
 _TIMES: Final = {"prefill_ms": "ttft", "step_ms": "tpot", "decode_ms": "tpot"}
 _FORMATS: Final = {"float8": "fp8", "float4": "fp4", "int4": "int4"}
-_ENGINES: Final = {"vllm": "vllm", "sgl": "sglang", "tensorrt": "trtllm", "trt": "trtllm"}
 _LATENCIES: Final[tuple[PublishedLatencyName, ...]] = ("ttft", "tpot")
 _UNSTATED: Final[Row] = {
     "hardware": "",
@@ -190,7 +189,7 @@ def _point(
         "hardware_id": _hardware_id(device),
         "model": text("model"),
         "precision": _precision(text("precision")),
-        "framework": _framework(text("framework")),
+        "framework": engine_name(text("framework")),
         "tensor_parallel": tensor_parallel,
         "n_devices": tensor_parallel,
         "prompt_tokens": count("prompt"),
@@ -204,7 +203,7 @@ def _times_s(
     cells: Sequence[str], columns: Mapping[str, tuple[int, Column]], where: str
 ) -> dict[str, float]:
     """TTFT and TPOT; medians only where both are, as tables with one statistic are read."""
-    are_medians = all(columns[name][1].rank % 10 == 0 for name in _LATENCIES)
+    are_medians = all(columns[name][1].is_median for name in _LATENCIES)
     statistic = "median" if are_medians else "unnamed"
     found: dict[str, float] = {}
     for name in _LATENCIES:
@@ -226,8 +225,3 @@ def _precision(name: str) -> str:
     """As published tables write it; a name that nobody knows stays, and its rows are left out."""
     known = known_format(name) if name else ""
     return name if known is None else _FORMATS.get(known, "bf16" if known else "")
-
-
-def _framework(name: str) -> str:
-    low = name.lower()
-    return next((ours for begin, ours in _ENGINES.items() if low.startswith(begin)), low)
