@@ -14,8 +14,7 @@ from inferometer.records.reading import read_run
 from inferometer.report.charts.curves import CurvePoint, NamedCurve, curve_chart
 from inferometer.report.charts.plot import Axis
 from inferometer.report.charts.svg import svg_file
-from inferometer.verify.ledger import read_ledger
-from inferometer.verify.score import score_of
+from inferometer.verify.ledger import read_ledger, score_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"

@@ -25,7 +25,7 @@ from results_log import log_row
 
 from inferometer.inputs.span_ids import span_ids
 from inferometer.measure import otlp
-from inferometer.records import raw_log, reading, request_metrics, request_spans
+from inferometer.records import raw_log, reading, request_spans
 from inferometer.records.raw_log import EndFrame, RawLogReader, raw_logs
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
@@ -91,7 +91,7 @@ def measure_parts(pipe, url, run_folder):
     times_s = [time.process_time()]
     sender = otlp.SpanSender(url, "bench")
     sender.check()
-    points = request_metrics.request_metrics(run, sessions)
+    points = request_spans.request_metrics(run, sessions)
     assert otlp.send_metrics(url, "bench", points) == 7
     times_s.append(time.process_time())
     assert sender.send(request_spans.request_spans(run, sessions, ids)) > 2 * n_streams

@@ -52,7 +52,7 @@ from inferometer.inputs.workload import own_trace, plan, reading, replay, traces
 from inferometer.inputs.workload.types import TraceSource
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.steptime import load_step_time_model
-from inferometer.records import device_counters, raw_log, span_joins
+from inferometer.records import device_time, raw_log, request_spans
 from inferometer.records.answers import answer_of
 from inferometer.records.imports.detection import read_results
 from inferometer.records.imports.kernel_tables import read_kernel_tables
@@ -182,7 +182,7 @@ LOAD_PLAN = plan.request_plan(
 
 
 def spans_explained(path: Path) -> None:
-    span_joins.span_times(otlp_spans.read_spans(path))
+    request_spans.span_times(otlp_spans.read_spans(path))
 
 
 def trace(path: Path) -> None:
@@ -407,7 +407,7 @@ def trace_readers(own: dict[str, bytes]) -> list[Reader]:
         for name in names
     ]
     found.append(
-        Reader("counters", "dcgm.prom", (example("dcgm.prom"),), device_counters.read_counters)
+        Reader("counters", "dcgm.prom", (example("dcgm.prom"),), device_time.read_counters)
     )
     found.append(Reader("spans", "spans.jsonl", (example("otel.jsonl"),), spans_explained))
     found += [

@@ -8,7 +8,7 @@ import pytest
 from inferometer.api.analysis import _decode_limit, analyse
 from inferometer.inputs.types import SweepPoint
 from inferometer.records.reading import read_run
-from inferometer.records.step_shares import StepShares
+from inferometer.records.summaries import StepShares
 from inferometer.stats.estimate import Estimate
 
 SMOLLM2 = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"

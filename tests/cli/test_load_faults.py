@@ -15,9 +15,8 @@ from command_line import run
 from inferometer.records.exchange_errors import EXCHANGE_ERRORS
 from inferometer.records.reading import read_run
 from inferometer.serve.emission_log import read_emission_log
-from inferometer.serve.emulator_plan import EmulatorPlan
+from inferometer.serve.emulator_plan import EmulatorPlan, FaultKind, parse_faults
 from inferometer.serve.emulator_process import start
-from inferometer.serve.fault_specs import FaultKind, parse_faults
 from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost

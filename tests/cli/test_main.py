@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from inferometer.cli.answer import whole_words
+from inferometer.cli.flags import as_spec_error
 from inferometer.cli.main import VERBS, app
-from inferometer.cli.usage import as_spec_error
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import load_hardware
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from inferometer.api.drawing import SafeConsole
-from inferometer.api.printable import printable, printable_json
+from inferometer.api.progress import printable, printable_json
 from inferometer.cli.answer import give
 from inferometer.cli.terminal import talk
 from inferometer.errors import MeasureError

@@ -3,8 +3,8 @@
 import click
 import pytest
 
+from inferometer.cli.flags import as_spec_error
 from inferometer.cli.main import app
-from inferometer.cli.usage import as_spec_error
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,8 @@ from inferometer.perfmodel.steptime import load_step_time_model
 from inferometer.perfmodel.steptime_levels import fitted_levels
 from inferometer.records import durability
 from inferometer.records.reading import read_run
-from inferometer.serve.emulator_plan import EmulatorPlan
+from inferometer.serve.emulator_plan import EmulatorPlan, parse_faults
 from inferometer.serve.emulator_process import start
-from inferometer.serve.fault_specs import parse_faults
 from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
 

@@ -1,6 +1,6 @@
 """A fleet as a sizing would decide on it, its numbers chosen so that they are easy to reckon with."""
 
-from inferometer.decide.artefacts.fleet import Fleet, OperatingPoint, Promise
+from inferometer.decide.artefacts.packaging import Fleet, OperatingPoint, Promise
 from inferometer.inputs import catalog
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.types import EngineSpec

@@ -52,7 +52,6 @@ OWN_OR_GUARDED = {
     "measure/executors/ray_cluster.py": "its own source",
     "measure/host.py": "files of the kernel",
     "measure/load/messages.py": "messages of its own clients, whose length is capped",
-    "measure/resident.py": "files of the kernel",
     "measure/scrape.py": "pages that it compressed itself, capped before",
     "measure/served.py": "a version, read up to 1 MiB; what is none counts as not reported",
     "measure/telemetry.py": "files of the kernel",

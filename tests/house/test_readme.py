@@ -11,8 +11,7 @@ from inferometer.cli.main import VERBS
 from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.inputs.catalog import load_models
 from inferometer.records.reading import read_run
-from inferometer.verify.ledger import read_ledger
-from inferometer.verify.score import score_of
+from inferometer.verify.ledger import read_ledger, score_of
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import psutil
 
-from inferometer.measure.resident import (
+from inferometer.measure.host import (
     available_bytes,
     peak_resident_bytes,
     reset_peak_resident,

@@ -8,7 +8,6 @@ from hypothesis import given, strategies as st
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model, load_models
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.memory import (
     MemoryQuestion,
     largest_batch_size,
@@ -16,6 +15,7 @@ from inferometer.perfmodel.memory import (
     memory_budget,
 )
 from inferometer.perfmodel.weights import weight_bytes
+from inferometer.perfmodel.work import ParallelPlan
 
 BF16 = EngineSpec(dtype="bfloat16")
 GIB = 2**30

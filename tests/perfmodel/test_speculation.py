@@ -9,7 +9,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.scenario import LIKELY, Scenario, expected_tokens, phases_at
-from inferometer.perfmodel.speculation import METHODS, Draft, best_speculation, draft_cost_ratio
+from inferometer.perfmodel.whatif import METHODS, Draft, best_speculation, draft_cost_ratio
 
 LARGE = Scenario(
     model=find_model("llama-3.1-70b"),

@@ -8,7 +8,6 @@ import pytest
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Scenario, phases_at
 from inferometer.perfmodel.steptime import arrays_of
 from inferometer.perfmodel.steptime_arrays import (
@@ -25,6 +24,7 @@ from inferometer.perfmodel.steptime_levels import (
 )
 from inferometer.perfmodel.types import decode_shape
 from inferometer.perfmodel.weights import linears
+from inferometer.perfmodel.work import ParallelPlan
 
 
 @pytest.mark.parametrize("efficiency", [BEST, LIKELY, WORST], ids=["best", "likely", "worst"])

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from inferometer.cli.main import app
 from inferometer.errors import RecordError
-from inferometer.records.device_counters import is_counters_file, read_counters
+from inferometer.records.device_time import is_counters_file, read_counters
 
 PAGE = """# HELP DCGM_FI_PROF_DRAM_ACTIVE Ratio of cycles the device memory interface is active.
 # TYPE DCGM_FI_PROF_DRAM_ACTIVE gauge

@@ -17,7 +17,7 @@ from tests.records.load_frames import (
 )
 
 from inferometer.errors import RecordError
-from inferometer.records import host_clocks, raw_log
+from inferometer.records import load_decoding, raw_log
 from inferometer.records.load_decoding import decode_load
 from inferometer.records.types import ClockReading, HostClock
 
@@ -35,7 +35,7 @@ def test_the_offset_lies_within_its_doubt_whatever_the_ways_take(ways, offset_ns
         (begin, begin + there + offset_ns, begin + there + back)
         for begin, (there, back) in zip(begins, ways, strict=True)
     ]
-    said = host_clocks.reading_from(exchanges)
+    said = load_decoding.reading_from(exchanges)
     assert abs(said.offset_ns - offset_ns) <= said.doubt_ns
     assert said.doubt_ns <= min(there + back for there, back in ways) / 2 + 1
 
@@ -58,7 +58,7 @@ def test_a_clock_that_ran_fast_is_set_right_instant_by_instant():
         read_ms=[60_000],
         finished_ns=100 * S,
     )
-    moved = host_clocks.on_driver_clock(frame, ran_fast)
+    moved = load_decoding.on_driver_clock(frame, ran_fast)
     assert (moved.intended_ns, moved.sent_ns, moved.finished_ns) == (
         50 * S - 5 * MS,
         50 * S - 4 * MS - 100,
@@ -66,16 +66,16 @@ def test_a_clock_that_ran_fast_is_set_right_instant_by_instant():
     )
     assert raw_log.int64s(moved.read_ns).tolist() == [60 * S - 6 * MS]
     assert moved.connected_ns is None
-    assert host_clocks.on_driver_clock(SESSION, ran_fast) == SESSION
-    lag = host_clocks.on_driver_clock(lag_frame(due_ms=[50_000], lag_ms=[1]), ran_fast)
+    assert load_decoding.on_driver_clock(SESSION, ran_fast) == SESSION
+    lag = load_decoding.on_driver_clock(lag_frame(due_ms=[50_000], lag_ms=[1]), ran_fast)
     assert raw_log.int64s(lag.due_ns).tolist() == [50 * S - 5 * MS]
 
 
 def test_what_lies_within_the_doubt_is_no_drift():
     frame = request_frame(sse(usage(1)), intended_ns=50 * S)
-    assert host_clocks.on_driver_clock(frame, clock(2 * MS)) == frame
-    assert host_clocks.on_driver_clock(frame, clock(3 * MS)) != frame
-    assert host_clocks.on_driver_clock(frame, replace(clock(9 * MS), after=None)) == frame
+    assert load_decoding.on_driver_clock(frame, clock(2 * MS)) == frame
+    assert load_decoding.on_driver_clock(frame, clock(3 * MS)) != frame
+    assert load_decoding.on_driver_clock(frame, replace(clock(9 * MS), after=None)) == frame
 
 
 def test_the_error_is_what_moved_and_what_is_not_known():
@@ -93,7 +93,7 @@ def test_each_log_is_read_by_its_own_clock(tmp_path):
             end_frame(),
         )
         path.write_bytes(raw_log.MAGIC + b"".join(raw_log.encode_frame(frame) for frame in frames))
-    host_clocks.write_clocks(tmp_path, 0, [clock(10 * MS, index=1)])
+    load_decoding.write_clocks(tmp_path, 0, [clock(10 * MS, index=1)])
     decoded = decode_load(tmp_path, plan_of(2))
     assert dict(
         zip(
@@ -119,15 +119,15 @@ def test_clocks_that_cannot_be(offsets, tmp_path):
         ClockReading(at_ns=at, offset_ns=offset, doubt_ns=1, n_exchanges=3)
         for at, offset in zip((0, 9 * S), offsets, strict=True)
     )
-    host_clocks.write_clocks(
+    load_decoding.write_clocks(
         tmp_path, 0, [HostClock(process_index=0, host_hash="a", before=before, after=after)]
     )
     with pytest.raises(RecordError, match=r"a clock (reads|drifts)"):
-        host_clocks.clock_of(tmp_path, tmp_path / "raw" / raw_log.file_name(0, 0))
+        load_decoding.clock_of(tmp_path, tmp_path / "raw" / raw_log.file_name(0, 0))
 
 
 def test_numbers_of_a_frame_are_whole():
-    moved = host_clocks.on_driver_clock(
+    moved = load_decoding.on_driver_clock(
         request_frame(sse(usage(1)), intended_ns=33 * S), clock(10 * MS + 1)
     )
     assert isinstance(moved.intended_ns, int)

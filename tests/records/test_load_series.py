@@ -5,9 +5,8 @@ import pytest
 from tests.records.load_run import changed, load_run
 
 from inferometer.records.exchange_errors import error_counts
-from inferometer.records.latencies import end_ns
+from inferometer.records.latencies import deliveries, delivery_gaps, end_ns
 from inferometer.records.run_series import gap_map, in_flight, lateness
-from inferometer.records.tokens import deliveries, delivery_gaps
 from inferometer.records.types import ABSENT
 
 RUN = load_run(send_lag_s=0.002)

@@ -7,7 +7,7 @@ import pytest
 
 from inferometer.inputs.types import SweepPoint
 from inferometer.records import tables
-from inferometer.records.noise import noise_cautions, noise_of
+from inferometer.records.repetitions import noise_cautions, noise_of
 from inferometer.records.summaries import summarise_points
 from inferometer.records.sweep_csv import SweepRow, column_texts
 from inferometer.records.types import CeilingTable

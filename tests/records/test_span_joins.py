@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from inferometer.inputs import span_names as names
 from inferometer.inputs.otlp_spans import Span, SpanEvent
-from inferometer.records.span_joins import _part, span_times
+from inferometer.records.request_spans import _part, span_times
 
 MS = 1_000_000
 T0 = 1_795_540_200_000_000_000

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inferometer.records.step_shares import MORE_SEQUENCES, limit_sentence, step_shares
+from inferometer.records.summaries import MORE_SEQUENCES, limit_sentence, step_shares
 from inferometer.records.tables import from_rows
 from inferometer.records.types import CeilingTable, ProbeKind
 

@@ -8,7 +8,7 @@ import pytest
 from tests.records.load_run import load_run
 
 from inferometer.errors import RecordError
-from inferometer.records.tokens import deliveries, delivery_gaps, token_gaps, token_times
+from inferometer.records.latencies import deliveries, delivery_gaps, token_gaps, token_times
 from inferometer.records.types import ABSENT, StepPartTable
 
 

@@ -1,4 +1,4 @@
-from inferometer.report.cells import estimate_cell, notes_text, statistic_text
+from inferometer.report.tables import estimate_cell, notes_text, statistic_text
 from inferometer.stats.estimate import Estimate
 
 GOOD = Estimate(value=2.0, low=1.9, high=2.2, confidence_fraction=0.95, n_samples=7, method="order")

@@ -15,9 +15,9 @@ from inferometer.decide.diagnosis import rebuilding, window
 from inferometer.inputs import span_names as names
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.otlp_spans import Span, SpanEvent
-from inferometer.records.span_joins import span_times
-from inferometer.report.charts.effects import Effect, effects_chart
+from inferometer.records.request_spans import span_times
 from inferometer.report.charts.plot import Dots, Line
+from inferometer.report.charts.predicted import Effect, effects_chart
 from inferometer.report.html import render_page
 from inferometer.simulate import step_cost
 from inferometer.simulate.scheduler_config import SchedulerConfig

@@ -13,12 +13,11 @@ from inferometer.api.sweep_view import sweep_view
 from inferometer.fit.sweeps.step_time import held_out_errors
 from inferometer.records.latencies import Latency
 from inferometer.records.reading import read_run
-from inferometer.report.cells import LEAST_FOR_P95, held_out_text
 from inferometer.report.charts.predicted import predicted_chart
 from inferometer.report.charts.tails import tails_chart
 from inferometer.report.page import Number
 from inferometer.report.request_words import LATENCY_NAMES, percentile_text
-from inferometer.report.tables import held_out_table
+from inferometer.report.tables import LEAST_FOR_P95, held_out_table, held_out_text
 from inferometer.report.views import HeldOutRow
 
 SWEEP = Path(__file__).parents[1] / "fit" / "data" / "qwen2.5-0.5b-bfloat16"

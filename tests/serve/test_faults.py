@@ -11,7 +11,7 @@ from emulated import MODEL, Client, emulator, talking
 
 from inferometer.errors import SpecError
 from inferometer.serve.emission_log import read_emission_log
-from inferometer.serve.fault_specs import FaultRule, draw_faults, parse_faults
+from inferometer.serve.emulator_plan import FaultRule, draw_faults, parse_faults
 
 WHOLE = {"max_tokens": 8}
 STREAM = {**WHOLE, "stream": True, "stream_options": {"include_usage": True}}

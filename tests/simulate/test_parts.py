@@ -9,7 +9,7 @@ from hypothesis import given
 from reference.simulator import simulate_plainly
 from simulator_strategies import settings_of_a_run
 
-from inferometer.records.tokens import token_gaps, token_times
+from inferometer.records.latencies import token_gaps, token_times
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.demand import demand
 from inferometer.simulate.run import simulate

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inferometer.stats.steady_state import MIN_SAMPLES, MSER_BATCH, mser, trend, warm_up
+from inferometer.stats.autocorrelated import MIN_SAMPLES, MSER_BATCH, mser, trend, warm_up
 
 
 def autoregressive(rng, n, memory, spread=0.3):

@@ -1,8 +1,7 @@
 """A seal, and measurements of it, as tests need them."""
 
 from inferometer.stats.estimate import Estimate
-from inferometer.verify.checking import Measured, Measurement
-from inferometer.verify.claims import spanned
+from inferometer.verify.claims import Measured, Measurement, spanned
 from inferometer.verify.seals import Belief, Claim, CodeVersion, PromiseClaim, Question, Seal
 
 SEALED_UTC = "2026-11-21T12:00:00+00:00"

@@ -4,8 +4,7 @@ import pytest
 from sealed_examples import AT, SEALED_UTC, estimate, measurement, seal
 
 from inferometer.errors import RecordError
-from inferometer.verify.checking import checked, outcome_of, verdict_of
-from inferometer.verify.claims import LEAST_DOUBT_FRACTION, spanned
+from inferometer.verify.claims import LEAST_DOUBT_FRACTION, checked, outcome_of, spanned, verdict_of
 from inferometer.verify.seals import Claim, sha256_of
 
 

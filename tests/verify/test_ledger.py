@@ -8,9 +8,16 @@ import pytest
 from sealed_examples import AT, LATER_UTC, SEALED_UTC, estimate, measurement, seal
 
 from inferometer.errors import RecordError, SpecError
-from inferometer.verify.checking import REPLAYED, Attempt
-from inferometer.verify.ledger import anchor_of, append, read_ledger, refuse_future, refuse_without
-from inferometer.verify.score import check_of, score_of
+from inferometer.verify.claims import REPLAYED, Attempt
+from inferometer.verify.ledger import (
+    anchor_of,
+    append,
+    check_of,
+    read_ledger,
+    refuse_future,
+    refuse_without,
+    score_of,
+)
 from inferometer.verify.seals import FileSum, evidence_of, refuse_changed, sha256_of
 
 SEAL = seal()

@@ -19,12 +19,13 @@ from inferometer.perfmodel.types import (
     prefill_shape,
 )
 from inferometer.perfmodel.work import step_work
-from inferometer.records.step_shares import StepShares, step_shares
 from inferometer.records.summaries import (
     PointSummary,
+    StepShares,
     TokenCostChange,
     collapses,
     flag_text,
+    step_shares,
     summarise_points,
 )
 from inferometer.records.sweep_csv import SweepRow

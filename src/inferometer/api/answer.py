@@ -39,7 +39,7 @@ _PAGED_BY: Final[Mapping[str, str]] = {
     "ExplainAnswer": "inferometer.api.explain:explain_page",
     "TraceAnswer": "inferometer.api.explain_trace:trace_pages",
     "SpansAnswer": "inferometer.api.explain_spans:spans_page",
-    "CountersAnswer": "inferometer.api.explain_counters:counters_page",
+    "CountersAnswer": "inferometer.api.explain_trace:counters_page",
     "CompareAnswer": "inferometer.api.compare:compare_page",
     "ReportAnswer": "inferometer.api.report:report_page",
     "FitAnswer": "inferometer.api.fit:answer_page",

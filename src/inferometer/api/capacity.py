@@ -18,7 +18,6 @@ from inferometer.decide import capacity as searches, lone_request, probing, traf
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.inputs.workload import types
 from inferometer.simulate.deployment import Case, Deployment
-from inferometer.simulate.fleet import ROUTERS
 
 _SPAN_RATIO: Final = 1e4
 """From the start of the search, up and down."""
@@ -132,9 +131,6 @@ REQUIRED_SLO: Final = Option(
     heading="Limits",
     is_common=True,
     metavar="TEXT",
-)
-ROUTER_OPTION: Final = Option(
-    "Who gets a request of several.", heading="Cluster", is_common=True, choices=ROUTERS
 )
 
 

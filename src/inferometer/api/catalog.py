@@ -20,7 +20,7 @@ from inferometer.inputs.objectives import PresetObjective, find_presets
 from inferometer.inputs.types import Constant, HardwareSpec, ModelSpec, Source
 from inferometer.inputs.workload import description, reading, replay, trace_formats, traces, types
 from inferometer.inputs.workload.trace_formats import estimated_tokens, text_of_parts
-from inferometer.measure.load.local_tokenizer import token_pace
+from inferometer.measure.load.bodies import token_pace
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.weights import n_active_parameters, n_parameters
 from inferometer.records.types import Caution

@@ -26,7 +26,7 @@ from inferometer.measure.host import new_run_id, now_utc
 from inferometer.records import durability, reading, tables
 from inferometer.records.layout import SERVER_NAME
 from inferometer.stats.estimate import Estimate, Verdict
-from inferometer.verify import changes, checking, ledger, score, seals
+from inferometer.verify import changes, claims, ledger, seals
 
 CHANGE_NAME: Final = "change.json"
 _WATCHED: Final = "its own metrics, after the change"
@@ -175,7 +175,7 @@ def is_change(folder: Path) -> bool:
 
 def checked_change(
     folder: Path, ledger_path: Path, url: str | None, runs: Sequence[Path]
-) -> score.Experiment:
+) -> ledger.Experiment:
     """Read the changed server's metrics, or those of a load test; what the ledger says then.
 
     Raises
@@ -216,12 +216,12 @@ def checked_change(
     ledger.append(
         ledger_path,
         at_utc=now_utc(),
-        add=lambda entries: score.check_of(entries, sha256, [measurement]),
+        add=lambda entries: ledger.check_of(entries, sha256, [measurement]),
     )
     return _standing(ledger_path, sha256)
 
 
-def _standing(ledger_path: Path, sha256: str) -> score.Experiment:
+def _standing(ledger_path: Path, sha256: str) -> ledger.Experiment:
     entries = ledger.read_ledger(ledger_path)
     sealed = ledger.sealed_entry(entries, sha256)
     if sealed is None:
@@ -230,12 +230,12 @@ def _standing(ledger_path: Path, sha256: str) -> score.Experiment:
             where=str(ledger_path),
             try_="the ledger that it was sealed in, with --ledger",
         )
-    return score.experiment_of(entries, sealed)
+    return ledger.experiment_of(entries, sealed)
 
 
 def _watched(
     change: changes.SealedChange, seal: seals.Seal, folder: Path, url: str
-) -> checking.Measurement:
+) -> claims.Measurement:
     """What the server at this address shows from now on."""
     began_utc = now_utc()
     run_id = new_run_id(began_utc)
@@ -244,7 +244,7 @@ def _watched(
     durability.make_folder(place)
     if source.samples is not None:
         tables.write_table(place / SERVER_NAME, source.samples)
-    measured = checking.Measured(
+    measured = claims.Measured(
         at=changes.AT,
         run_id=run_id,
         measured_utc=began_utc,
@@ -256,10 +256,10 @@ def _watched(
     return _measurement(change, seal, source.window, measured)
 
 
-def _loaded(change: changes.SealedChange, seal: seals.Seal, path: Path) -> checking.Measurement:
+def _loaded(change: changes.SealedChange, seal: seals.Seal, path: Path) -> claims.Measurement:
     """What a load test of the changed server stored of its metrics."""
     manifest = reading.read_run(path).manifest
-    measured = checking.Measured(
+    measured = claims.Measured(
         at=changes.AT,
         run_id=manifest.run_id,
         measured_utc=manifest.created_utc,
@@ -275,11 +275,11 @@ def _measurement(
     change: changes.SealedChange,
     seal: seals.Seal,
     window: ServerWindow,
-    measured: checking.Measured,
-) -> checking.Measurement:
+    measured: claims.Measured,
+) -> claims.Measurement:
     why = changes.why_nothing_is_proved(change, window)
     promise = seal.promises[0].objective if seal.promises else None
-    return checking.Measurement(
+    return claims.Measurement(
         measured=replace(measured, validity="INVALID", why=why) if why else measured,
         values=changes.measured_latencies(window),
         promise=None if promise is None else changes.objective_met(promise, window),

@@ -6,8 +6,8 @@ from inferometer import __version__, suggestions
 from inferometer.api.diagnosis import CauseRow, CheckRow, DiagnoseAnswer, LatencyRow
 from inferometer.api.verify_view import METRICS
 from inferometer.records.server_summaries import Level
-from inferometer.report.charts.effects import Effect, effects_chart
 from inferometer.report.charts.plot import Chart
+from inferometer.report.charts.predicted import Effect, effects_chart
 from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of
 from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Estimate

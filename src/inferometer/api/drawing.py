@@ -6,7 +6,7 @@ from typing import TextIO
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from inferometer.api.printable import printable
+from inferometer.api.progress import printable
 
 
 class SafeConsole(Console):

@@ -7,15 +7,19 @@ from typing import ClassVar, Final, TypeAlias
 
 from inferometer import __version__, suggestions
 from inferometer.api.answer import Answer
-from inferometer.api.explain_counters import CountersAnswer, explain_counters
 from inferometer.api.explain_spans import SpansAnswer, explain_spans
-from inferometer.api.explain_trace import TraceAnswer, explain_traces
+from inferometer.api.explain_trace import (
+    CountersAnswer,
+    TraceAnswer,
+    explain_counters,
+    explain_traces,
+)
 from inferometer.api.fit_views import explained, held_out_rows
 from inferometer.api.runs import Runs, analyses_of, load_sweeps, request_of
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs.otlp_spans import is_spans_file
-from inferometer.records import device_counters, device_trace
-from inferometer.report import cells
+from inferometer.records import device_time, device_trace
+from inferometer.report import tables
 from inferometer.report.charts.time_parts import decode_time_chart, prefill_time_chart
 from inferometer.report.page import Page, Section, lines_of
 from inferometer.report.tables import TextTable
@@ -98,14 +102,14 @@ _FILES: Final[
     tuple[tuple[str, Callable[[Path], bool], Callable[[tuple[Path, ...]], AnyExplanation]], ...]
 ] = (
     ("a file of spans", is_spans_file, explain_spans),
-    ("a file of device counters", device_counters.is_counters_file, explain_counters),
+    ("a file of device counters", device_time.is_counters_file, explain_counters),
     ("a profiler's trace", device_trace.is_trace, explain_traces),
 )
 
 
 def explain_page(answer: ExplainAnswer) -> Page:
     """The largest parts first, then each point, then how far the model may be trusted."""
-    held_out = cells.held_out_text(answer.held_out) or "too few points to tell"
+    held_out = tables.held_out_text(answer.held_out) or "too few points to tell"
     view = SweepReportView(
         title="",
         subtitle="",
@@ -135,7 +139,7 @@ def explained_table(explained: Sequence[Explained]) -> TextTable:
     for row in explained:
         seconds = {part.name: part.duration_s for part in row.parts}
         shares = (
-            cells.ABSENT_TEXT
+            tables.ABSENT_TEXT
             if (part_s := seconds.get(name)) is None
             else f"{part_s / row.measured_s.value:.0%}"
             for name in names
@@ -151,7 +155,7 @@ def explained_table(explained: Sequence[Explained]) -> TextTable:
 
 def headline(explained: Sequence[Explained]) -> str:
     """What takes the most time of each phase, at its smallest and at its largest point."""
-    has_runs = cells.has_several_runs(row.run_label for row in explained)
+    has_runs = tables.has_several_runs(row.run_label for row in explained)
     phases = dict[str, list[Explained]]()
     for row in explained:
         phases.setdefault(f"{row.run_label}: {row.phase}" if has_runs else row.phase, []).append(

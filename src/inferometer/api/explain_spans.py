@@ -8,13 +8,11 @@ from inferometer import __version__, suggestions
 from inferometer.api.answer import Answer
 from inferometer.errors import RecordError
 from inferometer.inputs.otlp_spans import read_spans
-from inferometer.records.span_joins import SpanPart, SpanTimes, span_times
+from inferometer.records.request_spans import SpanPart, SpanTimes, span_times
 from inferometer.records.types import Caution
-from inferometer.report.cells import estimate_cell
-from inferometer.report.charts.bars import Part, rows_plot, stacked
-from inferometer.report.charts.plot import Axis, Chart
+from inferometer.report.charts.plot import Axis, Chart, Part, rows_plot, stacked
 from inferometer.report.page import Number, Page, Section, lines_of
-from inferometer.report.tables import TextTable
+from inferometer.report.tables import TextTable, estimate_cell
 from inferometer.units import format_duration, format_fraction, format_number
 
 _COLOURS: Final = ("c4", "c5", "c6", "c7", "c3", "c0", "c1", "c2")

@@ -19,8 +19,7 @@ from inferometer.report.charts.rates import (
 from inferometer.report.charts.slots import timeline_chart
 from inferometer.report.decision_views import DecisionView, RatePoint, RateView
 from inferometer.report.page import Number, Page, Section, number_of
-from inferometer.report.request_views import RequestReportView
-from inferometer.report.views import FiveLines
+from inferometer.report.views import FiveLines, RequestReportView
 from inferometer.units import format_number
 
 CHART_IDS: Final = (

@@ -21,7 +21,7 @@ from inferometer.inputs.types import EngineSpec, HardwareSpec
 from inferometer.perfmodel.fit_subject import FitSubject, subject_of
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.records.imports import kernel_tables, llmservingsim
-from inferometer.report.cells import estimate_cell
+from inferometer.report.tables import estimate_cell
 
 _ALONE: Final = "steps composed of kernels that were timed alone: no step was measured"
 _FORMAT: Final = "bfloat16"

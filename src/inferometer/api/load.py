@@ -19,7 +19,7 @@ from inferometer.records.types import Run
 from inferometer.report import html
 from inferometer.report.page import Page
 from inferometer.report.request_page import request_page_of
-from inferometer.report.request_views import RequestReportView
+from inferometer.report.views import RequestReportView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

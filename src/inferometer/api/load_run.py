@@ -17,13 +17,12 @@ from inferometer.inputs.workload import replay
 from inferometer.inputs.workload.plan import DrawnWorkload
 from inferometer.inputs.workload.types import ClosedArrivals
 from inferometer.measure import host, otlp
-from inferometer.measure.load import local_tokenizer, watch
+from inferometer.measure.load import bodies, watch
 from inferometer.records import (
     exchange_errors,
     load_decoding,
     raw_log,
     reading,
-    request_metrics,
     request_spans,
     store,
     types,
@@ -43,9 +42,7 @@ def run_of(
         A raw log cannot be read.
     """
     token_ends = (
-        None
-        if opened.load.tokenizer is None
-        else local_tokenizer.token_ends_of(opened.load.tokenizer)
+        None if opened.load.tokenizer is None else bodies.token_ends_of(opened.load.tokenizer)
     )
     decoded = load_decoding.decode_load(folder, workload.plan, token_ends)
     cautions = tuple(
@@ -279,7 +276,7 @@ def send_telemetry(traced: Traced, run: types.Run, folder: Path) -> None:
     n_sent = traced.sender.send(request_spans.request_spans(run, sessions, ids))
     traced.sender.close()
     talk(f"{n_sent:,} spans, trace {ids.trace_id:032x}")
-    points = request_metrics.request_metrics(run, sessions)
+    points = request_spans.request_metrics(run, sessions)
     try:
         n_metrics = otlp.send_metrics(traced.endpoint, otlp.LOAD_SERVICE, points)
     except MeasureError as problem:  # there are collectors for traces alone

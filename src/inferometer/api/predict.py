@@ -38,17 +38,17 @@ from inferometer.inputs import catalog, resolve, types
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.types import AskedFormat, DType
 from inferometer.measure.this_machine import this_hardware
-from inferometer.perfmodel import communication, datasheet, memory
+from inferometer.perfmodel import datasheet, memory, work
 from inferometer.perfmodel.scenario import RunMode, Scenario, Speculation
-from inferometer.perfmodel.speculation import (
+from inferometer.perfmodel.steptime import StepTimeModel
+from inferometer.perfmodel.whatif import (
     METHODS,
     BestSpeculation,
     Draft,
     MethodName,
     best_speculation,
+    windowed,
 )
-from inferometer.perfmodel.steptime import StepTimeModel
-from inferometer.perfmodel.whatif import windowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -419,7 +419,7 @@ def _engine(
 
 
 def _scenario(asked: _Asked, question: Predict) -> Scenario:
-    plan = communication.ParallelPlan(
+    plan = work.ParallelPlan(
         n_tensor=asked.engine.tensor_parallel_size,
         n_pipeline=question.pp,
         has_expert_parallelism=question.ep,

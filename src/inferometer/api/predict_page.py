@@ -11,7 +11,7 @@ from inferometer.perfmodel.datasheet import (
     sheet_at,
 )
 from inferometer.perfmodel.memory import how_it_fits
-from inferometer.perfmodel.speculation import BestSpeculation
+from inferometer.perfmodel.whatif import BestSpeculation
 from inferometer.records.types import Caution
 from inferometer.report.charts.roofline import PhaseBounds, bounds_chart
 from inferometer.report.page import (

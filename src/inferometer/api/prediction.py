@@ -18,8 +18,8 @@ from inferometer.perfmodel import steptime, types
 from inferometer.perfmodel.datasheet import DatasheetPrediction
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.scenario import Scenario
-from inferometer.perfmodel.speculation import BestSpeculation
 from inferometer.perfmodel.whatif import (
+    BestSpeculation,
     Change,
     newly_fits_on,
     what_if,

@@ -5,6 +5,7 @@ is done in silence. The listener is a context variable, so that code deep inside
 on.
 """
 
+import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -44,3 +45,39 @@ def heard_by(listener: Listener | None) -> Generator[None]:
         yield
     finally:
         _LISTENER.reset(token)
+
+
+# How does text become visible, whatever characters it holds?
+
+
+_C0_PICTURES: Final = 0x2400
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, DEL, C1
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction of text
+    "\u2028\u2029\u200b\ufeff\ud800-\udfff]"  # line ends and blanks that nobody sees, halves of characters
+)
+
+
+def _sign(found: re.Match[str]) -> str:
+    code = ord(found.group())
+    return (
+        chr(_C0_PICTURES + code)
+        if code < 0x20
+        else "\N{SYMBOL FOR DELETE}"
+        if code == 0x7F
+        else "\N{REPLACEMENT CHARACTER}"
+    )
+
+
+def printable(text: str) -> str:
+    """The text with a visible sign for each character that would act on a terminal; tabs and line ends stay.
+
+    >>> printable(chr(27) + "[2J" + chr(0x202E))
+    '␛[2J�'
+    """
+    return _UNPRINTABLE.sub(_sign, text)
+
+
+def printable_json(text: str) -> str:
+    """The same JSON with such characters as escapes: whoever parses it gets the very text."""
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)

@@ -20,7 +20,7 @@ from inferometer.report.charts.catalogue import charts_of, request_charts_of
 from inferometer.report.charts.plot import Chart
 from inferometer.report.decision_views import RatePoint, RateView
 from inferometer.report.page import Page
-from inferometer.report.request_views import RequestReportView
+from inferometer.report.views import RequestReportView
 
 
 def write_request_page(

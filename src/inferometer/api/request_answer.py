@@ -20,8 +20,7 @@ from inferometer.records import (
 )
 from inferometer.records.server_summaries import Level, ServerSummary, ServerTime
 from inferometer.records.types import Caution, Run
-from inferometer.report.request_views import OnlineView, RequestReportView, ServerUse
-from inferometer.report.views import FiveLines
+from inferometer.report.views import FiveLines, OnlineView, RequestReportView, ServerUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

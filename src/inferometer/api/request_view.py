@@ -24,7 +24,6 @@ from inferometer.records import (
     server_summaries,
     slo_verdicts,
     slot_timeline,
-    tokens,
     tool_views,
     types,
 )
@@ -37,8 +36,8 @@ from inferometer.records.server_summaries import TtftParts, engine_ttft_parts
 from inferometer.records.steady_state import SteadyState, steady_state
 from inferometer.records.types import RequestTable, Run
 from inferometer.records.validity import validity_of
-from inferometer.report import online_tables, request_tables, request_views, views
-from inferometer.report.request_views import LatencyHistory, LatencyTail, OnlineView, ServerUse
+from inferometer.report import online_tables, request_tables, views
+from inferometer.report.views import LatencyHistory, LatencyTail, OnlineView, ServerUse
 from inferometer.units import NS_PER_S, format_number
 
 MAX_DOTS: Final = 600
@@ -82,7 +81,7 @@ def gaps(run: Run) -> run_series.GapMap | None:
     """Which requests waited for their next token when; None where the run does not say who got what when."""
     if run.chunks is None and (run.steps is None or run.parts is None):
         return None
-    return run_series.gap_map(requests_of(run), tokens.delivery_gaps(tokens.deliveries(run)))
+    return run_series.gap_map(requests_of(run), latencies.delivery_gaps(latencies.deliveries(run)))
 
 
 def first_token_parts(run: Run, online: OnlineView | None) -> TtftParts | None:
@@ -229,7 +228,7 @@ def request_view(
     *,
     path: Path | None = None,
     report_path: Path | None = None,
-) -> request_views.RequestReportView:
+) -> views.RequestReportView:
     """All that is to be shown of a run of requests.
 
     Raises
@@ -253,7 +252,7 @@ def request_view(
         trust=_trust(run, whole, online),
         report=_files(path, report_path),
     )
-    return request_views.RequestReportView(
+    return views.RequestReportView(
         title=run_titles.title_of(run),
         subtitle=f"{run.manifest.origin} · {whole.n_requests:,} requests",
         five_lines=lines,
@@ -327,7 +326,7 @@ def _limit(
     load: run_series.StepSeries | None,
     whole: request_summaries.RequestSummary,
     n_kv_blocks: int | None,
-    online: request_views.OnlineView | None,
+    online: views.OnlineView | None,
     first_token: server_summaries.TtftParts | None,
 ) -> str:
     """What was measured of concurrency, queue and memory.
@@ -373,7 +372,7 @@ def _next(
     lead: Sequence[types.Caution],
     judgement: slo_verdicts.Judgement | None,
     path: Path | None,
-    online: request_views.OnlineView | None,
+    online: views.OnlineView | None,
     *,
     has_page: bool,
 ) -> str:
@@ -390,7 +389,7 @@ def _next(
 
 
 def _trust(
-    run: types.Run, whole: request_summaries.RequestSummary, online: request_views.OnlineView | None
+    run: types.Run, whole: request_summaries.RequestSummary, online: views.OnlineView | None
 ) -> str:
     undone = whole.n_of(types.RequestStatus.UNFINISHED)
     refused = whole.n_of(types.RequestStatus.REJECTED, types.RequestStatus.FAILED)

@@ -10,13 +10,12 @@ from inferometer.api.sizing_answer import Impossible, KindRow, OverTime, PaceRow
 from inferometer.decide.probing import MOST_TOGETHER
 from inferometer.inputs.objectives import Metric, parse_objective, percentile_name
 from inferometer.records.request_summaries import Percentile
-from inferometer.report.cells import ABSENT_TEXT, estimate_cell
 from inferometer.report.decision_page import decision_sections, rate_charts
 from inferometer.report.decision_views import DecisionView
 from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of, spanned
 from inferometer.report.request_page import slo_words
 from inferometer.report.request_words import LATENCY_NAMES, share_cell
-from inferometer.report.tables import TextTable
+from inferometer.report.tables import ABSENT_TEXT, TextTable, estimate_cell
 from inferometer.report.views import FactGroup
 from inferometer.units import format_duration, format_number
 

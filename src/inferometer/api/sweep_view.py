@@ -25,10 +25,10 @@ from inferometer.inputs.types import EngineMode, SweepPlan, SweepPoint
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.types import BatchShape
 from inferometer.records.findings import findings_of
-from inferometer.records.noise import noise_cautions, noise_of
-from inferometer.records.step_shares import limit_sentence
+from inferometer.records.repetitions import noise_cautions, noise_of
+from inferometer.records.summaries import limit_sentence
 from inferometer.records.types import Caution, ProbeKind
-from inferometer.report.cells import held_out_text
+from inferometer.report.tables import held_out_text
 from inferometer.report.views import (
     CeilingKind,
     CeilingMoment,

@@ -13,7 +13,7 @@ from inferometer.api.answer import Answer
 from inferometer.api.server import Server, deployment_of
 from inferometer.api.tune_subject import Subject
 from inferometer.api.tuning import Box, SettingRow, TuneAnswer, TunedLatency
-from inferometer.decide.artefacts.engine_commands import departures, serve_command
+from inferometer.decide.artefacts.vllm_command import departures, serve_command
 from inferometer.decide.tuning.search import StepFound, Tuned
 from inferometer.decide.tuning.trials import Aim, Built, Outcome, estimate_of, verdict_of
 from inferometer.records import durability

@@ -12,8 +12,8 @@ from inferometer.api.tuning import (
     TuneAnswer,
 )
 from inferometer.decide.tuning.playbook import PLAYBOOK
-from inferometer.report.charts.effects import Effect, effects_chart
 from inferometer.report.charts.plot import Chart
+from inferometer.report.charts.predicted import Effect, effects_chart
 from inferometer.report.page import Chip, Line, Number, Page, Section, duration_number, lines_of
 from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Estimate

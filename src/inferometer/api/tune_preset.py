@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 from inferometer import suggestions
 from inferometer.api.server import Server, deployment_of, server_with
 from inferometer.api.tuning import PresetAnswer, PresetRow
-from inferometer.decide.artefacts.engine_commands import serve_command
+from inferometer.decide.artefacts.vllm_command import serve_command
 from inferometer.errors import SpecError
 from inferometer.perfmodel.kv_cache import n_kv_shards
 from inferometer.perfmodel.steptime_arrays import shape_duration_s

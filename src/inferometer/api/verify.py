@@ -16,7 +16,7 @@ from inferometer.report import html
 from inferometer.report.charts.predicted import verified_charts
 from inferometer.report.page import Chip, Page, Section, lines_of
 from inferometer.report.verify_tables import DEFINITIONS, VerifyView, claims_table, promises_table
-from inferometer.verify import checking, score, seals
+from inferometer.verify import claims, ledger, seals
 from inferometer.verify.ledger import LEDGER
 
 
@@ -26,8 +26,8 @@ class VerifyAnswer(Answer):
 
     table: ClassVar[str | None] = "experiment.claims"
 
-    verdict: checking.CheckVerdict
-    experiment: score.Experiment
+    verdict: claims.CheckVerdict
+    experiment: ledger.Experiment
     ledger: str
     folder: str
     report: str | None
@@ -145,7 +145,7 @@ def _answer(
 
 
 def _answer_of(
-    standing: score.Experiment, folder: Path, ledger_path: Path, next_command: str
+    standing: ledger.Experiment, folder: Path, ledger_path: Path, next_command: str
 ) -> VerifyAnswer:
     """Where an experiment stands; its page is written where something was measured."""
     following = next_command if standing.open_questions else ""

@@ -25,7 +25,7 @@ from inferometer.records import load_decoding, raw_log, reading
 from inferometer.records.imports.detection import read_results
 from inferometer.records.layout import MANIFEST_NAME
 from inferometer.records.types import RequestTable, Run
-from inferometer.verify import checking, claims, seals
+from inferometer.verify import claims, seals
 
 _TOLERANCE_FRACTION: Final = 0.05
 """Of mean lengths and of the time between first and last request, where another tool sent
@@ -34,7 +34,7 @@ requests of its own making."""
 
 def measured_elsewhere(
     sealed: verify_sealing.Sealed, paths: Sequence[Path]
-) -> tuple[checking.Measurement, ...]:
+) -> tuple[claims.Measurement, ...]:
     """What these runs say of the seal's questions.
 
     Raises
@@ -54,9 +54,7 @@ def measured_elsewhere(
     return tuple(found)
 
 
-def _of_run(
-    sealed: verify_sealing.Sealed, run: Run, path: Path
-) -> tuple[checking.Measurement, ...]:
+def _of_run(sealed: verify_sealing.Sealed, run: Run, path: Path) -> tuple[claims.Measurement, ...]:
     if run.manifest.origin == "simulated":
         raise _other(run, "it was simulated", "a measured run")
     if sealed.points:
@@ -112,7 +110,7 @@ def _begun(run: Run, path: Path, load: verify_loads.AskedLoad) -> Run:
 
 def _of_sweep(
     sealed: verify_sealing.Sealed, run: Run, path: Path
-) -> tuple[checking.Measurement, ...]:
+) -> tuple[claims.Measurement, ...]:
     plan, fit = run.manifest.plan, sealed.plan.server.get("fit")
     if run.manifest.model is None or plan is None:
         raise _other(
@@ -238,7 +236,7 @@ def check_url(url: str) -> None:
 
 def replay(
     sealed: Sealed, url: str, load: verify_loads.AskedLoad, folder: Path
-) -> checking.Measurement:
+) -> claims.Measurement:
     """Send the very requests of this load to the server, into a folder; what was begun there goes on.
 
     Raises
@@ -267,7 +265,7 @@ def replay(
     if loaded.is_interrupted:
         raise KeyboardInterrupt
     return claims.load_measurement(
-        sealed.seal, load.question.at, loaded.run, checking.REPLAYED, seals.evidence_of(folder)
+        sealed.seal, load.question.at, loaded.run, claims.REPLAYED, seals.evidence_of(folder)
     )
 
 

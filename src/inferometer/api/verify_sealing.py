@@ -22,7 +22,8 @@ from inferometer.perfmodel import steptime_arrays, types
 from inferometer.records import layout
 from inferometer.records.layout import MANIFEST_NAME
 from inferometer.stats.estimate import Estimate
-from inferometer.verify import checking, claims, ledger, score, seals
+from inferometer.verify import claims, ledger, seals
+from inferometer.verify.ledger import Experiment
 
 # Which points of a sweep does a plan ask about, and what does the step-time model commit itself
 # to?
@@ -144,7 +145,7 @@ class Sealed:
     loads: tuple[verify_loads.AskedLoad, ...]
     points: tuple[AskedPoint, ...]
 
-    def standing(self) -> score.Experiment:
+    def standing(self) -> Experiment:
         """Where the predictions stand, by the ledger.
 
         Raises
@@ -154,7 +155,7 @@ class Sealed:
         """
         entries = ledger.read_ledger(self.ledger)
         return next(
-            score.experiment_of(entries, entry)
+            ledger.experiment_of(entries, entry)
             for entry in entries
             if entry.seal is not None and entry.seal_sha256 == self.seal_sha256
         )
@@ -167,10 +168,10 @@ class Sealed:
         RecordError
             The ledger cannot be written, or was tampered with.
         """
-        attempt = checking.Attempt(seal_sha256=self.seal_sha256, at=at, folder=folder.name)
+        attempt = claims.Attempt(seal_sha256=self.seal_sha256, at=at, folder=folder.name)
         ledger.append(self.ledger, at_utc=now_utc(), add=lambda _: attempt)
 
-    def record(self, measurements: Sequence[checking.Measurement]) -> None:
+    def record(self, measurements: Sequence[claims.Measurement]) -> None:
         """Put into the ledger what came of these measurements, those that it has left out.
 
         Raises
@@ -182,7 +183,7 @@ class Sealed:
         ledger.append(
             self.ledger,
             at_utc=now_utc(),
-            add=lambda entries: score.check_of(entries, self.seal_sha256, measurements),
+            add=lambda entries: ledger.check_of(entries, self.seal_sha256, measurements),
         )
 
 
@@ -225,7 +226,7 @@ def sealed(plan: VerifyPlan, folder: Path, ledger_path: Path) -> Sealed:
     )
 
 
-def _refuse_changed_runs(folder: Path, checks: Sequence[checking.Check]) -> None:
+def _refuse_changed_runs(folder: Path, checks: Sequence[claims.Check]) -> None:
     """The runs of this folder that the ledger has must be as they were when it took them in."""
     stored = {
         one.run_id: one.evidence for check in checks for one in check.measured if one.evidence

@@ -15,7 +15,7 @@ from inferometer.report.terminal import table_text
 from inferometer.report.verify_tables import ClaimRow, PromiseRow, VerifyView
 from inferometer.report.views import FactGroup
 from inferometer.units import format_fraction
-from inferometer.verify.score import ClaimState, Experiment, MetricScore, PromiseState, Score
+from inferometer.verify.ledger import ClaimState, Experiment, MetricScore, PromiseState, Score
 from inferometer.verify.seals import Metric, Seal
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from inferometer.api.drawing import SafeConsole
-from inferometer.api.printable import printable_json
+from inferometer.api.progress import printable_json
 from inferometer.cli.progress import heard
 from inferometer.cli.terminal import AS_CSV, REPORT, VERBOSE, talk, write_answer, write_drawn
 from inferometer.errors import COMMAND

@@ -16,7 +16,7 @@ from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
-from inferometer.serve import emulator_plan, emulator_process, fault_specs
+from inferometer.serve import emulator_plan, emulator_process
 from inferometer.serve.emulator_plan import DEFAULT_MEAN_TOKENS, LOOPBACK, EmulatorPlan
 from inferometer.serve.emulator_server import ServedCounts
 from inferometer.simulate.deployment import Deployment
@@ -232,7 +232,7 @@ def plan_of(question: Emulate, servers: Servers) -> EmulatorPlan:
         port=question.port,
         seed=question.seed,
         mean_output_tokens=_mean_tokens(question.output_tokens),
-        faults=tuple(rule for text in question.fault for rule in fault_specs.parse_faults(text)),
+        faults=tuple(rule for text in question.fault for rule in emulator_plan.parse_faults(text)),
         time_scale_ratio=question.time_scale,
         emission_log=question.emission_log,
         otlp_endpoint=question.otlp_endpoint,

@@ -20,12 +20,13 @@ from inferometer.measure.host import now_utc
 from inferometer.records.durability import replace_file
 from inferometer.verify.ledger import (
     LEDGER,
+    Score,
     anchor_of,
     read_ledger,
     refuse_future,
     refuse_without,
+    score_of,
 )
-from inferometer.verify.score import Score, score_of
 
 _DOCUMENT: Final = Door(noun="document", allowed="a text file in UTF-8", refusal=RecordError)
 

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple, NoReturn
 import click
 
 from inferometer import __version__, suggestions
+from inferometer.cli.flags import as_spec_error, check_numbers
 from inferometer.cli.terminal import show_crash, talk, write_answer
-from inferometer.cli.usage import as_spec_error, check_numbers
 from inferometer.errors import InferometerError, MeasureError, RecordError, SpecError
 from inferometer.simulate import hooks
 

@@ -19,8 +19,7 @@ from rich.progress import (
 )
 
 from inferometer.api.drawing import SafeConsole
-from inferometer.api.printable import printable_json
-from inferometer.api.progress import PartsDone, heard_by
+from inferometer.api.progress import PartsDone, heard_by, printable_json
 from inferometer.cli.terminal import STDERR, talk
 from inferometer.measure.load import watch
 from inferometer.measure.time_left import OnProgress, Progress as SweepProgress

@@ -7,7 +7,7 @@ away early (``2> >(head -1)``), or a terminal that hangs up, ends the talk and n
 
 Servers, files and their names may carry escape sequences, control characters and marks that turn
 the direction of text. Each becomes one visible sign here; what rich draws goes through
-``SafeConsole`` of ``printable.py``, which does the same.
+``SafeConsole`` of ``progress.py``, which does the same.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Final, TextIO
 
 import click
 
-from inferometer.api.printable import printable
+from inferometer.api.progress import printable
 
 REPORT: Final = "inferometer.report"
 """In click's context: the file for the page of the answer."""

@@ -12,10 +12,10 @@ from inferometer.api.verify import Verify, VerifyAnswer, verify
 from inferometer.cli.answer import give_answer
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, MeasureError
-from inferometer.verify import checking
+from inferometer.verify import claims
 
 ANSWER = VerifyAnswer
-_EXIT_CODES: Final[dict[checking.CheckVerdict, int]] = {
+_EXIT_CODES: Final[dict[claims.CheckVerdict, int]] = {
     "held": EXIT_ANSWERED,
     "wrong": EXIT_SLO_MISSED,
     "undecided": EXIT_UNDECIDED,

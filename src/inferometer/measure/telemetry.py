@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 
 from inferometer.measure.nvml import NvmlDevices
-from inferometer.records.noise import TELEMETRY_INTERVAL_S
+from inferometer.records.repetitions import TELEMETRY_INTERVAL_S
 
 INTERVAL_S: Final = TELEMETRY_INTERVAL_S
 _FAMILY_EVERY: Final = 20

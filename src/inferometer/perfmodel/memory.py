@@ -13,10 +13,9 @@ from inferometer.inputs.types import (
     ModelSpec,
     Source,
 )
-from inferometer.perfmodel.communication import ParallelPlan, plan_of
 from inferometer.perfmodel.kv_cache import kv_bytes, n_kv_shards, state_bytes
 from inferometer.perfmodel.weights import linears, n_shards, weight_bytes
-from inferometer.perfmodel.work import kv_dtype, logits_bytes
+from inferometer.perfmodel.work import ParallelPlan, kv_dtype, logits_bytes, plan_of
 
 DEFAULT_UTILIZATION: Final = Constant(
     value=0.92,

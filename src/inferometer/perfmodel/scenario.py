@@ -5,11 +5,10 @@ from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec, Source
-from inferometer.perfmodel.communication import ParallelPlan, plan_of
 from inferometer.perfmodel.roofline import Peaks, peaks_of, step_bound
 from inferometer.perfmodel.types import BatchShape, StepBound, StepWork, decode_shape, prefill_shape
 from inferometer.perfmodel.weights import step_weight_bytes
-from inferometer.perfmodel.work import step_work
+from inferometer.perfmodel.work import ParallelPlan, plan_of, step_work
 
 # Speculative decoding: tokens that a step yields, and what it computes for them.
 

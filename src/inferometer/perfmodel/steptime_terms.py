@@ -32,9 +32,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.inputs.types import EngineSpec, ModelSpec
-from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.types import BatchShape
-from inferometer.perfmodel.work import step_work
+from inferometer.perfmodel.work import ParallelPlan, step_work
 from inferometer.records.columns import F64
 
 REFERENCE_ROWS: Final = 1024

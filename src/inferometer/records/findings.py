@@ -17,8 +17,12 @@ from inferometer.inputs.types import SweepPoint
 from inferometer.records import repetitions, summaries
 from inferometer.records.columns import F64
 from inferometer.records.curves import has_single_numbers, single_number_findings
-from inferometer.records.noise import noise_cautions, noise_of
-from inferometer.records.repetitions import PointRepetitions, repetitions_of
+from inferometer.records.repetitions import (
+    PointRepetitions,
+    noise_cautions,
+    noise_of,
+    repetitions_of,
+)
 from inferometer.records.types import PointStatus, Run
 from inferometer.stats import comparison, knee, quantiles
 from inferometer.stats.estimate import Estimate, envelope

@@ -24,12 +24,13 @@ from inferometer.records.latencies import (
     Latency,
     LatencySamples,
     delivered_tokens,
+    deliveries,
+    delivery_gaps,
     end_ns,
     is_one_of,
     latency_samples,
 )
 from inferometer.records.steady_state import SteadyState
-from inferometer.records.tokens import deliveries, delivery_gaps
 from inferometer.records.types import ABSENT, UNKNOWN_COUNT, RequestStatus, RequestTable, Run
 from inferometer.stats.autocorrelated import (
     N_BATCHES,

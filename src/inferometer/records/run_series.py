@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from inferometer.records import tables
 from inferometer.records.columns import F64, I32, I64
-from inferometer.records.latencies import LatencySamples
-from inferometer.records.tokens import DeliveryGaps
+from inferometer.records.latencies import DeliveryGaps, LatencySamples
 from inferometer.records.types import ABSENT, ExchangeTable, LagTable, RequestTable, Run, StepTable
 from inferometer.units import NS_PER_S
 

@@ -20,8 +20,15 @@ import numpy as np
 
 from inferometer.inputs.workload.types import OpenArrivals
 from inferometer.records.columns import F64, I64
-from inferometer.records.latencies import COMPLETED, end_ns, is_one_of
-from inferometer.records.tokens import deliveries, delivery_gaps, token_gaps, token_times
+from inferometer.records.latencies import (
+    COMPLETED,
+    deliveries,
+    delivery_gaps,
+    end_ns,
+    is_one_of,
+    token_gaps,
+    token_times,
+)
 from inferometer.records.types import ABSENT, Run
 from inferometer.units import NS_PER_S
 

@@ -26,11 +26,10 @@ from inferometer.report.page import (
     lines_of,
     rate_number,
 )
-from inferometer.report.request_views import OnlineView, RequestReportView
 from inferometer.report.request_words import LATENCY_NAMES, percentile_text
 from inferometer.report.sweep_page import Drawn, drawn_of, files_of
 from inferometer.report.tables import TextTable
-from inferometer.report.views import Statement
+from inferometer.report.views import OnlineView, RequestReportView, Statement
 from inferometer.stats.estimate import Verdict
 from inferometer.units import format_fraction, format_number
 

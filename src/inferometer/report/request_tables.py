@@ -7,8 +7,6 @@ from inferometer.inputs.objectives import percentile_name
 from inferometer.records.request_summaries import LatencySummary, RequestSummary
 from inferometer.records.server_summaries import Level, ServerSummary, TtftParts
 from inferometer.records.slo_verdicts import Judgement
-from inferometer.report.cells import ABSENT_TEXT
-from inferometer.report.request_views import OnlineView, RequestReportView, ServerUse
 from inferometer.report.request_words import (
     LATENCY_NAMES,
     duration_cell,
@@ -16,7 +14,8 @@ from inferometer.report.request_words import (
     rate_text,
     share_cell,
 )
-from inferometer.report.tables import TextTable
+from inferometer.report.tables import ABSENT_TEXT, TextTable
+from inferometer.report.views import OnlineView, RequestReportView, ServerUse
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_fraction, format_number, format_rate
 

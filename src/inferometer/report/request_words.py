@@ -7,7 +7,7 @@ from inferometer.inputs.objectives import METRICS
 from inferometer.records.latencies import Latency
 from inferometer.records.request_summaries import LatencyMean, Percentile
 from inferometer.records.slot_timeline import CellState, SlotTimeline
-from inferometer.report.cells import ABSENT_TEXT, N_TOO_SMALL
+from inferometer.report.tables import ABSENT_TEXT, N_TOO_SMALL
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_fraction, format_number, s_from_ns
 

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from inferometer.records.step_shares import StepShares
+from inferometer.records.summaries import StepShares
 from inferometer.report import tables
-from inferometer.report.cells import ABSENT_TEXT, has_several_runs
 from inferometer.report.charts.catalogue import charts_of
 from inferometer.report.charts.plot import Chart
 from inferometer.report.charts.time_parts import SHARE_NAMES
@@ -19,7 +18,7 @@ from inferometer.report.page import (
     lines_of,
     rate_number,
 )
-from inferometer.report.tables import TextTable
+from inferometer.report.tables import ABSENT_TEXT, TextTable, has_several_runs
 from inferometer.report.views import FiveLines, PointRow, SweepReportView
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_number

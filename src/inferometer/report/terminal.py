@@ -13,9 +13,8 @@ from rich.text import Text
 
 from inferometer.errors import COMMAND
 from inferometer.records.types import Caution
-from inferometer.report.cells import ABSENT_TEXT
 from inferometer.report.page import Number, Page, Section, Tone
-from inferometer.report.tables import TextTable
+from inferometer.report.tables import ABSENT_TEXT, TextTable
 from inferometer.units import format_number
 
 _LABEL: Final = 7

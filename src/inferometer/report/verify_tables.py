@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from inferometer.report.cells import ABSENT_TEXT, estimate_cell
-from inferometer.report.tables import TextTable
+from inferometer.report.tables import ABSENT_TEXT, TextTable, estimate_cell
 from inferometer.report.views import FactGroup
 from inferometer.stats.estimate import Estimate
 

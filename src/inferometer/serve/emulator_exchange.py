@@ -9,11 +9,18 @@ from typing import Final, NamedTuple
 
 from inferometer.inputs.span_ids import TraceParent, traceparent_of
 from inferometer.records.types import ABSENT
-from inferometer.serve import emulator_replies, fault_specs
+from inferometer.serve import emulator_pages, emulator_plan
 from inferometer.serve.emission_log import EmissionKind
-from inferometer.serve.emulator_pages import CHAT_PATH
+from inferometer.serve.emulator_pages import (
+    CHAT_PATH,
+    DONE,
+    Delta,
+    End,
+    Usage,
+    Wording,
+    error_event,
+)
 from inferometer.serve.emulator_plan import EmulatorPlan
-from inferometer.serve.emulator_replies import DONE, Delta, End, Usage, Wording, error_event
 from inferometer.serve.emulator_requests import Limits, ParsedRequest, read_chat, read_completion
 from inferometer.serve.emulator_tokens import Answer, Tokenizer, content_ids, draw_answer
 from inferometer.serve.http_line import HttpRequest, Line
@@ -80,9 +87,9 @@ class Served:
     parsed: ParsedRequest
     choices: tuple[Choice, ...]
     """In order of prompts, those of one prompt together."""
-    faults: fault_specs.Faults
+    faults: emulator_plan.Faults
     wording: Wording
-    likelihoods: emulator_replies.Likelihoods | None
+    likelihoods: emulator_pages.Likelihoods | None
     """Where the client wants to know them."""
     traced_by: TraceParent | None
     """The client's span; None where it sent none."""
@@ -266,7 +273,7 @@ class Exchange:
             return piece._replace(data=piece.data[half:])
         return piece._replace(data=self._spoiled(strike, piece.data))
 
-    def _spoiled(self, strike: fault_specs.FaultRule, data: bytes) -> bytes:
+    def _spoiled(self, strike: emulator_plan.FaultRule, data: bytes) -> bytes:
         if strike.kind == "malformed-json":
             return data.replace(b'"choices":[', b'"choices":[[,', 1)
         if strike.kind == "invalid-utf8":
@@ -277,7 +284,7 @@ class Exchange:
             return b": keep-alive\n\n" + data
         return data
 
-    def _cut(self, strike: fault_specs.FaultRule, piece: _Piece) -> None:
+    def _cut(self, strike: emulator_plan.FaultRule, piece: _Piece) -> None:
         """End the reply before its end."""
         if strike.kind == "error-event" and self.served.parsed.is_streaming:
             data = (
@@ -351,7 +358,7 @@ class Desk:
         self._plan = plan
         self._n_choices = 0
 
-    def take(self, request: HttpRequest, number: int, faults: fault_specs.Faults) -> Served:
+    def take(self, request: HttpRequest, number: int, faults: emulator_plan.Faults) -> Served:
         """What shall the engine do for this request, and what shall be replied?
 
         Raises
@@ -386,7 +393,7 @@ class Desk:
             wording=wording,
             likelihoods=None
             if parsed.n_top_logprobs is None
-            else emulator_replies.Likelihoods(parsed.n_top_logprobs, self.tokenizer.vocabulary),
+            else emulator_pages.Likelihoods(parsed.n_top_logprobs, self.tokenizer.vocabulary),
             traced_by=traceparent_of(request.headers.get("traceparent")),
         )
 

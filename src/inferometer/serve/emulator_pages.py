@@ -4,13 +4,14 @@ import asyncio
 import gzip
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from inferometer import __version__
+from inferometer.serve.emulator_plan import FaultKind, FaultRule
 from inferometer.serve.emulator_requests import (
     Limits,
     Message,
@@ -20,7 +21,6 @@ from inferometer.serve.emulator_requests import (
     decoded_body,
 )
 from inferometer.serve.emulator_tokens import Tokenizer
-from inferometer.serve.fault_specs import FaultKind, FaultRule
 from inferometer.serve.http_line import HttpRequest, Line
 from inferometer.units import s_from_ns
 
@@ -201,3 +201,215 @@ _REFUSALS: Final[dict[FaultKind, Callable[[FaultRule, Line, HttpRequest], None]]
     "never-answers": _silence,
     "endless-headers": _endless,
 }
+
+
+# What does vLLM reply: the events of a stream, a whole reply, log-probabilities, counts of tokens?
+#
+# Mirrors the field order of vLLM 0.32.0 (`entrypoints/openai`), so that a client cannot tell. Each
+# word of the vocabulary is equally likely, because words are drawn so; log-probabilities have the
+# shapes of OpenAI's completions and chats.
+
+
+DONE: Final = b"data: [DONE]\n\n"
+
+
+class Usage(NamedTuple):
+    """How many tokens?"""
+
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+
+    def counts(self, *, has_details: bool) -> dict[str, Any]:
+        """As JSON has it."""
+        counts: dict[str, Any] = {
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + self.output_tokens,
+            "completion_tokens": self.output_tokens,
+        }
+        return (
+            counts | {"prompt_tokens_details": {"cached_tokens": self.cached_tokens}}
+            if has_details
+            else counts
+        )
+
+
+class End(NamedTuple):
+    """Why was it the last token?"""
+
+    finish_reason: str
+    stop_reason: str | None
+
+
+class Delta(NamedTuple):
+    """A piece of one choice."""
+
+    choice_index: int
+    text: str
+    logprobs: dict[str, Any] | None = None
+
+
+class Wording:
+    """One reply in OpenAI's words; words of the emulator need no escape, other texts get one."""
+
+    def __init__(self, *, reply_id: str, model_name: str, created_s: int, is_chat: bool) -> None:
+        self._is_chat = is_chat
+        self._head = {
+            "id": reply_id,
+            "object": "chat.completion.chunk" if is_chat else "text_completion",
+            "created": created_s,
+            "model": model_name,
+        }
+        self._opened = b"data: " + msgspec.json.encode(self._head)[:-1] + b',"choices":['
+        self._before = b'{"index":%d,"delta":{"content":' if is_chat else b'{"index":%d,"text":'
+        self._behind = b"}" if is_chat else b""
+        self._nothing: dict[str, Any] = (
+            {"token_ids": None} if is_chat else {"prompt_token_ids": None, "token_ids": None}
+        )
+        self._after = (
+            b',"finish_reason":null'
+            + (b"" if is_chat else b',"stop_reason":null,"prompt_token_ids":null')
+            + b',"token_ids":null}]'
+        )
+
+    def opening(self, index: int, usage: Usage | None) -> bytes:
+        """The event that says who speaks, before the first token of a chat; nothing for a completion."""
+        if not self._is_chat:
+            return b""
+        choice = (
+            b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
+            % index
+        )
+        return (
+            self._opened
+            + choice
+            + _counts(usage)
+            + b',"prompt_token_ids":null,"prompt_text":null}\n\n'
+        )
+
+    def tokens(self, delta: Delta, usage: Usage | None) -> bytes:
+        """The event of tokens that are not the last; ``usage`` where counts come with each."""
+        return self._opened + self._content(delta) + self._after + _counts(usage) + b"}\n\n"
+
+    def last(self, delta: Delta, end: End, usage: Usage | None) -> bytes:
+        """The event of a choice's last tokens."""
+        reasons = {"finish_reason": end.finish_reason, "stop_reason": end.stop_reason}
+        after = msgspec.json.encode({**reasons, **self._nothing})[1:]
+        return self._opened + self._content(delta) + b"," + after + b"]" + _counts(usage) + b"}\n\n"
+
+    def _content(self, delta: Delta) -> bytes:
+        logprobs = b"null" if delta.logprobs is None else msgspec.json.encode(delta.logprobs)
+        return (
+            self._before % delta.choice_index
+            + msgspec.json.encode(delta.text)
+            + self._behind
+            + b',"logprobs":'
+            + logprobs
+        )
+
+    def usage(self, usage: Usage) -> bytes:
+        """The event after the last token, where counts were requested."""
+        return (
+            self._opened
+            + b'],"usage":'
+            + msgspec.json.encode(usage.counts(has_details=True))
+            + b"}\n\n"
+        )
+
+    def whole(self, choices: Sequence[tuple[Delta, End]], usage: Usage | None) -> bytes:
+        """The reply that is no stream."""
+        head = self._head | {"object": "chat.completion"} if self._is_chat else self._head
+        body = head | {
+            "choices": [self._choice(*one) for one in choices],
+            "service_tier": None,
+            "system_fingerprint": None,
+        }
+        return msgspec.json.encode(
+            body if usage is None else body | {"usage": usage.counts(has_details=True)}
+        )
+
+    def _choice(self, delta: Delta, end: End) -> dict[str, Any]:
+        ended: dict[str, Any] = {
+            "logprobs": delta.logprobs,
+            "finish_reason": end.finish_reason,
+            "stop_reason": end.stop_reason,
+            "token_ids": None,
+        }
+        if not self._is_chat:
+            return {"index": delta.choice_index, "text": delta.text} | ended
+        message = {
+            "role": "assistant",
+            "content": delta.text,
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+        }
+        return {"index": delta.choice_index, "message": message | {"reasoning": None}} | ended
+
+
+def error_event(message: str, kind: str, status: int) -> bytes:
+    """The event that says that a stream failed."""
+    error = {"error": {"message": message, "type": kind, "param": None, "code": status}}
+    return b"data: " + msgspec.json.encode(error) + b"\n\n"
+
+
+def _counts(usage: Usage | None) -> bytes:
+    return (
+        b""
+        if usage is None
+        else b',"usage":' + msgspec.json.encode(usage.counts(has_details=False))
+    )
+
+
+class Likelihoods(NamedTuple):
+    """Tells the logarithms of probabilities, with so many of the likeliest words beside each."""
+
+    n_top: int
+    vocabulary: tuple[str, ...]
+
+    def of_completion(
+        self, tokens: Sequence[str], *, n_chars_before: int, is_from_start: bool
+    ) -> dict[str, Any]:
+        """Of tokens that begin behind so many characters.
+
+        ``is_from_start``: nothing tells how likely the first one was.
+        """
+        offsets = [n_chars_before]
+        for token in tokens[:-1]:
+            offsets.append(offsets[-1] + len(token))
+        likely: list[float | None] = [self._each] * len(tokens)
+        top: list[dict[str, float] | None] = [self._top(token) for token in tokens]
+        if is_from_start and tokens:
+            likely[0] = top[0] = None
+        return {
+            "text_offset": offsets[: len(tokens)],
+            "token_logprobs": likely,
+            "tokens": list(tokens),
+            "top_logprobs": top,
+        }
+
+    def of_chat(self, tokens: Sequence[str]) -> dict[str, Any]:
+        """Of tokens of an answer."""
+        return {
+            "content": [
+                _told(token, self._each)
+                | {"top_logprobs": [_told(*one) for one in self._top(token).items()]}
+                for token in tokens
+            ]
+        }
+
+    @property
+    def _each(self) -> float:
+        return -math.log(len(self.vocabulary))
+
+    def _top(self, token: str) -> dict[str, float]:
+        """The token itself and words as likely as it."""
+        others = (" " + word for word in self.vocabulary if " " + word != token)
+        return {
+            word: self._each for _, word in zip(range(self.n_top), (token, *others), strict=False)
+        }
+
+
+def _told(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode())}

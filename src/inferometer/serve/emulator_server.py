@@ -22,8 +22,8 @@ from inferometer.serve import (
     emulator_exchange,
     emulator_metrics,
     emulator_pages,
+    emulator_plan,
     emulator_requests,
-    fault_specs,
 )
 from inferometer.serve.emulator_pages import GENERATION_PATHS, Pages
 from inferometer.serve.emulator_plan import EmulatorPlan
@@ -172,7 +172,7 @@ class EmulatorServer:
     def _generate(self, line: Line, request: HttpRequest) -> None:
         number = self._n_requests
         self._n_requests += 1
-        faults = fault_specs.draw_faults(self._plan.faults, self._plan.seed, number)
+        faults = emulator_plan.draw_faults(self._plan.faults, self._plan.seed, number)
         if faults.strike is not None and emulator_pages.refuse_by_fault(
             faults.strike, line, request
         ):
@@ -181,7 +181,7 @@ class EmulatorServer:
         try:
             served = self._desk.take(request, number, faults)
         except emulator_requests.Refusal:
-            self._log.ended(_refused(number, request, fault_specs.Faults(None)))
+            self._log.ended(_refused(number, request, emulator_plan.Faults(None)))
             raise
         exchange = emulator_exchange.Exchange(served, line, self._emitted)
         self._exchanges[number] = self._on_line[line] = exchange
@@ -252,7 +252,7 @@ def _logged(served: emulator_exchange.Served) -> emission_log.LoggedRequest:
 
 
 def _refused(
-    number: int, request: HttpRequest, faults: fault_specs.Faults
+    number: int, request: HttpRequest, faults: emulator_plan.Faults
 ) -> emission_log.LoggedRequest:
     return emission_log.LoggedRequest(
         number=number,

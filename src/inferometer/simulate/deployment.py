@@ -11,10 +11,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from inferometer.errors import SpecError, TooLargeError
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel import kv_cache, memory
-from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.perfmodel.steptime_levels import StepTimes, check_sharing, through_stages
-from inferometer.perfmodel.work import kv_dtype
+from inferometer.perfmodel.work import ParallelPlan, kv_dtype
 from inferometer.simulate import engine_config
 from inferometer.simulate.fleet import (
     AnswerBeginsAt,

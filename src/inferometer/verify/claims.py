@@ -6,8 +6,11 @@ the posterior. A step's interval is the fit's own, or covers the shares of its p
 device may reach.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from inferometer.errors import RecordError
 from inferometer.inputs.objectives import parse_objective
@@ -16,10 +19,218 @@ from inferometer.records.latencies import Latency
 from inferometer.records.request_summaries import RequestSummary, summarise_requests
 from inferometer.records.slo_verdicts import judge_objective
 from inferometer.records.summaries import PointSummary, summarise_points
-from inferometer.records.types import Run
-from inferometer.stats.estimate import Estimate
-from inferometer.verify.checking import Measured, Measurement
+from inferometer.records.types import Run, ValidityVerdict
+from inferometer.stats.estimate import Estimate, Verdict
 from inferometer.verify.seals import Belief, Claim, FileSum, Metric, PromiseClaim, Seal
+
+# Compare sealed predictions with measurements.
+#
+# A claim *held* where the measured value lies inside its interval, and the measurement has an
+# interval too. It was *wrong* where the measured interval does not even touch the claimed one. In
+# between, or where too little was measured for an interval, it is *undecided*. An INVALID
+# measurement proves nothing: its question stays open.
+
+
+ClaimVerdict: TypeAlias = Literal["held", "wrong", "undecided"]
+CheckVerdict: TypeAlias = Literal["held", "wrong", "undecided", "INVALID", "open"]
+
+REPLAYED: Final = "the very requests, replayed"
+"""Origin of a measurement that this command itself made."""
+_WORST_FIRST: Final[tuple[CheckVerdict, ...]] = ("INVALID", "wrong", "open", "undecided", "held")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One question that was measured."""
+
+    at: str
+    run_id: str
+    measured_utc: str
+    """When it began."""
+    asked_as: str
+    """How it is known that the question is the same."""
+    validity: ValidityVerdict | None
+    """None: not judged (sweeps, other tools)."""
+    why: str | None
+    """Why it is not VALID."""
+    evidence: tuple[FileSum, ...] = ()
+    """The files of the run and their SHA-256; empty in entries of versions that did not store
+    them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A measured question, and its metrics."""
+
+    measured: Measured
+    values: Mapping[Metric, Estimate]
+    promise: Verdict | None
+    """Of the objective, where there is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A claim beside its measurement."""
+
+    at: str
+    metric: Metric
+    measured: Estimate
+    error_fraction: float
+    """Predicted / measured - 1."""
+    is_inside: bool
+    """The measured value is inside the predicted interval."""
+    verdict: ClaimVerdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromiseOutcome:
+    """An SLO claim beside its measurement."""
+
+    at: str
+    measured: Verdict
+    verdict: ClaimVerdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A measurement that is about to begin: a run that is killed leaves this line."""
+
+    seal_sha256: str
+    at: str
+    folder: str
+    """Its name inside the experiment's folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """Outcomes of measuring some questions of a seal, or all."""
+
+    seal_sha256: str
+    measured: tuple[Measured, ...]
+    outcomes: tuple[Outcome, ...]
+    """Of valid measurements alone."""
+    promises: tuple[PromiseOutcome, ...]
+
+
+def checked(
+    seal: Seal, seal_sha256: str, sealed_utc: str, measurements: Sequence[Measurement]
+) -> Check:
+    """Compare a seal with measurements.
+
+    ``sealed_utc`` is when the ledger took the seal in.
+
+    Raises
+    ------
+    RecordError
+        Something was measured before the predictions were sealed.
+    """
+    for one in measurements:
+        _refuse_early(one.measured, max(sealed_utc, seal.sealed_utc))
+    valid = {one.measured.at: one for one in measurements if one.measured.validity != "INVALID"}
+    return Check(
+        seal_sha256=seal_sha256,
+        measured=tuple(one.measured for one in measurements),
+        outcomes=tuple(
+            outcome_of(claim, valid[claim.at].values[claim.metric])
+            for claim in seal.claims
+            if claim.at in valid
+            and claim.metric in valid[claim.at].values
+            and valid[claim.at].values[claim.metric].value > 0
+        ),
+        promises=tuple(
+            _promise_outcome(claim, seen)
+            for claim in seal.promises
+            if claim.at in valid and (seen := valid[claim.at].promise) is not None
+        ),
+    )
+
+
+def outcome_of(claim: Claim, measured: Estimate) -> Outcome:
+    """Compare this claim with its measurement.
+
+    Example
+    -------
+    >>> from inferometer.verify.claims import spanned
+    >>> seen = Estimate(
+    ...     value=2.6, low=2.4, high=2.7, confidence_fraction=0.95, n_samples=400, method="median"
+    ... )
+    >>> outcome_of(Claim(at="2 requests/s", metric="ttft_p50_s", predicted=spanned(2.0, [1.9, 2.5])), seen).verdict
+    'undecided'
+    """
+    predicted = claim.predicted
+    low, high = predicted.low, predicted.high
+    if low is None or high is None:
+        raise ValueError(f"{claim.metric} at {claim.at} was claimed without an interval")
+    is_inside = low <= measured.value <= high
+    return Outcome(
+        at=claim.at,
+        metric=claim.metric,
+        measured=_storable(measured),
+        error_fraction=predicted.value / measured.value - 1,
+        is_inside=is_inside,
+        verdict=_verdict(low, high, measured, is_inside=is_inside),
+    )
+
+
+def verdict_of(verdicts: Sequence[CheckVerdict]) -> CheckVerdict:
+    """Of all together: INVALID before wrong before open before undecided before held."""
+    for verdict in _WORST_FIRST:
+        if verdict in verdicts:
+            return verdict
+    return "open"
+
+
+def _verdict(low: float, high: float, measured: Estimate, *, is_inside: bool) -> ClaimVerdict:
+    if measured.low is None or measured.high is None:
+        return "undecided"
+    if is_inside:
+        return "held"
+    return "wrong" if measured.low > high or measured.high < low else "undecided"
+
+
+def _promise_outcome(claim: PromiseClaim, seen: Verdict) -> PromiseOutcome:
+    if "undecided" in {claim.predicted, seen}:
+        verdict: ClaimVerdict = "undecided"
+    else:
+        verdict = "held" if claim.predicted == seen else "wrong"
+    return PromiseOutcome(at=claim.at, measured=seen, verdict=verdict)
+
+
+def _storable(estimate: Estimate) -> Estimate:
+    """JSON has no infinity.
+
+    If the slowest requests did not end, there is no upper end, and so no interval.
+    """
+    if estimate.high is None or math.isfinite(estimate.high):
+        return estimate
+    return replace(
+        estimate,
+        low=None,
+        high=None,
+        method=f"{estimate.method}; no upper end: the slowest were not done",
+    )
+
+
+def _refuse_early(measured: Measured, sealed_utc: str) -> None:
+    try:
+        is_early = datetime.fromisoformat(measured.measured_utc) < datetime.fromisoformat(
+            sealed_utc
+        )
+    except (ValueError, TypeError) as error:
+        raise RecordError(
+            f"when {measured.at} was measured is unknown: {measured.measured_utc!r}",
+            where=f"run {measured.run_id}",
+            allowed="a run that records when it began, with its time zone",
+        ) from error
+    if is_early:
+        raise RecordError(
+            f"{measured.at} was measured at {measured.measured_utc}, before its prediction was"
+            f" sealed at {sealed_utc}",
+            where=f"run {measured.run_id}",
+            allowed="measurements that began after the seal",
+            try_="measure again; this run can train a model, not prove one",
+        )
+
 
 CONFIDENCE_FRACTION: Final = 0.9
 _N_ENDS: Final = 2

@@ -10,12 +10,11 @@ from inferometer.errors import ModelError, SpecError
 from inferometer.fit.published.apart import Workers
 from inferometer.fit.published.closed_loop import ClosedLoad
 from inferometer.fit.published.loads import PublishedLoad, published_loads, scheduler_of
-from inferometer.fit.published.posterior import fit_published, informing, simulated
+from inferometer.fit.published.posterior import fit_published, simulated
 from inferometer.fit.published.priors import UNKNOWNS, device_prior
 from inferometer.fit.published.step_time import published_step_time
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.steptime_terms import (
     NO_STAIRCASE,
     PARAMETERS,
@@ -23,6 +22,7 @@ from inferometer.perfmodel.steptime_terms import (
     work_columns,
 )
 from inferometer.perfmodel.types import decode_shape
+from inferometer.perfmodel.work import ParallelPlan
 from inferometer.records.imports.inferencex import read_inferencex, read_silicon
 
 TABLE = (
@@ -178,16 +178,13 @@ def test_half_of_a_published_table_from_the_other_half():
     assert np.mean(misses <= half) >= 0.7
 
 
-def test_rows_with_workers_apart_tell_nothing_of_a_server_that_does_both():
+def test_rows_with_workers_apart_predict_others_of_their_kind():
     """They are simulated without a schedule, predicted from both kinds, and predict their own alone."""
     workers = Workers(n_workers=2, plan=ParallelPlan(n_tensor=2))
     alike = replace(asked(16), prefill=workers, n_decode_workers=3)
     assert (alike.n_devices, alike.replica_load.concurrency) == (2 * 2 + 3, 6)
     apart, together = measured(alike, 0.0), measured(asked(16), 0.0)
     assert apart.published.tpot_s < together.published.tpot_s  # nobody's prompts come between
-    both = [apart, together]
-    assert informing(both, together.published) == [together]
-    assert informing(both, apart.published) == both
     seen = [measured(replace(alike, load=asked(n).load), 0.0) for n in (4, 64)]
     misses, _ = errors(fit_published([*seen, together], [apart]), [apart])
     assert misses.max() < 0.1

@@ -9,7 +9,7 @@ from inferometer.inputs.catalog import find_model  # noqa: E402
 from inferometer.inputs.types import EngineSpec  # noqa: E402
 from inferometer.measure.engines.protocol import ModelReference  # noqa: E402
 from inferometer.measure.engines.transformers_engine import open_engine  # noqa: E402
-from inferometer.records.step_shares import step_shares  # noqa: E402
+from inferometer.records.summaries import step_shares  # noqa: E402
 from inferometer.records.tables import from_rows  # noqa: E402
 from inferometer.records.types import CeilingTable, ProbeKind  # noqa: E402
 

@@ -4,7 +4,7 @@ import pytest
 from tests.records.load_frames import delta, request_frame, sse
 
 from inferometer.errors import SpecError
-from inferometer.measure.load.local_tokenizer import token_ends_of
+from inferometer.measure.load.bodies import token_ends_of
 from inferometer.records.answers import answer_of
 
 

@@ -17,7 +17,7 @@ from inferometer.inputs import span_names as names
 from inferometer.inputs.otlp_spans import read_spans
 from inferometer.measure.load.bodies import FIRST_TOKEN_ID, N_TOKEN_IDS, WORDS
 from inferometer.records.reading import read_run
-from inferometer.records.span_joins import span_times
+from inferometer.records.request_spans import span_times
 from inferometer.records.types import ABSENT, RequestStatus
 
 pytestmark = pytest.mark.slow

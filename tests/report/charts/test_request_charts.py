@@ -8,8 +8,8 @@ import pytest
 from tests.report.marks import marks, words
 from tests.report.request_example import recorded_run
 
+from inferometer.records.latencies import deliveries
 from inferometer.records.slot_timeline import CellState, SlotTimeline, slices_of
-from inferometer.records.tokens import deliveries
 from inferometer.report.charts.catalogue import REQUEST_CHARTS, request_charts_of
 from inferometer.report.charts.load import kv_chart, preemption_chart, queue_chart
 from inferometer.report.charts.online import gap_chart, history_chart

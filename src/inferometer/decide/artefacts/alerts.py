@@ -16,9 +16,8 @@ import json
 import math
 from typing import Final, NamedTuple
 
-from inferometer.decide.artefacts.fleet import Fleet, OperatingPoint
-from inferometer.decide.artefacts.packaging import Packaging
-from inferometer.decide.artefacts.pods import Manifest
+from inferometer.decide.artefacts.kubernetes import Manifest
+from inferometer.decide.artefacts.packaging import Fleet, OperatingPoint, Packaging
 from inferometer.inputs.objectives import Metric, Threshold, percentile_name
 from inferometer.records.server_names import VLLM_EDGES_S
 

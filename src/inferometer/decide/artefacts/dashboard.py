@@ -8,10 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
 from inferometer.decide.artefacts import alerts, vllm_command
-from inferometer.decide.artefacts.fleet import Fleet
-from inferometer.decide.artefacts.kubernetes import in_flight_target
-from inferometer.decide.artefacts.packaging import Packaging
-from inferometer.decide.artefacts.pods import Manifest
+from inferometer.decide.artefacts.kubernetes import Manifest, in_flight_target
+from inferometer.decide.artefacts.packaging import Fleet, Packaging
 from inferometer.inputs.objectives import METRICS, Metric
 from inferometer.simulate.scheduler_config import N_DRAWS, SchedulerConfig
 from inferometer.units import format_bytes

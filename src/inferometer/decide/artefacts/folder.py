@@ -11,16 +11,13 @@ from inferometer.decide.artefacts import (
     dashboard,
     kubernetes,
     live_board,
-    pods,
     proving,
     router,
     vllm_command,
     words,
 )
-from inferometer.decide.artefacts.fleet import Fleet
-from inferometer.decide.artefacts.kubernetes import in_flight_metric, replica_host
-from inferometer.decide.artefacts.packaging import Packaging
-from inferometer.decide.artefacts.pods import Manifest
+from inferometer.decide.artefacts.kubernetes import Manifest, in_flight_metric, replica_host
+from inferometer.decide.artefacts.packaging import Fleet, Packaging
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.verify_plan import SIZED_PLAN
 
@@ -77,7 +74,7 @@ def read_plan(text: str, *, where: str) -> Fleet:
     return _PLAN.json(text, Fleet, where=where)
 
 
-def _yaml(*documents: pods.Manifest) -> str:
+def _yaml(*documents: kubernetes.Manifest) -> str:
     text: str = yaml.dump_all(
         documents, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True
     )

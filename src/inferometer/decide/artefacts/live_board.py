@@ -7,8 +7,8 @@ from typing import Final
 
 from inferometer.decide.artefacts import alerts, dashboard
 from inferometer.decide.artefacts.dashboard import Panel, Query, Section
+from inferometer.decide.artefacts.kubernetes import Manifest
 from inferometer.decide.artefacts.packaging import Packaging
-from inferometer.decide.artefacts.pods import Manifest
 from inferometer.inputs.objectives import METRICS, Metric, percentile_name
 
 _METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e")

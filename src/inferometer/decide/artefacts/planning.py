@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from inferometer.decide import probing
-from inferometer.decide.artefacts.fleet import Fleet, OperatingPoint, Promise
+from inferometer.decide.artefacts.packaging import Fleet, OperatingPoint, Promise
 from inferometer.decide.candidates import Offer
 from inferometer.decide.sizing_types import ServedBy, SizedKind, SizingQuestion
 from inferometer.errors import SizingError

@@ -9,8 +9,7 @@ from typing import Final
 
 import msgspec
 
-from inferometer.decide.artefacts.fleet import Fleet
-from inferometer.decide.artefacts.packaging import Packaging
+from inferometer.decide.artefacts.packaging import Fleet, Packaging
 from inferometer.inputs.verify_plan import Client, ServerTable, Traffic, VerifyPlan
 from inferometer.simulate.scheduler_config import SchedulerConfig
 

@@ -8,10 +8,13 @@ replica with the fewest in flight. It buffers no answer, so that tokens arrive o
 import math
 from typing import Final
 
-from inferometer.decide.artefacts.fleet import Fleet
-from inferometer.decide.artefacts.kubernetes import in_flight_target, replica_host
-from inferometer.decide.artefacts.packaging import Packaging
-from inferometer.decide.artefacts.pods import Manifest, metadata
+from inferometer.decide.artefacts.kubernetes import (
+    Manifest,
+    in_flight_target,
+    metadata,
+    replica_host,
+)
+from inferometer.decide.artefacts.packaging import Fleet, Packaging
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.simulate.fleet import Router

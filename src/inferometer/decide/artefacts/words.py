@@ -1,9 +1,13 @@
 """What was decided, on which assumptions, and what is each file of the folder for?"""
 
-from inferometer.decide.artefacts.fleet import Fleet, OperatingPoint, Promise
-from inferometer.decide.artefacts.kubernetes import in_flight_target, storage_gib
-from inferometer.decide.artefacts.packaging import VLLM_VERSION, Packaging
-from inferometer.decide.artefacts.pods import CACHE
+from inferometer.decide.artefacts.kubernetes import CACHE, in_flight_target, storage_gib
+from inferometer.decide.artefacts.packaging import (
+    VLLM_VERSION,
+    Fleet,
+    OperatingPoint,
+    Packaging,
+    Promise,
+)
 from inferometer.decide.artefacts.proving import duration_s
 from inferometer.decide.artefacts.router import balance_note
 from inferometer.decide.artefacts.vllm_command import checkpoint_note

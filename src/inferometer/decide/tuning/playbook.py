@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from inferometer.inputs.workload.plan import RequestPlan
-from inferometer.perfmodel.speculation import find_method
+from inferometer.perfmodel.whatif import find_method
 from inferometer.simulate.deployment import Deployment
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.scheduler_config import SchedulerConfig

@@ -135,15 +135,6 @@ def simulated(load: PublishedLoad) -> SimulatedLoad:
     )
 
 
-def informing(seen: Sequence[SimulatedLoad], target: PublishedLoad) -> list[SimulatedLoad]:
-    """Those that tell of the target.
-
-    Where prefill and decode are apart, a request spends its time outside of the engine otherwise:
-    such rows say nothing of the first token of a server that does both.
-    """
-    return [one for one in seen if target.prefill or not one.published.prefill]
-
-
 def fit_published(
     seen: Sequence[SimulatedLoad],
     targets: Sequence[SimulatedLoad],

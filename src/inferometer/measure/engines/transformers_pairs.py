@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from inferometer.measure.engines.protocol import Ceiling
 from inferometer.measure.engines.transformers_config import HfConfig, HfModel
 from inferometer.measure.engines.transformers_loading import distinct_parameters
-from inferometer.records.step_shares import MORE_SEQUENCES
+from inferometer.records.summaries import MORE_SEQUENCES
 from inferometer.records.types import ProbeKind
 
 CONTEXT_TOKENS: Final = 64

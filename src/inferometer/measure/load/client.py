@@ -21,7 +21,7 @@ from inferometer.errors import RecordError
 from inferometer.inputs.load_plan import most_in_flight, texts_of
 from inferometer.inputs.span_ids import SpanIds, span_ids
 from inferometer.inputs.workload.plan import NONE
-from inferometer.measure.load import answers, bodies, connections, messages, tally, target, timer
+from inferometer.measure.load import answers, bodies, connections, messages, target, timer
 from inferometer.measure.load.answers import Answer
 from inferometer.records import durability
 from inferometer.records.raw_log import (
@@ -182,7 +182,7 @@ class LoadClient:
         self._next = 0
         self._is_stopped = False
         self._over: asyncio.Future[None] = self._loop.create_future()
-        self._tally = tally.Tally()
+        self._tally = messages.Tally()
         self._origin_ns = 0
 
     async def run(self, origin_ns: int) -> messages.Done:
@@ -196,7 +196,7 @@ class LoadClient:
         job = self._job
         self._origin_ns = origin_ns
         self._due_ns: list[int] = (int64s(job.due_ns) + np.int64(origin_ns)).tolist()
-        cpu_s = tally.cpu_s()
+        cpu_s = messages.cpu_s()
         self._writer.append(
             SessionFrame(
                 session_index=job.session_index,
@@ -222,7 +222,7 @@ class LoadClient:
         finally:
             self._agenda.close()
             await self._pool.close()
-        return self._ended(tally.cpu_s() - cpu_s)
+        return self._ended(messages.cpu_s() - cpu_s)
 
     def stop(self) -> None:
         """Send nothing more; what is in flight may end within seconds."""

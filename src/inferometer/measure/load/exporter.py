@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 
 from inferometer.errors import SpecError
 from inferometer.inputs.workload.plan import RequestPlan
+from inferometer.measure.load.bodies import token_ends_of
 from inferometer.measure.load.load_test import LoadQuestion
-from inferometer.measure.load.local_tokenizer import token_ends_of
 from inferometer.measure.load.watch import LoadProgress
 from inferometer.records import latencies, raw_log, tables
 from inferometer.records.answers import TokenEnds

@@ -8,7 +8,7 @@ from inferometer.errors import MeasureError
 from inferometer.inputs.load_plan import LoadPlan
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.measure.host import now_utc
-from inferometer.measure.load import messages, processes, watch
+from inferometer.measure.load import messages, watch
 from inferometer.measure.load.sessions import Past, Session, session_after
 from inferometer.measure.load.target import Secrets, target_of
 from inferometer.records.raw_log import RAW_FOLDER, file_name
@@ -26,7 +26,7 @@ class LoadQuestion:
     secrets: Secrets
     limits: messages.ClientLimits
     tracing: messages.Tracing | None = None
-    start_clients: processes.StartClients = processes.started
+    start_clients: watch.StartClients = watch.started
     """Here, or on other hosts."""
 
 

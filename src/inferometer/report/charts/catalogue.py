@@ -31,8 +31,7 @@ from inferometer.report.charts.time_parts import (
     ttft_parts_chart,
 )
 from inferometer.report.charts.utilisation import energy_chart, memory_chart, utilisation_chart
-from inferometer.report.request_views import RequestReportView
-from inferometer.report.views import SweepReportView
+from inferometer.report.views import RequestReportView, SweepReportView
 
 ChartBuilder: TypeAlias = Callable[[SweepReportView], Chart | None]
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from inferometer.report.cells import estimate_cell, has_several_runs, notes_text, statistic_text
 from inferometer.report.charts.plot import (
     Axis as PlotAxis,
     Chart,
@@ -18,6 +17,7 @@ from inferometer.report.charts.plot import (
     colours_of,
     tip,
 )
+from inferometer.report.tables import estimate_cell, has_several_runs, notes_text, statistic_text
 from inferometer.report.views import Curve, CurvePoint, PhaseName, PointRow, SweepReportView
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_number

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from inferometer.records.columns import F64
 from inferometer.records.run_series import StepSeries
 from inferometer.report.charts.plot import Axis, Chart, Line, Mark, Plot, Rule, band_of
-from inferometer.report.request_views import RequestReportView
+from inferometer.report.views import RequestReportView
 from inferometer.units import format_duration, format_fraction, format_number
 
 

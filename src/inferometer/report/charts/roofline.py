@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from inferometer.report.cells import estimate_cell, has_several_runs, notes_text, statistic_text
-from inferometer.report.charts.bars import box_of, rows_plot
 from inferometer.report.charts.plot import (
     Axis,
     Boxes,
@@ -17,9 +15,12 @@ from inferometer.report.charts.plot import (
     Rule,
     Text,
     bar_of,
+    box_of,
     colours_of,
+    rows_plot,
     tip,
 )
+from inferometer.report.tables import estimate_cell, has_several_runs, notes_text, statistic_text
 from inferometer.report.views import CeilingMoment, RoofCeiling, RooflinePoint, SweepReportView
 from inferometer.units import format_duration, format_number, format_rate
 

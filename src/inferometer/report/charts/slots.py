@@ -11,13 +11,13 @@ from inferometer.records.slot_timeline import (
     state_shares,
 )
 from inferometer.report.charts.plot import Axis, Boxes, Chart, Mark, Plot, Text, tip
-from inferometer.report.request_views import RequestReportView
 from inferometer.report.request_words import (
     STATE_COLOURS,
     STATE_LETTERS,
     STATE_NAMES,
     slot_time_text,
 )
+from inferometer.report.views import RequestReportView
 from inferometer.units import format_fraction
 
 MAX_SEATS: Final = 48

@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from inferometer.records.server_summaries import TtftParts
-from inferometer.records.step_shares import StepCause
-from inferometer.report.cells import ABSENT_TEXT, estimate_cell, has_several_runs, statistic_text
-from inferometer.report.charts.bars import MAX_ROWS, Part, rows_plot, stacked
-from inferometer.report.charts.plot import Axis, Chart
+from inferometer.records.summaries import StepCause
+from inferometer.report.charts.plot import MAX_ROWS, Axis, Chart, Part, rows_plot, stacked
 from inferometer.report.decision_views import RateView
 from inferometer.report.request_tables import largest_part, named_parts
-from inferometer.report.request_views import RequestReportView
-from inferometer.report.views import Explained, PhaseName, SweepReportView
+from inferometer.report.tables import ABSENT_TEXT, estimate_cell, has_several_runs, statistic_text
+from inferometer.report.views import Explained, PhaseName, RequestReportView, SweepReportView
 from inferometer.units import format_duration, format_number
 
 PART_COLOURS: Final = {

@@ -3,9 +3,21 @@
 from collections.abc import Sequence
 from typing import Final
 
-from inferometer.report.cells import estimate_cell, notes_text, statistic_text
-from inferometer.report.charts.bars import MAX_ROWS, box_of, labelled, rows_plot
-from inferometer.report.charts.plot import Axis, Boxes, Chart, Line, Mark, Text, bar_of, tip
+from inferometer.report.charts.plot import (
+    MAX_ROWS,
+    Axis,
+    Boxes,
+    Chart,
+    Line,
+    Mark,
+    Text,
+    bar_of,
+    box_of,
+    labelled,
+    rows_plot,
+    tip,
+)
+from inferometer.report.tables import estimate_cell, notes_text, statistic_text
 from inferometer.report.views import PointRow, SweepReportView
 from inferometer.units import format_bytes, format_number
 
