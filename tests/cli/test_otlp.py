@@ -148,6 +148,9 @@ def test_client_and_server_spans_join_and_tell_where_the_time_is(tmp_path):
         spans = read_spans(collector.path)
         check_spans(tmp_path, spans, n_requests=200, n_traced=200, n_served=200)
         check_quantiles(tmp_path, spans)
+        served = [span for span in spans if span.kind == "server"]
+        sampling = (names.TEMPERATURE, names.TOP_P, names.N_ANSWERS)
+        assert {tuple(span.number(name) for name in sampling) for span in served} == {(1, 1, 1)}
         answer = run("explain", "spans.jsonl", "--json", folder=tmp_path)
         times = json.loads(answer.stdout)["times"]
         assert (times["seen_by"], times["n_requests"]) == ("client and server", 200)

@@ -110,3 +110,23 @@ def test_without_the_extra_the_error_names_how_to_get_it(monkeypatch):
     with pytest.raises(SpecError) as caught:
         otlp.SpanSender("http://127.0.0.1:4318", "x")
     assert "pip install 'inferometer[otel]'" in str(caught.value)
+
+
+def test_the_names_are_those_of_the_conventions_package():
+    attributes = vars(
+        pytest.importorskip("opentelemetry.semconv._incubating.attributes.gen_ai_attributes")
+    ).values()
+    metrics = pytest.importorskip("opentelemetry.semconv._incubating.metrics.gen_ai_metrics")
+    known = {one for one in attributes if isinstance(one, str)}
+    vllms_own = {names.REQUEST_ID, names.N_ANSWERS}
+    ours = {
+        one
+        for one in vars(names).values()
+        if isinstance(one, str) and one.startswith(("gen_ai.request.", "gen_ai.usage.",
+        "gen_ai.response.", "gen_ai.token.", "gen_ai.operation.", "gen_ai.provider."))
+    }  # fmt: skip
+    assert ours - vllms_own <= known
+    instruments = [one for one in vars(names).values() if isinstance(one, names.Instrument)]
+    told = {one for one in vars(metrics).values() if isinstance(one, str)}
+    assert len(instruments) == 7
+    assert {one.name for one in instruments} <= told

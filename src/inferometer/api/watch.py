@@ -238,8 +238,7 @@ class _Watching:
         )
 
     def _look(self) -> None:
-        at_ns = time.monotonic_ns() - self._began_ns
-        looks = [self._pool.submit(server.look, at_ns) for server in self._servers]
+        looks = [self._pool.submit(server.look, self._at_ns) for server in self._servers]
         for server, look in zip(self._servers, looks, strict=True):
             for change in look.result():
                 instants = {change.at_s, change.at_s if change.since_s is None else change.since_s}
@@ -278,8 +277,11 @@ class _Watching:
         at_utc = self._utc(self._at_s())
         return tuple(server.state(at_utc) for server in self._servers)
 
+    def _at_ns(self) -> int:
+        return time.monotonic_ns() - self._began_ns
+
     def _at_s(self) -> float:
-        return (time.monotonic_ns() - self._began_ns) / NS_PER_S
+        return self._at_ns() / NS_PER_S
 
     def _utc(self, at_s: float) -> str:
         return (self._began_utc + timedelta(seconds=at_s)).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,6 +1,7 @@
 """One watched server: its pages of the window, its regimes, and what it shows now."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,11 +57,17 @@ class WatchedUrl:
         """Let go of the connection."""
         self._page.close()
 
-    def look(self, at_ns: int) -> tuple[Change, ...]:
-        """Scrape once; what that changes."""
+    def look(self, now_ns: Callable[[], int]) -> tuple[Change, ...]:
+        """Scrape once; what that changes.
+
+        Its instant is that at which the page was there: a server that is late wrote it just before.
+        """
         try:
-            samples = self._reader.read(self._page.get())
+            page = self._page.get()
+            at_ns = now_ns()
+            samples = self._reader.read(page)
         except (MeasureError, RecordError) as error:
+            at_ns = now_ns()
             self.problem = error.what
             changes = self.regimes.miss(at_ns / NS_PER_S)
         else:

@@ -5,9 +5,11 @@ conventions are in development, and a name that changes changes in this file onl
 
 Source
 ------
-open-telemetry/semantic-conventions-genai, docs/gen-ai and model/manifest.yaml (state of November
-2026, all in development, no release yet); vLLM 0.32.0, vllm/tracing/utils.py, whose names for token
-counts are older ones.
+open-telemetry/semantic-conventions-genai, docs/gen-ai and model/manifest.yaml, all in development:
+the names of the schema below, which are also those of opentelemetry-semantic-conventions 0.66b2
+(semconv 1.44). The first release of their own, v0.1.0, renames the client's metrics to
+``gen_ai.client.inference.*``; no package has it yet. vLLM 0.32.0, vllm/tracing/utils.py, whose
+names for token counts are older ones.
 """
 
 from typing import Final, NamedTuple
@@ -94,6 +96,9 @@ LLM_REQUEST: Final = "llm_request"
 PROMPT_TOKENS: Final = "gen_ai.usage.prompt_tokens"
 COMPLETION_TOKENS: Final = "gen_ai.usage.completion_tokens"
 REQUEST_ID: Final = "gen_ai.request.id"
+TEMPERATURE: Final = "gen_ai.request.temperature"
+TOP_P: Final = "gen_ai.request.top_p"
+N_ANSWERS: Final = "gen_ai.request.n"
 IN_QUEUE: Final = "gen_ai.latency.time_in_queue"
 TO_FIRST_TOKEN: Final = "gen_ai.latency.time_to_first_token"  # noqa: S105
 E2E: Final = "gen_ai.latency.e2e"

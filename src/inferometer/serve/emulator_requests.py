@@ -22,6 +22,7 @@ _DEFAULT_COMPLETION_TOKENS: Final = 16
 context."""
 
 _MOST_ANSWERS: Final = 1024
+_LEAST_TEMPERATURE: Final = 0.01
 
 Body = TypeVar("Body")
 
@@ -112,6 +113,8 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: bool | None = None
     n: int | None = None
     priority: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
 
 
 class CompletionBody(_Body, frozen=True, kw_only=True):
@@ -163,6 +166,9 @@ class ParsedRequest:
     stops: tuple[str, ...]
     includes_stop: bool
     priority: int
+    temperature_ratio: float
+    """The emulator draws no tokens: spans tell it, and top_p."""
+    top_p_fraction: float
 
 
 class Limits(NamedTuple):
@@ -302,7 +308,28 @@ def _asked(
         stops=(read.stop,) if isinstance(read.stop, str) else tuple(read.stop or ()),
         includes_stop=bool(read.include_stop_str_in_output),
         priority=read.priority or 0,
+        **_sampling(read),
     )
+
+
+def _sampling(read: CompletionBody | ChatBody) -> dict[str, float]:
+    """Temperature and top_p as vLLM samples with them; refused where it refuses them.
+
+    Source: vLLM 0.32.0, ``vllm/sampling_params.py``, ``__post_init__`` and ``_verify_args``.
+    """
+    temperature = 1.0 if read.temperature is None else read.temperature
+    top_p = 1.0 if read.top_p is None else read.top_p
+    if not 0 <= temperature <= 2:
+        text = f"temperature must be in [0, 2], got {temperature}."
+        raise Refusal(400, text, param="temperature")
+    if not 0 < top_p <= 1:
+        raise Refusal(400, f"top_p must be in (0, 1], got {top_p}.", param="top_p")
+    if temperature == 0 and (read.n or 1) > 1:
+        text = f"n must be 1 when using greedy sampling, got {read.n}."
+        raise Refusal(400, text, param="n")
+    if temperature == 0:
+        return {"temperature_ratio": 0.0, "top_p_fraction": 1.0}
+    return {"temperature_ratio": max(temperature, _LEAST_TEMPERATURE), "top_p_fraction": top_p}
 
 
 def _left(tokens: Sequence[Hashable], most: int | None, limits: Limits) -> int:

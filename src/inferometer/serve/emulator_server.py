@@ -307,8 +307,13 @@ def server_span(
     *,
     wall_ns: int,
 ) -> Span:
-    """The span of an answer, its end that of its last token."""
-    request = choice.request
+    """The span of an answer, its end that of its last token.
+
+    As in vLLM, what is 0 is left out, and each of several answers to a prompt has its own span,
+    of one answer.
+    """
+    request, parsed = choice.request, served.parsed
+    sampling = {names.TEMPERATURE: parsed.temperature_ratio, names.TOP_P: parsed.top_p_fraction}
     instants_ns = (request.arrival_ns, request.admitted_ns, choice.first_ns, choice.last_ns)
     arrival_ns, admitted_ns, first_ns, last_ns = instants_ns
     return Span(
@@ -330,5 +335,7 @@ def server_span(
             names.COMPLETION_TOKENS: request.num_output_tokens,
             names.MAX_TOKENS: request.max_tokens,
             names.REQUEST_ID: served.reply_id,
+            names.N_ANSWERS: 1,
+            **{name: value for name, value in sampling.items() if value},
         },
     )

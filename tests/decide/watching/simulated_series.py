@@ -79,5 +79,33 @@ def intervals(plan, for_s, seed, *, config=ROOMY, steps=STEPS, noise=0.05):
         summed(log.n_decode_requests),
         summed(gap_s) * np.exp(rng.normal(0, noise, n)),
     )
+    requests = done.requests
+    has_ended = (requests.finished_ns >= 0) & (requests.finished_ns < for_s * 1e9)
+    waited_s = (requests.admitted_ns - requests.intended_send_ns)[has_ended] / 1e9
+    queued_s = np.bincount(requests.finished_ns[has_ended] // 10**9, waited_s, n)
     for second, row in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-        yield Interval(second + 1.0, 1.0, *row, draft_tokens=None, accepted_tokens=None)
+        yield Interval(
+            second + 1.0,
+            1.0,
+            *row,
+            draft_tokens=None,
+            accepted_tokens=None,
+            queued_s=float(queued_s[second]),
+        )
+
+
+COUNTED = (
+    "took_s", "n_finished", "n_preempted", "n_prompts", "prompt_tokens", "hit_tokens",
+    "queried_tokens", "output_tokens", "n_steps", "n_gaps", "gaps_s", "queued_s",
+)  # fmt: skip
+
+
+def seen_late(series, seed):
+    """The same, by a watcher on a busy machine: it looks after 1 to 5 s, whenever it gets to it."""
+    rng, pending, due = np.random.default_rng(seed), [], 1
+    for one in series:
+        pending.append(one)
+        if len(pending) == due:
+            sums = {name: sum(getattr(each, name) for each in pending) for name in COUNTED}
+            yield one._replace(**sums)
+            pending, due = [], int(rng.integers(1, 6))

@@ -4,7 +4,14 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.decide.watching.simulated_series import DAY_S, ROOMY, STEPS, daily_traffic, intervals
+from tests.decide.watching.simulated_series import (
+    DAY_S,
+    ROOMY,
+    STEPS,
+    daily_traffic,
+    intervals,
+    seen_late,
+)
 
 from inferometer.decide.watching.drift import N_LEARNED, Block, Chart, ShareModel
 from inferometer.decide.watching.intervals import Interval
@@ -23,8 +30,9 @@ def changes_of(series):
 @pytest.mark.parametrize(("rate_per_s", "seed"), [(0.3, 2), (0.9, 3)])
 def test_two_days_in_which_nothing_changes_have_no_alarm(rate_per_s, seed):
     plan = daily_traffic(rate_per_s, 2 * DAY_S, seed)
-    changes = changes_of(intervals(plan, 2 * DAY_S, seed))
-    assert [one for one in changes if one.condition != "idle"] == []
+    series = list(intervals(plan, 2 * DAY_S, seed))
+    for seen in (series, seen_late(series, seed)):
+        assert [one for one in changes_of(seen) if one.condition != "idle"] == []
 
 
 def joined(before, after, at_s):
@@ -52,22 +60,51 @@ def test_steps_that_take_longer_are_found_though_the_batch_grows_with_them(facto
     assert 0.4 < first.residual_ratio / math.log(factor) < 1.6
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_batch_that_is_full_and_a_queue_that_grows_are_found(seed):
-    plan, for_s = daily_traffic(1.2, 600, seed, swing=0.0), 400
-    changes = changes_of(intervals(plan, for_s, seed, config=replace(ROOMY, max_num_seqs=6)))
-    found = {one.condition: one.at_s for one in changes if one.has_begun}
-    assert {"max_num_seqs_full", "overloaded"} <= set(found)
-    assert "kv_full" not in found
+QUEUES = {
+    "batch": (1.2, {"max_num_seqs": 6}, {"max_num_seqs_full", "overloaded"}, "kv_full"),
+    "cache": (4.0, {"num_blocks": 1400, "max_num_seqs": 256}, {"kv_full", "preempting"}, "slower"),
+}
 
 
+@pytest.mark.parametrize("name", QUEUES)
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_full_cache_and_preemptions_are_found(seed):
-    plan, for_s = daily_traffic(4.0, 600, seed, swing=0.0), 400
-    small = replace(ROOMY, num_blocks=1400, max_num_seqs=256)
-    changes = changes_of(intervals(plan, for_s, seed, config=small))
-    found = {one.condition for one in changes if one.has_begun}
-    assert {"kv_full", "preempting"} <= found
+def test_what_is_full_is_found_whenever_somebody_looks(name, seed):
+    rate_per_s, config, wanted, never = QUEUES[name]
+    plan, for_s = daily_traffic(rate_per_s, 600, seed, swing=0.0), 400
+    series = list(intervals(plan, for_s, seed, config=replace(ROOMY, **config)))
+    for seen in (series, seen_late(series, seed)):
+        found = {one.condition for one in changes_of(seen) if one.has_begun}
+        assert wanted <= found
+        assert never not in found
+
+
+USERS = 16
+
+
+def batches_that_end_together(place, at_s):
+    """Users ask all at once when the last of them has his answer: at most looks nobody waits."""
+    return USUAL._replace(
+        at_s=at_s, running=6.0, waiting=float(10 * (place % 2)), queued_s=USERS * 2.0, took_s=3.0
+    )
+
+
+def test_of_few_looks_what_the_requests_waited_decides():
+    queue = [batches_that_end_together(place, 3.0 * place) for place in range(1, 12)]
+    begun = {one.condition: one.at_s for one in changes_of(queue) if one.has_begun}
+    assert set(begun) == {"max_num_seqs_full"}
+    assert begun["max_num_seqs_full"] <= 30
+    none = [one._replace(queued_s=0.0) for one in queue]
+    assert changes_of(none) == []
+
+
+def test_looks_count_by_their_time():
+    # Three late looks see a queue; between them the watcher catches up, and sees none each time.
+    late = [
+        USUAL._replace(at_s=5.0 * place + after, took_s=took_s, waiting=waiting)
+        for place in range(1, 6)
+        for after, took_s, waiting in ((0.0, 4.6, 3.0), (0.4, 0.4, 0.0))
+    ]
+    assert [one.condition for one in changes_of(late)] == ["max_num_seqs_full"]
 
 
 def test_an_alarm_ends_when_the_server_is_as_it_was():

@@ -41,6 +41,8 @@ class Interval(NamedTuple):
     draft_tokens: float | None
     accepted_tokens: float | None
     is_restarted: bool = False
+    queued_s: float = 0.0
+    """That the requests which ended had waited, together; 0 where the server does not report it."""
 
 
 def last_interval(record: ServerRecord) -> Interval:
@@ -52,8 +54,8 @@ def last_interval(record: ServerRecord) -> Interval:
     start_ns, end_ns = record.scraped_ns[-2:].tolist()
     blocks, block_tokens = _gauge(record, "n_blocks"), _gauge(record, "block_tokens")
     usage = _gauge(record, "kv_usage")
-    (n_prompts, _), (n_steps, _), (n_gaps, gaps_s) = (
-        _gained(record, name) for name in ("ttft", "step_tokens", "itl")
+    (n_prompts, _), (n_steps, _), (n_gaps, gaps_s), (_, queued_s) = (
+        _gained(record, name) for name in ("ttft", "step_tokens", "itl", "queue")
     )
     return Interval(
         at_s=end_ns / NS_PER_S,
@@ -75,6 +77,7 @@ def last_interval(record: ServerRecord) -> Interval:
         draft_tokens=_grown(record, "draft_tokens"),
         accepted_tokens=_grown(record, "accepted_tokens"),
         is_restarted=n_restarts(record) > 0,
+        queued_s=queued_s or 0.0,
     )
 
 

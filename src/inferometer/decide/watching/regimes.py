@@ -5,7 +5,7 @@ is met and ends when it was not for a while, so that one line is printed for eac
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -45,7 +45,11 @@ WORDS: Final[dict[Condition, str]] = {
 
 _HOLD_S: Final = 10.0
 _MOST_FRACTION: Final = 0.8
-"""Of the scrapes that a condition has to hold in."""
+"""Of the time that a condition has to hold in."""
+_SEEN_FRACTION: Final = 0.4
+"""Of the time, where the requests that ended say so too ..."""
+_N_WAITING: Final = 2.0
+"""... in the mean."""
 _IDLE_S: Final = 20.0
 _OVER_S: Final = 15.0
 """A condition whose criterion was not met for so long has ended."""
@@ -122,16 +126,12 @@ class Regimes:
 
     def _criteria(self) -> dict[Condition, bool]:
         last = self._within(_HOLD_S)
-        is_long = self._spans(last, _HOLD_S)
-        is_waiting = is_long and _are_most(one.waiting >= 1 for one in last)
-        usages = [one.kv_usage for one in last if one.kv_usage is not None]
-        is_kv_high = bool(usages) and (
-            sum(usages) / len(usages) >= _KV_FULL_FRACTION
-            or _are_most(one >= _KV_FULL_FRACTION for one in usages)
-        )
+        waited = [one for one in last if one.waiting >= 1]
+        is_waiting = self._spans(last, _HOLD_S) and _do_wait(last, waited)
+        is_kv_high = _is_kv_high(waited)
         preempted = [one.n_preempted or 0.0 for one in last]
         most = (1 - _PLATEAU_RATIO) * self._most_running
-        is_plateau = _are_most(one.running >= most for one in last)
+        is_plateau = _shared_s(waited, lambda one: one.running >= most) >= _MOST_FRACTION
         is_preempting = sum(preempted) >= _N_PREEMPTED and sum(map(bool, preempted)) > 1
         return {
             "idle": self._is_idle(),
@@ -194,10 +194,37 @@ class Regimes:
         ]
 
 
-def _are_most(met: Iterable[bool]) -> bool:
-    """Between a batch that ends together and its users' next requests a scrape may see none wait."""
-    each = tuple(met)
-    return sum(each) >= _MOST_FRACTION * len(each)
+def _shared_s(intervals: list[Interval], is_met: Callable[[Interval], bool]) -> float:
+    """Of their time, the share of those in which this holds; 0 of none.
+
+    By time and not by number: a watcher that is late looks again at once to catch up.
+    """
+    took_s = sum(one.took_s for one in intervals)
+    return sum(one.took_s for one in intervals if is_met(one)) / took_s if took_s else 0.0
+
+
+def _do_wait(last: list[Interval], waited: list[Interval]) -> bool:
+    """Is there a queue, though between a batch that ends together and its users' next requests there is none?
+
+    Looks may be few and fall between; how long the requests that ended had waited does not depend
+    on when somebody looks: seconds waited per second are the mean number that waits (Little's law).
+    """
+    took_s = sum(one.took_s for one in last)
+    seen = sum(one.took_s for one in waited) / took_s
+    n_mean = sum(one.queued_s for one in last) / took_s
+    return seen >= _MOST_FRACTION or (seen >= _SEEN_FRACTION and n_mean >= _N_WAITING)
+
+
+def _is_kv_high(waited: list[Interval]) -> bool:
+    """Is the KV cache full while requests wait?"""
+    known = [one for one in waited if one.kv_usage is not None]
+    if not known:
+        return False
+    mean = sum(one.took_s * (one.kv_usage or 0.0) for one in known) / sum(
+        one.took_s for one in known
+    )
+    often = _shared_s(known, lambda one: (one.kv_usage or 0.0) >= _KV_FULL_FRACTION)
+    return mean >= _KV_FULL_FRACTION or often >= _MOST_FRACTION
 
 
 # How long until a limit is missed, if a latency goes on changing as it does now?
