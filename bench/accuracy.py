@@ -20,7 +20,6 @@ import argparse
 import csv
 import datetime as dt
 import hashlib
-import os
 import pickle
 import re
 import subprocess
@@ -33,17 +32,19 @@ import msgspec
 import numpy as np
 from accuracy_page import RECORD, write_page
 from efficiencies import Maker, loads_of
-from published_runs import RUNS, scorecard
+from published_runs import RUN_TABLES, RUNS, scorecard
 from published_tables import (
-    DATA,
     LEAST_SEEN,
+    TABLES,
     Loads,
+    data_of,
     family_of,
     group_questions,
     published,
     side_of,
     store,
     sum_of_sources,
+    take_data,
     topology_of,
     topology_questions,
 )
@@ -70,6 +71,8 @@ MODELS = {
     "kimik2.5": ("kimi-k2.5",),
 }
 """AISimulate's names."""
+THEIRS = "aisimulate-accuracy"
+"""Folder of what they published."""
 QUANTILES = tuple(round(0.05 * k, 2) for k in range(1, 20))
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 METRICS = ("tpot", "ttft")
@@ -390,7 +393,7 @@ def measured(data, folder, only):
     loads, left_out = published(data)
     load, kept = Loads(folder / "loads"), Kept(folder)
     start_s = time.process_time()
-    theirs, n_topologies = theirs_of(data / "aisimulate-accuracy" / "topologies.csv")
+    theirs, n_topologies = theirs_of(data / THEIRS / "topologies.csv")
     rows = asked_of(loads, load, kept, only, theirs)
     if not only or {"model", "datasheet"} & {*only}:
         rows += pooled_rows(data, load, kept)
@@ -453,18 +456,17 @@ def merged(record, found, only):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--data", type=Path, default=os.environ.get("INFEROMETER_PUBLISHED_DATA", DATA)
-    )
+    take_data(parser)
     parser.add_argument("--folder", type=Path, default=Path(".accuracy"), help="Of what is kept.")
     parser.add_argument("--only", action="append", help="Only this way, or beside, or runs.")
     parser.add_argument("--page", action="store_true", help="Write the page from the record.")
     arguments = parser.parse_args()
     if arguments.only == ["runs"]:
         record = msgspec.json.decode(RECORD.read_bytes())
-        stored(with_runs(record, Path(arguments.data), arguments.folder))
+        stored(with_runs(record, data_of(arguments, RUN_TABLES), arguments.folder))
     elif not arguments.page:
-        record = measured(Path(arguments.data), arguments.folder, arguments.only)
+        data = data_of(arguments, (*TABLES, *RUN_TABLES, THEIRS))
+        record = measured(data, arguments.folder, arguments.only)
         if arguments.only:
             record = merged(msgspec.json.decode(RECORD.read_bytes()), record, arguments.only)
         stored(record)

@@ -11,10 +11,9 @@ quarter too low), Poisson arrivals do not.
 import argparse
 import csv
 import math
-import os
-from pathlib import Path
 
 import numpy as np
+from published_tables import data_of, take_data
 from results_log import log_row
 
 from inferometer.fit.loads.requests import moved_to
@@ -29,7 +28,8 @@ from inferometer.simulate.demand import demand
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
+STAGES, KERNELS = "inference-perf-kubecon25", "aiconfigurator-kernels"
+"""Folders of the published tables."""
 STAGE_S, PROMPT_TOKENS, LONGER_SHARE = 60, 204, 0.39
 TRAINED, HELD_OUT = (0, 1, 3), 2
 NAMES = [
@@ -76,17 +76,15 @@ def summary_ms(requests, model, front_end_s):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--data", type=Path, default=os.environ.get("INFEROMETER_PUBLISHED_DATA", DATA)
-    )
-    data = Path(parser.parse_args().data)
-    with (data / "inference-perf-kubecon25" / "stages.csv").open(newline="") as file:
+    take_data(parser)
+    data = data_of(parser.parse_args(), (STAGES, KERNELS))
+    with (data / STAGES / "stages.csv").open(newline="") as file:
         stages = [row for row in csv.DictReader(file) if row["config"] == "vllm"][:4]
     measured = [np.array([float(row[f"{name}_ms"]) for name in NAMES]) for row in stages]
     rng = np.random.default_rng(0)
     requests = [asked(float(row["requested_rate"]), rng) for row in stages]
     engine = EngineSpec(engine="vllm", mode="compiled", dtype="bfloat16", device="cuda")
-    tables = read_kernel_tables(data / "aiconfigurator-kernels" / "h100_sxm")
+    tables = read_kernel_tables(data / KERNELS / "h100_sxm")
     prior = model_from_kernels(find_model("llama-3.1-8b"), engine, tables, hardware="h100_sxm")
     names = tuple(name for name in prior.free if name in PARAMETERS)
     vector, deviation = prior.physical().vector(), np.sqrt(np.diag(prior.covariance))

@@ -12,12 +12,11 @@ Ten CPU minutes.
 
 import argparse
 import hashlib
-import os
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from published_tables import DATA, Loads, published, side_of
+from published_tables import Loads, data_of, published, side_of, take_data
 from results_log import log_row
 
 from inferometer.errors import InferometerError
@@ -131,16 +130,14 @@ def measured(data, cache, device):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--data", type=Path, default=os.environ.get("INFEROMETER_PUBLISHED_DATA", DATA)
-    )
+    take_data(parser)
     parser.add_argument("--cache", type=Path, help="Keep simulated schedules here between runs.")
     parser.add_argument("--device", help="Rows of this one alone: quicker, and less is learned.")
     arguments = parser.parse_args()
     told = transfer.OF_OTHERS
     added = {name: dict.fromkeys(PHASES, 0.0) for name in told}
     transfer.OF_OTHERS = added
-    found = measured(Path(arguments.data), arguments.cache, arguments.device)
+    found = measured(data_of(arguments), arguments.cache, arguments.device)
     for name in (one for one in added if {(one, "learned"), (one, "reported")} <= set(found)):
         words = []
         for k, (metric, phase) in enumerate(zip(("TPOT", "TTFT"), PHASES, strict=True)):

@@ -17,13 +17,12 @@ simulations without a cache; ``bench/accuracy.py`` shows the other half.
 import argparse
 import datetime as dt
 import hashlib
-import os
 from collections import Counter
 from pathlib import Path
 
 import msgspec
 import numpy as np
-from published_tables import DATA, Loads, published, side_of
+from published_tables import Loads, data_of, published, side_of, take_data
 from results_log import log_row
 
 from inferometer.fit.published import efficiencies
@@ -255,13 +254,11 @@ def shown(one):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--data", type=Path, default=os.environ.get("INFEROMETER_PUBLISHED_DATA", DATA)
-    )
+    take_data(parser)
     parser.add_argument("--cache", type=Path, help="Keep simulated schedules here between runs.")
     parser.add_argument("--date", default=f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d}")
     arguments = parser.parse_args()
-    found = loads_of(Path(arguments.data), Loads(arguments.cache))
+    found = loads_of(data_of(arguments), Loads(arguments.cache))
     maker = Maker(found)
     sources = tuple(
         SourceTable(

@@ -21,16 +21,17 @@ RUNS = {
     "rtxpro6000_qwen3-32b_tp2": "qwen3-32b",
     "rtxpro6000_qwen3-30b-a3b_dp2ep2": "qwen3-30b-a3b",
 }
+RUN_TABLES = ("llmservingsim-vllm-bench", "aiconfigurator-kernels")
 DEVICE = "rtx_pro_6000_server"
 
 
 def scorecard(data, name):
     """Errors of one run's twelve statistics: of its second half, and of the whole beside the authors'."""
-    folder = data / "llmservingsim-vllm-bench"
+    serving_folder, kernel_folder = (data / name for name in RUN_TABLES)
     serving = read_llmservingsim(
-        folder / name, folder / f"workload_sharegpt-{RUNS[name]}-300-sps10.jsonl"
+        serving_folder / name, serving_folder / f"workload_sharegpt-{RUNS[name]}-300-sps10.jsonl"
     )
-    tables = read_kernel_tables(data / "aiconfigurator-kernels" / DEVICE)
+    tables = read_kernel_tables(kernel_folder / DEVICE)
     replay, prior = published_subject(serving, tables, find_hardware(DEVICE))
     table = serving.run.requests
     seen = latencies(table, table)

@@ -5,6 +5,7 @@ precision. Families are halved by hash: sizes, shares and widths of ``fit.publis
 the *learned* half, and results are shown on the *reported* half.
 """
 
+import argparse
 import hashlib
 import os
 import pickle
@@ -34,6 +35,27 @@ LEAST_ROWS, LEAST_SEEN, FEW_USERS = 10, 4, 16
 SOURCES = Path(inferometer.__file__).parent
 SCHEDULED_BY = ("simulate", "fit/published/closed_loop.py", "fit/published/apart.py")
 """Sources on which a simulated schedule depends."""
+
+
+def take_data(parser: argparse.ArgumentParser):
+    """The option ``--data``, which ``data_of`` reads."""
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path(os.environ.get("INFEROMETER_PUBLISHED_DATA") or DATA),
+        help="Folder with the published tables, each in a folder of its own.",
+    )
+
+
+def data_of(arguments: argparse.Namespace, needed: Sequence[str] = TABLES) -> Path:
+    """The folder of the published tables; ends the program where one that is needed lacks."""
+    lacking = [name for name in needed if not (arguments.data / name).is_dir()]
+    if lacking:
+        raise SystemExit(
+            f"{arguments.data} has no folder {' and no '.join(lacking)}. Name the folder of"
+            " the published tables by --data, or by INFEROMETER_PUBLISHED_DATA."
+        )
+    return arguments.data
 
 
 def half(parts):
