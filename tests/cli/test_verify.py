@@ -18,10 +18,10 @@ from command_line import check_refused, run
 from inferometer.cli.verify import command
 from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.inputs.verify_plan import plan_from_text
-from inferometer.measure.host import now_utc
 from inferometer.perfmodel.steptime import load_step_time_model
 from inferometer.perfmodel.steptime_levels import fitted_levels
 from inferometer.records import durability
+from inferometer.records.layout import now_utc
 from inferometer.records.reading import read_run
 from inferometer.serve.emulator_plan import EmulatorPlan, parse_faults
 from inferometer.serve.emulator_process import start

@@ -22,9 +22,8 @@ from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.objectives import parse_objective
-from inferometer.measure.host import new_run_id, now_utc
 from inferometer.records import durability, reading, tables
-from inferometer.records.layout import SERVER_NAME
+from inferometer.records.layout import SERVER_NAME, new_run_id, now_utc
 from inferometer.stats.estimate import Estimate, Verdict
 from inferometer.verify import changes, claims, ledger, seals
 

@@ -20,6 +20,7 @@ from inferometer.measure import host, otlp
 from inferometer.measure.load import bodies, watch
 from inferometer.records import (
     exchange_errors,
+    layout,
     load_decoding,
     raw_log,
     reading,
@@ -59,7 +60,7 @@ def run_of(
         engine=None,
         host=host.host_facts(n_threads=opened.load.n_processes, uses_device=False),
         source=None,
-        ended_utc=host.now_utc(),
+        ended_utc=layout.now_utc(),
         cautions=(
             *cautions,
             *held_back(workload, _offered_per_s(decoded)),

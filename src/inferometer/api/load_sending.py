@@ -23,7 +23,7 @@ from inferometer.errors import MeasureError, RecordError, SpecError
 from inferometer.inputs import foreign_bytes, objectives
 from inferometer.inputs.load_plan import LoadPlan, body_value_without_secrets, without_secrets
 from inferometer.inputs.workload import plan, replay
-from inferometer.measure import host, otlp, scrape
+from inferometer.measure import otlp, scrape
 from inferometer.measure.executors import ray_cluster
 from inferometer.measure.load import (
     load_test,
@@ -116,10 +116,10 @@ def _opened(folder: Path, plan: LoadPlan) -> OpenLoad:
         if stored.load != load:
             raise _another(folder)
         return stored
-    created_utc = host.now_utc()
+    created_utc = layout.now_utc()
     new = OpenLoad(
         load=load,
-        run_id=host.new_run_id(created_utc),
+        run_id=layout.new_run_id(created_utc),
         created_utc=created_utc,
         command=("inferometer", *redacted(sys.argv[1:])),
     )

@@ -7,7 +7,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs.workload import drawing, servegen
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.inputs.workload.types import ServeGenSource, WorkloadSpec
-from inferometer.measure.host import available_bytes
+from inferometer.measure.resident import available_bytes
 from inferometer.simulate.fleet import ClusterConfig
 from inferometer.units import format_bytes
 

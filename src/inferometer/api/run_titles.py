@@ -17,8 +17,8 @@ from inferometer.inputs.load_plan import LoadPlan, without_secrets
 from inferometer.inputs.workload import types
 from inferometer.inputs.workload.plan import NONE, DrawnWorkload
 from inferometer.inputs.workload.types import AtOnce, OpenArrivals
-from inferometer.measure.host import available_bytes
 from inferometer.measure.load.bodies import body_writer
+from inferometer.measure.resident import available_bytes
 from inferometer.records.types import Run
 from inferometer.units import NS_PER_S, format_bytes, format_duration, format_number
 

@@ -9,9 +9,9 @@ from inferometer import __version__, suggestions
 from inferometer.api.cluster import Servers, gate_text
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.types import Source
-from inferometer.measure.host import new_run_id, now_utc
 from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.records.latencies import HandoverSummary, summarise_handovers
+from inferometer.records.layout import new_run_id, now_utc
 from inferometer.records.types import Caution, Run
 from inferometer.simulate import outcome, simulated_run
 from inferometer.simulate.deployment import Deployment, PrefillPool

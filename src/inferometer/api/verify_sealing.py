@@ -17,10 +17,9 @@ from inferometer.errors import RecordError
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.types import HardwareSpec, ModelSpec, SweepPoint
 from inferometer.inputs.verify_plan import Points, VerifyPlan
-from inferometer.measure.host import now_utc
 from inferometer.perfmodel import steptime_arrays, types
 from inferometer.records import layout
-from inferometer.records.layout import MANIFEST_NAME
+from inferometer.records.layout import MANIFEST_NAME, now_utc
 from inferometer.stats.estimate import Estimate
 from inferometer.verify import claims, ledger, seals
 from inferometer.verify.ledger import Experiment

@@ -16,8 +16,8 @@ from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.terminal import talk
 from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.measure.host import now_utc
 from inferometer.records.durability import replace_file
+from inferometer.records.layout import now_utc
 from inferometer.verify.ledger import (
     LEDGER,
     Score,

@@ -16,7 +16,7 @@ from inferometer import __version__
 from inferometer.errors import EngineError, MeasureError
 from inferometer.inputs.sweep_plan import visits_of
 from inferometer.inputs.types import ModelSpec, SweepPlan, SweepPoint, SweepVisit
-from inferometer.measure import ceilings, host
+from inferometer.measure import ceilings, environments, host
 from inferometer.measure.engines.protocol import (
     STEP_KINDS,
     Ceiling,
@@ -28,9 +28,9 @@ from inferometer.measure.engines.protocol import (
     Repetition,
 )
 from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
-from inferometer.measure.environments import find_environment
 from inferometer.measure.telemetry import Sampler, Telemetry
 from inferometer.measure.time_left import OnProgress, Progress, TimeLeft
+from inferometer.records.layout import new_run_id, now_utc
 from inferometer.records.reading import read_run
 from inferometer.records.store import RunWriter
 from inferometer.records.tables import from_rows
@@ -498,7 +498,7 @@ def run_sweep(
         is_complete = writer.is_complete
     if not is_complete:
         settings = settings or WorkerSettings(
-            python=str(find_environment(plan.engine.engine).python)
+            python=str(environments.find_environment(plan.engine.engine).python)
         )
         with RemoteEngine(plan.engine, model, settings) as engine:
             begun = new_manifest(plan, model.spec, command, _load(engine))
@@ -529,7 +529,7 @@ def _measure(
     try:
         with PointMeasurer(plan, engine) as measurer:
             cautions = measure_missing(plan, measurer, writer, on_progress, until_s=until_s)
-        writer.finish(cautions, host.now_utc(), None if engine.pid is None else engine.facts())
+        writer.finish(cautions, now_utc(), None if engine.pid is None else engine.facts())
     except KeyboardInterrupt:
         raise MeasureError(
             f"interrupted: {len(writer.done_parts)} of {len(plan.points) * plan.n_rounds} visits to"
@@ -549,10 +549,10 @@ def new_manifest(
     engine: EngineFacts | None = None,
 ) -> RunManifest:
     """The manifest of a run that starts now; problems of the machine are in its cautions."""
-    created_utc = host.now_utc()
+    created_utc = now_utc()
     is_beginning = engine is not None
     return RunManifest(
-        run_id=host.new_run_id(created_utc),
+        run_id=new_run_id(created_utc),
         origin="measured",
         created_utc=created_utc,
         command=command,

@@ -30,7 +30,9 @@ that reads it.
 """
 
 import re
+import uuid
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -191,3 +193,13 @@ _GROWN: Final = {"steps": _with_replicas, "sweep": _with_page_faults}
 LOADERS: Final[dict[int, Loader]] = {
     version: Loader(manifest=_manifest_as_it_is, columns=_GROWN) for version in (1, 2, 3)
 }
+
+
+def new_run_id(created_utc: str) -> str:
+    """A name that no other run has, and that sorts by time."""
+    return f"{created_utc[:19].replace(':', '').replace('T', '-')}-{uuid.uuid4().hex[:8]}"
+
+
+def now_utc() -> str:
+    """Now, for people: ISO 8601 with seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

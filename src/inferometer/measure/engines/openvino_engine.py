@@ -24,7 +24,7 @@ from inferometer.measure.engines.protocol import (
     Score,
     Scored,
 )
-from inferometer.measure.host import available_bytes
+from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
 from inferometer.records.types import EngineFacts
 

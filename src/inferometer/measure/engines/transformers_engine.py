@@ -37,7 +37,7 @@ from inferometer.measure.engines.transformers_loading import (
 from inferometer.measure.engines.transformers_pairs import PairedSteps
 from inferometer.measure.engines.transformers_quality import read_text
 from inferometer.measure.engines.transformers_ranks import Ranks, rank_of_this_process
-from inferometer.measure.host import available_bytes
+from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
 from inferometer.records.types import EngineFacts
 from inferometer.units import format_bytes

@@ -34,7 +34,7 @@ from inferometer.measure.engines.transformers_loading import (
     hash_weights,
     read_config,
 )
-from inferometer.measure.host import available_bytes
+from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
 from inferometer.records.types import EngineFacts
 

@@ -46,7 +46,7 @@ from inferometer.measure.engines.protocol import (
     Scored,
     random_prompts,
 )
-from inferometer.measure.host import peak_resident_bytes, reset_peak_resident
+from inferometer.measure.resident import peak_resident_bytes, reset_peak_resident
 
 ENGINES: Final[dict[EngineName, str]] = {
     "transformers": "inferometer.measure.engines.transformers_engine",
