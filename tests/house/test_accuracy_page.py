@@ -120,9 +120,7 @@ def test_a_part_measured_again_is_named_once_at_its_newest():
 def test_without_the_published_tables_the_folder_that_lacks_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("INFEROMETER_PUBLISHED_DATA", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["accuracy.py", "--folder", str(tmp_path / "kept")])
-    with pytest.raises(
-        SystemExit, match="no folder inferencemax.* and no inferencex-silicon"
-    ) as told:
+    with pytest.raises(SystemExit, match="and no inferencex-silicon") as told:
         accuracy.main()
     assert "INFEROMETER_PUBLISHED_DATA" in str(told.value)
     assert not (tmp_path / "kept").exists()
