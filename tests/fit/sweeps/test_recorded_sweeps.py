@@ -18,7 +18,11 @@ from inferometer.records.reading import read_run
 RECORDS = sorted(path for path in (Path(__file__).parents[1] / "data").iterdir() if path.is_dir())
 
 
-@pytest.fixture(scope="module", params=RECORDS, ids=lambda path: path.name)
+@pytest.fixture(
+    scope="module",
+    params=[RECORDS[0], *(pytest.param(path, marks=pytest.mark.slow) for path in RECORDS[1:])],
+    ids=lambda path: path.name,
+)
 def fitted(request):
     return fit_and_validate([read_run(request.param)])
 

@@ -116,7 +116,7 @@ def test_whatever_is_wrong_with_one_field(path, tmp_path):
     rng = np.random.default_rng(11)
     is_lines = path.suffix == ".jsonl"
     whole = path.read_text().partition("\n")[0] if is_lines else path.read_text()
-    for i in range(60):
+    for i in range(24):
         content = json.loads(whole)
         places = list(_places(content, 4))
         holder, key = places[rng.integers(len(places))]
