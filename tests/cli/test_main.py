@@ -124,7 +124,7 @@ def test_an_unknown_verb_is_a_bad_question():
     [
         (
             ("size", "llama-3.1-8b", "--rate", "1", "--gpus", "l4"),
-            ("--slo is missing", "from: --slo", "try: inferometer size --help"),
+            ("--slo is missing", "from: --slo", "try: --slo 'ttft:p95<500ms, tpot:p95<50ms'"),
         ),
         (
             ("predict", "llama-3.1-8b", "--batch", "0"),

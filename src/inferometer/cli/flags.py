@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
+from inferometer import suggestions
 from inferometer.api.question import Field, bounds_in_words, fields_of, is_listed, question_of
 from inferometer.cli.foreign_flags import in_our_words, meant_by
 from inferometer.cli.terminal import AS_CSV, REPORT, VERBOSE, write_answer
@@ -136,6 +137,8 @@ def _missing(
     names = [_name(click.MissingParameter(ctx=context, param=one)) for one in known] or [
         _name(error)
     ]
+    if all(name in _USUAL for name in names):
+        try_ = suggestions.flags(*(word for name in names for word in (name, _USUAL[name])))
     if len(names) == 1:
         return SpecError(
             f"{names[0]} is missing", where=names[0], allowed=_allowed(error), try_=try_
@@ -195,6 +198,9 @@ _MEANT = {
     "tensor-parallel": ("tp",),
 }
 """What others call a choice of ours, of any flag or argument."""
+_USUAL = {"--slo": "ttft:p95<500ms, tpot:p95<50ms", "--hardware": "h100_sxm", "--gpus": "h100_sxm"}
+"""What a first command could have where it has none: a chat that begins at once and writes faster
+than people read."""
 _NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
 _NOWHERE = click.Context(click.Command("inferometer"))
 
