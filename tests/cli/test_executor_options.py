@@ -11,7 +11,7 @@ from executor_questions import CAPACITY, SIMULATE, SIZE
 @pytest.mark.parametrize(
     "question",
     [
-        SIMULATE,
+        pytest.param(SIMULATE, marks=pytest.mark.slow),
         pytest.param(SIZE, marks=pytest.mark.slow),
         pytest.param(CAPACITY, marks=pytest.mark.slow),
     ],

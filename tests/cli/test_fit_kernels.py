@@ -14,6 +14,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 def test_kernels_become_a_fit_that_says_that_no_step_was_measured(tmp_path):
     fitted = run(
         "fit",

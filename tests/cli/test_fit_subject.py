@@ -132,6 +132,7 @@ def test_device_and_formats_are_those_of_the_fit(folder):
     assert "FIT_SUBJECT" not in [caution["code"] for caution in deployed["cautions"]]
 
 
+@pytest.mark.slow
 def test_a_transfer_is_asked_for_by_name_and_said(folder):
     asked = ("--fit", "fit.json", "--hardware", "a100_80gb_sxm", "--transfer")
     text = run("predict", "llama-3.1-8b", *asked, folder=folder).stdout
@@ -326,6 +327,7 @@ def test_runs_of_requests_are_sent_to_the_verb_that_takes_them(folder):
     check_refused(run("explain", "requests", folder=folder), 2, "inferometer show requests")
 
 
+@pytest.mark.slow
 def test_a_fit_is_written_into_a_folder_that_is_made(folder):
     assert run("fit", SMOLLM2, "--out", "new/folder/fit.json", folder=folder).returncode == 0
     assert (folder / "new" / "folder" / "fit.json").is_file()

@@ -159,7 +159,7 @@ def test_sixty_kinds_of_raw_answers_end_in_little_memory():
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
 
 
-@pytest.mark.parametrize("tokens", [1, 4])
+@pytest.mark.parametrize("tokens", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_tokens_are_counted_whatever_a_chunk_carries(tokens, tmp_path):
     (tmp_path / "short.toml").write_text(WORKLOAD)
     with start(replace(PLAN, faults=parse_faults(f"tokens-per-chunk={tokens}"))) as emulator:

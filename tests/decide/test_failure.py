@@ -56,6 +56,7 @@ def test_as_few_as_will_do_miss_the_promise_when_one_dies(question, kind):
     assert seen.slo_met_again_s is None or seen.slo_met_again_s > 0
 
 
+@pytest.mark.slow
 def test_the_more_are_left_the_less_it_is_felt(question, kind):
     few, more, many = (
         failure_of(question, replace(kind, n_replicas=kind.n_replicas + n), START_UP_S).outcome

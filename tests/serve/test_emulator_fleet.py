@@ -114,7 +114,7 @@ def test_metrics_are_those_of_all_replicas():
         pytest.param(
             ("--prefill-replicas", "1", "--kv-link", "50GB/s"), id="prefill", marks=pytest.mark.slow
         ),
-        pytest.param(("--replicas", "2", "--gate", "gate.toml"), id="gate"),
+        pytest.param(("--replicas", "2", "--gate", "gate.toml"), id="gate", marks=pytest.mark.slow),
     ],
 )
 def test_the_command_serves_every_fleet(flags, tmp_path):

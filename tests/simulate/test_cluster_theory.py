@@ -84,8 +84,8 @@ def test_random_routing_is_as_many_queues_of_one_server():
     ("better", "worse"),
     [
         ("round-robin", "random"),
-        ("power-of-two", "random"),
-        ("least-loaded", "power-of-two"),
+        pytest.param("power-of-two", "random", marks=pytest.mark.slow),
+        pytest.param("least-loaded", "power-of-two", marks=pytest.mark.slow),
         ("least-loaded", "round-robin"),
         ("central", "least-loaded"),
     ],

@@ -63,14 +63,16 @@ def mean_waits(lengths_of, rate_per_ns):
     return np.array(waits)
 
 
-@pytest.mark.parametrize("load", [0.3, 0.7, 0.9])
+@pytest.mark.parametrize(
+    "load", [0.7, *(pytest.param(load, marks=pytest.mark.slow) for load in (0.3, 0.9))]
+)
 def test_m_d_1_waits_as_pollaczek_and_khinchine_say(load):
     service_ns = 20 * STEP_NS
     low, high = interval(mean_waits(lambda _: np.full(N_REQUESTS, 20), load / service_ns))
     assert low <= load * service_ns / (2 * (1 - load)) <= high
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8])
+@pytest.mark.parametrize("load", [0.5, pytest.param(0.8, marks=pytest.mark.slow)])
 def test_geometric_service_waits_as_pollaczek_and_khinchine_say(load):
     """M/M/1 in whole tokens: E[S^2] of a geometric length with mean m is m (2m - 1).
 
@@ -87,7 +89,7 @@ def test_geometric_service_waits_as_pollaczek_and_khinchine_say(load):
     assert abs(expected_ns / m_m_1_ns - 1) < 1 / mean
 
 
-@pytest.mark.parametrize("load", [0.4, 0.8])
+@pytest.mark.parametrize("load", [0.4, pytest.param(0.8, marks=pytest.mark.slow)])
 def test_no_batching_is_m_g_1(load):
     """Lengths of 5 or 95 tokens, evenly: Pollaczek and Khinchine's mean wait, load E[S^2] / (2 E[S] (1 - load))."""
     mean, mean_square = 50, (5**2 + 95**2) / 2
@@ -131,7 +133,7 @@ def test_seats_that_do_not_slow_one_another_are_servers(n_seats, load):
     assert low - STEP_NS <= expected_ns <= high + STEP_NS
 
 
-@pytest.mark.parametrize("load", [0.6, 0.85])
+@pytest.mark.parametrize("load", [0.6, pytest.param(0.85, marks=pytest.mark.slow)])
 def test_shortest_remaining_first_is_schrage_and_millers_queue(load):
     """Lengths of 20 or 200 steps, preempted without loss (swapped in no time).
 
@@ -176,7 +178,7 @@ def test_shortest_remaining_first_is_schrage_and_millers_queue(load):
     assert low - 1 <= 0 <= high + 1
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8])
+@pytest.mark.parametrize("load", [0.5, pytest.param(0.8, marks=pytest.mark.slow)])
 def test_many_seats_share_the_processor(load):
     """Each row costs the same and each request gets one row a step.
 

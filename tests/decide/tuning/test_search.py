@@ -45,6 +45,7 @@ def test_too_small_a_batch_is_found_and_confirmed_in_fresh_pairs(narrow):
     assert after.value < before.value / 2
 
 
+@pytest.mark.slow
 def test_what_changes_nothing_is_not_worth_measuring(narrow):
     memory = next(one for one in narrow.steps if one.name == "memory")
     assert memory.decision == "not worth measuring"

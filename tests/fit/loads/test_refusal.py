@@ -60,6 +60,7 @@ def test_a_server_as_vllm_is_fitted(plain):
     assert found.fit.tpot_residual_fraction < 0.02
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_do_as_vllm_is_refused():
     refusal = judged(is_strange=True).refusal
     assert refusal.scatter_ratio > 5
