@@ -102,16 +102,21 @@ def test_a_share_of_free_memory_is_no_share_of_all():
     assert of_free.num_blocks * 32 > 1.05 * of_all.num_blocks * 16
 
 
-def silicon_row(folder, ttft_ms, tpot_ms):
+def silicon_rows(folder, *lines):
     names = "id,origin,concurrency,wip,backend,backend_version,model_path,system,precision,mode"
     names += ",isl,osl,batch_size,tp_size,pp_size,attention_dp_size,moe_tp_size,moe_ep_size"
     workers = ("num_workers", "tp_size", "attention_dp_size", "moe_ep_size")
     names += "".join(f",{phase}_{name}" for phase in ("prefill", "decode") for name in workers)
     path = folder / "silicon_sample.csv"
-    kind = "openai/gpt-oss-120b,h100_sxm,fp4,agg,1024,1024"
-    line = f"1,made,512,,vllm,1,{kind},64,8,1,1,1,1{',' * 8},{ttft_ms},{tpot_ms}"
-    path.write_text(f"{names},ttft_ms,tpot_ms\n{line}\n")
+    path.write_text("\n".join([f"{names},ttft_ms,tpot_ms", *lines]) + "\n")
     return published_loads(read_silicon(path))
+
+
+def silicon_row(folder, ttft_ms, tpot_ms):
+    kind = "openai/gpt-oss-120b,h100_sxm,fp4,agg,1024,1024"
+    return silicon_rows(
+        folder, f"1,made,512,,vllm,1,{kind},64,8,1,1,1,1{',' * 8},{ttft_ms},{tpot_ms}"
+    )
 
 
 def test_a_row_whose_engine_ran_far_fewer_than_it_had_room_for_is_left_out(tmp_path):
@@ -123,19 +128,13 @@ def test_a_row_whose_engine_ran_far_fewer_than_it_had_room_for_is_left_out(tmp_p
 
 
 def test_a_measurement_whose_workers_another_row_states_is_repeated(tmp_path):
-    names = "id,origin,concurrency,wip,backend,backend_version,model_path,system,precision,mode"
-    names += ",isl,osl,batch_size,tp_size,pp_size,attention_dp_size,moe_tp_size,moe_ep_size"
-    workers = ("num_workers", "tp_size", "attention_dp_size", "moe_ep_size")
-    names += "".join(f",{phase}_{name}" for phase in ("prefill", "decode") for name in workers)
     kind = "made,64,,trtllm,1,deepseek-ai/DeepSeek-R1,gb200,fp4,disagg,1024,1024" + "," * 6
     lines = [
         f"1,{kind},,4,1,4,,8,1,8,500.25,8.5",
         f"2,{kind},1,4,1,4,2,8,1,8,500.2500001,8.5",
         f"3,{kind},,4,1,4,,8,1,8,812.5,8.5",
     ]
-    path = tmp_path / "silicon_sample.csv"
-    path.write_text("\n".join([f"{names},ttft_ms,tpot_ms", *lines]) + "\n")
-    found = published_loads(read_silicon(path))
+    found = silicon_rows(tmp_path, *lines)
     assert [one.decode.n_workers for one in found.loads] == [2]
     assert found.left_out == {
         "repeated": 1,
@@ -143,21 +142,38 @@ def test_a_measurement_whose_workers_another_row_states_is_repeated(tmp_path):
     }
 
 
+def agg_row(version, layout, ttft_ms, tpot_ms):
+    kind = f"1,made,16,,vllm,{version},openai/gpt-oss-120b,h100_sxm,fp4,agg,1024,1024,16"
+    return f"{kind},{layout}{',' * 8},{ttft_ms},{tpot_ms}"
+
+
+def test_one_measurement_under_two_versions_and_once_rounded_counts_once(tmp_path):
+    """The collection has rows of InferenceX again, rounded to 10 µs, with another version's name."""
+    exact, rounded = ("dev-3", "4,1,1,4,1", 169.94070, 8.36142), ("dev", "4,1,1,4,1", 169.94, 8.36)
+    another = ("dev", "4,1,1,4,1", 169.96, 8.36)
+    found = silicon_rows(tmp_path, agg_row(*exact), agg_row(*rounded))
+    assert [one.framework_version for one in found.loads] == ["dev-3"]
+    assert found.left_out == {"repeated": 1}
+    assert len(silicon_rows(tmp_path, agg_row(*exact), agg_row(*another)).loads) == 2
+
+
+def test_a_measurement_of_which_two_rows_state_different_layouts_is_left_out(tmp_path):
+    split, spread = agg_row("1", "4,1,1,1,4", 169.94, 8.36), agg_row("1", "1,1,4,1,4", 169.94, 8.36)
+    other = agg_row("1", "8,1,1,8,1", 150.0, 7.0)
+    found = silicon_rows(tmp_path, split, spread, other)
+    assert [one.n_devices for one in found.loads] == [8]
+    assert found.left_out == {"one measurement, of which two rows state different devices": 2}
+
+
 def test_a_series_whose_prompts_would_take_more_than_the_peak_is_left_out(tmp_path):
     """64 users of 2,000 tokens at 2 ms a token on one H200 would be 2 PFLOP/s, the whole peak."""
-    names = "id,origin,concurrency,wip,backend,backend_version,model_path,system,precision,mode"
-    names += ",isl,osl,batch_size,tp_size,pp_size,attention_dp_size,moe_tp_size,moe_ep_size"
-    workers = ("num_workers", "tp_size", "attention_dp_size", "moe_ep_size")
-    names += "".join(f",{phase}_{name}" for phase in ("prefill", "decode") for name in workers)
 
     def row(number, users, version, ttft_ms, tpot_ms):
         kind = f"{number},made,{users},,vllm,{version},meta-llama/Llama-3.1-8B,h200_sxm,fp8,agg"
         return f"{kind},2000,100,{users},1,1,1,1,1{',' * 8},{ttft_ms},{tpot_ms}"
 
     rows = (row(1, 64, "a", 700, 2), row(2, 1, "a", 60, 5), row(3, 1, "b", 61, 5))
-    path = tmp_path / "silicon_sample.csv"
-    path.write_text("\n".join([f"{names},ttft_ms,tpot_ms", *rows]) + "\n")
-    found = published_loads(read_silicon(path))
+    found = silicon_rows(tmp_path, *rows)
     assert [one.framework_version for one in found.loads] == ["b"], "of another run"
     assert found.left_out == {"more prompts computed than the device can, in the row's series": 2}
 

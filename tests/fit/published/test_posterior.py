@@ -116,6 +116,23 @@ def test_another_device_is_told_by_its_datasheet_and_by_what_devices_share():
     assert own.predicted.half_tpot[0] < half[2, 0]
 
 
+def test_what_first_tokens_take_beyond_the_steps_is_carried_to_another_device():
+    """Who waits for whom, and what a table means by it, is the engine's: half as much again here."""
+    devices = ("h100_sxm", "h200_sxm")
+    plain, slow = (
+        [
+            [
+                replace(one, published=replace(one.published, ttft_s=ratio * one.published.ttft_s))
+                for one in (measured(asked(n, hardware=name), 0.0) for n in (1, 4, 16, 64))
+            ]
+            for name in devices
+        ]
+        for ratio in (1.0, 1.5)
+    )
+    expected, carried = (fit_published(one[0], one[1]).predicted.log_ttft for one in (plain, slow))
+    assert np.median(carried - expected) > 0.6 * np.log(1.5)
+
+
 def test_devices_that_do_not_tell_one_another_promise_less_of_a_further_one():
     names = ("h100_sxm", "a100_80gb_sxm", "b200_sxm")
     asked_of = [measured(asked(8, hardware="h200_sxm"), 0.0)]

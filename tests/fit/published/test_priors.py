@@ -41,8 +41,16 @@ def test_small_messages_are_not_faster_on_a_faster_link():
         == 2 * find_hardware("h200_sxm").link_bytes_per_s.value
     )
     assert ratio("message_s", "deepseek-v3", FP8, "b200_sxm", "h200_sxm") == pytest.approx(
-        1.5, rel=0.05
+        1.0, rel=0.05
     )
+
+
+def test_the_all_reduce_that_engines_do_not_launch_on_blackwell_tells_nothing_of_it():
+    """Alone it takes half as long again as on H200; fused with the norm it is another kernel."""
+    b200, h200 = (find_hardware(name).kernels.message_s.value for name in ("b200_sxm", "h200_sxm"))
+    assert b200 > 1.4 * h200
+    assert believed("message_s", "deepseek-v3", FP8, "b200_sxm") < 1.5 * b200
+    assert believed("message_s", "deepseek-v3", FP8, "h200_sxm") > 1.5 * h200
 
 
 @pytest.mark.parametrize("model", ["deepseek-v3", "llama-3.1-70b"])

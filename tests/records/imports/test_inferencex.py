@@ -150,7 +150,7 @@ HEADER = (
     [
         ("64,1,8,8", (8, 1, 8)),
         ("1,64,8,8", (1, 8, 8)),
-        ("4,4,1,16", (1, 4, 4)),
+        ("4,4,1,16", (4, 1, 4)),
         ("4,1,2,2", (2, 1, 2)),
         ("4,1,1,4", (4, 1, 4)),
         ("8,1,8,1", (8, 1, 1)),
@@ -165,6 +165,18 @@ def test_the_square_of_the_devices_is_the_number_of_them(tmp_path, stated, layou
     found = table.tensor_parallel[0], table.data_parallel[0], table.expert_parallel[0]
     assert found == layout
     assert table.n_devices[0] == layout[0] * layout[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"), [("c512_cfg706", (2, 1, 2)), ("c512_cfg707", (1, 2, 2))]
+)
+def test_replicas_of_vllm_are_those_of_the_configuration_that_was_started(tmp_path, name, layout):
+    """The collection states 2 and 2 for two devices with expert parallelism, and for two replicas."""
+    path = tmp_path / "silicon_sample.csv"
+    row = "inferencex-db-dump-2026-04-27,8,vllm,MiniMaxAI/MiniMax-M2.5,b200_sxm,agg,1024,1024,9,9"
+    path.write_text(f"id,{HEADER}\nminimaxm2_5_b200_vllm_fp4_agg_1024x1024_{name},{row},2,2,1,4\n")
+    table = read_silicon(path)
+    assert (table.tensor_parallel[0], table.data_parallel[0], table.expert_parallel[0]) == layout
 
 
 @pytest.mark.parametrize(

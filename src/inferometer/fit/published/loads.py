@@ -7,7 +7,8 @@ of loads with lengths of their own, that users of vLLM and TensorRT-LLM do not s
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -172,7 +173,8 @@ def published_loads(points: PublishedPointTable) -> PublishedLoads:
     """The closed loops of a table.
 
     The last of repeated rows counts; of one measurement under two names, the first. One whose
-    workers another row states is repeated by it.
+    workers another row states is repeated by it. One of which two rows state different devices
+    is left out: at most one of them is right.
     """
     known = {model.model_id: first_of_shape(model) for model in load_models()}
     kept: dict[tuple[str | int, ...], PublishedLoad] = {}
@@ -191,8 +193,7 @@ def published_loads(points: PublishedPointTable) -> PublishedLoads:
         if _ran_fewer_than_fit(load):
             left_out["max_num_seqs below the users, by the row's own times"] += 1
             continue
-        layout = (load.engine, load.n_sharing, load.has_expert_parallelism, load.prefill)
-        same = (load.hardware.hardware_id, *layout, load.load, *_seen(points, index))
+        same = (*_latencies_of(load), *_layout_of(load))
         left_out["repeated"] += load.key in kept or same in measured
         if same not in measured:
             kept[load.key] = load
@@ -205,12 +206,37 @@ def published_loads(points: PublishedPointTable) -> PublishedLoads:
     n_stated = sum(one in stated for one in unstated)
     left_out["repeated"] += n_stated
     left_out[_UNSTATED] -= n_stated
-    impossible = {_series(one) for one in kept.values() if _computes_too_much(one)}
-    loads = tuple(one for one in kept.values() if _series(one) not in impossible)
-    left_out["more prompts computed than the device can, in the row's series"] = len(kept) - len(
+    found = _of_one_layout(kept.values())
+    left_out["one measurement, of which two rows state different devices"] = len(kept) - len(found)
+    impossible = {_series(one) for one in found if _computes_too_much(one)}
+    loads = tuple(one for one in found if _series(one) not in impossible)
+    left_out["more prompts computed than the device can, in the row's series"] = len(found) - len(
         loads
     )
     return PublishedLoads(loads, +left_out)
+
+
+def _of_one_layout(loads: Iterable[PublishedLoad]) -> list[PublishedLoad]:
+    """Those whose measured values no other row states for another layout of the devices."""
+    layouts: dict[tuple[object, ...], set[tuple[object, ...]]] = defaultdict(set)
+    alike = [(_latencies_of(one), one) for one in loads]
+    for latencies, one in alike:
+        layouts[latencies].add(_layout_of(one))
+    return [one for latencies, one in alike if len(layouts[latencies]) == 1]
+
+
+def _latencies_of(load: PublishedLoad) -> tuple[object, ...]:
+    """What was measured; two servers do not agree in both latencies to 10 µs.
+
+    Some collections round their times to that.
+    """
+    ttft_s, tpot_s = load.ttft_s or math.nan, load.tpot_s or math.nan
+    return (load.hardware.hardware_id, load.load, round(ttft_s, 5), round(tpot_s, 5))
+
+
+def _layout_of(load: PublishedLoad) -> tuple[object, ...]:
+    decode = (load.engine, load.n_sharing, load.n_decode_workers)
+    return (*decode, load.has_expert_parallelism, load.prefill)
 
 
 def _measurement(points: PublishedPointTable, index: int) -> tuple[object, ...]:

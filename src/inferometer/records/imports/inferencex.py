@@ -81,6 +81,9 @@ _COLLECTED: Final = frozenset({"backend", "model_path", "system"})
 _LENGTHS_OF_LINES: Final = {"isl": "isl_max", "osl": "osl_max"}
 """As some name the nominal lengths in a CSV."""
 
+_WITH_REPLICAS: Final = frozenset({"cfg707", "cfg727", "cfg827"})
+"""Configurations of vLLM with ``dp-attn: true``, by the end of a row's name: MiniMax in 4 bit on B200
+and B300 and in 8 bit on B300 (SemiAnalysisAI/InferenceX@165968ea7, ``nvidia-master.yaml``)."""
 _WORKERS: Final = (
     "decode_workers",
     "prefill_workers",
@@ -293,7 +296,8 @@ class _Layout(NamedTuple):
         if prefix:
             return layout
         if row["origin"].startswith("inferencex"):
-            return layout.as_started()
+            has_replicas = row.get("id", "").rpartition("_")[2] in _WITH_REPLICAS
+            return layout.as_started(has_replicas=has_replicas)
         return layout if row.get("attention_dp_size") else layout.with_replicas()
 
     def with_replicas(self) -> "_Layout":
@@ -302,20 +306,22 @@ class _Layout(NamedTuple):
             replicas=max(self.expert_tensor * self.expert_parallel // self.tensor, 1)
         )
 
-    def as_started(self) -> "_Layout":
+    def as_started(self, *, has_replicas: bool) -> "_Layout":
         """The layout that InferenceX started, where the collection states the square of it.
 
         Its later exports multiply tensor by expert parallelism, which are the same n devices: a
-        server with n = 8 has 64. The same measured values stand in the first export with 8. Rows
-        of vLLM with n replicas state n · n too; its script starts n replicas of one device.
+        server with n = 8 has 64. The same measured values stand in the first export with 8. Of vLLM
+        they state n replicas of n devices for n devices with expert parallelism, and for n
+        replicas (``has_replicas``) of one device alike.
         """
         n_devices = self.tensor * self.replicas
         n_tensor = self.expert_tensor if self.expert_tensor > 1 else self.tensor
         if n_tensor < 2 or n_devices != n_tensor**2 or self.expert_parallel == 1:
             return self
+        is_spread = self.replicas > 1 and (self.tensor == 1 or has_replicas)
         return self._replace(
-            tensor=1 if self.replicas > 1 else n_tensor,
-            replicas=n_tensor if self.replicas > 1 else 1,
+            tensor=1 if is_spread else n_tensor,
+            replicas=n_tensor if is_spread else 1,
             expert_tensor=1,
             expert_parallel=n_tensor,
         )
