@@ -162,7 +162,7 @@ def test_a_measurement_of_which_two_rows_state_different_layouts_is_left_out(tmp
     other = agg_row("1", "8,1,1,8,1", 150.0, 7.0)
     found = silicon_rows(tmp_path, split, spread, other)
     assert [one.n_devices for one in found.loads] == [8]
-    assert found.left_out == {"one measurement, of which two rows state different devices": 2}
+    assert found.left_out == {"a measurement that another row states with another layout": 2}
 
 
 def test_a_series_whose_prompts_would_take_more_than_the_peak_is_left_out(tmp_path):

@@ -207,7 +207,7 @@ def published_loads(points: PublishedPointTable) -> PublishedLoads:
     left_out["repeated"] += n_stated
     left_out[_UNSTATED] -= n_stated
     found = _of_one_layout(kept.values())
-    left_out["one measurement, of which two rows state different devices"] = len(kept) - len(found)
+    left_out["a measurement that another row states with another layout"] = len(kept) - len(found)
     impossible = {_series(one) for one in found if _computes_too_much(one)}
     loads = tuple(one for one in found if _series(one) not in impossible)
     left_out["more prompts computed than the device can, in the row's series"] = len(found) - len(
