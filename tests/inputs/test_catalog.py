@@ -221,3 +221,9 @@ def test_every_device_has_a_usual_format_with_a_rate():
         one.hardware_id for one in load_hardware() if one.peak_flop_per_s(one.usual_dtype) is None
     }
     assert {one for one in without if find_hardware(one).kind != "cpu"} == set()
+
+
+def test_blackwell_is_told_by_its_four_bit_products():
+    found = {one.hardware_id for one in load_hardware() if one.is_blackwell}
+    assert {"b200_sxm", "b300_sxm", "gb200", "gb300", "rtx_pro_6000_server"} <= found
+    assert not found & {"h100_sxm", "h200_sxm", "l40s", "mi355x"}, "MI355X is not NVIDIA's"

@@ -331,6 +331,11 @@ class HardwareSpec:
         return next((peak.flop_per_s for peak in self.peaks if peak.dtype == dtype), None)
 
     @property
+    def is_blackwell(self) -> bool:
+        """One of NVIDIA's devices since Blackwell, for which engines have kernels of their own."""
+        return self.vendor == "nvidia" and self.peak_flop_per_s("float4") is not None
+
+    @property
     def usual_dtype(self) -> DType:
         """The format in which an engine serves a model here when nobody asks for one.
 

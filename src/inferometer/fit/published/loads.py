@@ -151,7 +151,7 @@ class PublishedLoad:
         glm-5 hold up to twice what would fit in 16 bit, without waiting.
         """
         is_8_bit = self.engine.quantization is not None and (
-            self.framework == "trtllm" or computes_in_4_bit(self.hardware)
+            self.framework == "trtllm" or self.hardware.is_blackwell
         )
         return replace(self.engine, kv_cache_dtype="float8") if is_8_bit else self.engine
 
@@ -318,13 +318,8 @@ def recipe_of(row: PublishedLoad) -> Recipe:
     return {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[row.framework](row, usual)
 
 
-def computes_in_4_bit(hardware: HardwareSpec) -> bool:
-    """Is this one of NVIDIA's devices since Blackwell, whose recipes differ?"""
-    return hardware.vendor == "nvidia" and hardware.peak_flop_per_s("float4") is not None
-
-
 def _vllm(row: PublishedLoad, usual: Recipe) -> Recipe:
-    if row.model.model_id.startswith("minimax") and computes_in_4_bit(row.hardware):
+    if row.model.model_id.startswith("minimax") and row.hardware.is_blackwell:
         return Recipe(2 * row.load.prompt_tokens)
     return usual
 
@@ -341,7 +336,7 @@ def _sglang_started(row: PublishedLoad, usual: Recipe) -> Recipe:
         is_large = row.n_devices >= _LARGEST_GROUP
         return Recipe(32768) if is_large else Recipe(8192, memory_fraction=0.95)
     if model_id == "glm-5":
-        return Recipe(32768 if computes_in_4_bit(row.hardware) else 8192)
+        return Recipe(32768 if row.hardware.is_blackwell else 8192)
     if model_id.startswith("qwen3.5") and precision in {"bf16", "fp4"}:
         return Recipe(32768)
     return usual
@@ -352,11 +347,7 @@ def _steps_between_looks(row: PublishedLoad) -> int:
     model_id, precision = row.model.model_id, row.precision
     is_deepseek, is_qwen = model_id == "deepseek-v3", model_id.startswith("qwen3.5")
     is_spread = row.plan.n_sharing > 1
-    if (
-        not computes_in_4_bit(row.hardware)
-        or is_spread
-        or (model_id, precision) == ("glm-5", "fp8")
-    ):
+    if not row.hardware.is_blackwell or is_spread or (model_id, precision) == ("glm-5", "fp8"):
         return 1
     if not (is_deepseek or is_qwen):
         return 10 if model_id == "glm-5" else 1
@@ -374,7 +365,7 @@ def _trtllm(row: PublishedLoad, usual: Recipe) -> Recipe:
         of_batch = -(-(load.concurrency + load.prompt_tokens + 64) // 64) * 64
         is_later = row.framework_version.startswith(("1.2", "1.3"))
         budget = max(of_batch, _LEAST_SINCE_1_2) if is_later else of_batch
-        return Recipe(budget, memory_fraction=0.8 if computes_in_4_bit(row.hardware) else 0.75)
+        return Recipe(budget, memory_fraction=0.8 if row.hardware.is_blackwell else 0.75)
     if model_id.startswith("gpt-oss"):
         return Recipe(20000, memory_fraction=0.85)
     is_short = (load.prompt_tokens, load.output_tokens) == (1024, 1024)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.fit.published.loads import PublishedLoad, computes_in_4_bit
+from inferometer.fit.published.loads import PublishedLoad
 from inferometer.fit.sweeps.priors import BLEND_OF_GPU, peak_rates
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec, WeightFormat
 from inferometer.perfmodel.roofline import Peaks, peaks_of
@@ -111,7 +111,7 @@ def device_prior(
         message_s = _MESSAGE_IN_A_STEP * _PCIE_HOP_S * n_others
     if kernels.reduce_bytes_per_s is not None:
         link_bytes_per_s = _SENT_IN_A_STEP * kernels.reduce_bytes_per_s.value
-    if kernels.message_s is not None and not computes_in_4_bit(hardware):
+    if kernels.message_s is not None and not hardware.is_blackwell:
         message_s = _MESSAGE_IN_A_STEP * kernels.message_s.value
     table = {
         "launch_s": (_LAUNCH_S, 0.7),
