@@ -1,7 +1,7 @@
 """How many replicas of which server are there, behind which router and which gate?"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -13,8 +13,16 @@ from inferometer.errors import SpecError
 from inferometer.inputs.gate import GateOrder, GateSpec, read_gate
 from inferometer.inputs.workload.plan import DrawnWorkload
 from inferometer.records.types import Caution
-from inferometer.simulate.deployment import Case, Deployment, PrefillPool
-from inferometer.simulate.fleet import ROUTERS, ClusterConfig, DisaggregatedConfig, Fleet, Router
+from inferometer.simulate.deployment import PACES, Case, Deployment, PrefillPool
+from inferometer.simulate.fleet import (
+    ROUTERS,
+    ClusterConfig,
+    DisaggregatedConfig,
+    Fleet,
+    Placement,
+    ReplicaGroup,
+    Router,
+)
 from inferometer.simulate.gate_config import GateConfig
 
 
@@ -108,6 +116,98 @@ class RouterRules:
         return tuple(named[name] for name in class_names) if named else ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Replicas of one kind, and which requests are theirs; an empty rule lets everybody in."""
+
+    name: str
+    deployment: Deployment
+    n_replicas: int
+    classes: tuple[str, ...] = ()
+    tenants: tuple[str, ...] = ()
+    min_prompt_tokens: int = 0
+    max_prompt_tokens: int | None = None
+
+    @property
+    def rule_text(self) -> str:
+        """Which requests go there, as far as no group before takes them.
+
+        Example
+        -------
+        >>> Group(name="a", deployment=None, n_replicas=1, max_prompt_tokens=2000).rule_text
+        'prompts up to 2,000 tokens'
+        """
+        rules = list[str]()
+        for noun, names in (("class", self.classes), ("tenant", self.tenants)):
+            rules += [f"{noun} {' or '.join(names)}"] if names else []
+        least, most = self.min_prompt_tokens, self.max_prompt_tokens
+        rules += [f"prompts from {least:,} tokens"] if least else []
+        rules += [f"prompts up to {most:,} tokens"] if most is not None else []
+        return ", ".join(rules) or "what is left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """Replicas of different kinds, and the names of classes and tenants in the requests."""
+
+    groups: tuple[Group, ...]
+    keeps_sessions: bool = False
+    class_names: tuple[str, ...] = ()
+    tenant_names: tuple[str, ...] = ()
+
+    def of(self, workload: DrawnWorkload) -> "Groups":
+        """The same for the classes and tenants of this workload.
+
+        Raises
+        ------
+        SpecError
+            A rule names one that the workload does not have.
+        """
+        for noun, names in (("classes", workload.class_names), ("tenants", workload.tenant_names)):
+            wanted = {name for one in self.groups for name in getattr(one, noun)}
+            if wanted - set(names):
+                raise SpecError(
+                    f"{noun} {', '.join(sorted(wanted - set(names)))}",
+                    where="--groups",
+                    allowed=f"those of the workload: {', '.join(names)}",
+                )
+        return replace(self, class_names=workload.class_names, tenant_names=workload.tenant_names)
+
+    def at(self, case: Case) -> "Groups":
+        """The same as if each kind were known to be this one."""
+        known = (replace(one, deployment=one.deployment.at(case)) for one in self.groups)
+        return replace(self, groups=tuple(known))
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """Draws where each kind has the same number of them, else both ends of all step times."""
+        first, *others = (one.deployment.cases for one in self.groups)
+        return first if all(other == first for other in others) else PACES
+
+    @property
+    def placement(self) -> Placement:
+        """What is simulated, with the expected step times."""
+
+        def places(wanted: tuple[str, ...], names: tuple[str, ...]) -> tuple[int, ...]:
+            return tuple(names.index(name) for name in wanted if name in names)
+
+        return Placement(
+            groups=tuple(
+                ReplicaGroup(
+                    engine=one.deployment.config,
+                    step_times=one.deployment.step_times.likely,
+                    n_replicas=one.n_replicas,
+                    classes=places(one.classes, self.class_names),
+                    tenants=places(one.tenants, self.tenant_names),
+                    min_prompt_tokens=one.min_prompt_tokens,
+                    max_prompt_tokens=one.max_prompt_tokens,
+                )
+                for one in self.groups
+            ),
+            keeps_sessions=self.keeps_sessions,
+        )
+
+
 class Servers(NamedTuple):
     """How many of which server behind which router, which draws by this seed?
 
@@ -122,6 +222,26 @@ class Servers(NamedTuple):
     class_replicas: tuple[tuple[int, ...], ...] = ()
     in_lockstep: bool = False
     """Do they share experts, and take each step together?"""
+    groups: Groups | None = None
+    """Replicas of different kinds; ``deployment`` then is that of the first group."""
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """Which servers are simulated to tell how far a number may be off: the likely one first."""
+        return self.deployment.cases if self.groups is None else self.groups.cases
+
+    def known(self, workload: DrawnWorkload) -> "Servers":
+        """The same for the classes and tenants of this workload.
+
+        Raises
+        ------
+        SpecError
+            A rule names one that the workload does not have, or leaves one out.
+        """
+        return self._replace(
+            class_replicas=self.rules.replicas_of(workload.class_names),
+            groups=None if self.groups is None else self.groups.of(workload),
+        )
 
     @property
     def n_in_all(self) -> int:
@@ -132,12 +252,15 @@ class Servers(NamedTuple):
         """The same as if they were known to be these."""
         return self._replace(
             deployment=self.deployment.at(case),
+            groups=None if self.groups is None else self.groups.at(case),
             prefill=None if self.prefill is None else self.prefill.at(case),
         )
 
     @property
     def cluster(self) -> ClusterConfig:
         """The rules of the cluster, or of those that generate answers."""
+        if self.groups is not None:
+            return self.groups.placement.cluster
         return ClusterConfig(
             engine=self.deployment.config,
             n_replicas=self.n_replicas,
@@ -157,8 +280,21 @@ class Servers(NamedTuple):
             step_times=self.deployment.step_times.likely,
             prefill=None if self.prefill is None else self.prefill.replicas,
             gate=gate,
-            front_end_s=self.deployment.front_end_s,
+            placement=None if self.groups is None else self.groups.placement,
+            front_end_s=self.front_end_s,
         )
+
+    @property
+    def kinds(self) -> tuple[Deployment, ...]:
+        """One replica of each kind."""
+        if self.groups is None:
+            return (self.deployment,)
+        return tuple(one.deployment for one in self.groups.groups)
+
+    @property
+    def front_end_s(self) -> float:
+        """Between a request's sending and a scheduler's sight of it; of groups the longest."""
+        return max(one.front_end_s for one in self.kinds)
 
     @property
     def pools(self) -> DisaggregatedConfig | None:

@@ -9,6 +9,7 @@ import msgspec
 from inferometer.api import compute, memory_check, missed
 from inferometer.api.cluster import Servers, gate_of
 from inferometer.api.fleet import FleetOptions, servers_of
+from inferometer.api.groups import servers_of_groups
 from inferometer.api.model_options import SLO_OPTION
 from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, Option
@@ -36,6 +37,15 @@ class Simulate:
     server: Server
     workload: Workload = field(default_factory=Workload)
     fleet: FleetOptions = field(default_factory=FleetOptions)
+    groups: Annotated[
+        Path | None,
+        Option(
+            "Replicas of different kinds, and which requests go to which: a .toml file, see"
+            " docs/simulate.md.",
+            heading="Cluster",
+            metavar="FILE",
+        ),
+    ] = None
     slo: Annotated[str | None, SLO_OPTION] = None
     until: Annotated[
         float | None,
@@ -89,8 +99,7 @@ def simulate(question: Simulate) -> SimulateAnswer:
     workload = workload_of(question.workload)
     objective = None if question.slo is None else objectives.parse_objective(question.slo)
     until_ns = None if question.until is None else round(question.until * NS_PER_S)
-    n_sharing = question.fleet.cluster.data_parallel_size
-    servers = servers_of(question.fleet, deployment_of(question.server, n_sharing=n_sharing))
+    servers = _servers(question)
     gate = gate_of(question.fleet.gate)
     memory_check.check_before_drawing(workload)
     is_open = (
@@ -107,7 +116,7 @@ def simulate(question: Simulate) -> SimulateAnswer:
     if question.out is not None:
         simulated = store(simulated, question.out)
     answer = simulated.answer
-    if answer.verdict == "missed" and objective is not None:
+    if answer.verdict == "missed" and objective is not None and servers.groups is None:
         plan = simulator.workload.plan
         answer = replace(
             answer,
@@ -116,6 +125,13 @@ def simulate(question: Simulate) -> SimulateAnswer:
             ),
         )
     return answer
+
+
+def _servers(question: Simulate) -> Servers:
+    if question.groups is not None:
+        return servers_of_groups(question.groups, question.server, question.fleet)
+    n_sharing = question.fleet.cluster.data_parallel_size
+    return servers_of(question.fleet, deployment_of(question.server, n_sharing=n_sharing))
 
 
 def simulator_of(
@@ -129,9 +145,7 @@ def simulator_of(
 ) -> Simulator:
     """The servers with the requests drawn, which must fit into memory."""
     drawn = replay.draw_workload(workload)
-    servers = servers._replace(
-        seed=workload.seed, class_replicas=servers.rules.replicas_of(drawn.class_names)
-    )
+    servers = servers.known(drawn)._replace(seed=workload.seed)
     memory_check.check_drawn(
         drawn.plan, servers.cluster, record_steps=record_steps, n_replicas=servers.n_in_all
     )
@@ -139,7 +153,7 @@ def simulator_of(
     whose = engine if servers.n_in_all == 1 else f"{servers.n_in_all} x {engine}"
     talk(
         f"simulating {drawn.plan.n_requests:,} requests of {drawn.name} on {whose},"
-        f" {len(servers.deployment.cases)} times (its rules are compiled once)"
+        f" {len(servers.cases)} times (its rules are compiled once)"
     )
     return Simulator(
         servers=servers, workload=drawn, objective=objective, until_ns=until_ns, gate=gate
@@ -196,7 +210,7 @@ def longer_workload(
     workload: types.WorkloadSpec, drawn: DrawnWorkload, servers: Servers
 ) -> DrawnWorkload | None:
     """The same traffic for longer; None where it is as long as is computed in reasonable time."""
-    most = Traffic(spec=workload).most_requests // max(1, len(servers.deployment.cases) - 2)
+    most = Traffic(spec=workload).most_requests // max(1, len(servers.cases) - 2)
     n_requests = min(_LONGER_RATIO * drawn.plan.n_requests, most)
     if n_requests <= drawn.plan.n_requests:
         return None

@@ -70,6 +70,7 @@ def _sections(answer: simulation.SimulateAnswer, charts: tuple[Chart, ...]) -> t
     tables = [_latencies(answer), _rates(answer)]
     tables += [_e2e_parts(answer.e2e_parts)] if answer.e2e_parts is not None else []
     tables += [_classes(answer.classes)] if answer.classes else []
+    tables += [_groups(answer.groups)] if answer.groups else []
     tables += [_replicas(answer)] if answer.replicas else []
     facts = [*_origins(answer)]
     if answer.memory is not None:
@@ -105,6 +106,8 @@ def _sections(answer: simulation.SimulateAnswer, charts: tuple[Chart, ...]) -> t
 def _subject(answer: simulation.SimulateAnswer) -> str:
     """``llama-3.1-8b on NVIDIA H100 SXM, 5 requests/s of chat``"""
     where = answer.deployment
+    if answer.groups:
+        return f"{_of_groups(answer.groups)}, {_traffic(answer)}"
     devices = f"{where.n_devices} × " if where.n_devices > 1 else ""
     layout = f" ({where.parallelism})" if where.n_devices > where.tensor_parallel_size else ""
     on = f" on {devices}{where.hardware}{layout}" if where.hardware else ""
@@ -116,11 +119,27 @@ def _subject(answer: simulation.SimulateAnswer) -> str:
     elif where.n_replicas > 1:
         together = " that share experts" if where.data_parallel_size > 1 else ""
         on += f", {where.n_replicas} replicas{together} behind {where.router}"
+    return f"{where.model_id}{on}, {_traffic(answer)}"
+
+
+def _of_groups(groups: tuple[simulated_record.GroupView, ...]) -> str:
+    """``2 × llama-3.1-8b on NVIDIA L4 (short) and 1 × llama-3.1-70b on 4 × NVIDIA H100 (long)``"""
+    parts = list[str]()
+    for one in groups:
+        where = one.deployment
+        devices = f"{where.n_devices} × " if where.n_devices > 1 else ""
+        on = f" on {devices}{where.hardware}" if where.hardware else ""
+        parts.append(f"{where.n_replicas} × {where.model_id}{on} ({one.name})")
+    return " and ".join(parts)
+
+
+def _traffic(answer: simulation.SimulateAnswer) -> str:
+    """``5 requests/s of chat``"""
     offered_per_s, asked = _offered_per_s(answer), answer.workload
     traffic = "" if offered_per_s is None else f"{format_number(offered_per_s)} requests/s of "
     if offered_per_s is None and asked.n_followers and asked.rate_per_s is None:
         traffic = f"concurrency {asked.n_requests - asked.n_followers} of "
-    return f"{where.model_id}{on}, {traffic}{answer.workload_name}"
+    return f"{traffic}{answer.workload_name}"
 
 
 def _subtitle(answer: simulation.SimulateAnswer) -> str:
@@ -131,8 +150,7 @@ def _subtitle(answer: simulation.SimulateAnswer) -> str:
     return " · ".join(
         (
             where.engine,
-            f"{weights}{where.dtype}",
-            *knobs,
+            *([] if answer.groups else [f"{weights}{where.dtype}", *knobs]),
             f"{likely.n_requests:,} requests simulated, {format_duration(likely.span_s)}",
         )
     )
@@ -207,7 +225,9 @@ def _goodputs(answer: simulation.SimulateAnswer) -> tuple[Statement, ...]:
 def _trust(answer: simulation.SimulateAnswer) -> str:
     """Where step times are from, and how far the headline moves with what is not known of them."""
     spread = f"; intervals: {ends_words(answer.levels)}" if len(answer.levels) > 1 else ""
-    return f"step times: {answer.deployment.step_times_from}{spread}"
+    deployments = [one.deployment for one in answer.groups] or [answer.deployment]
+    origins = dict.fromkeys(one.step_times_from for one in deployments)
+    return f"step times: {'; '.join(origins)}{spread}"
 
 
 def _why_open(answer: simulation.SimulateAnswer) -> str:
@@ -307,6 +327,27 @@ def _classes(classes: tuple[request_summaries.RequestSummary, ...]) -> TextTable
         rows.append((one.name, f"{one.n_requests:,}", *latencies, output))
     header = ("class", "requests", "p95 TTFT", "p95 TPOT", "p95 E2E", "output")
     return TextTable(caption="Class by class", header=header, rows=tuple(rows))
+
+
+def _groups(groups: tuple[simulated_record.GroupView, ...]) -> TextTable:
+    rows = list[tuple[str, ...]]()
+    for one in groups:
+        where, found = one.deployment, one.summary
+        latencies = [
+            _ABSENT
+            if found is None
+            else request_words.percentile_text(found.latency(name).percentile(0.95))
+            for name in _OF_CLASSES
+        ]
+        output = (
+            _ABSENT
+            if found is None
+            else request_words.rate_text(found.output_tokens_per_s, "tok/s")
+        )
+        n_requests = "0" if found is None else f"{found.n_requests:,}"
+        rows.append((one.name, str(where.n_replicas), one.rule, n_requests, *latencies, output))
+    header = ("group", "replicas", "gets", "requests", "p95 TTFT", "p95 TPOT", "p95 E2E", "output")
+    return TextTable(caption="Group by group", header=header, rows=tuple(rows))
 
 
 def _replicas(answer: simulation.SimulateAnswer) -> TextTable:
@@ -420,11 +461,15 @@ def _origins(answer: simulation.SimulateAnswer) -> list[tuple[str, str]]:
         f" in the mean, outputs of {format_number(asked.output.mean_tokens)};"
         f" {asked.shared_prefix_fraction:.0%} of prompt tokens seen before"
     )
+    servers = [(f" ({one.name})", one.deployment) for one in answer.groups] or [("", where)]
     return [
         ("requested", lengths),
         ("ended", f"{counts}{preempted}"),
-        ("step times", where.step_times_from),
-        ("KV blocks", f"{where.n_kv_blocks:,}, {where.kv_blocks_from}"),
+        *((f"step times{name}", one.step_times_from) for name, one in servers),
+        *(
+            (f"KV blocks{name}", f"{one.n_kv_blocks:,}, {one.kv_blocks_from}")
+            for name, one in servers
+        ),
         ("scheduler", where.engine),
         *([] if answer.gate is None else [("gate", cluster.gate_text(answer.gate))]),
     ]

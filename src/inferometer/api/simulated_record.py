@@ -4,14 +4,16 @@ import sys
 from dataclasses import asdict, dataclass, replace
 
 import msgspec
+import numpy as np
 
 from inferometer import __version__, suggestions
-from inferometer.api.cluster import Servers, gate_text
+from inferometer.api.cluster import Groups, Servers, gate_text
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.types import Source
 from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.records.latencies import HandoverSummary, summarise_handovers
 from inferometer.records.layout import new_run_id, now_utc
+from inferometer.records.request_summaries import RequestSummary, summarise_groups
 from inferometer.records.types import Caution, Run
 from inferometer.simulate import outcome, simulated_run
 from inferometer.simulate.deployment import Deployment, PrefillPool
@@ -26,19 +28,20 @@ def run_of(simulation: outcome.Simulation, servers: Servers, gate: GateSpec | No
     created_utc, deployment = now_utc(), servers.deployment
     run = simulated_run.simulated_run(
         simulation,
-        servers.pools or deployment.config,
+        servers.fleet().rules,
         run_id=new_run_id(created_utc),
         created_utc=created_utc,
         command=("inferometer", *sys.argv[1:]),
         tool_version=__version__,
         model=deployment.model,
     )
-    config = deployment.config
-    rests_on = (
-        f"rules of {config.engine}; step times: {deployment.step_times.origin};"
-        f" {config.n_kv_blocks} KV blocks, {deployment.kv_origin}"
-    )
-    if servers.n_replicas > 1 or servers.prefill is not None:
+    rests_on = _server_text(deployment)
+    if servers.groups is not None:
+        rests_on = "; ".join(
+            f"{one.n_replicas} replicas for {one.rule_text}: {_server_text(one.deployment)}"
+            for one in servers.groups.groups
+        )
+    elif servers.n_replicas > 1 or servers.prefill is not None:
         together = " in lockstep" if servers.in_lockstep else ""
         rests_on = (
             f"{servers.n_replicas} replicas{together} behind a {servers.rules.router} router, each"
@@ -53,6 +56,15 @@ def run_of(simulation: outcome.Simulation, servers: Servers, gate: GateSpec | No
         manifest=replace(
             run.manifest, source=Source(kind="derived", where=rests_on), cautions=cautions
         ),
+    )
+
+
+def _server_text(deployment: Deployment) -> str:
+    """What the numbers of one replica rest on."""
+    config = deployment.config
+    return (
+        f"rules of {config.engine}; step times: {deployment.step_times.origin};"
+        f" {config.n_kv_blocks} KV blocks, {deployment.kv_origin}"
     )
 
 
@@ -166,6 +178,45 @@ class DisaggregationView:
     transfers: TransferShares
     handovers: HandoverSummary | None
     """From the end of the prefill to the KV cache's arrival."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """One group of replicas, and the requests that it got in the likely run."""
+
+    name: str
+    rule: str
+    """Which requests go there, in words."""
+    deployment: DeploymentView
+    summary: RequestSummary | None
+    """None where no request went there."""
+
+
+def group_views(groups: Groups | None, run: Run) -> tuple[GroupView, ...]:
+    """All groups, in their order; none where all replicas are of one kind."""
+    if groups is None or run.requests is None or run.visits is None:
+        return ()
+    sizes = [one.n_replicas for one in groups.groups]
+    of_replica = np.repeat(np.arange(len(sizes)), sizes)
+    group_index = np.full(len(run.requests.request_index), len(sizes), np.int32)
+    places = np.searchsorted(run.requests.request_index, run.visits.request_index)
+    group_index[places] = of_replica[run.visits.replica]
+    names = [one.name for one in groups.groups]
+    summaries = {one.name: one for one in summarise_groups(run, group_index, names)}
+    return tuple(
+        GroupView(
+            name=one.name,
+            rule=one.rule_text,
+            deployment=deployment_view(
+                one.deployment,
+                ClusterConfig(
+                    engine=one.deployment.config, n_replicas=one.n_replicas, router="least-loaded"
+                ),
+            ),
+            summary=summaries.get(one.name),
+        )
+        for one in groups.groups
+    )
 
 
 def deployment_view(deployment: Deployment, rules: ClusterConfig) -> DeploymentView:

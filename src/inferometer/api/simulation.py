@@ -55,7 +55,7 @@ class Level:
     """Of the time from 0 to the end: how much of it was in steps, mean of the replicas."""
     judgement: slo_verdicts.Judgement | None
     evictions: Evictions | None = None
-    """None where no prefix is cached, and of prefill and decode pools, whose blocks differ."""
+    """None where no prefix is cached, and of pools and groups, whose blocks differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +85,8 @@ class SimulateAnswer(Answer):
     """Of the likely run, where the workload has several."""
     replicas: tuple[simulated_run.ReplicaShare, ...]
     """Of the likely run, where there are several."""
+    groups: tuple[simulated_record.GroupView, ...]
+    """Of the likely run, where replicas are of different kinds."""
     disaggregation: simulated_record.DisaggregationView | None
     """None where each replica computes prompts and answers."""
     memory: run_series.StepMemorySummary | None
@@ -150,7 +152,7 @@ class Simulator:
         self, *, record_steps: bool, record_parts: bool, is_likely_alone: bool
     ) -> tuple[OneCase, ...]:
         """The servers that may be the one; what is to be recorded is of the likely one, the first."""
-        first, *others = self.servers.deployment.cases[: 1 if is_likely_alone else None]
+        first, *others = self.servers.cases[: 1 if is_likely_alone else None]
         own = self.servers.deployment.knobs.own
         needs_steps = self.runs_whole_batches or not MEMORY_KNOBS.isdisjoint(own)
         likely = OneCase(first, record_steps or needs_steps, record_parts)
@@ -203,7 +205,7 @@ class Simulator:
 
     def _around(self, servers: Servers) -> run_series.Around:
         return run_series.Around(
-            front_end_s=servers.deployment.front_end_s or None,
+            front_end_s=servers.front_end_s or None,
             network_s=self.network_s,
             post_s=self.post_s,
         )
@@ -236,7 +238,12 @@ class Simulator:
 
 def _evictions(simulation: outcome.Simulation, servers: Servers) -> Evictions | None:
     is_cached = servers.deployment.config.enable_prefix_caching
-    if servers.prefill is not None or not is_cached or simulation.evicted_blocks is None:
+    if (
+        servers.prefill is not None
+        or servers.groups is not None
+        or not is_cached
+        or simulation.evicted_blocks is None
+    ):
         return None
     n_blocks, end_s = int(simulation.evicted_blocks.sum()), simulation.end_ns / NS_PER_S
     per_s = n_blocks / end_s if end_s else 0.0
@@ -283,7 +290,8 @@ def simulate_workload(
         disaggregation=simulated_record.disaggregation_view(
             simulator.servers.prefill, likely.transfers, run
         ),
-        memory=run_series.summarise_memory(run),
+        groups=simulated_record.group_views(simulator.servers.groups, run),
+        memory=None if simulator.servers.groups else run_series.summarise_memory(run),
         e2e_parts=likely.e2e,
         slos=_kept(tuple(case.run for case in cases), promised),
         gate=simulator.gate,
@@ -302,7 +310,11 @@ def _cautions(simulator: Simulator, likely: Level, run: types.Run) -> tuple[type
     """Of the step times, the workload, the gate and the run, in this order."""
     workload = simulator.workload
     return (
-        *simulated_record.origin_cautions(simulator.servers.deployment),
+        *dict.fromkeys(
+            caution
+            for one in simulator.servers.kinds
+            for caution in simulated_record.origin_cautions(one)
+        ),
         *(
             types.Caution(code=one.code, text=one.text, remedy=one.remedy)
             for one in workload.cautions

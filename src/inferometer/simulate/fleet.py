@@ -56,14 +56,20 @@ replica had better compute itself, and vLLM's blocks kept free for prefills unde
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
 from typing import Final, Literal, TypeAlias, get_args
 
+import numpy as np
+
 from inferometer.errors import SpecError
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.records.columns import I32, Bools
+from inferometer.simulate.demand import Demand
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.gate_config import GateConfig
 from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.sglang_config import SglangConfig
 
 Router: TypeAlias = Literal[
     "random",
@@ -86,6 +92,7 @@ LinkShape: TypeAlias = Literal["ports", "shared"]
 BEGINNINGS: Final[tuple[AnswerBeginsAt, ...]] = get_args(AnswerBeginsAt)
 LINK_SHAPES: Final[tuple[LinkShape, ...]] = get_args(LinkShape)
 
+_WHERE_GROUPS: Final = "the groups of replicas"
 _WHERE_POOLS: Final = "the disaggregated cluster"
 _PS_PER_S: Final = 10**12
 _MAX_BLOCK_PS: Final = 2**40
@@ -336,6 +343,126 @@ class DisaggregatedConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaGroup:
+    """Replicas of one kind, and which requests may go to them; what is empty or None asks for nothing."""
+
+    engine: EngineConfig
+    step_times: StepTimeArrays
+    n_replicas: int = 1
+    classes: tuple[int, ...] = ()
+    tenants: tuple[int, ...] = ()
+    min_prompt_tokens: int = 0
+    max_prompt_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.n_replicas < 1:
+            raise SpecError(
+                f"n_replicas = {self.n_replicas}", where=_WHERE_GROUPS, allowed="1 or more"
+            )
+
+    def takes(self, requests: Demand) -> Bools:
+        """(N) Do the rules of this group let these requests in?"""
+        is_taken = requests.prompt_tokens >= self.min_prompt_tokens
+        if self.max_prompt_tokens is not None:
+            is_taken &= requests.prompt_tokens <= self.max_prompt_tokens
+        if self.classes:
+            is_taken &= np.isin(requests.class_index, self.classes)
+        if self.tenants:
+            is_taken &= np.isin(requests.tenant_index, self.tenants)
+        return is_taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Groups of replicas of different kinds, and which of them gets a request: the first that may take it.
+
+    Within a group the least loaded replica gets it. The group is known from the request alone, so
+    that no queue moves anybody to another one.
+    """
+
+    groups: tuple[ReplicaGroup, ...]
+    keeps_sessions: bool = False
+    """Does a later turn of a session go to the group of the first turn, where the cache is?"""
+
+    def __post_init__(self) -> None:
+        if not self.groups:
+            raise SpecError("no groups", where=_WHERE_GROUPS, allowed="1 or more")
+        first, *others = (group.engine for group in self.groups)
+        for other in others:
+            if (type(other), other.block_size, other.n_instances) != (
+                type(first),
+                first.block_size,
+                first.n_instances,
+            ):
+                raise SpecError(
+                    f"groups of {first.engine} with blocks of {first.block_size} tokens and of"
+                    f" {other.engine} with {other.block_size}",
+                    where=_WHERE_GROUPS,
+                    allowed="one engine and one size of KV blocks",
+                )
+        if len({draws for group in self.groups if (draws := _draws_of(group.engine))}) > 1:
+            raise SpecError(
+                "groups that draw differently whose drafts are accepted, or who is next",
+                where=_WHERE_GROUPS,
+                allowed="one acceptance_fraction and number of drafts, or none; one random_seed",
+            )
+
+    @property
+    def cluster(self) -> ClusterConfig:
+        """All replicas as one cluster, with the engine that has the fewest KV blocks.
+
+        Its router knows the group of a request as its class.
+        """
+        last = list(accumulate(group.n_replicas for group in self.groups))
+        return ClusterConfig(
+            engine=min(self.engine_of_replicas, key=lambda engine: engine.n_kv_blocks),
+            n_replicas=last[-1],
+            router="class-aware",
+            class_replicas=tuple(
+                tuple(range(end - group.n_replicas, end))
+                for group, end in zip(self.groups, last, strict=True)
+            ),
+        )
+
+    @property
+    def engine_of_replicas(self) -> tuple[EngineConfig, ...]:
+        """The engine of each replica."""
+        return tuple(group.engine for group in self.groups for _ in range(group.n_replicas))
+
+    def group_of(self, requests: Demand) -> I32:
+        """(N) The group of each request.
+
+        Raises
+        ------
+        SpecError
+            No group takes one of them.
+        """
+        chosen = np.full(requests.n_requests, -1, np.int32)
+        for number in reversed(range(len(self.groups))):
+            chosen[self.groups[number].takes(requests)] = number
+        if self.keeps_sessions:
+            for index, before in enumerate(requests.follows.tolist()):
+                if before >= 0:
+                    chosen[index] = chosen[before]
+        if (chosen < 0).any():
+            index = int(np.argmax(chosen < 0))
+            raise SpecError(
+                f"no group takes request {index} (class {requests.class_index[index]}, tenant"
+                f" {requests.tenant_index[index]}, {requests.prompt_tokens[index]:,} prompt tokens)",
+                where=_WHERE_GROUPS,
+                try_="a last group without rules, which takes what is left",
+            )
+        return chosen
+
+
+def _draws_of(engine: EngineConfig) -> tuple[int, ...]:
+    """What all replicas of a simulation draw by."""
+    if isinstance(engine, SglangConfig):
+        return engine.shuffle_draws
+    return tuple(engine.acceptance) if isinstance(engine, SchedulerConfig) else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillReplicas:
     """Replicas that only compute prompts, and the link by which the KV caches leave them."""
 
@@ -357,6 +484,8 @@ class Fleet:
     """None where each replica computes prompts and answers."""
     gate: GateConfig | None = None
     """Holds requests back, or turns them away, before the router."""
+    placement: Placement | None = None
+    """Replicas of different kinds; ``replicas`` then is the placement's ``cluster``."""
     front_end_s: float = 0.0
     """From when a client sends a request to when the scheduler sees it."""
 
@@ -385,14 +514,16 @@ class Fleet:
         )
 
     @property
-    def rules(self) -> EngineConfig | DisaggregatedConfig:
-        """What ``simulated_run`` wants to know: the pools, or the engine where there are none."""
-        return self.pools or self.replicas.engine
+    def rules(self) -> EngineConfig | DisaggregatedConfig | Placement:
+        """What ``simulated_run`` wants to know: groups, pools, or the engine where there are none."""
+        return self.placement or self.pools or self.replicas.engine
 
     @property
     def has_contents(self) -> bool:
         """Does any replica cache prefixes, so that it matters what a prompt contains?"""
         engines = [self.replicas.engine]
+        if self.placement is not None:
+            engines += self.placement.engine_of_replicas
         engines += [] if self.prefill is None else [self.prefill.replicas.engine]
         return any(engine.enable_prefix_caching for engine in engines)
 

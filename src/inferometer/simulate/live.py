@@ -425,10 +425,9 @@ class LiveFleet:
         self._listener = listener
         self._memory = LiveMemory(fleet)
         self._loop = _loop_of(fleet, self._memory)
-        # Step times of a pool that only computes prompts come first, those of the other stand in
-        # the front.
-        costs = fleet.step_times if fleet.prefill is None else fleet.prefill.step_times
-        self._cost = pointed(costs)
+        pool = fleet.prefill
+        costs = (fleet.step_times,) if pool is None else (pool.step_times, fleet.step_times)
+        self._cost = pointed(costs[0]) if self._memory.is_alone else front.pointed_costs(costs)
         engines = (fleet.replicas.engine,) if fleet.pools is None else fleet.pools.engines
         n_rows = max(fleet.n_replicas * max(one.depth for one in engines), _LOG_ROWS)
         n_parts = 4 * fleet.n_replicas * max(one.max_num_active for one in engines)

@@ -58,9 +58,9 @@ class LiveFront:
         self._fleet = fleet
         pools = fleet.pools
         self.front: Front = (
-            new_front(requests, fleet.replicas, fleet.gate, fleet.step_times)
+            new_front(requests, fleet.replicas, fleet.gate)
             if pools is None
-            else new_split_front(requests, pools, fleet.gate, fleet.step_times)
+            else new_split_front(requests, pools, fleet.gate)
         )
         tickets = self.front.gate.requests
         pairs = zip(tickets["class_index"].tolist(), tickets["tenant"].tolist(), strict=True)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from inferometer.errors import SpecError
 from inferometer.inputs.workload.plan import NONE, RequestPlan, block_contents
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.columns import I64
@@ -19,7 +20,7 @@ from inferometer.records.types import ABSENT
 from inferometer.simulate import hooks, pointers
 from inferometer.simulate.demand import Demand, contents_checked, demand
 from inferometer.simulate.engine_config import EngineConfig
-from inferometer.simulate.fleet import ClusterConfig, DisaggregatedConfig, Fleet
+from inferometer.simulate.fleet import ClusterConfig, DisaggregatedConfig, Fleet, Placement
 from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.kernel import front as kernel_front, loop
 from inferometer.simulate.kernel.config import Kind
@@ -137,11 +138,25 @@ def simulate_fleet(
     record_parts: bool = False,
 ) -> Simulation:
     """The same of requests as they come to the scheduler: ``front_end_s`` is not added."""
-    pools, gate = fleet.pools, fleet.gate
+    pools, gate, placement = fleet.pools, fleet.gate, fleet.placement
     recording = _Recording(until_ns, record_steps, record_parts)
     if pools is not None and fleet.prefill is not None:
         costs = PoolCosts(fleet.prefill.step_times, fleet.step_times)
         return _simulated_pools(requests, pools, costs, gate, recording)
+    if placement is not None:
+        if pools is not None or gate is not None:
+            raise SpecError(
+                "groups of replicas behind a gate, or with replicas for prompts alone",
+                where="the fleet",
+                allowed="groups alone",
+            )
+        return simulate_groups(
+            requests,
+            placement,
+            until_ns=until_ns,
+            record_steps=record_steps,
+            record_parts=record_parts,
+        )
     engine = fleet.replicas.engine
     if fleet.replicas.n_replicas == 1 and gate is None and engine.n_instances == 1:
         return _simulated_replica(requests, engine, fleet.step_times, recording)
@@ -201,6 +216,40 @@ def simulate_disaggregated(
     return _simulated_pools(requests, config, costs, gate, recording)
 
 
+def simulate_groups(
+    requests: Demand,
+    placement: Placement,
+    *,
+    until_ns: int | None = None,
+    record_steps: bool = True,
+    record_parts: bool = False,
+) -> Simulation:
+    """The same on groups of replicas of different kinds; they are numbered through."""
+    recording = _Recording(until_ns, record_steps, record_parts)
+    cluster, engines = placement.cluster, placement.engine_of_replicas
+    groups = placement.group_of(requests)
+    requests = contents_checked(
+        requests, max(engines, key=lambda engine: engine.enable_prefix_caching)
+    )
+    states = kernel_front.new_groups(requests, placement)
+    front = kernel_front.new_front(requests._replace(class_index=groups), cluster, None)
+    n_slots = max(engine.max_num_active for engine in engines)
+    prepared = _Prepared(
+        loop.cluster_loop_of(Kind(int(states.config["kind"][0, 0])), has_gate=False),
+        states,
+        (
+            kernel_front.pointed_states(states),
+            pointers.pointed(front),
+            kernel_front.pointed_costs([group.step_times for group in placement.groups]),
+        ),
+        sum(engine.depth for engine in engines),
+        sum(engine.max_num_active for engine in engines),
+    )
+    found = _outcome_of(prepared, requests, recording, clock=states.world["now_ns"])
+    n_instances = np.array([engine.n_instances for engine in engines])
+    return slots_numbered_through(found._replace(busy_ns=found.busy_ns // n_instances), n_slots)
+
+
 _SOON_NS: Final = 1
 """However fast a client is, its next request is too late for the step that is decided in the instant
 in which an answer ends: the answer has to reach the client first."""
@@ -254,7 +303,7 @@ def _simulated_cluster(
     states = kernel_front.new_states(requests, engine, n_replicas)
     if gate is not None:
         states = kernel_front.behind_gate(states, gate)
-    front = kernel_front.new_front(requests, cluster, gate, cost)
+    front = kernel_front.new_front(requests, cluster, gate)
     prepared = _Prepared(
         loop.cluster_loop_of(
             Kind(int(states.config["kind"][0, 0])),
@@ -262,7 +311,11 @@ def _simulated_cluster(
             is_lockstep=cluster.in_lockstep,
         ),
         states,
-        (kernel_front.pointed_states(states), pointers.pointed(front), pointers.pointed(cost)),
+        (
+            kernel_front.pointed_states(states),
+            pointers.pointed(front),
+            kernel_front.pointed_costs([cost]),
+        ),
         n_replicas * engine.depth,
         n_replicas * engine.max_num_active,
     )
@@ -282,7 +335,7 @@ def _simulated_pools(
     states = kernel_front.new_pools(requests, config)
     if gate is not None:
         states = kernel_front.behind_gate(states, gate)
-    front = kernel_front.new_split_front(requests, config, gate, costs.decode)
+    front = kernel_front.new_split_front(requests, config, gate)
     n_slots = max(engine.max_num_active for engine in config.engines)
     prepared = _Prepared(
         loop.cluster_loop_of(Kind.VLLM, has_gate=gate is not None, is_split=True),
@@ -290,7 +343,7 @@ def _simulated_pools(
         (
             kernel_front.pointed_states(states),
             pointers.pointed(front),
-            pointers.pointed(costs.prefill),
+            kernel_front.pointed_costs(costs),
         ),
         config.n_replicas * max(engine.depth for engine in config.engines),
         config.n_replicas * n_slots,

@@ -27,7 +27,7 @@ from inferometer.records.types import (
     VisitTable,
 )
 from inferometer.simulate.engine_config import EngineConfig
-from inferometer.simulate.fleet import DisaggregatedConfig, KvLink
+from inferometer.simulate.fleet import DisaggregatedConfig, KvLink, Placement
 from inferometer.simulate.gate_config import Reason
 from inferometer.simulate.outcome import Outcome, Simulation
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -188,7 +188,7 @@ def _growth(came_ns: I64, left_ns: I64, window: _Window, n_served: int) -> _Grow
 
 def simulated_run(
     simulation: Simulation,
-    config: EngineConfig | DisaggregatedConfig,
+    config: EngineConfig | DisaggregatedConfig | Placement,
     *,
     run_id: str,
     created_utc: str,
@@ -237,15 +237,20 @@ def _step_memory(simulation: Simulation) -> StepMemoryTable | None:
 
 
 def cautions_of(
-    simulation: Simulation, config: EngineConfig | DisaggregatedConfig
+    simulation: Simulation, config: EngineConfig | DisaggregatedConfig | Placement
 ) -> tuple[Caution, ...]:
     """Why are these numbers less good than they look?
 
     Requests without an end are counted here, never dropped.
     """
     pools = config if isinstance(config, DisaggregatedConfig) else None
-    config = config.decode.engine if isinstance(config, DisaggregatedConfig) else config
-    slots = [config.max_num_active] * len(simulation.busy_ns) if pools is None else pools.slots
+    if isinstance(config, Placement):
+        slots = tuple(engine.max_num_active for engine in config.engine_of_replicas)
+        config = config.cluster.engine
+    elif isinstance(config, DisaggregatedConfig):
+        slots, config = config.slots, config.decode.engine
+    else:
+        slots = (config.max_num_active,) * len(simulation.busy_ns)
     return (
         *_ending_cautions(simulation, config),
         *_refusal_cautions(simulation, config),

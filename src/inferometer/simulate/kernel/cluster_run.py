@@ -14,6 +14,9 @@ Where prompts and answers are computed by two pools: behind the steps that are d
 that arrive, by index, then whose prompts are computed, in that order, to be routed to decode
 replicas; behind each replica's launch the KV caches that it asked for go on their way.
 
+Replicas of one group have the same step times (``front.cost_of``): prefill and decode replicas are
+two groups, replicas of different kinds as many as there are kinds.
+
 Where replicas are in lockstep, whoever has something to decide does so when no step of the group
 runs, and the step takes as long as the replica that takes longest: ``reference/lockstep.py``.
 """
@@ -24,7 +27,7 @@ from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.types import ABSENT
 from inferometer.simulate.compiling import compiled, entry, inlined
 from inferometer.simulate.kernel import arrivals, gating, handover, routing, steps
-from inferometer.simulate.kernel.front import Front, state_of
+from inferometer.simulate.kernel.front import Front, cost_of, state_of
 from inferometer.simulate.kernel.gate_state import GateState
 from inferometer.simulate.kernel.routing import RouterState
 from inferometer.simulate.kernel.state import NOTHING, State
@@ -52,7 +55,7 @@ IS_LOCKSTEP: Final = False
 def run(
     states: State,
     front: Front,
-    cost: StepTimeArrays,
+    costs: StepTimeArrays,
     log: StepLog,
     part_log: PartLog,
     until_ns: int,
@@ -70,7 +73,7 @@ def run(
             return _LIVELOCK
         _hand_over(states, front)
         _let_come(states, front)
-        _launch(states, front, cost, log)
+        _launch(states, front, costs, log)
     return _LOG_FULL
 
 
@@ -291,11 +294,11 @@ def _touch(states: State, replica: int) -> None:
 
 
 @inlined
-def _launch(states: State, front: Front, cost: StepTimeArrays, log: StepLog) -> None:
+def _launch(states: State, front: Front, costs: StepTimeArrays, log: StepLog) -> None:
     """Everybody who has something to decide does."""
     is_split, is_lockstep, world = IS_SPLIT, IS_LOCKSTEP, states.world[0]
     if is_lockstep:
-        _launch_together(states, front, cost, log)
+        _launch_together(states, front, costs, log)
         return
     for replica in range(len(states.counters)):
         counters = states.counters[replica, 0]
@@ -303,10 +306,7 @@ def _launch(states: State, front: Front, cost: StepTimeArrays, log: StepLog) -> 
             counters.is_due = 0
             counters.now_ns = world.now_ns
             state = state_of(states, replica)
-            if is_split and state.config[0].is_decode_pool:
-                steps.fill(state, front.decode_cost, log)
-            else:
-                steps.fill(state, cost, log)
+            steps.fill(state, cost_of(costs, state), log)
             counters.ready_ns = steps.ready_ns(state)
             if is_split and state.config[0].is_decode_pool:
                 routing.report(states, front.decode_router, replica)
@@ -318,7 +318,7 @@ def _launch(states: State, front: Front, cost: StepTimeArrays, log: StepLog) -> 
 
 
 @compiled
-def _launch_together(states: State, front: Front, cost: StepTimeArrays, log: StepLog) -> None:
+def _launch_together(states: State, front: Front, costs: StepTimeArrays, log: StepLog) -> None:
     """Where no step of the group runs.
 
     Whoever has something to do begins one, all at once, and decides ahead what follows.
@@ -335,10 +335,9 @@ def _launch_together(states: State, front: Front, cost: StepTimeArrays, log: Ste
             n_yielding += steps.own_yielding(state)
     for replica in range(len(states.counters)):
         if states.counters[replica, 0].n_in_flight > 0:
-            duration_ns = max(
-                duration_ns,
-                steps.own_duration_ns(state_of(states, replica), cost, n_rows, n_yielding),
-            )
+            state = state_of(states, replica)
+            own_ns = steps.own_duration_ns(state, cost_of(costs, state), n_rows, n_yielding)
+            duration_ns = max(duration_ns, own_ns)
     for replica in range(len(states.counters)):
         counters, state = states.counters[replica, 0], state_of(states, replica)
         if counters.n_in_flight > 0:

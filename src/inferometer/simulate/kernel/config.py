@@ -75,6 +75,7 @@ class Config(Row):
     is_preserving: i64
     largest: i64
     replica: i64
+    group: i64
     is_prefill_pool: i64
     is_decode_pool: i64
     gives_first_token: i64

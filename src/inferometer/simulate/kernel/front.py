@@ -8,7 +8,7 @@ state where only what is ``SHARED`` is asked for. Pools of replicas that are set
 ways lie in one stack, as large as the largest of them needs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.demand import Demand, demand
 from inferometer.simulate.engine_config import EngineConfig
-from inferometer.simulate.fleet import ClusterConfig, DisaggregatedConfig, KvLink
+from inferometer.simulate.fleet import ClusterConfig, DisaggregatedConfig, KvLink, Placement
 from inferometer.simulate.gate_config import GateConfig
 from inferometer.simulate.kernel.gate_state import GateState, new_gate_state
 from inferometer.simulate.kernel.handover import LinkState, new_link
@@ -43,24 +43,16 @@ class Front(NamedTuple):
     gate: GateState
     decode_router: RouterState
     link: LinkState
-    decode_cost: StepTimeArrays
 
 
-def new_front(
-    requests: Demand, cluster: ClusterConfig, gate: GateConfig | None, cost: StepTimeArrays
-) -> Front:
+def new_front(requests: Demand, cluster: ClusterConfig, gate: GateConfig | None) -> Front:
     """A router that has sent nothing and a gate to which nobody has come; the rest is not asked for."""
     router = new_router_state(requests, cluster)
-    return Front(
-        router, _gate_state(requests, gate), router, new_link(KvLink(block_bytes=1), 0), cost
-    )
+    return Front(router, _gate_state(requests, gate), router, new_link(KvLink(block_bytes=1), 0))
 
 
 def new_split_front(
-    requests: Demand,
-    config: DisaggregatedConfig,
-    gate: GateConfig | None,
-    decode_cost: StepTimeArrays,
+    requests: Demand, config: DisaggregatedConfig, gate: GateConfig | None
 ) -> Front:
     """The same before two pools."""
     decode_router = new_router_state(requests, config.decode, first=config.prefill.n_replicas)
@@ -70,7 +62,6 @@ def new_split_front(
         _gate_state(requests, gate),
         decode_router,
         link,
-        decode_cost,
     )
 
 
@@ -102,12 +93,26 @@ def new_pools(requests: Demand, config: DisaggregatedConfig) -> State:
     n_slots = max(engine.max_num_active for engine in config.engines)
     prefill, decode = (_pool(requests, engine, n_slots) for engine in config.engines)
     prefill.config["is_prefill_pool"] = decode.config["is_decode_pool"] = 1
+    decode.config["group"] = 1
     prefill.config["gives_first_token"] = config.answer_begins_at == "prefill"
     states = _stacked([prefill] * config.prefill.n_replicas + [decode] * config.decode.n_replicas)
     return states._replace(
         contents=max(prefill.contents, decode.contents, key=len),
         chances=decode.chances,
         transfers=blank(requests.n_requests, Transfer),
+    )
+
+
+def new_groups(requests: Demand, placement: Placement) -> State:
+    """The memory of replicas of several kinds, one kind behind the other."""
+    replicas = list[State]()
+    for number, group in enumerate(placement.groups):
+        replica = new_state(requests, group.engine)
+        replica.config["group"] = number
+        replicas += [replica] * group.n_replicas
+    return _stacked(replicas)._replace(
+        contents=max((one.contents for one in replicas), key=len),
+        chances=max((one.chances for one in replicas), key=len),
     )
 
 
@@ -148,6 +153,11 @@ def _stack(name: str, arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
     return stack
 
 
+def pointed_costs(costs: Sequence[StepTimeArrays]) -> StepTimeArrays:
+    """The handle of the step times of all groups of replicas, which ``cost_of`` tells apart."""
+    return pointed_stack(costs[0], costs)
+
+
 def pointed_states(states: State) -> State:
     """The handle of a stack of replicas, for compiled code."""
     return pointed_stack(states, [one_of(states, row) for row in range(len(states.counters))])
@@ -170,3 +180,10 @@ def state_of(states: State, replica: int) -> State:
     """The arrays of one replica."""
     state: State = row_of(states, replica)
     return state
+
+
+@compiled
+def cost_of(costs: StepTimeArrays, state: State) -> StepTimeArrays:
+    """The step times of the group to which a replica belongs."""
+    cost: StepTimeArrays = row_of(costs, state.config[0].group)
+    return cost

@@ -1,0 +1,136 @@
+"""Which replicas of different kinds are there, and which requests go to which of them?
+
+A file for ``simulate --groups`` names groups of replicas. Each is the server of the command line but
+for its own ``[groups.server]``; the first group whose rules let a request in gets it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+from inferometer.api.cluster import Group, Groups, RouterRules, Servers
+from inferometer.api.fleet import FleetOptions
+from inferometer.api.question import question_of
+from inferometer.api.server import Server, Settings, deployment_of
+from inferometer.errors import SpecError
+from inferometer.inputs.file_tables import table_from_text, text_of
+from inferometer.inputs.workload.distributions import Natural
+
+_WHERE: Final = "--groups"
+_Setting: TypeAlias = bool | int | float | str
+_OF_STEPS: Final = frozenset({"model", "hardware", "tp", "dtype", "quantization"})
+"""Whoever changes one of these has other step times than the fit of the command line."""
+
+
+class GroupTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One group: how many replicas of which server, and whose requests they get.
+
+    ``server`` has the names of the flags of ``inferometer simulate`` for one server; ``own`` in it
+    are the engine's other settings, as with ``--set``.
+    """
+
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    replicas: Natural = 1
+    server: dict[str, _Setting | dict[str, _Setting]] = msgspec.field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    tenants: tuple[str, ...] = ()
+    min_prompt_tokens: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
+    max_prompt_tokens: Natural | None = None
+
+
+class GroupsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file for ``--groups``. ``keep_sessions``: a session stays in the group of its first turn."""
+
+    groups: Annotated[tuple[GroupTable, ...], msgspec.Meta(min_length=1)]
+    keep_sessions: bool = False
+
+    def __post_init__(self) -> None:
+        names = [one.name for one in self.groups]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two groups have one name: {', '.join(names)}")
+
+
+def servers_of_groups(path: Path, server: Server, options: FleetOptions) -> Servers:
+    """The servers that this file describes; what it does not say of one is as in ``server``.
+
+    Raises
+    ------
+    SpecError, ModelError
+        The file cannot be read, a group's server cannot be, or other options of a cluster are given.
+    """
+    if options != FleetOptions():
+        raise SpecError(
+            "groups beside other options of the cluster",
+            where=_WHERE,
+            allowed="no --replicas, --router, --data-parallel-size, --prefill-replicas, --gate or --order",
+        )
+    text = text_of(path, noun="groups", endings=".toml")
+    table = table_from_text(text, GroupsTable, where=str(path))
+    groups = Groups(
+        groups=tuple(_group(one, server, path) for one in table.groups),
+        keeps_sessions=table.keep_sessions,
+    )
+    placement = groups.placement  # refuses what does not go together
+    return Servers(
+        groups.groups[0].deployment,
+        placement.cluster.n_replicas,
+        RouterRules(router=placement.cluster.router),
+        groups=groups,
+    )
+
+
+def _group(table: GroupTable, server: Server, path: Path) -> Group:
+    where = f"{path}, group {table.name}"
+    return Group(
+        name=table.name,
+        deployment=deployment_of(_server(table.server, server, where)),
+        n_replicas=table.replicas,
+        classes=table.classes,
+        tenants=table.tenants,
+        min_prompt_tokens=table.min_prompt_tokens,
+        max_prompt_tokens=table.max_prompt_tokens,
+    )
+
+
+def _server(
+    own: Mapping[str, _Setting | dict[str, _Setting]], server: Server, where: str
+) -> Server:
+    """The server of the command line with these settings."""
+    changes = dict[str, object](own)
+    engine: object = changes.pop("own", {})
+    if not isinstance(engine, dict) or any(isinstance(one, dict) for one in changes.values()):
+        raise SpecError("a table that is not own", where=where, allowed="own.NAME = VALUE")
+    base = _values(server, ("settings", "set")) | _values(server.settings, ())
+    if _OF_STEPS & changes.keys() and "fit" not in changes:
+        base.pop("fit", None)
+    base |= changes
+    settings = [*server.set, *(f"{name}={_word(value)}" for name, value in engine.items())]
+    try:
+        return question_of(_AsServer, base | {"set": tuple(settings)}).server
+    except SpecError as error:
+        raise SpecError(
+            error.what, where=f"{where}: {error.where}", allowed=error.allowed, try_=error.try_
+        ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AsServer:
+    """The settings of one server, as ``question_of`` wants them."""
+
+    server: Server
+    given: frozenset[str] = field(default_factory=frozenset[str])
+
+
+def _values(table: Server | Settings, left_out: Sequence[str]) -> dict[str, object]:
+    """What was given of these options."""
+    found = {one.name: getattr(table, one.name) for one in fields(table)}
+    return {
+        name: value for name, value in found.items() if name not in left_out and value is not None
+    }
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

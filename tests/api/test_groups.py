@@ -1,0 +1,106 @@
+"""Does ``simulate --groups`` place requests on replicas of different kinds, and say what each group did?"""
+
+import pytest
+
+import inferometer as im
+from inferometer.errors import SpecError
+
+GROUPS = """
+[[groups]]
+name = "short"
+replicas = 2
+max_prompt_tokens = 1000
+server = { hardware = "l40s", max_num_seqs = 32 }
+
+[[groups]]
+name = "long"
+server = { hardware = "h100_sxm", quantization = "fp8", own = { enable_prefix_caching = false } }
+"""
+MIX = """
+arrivals = { kind = "open", rate_per_s = 4 }
+[[classes]]
+name = "chat"
+weight_ratio = 3
+prompt_tokens = { kind = "constant", value = 200 }
+output_tokens = { kind = "constant", value = 20 }
+[[classes]]
+name = "report"
+prompt_tokens = { kind = "constant", value = 2000 }
+output_tokens = { kind = "constant", value = 100 }
+"""
+
+
+def simulated(folder, groups=GROUPS, **options):
+    (folder / "mix.toml").write_text(MIX)
+    (folder / "groups.toml").write_text(groups)
+    return im.simulate(
+        "llama-3.1-8b",
+        workload=str(folder / "mix.toml"),
+        requests=80,
+        datasheet=True,
+        groups=folder / "groups.toml",
+        executor="inline",
+        **options,
+    )
+
+
+def test_each_group_has_its_requests_its_device_and_its_settings(tmp_path):
+    found = simulated(tmp_path)
+    short, long = found.groups
+    by_class = {one.name: one for one in found.classes}
+    assert [short.summary.n_requests, long.summary.n_requests] == [
+        by_class["chat"].n_requests,
+        by_class["report"].n_requests,
+    ]
+    assert "L40S" in short.deployment.hardware
+    assert "H100" in long.deployment.hardware
+    assert short.deployment.knobs["max_num_seqs"] == 32
+    assert long.deployment.quantization == "float8"
+    assert long.deployment.knobs["enable_prefix_caching"] is False
+    assert (short.rule, long.rule) == ("prompts up to 1,000 tokens", "what is left")
+    assert [one.n_requests for one in found.replicas][2] == long.summary.n_requests
+    # Whoever has replicas alone is as fast as if there were no others.
+    assert short.summary.latency("ttft") == by_class["chat"].latency("ttft")
+
+
+def test_a_group_is_as_fast_as_the_same_server_alone(tmp_path):
+    """All requests go to one H100: the answer is that of ``--hardware h100_sxm``."""
+    only = '[[groups]]\nname = "only"\n'
+    found = simulated(tmp_path, only, hardware="h100_sxm")
+    alone = im.simulate(
+        "llama-3.1-8b",
+        workload=str(tmp_path / "mix.toml"),
+        requests=80,
+        datasheet=True,
+        hardware="h100_sxm",
+        executor="inline",
+    )
+    assert [one.summary for one in found.levels] == [one.summary for one in alone.levels]
+
+
+def test_classes_name_their_group_and_an_unknown_one_is_refused(tmp_path):
+    rule = 'classes = ["report"]\nserver = { hardware = "h100_sxm" }\n'
+    rest = '[[groups]]\nname = "rest"\nserver = { hardware = "l40s" }\n'
+    found = simulated(tmp_path, f'[[groups]]\nname = "big"\n{rule}{rest}')
+    by_class = {one.name: one.n_requests for one in found.classes}
+    assert found.groups[0].summary.n_requests == by_class["report"]
+    assert found.groups[0].rule == "class report"
+    with pytest.raises(SpecError, match="classes reports"):
+        simulated(tmp_path, f'[[groups]]\nname = "big"\n{rule.replace("report", "reports")}{rest}')
+
+
+@pytest.mark.parametrize(
+    ("groups", "options", "message"),
+    [
+        (GROUPS, {"replicas": 2}, "groups beside other options"),
+        (GROUPS, {"order": "fair"}, "groups beside other options"),
+        (GROUPS.replace("long", "short"), {}, "two groups have one name"),
+        (GROUPS.replace("l40s", "l40z"), {}, "l40z"),
+        (GROUPS.replace("max_num_seqs", "max_num_sequences"), {}, "max_num_sequences"),
+        (GROUPS.replace("max_num_seqs = 32", "block_size = 32"), {}, "one engine and one size"),
+        (GROUPS.replace("own =", "other ="), {}, "a table that is not own"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path, groups, options, message):
+    with pytest.raises(SpecError, match=message):
+        simulated(tmp_path, groups, **options)

@@ -1,0 +1,145 @@
+"""Do both simulators of replicas of different kinds say the same, and does each request go where the rules say?"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cluster_strategies import clusters
+from examples import examples
+from hypothesis import given, strategies as st
+from reference.cluster_run import simulate_groups_plainly
+from simulator_strategies import assert_equal, configs, costs, demands
+
+from inferometer.errors import SpecError
+from inferometer.simulate.demand import demand
+from inferometer.simulate.fleet import Fleet, Placement, ReplicaGroup
+from inferometer.simulate.gate_config import GateConfig
+from inferometer.simulate.run import simulate_cluster, simulate_fleet, simulate_groups
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.sglang_config import SglangConfig
+from inferometer.simulate.step_cost import linear_cost
+
+ENGINE = SchedulerConfig(num_blocks=100, max_model_len=128)
+FAST, SLOW = linear_cost(launch_s=1e-6), linear_cost(launch_s=4e-6)
+BOTH = pytest.mark.parametrize("run", [simulate_groups, simulate_groups_plainly])
+
+
+@st.composite
+def placements(draw, first):
+    """One to three groups with different engines and step times, the last of which takes all."""
+    rules = {
+        "classes": st.sets(st.integers(0, 2), max_size=2).map(tuple),
+        "tenants": st.sets(st.integers(0, 1), max_size=1).map(tuple),
+        "min_prompt_tokens": st.sampled_from([0, 0, 8]),
+        "max_prompt_tokens": st.none() | st.integers(0, 40),
+    }
+    groups = []
+    for place in range(draw(st.integers(1, 3))):
+        engine = draw(configs(block_size=first.block_size)) if place else first
+        groups.append(
+            ReplicaGroup(
+                engine=engine, step_times=draw(costs()), n_replicas=draw(st.integers(1, 3))
+            )
+        )
+    ruled = [
+        replace(one, **{name: draw(rule) for name, rule in rules.items()}) for one in groups[:-1]
+    ]
+    return Placement(groups=(*ruled, groups[-1]), keeps_sessions=draw(st.booleans()))
+
+
+@st.composite
+def settings_of_groups(draw):
+    """Groups, and requests of three classes and two tenants."""
+    engine = draw(configs())
+    requests = draw(demands(engine))
+
+    def drawn(most):
+        numbers = st.lists(
+            st.integers(0, most), min_size=requests.n_requests, max_size=requests.n_requests
+        )
+        return np.array(draw(numbers), np.int32)
+
+    return draw(placements(engine)), requests._replace(class_index=drawn(2), tenant_index=drawn(1))
+
+
+@examples(200)
+@given(settings_of_groups(), st.none() | st.integers(0, 1500))
+def test_kernel_equals_reference(setting, until_ns):
+    placement, requests = setting
+    fast = simulate_groups(requests, placement, until_ns=until_ns, record_parts=True)
+    plain = simulate_groups_plainly(requests, placement, until_ns=until_ns, record_parts=True)
+    assert_equal(fast, plain)
+
+
+@examples(50)
+@given(clusters("vllm"), st.data())
+def test_one_group_is_a_cluster_of_equal_replicas(cluster_and_scale, data):
+    cluster, _ = cluster_and_scale
+    cluster = replace(cluster, router="least-loaded", class_replicas=())
+    requests, cost = data.draw(demands(cluster.engine)), data.draw(costs())
+    group = ReplicaGroup(engine=cluster.engine, step_times=cost, n_replicas=cluster.n_replicas)
+    assert_equal(
+        simulate_groups(requests, Placement(groups=(group,)), record_parts=True),
+        simulate_cluster(requests, cluster, cost, record_parts=True),
+    )
+
+
+@BOTH
+def test_the_first_group_that_may_take_it_does_at_its_own_pace(run):
+    """Three short and two long prompts: 1,000 ns a step on the first replica, 4,000 on the second."""
+    requests = demand([0] * 5, [10, 90, 10, 90, 10], [3] * 5)
+    placement = Placement(
+        groups=(
+            ReplicaGroup(engine=ENGINE, step_times=FAST, max_prompt_tokens=20),
+            ReplicaGroup(engine=ENGINE, step_times=SLOW),
+        )
+    )
+    found = run(requests, placement)
+    assert found.visits.replica[np.argsort(found.visits.request_index)].tolist() == [0, 1, 0, 1, 0]
+    assert found.requests.finished_ns.tolist() == [3000, 12_000, 3000, 12_000, 3000]
+
+
+@BOTH
+def test_a_session_stays_where_its_first_turn_went(run):
+    """The second turn is too long for the first group."""
+    requests = demand([0, 0], [10, 90], [3, 3], follows=[-1, 0])
+    groups = (
+        ReplicaGroup(engine=ENGINE, step_times=FAST, max_prompt_tokens=20),
+        ReplicaGroup(engine=ENGINE, step_times=SLOW),
+    )
+    for keeps, replicas in ((True, [0, 0]), (False, [0, 1])):
+        found = run(requests, Placement(groups=groups, keeps_sessions=keeps))
+        assert found.visits.replica[np.argsort(found.visits.request_index)].tolist() == replicas
+
+
+def test_a_request_that_no_group_takes_is_named():
+    group = ReplicaGroup(engine=ENGINE, step_times=FAST, classes=(1,))
+    with pytest.raises(SpecError, match="no group takes request 0"):
+        simulate_groups(demand([0], [8], [2]), Placement(groups=(group,)))
+
+
+def test_groups_that_do_not_go_together_are_refused():
+    one = ReplicaGroup(engine=ENGINE, step_times=FAST)
+    drafting = {"num_speculative_tokens": 2, "acceptance_fraction": 0.5}
+    others = [
+        SglangConfig(max_total_num_tokens=1000, context_length=128),
+        replace(ENGINE, block_size=32),
+    ]
+    for other in others:
+        with pytest.raises(SpecError, match="one engine and one size"):
+            Placement(groups=(one, replace(one, engine=other)))
+    with pytest.raises(SpecError, match="draw differently"):
+        Placement(
+            groups=(
+                replace(one, engine=replace(ENGINE, **drafting)),
+                replace(one, engine=replace(ENGINE, **drafting | {"acceptance_fraction": 0.6})),
+            )
+        )
+    with pytest.raises(SpecError, match="no groups"):
+        Placement(groups=())
+    placement = Placement(groups=(one,))
+    behind_gate = Fleet(
+        replicas=placement.cluster, step_times=FAST, placement=placement, gate=GateConfig()
+    )
+    with pytest.raises(SpecError, match="groups alone"):
+        simulate_fleet(behind_gate, demand([0], [8], [2]))
