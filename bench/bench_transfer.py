@@ -16,12 +16,12 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+from pooled_fit import errors_at, kind_of, prior_of
 from published_tables import Loads, data_of, published, side_of, take_data
 from results_log import log_row
 
 from inferometer.errors import InferometerError
 from inferometer.fit.published import transfer
-from inferometer.fit.published.pooled import errors_at, kind_of, prior_of
 from inferometer.fit.published.priors import UNKNOWNS
 from inferometer.fit.published.step_time import PHASES, published_step_time
 from inferometer.perfmodel.types import decode_shape, prefill_shape

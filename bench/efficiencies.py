@@ -3,7 +3,7 @@
     python bench/efficiencies.py [--cache FOLDER]
 
 All closed loops of InferenceMAX and InferenceX that can be simulated are fitted together, whatever
-their model, device, engine and format (``fit.published.pooled``). Of each device and engine one
+their model, device, engine and format (``pooled_fit``). Of each device and engine one
 entry is written for every model that has rows of its own there, and one for all dense models and
 one for all mixtures of experts in each format; and the same for GPUs of a vendor of which nobody
 published. How far steps are off is set so that nearly 90 % of the rows left out lie inside: of the
@@ -22,12 +22,12 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from pooled_fit import Kind, errors_at, fit_pooled, kind_of, prior_of
 from published_tables import Loads, data_of, published, side_of, take_data
 from results_log import log_row
 
 from inferometer.fit.published import efficiencies
 from inferometer.fit.published.efficiencies import Efficiency, EfficiencyFile, SourceTable
-from inferometer.fit.published.pooled import Kind, errors_at, fit_pooled, kind_of, prior_of
 from inferometer.fit.published.step_time import PHASES
 from inferometer.perfmodel.steptime import HeldOutError
 from inferometer.perfmodel.steptime_limits import box_of

@@ -18,7 +18,7 @@ from inferometer.decide.probing import reading_of
 from inferometer.decide.traffic import at_load
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.workload import reading, replay
-from inferometer.records.slo_verdicts import judge_objective
+from inferometer.records.request_summaries import judge_objective
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import Emulator, start
 from inferometer.simulate import run as simulating, simulated_run, step_cost

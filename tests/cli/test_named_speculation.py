@@ -5,14 +5,14 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from inferometer.cli.predict import command
+from inferometer.cli.answer import plain_command
 from inferometer.errors import SpecError
 
 WORDS = ("llama-3.1-70b", "--hardware", "h100_sxm", "--tp", "4", "--batch", "16", "--json")
 
 
 def predicted(*words):
-    outcome = CliRunner().invoke(command, [*WORDS, *words], catch_exceptions=False)
+    outcome = CliRunner().invoke(plain_command("predict"), [*WORDS, *words], catch_exceptions=False)
     assert outcome.exit_code == 0, outcome.output
     return json.loads(outcome.stdout)
 
@@ -55,16 +55,20 @@ def test_an_acceptance_that_was_measured_takes_the_place_of_published_ones():
 @pytest.mark.parametrize("text", ["eagle,1.5", "eagle,x", "no-such-model", "4,0.8", ""])
 def test_what_is_no_speculation_is_refused_with_what_is_one(text):
     with pytest.raises(SpecError, match="no speculation") as refused:
-        CliRunner().invoke(command, [*WORDS, "--speculative", text], catch_exceptions=False)
+        CliRunner().invoke(
+            plain_command("predict"), [*WORDS, "--speculative", text], catch_exceptions=False
+        )
     assert "eagle" in refused.value.allowed
 
 
 def test_one_measured_number_is_a_share_of_the_bandwidth():
     """7B, 14 ms, 2 TB/s: half of it (Databricks, LLM Inference Performance Engineering)."""
     words = ("llama-2-7b", "--hardware", "a100_80gb_sxm", "--prompt", "128", "--json")
-    outcome = CliRunner().invoke(command, [*words, "--measured-tpot", "14ms"])
+    outcome = CliRunner().invoke(plain_command("predict"), [*words, "--measured-tpot", "14ms"])
     found = json.loads(outcome.stdout)["measured"]
     assert found["mbu_fraction"] == pytest.approx(0.5, rel=0.1)
     assert found["bound_ratio"] == pytest.approx(1 / found["mbu_fraction"], rel=0.01)
     with pytest.raises(SpecError, match="TPOT of 0"):
-        CliRunner().invoke(command, [*words, "--measured-tpot", "0ms"], catch_exceptions=False)
+        CliRunner().invoke(
+            plain_command("predict"), [*words, "--measured-tpot", "0ms"], catch_exceptions=False
+        )

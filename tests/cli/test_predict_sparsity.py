@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from inferometer.cli.predict import command
+from inferometer.cli.answer import plain_command
 
 WORDS = (
     "llama-2-70b",
@@ -23,7 +23,7 @@ WORDS = (
 
 
 def predicted(*words):
-    outcome = CliRunner().invoke(command, [*WORDS, *words], catch_exceptions=False)
+    outcome = CliRunner().invoke(plain_command("predict"), [*WORDS, *words], catch_exceptions=False)
     assert outcome.exit_code == 0, outcome.output
     return outcome.stdout
 

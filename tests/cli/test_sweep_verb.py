@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from inferometer.api.measured import places_of
-from inferometer.cli import export_run, import_results, report, sweep
-from inferometer.cli.answer import json_schema
+from inferometer.cli import export_run, import_results
+from inferometer.cli.answer import answer_type, json_schema, plain_command
 from inferometer.errors import InferometerError, RecordError, SpecError
 
 WORDS = (
@@ -41,9 +41,9 @@ def run(command, *words):
 
 
 def test_a_dry_run_lists_the_points_in_text_and_json(tmp_path):
-    text = run(sweep.command, *WORDS, "--out", tmp_path / "x.csv")
-    planned = json.loads(run(sweep.command, *WORDS, "--out", tmp_path / "x.csv", "--json"))
-    jsonschema.validate(planned, json_schema(sweep.ANSWER))
+    text = run(plain_command("sweep"), *WORDS, "--out", tmp_path / "x.csv")
+    planned = json.loads(run(plain_command("sweep"), *WORDS, "--out", tmp_path / "x.csv", "--json"))
+    jsonschema.validate(planned, json_schema(answer_type("sweep")))
     assert len(planned["points"]) == 6
     lines = [
         [str(one["prompt_tokens"]), str(one["batch_size"]), str(one["gen_tokens"])]
@@ -55,11 +55,11 @@ def test_a_dry_run_lists_the_points_in_text_and_json(tmp_path):
 
 
 def test_the_batch_axis_at_its_own_prompt_length():
-    planned = json.loads(run(sweep.command, *WORDS, "--batch-prompt-len", 48, "--json"))
+    planned = json.loads(run(plain_command("sweep"), *WORDS, "--batch-prompt-len", 48, "--json"))
     pairs = sorted((one["prompt_tokens"], one["batch_size"]) for one in planned["points"])
     assert pairs == [(32, 1), (48, 1), (48, 2), (48, 4), (64, 1)]
     with pytest.raises(SpecError, match="every batch at every prompt length"):
-        run(sweep.command, *WORDS, "--batch-prompt-len", 48, "--axes", "grid")
+        run(plain_command("sweep"), *WORDS, "--batch-prompt-len", 48, "--axes", "grid")
 
 
 def test_a_table_of_something_else_is_not_overwritten(tmp_path):
@@ -93,7 +93,9 @@ def test_a_sweep_is_exported_as_its_table(tmp_path):
 def test_charts_of_a_run_of_requests_are_exported(tmp_path):
     folder = tmp_path / "run"
     run(import_results.command, REQUESTS, "--out", folder)
-    answer = json.loads(run(report.command, folder, "--export", tmp_path / "charts", "--json"))
+    answer = json.loads(
+        run(plain_command("report"), folder, "--export", tmp_path / "charts", "--json")
+    )
     names = {Path(file).name for file in answer["exported"]}
     assert {"latency-tails.csv", "latency-tails.svg"} <= names
     assert names == {path.name for path in (tmp_path / "charts").iterdir()}

@@ -14,8 +14,11 @@ from inferometer.inputs.objectives import ObjectiveSpec, Threshold, parse_object
 from inferometer.records import tables
 from inferometer.records.latencies import delivered_tokens, end_ns, latency_samples
 from inferometer.records.reading import read_run
-from inferometer.records.request_summaries import summarise_groups, summarise_requests
-from inferometer.records.slo_verdicts import judge_objective
+from inferometer.records.request_summaries import (
+    judge_objective,
+    summarise_groups,
+    summarise_requests,
+)
 from inferometer.records.types import RequestStatus, RequestTable, Run
 
 MS = 1_000_000

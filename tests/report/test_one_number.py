@@ -16,7 +16,7 @@ from inferometer.records.reading import read_run
 from inferometer.report.charts.predicted import predicted_chart
 from inferometer.report.charts.tails import tails_chart
 from inferometer.report.page import Number
-from inferometer.report.request_words import LATENCY_NAMES, percentile_text
+from inferometer.report.request_tables import LATENCY_NAMES, percentile_text
 from inferometer.report.tables import LEAST_FOR_P95, held_out_table, held_out_text
 from inferometer.report.views import HeldOutRow
 

@@ -9,7 +9,7 @@ from inferometer.api.verify import verify_page_of
 from inferometer.report.charts.plot import Dots, Line
 from inferometer.report.charts.predicted import verified_charts
 from inferometer.report.html import render_page
-from inferometer.report.verify_tables import ClaimRow, PromiseRow, VerifyView
+from inferometer.report.tables import ClaimRow, PromiseRow, VerifyView
 from inferometer.stats.estimate import Estimate
 
 

@@ -8,7 +8,7 @@ from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.workload.reading import workload_from_text
 from inferometer.inputs.workload.replay import draw_workload
-from inferometer.records.slo_verdicts import judge_objective
+from inferometer.records.request_summaries import judge_objective
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.batch_config import DynamicBatching
 from inferometer.simulate.demand import demand

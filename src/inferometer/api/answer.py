@@ -10,7 +10,7 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
 
 import duckdb
 import msgspec
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 
 from inferometer.api.drawing import SafeConsole
+from inferometer.errors import EXIT_ANSWERED
 
 if TYPE_CHECKING:
     from inferometer.report.page import Page
@@ -67,6 +68,11 @@ class Answer:
 
     table: ClassVar[str | None] = None
     """The field that is the main table, with dots into records; None: the answer is one row."""
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command that gives it: 0, or what its verdict calls for."""
+        return EXIT_ANSWERED
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as ``--json`` prints it: plain dictionaries, lists, numbers and text."""
@@ -138,6 +144,16 @@ class Answer:
         console = SafeConsole(width=_COLUMNS, file=StringIO(), record=True)
         console.print(_drawn(self.pages()))
         return console.export_html(inline_styles=True, code_format=_HTML)
+
+
+A = TypeVar("A", bound=Answer)
+
+
+class Paged(NamedTuple, Generic[A]):
+    """An answer, and its pages where they show more than it holds."""
+
+    answer: A
+    pages: "tuple[Page, ...]"
 
 
 _HTML: Final = '<pre style="line-height:normal;overflow-x:auto">{code}</pre>'

@@ -12,7 +12,7 @@ from inferometer.records import layout, reading, run_comparison
 from inferometer.records.curves import WITHOUT_INTERVAL
 from inferometer.records.types import Run
 from inferometer.report.page import Chip, Number, Page, Section, lines_of
-from inferometer.report.request_words import duration_cell, rate_text
+from inferometer.report.request_tables import duration_cell, rate_text
 from inferometer.report.tables import TextTable
 from inferometer.report.views import Statement
 from inferometer.stats.estimate import Estimate

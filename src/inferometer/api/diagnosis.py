@@ -19,6 +19,7 @@ from inferometer.decide.diagnosis.rebuilding import (
     under_fresh_requests,
 )
 from inferometer.decide.diagnosis.window import ServerWindow
+from inferometer.errors import EXIT_ANSWERED, EXIT_OF_SLO, EXIT_UNDECIDED
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, percentile_name
 from inferometer.records.server_summaries import Level, TtftParts, bucket_percentile
@@ -136,6 +137,12 @@ class DiagnoseAnswer(Answer):
     """What a small load identified; None: nothing was sent."""
     check: SealedCheck | None = None
     """The sealed prediction of the change; None: no setting is to be changed."""
+
+    @property
+    def exit_code(self) -> int:
+        """That of the SLO's verdict where it was not met, else 11 where the cause is not known."""
+        of_slo = EXIT_OF_SLO[self.slo_verdict]
+        return of_slo or (EXIT_UNDECIDED if self.finding == "undecided" else EXIT_ANSWERED)
 
 
 class Diagnosed(NamedTuple):

@@ -23,7 +23,7 @@ from inferometer.decide.curves import LIMIT_RATIOS, with_limits
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs import objectives
 from inferometer.measure.executors.local import Executor
-from inferometer.records import latencies, slo_verdicts
+from inferometer.records import latencies, request_summaries
 from inferometer.records.request_summaries import Percentile, RequestSummary
 from inferometer.report.decision_views import LimitCost, RatePoint, TradePoint
 from inferometer.simulate.deployment import Case
@@ -53,7 +53,7 @@ class Seen(NamedTuple):
     """What came of it."""
 
     summary: RequestSummary
-    judgement: slo_verdicts.Judgement | None
+    judgement: request_summaries.Judgement | None
 
     @property
     def limit_ratio(self) -> float:

@@ -6,9 +6,9 @@ trusted?
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-from inferometer.api.answer import Answer
+from inferometer.api.answer import Answer, Paged
 from inferometer.api.fit_page import fit_page, refused_page, server_fit_page
 from inferometer.api.fitted_servers import fit_load_tests, fit_rate_statistics, rate_statistics
 from inferometer.api.fitted_steps import HeldOutStatistic, fit_served, fit_steps
@@ -17,7 +17,7 @@ from inferometer.api.progress import talk
 from inferometer.api.published import TableChoice
 from inferometer.api.question import Option
 from inferometer.api.runs import RunRequest, Runs, request_of
-from inferometer.errors import RecordError
+from inferometer.errors import EXIT_ANSWERED, EXIT_UNDECIDED, RecordError
 from inferometer.fit.loads.conclusions import Refusal
 from inferometer.fit.loads.server_fit import SERVER_FIT_NAME, ServerFit
 from inferometer.fit.sweeps.diagnostics import Unidentified, unidentified
@@ -43,6 +43,11 @@ class FitAnswer(Answer):
     refusal: Refusal | None = None
     """Why load tests were not fitted (UNDECIDED, exit 11): the residual says that the model of
     the server is wrong."""
+
+    @property
+    def exit_code(self) -> int:
+        """11 where the fit was refused."""
+        return EXIT_ANSWERED if self.refusal is None else EXIT_UNDECIDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +90,7 @@ def answer_page(answer: FitAnswer) -> Page:
     )
 
 
-class Fitted(NamedTuple):
-    """The answer, and what there is to read of it."""
-
-    answer: FitAnswer
-    page: Page
-
-
-def fit(question: Fit) -> Fitted:
+def fit(question: Fit) -> Paged[FitAnswer]:
     """The step-time model that runs of one model on one engine carry; of load tests, the server.
 
     Raises
@@ -124,20 +122,20 @@ def fit(question: Fit) -> Fitted:
     answer = FitAnswer(
         model_file=str(path), model=model, unidentified=unidentified(model), held_out=held_out
     )
-    return Fitted(answer, fit_page(model, str(path), served))
+    return Paged(answer, (fit_page(model, str(path), served),))
 
 
-def _of_loads(question: Fit, request: RunRequest, path: Path) -> Fitted:
+def _of_loads(question: Fit, request: RunRequest, path: Path) -> Paged[FitAnswer]:
     talk("simulating the load tests until they do as they did: about a minute")
     judged = fit_load_tests(
         request, question.knowledge, n_tensor=question.choice.tp, forced=question.force
     )
     if judged.refusal is not None:
         answer = FitAnswer(model_file=None, model=None, refusal=judged.refusal)
-        return Fitted(answer, refused_page(judged.fit, judged.refusal))
+        return Paged(answer, (refused_page(judged.fit, judged.refusal),))
     _save(judged.fit, path)
     answer = FitAnswer(model_file=str(path), model=None, server=judged.fit)
-    return Fitted(answer, server_fit_page(judged.fit, str(path)))
+    return Paged(answer, (server_fit_page(judged.fit, str(path)),))
 
 
 def _save(fit: steptime.StepTimeModel | ServerFit, path: Path) -> None:

@@ -16,7 +16,7 @@ from inferometer.perfmodel import steptime_limits, types
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
 from inferometer.records.types import Caution
 from inferometer.report.page import Chip, Page, Section, duration_number, lines_of
-from inferometer.report.request_words import duration_cell
+from inferometer.report.request_tables import duration_cell
 from inferometer.report.tables import ABSENT_TEXT, LEAST_FOR_P95, TextTable, error_text
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_fraction

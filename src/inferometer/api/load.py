@@ -14,7 +14,7 @@ from inferometer.records.durability import replace_file
 from inferometer.records.exports.formats import FILE_NAMES
 from inferometer.records.exports.writing import exported_text
 from inferometer.records.reading import read_run
-from inferometer.records.slo_verdicts import judge_objective
+from inferometer.records.request_summaries import judge_objective
 from inferometer.records.types import Run
 from inferometer.report import html
 from inferometer.report.page import Page

@@ -23,7 +23,7 @@ from inferometer.report.page import (
     lines_of,
     rate_number,
 )
-from inferometer.report.request_words import reading_text
+from inferometer.report.request_tables import reading_text
 from inferometer.report.tables import TextTable
 from inferometer.report.views import FactGroup
 from inferometer.stats.estimate import Estimate

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, Literal
 
 from inferometer.api.answer import Answer
-from inferometer.errors import SpecError
+from inferometer.errors import EXIT_OF_SLO, SizingError, SpecError
 from inferometer.fit.loads import server_fit
 from inferometer.inputs import catalog
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold
@@ -137,6 +137,13 @@ class PredictAnswer(Answer):
     fewest_tensor_parallel: int | None = None
     """Where it does not fit: the smallest --tp at which it does; None: none up to 64, or it
     fits."""
+
+    @property
+    def exit_code(self) -> int:
+        """6 where the model does not fit, else that of the SLO's verdict."""
+        if not self.datasheet.sizes.memory.fits:
+            return SizingError.exit_code
+        return EXIT_OF_SLO[None if self.slo is None else self.slo.verdict]
 
 
 def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSpeeds:

@@ -11,7 +11,7 @@ from inferometer.api.answer import Answer
 from inferometer.api.measured import reference_to
 from inferometer.api.progress import PartsDone, talk
 from inferometer.api.question import Option
-from inferometer.errors import SpecError
+from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, SpecError
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.lossy import CacheFormat, LossyChange, WeightFormat
@@ -155,6 +155,13 @@ class QualityRow:
     weight_bytes_saved_fraction: float | None
 
 
+_EXIT_CODES: Final = {
+    "not worse": EXIT_ANSWERED,
+    "worse": EXIT_SLO_MISSED,
+    "undecided": EXIT_UNDECIDED,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityAnswer(Answer):
     """Each change against the reference, and what two readings of the same model differ by."""
@@ -181,6 +188,11 @@ class QualityAnswer(Answer):
         verdicts = {row.verdict for row in self.changes}
         order: tuple[QualityVerdict, ...] = ("worse", "undecided", "not worse")
         return next(one for one in order if one in verdicts)
+
+    @property
+    def exit_code(self) -> int:
+        """0 not worse, 10 worse, 11 undecided."""
+        return _EXIT_CODES[self.verdict]
 
 
 TokenRows: TypeAlias = tuple[tuple[int, ...], ...]

@@ -13,7 +13,6 @@ from inferometer.records import (
     request_summaries,
     run_series,
     server_summaries,
-    slo_verdicts,
     steady_state,
     tool_views,
     types,
@@ -156,7 +155,7 @@ class RequestRunAnswer:
     title: str
     five_lines: FiveLines
     summaries: tuple[request_summaries.RequestSummary, ...]
-    judgement: slo_verdicts.Judgement | None
+    judgement: request_summaries.Judgement | None
     handovers: latencies.HandoverSummary | None
     """Where requests went from one server to another: the time between."""
     memory: run_series.StepMemorySummary | None

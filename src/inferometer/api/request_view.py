@@ -22,7 +22,6 @@ from inferometer.records import (
     request_summaries,
     run_series,
     server_summaries,
-    slo_verdicts,
     slot_timeline,
     tool_views,
     types,
@@ -238,7 +237,7 @@ def request_view(
     """
     options = RequestQuestion() if question is None else question
     objective, whole = options.objective, request_summaries.summarise_requests(run)
-    judgement = None if objective is None else slo_verdicts.judge_objective(run, objective)
+    judgement = None if objective is None else request_summaries.judge_objective(run, objective)
     online = online_view(run, options.device)
     steady = None if online is None else online.steady
     parts = first_token_parts(run, online)
@@ -310,7 +309,7 @@ def _classes(run: types.Run, names: Sequence[str]) -> tuple[request_summaries.Re
 
 
 def _answer(
-    whole: request_summaries.RequestSummary, judgement: slo_verdicts.Judgement | None
+    whole: request_summaries.RequestSummary, judgement: request_summaries.Judgement | None
 ) -> str:
     sentence = request_tables.summary_sentence(whole)
     if judgement is None or judgement.weakest is None:
@@ -370,7 +369,7 @@ def _limit(
 
 def _next(
     lead: Sequence[types.Caution],
-    judgement: slo_verdicts.Judgement | None,
+    judgement: request_summaries.Judgement | None,
     path: Path | None,
     online: views.OnlineView | None,
     *,

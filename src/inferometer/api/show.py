@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar
 
-from inferometer.api.answer import Answer
+from inferometer.api.answer import Answer, Paged
 from inferometer.api.question import Option
 from inferometer.api.request_answer import RequestRunAnswer, answer_of, are_of_requests, views_of
 from inferometer.api.request_view import RequestQuestion, server_device
@@ -77,14 +77,7 @@ class Show:
     given: frozenset[str] = frozenset()
 
 
-class Shown(NamedTuple):
-    """The answer, and a page of all sweeps, or one of each run of requests."""
-
-    answer: ShowAnswer
-    pages: tuple[Page, ...]
-
-
-def show(question: Show) -> Shown:
+def show(question: Show) -> Paged[ShowAnswer]:
     """All that runs say: sweeps side by side, runs of requests one after the other.
 
     Raises
@@ -98,11 +91,11 @@ def show(question: Show) -> Shown:
     if are_of_requests(runs):
         views = views_of(runs, request.paths, question_of(question.judged))
         answers = tuple(answer_of(view) for view in views)
-        return Shown(
+        return Paged(
             ShowAnswer(runs=names, view=None, requests=answers), tuple(map(request_page_of, views))
         )
     view = sweep_view(analyses_of(request, runs))
-    return Shown(ShowAnswer(runs=names, view=view, requests=()), (page_of(view),))
+    return Paged(ShowAnswer(runs=names, view=view, requests=()), (page_of(view),))
 
 
 def show_pages(answer: ShowAnswer) -> tuple[Page, ...]:

@@ -11,7 +11,7 @@ from inferometer.api import cluster, simulated_record, simulation
 from inferometer.inputs.objectives import METRICS
 from inferometer.records import request_summaries, run_series
 from inferometer.records.latencies import Latency
-from inferometer.report import request_page, request_tables, request_words
+from inferometer.report import request_page, request_tables
 from inferometer.report.charts.plot import Chart
 from inferometer.report.charts.tails import percentiles_chart
 from inferometer.report.page import Chip, Number, Page, Section, lines_of, spanned
@@ -254,7 +254,7 @@ def _latencies(answer: simulation.SimulateAnswer) -> TextTable:
             likely.latency(name).mean,
             *(likely.latency(name).percentile(fraction) for fraction in _FRACTIONS),
         )
-        rows.append((words.name, *(request_words.percentile_text(one) for one in shown), ends))
+        rows.append((words.name, *(request_tables.percentile_text(one) for one in shown), ends))
     return TextTable(
         caption="Latency [95 % interval]",
         header=(
@@ -274,11 +274,11 @@ def _rates(answer: simulation.SimulateAnswer) -> TextTable:
         label: str, unit: str, of: Callable[[request_summaries.RequestSummary], Estimate | None]
     ) -> None:
         ends = (of(level.summary) for level in ends_of_rate(answer.levels, of))
-        likely = request_words.rate_text(of(answer.levels[0].summary), unit)
+        likely = request_tables.rate_text(of(answer.levels[0].summary), unit)
         rows.append((label, likely, " … ".join(_shown(end) for end in ends)))
         rate = of(answer.levels[0].summary)
         if unit == "tok/s/user" and rate is not None:
-            rows[-1] = (label, f"{likely}, {request_words.reading_text(rate.value)}", rows[-1][2])
+            rows[-1] = (label, f"{likely}, {request_tables.reading_text(rate.value)}", rows[-1][2])
 
     row("completed", "requests/s", lambda summary: summary.completed_requests_per_s)
     row("output", "tok/s", lambda summary: summary.output_tokens_per_s)
@@ -320,10 +320,10 @@ def _classes(classes: tuple[request_summaries.RequestSummary, ...]) -> TextTable
     rows = list[tuple[str, ...]]()
     for one in classes:
         latencies = [
-            request_words.percentile_text(one.latency(name).percentile(0.95))
+            request_tables.percentile_text(one.latency(name).percentile(0.95))
             for name in _OF_CLASSES
         ]
-        output = request_words.rate_text(one.output_tokens_per_s, "tok/s")
+        output = request_tables.rate_text(one.output_tokens_per_s, "tok/s")
         rows.append((one.name, f"{one.n_requests:,}", *latencies, output))
     header = ("class", "requests", "p95 TTFT", "p95 TPOT", "p95 E2E", "output")
     return TextTable(caption="Class by class", header=header, rows=tuple(rows))

@@ -10,17 +10,11 @@ from inferometer.api import simulated_record
 from inferometer.api.answer import Answer
 from inferometer.api.cluster import Servers, equals_cautions
 from inferometer.api.workload import held_back
-from inferometer.errors import SpecError
+from inferometer.errors import EXIT_OF_SLO, SpecError
 from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.workload import description, plan
 from inferometer.measure.executors.local import Executor
-from inferometer.records import (
-    request_summaries,
-    run_series,
-    slo_verdicts,
-    store as runs,
-    types,
-)
+from inferometer.records import request_summaries, run_series, store as runs, types
 from inferometer.records.columns import F64
 from inferometer.simulate import gate_config, outcome, run, simulated_run
 from inferometer.simulate.deployment import Case, Pace
@@ -53,7 +47,7 @@ class Level:
     summary: request_summaries.RequestSummary
     busy_fraction: float
     """Of the time from 0 to the end: how much of it was in steps, mean of the replicas."""
-    judgement: slo_verdicts.Judgement | None
+    judgement: request_summaries.Judgement | None
     evictions: Evictions | None = None
     """None where no prefix is cached, and of pools and groups, whose blocks differ."""
 
@@ -64,7 +58,7 @@ class ClassSlo:
 
     name: str
     verdict: Verdict
-    likely: slo_verdicts.Judgement
+    likely: request_summaries.Judgement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +97,11 @@ class SimulateAnswer(Answer):
     """The folder of the likely run."""
     next_step: str | None = None
     """What would meet a missed objective."""
+
+    @property
+    def exit_code(self) -> int:
+        """That of the SLO's verdict."""
+        return EXIT_OF_SLO[self.verdict]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +165,9 @@ class Simulator:
         )
         run = simulated_record.run_of(simulation, servers, self.gate)
         judgement = (
-            None if self.objective is None else slo_verdicts.judge_objective(run, self.objective)
+            None
+            if self.objective is None
+            else request_summaries.judge_objective(run, self.objective)
         )
         label: Pace | Literal["draw"] = asked.case if isinstance(asked.case, str) else "draw"
         level = Level(
@@ -378,7 +379,7 @@ def _kept(runs: tuple[types.Run, ...], promised: list[_Promised]) -> tuple[Class
         if not all(bool(of_run.any()) for of_run in rows):
             continue
         judgements = [
-            slo_verdicts.judge_objective(run, objective, rows=of_run)
+            request_summaries.judge_objective(run, objective, rows=of_run)
             for run, of_run in zip(runs, rows, strict=True)
         ]
         verdict = _verdict([judgement.verdict for judgement in judgements])

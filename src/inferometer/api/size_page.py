@@ -14,7 +14,7 @@ from inferometer.report.decision_page import decision_sections, rate_charts
 from inferometer.report.decision_views import DecisionView
 from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of, spanned
 from inferometer.report.request_page import slo_words
-from inferometer.report.request_words import LATENCY_NAMES, share_cell
+from inferometer.report.request_tables import LATENCY_NAMES, share_cell
 from inferometer.report.tables import ABSENT_TEXT, TextTable, estimate_cell
 from inferometer.report.views import FactGroup
 from inferometer.units import format_duration, format_number

@@ -21,6 +21,7 @@ from inferometer.decide.sizing_types import (
     costs_of,
     mean_tokens,
 )
+from inferometer.errors import EXIT_OF_SLO
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.prices import ApiPrice, OwnedPrice
 from inferometer.inputs.types import PriceSpec
@@ -371,6 +372,11 @@ class SizeAnswer(Answer):
     best_use: best_use_view.BestUse | None = None
     """With --total-gpus: the layouts of these devices, instead of a pick; ``rate_per_s`` is then
     what the best of them carries."""
+
+    @property
+    def exit_code(self) -> int:
+        """That of the SLO's verdict."""
+        return EXIT_OF_SLO[self.verdict]
 
 
 def size_answer(

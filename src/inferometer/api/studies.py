@@ -150,6 +150,8 @@ SIMULATE: Final = Verb(
 CAPACITY: Final = Verb(
     "capacity", capacities.Capacity, capacities.capacity, _of_capacity, _title, capacity_findings
 )  # fmt: skip
+GRIDDED: Final = {verb.name: verb for verb in (PREDICT, SIMULATE, CAPACITY)}
+"""Verbs whose options may have several values."""
 
 
 class Study(NamedTuple):

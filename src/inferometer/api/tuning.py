@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, TypeAlias
 from inferometer.api.answer import Answer
 from inferometer.decide.tuning.search import StepFound
 from inferometer.decide.tuning.trials import Goal
+from inferometer.errors import EXIT_OF_SLO
 from inferometer.records.types import Caution
 from inferometer.stats.estimate import Estimate, Verdict
 
@@ -87,6 +88,11 @@ class TuneAnswer(Answer):
     cautions: tuple[Caution, ...]
     next_step: str
     folder: str | None
+
+    @property
+    def exit_code(self) -> int:
+        """That of the SLO's verdict afterwards."""
+        return EXIT_OF_SLO[self.slo_after]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,3 +217,8 @@ class MeasuredTune(Answer):
     cautions: tuple[Caution, ...]
     next_step: str
     folder: str
+
+    @property
+    def exit_code(self) -> int:
+        """That of the SLO's verdict afterwards."""
+        return EXIT_OF_SLO[self.slo_after]

@@ -15,7 +15,7 @@ from inferometer.inputs import verify_plan
 from inferometer.report import html
 from inferometer.report.charts.predicted import verified_charts
 from inferometer.report.page import Chip, Page, Section, lines_of
-from inferometer.report.verify_tables import DEFINITIONS, VerifyView, claims_table, promises_table
+from inferometer.report.tables import VERIFY_DEFINITIONS, VerifyView, claims_table, promises_table
 from inferometer.verify import claims, ledger, seals
 from inferometer.verify.ledger import LEDGER
 
@@ -198,7 +198,10 @@ def verify_page_of(view: VerifyView) -> Page:
                 tables=tables,
             ),
             Section(
-                id="method", title="What do the words mean?", nav="Method", definitions=DEFINITIONS
+                id="method",
+                title="What do the words mean?",
+                nav="Method",
+                definitions=VERIFY_DEFINITIONS,
             ),
             Section(
                 id="provenance",

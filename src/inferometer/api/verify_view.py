@@ -10,9 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from inferometer import __version__
-from inferometer.report.tables import TextTable
+from inferometer.report.tables import ClaimRow, PromiseRow, TextTable, VerifyView
 from inferometer.report.terminal import table_text
-from inferometer.report.verify_tables import ClaimRow, PromiseRow, VerifyView
 from inferometer.report.views import FactGroup
 from inferometer.units import format_fraction
 from inferometer.verify.ledger import ClaimState, Experiment, MetricScore, PromiseState, Score

@@ -5,45 +5,84 @@ answer's dataclass, so they carry their units; ``inferometer schema VERB`` print
 test holds it still.
 """
 
+import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_args
+from typing import Any, Final, TypeVar, cast, get_args, get_origin
 
 import click
 import msgspec
+from rich import padding, table, text
 from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
+from inferometer.api.answer import Answer, Paged
 from inferometer.api.drawing import SafeConsole
 from inferometer.api.progress import printable_json
+from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 from inferometer.cli.terminal import AS_CSV, REPORT, VERBOSE, talk, write_answer, write_drawn
+from inferometer.cli.verbs import VERBS
 from inferometer.errors import COMMAND
 from inferometer.report.page import Page
 from inferometer.report.terminal import page_text
 
-if TYPE_CHECKING:
-    from inferometer.api.answer import Answer
-
-A = TypeVar("A", bound="Answer")
+A = TypeVar("A", bound=Answer)
 Q = TypeVar("Q")
 T = TypeVar("T")
 
 _PIPE_COLUMNS: Final = 10_000
 
 
-def give_answer(by: Callable[[Q], A], question: Q, *, as_json: bool, is_whole: bool = False) -> A:
-    """Answer the question ``by`` this function, print its pages (``is_whole``: all of them) or JSON."""
+def plain_command(name: str) -> click.Command:
+    """The command of a plain verb: it answers its question, and the exit code is the answer's."""
+    verb = VERBS[name]
+    module = importlib.import_module(verb.module)
+
+    def body(question: object, *, as_json: bool) -> None:
+        give_answer(getattr(module, name), question, as_json=as_json, is_whole=verb.is_whole)
+
+    body.__doc__ = verb.help
+    grid = importlib.import_module(_STUDY).grid_of(name) if verb.takes_grid else None
+    asked = asks(getattr(module, name.capitalize()), grid=grid)(body)
+    return click.command(name, cls=QuestionCommand, epilog=verb.examples)(asked)
+
+
+_STUDY: Final = "inferometer.cli.study"
+
+
+def answer_type(name: str) -> Any:
+    """What the verb answers with: a dataclass, or a union of those that its flags choose from."""
+    verb = VERBS[name]
+    module = importlib.import_module(verb.answering_module)
+    if verb.help is None:
+        return module.ANSWER
+    answer = inspect.get_annotations(getattr(module, name))["return"]
+    origin: object = get_origin(answer)
+    if origin is Paged:
+        (answer,) = get_args(answer)
+    return answer | importlib.import_module(_STUDY).ANSWER if verb.takes_grid else answer
+
+
+def give_answer(
+    by: Callable[[Q], A | Paged[A]], question: Q, *, as_json: bool, is_whole: bool = False
+) -> A:
+    """Answer the question ``by`` this function, print its pages (``is_whole``: all of them) or JSON.
+
+    Where the answer has an exit code of its own, the command ends here with it.
+    """
     with heard():
-        answer = by(question)
-    give(
-        answer,
-        as_json=as_json,
-        show=lambda one: _text_of(one.pages(), is_verbose=True) if is_whole else one.pages(),
-    )
+        made = by(question)
+    answer, pages = made if isinstance(made, Paged) else (made, None)
+
+    def show(one: A) -> RenderableType | tuple[Page, ...]:
+        shown = one.pages() if pages is None else pages
+        return _text_of(shown, is_verbose=True) if is_whole else shown
+
+    give(answer, as_json=as_json, show=show)
+    if answer.exit_code:
+        sys.exit(answer.exit_code)
     return answer
 
 
@@ -106,12 +145,12 @@ def whole_words(shown: RenderableType) -> RenderableType:
     if isinstance(shown, Group):
         for part in shown.renderables:
             whole_words(part)
-    elif isinstance(shown, Padding):
+    elif isinstance(shown, padding.Padding):
         whole_words(shown.renderable)
-    elif isinstance(shown, Table):
+    elif isinstance(shown, table.Table):
         for column in shown.columns:
             column.overflow = "fold"
-    elif isinstance(shown, Text) and COMMAND in shown.plain:
+    elif isinstance(shown, text.Text) and COMMAND in shown.plain:
         shown.no_wrap, shown.overflow = True, "ignore"
     return shown
 

@@ -1,7 +1,6 @@
 """inferometer capacity: what is the highest load at which the SLO is met?"""
 
 import sys
-from functools import partial
 from typing import Any
 
 import click
@@ -9,11 +8,10 @@ import click
 from inferometer.api import capacity
 from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.grid import GridAnswer
-from inferometer.api.studies import CAPACITY
 from inferometer.cli import capacity_live
 from inferometer.cli.answer import give_answer
 from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.study import give_grid
+from inferometer.cli.study import grid_of
 
 ANSWER = CapacityAnswer | GridAnswer
 
@@ -44,7 +42,7 @@ Examples:
   inferometer capacity llama-3.1-8b --hardware l40s --replicas 4 --slo 'ttft:p95<1s' --probe-requests 200
 """,
 )
-@asks(capacity.Capacity, grid=partial(give_grid, CAPACITY))
+@asks(capacity.Capacity, grid=grid_of("capacity"))
 def command(question: capacity.Capacity, *, as_json: bool) -> None:
     """How many requests per second, or users (with --concurrency), do replicas of MODEL carry together within the SLO?
 

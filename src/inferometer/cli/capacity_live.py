@@ -22,7 +22,7 @@ from inferometer.decide import capacity, probing
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.inputs.workload import reading, replay, types
-from inferometer.records import slo_verdicts, validity
+from inferometer.records import request_summaries, validity
 
 _SPAN_RATIO: Final = 64.0
 """From the start of the search, up and down."""
@@ -63,7 +63,7 @@ class LiveProbe:
             )
         validity.require_valid(loaded.run)
         return probing.reading_of(
-            loaded.run, slo_verdicts.judge_objective(loaded.run, self.objective)
+            loaded.run, request_summaries.judge_objective(loaded.run, self.objective)
         )
 
     def _at(self, load: float, for_s: float) -> LoadRequest:

@@ -21,7 +21,7 @@ from inferometer.cli.progress import heard
 from inferometer.cli.terminal import talk
 from inferometer.errors import EXIT_ANSWERED, EXIT_UNDECIDED, SpecError
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
-from inferometer.records import run_comparison, slo_verdicts, types
+from inferometer.records import request_summaries, run_comparison, types
 from inferometer.stats.quantiles import min_samples
 
 
@@ -123,7 +123,7 @@ def _check_repeats(n_pairs: int, confidence_fraction: float) -> None:
 
 
 def _promise(side: str, runs: tuple[types.Run, ...], objective: ObjectiveSpec) -> compare.SideSlo:
-    verdicts = [slo_verdicts.judge_objective(run, objective).verdict for run in runs]
+    verdicts = [request_summaries.judge_objective(run, objective).verdict for run in runs]
     return compare.SideSlo(
         side=side,
         objective=objective.text,

@@ -1,7 +1,7 @@
-"""Which verbs are there, and what happens when one fails?
+"""How is a verb called, and what happens when one fails?
 
-A verb's module is imported when the verb is called, so that ``inferometer --help`` stays fast: this
-table is the one late import of our own code.
+A verb's module is imported when the verb is called, so that ``inferometer --help`` stays fast: the
+table of verbs is the one late import of our own code.
 """
 
 import difflib
@@ -14,127 +14,16 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 import click
 
 from inferometer import __version__, suggestions
 from inferometer.cli.flags import as_spec_error, check_numbers
 from inferometer.cli.terminal import show_crash, talk, write_answer
+from inferometer.cli.verbs import VERBS
 from inferometer.errors import InferometerError, MeasureError, RecordError, SpecError
 from inferometer.simulate import hooks
-
-
-class Verb(NamedTuple):
-    """A verb of the command line: where it lives, and what it answers."""
-
-    module: str
-    answers: str
-    second_half: str | None = None
-    """The module whose ``answer`` takes what the command brings back: imported then, for what
-    comes first must not wait for it."""
-
-    @property
-    def answering_module(self) -> str:
-        """Where ``ANSWER`` is."""
-        return self.second_half or self.module
-
-
-VERBS: Final[dict[str, Verb]] = {
-    "quick": Verb(
-        "inferometer.cli.quick",
-        "How fast is this model here, and what limits it? (2 minutes)",
-        second_half="inferometer.cli.quick_answer",
-    ),
-    "sweep": Verb(
-        "inferometer.cli.sweep", "Measure prefill and decode over prompt lengths and batch sizes."
-    ),
-    "predict": Verb(
-        "inferometer.cli.predict",
-        "What would a model do on a device: memory, bounds, latency, cost?",
-    ),
-    "simulate": Verb(
-        "inferometer.cli.simulate", "What would happen if this server got this traffic?"
-    ),
-    "explore": Verb(
-        "inferometer.cli.explore",
-        "What if? A local page: every move of a slider simulates again.",
-    ),
-    "study": Verb(
-        "inferometer.cli.study",
-        "How does it change with length, batch, TP, device, precision, load or policy?",
-    ),
-    "emulate": Verb(
-        "inferometer.cli.emulate",
-        "Serve OpenAI's interface at a simulated server's pace: no GPU needed.",
-    ),
-    "load": Verb(
-        "inferometer.cli.load",
-        "Load a server with requests: how does it do under this traffic?",
-        second_half="inferometer.cli.load_answer",
-    ),
-    "capacity": Verb(
-        "inferometer.cli.capacity", "What is the highest load that still meets the SLO?"
-    ),
-    "size": Verb(
-        "inferometer.cli.size",
-        "How many GPUs of which kind meet the SLO under this traffic, and at what cost?",
-    ),
-    "deploy": Verb(
-        "inferometer.cli.deploy",
-        "Write what runs, watches and checks a sizing: vLLM, Kubernetes, Prometheus, Grafana.",
-    ),
-    "verify": Verb(
-        "inferometer.cli.verify", "Is it true what was predicted? Sealed before, measured after."
-    ),
-    "ledger": Verb("inferometer.cli.ledger", "How often were sealed predictions right?"),
-    "timeline": Verb(
-        "inferometer.cli.timeline", "What does each request of the batch do in each step?"
-    ),
-    "diagnose": Verb(
-        "inferometer.cli.diagnose",
-        "What limits this running server, and which change would help?",
-    ),
-    "watch": Verb(
-        "inferometer.cli.watch", "In which regime are these servers now, and what changed?"
-    ),
-    "tune": Verb(
-        "inferometer.cli.tune",
-        "Which changes of a server's settings help under its traffic, and by how much?",
-    ),
-    "fit": Verb(
-        "inferometer.cli.fit",
-        "Learn step times from runs, with their uncertainty and where they hold.",
-    ),
-    "explain": Verb("inferometer.cli.explain", "Where does the time of each measured point go?"),
-    "show": Verb("inferometer.cli.show", "What does a run say? (in the terminal)"),
-    "report": Verb("inferometer.cli.report", "What do runs say? (one offline HTML page)"),
-    "compare": Verb(
-        "inferometer.cli.compare", "Are these runs faster than those, or is the difference noise?"
-    ),
-    "quality": Verb(
-        "inferometer.cli.quality", "What do fewer bits or 2:4 sparsity cost in quality?"
-    ),
-    "import": Verb(
-        "inferometer.cli.import_results",
-        "What do other tools' result files say? (vLLM bench, AIPerf, GuideLLM, ...)",
-    ),
-    "export": Verb(
-        "inferometer.cli.export_run",
-        "Write a run for other tools: llm-d report, vLLM bench JSON, CSV.",
-    ),
-    "doctor": Verb("inferometer.cli.doctor", "What would make numbers bad on this machine?"),
-    "engines": Verb(
-        "inferometer.cli.engines",
-        "Which engines can be measured here, and how are others installed?",
-    ),
-    "catalog": Verb(
-        "inferometer.cli.catalog",
-        "Which models, devices and workloads are known, and from which sources?",
-    ),
-    "schema": Verb("inferometer.cli.schema", "What does a verb's --json look like?"),
-}
-
 
 _MEANT: Final = {
     **dict.fromkeys(("bench", "benchmark", "stress", "loadtest", "perf"), "load"),
@@ -166,12 +55,16 @@ class VerbTable(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a verb's module; its ``command`` is the click command."""
+        """The command of a plain verb; of another import its module, which has ``command``."""
         del ctx
         verb = VERBS.get(cmd_name)
         if verb is None:
             return None
-        command = importlib.import_module(verb.module).command
+        command = (
+            importlib.import_module(verb.module).command
+            if verb.help is None
+            else importlib.import_module("inferometer.cli.answer").plain_command(cmd_name)
+        )
         if not isinstance(command, click.Command):
             raise TypeError(f"{verb.module}.command is no click command")
         check_numbers(command)

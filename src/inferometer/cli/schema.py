@@ -1,6 +1,5 @@
 """inferometer schema: what does a verb's --json look like?"""
 
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +7,9 @@ import click
 import msgspec
 from rich.console import RenderableType
 
-from inferometer.cli.answer import give, json_schema
+from inferometer.cli.answer import answer_type, give, json_schema
 from inferometer.cli.flags import json_option
-from inferometer.cli.main import VERBS
+from inferometer.cli.verbs import VERBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +34,10 @@ Example:
 @json_option
 def command(verb: str, *, as_json: bool) -> None:
     """What does a verb's --json look like? A JSON schema; keys carry their units."""
-    found = VERBS.get(verb)
-    if found is None:
+    if verb not in VERBS:
         raise click.BadParameter(f"{verb!r} is no verb", param_hint="VERB")
-    module = importlib.import_module(found.answering_module)
-    give(SchemaAnswer(verb=verb, schema=json_schema(module.ANSWER)), as_json=as_json, show=_show)
+    answer = SchemaAnswer(verb=verb, schema=json_schema(answer_type(verb)))
+    give(answer, as_json=as_json, show=_show)
 
 
 def _show(answer: SchemaAnswer) -> RenderableType:

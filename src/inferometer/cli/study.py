@@ -1,12 +1,13 @@
 """inferometer study: how does an answer change with one option, or two?"""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import click
 
 from inferometer.api.grid import Axis, GridAnswer, Verb, axes_of, grid
-from inferometer.api.studies import STUDIES, Study, study_options
+from inferometer.api.studies import GRIDDED, STUDIES, Study, study_options
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
@@ -54,7 +55,12 @@ def _grid(name: str, given: dict[str, Any], as_json: bool) -> bool:  # noqa: FBT
     return True
 
 
-def give_grid(verb: Verb, given: dict[str, Any], as_json: bool) -> bool:  # noqa: FBT001 -- as ``asks`` calls it
+def grid_of(name: str) -> Callable[[dict[str, Any], bool], bool]:
+    """What ``asks`` takes as ``grid`` for this verb."""
+    return partial(_give_grid, GRIDDED[name])
+
+
+def _give_grid(verb: Verb, given: dict[str, Any], as_json: bool) -> bool:  # noqa: FBT001 -- as ``asks`` calls it
     """Print the grid of the options with several values; false where each has one."""
     axes = axes_of(verb.question, given)
     if axes:

@@ -15,7 +15,7 @@ from inferometer.api.question import Option
 from inferometer.cli import answer, terminal
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.records import reading, slot_timeline
-from inferometer.report import html, perfetto, request_words, terminal as drawing, timeline_page
+from inferometer.report import html, perfetto, request_tables, terminal as drawing, timeline_page
 from inferometer.report.page import Line
 from inferometer.simulate.ticks import TICK_NS, TickReport
 
@@ -120,7 +120,7 @@ def _answer(
         start_ticks=tuple(instant / TICK_NS for instant in start_ns) if games else None,
         duration_ticks=tuple(duration / TICK_NS for duration in duration_ns) if games else None,
         slots=tuple(
-            "".join(request_words.STATE_LETTERS[slot_timeline.CellState(state)] for state in row)
+            "".join(request_tables.STATE_LETTERS[slot_timeline.CellState(state)] for state in row)
             for row in timeline.states.tolist()
         ),
         ticks=games[0].report if games else None,

@@ -2,7 +2,6 @@
 
 import sys
 from contextlib import ExitStack
-from typing import Final
 
 import click
 from rich.console import Group, RenderableType
@@ -14,10 +13,10 @@ from inferometer.api.progress import heard_by
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.terminal import talk, write_answer
+from inferometer.errors import EXIT_OF_SLO
 from inferometer.report.terminal import page_text
 
 ANSWER = watch_state.WatchAnswer
-_EXIT_CODES: Final = {"missed": 10, "undecided": 11}
 
 
 @click.command(
@@ -45,7 +44,7 @@ def command(question: watch.Watch, *, as_json: bool) -> None:
             answer = watch.watch(question)
     if is_quiet:
         give(answer, as_json=as_json, show=watch_page.watch_pages)
-    sys.exit(_EXIT_CODES.get(answer.slo_verdict or "", 0))
+    sys.exit(EXIT_OF_SLO[answer.slo_verdict])
 
 
 class _Listener:

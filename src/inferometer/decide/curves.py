@@ -11,8 +11,12 @@ from typing import Final
 from inferometer.decide.probing import locate, probe_of
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.inputs.objectives import ObjectiveSpec
-from inferometer.records.request_summaries import RequestSummary, summarise_requests
-from inferometer.records.slo_verdicts import Judgement, judge_objective
+from inferometer.records.request_summaries import (
+    Judgement,
+    RequestSummary,
+    judge_objective,
+    summarise_requests,
+)
 
 LOAD_RATIOS: Final = (0.1, 0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3)
 """Of the highest load that was shown to keep the promise."""

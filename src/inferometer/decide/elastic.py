@@ -24,7 +24,7 @@ from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.inputs.workload.plan import NONE, RequestPlan
 from inferometer.records import latencies
 from inferometer.records.columns import I64
-from inferometer.records.slo_verdicts import Judgement, judge_objective
+from inferometer.records.request_summaries import Judgement, judge_objective
 from inferometer.records.types import RequestTable, Run
 from inferometer.units import NS_PER_S
 

@@ -21,7 +21,7 @@ from inferometer.decide.elastic import Course
 from inferometer.decide.probing import run_plan
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.inputs.workload.plan import NONE, RequestPlan
-from inferometer.records import slo_verdicts, tables
+from inferometer.records import request_summaries, tables
 from inferometer.records.columns import I64
 from inferometer.records.types import ABSENT, RequestTable, Run
 from inferometer.stats.estimate import Estimate
@@ -200,7 +200,7 @@ def _good(question: SizingQuestion, run: Run, plan: RequestPlan) -> Estimate | N
     """Of what came while there was one replica less."""
     requests = run.requests
     rows = None if requests is None else plan.class_index[requests.request_index] == _WITHOUT
-    return slo_verdicts.judge_objective(run, question.objective, rows=rows).good
+    return request_summaries.judge_objective(run, question.objective, rows=rows).good
 
 
 def _course(plan: RequestPlan, from_ns: int, window_s: float) -> Course:

@@ -13,7 +13,7 @@ from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import Traffic, plan_at
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload.plan import RequestPlan
-from inferometer.records.slo_verdicts import Judgement, judge_objective
+from inferometer.records.request_summaries import Judgement, judge_objective
 from inferometer.records.types import Run
 from inferometer.simulate import run, simulated_run
 from inferometer.simulate.deployment import Pace

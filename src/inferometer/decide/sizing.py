@@ -38,7 +38,7 @@ from inferometer.decide.sizing_types import (
     Task,
 )
 from inferometer.decide.traffic import plan_at
-from inferometer.records import latencies, request_summaries, slo_verdicts
+from inferometer.records import latencies, request_summaries
 from inferometer.records.types import Run
 from inferometer.simulate.deployment import PACES, Pace
 from inferometer.units import NS_PER_S
@@ -442,7 +442,7 @@ def _served(n_replicas: int, probe: FleetProbe, long_run: _LongRun) -> ServedBy:
         n_replicas=n_replicas,
         verdict=long_run.known.reading.verdict,
         summary=request_summaries.summarise_requests(run),
-        judgement=slo_verdicts.judge_objective(run, probe.objective),
+        judgement=request_summaries.judge_objective(run, probe.objective),
         in_flight_load=_in_flight(run) / probe.fleet.replicas.n_replicas,
     )
 
@@ -488,7 +488,7 @@ def _long_run(question: SizingQuestion, probe: FleetProbe, time_left_s: TimeLeft
 
 
 def _as_long_run(probe: FleetProbe, run: Run, load: float, effort: int) -> _LongRun:
-    reading = reading_of(run, slo_verdicts.judge_objective(run, probe.objective))
+    reading = reading_of(run, request_summaries.judge_objective(run, probe.objective))
     return _LongRun(run, Probe(offered_load=load, effort=effort, reading=reading))
 
 

@@ -14,7 +14,7 @@ from inferometer.inputs.types import Source
 from inferometer.inputs.workload.types import OpenArrivals, WorkloadSpec
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, shape_duration_s
 from inferometer.perfmodel.types import decode_shape, prefill_shape
-from inferometer.records import request_summaries, slo_verdicts
+from inferometer.records import request_summaries
 from inferometer.simulate import deployment
 from inferometer.stats.estimate import Verdict
 
@@ -96,7 +96,7 @@ class ServedBy:
     n_replicas: int
     verdict: Verdict
     summary: request_summaries.RequestSummary
-    judgement: slo_verdicts.Judgement
+    judgement: request_summaries.Judgement
     in_flight_load: float
     """Requests that are in one replica on average, waiting or running."""
 

@@ -7,7 +7,7 @@ from inferometer.records.request_summaries import GapSummary, InterTokenSummary
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.tool_views import Spread
 from inferometer.records.types import Validity
-from inferometer.report.request_words import LATENCY_NAMES, percentile_text
+from inferometer.report.request_tables import LATENCY_NAMES, percentile_text
 from inferometer.report.tables import ABSENT_TEXT, TextTable
 from inferometer.report.views import OnlineView
 from inferometer.units import NS_PER_S, format_duration, format_fraction, format_number

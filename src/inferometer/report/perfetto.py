@@ -25,7 +25,7 @@ from inferometer.records.columns import I64
 from inferometer.records.durability import make_folder, replace_file
 from inferometer.records.slot_timeline import SlotTimeline, slices_of, slot_timeline
 from inferometer.records.types import ABSENT, RequestStatus, Run, StepTable
-from inferometer.report.request_words import STATE_NAMES
+from inferometer.report.request_tables import STATE_NAMES
 
 MAX_EVENTS: Final = 400_000
 """About 60 MB of JSON, 4 MB compressed: what the page of Perfetto still opens at once."""

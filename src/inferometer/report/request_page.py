@@ -3,8 +3,7 @@
 from typing import Final, TypeAlias
 
 from inferometer.inputs.objectives import Metric, percentile_name
-from inferometer.records.request_summaries import Percentile, RequestSummary
-from inferometer.records.slo_verdicts import Judgement
+from inferometer.records.request_summaries import Judgement, Percentile, RequestSummary
 from inferometer.report import online_tables, request_tables
 from inferometer.report.charts.catalogue import request_charts_of
 from inferometer.report.charts.plot import Chart
@@ -26,7 +25,7 @@ from inferometer.report.page import (
     lines_of,
     rate_number,
 )
-from inferometer.report.request_words import LATENCY_NAMES, percentile_text
+from inferometer.report.request_tables import LATENCY_NAMES, percentile_text
 from inferometer.report.sweep_page import Drawn, drawn_of, files_of
 from inferometer.report.tables import TextTable
 from inferometer.report.views import OnlineView, RequestReportView, Statement

@@ -10,7 +10,7 @@ from rich.text import Text
 from inferometer.records.slot_timeline import Cells, CellState, SlotTimeline, state_shares
 from inferometer.report.charts.slots import timeline_chart
 from inferometer.report.page import Line, Page, Section
-from inferometer.report.request_words import STATE_LETTERS, STATE_NAMES, slot_time_text
+from inferometer.report.request_tables import STATE_LETTERS, STATE_NAMES, slot_time_text
 from inferometer.report.tables import TextTable
 from inferometer.units import format_fraction
 

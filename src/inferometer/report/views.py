@@ -12,7 +12,7 @@ from inferometer.records import latencies, run_series
 from inferometer.records.columns import F64, Bools
 from inferometer.records.exchange_errors import ErrorCount
 from inferometer.records.latencies import HandoverSummary
-from inferometer.records.request_summaries import InterTokenSummary, RequestSummary
+from inferometer.records.request_summaries import InterTokenSummary, Judgement, RequestSummary
 from inferometer.records.run_series import (
     HoleSeries,
     InFlight,
@@ -23,7 +23,6 @@ from inferometer.records.run_series import (
     ValueSeries,
 )
 from inferometer.records.server_summaries import ServerSummary, TtftParts
-from inferometer.records.slo_verdicts import Judgement
 from inferometer.records.slot_timeline import SlotTimeline
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.summaries import StepShares

@@ -32,7 +32,7 @@ from inferometer.measure.executors.local import Inline
 from inferometer.records.durability import make_folder, replace_file
 from inferometer.records.slot_timeline import CellState
 from inferometer.report import explore_html, html
-from inferometer.report.request_words import STATE_LETTERS
+from inferometer.report.request_tables import STATE_LETTERS
 
 T = TypeVar("T")
 R = TypeVar("R")

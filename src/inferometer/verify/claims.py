@@ -16,8 +16,11 @@ from inferometer.errors import RecordError
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.types import SweepPoint
 from inferometer.records.latencies import Latency
-from inferometer.records.request_summaries import RequestSummary, summarise_requests
-from inferometer.records.slo_verdicts import judge_objective
+from inferometer.records.request_summaries import (
+    RequestSummary,
+    judge_objective,
+    summarise_requests,
+)
 from inferometer.records.summaries import PointSummary, summarise_points
 from inferometer.records.types import Run, ValidityVerdict
 from inferometer.stats.estimate import Estimate, Verdict

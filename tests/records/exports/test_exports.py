@@ -17,9 +17,8 @@ from inferometer.inputs.objectives import parse_objective
 from inferometer.records.exports.llmd_report import llmd_report
 from inferometer.records.exports.writing import HEADER, request_csv, vllm_bench_json
 from inferometer.records.imports.detection import read_results
-from inferometer.records.request_summaries import summarise_requests
+from inferometer.records.request_summaries import judge_objective, summarise_requests
 from inferometer.records.server_series import sample_table
-from inferometer.records.slo_verdicts import judge_objective
 from inferometer.records.tables import select
 from inferometer.records.types import ABSENT, RequestStatus, Validity, ValidityReason
 

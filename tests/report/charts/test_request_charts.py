@@ -18,7 +18,7 @@ from inferometer.report.charts.slots import MAX_SEATS, MAX_SLICES, slots_chart
 from inferometer.report.charts.svg import SERIES_COLOURS, drawn
 from inferometer.report.charts.tails import tails_chart
 from inferometer.report.charts.time_parts import ttft_parts_chart
-from inferometer.report.request_words import STATE_COLOURS, STATE_LETTERS
+from inferometer.report.request_tables import STATE_COLOURS, STATE_LETTERS
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.records import request_summaries
 from inferometer.records.columns import F64, I64
 from inferometer.records.latencies import Latency, end_ns, latency_samples
-from inferometer.records.slo_verdicts import JudgedThreshold
+from inferometer.records.request_summaries import JudgedThreshold
 from inferometer.records.types import Caution, RequestTable, Run, StepTable
 from inferometer.simulate import deployment as replicas, scheduler_config
 from inferometer.units import NS_PER_S

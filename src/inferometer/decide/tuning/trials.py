@@ -22,8 +22,7 @@ from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload import replay
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.inputs.workload.types import OpenArrivals, WorkloadSpec
-from inferometer.records.request_summaries import summarise_requests
-from inferometer.records.slo_verdicts import judge_objective
+from inferometer.records.request_summaries import judge_objective, summarise_requests
 from inferometer.records.types import Run
 from inferometer.simulate.deployment import Case, Deployment
 from inferometer.simulate.fleet import Fleet

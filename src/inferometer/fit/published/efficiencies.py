@@ -2,7 +2,7 @@
 
 Each file of the folder ``efficiency_data`` is of one device, or of all GPUs of a vendor without
 rows of their own. An entry holds how far parameters lie from the prior of their model and device
-(``pooled``; logarithms), and how far off decode steps and prefills are: of one model where it has
+(``step_prior``; logarithms), and how far off decode steps and prefills are: of one model where it has
 rows of its own, else of all dense models or of all mixtures of experts. ``bench/efficiencies.py``
 makes the files from the published tables. Letters of shapes: P unknowns.
 """
@@ -16,8 +16,7 @@ import msgspec
 import numpy as np
 
 from inferometer.fit.map import parameter_estimate
-from inferometer.fit.published.pooled import step_prior
-from inferometer.fit.published.priors import UNKNOWNS
+from inferometer.fit.published.priors import UNKNOWNS, DevicePrior, device_prior
 from inferometer.fit.sweeps.priors import fastest_steps
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.fit_subject import subject_of
@@ -53,6 +52,9 @@ _FRONT_END_RATIO: Final = 2.0
 do not tell it apart from their ways to measure TTFT. An assumption."""
 _FRONT_END_TOKENS: Final = 512
 _LINK: Final = ("link_bytes_per_s", "message_s")
+_HELD: Final = frozenset({"front_end_s", "prompt_token_s"})
+"""Held at the prior's: as a time outside of the engine, what tables mean by TTFT would be carried to
+every other model."""
 _METHOD: Final = "published rows, pooled over models, devices and engines"
 
 
@@ -206,6 +208,21 @@ def _nearest(
         and one.model_id in {None, model.model_id}
     ]
     return min(alike, key=lambda one: one.model_id is None, default=None)
+
+
+def step_prior(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, framework: str
+) -> DevicePrior:
+    """The prior of a kind, the time outside of the engine held.
+
+    Raises
+    ------
+    SpecError
+        The device does not compute in the format.
+    """
+    prior = device_prior(model, engine, hardware, framework)
+    is_free = np.array([float(name not in _HELD) for name in UNKNOWNS])
+    return prior._replace(sd=prior.sd * is_free)
 
 
 def _model_of(

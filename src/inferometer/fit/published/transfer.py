@@ -2,7 +2,7 @@
 
 Two kinds of steps are compared as distances of their parameters from their priors (``priors``). A
 distance that was measured is carried over as far as devices, models, formats and engines resemble
-one another (``pooled``); a parameter that was not measured keeps the new prior. What is not shared
+one another (``between``); a parameter that was not measured keeps the new prior. What is not shared
 widens the model's own uncertainty: the discrepancy between devices, and the errors that published
 rows show where another model, format or engine was predicted from them. Letters of shapes: P parameters.
 """
@@ -15,7 +15,6 @@ import numpy as np
 
 from inferometer.errors import OutOfRangeError
 from inferometer.fit.map import parameter_estimate
-from inferometer.fit.published.pooled import between
 from inferometer.fit.published.priors import (
     TPOT,
     TTFT,
@@ -49,6 +48,12 @@ OF_OTHERS: Final[dict[str, dict[PhaseName, float]]] = {
 """Standard deviations of log time by what differs, as ``bench/bench_transfer.py --device b300_sxm``
 sets them by the learned half of the families. Too few pairs differ in the engine alone: it has the
 model's."""
+_BETWEEN_MODELS: Final = 0.9
+_BETWEEN_FAMILIES: Final = 0.6
+_BETWEEN_ENGINES: Final = 0.95
+_BETWEEN_FORMATS: Final = 0.8
+"""Correlation of two models, of a dense one and a mixture of experts, of two engines, of two
+formats; chosen by likelihood on one half of the families, whole models and devices left out."""
 
 
 class Changed(NamedTuple):
@@ -226,6 +231,17 @@ def _carried(
     vector = np.where(is_fixed, measured, vector)
     spread[is_fixed, :] = spread[:, is_fixed] = 0.0
     return vector, spread
+
+
+def between(*, is_model: bool, is_moe: bool, is_engine: bool, is_format: bool) -> float:
+    """Correlation of two kinds' distances from their priors on one device, by what is alike.
+
+    ``is_moe``: dense or not in both.
+    """
+    model = 1.0 if is_model else _BETWEEN_MODELS if is_moe else _BETWEEN_FAMILIES
+    return (
+        model * (1.0 if is_engine else _BETWEEN_ENGINES) * (1.0 if is_format else _BETWEEN_FORMATS)
+    )
 
 
 def _in_order(fit: StepTimeModel) -> list[FittedParameter]:

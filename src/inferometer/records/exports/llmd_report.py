@@ -26,12 +26,12 @@ from inferometer.records.latencies import (
     latency_samples,
 )
 from inferometer.records.request_summaries import (
+    Judgement,
     RequestSummary,
     summarise_latency,
     summarise_requests,
 )
 from inferometer.records.server_summaries import ServerSummary, summarise_server
-from inferometer.records.slo_verdicts import Judgement
 from inferometer.records.types import RequestStatus, RequestTable, Run
 from inferometer.units import NS_PER_S
 

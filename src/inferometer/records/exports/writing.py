@@ -25,7 +25,7 @@ from inferometer.records.columns import F64, I32, Bools
 from inferometer.records.exports.formats import ExportFormat
 from inferometer.records.exports.llmd_report import llmd_report
 from inferometer.records.latencies import COMPLETED, end_ns, is_one_of
-from inferometer.records.slo_verdicts import Judgement
+from inferometer.records.request_summaries import Judgement
 from inferometer.records.tables import optional_ns
 from inferometer.records.types import (
     ABSENT,

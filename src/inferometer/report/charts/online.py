@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 
 from inferometer.records.columns import F64
+from inferometer.records.request_summaries import Judgement
 from inferometer.records.run_series import GapMap
-from inferometer.records.slo_verdicts import Judgement
 from inferometer.report.charts.plot import Axis, Boxes, Chart, Dots, Line, Mark, Plot, Rule, band_of
-from inferometer.report.request_words import LATENCY_NAMES
+from inferometer.report.request_tables import LATENCY_NAMES
 from inferometer.report.views import LatencyHistory, RequestReportView
 from inferometer.units import format_duration, format_number
 

@@ -21,13 +21,15 @@ from inferometer.report.charts.plot import (
     tip,
 )
 from inferometer.report.tables import (
+    ClaimRow,
+    VerifyView,
+    error_cell,
     estimate_cell,
     has_several_runs,
     held_out_text,
     notes_text,
     statistic_text,
 )
-from inferometer.report.verify_tables import ClaimRow, VerifyView, error_cell
 from inferometer.report.views import HeldOutRow, PredictedPoint, SweepReportView
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_number

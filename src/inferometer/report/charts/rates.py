@@ -25,7 +25,7 @@ from inferometer.report.charts.plot import (
     tip,
 )
 from inferometer.report.decision_views import RatePoint, RateView
-from inferometer.report.request_words import duration_cell, rate_text
+from inferometer.report.request_tables import duration_cell, rate_text
 from inferometer.units import format_number
 
 _HOLLOW: Final = "hollow: not VALID"

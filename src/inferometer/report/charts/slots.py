@@ -11,7 +11,7 @@ from inferometer.records.slot_timeline import (
     state_shares,
 )
 from inferometer.report.charts.plot import Axis, Boxes, Chart, Mark, Plot, Text, tip
-from inferometer.report.request_words import (
+from inferometer.report.request_tables import (
     STATE_COLOURS,
     STATE_LETTERS,
     STATE_NAMES,

@@ -10,8 +10,7 @@ from typing import Final
 
 from inferometer.inputs.objectives import percentile_name
 from inferometer.records.latencies import NAMED_SHARES, Latency
-from inferometer.records.request_summaries import PERCENTILES, Percentile, RequestSummary
-from inferometer.records.slo_verdicts import Judgement
+from inferometer.records.request_summaries import PERCENTILES, Judgement, Percentile, RequestSummary
 from inferometer.report.charts.plot import (
     Axis,
     Band,
@@ -24,7 +23,7 @@ from inferometer.report.charts.plot import (
     band_of,
     tip,
 )
-from inferometer.report.request_words import LATENCY_NAMES, percentile_text
+from inferometer.report.request_tables import LATENCY_NAMES, percentile_text
 from inferometer.report.tables import ABSENT_TEXT
 from inferometer.report.views import LatencyTail, RequestReportView
 from inferometer.units import format_duration, format_number

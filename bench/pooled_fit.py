@@ -1,7 +1,7 @@
 """Efficiencies of many models, devices and engines, fitted together to published loads.
 
 A kind is a model in a format, served by an engine on a device. Each kind's parameters lie around
-the prior of its model and device (``priors``); kinds resemble one another by device, engine, model
+the prior of its model and device (``fit.published.priors``); kinds resemble one another by device, engine, model
 and format, so loads of some kinds tell of others (multilevel regression; Gelman and Hill 2006). Of
 all kinds together the most probable parameters below the datasheets' peaks are found by
 Gauss-Newton with bounds. Letters of shapes: N loads, P unknowns of a kind, D kinds.
@@ -13,31 +13,18 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from inferometer.fit.published.efficiencies import step_prior
 from inferometer.fit.published.loads import PublishedLoad
 from inferometer.fit.published.posterior import SimulatedLoad, seen_by
-from inferometer.fit.published.priors import (
-    UNKNOWNS,
-    DevicePrior,
-    device_likeness,
-    device_prior,
-)
-from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
+from inferometer.fit.published.priors import UNKNOWNS, DevicePrior, device_likeness
+from inferometer.fit.published.transfer import between
 from inferometer.records.columns import F64, I64
 
-_BETWEEN_MODELS: Final = 0.9
-_BETWEEN_FAMILIES: Final = 0.6
-_BETWEEN_ENGINES: Final = 0.95
-_BETWEEN_FORMATS: Final = 0.8
-"""Correlation of two models, of a dense one and a mixture of experts, of two engines, of two
-formats; chosen by likelihood on one half of the families, whole models and devices left out."""
 _NOISE: Final = np.array([0.1, 0.5])
 """Standard deviation of log TPOT and log TTFT around the model. Tables differ in what their TTFT
 means: a mean with the first wave, a median, from where."""
 _ROBUST: Final = 2.5
 """A residual beyond this many standard deviations counts as one of this many (Huber)."""
-_HELD: Final = frozenset({"front_end_s", "prompt_token_s"})
-"""Held at the prior's: as a time outside of the engine, what tables mean by TTFT would be carried to
-every other model."""
 _LARGEST_STEP: Final = 0.6
 _ENOUGH: Final = 0.02
 _MOVE: Final = 0.03
@@ -77,29 +64,6 @@ def likeness(one: Kind, other: Kind) -> float:
         is_engine=one.framework == other.framework,
         is_format=one.precision == other.precision,
     )
-
-
-def between(*, is_model: bool, is_moe: bool, is_engine: bool, is_format: bool) -> float:
-    """The same of two kinds on one device, by what is alike; ``is_moe``: dense or not in both."""
-    model = 1.0 if is_model else _BETWEEN_MODELS if is_moe else _BETWEEN_FAMILIES
-    return (
-        model * (1.0 if is_engine else _BETWEEN_ENGINES) * (1.0 if is_format else _BETWEEN_FORMATS)
-    )
-
-
-def step_prior(
-    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, framework: str
-) -> DevicePrior:
-    """The prior of a kind, the time outside of the engine held.
-
-    Raises
-    ------
-    SpecError
-        The device does not compute in the format.
-    """
-    prior = device_prior(model, engine, hardware, framework)
-    is_free = np.array([float(name not in _HELD) for name in UNKNOWNS])
-    return prior._replace(sd=prior.sd * is_free)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

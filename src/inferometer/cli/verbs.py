@@ -1,0 +1,331 @@
+"""Which verbs are there, what do they answer, and how do their help and examples read?
+
+A plain verb asks one question and prints its answer: its row here is all of it. The module in
+``api`` has the question under the verb's name with a capital, and the function that answers it
+under the verb's name. Other verbs have a module of their own.
+"""
+
+from typing import Final, NamedTuple
+
+
+class Verb(NamedTuple):
+    """A verb of the command line: where it lives, and what it answers."""
+
+    module: str
+    """Of a plain verb the one that answers; else the one with ``command`` and ``ANSWER``."""
+    answers: str
+    help: str | None = None
+    """Of a plain verb: what it answers, in paragraphs; the first is its short help."""
+    examples: str = ""
+    is_whole: bool = False
+    """All of the answer is printed, not its first screen."""
+    takes_grid: bool = False
+    """Options may have several values, which make a grid."""
+    second_half: str | None = None
+    """The module whose ``answer`` takes what the command brings back: imported then, for what
+    comes first must not wait for it."""
+
+    @property
+    def answering_module(self) -> str:
+        """Where ``ANSWER`` is."""
+        return self.second_half or self.module
+
+
+VERBS: Final[dict[str, Verb]] = {
+    "quick": Verb(
+        "inferometer.cli.quick",
+        "How fast is this model here, and what limits it? (2 minutes)",
+        second_half="inferometer.cli.quick_answer",
+    ),
+    "sweep": Verb(
+        "inferometer.api.sweep",
+        "Measure prefill and decode over prompt lengths and batch sizes.",
+        help="""How fast are prefill and decode over prompt lengths and batch sizes?
+
+Both are timed apart, warmed up, repeated, in shuffled order; a point that does not fit is
+recorded and the sweep goes on. Every point is on the disk when it is done: the same command
+goes on after Ctrl-C or a crash. docs/sweep.md defines each number.""",
+        examples="""\b
+Example:
+  inferometer sweep --model smollm2-135m --load-format dummy --seq 16,64 --batch-sizes 1,2 --out runs/example
+""",
+    ),
+    "predict": Verb(
+        "inferometer.api.predict",
+        "What would a model do on a device: memory, bounds, latency, cost?",
+        help="""\
+What would MODEL do on a device: parameters, memory, largest batch, bounds, TTFT, TPOT, throughput, cost, energy?
+
+Answers say what they rest on: *published* rows of such devices, *datasheet*, *measured
+ceilings* (--hardware this) or *fitted* (--fit), always with an interval. Exit 6: it does not
+fit; the smallest --tp that does is named.""",
+        examples="""\b
+Examples:
+  inferometer predict llama-3.1-8b --hardware h100_sxm --batch 32 --prompt 1024 --output 256
+  inferometer predict smollm2-135m --hardware this --batch 4 --dtype float32
+  inferometer predict llama-2-70b --hardware a100_80gb_sxm --tp 4 --quantization int8 --what-if
+
+\b
+With --fit device, number formats and number of devices are those of the fit, and others are refused:
+  predict qwen2.5-0.5b --fit runs/example --batch 8
+Another device: --transfer carries step times over, as far as published tables say that devices are alike.
+""",
+        takes_grid=True,
+    ),
+    "simulate": Verb(
+        "inferometer.api.simulate",
+        "What would happen if this server got this traffic?",
+        help="""What would happen if MODEL on this server got this traffic.
+
+Throughput, TTFT, TPOT, E2E, and is the objective met?
+
+The scheduler is the engine's own, step by step; step times are those of a fit (--fit), or
+those that published rows of such devices tell (--hardware; --datasheet: the datasheet alone).
+The same requests are simulated on 19 servers that may be the one; of a datasheet, at both ends
+of what it leaves open.""",
+        examples="""\b
+Examples:
+  inferometer simulate llama-3.1-8b --hardware h100_sxm --workload chat --rate 5
+  inferometer simulate llama-3.1-8b --hardware h100_sxm --concurrency 64 --requests 500 --max-num-seqs 32
+  inferometer simulate qwen3-8b --hardware h100 --rate 5 --set num_speculative_tokens=3 --set acceptance_fraction=0.7
+  inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 40 --replicas 4 --router prefix-affine
+  inferometer simulate qwen3-30b-a3b --hardware h100_sxm --rate 40 --data-parallel-size 2
+  inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 40 --prefill-replicas 2 --replicas 2 --kv-link 50GB/s
+  inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 40 --order shortest-remaining
+  inferometer simulate llama-2-70b --hardware h100_sxm --tp 4 --rate 0.5 --slo 'ttft:p95<20s, tpot:p95<500ms'
+""",
+        takes_grid=True,
+    ),
+    "explore": Verb(
+        "inferometer.cli.explore", "What if? A local page: every move of a slider simulates again."
+    ),
+    "study": Verb(
+        "inferometer.cli.study",
+        "How does it change with length, batch, TP, device, precision, load or policy?",
+    ),
+    "emulate": Verb(
+        "inferometer.cli.emulate",
+        "Serve OpenAI's interface at a simulated server's pace: no GPU needed.",
+    ),
+    "load": Verb(
+        "inferometer.cli.load",
+        "Load a server with requests: how does it do under this traffic?",
+        second_half="inferometer.cli.load_answer",
+    ),
+    "capacity": Verb(
+        "inferometer.cli.capacity", "What is the highest load that still meets the SLO?"
+    ),
+    "size": Verb(
+        "inferometer.api.size",
+        "How many GPUs of which kind meet the SLO under this traffic, and at what cost?",
+        help="""How many replicas of which kind meet the SLO for MODEL under this traffic, and what do they cost?
+
+Exit 0 met at fast, likely and slow step times, 11 undecided, 10 nothing on offer meets it, 6
+nothing on offer holds the model.""",
+        examples="""\b
+Examples:
+  inferometer size llama-3.1-8b --rate 20 --workload chat --slo 'ttft:p95<1s' --gpus h100_sxm,l40s --tp 1,2
+  inferometer size llama-3.1-8b --rate 2 --slo 'ttft:p95<2s' --gpus a100_80gb_sxm --tp 1 --quantization int4
+  inferometer size llama-3.1-8b --total-gpus 2 --slo 'ttft:p95<1s, tpot:p95<50ms' --gpus h100_sxm
+
+A trace (--workload FILE) is sized for its busiest window; then replicas come and go with it.
+""",
+    ),
+    "deploy": Verb(
+        "inferometer.cli.deploy",
+        "Write what runs, watches and checks a sizing: vLLM, Kubernetes, Prometheus, Grafana.",
+    ),
+    "verify": Verb(
+        "inferometer.cli.verify", "Is it true what was predicted? Sealed before, measured after."
+    ),
+    "ledger": Verb("inferometer.cli.ledger", "How often were sealed predictions right?"),
+    "timeline": Verb(
+        "inferometer.cli.timeline", "What does each request of the batch do in each step?"
+    ),
+    "diagnose": Verb(
+        "inferometer.api.diagnose",
+        "What limits this running server, and which change would help?",
+        help="""What limits this running server, how much of its latency is that, and which change would help?
+
+Its metrics are read for a while, and nothing is sent to it. The requests that it got and its
+step times are rebuilt from them; the rebuilt server is simulated with one limit lifted after
+the other, and what the latency falls by is that limit's share. A cause is named only where its
+share is above 0 in every simulated server that shows the same metrics.""",
+        examples="""\b
+Examples:
+  inferometer diagnose http://127.0.0.1:8000 --slo 'ttft:p95<500ms, tpot:p95<50ms'
+  inferometer diagnose http://127.0.0.1:8000 --for 5min --known max_num_batched_tokens=2048
+  inferometer diagnose http://127.0.0.1:8000 --fpm tcp://127.0.0.1:20380
+  inferometer diagnose vllm.log
+""",
+    ),
+    "watch": Verb(
+        "inferometer.cli.watch", "In which regime are these servers now, and what changed?"
+    ),
+    "tune": Verb(
+        "inferometer.api.tune",
+        "Which changes of a server's settings help under its traffic, and by how much?",
+        help="""Which changes of the settings help MODEL's server under this traffic, and by how much?
+
+The flags describe the server as it is. The steps of a playbook are simulated one after the
+other, on 19 machines that may be the one, with the same requests before and after a change.
+What gains in all of them is taken; what changes answers is offered with the command that
+checks its quality. The gain of all together is that of fresh requests.
+
+With --start MODEL is the address of a server that is started here, loaded and stopped, again
+and again: what the simulation proposes is measured in pairs of fresh servers, and confirmed in
+other pairs at the end. The same command goes on after Ctrl-C or a crash.
+
+Exit 0: the SLO is met afterwards, 10 missed, 11 undecided.""",
+        examples="""\b
+Examples:
+  inferometer tune llama-3.1-8b --hardware h100_sxm --rate 12 --slo 'ttft:p95<500ms, tpot:p95<30ms'
+  inferometer tune qwen3-8b --hardware l40s --policy sglang --concurrency 16 --slo 'tpot:p95<80ms'
+  inferometer tune llama-3.1-8b --hardware h100_sxm --preset interactive
+  inferometer tune http://127.0.0.1:8000 --start 'vllm serve MODEL' --rate 4 --slo 'ttft:p95<1s' --dry-run
+  inferometer tune llama-3.1-70b --hardware h100_sxm --tp 8 --goal cost --rate 5 --slo 'ttft:p95<1s' --dry-run
+""",
+    ),
+    "fit": Verb(
+        "inferometer.api.fit",
+        "Learn step times from runs, with their uncertainty and where they hold.",
+        help="""Which step-time model do these runs of one model on one engine carry?
+
+Parameters come with intervals, the model with its error on points held out and the box of
+shapes in which it was checked.
+
+With --load the runs are load tests, and nothing of the server need be known (--model and
+--hardware sharpen what is believed): its step times, concurrent sequences, step budget, KV
+cache, switches and front end are found by simulating the requests until they do as they
+did. What they do not show is reported, with the load test that would. What is known already
+is named with --server-log, --known and --workload. Where no server explains the requests,
+the answer is UNDECIDED (exit 11) and nothing is written.""",
+        examples="""\b
+Example:
+  inferometer fit runs/example
+
+\b
+Load tests of a server at several rates, one of them beyond its capacity, are fitted with --load:
+  fit --load runs/slow runs/busy runs/beyond --out server.json
+  fit --load runs/busy --server-log vllm.log --known num_gpu_blocks=2588,max_num_seqs=256 --out server.json
+What is found serves `inferometer simulate NAME --fit server.json`; capacity, emulate, predict and size take it too.
+
+A table of a sweep (CSV with prompt or seq, batch, prefill ms, decode ms/tok) is fitted the same way, with
+--model, --dtype and --hardware to say what was measured. So are published tables of closed loops
+(InferenceX's agg_*.json, AIConfigurator's silicon_sample.csv), whose rows --model gpt-oss-120b --hardware
+h200_sxm --framework vllm --tp 4 select; a device without rows is based on the others'.
+
+\b
+Kernels that were timed alone (AIConfigurator's folder of a device) give step times before any step was measured:
+  fit KERNELS/h100_sxm --model llama-3.1-8b --hardware h100_sxm --tp 2 --out step_time.json
+A published serving run of vLLM is fitted from them: its first half; the second half measures the error:
+  fit rtxpro6000_llama-3.1-8b_tp1 --kernels KERNELS/rtx_pro_6000_server --hardware rtx_pro_6000_server
+Of a rate sweep, statistics suffice (inference-perf's stages) with the server's limits; one rate is held out:
+  fit stages.csv --series vllm --model llama-3.1-8b --hardware h100_sxm --known max_num_seqs=128
+""",
+    ),
+    "explain": Verb(
+        "inferometer.api.explain",
+        "Where does the time of each measured point go?",
+        help="""\
+Where does the time of each measured point go: weights, KV cache, matmul, attention, launches, unexplained?
+
+Of a profiler's trace: which kernels, and why does the device stand idle between them?
+Of OpenTelemetry spans (JSON lines): schedule delay, network, router, queue, prefill or decode?
+Of device counters (dcgm-exporter, dcgmi dmon, nvidia-smi dmon): is memory busy, arithmetic, a link?""",
+        examples="""\b
+Examples:
+  inferometer explain runs/example
+  inferometer explain trace.json.gz
+  inferometer explain spans.jsonl
+  inferometer explain dcgm.prom
+""",
+    ),
+    "show": Verb(
+        "inferometer.api.show",
+        "What does a run say? (in the terminal)",
+        help="""What does a run say?
+
+Several sweeps are shown side by side, runs of requests one after the other.""",
+        examples="""\b
+Example:
+  inferometer show runs/example
+""",
+    ),
+    "report": Verb(
+        "inferometer.api.report",
+        "What do runs say? (one offline HTML page)",
+        help="""What do runs say, as one offline HTML page?
+
+Several sweeps of one model stand side by side, several runs of requests by rate.""",
+        examples="""\b
+Examples:
+  inferometer report runs/example
+  inferometer report runs/example --export runs/example/charts
+""",
+    ),
+    "compare": Verb(
+        "inferometer.cli.compare", "Are these runs faster than those, or is the difference noise?"
+    ),
+    "quality": Verb(
+        "inferometer.api.quality",
+        "What do fewer bits or 2:4 sparsity cost in quality?",
+        help="""What does a lossy option cost in quality: perplexity, top-1 and greedy agreement against the reference?
+
+Both read the same text. A change is *not worse* where the whole 95 % interval of its
+perplexity lies below the margin, which is chosen before. Exit 0 not worse, 10 worse, 11
+undecided.""",
+        examples="""\b
+Examples:
+  inferometer quality ./model --quantization int8 --quantization int4 --kv-dtype fp8
+  inferometer quality ./model ./model-awq --text prompts.txt --margin 0.02 --hardware h100_sxm
+""",
+    ),
+    "import": Verb(
+        "inferometer.cli.import_results",
+        "What do other tools' result files say? (vLLM bench, AIPerf, GuideLLM, ...)",
+    ),
+    "export": Verb(
+        "inferometer.cli.export_run",
+        "Write a run for other tools: llm-d report, vLLM bench JSON, CSV.",
+    ),
+    "doctor": Verb(
+        "inferometer.api.doctor",
+        "What would make numbers bad on this machine?",
+        help="""What would make numbers bad on this machine, and what can be done about it?
+
+Watches it for half a second.""",
+        examples="""\b
+Example:
+  inferometer doctor
+""",
+        is_whole=True,
+    ),
+    "engines": Verb(
+        "inferometer.api.engines",
+        "Which engines can be measured here, and how are others installed?",
+        help="""Which engines can be measured here, and how are others installed?""",
+        examples="""\b
+Examples:
+  inferometer engines
+  inferometer engines --install openvino
+""",
+        is_whole=True,
+    ),
+    "catalog": Verb(
+        "inferometer.api.catalog",
+        "Which models, devices and workloads are known, and from which sources?",
+        help="""Which models, devices, SLOs and workloads are known, and from which sources?""",
+        examples="""\b
+Examples:
+  inferometer catalog models
+  inferometer catalog models qwen2.5-3b
+  inferometer catalog hardware h100_sxm
+  inferometer catalog slos
+  inferometer catalog workloads
+  inferometer catalog workloads chat
+""",
+        is_whole=True,
+    ),
+    "schema": Verb("inferometer.cli.schema", "What does a verb's --json look like?"),
+}
