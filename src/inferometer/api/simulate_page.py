@@ -336,13 +336,13 @@ def _groups(groups: tuple[simulated_record.GroupView, ...]) -> TextTable:
         latencies = [
             _ABSENT
             if found is None
-            else request_words.percentile_text(found.latency(name).percentile(0.95))
+            else request_tables.percentile_text(found.latency(name).percentile(0.95))
             for name in _OF_CLASSES
         ]
         output = (
             _ABSENT
             if found is None
-            else request_words.rate_text(found.output_tokens_per_s, "tok/s")
+            else request_tables.rate_text(found.output_tokens_per_s, "tok/s")
         )
         n_requests = "0" if found is None else f"{found.n_requests:,}"
         rows.append((one.name, str(where.n_replicas), one.rule, n_requests, *latencies, output))
