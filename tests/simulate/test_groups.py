@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cluster_strategies import clusters
+from cluster_strategies import ENGINES, clusters, engines
 from examples import examples
 from hypothesis import given, strategies as st
 from reference.cluster_run import simulate_groups_plainly
-from simulator_strategies import assert_equal, configs, costs, demands
+from simulator_strategies import assert_equal, costs, demands
 
 from inferometer.errors import SpecError
 from inferometer.simulate.demand import demand
@@ -21,11 +21,13 @@ from inferometer.simulate.step_cost import linear_cost
 
 ENGINE = SchedulerConfig(num_blocks=100, max_model_len=128)
 FAST, SLOW = linear_cost(launch_s=1e-6), linear_cost(launch_s=4e-6)
+KINDS = [pytest.param(kind, marks=() if kind == "vllm" else pytest.mark.slow) for kind in ENGINES]
+"""As in ``test_cluster.py``."""
 BOTH = pytest.mark.parametrize("run", [simulate_groups, simulate_groups_plainly])
 
 
 @st.composite
-def placements(draw, first):
+def placements(draw, kind, first, scale):
     """One to three groups with different engines and step times, the last of which takes all."""
     rules = {
         "classes": st.sets(st.integers(0, 2), max_size=2).map(tuple),
@@ -33,12 +35,19 @@ def placements(draw, first):
         "min_prompt_tokens": st.sampled_from([0, 0, 8]),
         "max_prompt_tokens": st.none() | st.integers(0, 40),
     }
+
+    def goes(other):
+        mine, its = ((type(one), one.block_size, one.n_instances) for one in (first, other))
+        return mine == its
+
     groups = []
     for place in range(draw(st.integers(1, 3))):
-        engine = draw(configs(block_size=first.block_size)) if place else first
+        engine = draw(engines(kind).map(lambda pair: pair[0]).filter(goes)) if place else first
         groups.append(
             ReplicaGroup(
-                engine=engine, step_times=draw(costs()), n_replicas=draw(st.integers(1, 3))
+                engine=engine,
+                step_times=draw(costs(scale=scale)),
+                n_replicas=draw(st.integers(1, 3)),
             )
         )
     ruled = [
@@ -48,10 +57,10 @@ def placements(draw, first):
 
 
 @st.composite
-def settings_of_groups(draw):
+def settings_of_groups(draw, kind):
     """Groups, and requests of three classes and two tenants."""
-    engine = draw(configs())
-    requests = draw(demands(engine))
+    engine, scale = draw(engines(kind))
+    requests = draw(demands(engine, scale=scale))
 
     def drawn(most):
         numbers = st.lists(
@@ -59,13 +68,17 @@ def settings_of_groups(draw):
         )
         return np.array(draw(numbers), np.int32)
 
-    return draw(placements(engine)), requests._replace(class_index=drawn(2), tenant_index=drawn(1))
+    return draw(placements(kind, engine, scale)), requests._replace(
+        class_index=drawn(2), tenant_index=drawn(1)
+    )
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @examples(200)
-@given(settings_of_groups(), st.none() | st.integers(0, 1500))
-def test_kernel_equals_reference(setting, until_ns):
-    placement, requests = setting
+@given(st.data())
+def test_kernel_equals_reference(kind, data):
+    placement, requests = data.draw(settings_of_groups(kind))
+    until_ns = data.draw(st.none() | st.integers(0, 1500))
     fast = simulate_groups(requests, placement, until_ns=until_ns, record_parts=True)
     plain = simulate_groups_plainly(requests, placement, until_ns=until_ns, record_parts=True)
     assert_equal(fast, plain)
