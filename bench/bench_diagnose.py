@@ -4,7 +4,8 @@ Servers of random models' step times are limited in a known way (or not at all) 
 traffic; the truth is their own simulation. Right is what the same rules name where the server is known exactly:
 a server whose batch was made small may suffer more from something else. The change that is advised
 is then made to the true server: it must not do worse under the same requests, and its latency under
-those of another time must lie inside the predicted interval.
+those of another time must lie inside the predicted interval. The server's page is vLLM's or SGLang's
+(``--names``): what it shows is the same, what can be known from it is not.
 """
 
 import argparse
@@ -142,9 +143,10 @@ def main():
     parser.add_argument("--n", type=int, default=10, help="of each kind")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", choices=KINDS, default=KINDS)
+    parser.add_argument("--names", choices=("vllm", "sglang"), default="vllm", help="whose page")
     asked = parser.parse_args()
     began_s, seeds = time.process_time(), range(asked.seed, asked.seed + asked.n)
-    rows = [(kind, *judged(kind, seed)) for kind in asked.only for seed in seeds]
+    rows = [(kind, *judged(kind, seed, asked.names)) for kind in asked.only for seed in seeds]
     right = {
         kind: [row[1] for row in rows if row[0] == kind and row[1] is not None]
         for kind in asked.only
@@ -157,17 +159,17 @@ def main():
     print(f"advice that made it worse: {len(better) - sum(better)}/{len(better)}")
     print(f"{(time.process_time() - began_s) / len(rows):.1f} CPU s each")
     log_row(
-        "bench_diagnose",
+        f"bench_diagnose --names {asked.names}, seeds {asked.seed} to {asked.seed + asked.n - 1}",
         ", ".join(f"{kind} {sum(hits)}/{len(hits)}" for kind, hits in right.items()),
         f"right cause; the change's p95 TTFT inside its interval {sum(inside)}/{len(inside)};"
         f" advice that made it worse {len(better) - sum(better)}/{len(better)}",
     )
 
 
-def judged(kind, seed):
+def judged(kind, seed, names):
     """(right?, truth inside the predicted interval?, not worse?): None where it does not apply."""
     config, steps, plan, again = truth(kind, seed)
-    samples, _ = served_pages(config, steps, plan, start_s=START_S, for_s=FOR_S)
+    samples, _ = served_pages(config, steps, plan, start_s=START_S, for_s=FOR_S, names=names)
     try:
         found = window.observed_window(samples)
         agreement = rebuilding.rebuilt_servers(found, {}, 1)

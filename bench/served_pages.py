@@ -1,12 +1,14 @@
 """Which metrics would a simulated server have shown, scrape by scrape?
 
 The pages are written by the emulated server's own code, from every token of a simulation: the truth
-behind them is known to the nanosecond, and a minute of traffic takes a second.
+behind them is known to the nanosecond, and a minute of traffic takes a second. The scheduler is
+vLLM's; the page may be SGLang's, which counts other things at other times.
 """
 
 from types import SimpleNamespace
 
 import numpy as np
+from sglang_pages import SglangAccounts
 
 from inferometer.inputs.workload.plan import NONE, request_plan
 from inferometer.records.server_series import sample_table
@@ -17,15 +19,15 @@ from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.outcome import Status
 
 
-def served_pages(config, steps, plan, *, start_s, for_s, every_s=0.5):
-    """The samples of a window, and the simulation behind them."""
+def served_pages(config, steps, plan, *, start_s, for_s, every_s=0.5, names="vllm"):
+    """The samples of a window, under the names of vLLM or SGLang, and the simulation behind them."""
     done = run.run(lone_replica(config, steps), plan, record_parts=True)
     requests = _requests(plan, done.requests)
     events = [*_comings(requests), *_steps(done)]
     n_scrapes = round(for_s / every_s) + 1
     events += [(round((start_s + k * every_s) * 1e9), 3, None) for k in range(n_scrapes)]
     events.sort(key=lambda event: event[:2])
-    server = _Server(config, requests, done.steps)
+    server = _Server(config, requests, done.steps, _PAGES[names](config))
     pages = []
     for at_ns, kind, what in events:
         if kind == 3:
@@ -57,11 +59,26 @@ def poisson(rate_per_s, n, seed, *, prompt=(500, 0.8), output=(150, 0.6), users=
     )
 
 
+class _VllmAccounts(Accounts):
+    def __init__(self, config):
+        self._config, self._page, self._now = config, metrics_of("m", config), Now(0, 0, 0.0)
+        super().__init__(self._page, has_prefix_cache=config.enable_prefix_caching)
+
+    def refresh(self, now, *, has_prefill):
+        del has_prefill
+        self._now = now
+
+    def page(self):
+        return self._page.text(self._now)
+
+
+_PAGES = {"vllm": _VllmAccounts, "sglang": SglangAccounts}
+
+
 class _Server:
-    def __init__(self, config, requests, steps):
+    def __init__(self, config, requests, steps, accounts):
         self._config, self._requests, self._steps = config, requests, steps
-        self._metrics = metrics_of("m", config)
-        self._accounts = Accounts(self._metrics, has_prefix_cache=config.enable_prefix_caching)
+        self._accounts = accounts
         self._inside, self._running, self._blocks = set(), set(), 0
 
     def hear(self, at_ns, kind, what):
@@ -74,7 +91,7 @@ class _Server:
         else:
             step, deliveries = what
             self._blocks = int(self._steps.kv_blocks_used[step])
-            self._metrics.counters["num_preemptions"] += int(self._steps.n_preempted_requests[step])
+            self._accounts.scheduled([], int(self._steps.n_preempted_requests[step]))
             told = []
             for row, n_tokens in deliveries:
                 request = self._requests[row]
@@ -84,11 +101,18 @@ class _Server:
                     self._running.discard(row)
                 told.append((request, n_tokens))
             self._accounts.stepped(told, at_ns)
+            has_prefill = bool(self._steps.n_prefill_requests[step])
+            self._accounts.refresh(self._now(), has_prefill=has_prefill)
 
     def page(self):
+        if isinstance(self._accounts, _VllmAccounts):  # its gauges are read when it is scraped
+            self._accounts.refresh(self._now(), has_prefill=False)
+        return self._accounts.page()
+
+    def _now(self):
         used = self._blocks / self._config.num_blocks
         n_running = len(self._running)
-        return self._metrics.text(Now(n_running, len(self._inside) - n_running, used))
+        return Now(n_running, len(self._inside) - n_running, used)
 
 
 def _requests(plan, table):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.records.test_device_trace import write_chrome
+from tests.records.test_device_trace import REAL, write_chrome
 
-from inferometer.api.explain import headline
+from inferometer.api.explain import headline, launch_check
 from inferometer.cli.main import app
 from inferometer.errors import ModelError, SpecError
 from inferometer.perfmodel.roofline import exact
@@ -68,9 +68,29 @@ def test_a_profilers_trace_is_explained(tmp_path):
     done = CliRunner().invoke(app, ["explain", str(trace), "--json"])
     (view,) = json.loads(done.stdout)["traces"]
     assert view["devices"][0]["busy_s"] == pytest.approx(295e-6)
+    checks = {one["name"]: one for one in view["checks"]}
+    assert checks["synchronisation"]["finding"] == "found"
+    assert checks["synchronisation"]["measured_ratio"] == pytest.approx(60 / 430)
+    assert checks["launch_bound"]["measured_ratio"] == pytest.approx(45 / 430)
     page = tmp_path / "page.html"
     assert CliRunner().invoke(app, ["explain", str(trace), "--report", str(page)]).exit_code == 0
     assert "Where the device's time goes" in html.unescape(page.read_text())
+
+
+def test_a_trace_of_the_host_alone_shows_no_pitfall_of_a_device():
+    done = CliRunner().invoke(app, ["explain", str(REAL), "--json"])
+    (view,) = json.loads(done.stdout)["traces"]
+    assert {one["finding"] for one in view["checks"]} == {"not reported"}
+
+
+def test_launches_are_a_pitfall_where_they_take_a_tenth_of_all_decode_time():
+    slow = explained(32, 1, {"launch overhead": 0.03, "KV cache": 0.01})
+    prefill = explained(32, 1, {"launch overhead": 9.0}, phase="prefill")
+    large = explained(64, 8, {"launch overhead": 0.03, "KV cache": 0.97})
+    assert launch_check([slow, prefill]).measured_ratio == pytest.approx(0.75)
+    assert launch_check([slow, prefill]).finding == "found"
+    assert launch_check([slow, large]).finding == "ruled out"
+    assert launch_check([explained(32, 1, {"KV cache": 1.0})]).finding == "not reported"
 
 
 def test_traces_and_runs_are_not_explained_together(tmp_path):

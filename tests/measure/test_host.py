@@ -56,3 +56,28 @@ def test_what_the_kernel_says_is_read(tmp_path, monkeypatch):
     assert "CPU_GOVERNOR" in codes
     assert "HYPERTHREADS" in codes or len(os.sched_getaffinity(0)) == 1
     assert host_facts(n_threads=None, uses_device=False).cpu_governor == "powersave"
+
+
+def test_threads_beyond_the_cores_and_unbound_nodes_are_seen(tmp_path, monkeypatch):
+    cores = os.sched_getaffinity(0)
+    monkeypatch.setattr(host, "_NODES", tmp_path)
+    for name in ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND"):
+        monkeypatch.delenv(name, raising=False)
+
+    def codes(n_threads):
+        monkeypatch.setenv("OMP_NUM_THREADS", str(n_threads))
+        return {caution.code: caution for caution in examine_machine()}
+
+    found = codes(2 * len(cores))["OVERSUBSCRIBED_THREADS"]
+    assert "2 threads for each core" in found.text
+    assert "OMP_NUM_THREADS" in found.remedy
+    half = codes(len(cores))
+    assert "OVERSUBSCRIBED_THREADS" not in half
+    assert "UNBOUND_NUMA" not in half
+    # This machine has one node: a copy of what the kernel of one with two writes.
+    for node, cpus in enumerate((f"{min(cores)}", f"{max(cores)},{max(cores) + 1}-999")):
+        (tmp_path / f"node{node}").mkdir()
+        (tmp_path / f"node{node}" / "cpulist").write_text(cpus + "\n")
+    assert ("UNBOUND_NUMA" in codes(1)) == (len(cores) > 1)
+    monkeypatch.setenv("OMP_PROC_BIND", "close")
+    assert "UNBOUND_NUMA" not in codes(1)

@@ -3,8 +3,9 @@
 from typing import Final
 
 from inferometer import __version__, suggestions
-from inferometer.api.diagnosis import CauseRow, CheckRow, DiagnoseAnswer, LatencyRow
+from inferometer.api.diagnosis import CauseRow, DiagnoseAnswer, LatencyRow
 from inferometer.api.verify_view import METRICS
+from inferometer.records.pitfalls import found_sentence
 from inferometer.records.server_summaries import Level
 from inferometer.report.charts.plot import Chart
 from inferometer.report.charts.predicted import Effect, effects_chart
@@ -35,7 +36,7 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
         lines=lines_of(
             ("LIMIT", _outside(answer) if cause is None else _share(answer, cause)),
             ("OR", "" if cause is None else f"{cause.change}; costs: {cause.costs}"),
-            ("ALSO", "; ".join(_also(one) for one in _found(answer))),
+            ("ALSO", found_sentence([one for one in answer.checks if one.name != "outside"])),
             ("WHY", _ruled_out(answer)),
             ("CHECK", _check(answer)),
             ("TRUST", _trust(answer)),
@@ -149,17 +150,6 @@ def _outside(answer: DiagnoseAnswer) -> str:
     return (
         f"{format_duration(outside_s)} of a mean TTFT of {format_duration(client_s)} pass outside"
         " the server: a buffering or busy proxy, the network, or a client that is late"
-    )
-
-
-def _found(answer: DiagnoseAnswer) -> list[CheckRow]:
-    return [one for one in answer.checks if one.finding == "found"]
-
-
-def _also(check: CheckRow) -> str:
-    return (
-        f"{check.words}: {check.evidence} (limit {format_number(check.limit_ratio)}: {check.why})."
-        f" Change: {check.change}. Not so if {check.refuted_by}"
     )
 
 

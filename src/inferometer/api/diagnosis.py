@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,13 +22,13 @@ from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.errors import EXIT_ANSWERED, EXIT_OF_SLO, EXIT_UNDECIDED
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, percentile_name
+from inferometer.records.pitfalls import PITFALLS, CheckRow, PitfallName, judged
 from inferometer.records.server_summaries import Level, TtftParts, bucket_percentile
 from inferometer.stats.estimate import Estimate, Verdict
 
-Named: TypeAlias = causes.CauseName | observed.CheckName | Literal["outside"]
+Named: TypeAlias = causes.CauseName | PitfallName
 
 _SEED: Final = 1
-_MOSTLY_FRACTION: Final = 0.5
 _FAR_OUTSIDE_S: Final = 0.05
 """Below it a connection over a wide area explains it: round trips take tens of milliseconds."""
 _USUAL: Final[shares.Percentiles] = (("ttft", 0.95), ("tpot", 0.95))
@@ -73,25 +73,6 @@ class LimitRow:
     low: int
     high: int | None
     """None: it was not reached, or nothing tells."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckRow:
-    """What one number of the metrics says directly."""
-
-    name: observed.CheckName
-    finding: observed.CheckFinding
-    words: str
-    measured_ratio: float | None
-    """None: the server does not report it."""
-    evidence: str
-    """The number in words."""
-    limit_ratio: float
-    why: str
-    change: str
-    refuted_by: str
-    is_loss: bool
-    """Does it lose requests?"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +155,8 @@ def answer_of(
     fresh = under_fresh_requests(window, draws, _SEED)
     found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
     concluded = shares.conclusion(found, now[0], slo)
-    checks = tuple(_check_row(one) for one in observed.checked(window))
-    finding, cause = _named(concluded, source.parts, checks)
+    checks = _checks(source)
+    finding, cause = _named(concluded, checks)
     answer = DiagnoseAnswer(
         target=target,
         server=window.summary.kind,
@@ -222,16 +203,25 @@ def _talk_of_causes(n_done: int, n_causes: int) -> None:
     talk(PartsDone("causes", n_done, n_causes))
 
 
+def _checks(source: Source) -> tuple[CheckRow, ...]:
+    """What metrics and the client of a load test say directly, in the order of the table."""
+    found = {one.name: one for one in observed.checked(source.window)}
+    outside_s = _outside_s(source.parts)
+    share = None
+    if source.parts is not None and outside_s is not None and outside_s > _FAR_OUTSIDE_S:
+        share = outside_s / source.parts.total_s
+    found["outside"] = judged("outside", share)
+    return tuple(found[one.name] for one in PITFALLS if one.name in found)
+
+
 def _named(
-    concluded: shares.Conclusion, parts: TtftParts | None, checks: Sequence[CheckRow]
+    concluded: shares.Conclusion, checks: Sequence[CheckRow]
 ) -> tuple[shares.Finding, Named | None]:
     """What limits the server, unless most of the TTFT passes before and after it."""
-    outside_s = _outside_s(parts)
-    if parts is not None and outside_s is not None:
-        least_s = max(_FAR_OUTSIDE_S, _MOSTLY_FRACTION * parts.total_s)
-        if outside_s > least_s:
-            return "limited", "outside"
-    lost = next((one for one in checks if one.is_loss and one.finding == "found"), None)
+    found = [one for one in checks if one.finding == "found"]
+    if any(one.name == "outside" for one in found):
+        return "limited", "outside"
+    lost = next((one for one in found if one.is_loss), None)
     if lost is not None and concluded.finding != "limited":
         return "limited", lost.name
     return concluded.finding, None if concluded.cause is None else concluded.cause.cause.name
@@ -337,22 +327,6 @@ def _row(share: shares.Share) -> CauseRow:
         decided_by=cause.decided_by,
         shares_s=share.shares,
         predicted_s=share.change.predicted,
-    )
-
-
-def _check_row(one: observed.Checked) -> CheckRow:
-    check = one.check
-    return CheckRow(
-        name=check.name,
-        finding=one.finding,
-        words=check.words,
-        measured_ratio=one.measured_ratio,
-        evidence=one.evidence,
-        limit_ratio=check.limit_ratio,
-        why=check.why,
-        change=check.change,
-        refuted_by=check.refuted_by,
-        is_loss=check.is_loss,
     )
 
 

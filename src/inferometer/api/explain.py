@@ -19,6 +19,7 @@ from inferometer.api.runs import Runs, analyses_of, load_sweeps, request_of
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs.otlp_spans import is_spans_file
 from inferometer.records import device_time, device_trace
+from inferometer.records.pitfalls import CheckRow, found_sentence, judged
 from inferometer.report import tables
 from inferometer.report.charts.time_parts import decode_time_chart, prefill_time_chart
 from inferometer.report.page import Page, Section, lines_of
@@ -26,6 +27,7 @@ from inferometer.report.tables import TextTable
 from inferometer.report.views import Explained, FiveLines, HeldOutRow, SweepReportView
 from inferometer.units import format_duration, format_fraction
 
+_LAUNCHES: Final = "launch overhead"
 _SHORT_NAMES: Final = {
     "attention": "attn",
     "per_sequence": "seqs",
@@ -43,6 +45,8 @@ class ExplainAnswer(Answer):
 
     explained: tuple[Explained, ...]
     held_out: tuple[HeldOutRow, ...]
+    checks: tuple[CheckRow, ...]
+    """Pitfalls that the decode steps of all points show together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +96,21 @@ def explain(question: Explain) -> AnyExplanation:
                 if analysis.run.manifest.model
                 else "for a table: --model MODEL --dtype FORMAT",
             )
+    rows = tuple(row for analysis in analyses for row in explained(analysis))
     return ExplainAnswer(
-        explained=tuple(row for analysis in analyses for row in explained(analysis)),
+        explained=rows,
         held_out=tuple(row for analysis in analyses for row in held_out_rows(analysis)),
+        checks=(launch_check(rows),),
     )
+
+
+def launch_check(rows: Sequence[Explained]) -> CheckRow:
+    """Launches of the decode time of all points; *not reported* where their model has none."""
+    decode = [row for row in rows if row.phase == "decode"]
+    parts = [part for row in decode for part in row.parts if part.name == _LAUNCHES]
+    whole_s = sum(row.measured_s.value for row in decode)
+    launches_s = sum(part.duration_s for part in parts)
+    return judged("launch_bound", launches_s / whole_s if parts else None)
 
 
 _FILES: Final[
@@ -124,7 +139,10 @@ def explain_page(answer: ExplainAnswer) -> Page:
         title=headline(answer.explained),
         table=explained_table(answer.explained),
         chart=charts[0] if charts else None,
-        lines=lines_of(("TRUST", f"error of the model on points held out: {held_out}")),
+        lines=lines_of(
+            ("ALSO", found_sentence(answer.checks)),
+            ("TRUST", f"error of the model on points held out: {held_out}"),
+        ),
         sections=(Section(id="time", title="Where does the time go?", nav="Time", charts=charts),),
         tool_version=__version__,
     )

@@ -21,6 +21,7 @@ from inferometer.records.device_time import (
     read_counters,
 )
 from inferometer.records.device_trace import Profiler, read_trace
+from inferometer.records.pitfalls import CheckRow, PitfallName, found_sentence, judged_all
 from inferometer.records.types import Caution
 from inferometer.report.charts.plot import Axis, Chart, Part, rows_plot, stacked
 from inferometer.report.page import Line, Number, Page, Section, lines_of
@@ -37,13 +38,11 @@ _IDLE_WORDS: Final[dict[IdleCause, str]] = {
     "device": "idle: between kernels launched in time",
     "unknown": "idle: no call is in the trace",
 }
-_CURES: Final[dict[IdleCause, str]] = {
-    "host": "fewer launches and less host work for each: CUDA graphs (vLLM: no --enforce-eager),"
-    " compiled steps, larger batches, asynchronous scheduling",
-    "launch": "fewer launches: CUDA graphs (vLLM: no --enforce-eager), fused or compiled kernels",
-    "synchronisation": "no copy to the host within a step: sampling on the device, no .item(),"
-    " asynchronous scheduling",
+_PITFALLS: Final[dict[PitfallName, frozenset[IdleCause]]] = {
+    "launch_bound": frozenset({"host", "launch"}),
+    "synchronisation": frozenset({"synchronisation"}),
 }
+"""Which idle time each is made of."""
 _COLOURS: Final = ("c0", "c1", "c2", "c3", "c6", "c7")
 _IDLE_COLOURS: Final[dict[IdleCause, str]] = {
     "host": "c4",
@@ -64,6 +63,8 @@ class TraceView:
     """The busiest first; none in a trace of the host alone."""
     operations: tuple[HostTime, ...]
     calls: tuple[HostTime, ...]
+    checks: tuple[CheckRow, ...]
+    """Of the busiest device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +89,24 @@ def explain_traces(paths: tuple[Path, ...]) -> TraceAnswer:
 
 def _view(path: Path) -> TraceView:
     trace = read_trace(path)
+    devices = device_times(trace)
     return TraceView(
         path=str(path),
         profiler=trace.profiler,
-        devices=device_times(trace),
+        devices=devices,
         operations=host_times(trace.operations),
         calls=host_times(trace.calls),
+        checks=judged_all(
+            {name: _idle_fraction(devices, causes) for name, causes in _PITFALLS.items()}
+        ),
     )
+
+
+def _idle_fraction(devices: Sequence[DeviceTime], causes: frozenset[IdleCause]) -> float | None:
+    """Of the busiest device; None where the trace has no calls, which alone tell causes."""
+    if not devices or devices[0].median_launch_call_s is None:
+        return None
+    return sum((one.window_fraction for one in devices[0].idle if one.cause in causes), 0.0)
 
 
 def trace_pages(answer: TraceAnswer) -> tuple[Page, ...]:
@@ -113,7 +125,7 @@ def _page(view: TraceView) -> Page:
         if device is None
         else _kernel_table("Kernels by kind", device.kinds, device),
         chart=_chart(view) if view.devices else None,
-        lines=() if device is None else _lines(device),
+        lines=() if device is None else _lines(device, view.checks),
         cautions=_PROFILED,
         sections=_sections(view),
         tool_version=__version__,
@@ -171,9 +183,7 @@ def _numbers(device: DeviceTime) -> tuple[Number, ...]:
     return tuple(numbers)
 
 
-def _lines(device: DeviceTime) -> tuple[Line, ...]:
-    cure = next((_CURES[one.cause] for one in device.idle if one.cause in _CURES), "")
-    is_idle = 1 - device.busy_fraction >= _MUCH_IDLE_FRACTION
+def _lines(device: DeviceTime, checks: Sequence[CheckRow]) -> tuple[Line, ...]:
     late = max(device.kinds, key=lambda one: one.idle_before_s)
     return lines_of(
         (
@@ -183,7 +193,7 @@ def _lines(device: DeviceTime) -> tuple[Line, ...]:
             if late.idle_before_s > 0
             else "",
         ),
-        ("NEXT", cure if is_idle else ""),
+        ("ALSO", found_sentence(checks)),
     )
 
 

@@ -1,5 +1,6 @@
 """What is answered of a search: latencies before and after, settings with reasons, the checklist?"""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,9 @@ from inferometer.decide.artefacts.vllm_command import departures, serve_command
 from inferometer.decide.tuning.search import StepFound, Tuned
 from inferometer.decide.tuning.trials import Aim, Built, Outcome, estimate_of, verdict_of
 from inferometer.records import durability
+from inferometer.records.pitfalls import CheckRow, empty_share, judged_all
 from inferometer.simulate.deployment import Deployment
+from inferometer.simulate.engine_config import EngineConfig
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_number
 
@@ -90,6 +93,7 @@ def _answer(subject: Subject, tuned: Tuned, built: Built) -> TuneAnswer:
         n_devices=built.n_devices,
         router=built.router if built.n_replicas > 1 else None,
         checklist=checklist(subject, tuned, built),
+        checks=_checks(subject, tuned),
         n_simulations=tuned.n_simulations,
         step_times=chosen.step_times.origin,
         quality_checks=tuple(
@@ -207,6 +211,41 @@ def checklist(subject: Subject, tuned: Tuned, built: Built) -> tuple[Box, ...]:
             evidence="not known: `inferometer size … --out DIR` writes dashboards and alarms",
         ),
     )
+
+
+def _checks(subject: Subject, tuned: Tuned) -> tuple[CheckRow, ...]:
+    """Pitfalls of the server as it is, before a change."""
+    now = subject.trials.built(()).deployment
+    plan = subject.trials.plan(subject.aim.spec.seed)
+    n_requests = sum(one.n_requests for one in tuned.before)
+    n_preempted = sum(one.n_preemptions for one in tuned.before)
+    held_tokens = float((plan.prompt_tokens + plan.output_tokens / 2).mean())
+    return judged_all(
+        {
+            "preemption_thrash": n_preempted / n_requests if n_requests else None,
+            "kv_fragmentation": empty_share(now.config.block_size, held_tokens),
+            "speculation_not_paying": _accepted_length(now.config),
+            "too_much_tp": _gain_of_less_tp(tuned, now.engine.tensor_parallel_size),
+        }
+    )
+
+
+def _accepted_length(config: EngineConfig) -> float | None:
+    """Tokens of a step, for each request, by the acceptance that was given; None: no drafts."""
+    acceptance = getattr(config, "acceptance_fraction", None)
+    n_drafts = getattr(config, "num_speculative_tokens", 0)
+    if acceptance is None or not n_drafts:
+        return None
+    places = acceptance if isinstance(acceptance, tuple) else (acceptance,) * n_drafts
+    return 1 + sum(math.prod(places[: n + 1]) for n in range(n_drafts))
+
+
+def _gain_of_less_tp(tuned: Tuned, tp: int) -> float | None:
+    """The least gain of the best cut of the devices; None: it has no lower TP, or none was tried."""
+    step = next((one for one in tuned.steps if one.name == "parallelism"), None)
+    if step is None or step.gain_ratio is None or int(step.settings.get("tp", tp)) >= tp:
+        return None
+    return step.gain_ratio.low
 
 
 def _baseline(subject: Subject, before: Sequence[Outcome]) -> Box:

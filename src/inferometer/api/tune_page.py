@@ -12,6 +12,7 @@ from inferometer.api.tuning import (
     TuneAnswer,
 )
 from inferometer.decide.tuning.playbook import PLAYBOOK
+from inferometer.records.pitfalls import found_sentence
 from inferometer.report.charts.plot import Chart
 from inferometer.report.charts.predicted import Effect, effects_chart
 from inferometer.report.page import Chip, Line, Number, Page, Section, duration_number, lines_of
@@ -51,6 +52,7 @@ def tune_page(answer: TuneAnswer) -> Page:
             Line(label="ANSWER", text="", command=answer.command),
             *lines_of(
                 ("WHY", _why(answer)),
+                ("ALSO", found_sentence(answer.checks)),
                 ("OR", _offers(answer)),
                 ("TRUST", _trust(answer)),
                 ("DATA", "" if answer.folder is None else f"{answer.folder}/answer.json"),

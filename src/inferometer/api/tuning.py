@@ -7,6 +7,7 @@ from inferometer.api.answer import Answer
 from inferometer.decide.tuning.search import StepFound
 from inferometer.decide.tuning.trials import Goal
 from inferometer.errors import EXIT_OF_SLO
+from inferometer.records.pitfalls import CheckRow
 from inferometer.records.types import Caution
 from inferometer.stats.estimate import Estimate, Verdict
 
@@ -80,6 +81,8 @@ class TuneAnswer(Answer):
     router: str | None
     """None: one replica."""
     checklist: tuple[Box, ...]
+    checks: tuple[CheckRow, ...]
+    """Pitfalls of the server as it is, by its simulated requests."""
     n_simulations: int
     step_times: str
     """Where they are from."""

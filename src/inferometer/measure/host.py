@@ -15,10 +15,13 @@ import psutil
 
 from inferometer import suggestions
 from inferometer.measure.nvml import NvmlDevices
+from inferometer.records import pitfalls
 from inferometer.records.types import Caution, HostFacts
 from inferometer.units import format_bytes, format_fraction
 
 _CPU: Final = Path("/sys/devices/system/cpu")
+_NODES: Final = Path("/sys/devices/system/node")
+_BINDING: Final = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND")
 _ALLOWED_VARIABLES: Final = (
     "CUDA_VISIBLE_DEVICES",
     "GOMP_CPU_AFFINITY",
@@ -83,6 +86,7 @@ def examine_machine() -> tuple[Caution, ...]:
         *_hyperthreads(),
         *_clock_source(),
         *_wait_policy(),
+        *_pitfalls(),
         *_device(),
     ]
     return tuple(found)
@@ -271,6 +275,27 @@ def _wait_policy() -> list[Caution]:
     ]
 
 
+def _pitfalls() -> list[Caution]:
+    """Those of the table that threads and nodes show."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    cores = os.sched_getaffinity(0)
+    is_bound = any(name in os.environ for name in _BINDING)
+    nodes = [cores & _cpus(_read(path / "cpulist") or "") for path in _NODES.glob("node[0-9]*")]
+    checks = pitfalls.judged_all(
+        {
+            "oversubscribed_threads": int(threads) / len(cores) if threads.isdecimal() else None,
+            "unbound_numa": None if is_bound else float(sum(map(bool, nodes))),
+        }
+    )
+    return [one.caution for one in checks if one.finding == "found"]
+
+
+def _cpus(text: str) -> set[int]:
+    """The kernel's list of CPUs: ``0-3,8``."""
+    ends = [part.partition("-") for part in text.split(",") if part]
+    return {cpu for low, _, high in ends for cpu in range(int(low), int(high or low) + 1)}
+
+
 def _device() -> list[Caution]:
     nvml = NvmlDevices.open(1)
     if nvml is None:
@@ -280,11 +305,7 @@ def _device() -> list[Caution]:
     if sample.throttle_reasons:
         reasons = ", ".join(sample.throttle_reasons)
         found.append(
-            Caution(
-                code="THROTTLED",
-                text=f"the accelerator runs below its clocks: {reasons}",
-                remedy="cool it or raise its limit",
-            )
+            pitfalls.judged("throttled", len(sample.throttle_reasons), evidence=reasons).caution
         )
     if n_others:
         found.append(

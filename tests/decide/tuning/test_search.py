@@ -52,6 +52,33 @@ def test_what_changes_nothing_is_not_worth_measuring(narrow):
     assert memory.gain_ratio.low == memory.gain_ratio.high == 0
 
 
+def test_pitfalls_of_the_server_as_it_is_are_named(narrow):
+    found = {one.name: one for one in narrow.checks}
+    assert found["preemption_thrash"].finding == "ruled out"
+    assert found["kv_fragmentation"].finding == "ruled out"
+    assert found["speculation_not_paying"].finding == "not reported"
+    assert found["too_much_tp"].finding == "not reported"
+
+
+def test_a_wrong_draft_large_blocks_and_too_much_tp_are_pitfalls():
+    wrong = {"num_speculative_tokens": 4, "acceptance_fraction": 0.1, "block_size": 512}
+    server = replace(
+        NARROW,
+        tp=4,
+        max_num_seqs=256,
+        set=tuple(f"{name}={value}" for name, value in wrong.items()),
+    )
+    answer = tuned(
+        server, Workload(workload="chat", rate=4.0, requests=60), goal="cost", steps="parallelism"
+    )
+    found = {one.name: one for one in answer.checks}
+    assert found["speculation_not_paying"].measured_ratio == pytest.approx(1.1111)
+    assert found["speculation_not_paying"].finding == "found"
+    assert found["kv_fragmentation"].finding == "found"
+    assert found["too_much_tp"].finding == "found"
+    assert found["too_much_tp"].measured_ratio == answer.steps[0].gain_ratio.low
+
+
 def test_what_changes_answers_or_rests_on_acceptance_is_never_taken(narrow):
     found = {one.name: one for one in narrow.steps}
     assert found["kv_precision"].decision != "keep"

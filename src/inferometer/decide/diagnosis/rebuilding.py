@@ -180,7 +180,9 @@ def _fitted(window: ServerWindow, rebuilt: Rebuilt) -> Fitted:
     done = rebuilt.simulation(record_steps=True)
     means = {
         name: min(max(measured[name], low), high)
-        for name, (low, high) in _simulated_means(rebuilt, done).items()
+        for name, (low, high) in _simulated_means(
+            rebuilt, done, is_queue_counted_early=window.is_queue_counted_early
+        ).items()
         if name in measured
     }
     logs = [_log_ratio(means, measured, name) for name in means]
@@ -215,8 +217,13 @@ def _log_ratio(means: Mapping[str, float], measured: Mapping[str, float], name: 
     return math.log(min(max(ratio, 1e-6), 1e6))
 
 
-def _simulated_means(rebuilt: Rebuilt, done: Simulation) -> dict[str, tuple[float, float]]:
+def _simulated_means(
+    rebuilt: Rebuilt, done: Simulation, *, is_queue_counted_early: bool
+) -> dict[str, tuple[float, float]]:
     """The same means, of requests as the server would have counted them in the window.
+
+    vLLM observes queue times of requests that ended; SGLang (0.5.23, ``req_time_stats.py``) of
+    those that were admitted.
 
     A request that comes during a step is queued from then on, or only from the step's end, when the
     scheduler hears of it (vLLM 0.32): between these lies what the server would have counted.
@@ -234,7 +241,8 @@ def _simulated_means(rebuilt: Rebuilt, done: Simulation) -> dict[str, tuple[floa
     per_ns = table.output_tokens / np.maximum(ended - first, 1)
     heard = np.minimum(heard, began)
     queued_s = [float(_inside_s(rebuilt, one, began).sum()) for one in (heard, came)]
-    queue_s = [_mean(((began - one) / NS_PER_S)[served]) for one in (heard, came)]
+    queued = _is_within(rebuilt, began) if is_queue_counted_early else served
+    queue_s = [_mean(((began - one) / NS_PER_S)[queued]) for one in (heard, came)]
     exact = {
         "running": float(_inside_s(rebuilt, began, ended).sum()) / rebuilt.window_s,
         "output_tokens_per_s": float((_inside_s(rebuilt, first, ended) * per_ns).sum())

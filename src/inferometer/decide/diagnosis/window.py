@@ -32,6 +32,8 @@ _FEWEST_SCRAPES: Final = 12
 _FEWEST_REQUESTS: Final = 20
 _TAIL_FRACTION: Final = 0.95
 _ALL: Final = slice(None)
+_STREAMED_FRACTION: Final = 0.9
+"""Of the counted tokens: where fewer gaps are observed, answers are not streamed."""
 
 
 class Cumulated(NamedTuple):
@@ -120,6 +122,11 @@ class ServerWindow:
         return self.summary.prefix_queries_tokens == 0 and bool(self.prompt_tokens[-1])
 
     @property
+    def is_queue_counted_early(self) -> bool:
+        """Are queue times counted when a request is admitted (SGLang), not when it ends?"""
+        return self.summary.kind == "sglang"
+
+    @property
     def hit_fraction(self) -> float:
         """Share of prompt tokens found in the prefix cache; 0 where the server does not report it."""
         return self.summary.prefix_hit_fraction or 0.0
@@ -194,7 +201,7 @@ def observed_window(samples: ServerSampleTable) -> ServerWindow:
         kv_usage=None if usage is None or np.isnan(usage.value).any() else usage.value,
         finished=finished,
         prompt_tokens=_counted(record, "prompt_tokens"),
-        output_tokens=_counted(record, "output_tokens"),
+        output_tokens=_output_tokens(record),
         steps=_cumulated(record, "step_tokens"),
         step_sizes=_lengths(record, "step_tokens"),
         gaps=_cumulated(record, "itl"),
@@ -269,6 +276,20 @@ def _counted(record: ServerRecord, counter: Counter) -> F64:
         raise _unreported(counter)
     since_start: F64 = series.value - series.value[0]
     return since_start
+
+
+def _output_tokens(record: ServerRecord) -> F64:
+    """(T) As they come: first tokens and those after them where more are observed than counted.
+
+    SGLang (0.5.23, ``tokenizer_manager.py``) adds an answer to its counter when it ends, but observes
+    the gap before each streamed token as it comes.
+    """
+    counted = _counted(record, "output_tokens")
+    firsts, gaps = _cumulated(record, "ttft"), _cumulated(record, "itl")
+    if record.names.kind != "sglang" or firsts is None or gaps is None:
+        return counted
+    seen: F64 = firsts.n + gaps.n
+    return seen if seen[-1] >= _STREAMED_FRACTION * counted[-1] else counted
 
 
 def _unreported(name: str) -> ModelError:

@@ -1,0 +1,344 @@
+"""Which mistakes of serving does one number show, from which value on, and what cures each?
+
+One table for every verb that has such a number: ``diagnose`` (a window of metrics), ``explain`` (a
+sweep, a trace), ``tune`` (simulated requests) and ``doctor`` (this machine). A pitfall is *found*,
+*ruled out* by its number, or *not reported* where there is no such number: absent is never 0. It
+lies here, below all of them, since the checks of the machine may not import what decides. Flags are
+those of vLLM 0.33 and SGLang 0.5.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from inferometer.records.types import Caution
+from inferometer.units import format_number
+
+CheckFinding: TypeAlias = Literal["found", "ruled out", "not reported"]
+PitfallName: TypeAlias = Literal[
+    "refused",
+    "aborted",
+    "failed",
+    "outside",
+    "preemption_thrash",
+    "deferred",
+    "front_end_bound",
+    "speculation_not_paying",
+    "uneven_engines",
+    "prefix_cache_evicted",
+    "kv_fragmentation",
+    "too_little_load",
+    "too_much_tp",
+    "launch_bound",
+    "synchronisation",
+    "throttled",
+    "oversubscribed_threads",
+    "unbound_numa",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pitfall:
+    """One mistake that a number shows."""
+
+    name: PitfallName
+    words: str
+    """What is the matter where it is found."""
+    number: str
+    """How the measured number reads, with ``{value}``."""
+    limit_ratio: float
+    why: str
+    """The reason for this limit."""
+    change: str
+    refuted_by: str
+    """A measurement that would show that this is not the cause."""
+    is_above: bool = True
+    """Found above the limit; else below it."""
+    is_loss: bool = False
+    """Does it lose requests? Then it matters whatever the latency is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRow:
+    """What one number says directly of one pitfall."""
+
+    name: PitfallName
+    finding: CheckFinding
+    words: str
+    measured_ratio: float | None
+    """None: it is not reported."""
+    evidence: str
+    """The number in words."""
+    limit_ratio: float
+    why: str
+    change: str
+    refuted_by: str
+    is_loss: bool
+    """Does it lose requests?"""
+
+    @property
+    def sentence(self) -> str:
+        """The matter, its number and limit, the cure, and what would refute it."""
+        return (
+            f"{self.words}: {self.evidence} (limit {format_number(self.limit_ratio)}: {self.why})."
+            f" Change: {self.change}. Not so if {self.refuted_by}"
+        )
+
+    @property
+    def caution(self) -> Caution:
+        """The same, of a machine."""
+        text = f"{self.words}: {self.evidence}"
+        return Caution(code=self.name.upper(), text=text, remedy=self.change)
+
+
+def judged(name: PitfallName, value: float | None, evidence: str = "") -> CheckRow:
+    """What this number says of the pitfall; ``evidence`` in place of the number in words.
+
+    Example
+    -------
+    >>> judged("preemption_thrash", 0.5).finding, judged("preemption_thrash", None).finding
+    ('found', 'not reported')
+    """
+    one = _BY_NAME[name]
+    finding: CheckFinding = "not reported"
+    if value is not None:
+        is_beyond = value > one.limit_ratio if one.is_above else value < one.limit_ratio
+        finding = "found" if is_beyond else "ruled out"
+        evidence = evidence or one.number.format(value=value)
+    return CheckRow(
+        name=name,
+        finding=finding,
+        words=one.words,
+        measured_ratio=value,
+        evidence=evidence,
+        limit_ratio=one.limit_ratio,
+        why=one.why,
+        change=one.change,
+        refuted_by=one.refuted_by,
+        is_loss=one.is_loss,
+    )
+
+
+def judged_all(values: Mapping[PitfallName, float | None]) -> tuple[CheckRow, ...]:
+    """Each of these, in the order of the table."""
+    return tuple(judged(one.name, values[one.name]) for one in PITFALLS if one.name in values)
+
+
+def found_sentence(checks: Sequence[CheckRow]) -> str:
+    """Those that are found, one after the other; '' where there is none."""
+    return "; ".join(one.sentence for one in checks if one.finding == "found")
+
+
+def empty_share(block_tokens: int, held_tokens: float) -> float:
+    """Of the KV cache's blocks, what is empty: the last block of each sequence is half full.
+
+    ``held_tokens`` is the mean context of a sequence.
+
+    Example
+    -------
+    >>> empty_share(16, 484.5), empty_share(1, 100.0)
+    (0.015..., 0.0)
+    """
+    empty_tokens = (block_tokens - 1) / 2
+    return empty_tokens / max(held_tokens + empty_tokens, 1e-9)
+
+
+PITFALLS: Final = (
+    Pitfall(
+        name="refused",
+        is_loss=True,
+        words="requests are refused at the door: its queue limits are reached",
+        number="{value:.2%} of requests refused",
+        limit_ratio=0.01,
+        why="one in a hundred: an availability of 99 %",
+        change=(
+            "more replicas (inferometer size), or --max-num-queued-reqs and"
+            " --max-num-queued-tokens up (vLLM 0.33; SGLang: --max-queued-requests)"
+        ),
+        refuted_by="the counter stands still at the same traffic with the limit raised",
+    ),
+    Pitfall(
+        name="aborted",
+        is_loss=True,
+        words="clients go away before their answer is whole",
+        number="{value:.2%} of requests aborted",
+        limit_ratio=0.01,
+        why="one in a hundred: people seldom stop answers, timeouts of clients and proxies do",
+        change="timeouts of clients and proxies above the latency that the SLO allows",
+        refuted_by="as many aborted where the latency is a tenth",
+    ),
+    Pitfall(
+        name="failed",
+        is_loss=True,
+        words="requests end in an error of the server",
+        number="{value:.2%} of requests failed",
+        limit_ratio=0.001,
+        why="one in a thousand: no error is a setting's price",
+        change="the server's log says why",
+        refuted_by="the counter stands still",
+    ),
+    Pitfall(
+        name="outside",
+        words="the latency passes outside the server: a slow client, a proxy, or the network",
+        number="{value:.0%} of the client's mean TTFT before and after the server",
+        limit_ratio=0.5,
+        why="most of it: what the server's settings change is the smaller part",
+        change="a client that reads at once, a proxy that does not buffer, a connection that stays",
+        refuted_by="the same load from the server's own host is as slow",
+    ),
+    Pitfall(
+        name="preemption_thrash",
+        words="requests are thrown out of the KV cache and computed again",
+        number="{value:.2f} preemptions a request",
+        limit_ratio=0.02,
+        why="a request that is preempted is computed twice: 2 % of requests are 2 % of the work",
+        change=(
+            "--max-num-seqs down, --watermark 0.02 (vLLM 0.33), more KV blocks (SGLang:"
+            " --schedule-conservativeness 1.3)"
+        ),
+        refuted_by="the same throughput with half as many sequences at once and no preemption",
+    ),
+    Pitfall(
+        name="deferred",
+        words="requests wait for a LoRA slot, a KV transfer, or their grammar, not for the batch",
+        number="{value:.2f} requests deferred on average",
+        limit_ratio=0.5,
+        why="half the time one request waits for something other than a place in the batch",
+        change=(
+            "--max-loras and --max-cpu-loras up, or a faster KV transfer (SGLang:"
+            " --max-loras-per-batch; of grammars fewer distinct schemas)"
+        ),
+        refuted_by="vllm:num_requests_waiting_by_reason of capacity is as large",
+    ),
+    Pitfall(
+        name="front_end_bound",
+        words="requests wait for the front end: tokenising, the API server, or streaming",
+        number="{value:.0%} of a request's time outside queue and engine",
+        limit_ratio=0.1,
+        why="a tenth of the latency, as of every cause; a front end with time to spare takes ms",
+        change=(
+            "--api-server-count up, a faster tokeniser (SGLang: --tokenizer-worker-num), fewer"
+            " threads of other programs on its cores"
+        ),
+        refuted_by="the API server's process uses less than half of a core",
+    ),
+    Pitfall(
+        name="speculation_not_paying",
+        words="speculation hardly yields tokens: the draft does not match",
+        number="{value:.2f} tokens a step of each request",
+        limit_ratio=1.25,
+        is_above=False,
+        why=(
+            "drafting and verifying take a fifth of a step or more (an assumption; drafts of"
+            " another model cost more)"
+        ),
+        change=(
+            "fewer num_speculative_tokens in --speculative-config, or none (SGLang:"
+            " --speculative-num-steps)"
+        ),
+        refuted_by="TPOT rises where the same server runs without --speculative-config",
+    ),
+    Pitfall(
+        name="uneven_engines",
+        words="one data-parallel engine is fuller than the others",
+        number="the fullest engine runs {value:.2f} times the mean",
+        limit_ratio=1.25,
+        why="its steps are the ones that the others wait for; below it the gain is within noise",
+        change="route by load (SGLang: --load-balance-method total_tokens)",
+        refuted_by="TPOT of the fullest engine is that of the others",
+    ),
+    Pitfall(
+        name="prefix_cache_evicted",
+        words="the prefix cache is written over before prompts come again, or none comes again",
+        number="the whole KV cache is written {value:.2f} times within the window",
+        limit_ratio=1.0,
+        why="below one time nothing of the window's own prompts has left the cache",
+        change=(
+            "more KV blocks, --kv-offloading-size (SGLang: --enable-hierarchical-cache), or a"
+            " router that keeps sessions together"
+        ),
+        refuted_by=(
+            "--kv-cache-metrics: vllm:kv_block_idle_before_evict above vllm:kv_block_reuse_gap"
+        ),
+    ),
+    Pitfall(
+        name="kv_fragmentation",
+        words="blocks of the KV cache are too large for such short sequences",
+        number="{value:.1%} of the held blocks' tokens empty",
+        limit_ratio=0.1,
+        why="a tenth of the memory, which as many more sequences could have",
+        change="--block-size 16 (SGLang: --page-size 1 or 16)",
+        refuted_by="the same KV usage with smaller blocks",
+    ),
+    Pitfall(
+        name="too_little_load",
+        words="the server is mostly idle",
+        number="{value:.0%} of the time nothing to do",
+        limit_ratio=0.5,
+        why="a replica that is idle half the time could do the work of two",
+        change="fewer replicas (inferometer size says how few)",
+        refuted_by="an hour of the day at which it is busy",
+    ),
+    Pitfall(
+        name="too_much_tp",
+        words="tensor parallelism is higher than this load needs",
+        number="{value:+.1%} with fewer devices for each replica",
+        limit_ratio=0.02,
+        why="the least gain that tune takes: what communication costs is more than what it saves",
+        change="--tensor-parallel-size down, replicas up (SGLang: --tp-size, --dp-size)",
+        refuted_by="the same devices as more replicas miss the SLO",
+    ),
+    Pitfall(
+        name="launch_bound",
+        words="software holds the device up: it waits for the host's launches",
+        number="{value:.0%} of the time",
+        limit_ratio=0.1,
+        why="a tenth of the time, as of every cause; bandwidth that is not used does not show why",
+        change=(
+            "fewer launches and less host work for each: CUDA graphs (vLLM: no --enforce-eager),"
+            " compiled steps, larger batches, asynchronous scheduling"
+        ),
+        refuted_by="step times do not fall with CUDA graphs",
+    ),
+    Pitfall(
+        name="synchronisation",
+        words="the host waits for the device within steps, as where it samples on the CPU",
+        number="{value:.0%} of the time",
+        limit_ratio=0.1,
+        why="a tenth of the time, as of every cause; asynchronous scheduling leaves next to none",
+        change=(
+            "no copy to the host within a step: sampling on the device, no .item(),"
+            " asynchronous scheduling"
+        ),
+        refuted_by="a trace with asynchronous scheduling has as much idle time",
+    ),
+    Pitfall(
+        name="throttled",
+        words="the accelerator runs below its clocks",
+        number="{value:.0f} reasons",
+        limit_ratio=0.0,
+        why="the driver names a reason only while it holds clocks down",
+        change="cool it or raise its limit",
+        refuted_by="the clock under load is the card's highest",
+    ),
+    Pitfall(
+        name="oversubscribed_threads",
+        words="more threads compute than there are cores",
+        number="{value:.2g} threads for each core",
+        limit_ratio=1.0,
+        why="a step ends with its last thread, and two threads of a core take turns",
+        change="OMP_NUM_THREADS no higher than the cores that the process may use",
+        refuted_by="step times do not fall with fewer threads",
+    ),
+    Pitfall(
+        name="unbound_numa",
+        words="threads may run far from their memory: nothing binds them to a NUMA node",
+        number="{value:.0f} NUMA nodes",
+        limit_ratio=1.0,
+        why="memory of another node is read at a fraction of the bandwidth",
+        change="numactl --cpunodebind=0 --membind=0, one server for each node",
+        refuted_by="step times do not fall on one node",
+    ),
+)
+"""What loses requests first, then what costs time, then waste, then what lies below the server."""
+_BY_NAME: Final = {one.name: one for one in PITFALLS}
