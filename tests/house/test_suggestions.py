@@ -40,7 +40,7 @@ FOREIGN = {
     "measure/environments.py": "pip",
     "measure/engines/": "flags of engines",
     "measure/scrape.py": "flags of the servers that are scraped",
-    "api/explain_trace.py": "vLLM",
+    "records/pitfalls.py": "flags of vLLM and SGLang, numactl",
     "records/device_trace.py": "nsys export",
 }
 """Files whose strings name other programs' flags too."""

@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 
+from inferometer.api.doctor import Doctor, doctor
 from inferometer.measure import host
 from inferometer.measure.host import examine_machine, host_facts
 
@@ -66,7 +67,7 @@ def test_threads_beyond_the_cores_and_unbound_nodes_are_seen(tmp_path, monkeypat
 
     def codes(n_threads):
         monkeypatch.setenv("OMP_NUM_THREADS", str(n_threads))
-        return {caution.code: caution for caution in examine_machine()}
+        return {caution.code: caution for caution in doctor(Doctor()).cautions}
 
     found = codes(2 * len(cores))["OVERSUBSCRIBED_THREADS"]
     assert "2 threads for each core" in found.text

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from inferometer.api.answer import Answer
-from inferometer.measure.host import examine_machine, host_facts
+from inferometer.measure.host import examine_machine, host_facts, placement
+from inferometer.records.pitfalls import judged_all
 from inferometer.records.types import Caution, HostFacts
 from inferometer.report.page import Page
 from inferometer.units import format_bytes
@@ -26,8 +27,11 @@ class Doctor:
 
 def doctor(_question: Doctor) -> DoctorAnswer:
     """Watch this machine for half a second."""
+    checks = judged_all(placement())
+    cautions = (one.caution for one in checks if one.finding == "found")
     return DoctorAnswer(
-        host=host_facts(n_threads=None, uses_device=True), cautions=examine_machine()
+        host=host_facts(n_threads=None, uses_device=True),
+        cautions=(*examine_machine(), *cautions),
     )
 
 

@@ -20,7 +20,6 @@ from inferometer.decide.tuning.trials import Aim, Built, Outcome, estimate_of, v
 from inferometer.records import durability
 from inferometer.records.pitfalls import CheckRow, empty_share, judged_all
 from inferometer.simulate.deployment import Deployment
-from inferometer.simulate.engine_config import EngineConfig
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_number
 
@@ -224,14 +223,15 @@ def _checks(subject: Subject, tuned: Tuned) -> tuple[CheckRow, ...]:
         {
             "preemption_thrash": n_preempted / n_requests if n_requests else None,
             "kv_fragmentation": empty_share(now.config.block_size, held_tokens),
-            "speculation_not_paying": _accepted_length(now.config),
+            "speculation_not_paying": _accepted_length(now),
             "too_much_tp": _gain_of_less_tp(tuned, now.engine.tensor_parallel_size),
         }
     )
 
 
-def _accepted_length(config: EngineConfig) -> float | None:
+def _accepted_length(deployment: Deployment) -> float | None:
     """Tokens of a step, for each request, by the acceptance that was given; None: no drafts."""
+    config = deployment.config
     acceptance = getattr(config, "acceptance_fraction", None)
     n_drafts = getattr(config, "num_speculative_tokens", 0)
     if acceptance is None or not n_drafts:

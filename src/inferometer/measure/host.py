@@ -86,7 +86,6 @@ def examine_machine() -> tuple[Caution, ...]:
         *_hyperthreads(),
         *_clock_source(),
         *_wait_policy(),
-        *_pitfalls(),
         *_device(),
     ]
     return tuple(found)
@@ -275,19 +274,16 @@ def _wait_policy() -> list[Caution]:
     ]
 
 
-def _pitfalls() -> list[Caution]:
-    """Those of the table that threads and nodes show."""
+def placement() -> dict[pitfalls.PitfallName, float | None]:
+    """Threads for each core, and NUMA nodes to which nothing binds them; None: nothing is set."""
     threads = os.environ.get("OMP_NUM_THREADS", "")
     cores = os.sched_getaffinity(0)
     is_bound = any(name in os.environ for name in _BINDING)
     nodes = [cores & _cpus(_read(path / "cpulist") or "") for path in _NODES.glob("node[0-9]*")]
-    checks = pitfalls.judged_all(
-        {
-            "oversubscribed_threads": int(threads) / len(cores) if threads.isdecimal() else None,
-            "unbound_numa": None if is_bound else float(sum(map(bool, nodes))),
-        }
-    )
-    return [one.caution for one in checks if one.finding == "found"]
+    return {
+        "oversubscribed_threads": int(threads) / len(cores) if threads.isdecimal() else None,
+        "unbound_numa": None if is_bound else float(sum(map(bool, nodes))),
+    }
 
 
 def _cpus(text: str) -> set[int]:

@@ -60,6 +60,7 @@ def test_pitfalls_of_the_server_as_it_is_are_named(narrow):
     assert found["too_much_tp"].finding == "not reported"
 
 
+@pytest.mark.slow
 def test_a_wrong_draft_large_blocks_and_too_much_tp_are_pitfalls():
     wrong = {"num_speculative_tokens": 4, "acceptance_fraction": 0.1, "block_size": 512}
     server = replace(
