@@ -1,6 +1,7 @@
 """Does ``simulate --groups`` place requests on replicas of different kinds, and say what each group did?"""
 
 import pytest
+from tests.api import test_fleet
 
 import inferometer as im
 from inferometer.errors import SpecError
@@ -16,18 +17,7 @@ server = { hardware = "l40s", max_num_seqs = 32 }
 name = "long"
 server = { hardware = "h100_sxm", quantization = "fp8", own = { enable_prefix_caching = false } }
 """
-MIX = """
-arrivals = { kind = "open", rate_per_s = 4 }
-[[classes]]
-name = "chat"
-weight_ratio = 3
-prompt_tokens = { kind = "constant", value = 200 }
-output_tokens = { kind = "constant", value = 20 }
-[[classes]]
-name = "report"
-prompt_tokens = { kind = "constant", value = 2000 }
-output_tokens = { kind = "constant", value = 100 }
-"""
+MIX = test_fleet.MIX.replace("rate_per_s = 24", "rate_per_s = 4")
 
 
 def simulated(folder, groups=GROUPS, **options):

@@ -1,6 +1,5 @@
 """What is answered of a search: latencies before and after, settings with reasons, the checklist?"""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from inferometer.decide.tuning.trials import Aim, Built, Outcome, estimate_of, v
 from inferometer.records import durability
 from inferometer.records.pitfalls import CheckRow, empty_share, judged_all
 from inferometer.simulate.deployment import Deployment
+from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_number
 
@@ -232,12 +232,9 @@ def _checks(subject: Subject, tuned: Tuned) -> tuple[CheckRow, ...]:
 def _accepted_length(deployment: Deployment) -> float | None:
     """Tokens of a step, for each request, by the acceptance that was given; None: no drafts."""
     config = deployment.config
-    acceptance = getattr(config, "acceptance_fraction", None)
-    n_drafts = getattr(config, "num_speculative_tokens", 0)
-    if acceptance is None or not n_drafts:
+    if not isinstance(config, SchedulerConfig) or not config.num_speculative_tokens:
         return None
-    places = acceptance if isinstance(acceptance, tuple) else (acceptance,) * n_drafts
-    return 1 + sum(math.prod(places[: n + 1]) for n in range(n_drafts))
+    return 1 + config.mean_accepted_tokens
 
 
 def _gain_of_less_tp(tuned: Tuned, tp: int) -> float | None:

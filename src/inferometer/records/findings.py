@@ -184,8 +184,8 @@ def _prefill_vs_decode(points: list[PointRepetitions]) -> list[Finding]:
             f"{'Decode' if n_decode else 'Prefill'} takes most of the time at every point: {facts}."
         )
     else:
-        counts = f"decode takes most of the time at {n_decode} points, prefill at {n_prefill}" + (
-            f", {n_open} are open" if n_open else ""
+        counts = f"at {n_decode} of {len(sides)} points decode takes most of the time, at" + (
+            f" {n_prefill} prefill, {n_open} undecided" if n_open else f" {n_prefill} prefill"
         )
         sentence = f"Which phase takes more time depends on the point: {counts}; {facts}."
     return [

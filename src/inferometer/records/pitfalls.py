@@ -264,7 +264,7 @@ PITFALLS: Final = (
     Pitfall(
         name="kv_fragmentation",
         words="blocks of the KV cache are too large for such short sequences",
-        number="{value:.1%} of the held blocks' tokens empty",
+        number="{value:.1%} of the held blocks' tokens empty, if each sequence leaves half a block",
         limit_ratio=0.1,
         why="a tenth of the memory, which as many more sequences could have",
         change="--block-size 16 (SGLang: --page-size 1 or 16)",

@@ -14,6 +14,7 @@ alone, not on the time, the batch or the number of drafts. Two what-ifs so see t
 what differs between them is what was changed.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, TypeAlias
@@ -330,6 +331,12 @@ class SchedulerConfig:
             given if isinstance(given, tuple) else (given or 0.0,) * self.num_speculative_tokens
         )
         return tuple(round(fraction * N_DRAWS) for fraction in places)
+
+    @property
+    def mean_accepted_tokens(self) -> float:
+        """Drafted tokens of a step that are accepted: one counts only if those before it were."""
+        chances = [one / N_DRAWS for one in self.acceptance]
+        return sum(math.prod(chances[: place + 1]) for place in range(len(chances)))
 
     @property
     def draft_cost_millionths(self) -> int:

@@ -3,7 +3,6 @@
 A Grafana dashboard that shows measured beside predicted.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
@@ -11,7 +10,6 @@ from inferometer.decide.artefacts import alerts, vllm_command
 from inferometer.decide.artefacts.kubernetes import Manifest, in_flight_target
 from inferometer.decide.artefacts.packaging import Fleet, Packaging
 from inferometer.inputs.objectives import METRICS, Metric
-from inferometer.simulate.scheduler_config import N_DRAWS, SchedulerConfig
 from inferometer.units import format_bytes
 
 _SCHEMA_VERSION: Final = 39
@@ -373,17 +371,10 @@ def _steps(fleet: Fleet, of: str) -> list[Panel]:
                     "accepted",
                 ),
             ),
-            (_accepted_fraction(scheduler),),
+            (scheduler.mean_accepted_tokens / scheduler.num_speculative_tokens,),
             is_bad_above=False,
         ),
     ]
-
-
-def _accepted_fraction(scheduler: SchedulerConfig) -> float:
-    """Of all drafts, where one counts only if those before it did."""
-    chances = [one / N_DRAWS for one in scheduler.acceptance]
-    reached = [math.prod(chances[: place + 1]) for place in range(len(chances))]
-    return sum(reached) / len(reached)
 
 
 def _traffic(fleet: Fleet, of: str) -> list[Panel]:

@@ -173,8 +173,8 @@ def published_loads(points: PublishedPointTable) -> PublishedLoads:
     """The closed loops of a table.
 
     The last of repeated rows counts; of one measurement under two names, the first. One whose
-    workers another row states is repeated by it. One of which two rows state different devices
-    is left out: at most one of them is right.
+    workers another row states is repeated by it. Rows that state one measurement for different
+    layouts are left out: at most one of them is right.
     """
     known = {model.model_id: first_of_shape(model) for model in load_models()}
     kept: dict[tuple[str | int, ...], PublishedLoad] = {}
