@@ -126,8 +126,8 @@ def _breach(one: WatchedLatency) -> str:
         return ""
     if one.breach_soonest_s == 0:
         return "missed"
-    latest = "…" if one.breach_latest_s is None else format_duration(one.breach_latest_s)
-    return f"{format_duration(one.breach_soonest_s)} to {latest}"
+    soonest_s, latest_s = one.breach_soonest_s, one.breach_latest_s or one.breach_soonest_s
+    return f"{format_duration(soonest_s)} to {format_duration(latest_s)}"
 
 
 def _state(server: WatchedServer) -> str:

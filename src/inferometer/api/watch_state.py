@@ -204,7 +204,7 @@ def latencies_of(
                 high_s=_finite(bucket.high_s),
                 limit_s=limit_s,
                 breach_soonest_s=None if breach is None else breach.soonest_s,
-                breach_latest_s=None if breach is None else _finite(breach.latest_s),
+                breach_latest_s=None if breach is None else breach.latest_s,
                 predicted_low_s=None if bounds is None else bounds.low_s,
                 predicted_s=None if bounds is None else bounds.mid_s,
                 predicted_high_s=None if bounds is None else bounds.high_s,

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.decide.watching.simulated_series import (
     DAY_S,
@@ -10,13 +11,16 @@ from tests.decide.watching.simulated_series import (
     STEPS,
     daily_traffic,
     intervals,
+    poisson,
     seen_late,
 )
 
 from inferometer.decide.watching.drift import N_LEARNED, Block, Chart, ShareModel
 from inferometer.decide.watching.intervals import Interval
-from inferometer.decide.watching.regimes import Regimes
+from inferometer.decide.watching.regimes import Regimes, part_means, time_to_breach
 from inferometer.perfmodel.steptime_arrays import slowed
+from inferometer.simulate import run
+from inferometer.simulate.fleet import lone_replica
 
 LEARNED_S = 600.0
 
@@ -168,3 +172,50 @@ def test_a_server_that_does_not_answer_and_answers_again():
     assert (lost.at_s, lost.condition, lost.has_begun) == (3.0, "unreachable", True)
     (back,) = regimes.take(USUAL._replace(at_s=10.0))
     assert (back.condition, back.has_begun) == ("unreachable", False)
+
+
+GROWING_S, SEEN_S = 700, 60
+
+
+def first_tokens_of_a_growing_queue(rate_per_s, seed):
+    """Seconds, and the TTFT of the requests whose first token came then."""
+    plan = poisson(rate_per_s, round(rate_per_s * GROWING_S), seed, prompt=(300, 0.8))
+    few = lone_replica(replace(ROOMY, max_num_seqs=6), STEPS)
+    requests = run.run(few, plan, until_ns=GROWING_S * 10**9).requests
+    came = np.argsort(requests.first_token_ns)
+    came = came[requests.first_token_ns[came] >= 0]
+    ttft_ns = requests.first_token_ns - requests.intended_send_ns
+    return requests.first_token_ns[came] / 1e9, ttft_ns[came] / 1e9
+
+
+def p95_s(at_s, ttft_s, until_s):
+    first, last = np.searchsorted(at_s, [until_s - SEEN_S, until_s], side="right")
+    return float(np.quantile(ttft_s[first:last], 0.95))
+
+
+def seen_and_true(at_s, ttft_s, now_s, limit_ratio):
+    """What is said at ``now_s`` of a limit, and how long it did take to be missed."""
+    seconds = np.arange(now_s - SEEN_S, now_s + 1.0)
+    n = np.searchsorted(at_s, seconds)
+    totals_s = np.concatenate([[0.0], np.cumsum(ttft_s)])[n]
+    percentile_s = p95_s(at_s, ttft_s, now_s)
+    limit_s = percentile_s * limit_ratio
+    said = time_to_breach(*part_means(seconds, n.astype(float), totals_s), percentile_s, limit_s)
+    later = range(now_s, GROWING_S)
+    missed = (at - now_s for at in later if p95_s(at_s, ttft_s, at) > limit_s)
+    return said, next(missed, None)
+
+
+def test_a_growing_queue_misses_its_limit_when_it_is_said_to():
+    cases = [
+        seen_and_true(*first_tokens_of_a_growing_queue(rate_per_s, seed), now_s, 1.5)
+        for rate_per_s in (1.0, 2.0)
+        for seed in range(6)
+        for now_s in (120, 240)
+    ]
+    known = [(said, true_s) for said, true_s in cases if said is not None and true_s is not None]
+    inside = [said.soonest_s <= true_s <= said.latest_s for said, true_s in known]
+    assert len(known) >= 21
+    assert 0.85 <= np.mean(inside) <= 1.0
+    widths = [said.latest_s / said.soonest_s for said, _ in known]
+    assert np.median(widths) < 3
