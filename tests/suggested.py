@@ -9,7 +9,7 @@ import shlex
 
 import click
 
-from inferometer.cli import capacity_live, compare
+from inferometer.cli.answer import of_servers
 from inferometer.cli.main import VERBS, app
 
 PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*(/[A-Z]+)?|runs/NAME")
@@ -31,8 +31,7 @@ def commands_of(verb: str) -> list[click.Command]:
             found = [command.get_command(context, name) for name in command.list_commands(context)]
             return [one for one in found if one is not None]
     assert command is not None, f"no verb {verb!r}"
-    others = {"capacity": [capacity_live.command], "compare": [compare.ab_command]}
-    return [command, *others.get(verb, [])]
+    return [command, of_servers(verb)] if VERBS[verb].of_servers else [command]
 
 
 @functools.cache

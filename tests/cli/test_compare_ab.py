@@ -21,7 +21,7 @@ from command_line import check_refused, run
 
 from inferometer.api.ab_pairs import Pairs
 from inferometer.api.load_request import LoadRequest
-from inferometer.cli.compare import ab_command
+from inferometer.cli.verbs import VERBS
 from inferometer.inputs.load_plan import LoadPlan
 from inferometer.inputs.workload.reading import resolve_workload
 from inferometer.measure.load.messages import ClientLimits
@@ -286,7 +286,7 @@ def test_a_server_that_is_not_there(folder):
 def test_examples(folder):
     lines = [
         line.strip()
-        for line in ab_command.epilog.splitlines()
+        for line in VERBS["compare"].of_servers.examples.splitlines()
         if line.strip().startswith("inferometer ")
     ]
     assert len(lines) == 3

@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 from command_line import check_refused, run
 
-from inferometer.cli.verify import command
+from inferometer.cli.verbs import VERBS
 from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.inputs.verify_plan import plan_from_text
 from inferometer.perfmodel.steptime import load_step_time_model
@@ -192,7 +192,7 @@ def test_the_examples_run(folder, fits):
     (folder / "loads.toml").rename(folder / "plan.toml")
     sealed, replayed, checked = [
         line.split()[1:]
-        for line in (command.epilog or "").splitlines()
+        for line in VERBS["verify"].examples.splitlines()
         if line.strip().startswith("inferometer")
     ]
     with emulator(folder) as believed:

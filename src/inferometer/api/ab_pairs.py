@@ -10,20 +10,30 @@
 import hashlib
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from inferometer.api import load_request, load_run, run_titles
+from inferometer import suggestions
+from inferometer.api import compare, load_request, load_run, run_titles
 from inferometer.api.progress import talk
-from inferometer.errors import MeasureError, RecordError
+from inferometer.api.question import Option
+from inferometer.errors import MeasureError, RecordError, SpecError
 from inferometer.inputs import load_plan, objectives
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.workload import reading, replay
-from inferometer.records import durability, layout, types, validity
+from inferometer.records import (
+    durability,
+    layout,
+    request_summaries,
+    run_comparison,
+    types,
+    validity,
+)
+from inferometer.stats.quantiles import min_samples
 from inferometer.units import format_duration
 
 _DOOR: Final = Door(
@@ -45,6 +55,100 @@ class _Question(NamedTuple):
 
     loads: tuple[load_plan.LoadPlan, load_plan.LoadPlan]
     n_pairs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareServers:
+    """Which servers are loaded in turns, and how they are compared."""
+
+    ab: Annotated[
+        bool, Option("A and B are servers, not runs.", heading="Runs", is_common=True)
+    ] = False
+    url: Annotated[str, Option("", is_argument=True)]
+    load: load_request.Load = field(default_factory=load_request.Load)
+    other: load_request.Other = field(default_factory=load_request.Other)
+    repeats: Annotated[
+        int,
+        Option("Pairs; settled before the first is made.", heading="Runs", is_common=True, least=1),
+    ] = 6
+    rule: compare.Rule = field(default_factory=compare.Rule)
+    slo: Annotated[
+        str | None,
+        Option(
+            "Also say how often each side met this SLO: 'ttft:p95<500ms'.",
+            heading="Limits",
+            is_common=True,
+            metavar="TEXT",
+        ),
+    ] = None
+    out: Annotated[
+        Path | None,
+        Option("Folder of the runs; the same one resumes.", is_common=True, metavar="DIR"),
+    ] = None
+    dry_run: Annotated[bool, Option("Say what would be sent.", is_common=True)] = False
+    given: frozenset[str] = frozenset()
+
+
+def compare_servers(question: CompareServers) -> compare.CompareAnswer | None:
+    """Load two servers in turns and compare what they did; None of a dry run.
+
+    Raises
+    ------
+    SpecError
+        The pairs could decide nothing.
+    MeasureError, RecordError
+        A server is not there, or the folder holds other pairs.
+    """
+    requests = load_request.requests_of_both(question.url, question.load, question.other)
+    rule = compare.rule_of(question.rule)
+    _check_repeats(question.repeats, rule.confidence_fraction)
+    objective = None if question.slo is None else objectives.parse_objective(question.slo)
+    pairs = Pairs(
+        requests=requests,
+        n_pairs=question.repeats,
+        folder=question.out or default_folder(requests),
+        objective=objective,
+    )
+    talk(pairs.sentence)
+    if question.dry_run:
+        return None
+    olds, news = made(pairs, takes_invalid=rule.takes_invalid)
+    comparison = run_comparison.compare_runs(olds, news, replace(rule, is_paired=True))
+    return compare.CompareAnswer(
+        old=tuple(map(str, pairs.folders(0))),
+        new=tuple(map(str, pairs.folders(1))),
+        comparison=comparison,
+        slos=(
+            ()
+            if objective is None
+            else (_promise("A", olds, objective), _promise("B", news, objective))
+        ),
+    )
+
+
+def _check_repeats(n_pairs: int, confidence_fraction: float) -> None:
+    """Refuse what cannot be decided, before hours are spent."""
+    enough = min_samples(0.5, confidence_fraction=confidence_fraction)
+    if n_pairs < enough:
+        raise SpecError(
+            f"{n_pairs} pairs carry no interval at {confidence_fraction:.4g}",
+            where="--repeats, --confidence",
+            allowed=f"{enough} pairs or more",
+            try_=suggestions.flags("--repeats", enough),
+        )
+
+
+def _promise(
+    side: str, runs: tuple[types.Run, ...], objective: objectives.ObjectiveSpec
+) -> compare.SideSlo:
+    verdicts = [request_summaries.judge_objective(run, objective).verdict for run in runs]
+    return compare.SideSlo(
+        side=side,
+        objective=objective.text,
+        n_met=verdicts.count("met"),
+        n_missed=verdicts.count("missed"),
+        n_undecided=verdicts.count("undecided"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,17 +132,22 @@ class Answer:
         html = importlib.import_module("inferometer.report.html")
         html.write_page(self.pages()[0], Path(path))
 
+    def drawn(self, *, is_verbose: bool = False) -> RenderableType:
+        """The pages for a terminal: their first screens, or all of them."""
+        terminal = importlib.import_module("inferometer.report.terminal")
+        return Group(*(terminal.page_text(page, is_verbose=is_verbose) for page in self.pages()))
+
     def __str__(self) -> str:
         """The answer in words and tables."""
         console = SafeConsole(width=_COLUMNS, file=StringIO())
         with console.capture() as captured:
-            console.print(_drawn(self.pages()))
+            console.print(self.drawn(is_verbose=True))
         return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
 
     def _repr_html_(self) -> str:
         """The same in a notebook, with its colours."""
         console = SafeConsole(width=_COLUMNS, file=StringIO(), record=True)
-        console.print(_drawn(self.pages()))
+        console.print(self.drawn(is_verbose=True))
         return console.export_html(inline_styles=True, code_format=_HTML)
 
 
@@ -157,11 +162,6 @@ class Paged(NamedTuple, Generic[A]):
 
 
 _HTML: Final = '<pre style="line-height:normal;overflow-x:auto">{code}</pre>'
-
-
-def _drawn(pages: "tuple[Page, ...]") -> RenderableType:
-    terminal = importlib.import_module("inferometer.report.terminal")
-    return Group(*(terminal.page_text(page, is_verbose=True) for page in pages))
 
 
 def _flat(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

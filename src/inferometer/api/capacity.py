@@ -273,21 +273,11 @@ def _nowhere(kind: searches.LoadKind, alone: lone_request.LoneRequest) -> search
     )
 
 
-def meets_nowhere(found: CapacityRow) -> bool:
-    """Is the SLO missed at the lowest load, too?"""
-    is_shown_nowhere = found.met_load is None and found.located_load is None
-    return (
-        is_shown_nowhere
-        and found.why != searches.TIME_LIMIT
-        and not any(probe.verdict == "met" for probe in found.probes)
-    )
-
-
 def _next_step(found: CapacityRow, alone: lone_request.LoneRequest | None) -> str | None:
     """What would answer more, or meet an SLO that no load meets."""
     if alone is not None and alone.margin_ratio > 1:
         return what_serves_one(alone)
-    if meets_nowhere(found):
+    if found.meets_nowhere:
         return (
             "longer limits, more devices (--tp), less bursty traffic (--burstiness 1), or shorter"
             " prompts (--workload FILE)"

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from inferometer import __version__
 from inferometer.api.answer import Answer
 from inferometer.api.question import Option
-from inferometer.errors import RecordError
+from inferometer.errors import EXIT_OF_SLO, RecordError
 from inferometer.records import layout, reading, run_comparison
 from inferometer.records.curves import WITHOUT_INTERVAL
 from inferometer.records.types import Run
@@ -40,6 +40,11 @@ class CompareAnswer(Answer):
     comparison: run_comparison.RunComparison
     slos: tuple[SideSlo, ...] = ()
     """Of A and of B, where one was named."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 decided, 11 undecided."""
+        return EXIT_OF_SLO["undecided" if self.comparison.answer.verdict == "undecided" else None]
 
 
 def compare_page(answer: CompareAnswer) -> Page:

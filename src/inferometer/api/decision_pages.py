@@ -13,7 +13,8 @@ from inferometer.api.question import Option
 from inferometer.api.size_page import size_page
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.decide import curves, sizing_types
-from inferometer.decide.capacity import Capacity, Probe
+from inferometer.decide.capacity import TIME_LIMIT, Capacity, Probe
+from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED
 from inferometer.report import decision_page, decision_views, html
 from inferometer.report.decision_views import DecisionView, ProbeRow, RatePoint
 from inferometer.report.page import Chip, Number, Page, lines_of, spanned
@@ -40,6 +41,16 @@ class CapacityRow:
     weakest: str | None
     """What breaks first."""
     probes: tuple[ProbeRow, ...]
+
+    @property
+    def meets_nowhere(self) -> bool:
+        """Is the SLO missed at the lowest load, too?"""
+        is_shown_nowhere = self.met_load is None and self.located_load is None
+        return (
+            is_shown_nowhere
+            and self.why != TIME_LIMIT
+            and not any(probe.verdict == "met" for probe in self.probes)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +89,16 @@ class CapacityAnswer(Answer):
     """None where there is one replica, or nobody knows."""
     next_step: str | None = None
     """What would answer more, or what would meet an SLO that no load meets."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 located (of a server: resolved), 10 no load meets the SLO, 11 not located."""
+        likely = self.levels[0]
+        is_measured = likely.step_times == "measured"
+        if self.is_resolved if is_measured else self.is_located:
+            return EXIT_ANSWERED
+        is_missed = likely.capacity.meets_nowhere and not is_measured
+        return EXIT_SLO_MISSED if is_missed else EXIT_UNDECIDED
 
 
 def paced(step_times: str, found: Capacity) -> PacedCapacity:

@@ -239,7 +239,7 @@ def watch(
     Bound it: ``duration="60s"``, or ``once=True``.
     """
     with heard_by(progress):
-        return watches.watch(question_of(watches.Watch, {"urls": urls, **options}))
+        return watches.watch(question_of(watches.Watch, {"urls": urls, **options})).answer
 
 
 @_takes(tunings.Tune)

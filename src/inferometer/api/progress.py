@@ -9,7 +9,10 @@ import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 class PartsDone(NamedTuple):
@@ -20,9 +23,25 @@ class PartsDone(NamedTuple):
     n_parts: int
 
 
+@runtime_checkable
+class AnswerLine(Protocol):
+    """A part of the answer, printed as soon as it is known."""
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        ...
+
+
+class Screen(NamedTuple):
+    """The answer as it stands, drawn again and again on a terminal; it is drawn where somebody looks."""
+
+    drawn: "Callable[[], RenderableType]"
+
+
 Listener = Callable[[object], None]
-"""Gets sentences (``str``), ``PartsDone``, and of measurements ``measure.time_left.Progress`` (a
-sweep) or ``measure.load.watch.LoadProgress`` (a load test)."""
+"""Gets sentences (``str``) and ``PartsDone``; of a sweep ``measure.time_left.Progress``, of a load
+test ``measure.load.watch.LoadProgress``, of watched servers ``RegimeChange`` and ``Screen``."""
 
 _LISTENER: Final = ContextVar[Listener | None]("listener", default=None)
 

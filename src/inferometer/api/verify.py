@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from inferometer import suggestions
 from inferometer.api import diagnose_check, verify_measured, verify_sealing, verify_view
@@ -10,7 +10,14 @@ from inferometer.api.answer import Answer
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
 from inferometer.api.sweep_view import REPORT_NAME
-from inferometer.errors import RecordError, SpecError
+from inferometer.errors import (
+    EXIT_ANSWERED,
+    EXIT_SLO_MISSED,
+    EXIT_UNDECIDED,
+    MeasureError,
+    RecordError,
+    SpecError,
+)
 from inferometer.inputs import verify_plan
 from inferometer.report import html
 from inferometer.report.charts.predicted import verified_charts
@@ -34,6 +41,28 @@ class VerifyAnswer(Answer):
     """None where nothing was measured yet."""
     next_command: str
     """'' where nothing is open."""
+    seal_only: bool
+    """Was nothing to be measured yet?"""
+
+    @property
+    def exit_code(self) -> int:
+        """An SLO that was missed counts as one, rightly predicted or not; before it comes only what is INVALID."""
+        if self.seal_only:
+            return EXIT_ANSWERED
+        outcomes = [state.outcome for state in self.experiment.promises]
+        is_missed = any(one is not None and one.measured == "missed" for one in outcomes)
+        if is_missed and self.verdict != "INVALID":
+            return EXIT_SLO_MISSED
+        return _EXIT_CODES[self.verdict]
+
+
+_EXIT_CODES: Final[dict[claims.CheckVerdict, int]] = {
+    "held": EXIT_ANSWERED,
+    "wrong": EXIT_SLO_MISSED,
+    "undecided": EXIT_UNDECIDED,
+    "open": EXIT_UNDECIDED,
+    "INVALID": MeasureError.exit_code,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +117,7 @@ def verify(question: Verify) -> VerifyAnswer:
         standing = diagnose_check.checked_change(plan_path, ledger_path, url, runs)
         how = ("--check", "RUN") if url is None else ("--url", url)
         again = suggestions.command("verify", plan_path, *how, "--ledger", ledger_path)
-        return _answer_of(standing, plan_path, ledger_path, again)
+        return _answer_of(standing, plan_path, question, again)
     plan = verify_plan.read_plan(plan_path)
     if url is not None and plan.kind == "sweep":
         raise SpecError(
@@ -110,7 +139,7 @@ def verify(question: Verify) -> VerifyAnswer:
         _replay(sealed, url)
     elif runs:
         sealed.record(verify_measured.measured_elsewhere(sealed, runs))
-    return _answer(sealed, plan_path, ledger_path, url)
+    return _answer(sealed, question)
 
 
 def verify_page(answer: VerifyAnswer) -> Page:
@@ -133,19 +162,17 @@ def _replay(sealed: verify_sealing.Sealed, url: str) -> None:
             sealed.record([verify_measured.replay(sealed, url, asked, folder)])
 
 
-def _answer(
-    sealed: verify_sealing.Sealed, plan_path: Path, ledger_path: Path, url: str | None
-) -> VerifyAnswer:
+def _answer(sealed: verify_sealing.Sealed, question: Verify) -> VerifyAnswer:
     """Where the experiment of a plan stands."""
-    how = ("--url", url or "URL") if sealed.loads else ("--check", "RUN")
+    how = ("--url", question.url or "URL") if sealed.loads else ("--check", "RUN")
     next_ = suggestions.command(
-        "verify", plan_path, "--out", sealed.folder, "--ledger", ledger_path, *how
+        "verify", question.plan, "--out", sealed.folder, "--ledger", question.ledger, *how
     )
-    return _answer_of(sealed.standing(), sealed.folder, ledger_path, next_)
+    return _answer_of(sealed.standing(), sealed.folder, question, next_)
 
 
 def _answer_of(
-    standing: ledger.Experiment, folder: Path, ledger_path: Path, next_command: str
+    standing: ledger.Experiment, folder: Path, question: Verify, next_command: str
 ) -> VerifyAnswer:
     """Where an experiment stands; its page is written where something was measured."""
     following = next_command if standing.open_questions else ""
@@ -155,10 +182,11 @@ def _answer_of(
     return VerifyAnswer(
         verdict=standing.verdict,
         experiment=standing,
-        ledger=str(ledger_path),
+        ledger=str(question.ledger),
         folder=str(folder),
         report=None if report is None else str(report),
         next_command=following,
+        seal_only=question.seal_only,
     )
 
 

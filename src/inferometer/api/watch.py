@@ -1,7 +1,6 @@
 """inferometer watch: in which regime are these servers now, and what changed?"""
 
 import time
-from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -9,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
+from inferometer.api.answer import Paged
 from inferometer.api.known_facts import known_facts
-from inferometer.api.progress import talk
+from inferometer.api.progress import Screen, talk
 from inferometer.api.question import DURATION, Option
 from inferometer.api.watch_exporter import WatchExporter, exporting
 from inferometer.api.watch_prediction import prediction_of
@@ -130,18 +130,12 @@ class Watch:
     given: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Screen:
-    """All servers were looked at; what they show now costs some milliseconds each, where wanted."""
-
-    read: Callable[[], tuple[WatchedServer, ...]]
-
-
-def watch(question: Watch) -> WatchAnswer:
+def watch(question: Watch) -> Paged[WatchAnswer]:
     """In which regime are these servers, and what changed while they were watched?
 
     Their metrics are read; nothing else is sent to them. The listener hears of each change
-    (``RegimeChange``) and of the state (``Screen``). Ctrl-C ends it in order.
+    (``RegimeChange``) and of the state (``Screen``): but for a single look there is nothing left to
+    read at the end. Ctrl-C ends it in order.
 
     Raises
     ------
@@ -175,7 +169,8 @@ def watch(question: Watch) -> WatchAnswer:
             watching.until(for_s)
         except KeyboardInterrupt:
             talk("stopped")
-        return watching.answer()
+        answer = watching.answer()
+    return Paged(answer, answer.pages() if question.once else ())
 
 
 class _Watching:
@@ -218,7 +213,7 @@ class _Watching:
             due_s = max(due_s + self._wanted.every_s, self._at_s() - self._wanted.every_s)
             time.sleep(max(0.0, due_s - self._at_s()))
             self._look()
-            talk(Screen(read=self._states))
+            talk(Screen(lambda: self.answer().drawn()))
             self._diagnose(due_s)
 
     def answer(self) -> WatchAnswer:
@@ -228,7 +223,7 @@ class _Watching:
             for server in self._servers:
                 server.limit = self._limit(server)
         states = self._states()
-        verdicts: list[Verdict | None] = [verdict_of(state.latencies) for state in states]
+        verdicts = tuple(verdict_of(state.latencies) for state in states)
         return WatchAnswer(
             servers=states,
             changes=tuple(self._changes),
@@ -244,7 +239,7 @@ class _Watching:
                 instants = {change.at_s, change.at_s if change.since_s is None else change.since_s}
                 line = words_of(change, server.url, {one: self._utc(one) for one in instants})
                 self._changes.append(line)
-                talk(line)
+                talk(line.text if self._is_once else line)
         if self._is_exported:
             self.exported = self._states()
 
@@ -287,7 +282,7 @@ class _Watching:
         return (self._began_utc + timedelta(seconds=at_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _worst(verdicts: Sequence[Verdict | None]) -> Verdict | None:
+def _worst(verdicts: tuple[Verdict | None, ...]) -> Verdict | None:
     known = [one for one in verdicts if one is not None]
     order: tuple[Verdict, ...] = ("missed", "undecided", "met")
     return next((one for one in order if one in known), None)

@@ -21,7 +21,7 @@ from inferometer.decide.watching.regimes import (
     part_means,
     time_to_breach,
 )
-from inferometer.errors import InferometerError
+from inferometer.errors import EXIT_OF_SLO, InferometerError
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, percentile_name
 from inferometer.records.server_names import Histogram
@@ -141,6 +141,11 @@ class WatchAnswer(Answer):
     objective: str | None
     slo_verdict: Verdict | None
     """Of all servers' windows at the end."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 met or no SLO, 10 missed, 11 undecided."""
+        return EXIT_OF_SLO[self.slo_verdict]
 
 
 def words_of(change: Change, url: str, utc: Mapping[float, str]) -> RegimeChange:

@@ -23,7 +23,7 @@ from inferometer.api.progress import printable_json
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
 from inferometer.cli.terminal import AS_CSV, REPORT, VERBOSE, talk, write_answer, write_drawn
-from inferometer.cli.verbs import VERBS
+from inferometer.cli.verbs import VERBS, Verb
 from inferometer.errors import COMMAND
 from inferometer.report.page import Page
 from inferometer.report.terminal import page_text
@@ -37,16 +37,55 @@ _PIPE_COLUMNS: Final = 10_000
 
 def plain_command(name: str) -> click.Command:
     """The command of a plain verb: it answers its question, and the exit code is the answer's."""
-    verb = VERBS[name]
-    module = importlib.import_module(verb.module)
+    return _command(name, VERBS[name])
+
+
+def _command(name: str, verb: Verb) -> click.Command:
+    function = _function(name, verb)
 
     def body(question: object, *, as_json: bool) -> None:
-        give_answer(getattr(module, name), question, as_json=as_json, is_whole=verb.is_whole)
+        give_answer(function, question, as_json=as_json, is_whole=verb.is_whole)
 
     body.__doc__ = verb.help
     grid = importlib.import_module(_STUDY).grid_of(name) if verb.takes_grid else None
-    asked = asks(getattr(module, name.capitalize()), grid=grid)(body)
-    return click.command(name, cls=QuestionCommand, epilog=verb.examples)(asked)
+    question = next(iter(inspect.get_annotations(function).values()))
+    asked = asks(question, grid=grid)(body)
+    command: click.Command = click.command(name, cls=VerbCommand, epilog=verb.examples)(asked)
+    return command
+
+
+def _function(name: str, verb: Verb) -> Callable[[Any], Any]:
+    """What answers a plain verb's question."""
+    function: Callable[[Any], Any] = getattr(
+        importlib.import_module(verb.module), verb.function or name
+    )
+    return function
+
+
+class VerbCommand(QuestionCommand):
+    """A plain verb's command; of servers, where some verbs have flags of their own, another one."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Parse the flags of the one that is asked."""
+        verb = VERBS[str(self.name)]
+        if verb.of_servers and any(word.startswith(verb.servers_by) for word in args):
+            other = of_servers(str(self.name))
+            return QuestionCommand.make_context(other, info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+def of_servers(name: str) -> click.Command:
+    """The command that asks a verb's question of servers."""
+    verb = VERBS[name].of_servers
+    if verb is None:
+        raise ValueError(f"{name} asks the same of servers")
+    return _command(name, verb)
 
 
 _STUDY: Final = "inferometer.cli.study"
@@ -55,10 +94,9 @@ _STUDY: Final = "inferometer.cli.study"
 def answer_type(name: str) -> Any:
     """What the verb answers with: a dataclass, or a union of those that its flags choose from."""
     verb = VERBS[name]
-    module = importlib.import_module(verb.answering_module)
     if verb.help is None:
-        return module.ANSWER
-    answer = inspect.get_annotations(getattr(module, name))["return"]
+        return importlib.import_module(verb.answering_module).ANSWER
+    answer = inspect.get_annotations(_function(name, verb))["return"]
     origin: object = get_origin(answer)
     if origin is Paged:
         (answer,) = get_args(answer)
@@ -66,14 +104,21 @@ def answer_type(name: str) -> Any:
 
 
 def give_answer(
-    by: Callable[[Q], A | Paged[A]], question: Q, *, as_json: bool, is_whole: bool = False
-) -> A:
+    by: Callable[[Q], A | Paged[A] | None],
+    question: Q,
+    *,
+    as_json: bool,
+    is_whole: bool = False,
+) -> None:
     """Answer the question ``by`` this function, print its pages (``is_whole``: all of them) or JSON.
 
-    Where the answer has an exit code of its own, the command ends here with it.
+    Where the answer has an exit code of its own, the command ends here with it. None answers a dry
+    run, of which all is printed.
     """
-    with heard():
+    with heard(prints=not as_json):
         made = by(question)
+    if made is None:
+        return
     answer, pages = made if isinstance(made, Paged) else (made, None)
 
     def show(one: A) -> RenderableType | tuple[Page, ...]:
@@ -83,7 +128,6 @@ def give_answer(
     give(answer, as_json=as_json, show=show)
     if answer.exit_code:
         sys.exit(answer.exit_code)
-    return answer
 
 
 def give(
@@ -111,6 +155,8 @@ def give(
         return
     if isinstance(shown, Page):
         shown = (shown,)
+    if shown == ():
+        return
     if isinstance(shown, tuple):
         is_verbose = context is not None and bool(context.meta.get(VERBOSE))
         shown = _text_of(shown, is_verbose=is_verbose)

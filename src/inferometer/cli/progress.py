@@ -4,12 +4,14 @@ On a terminal a bar with the time left, for a load test with its latencies so fa
 line now and then; with --json a JSON object a line. All of it on stderr.
 """
 
+import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import msgspec
+from rich.live import Live
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -19,8 +21,8 @@ from rich.progress import (
 )
 
 from inferometer.api.drawing import SafeConsole
-from inferometer.api.progress import PartsDone, heard_by, printable_json
-from inferometer.cli.terminal import STDERR, talk
+from inferometer.api.progress import AnswerLine, PartsDone, Screen, heard_by, printable_json
+from inferometer.cli.terminal import STDERR, talk, write_answer
 from inferometer.measure.load import watch
 from inferometer.measure.time_left import OnProgress, Progress as SweepProgress
 from inferometer.units import format_duration, format_number
@@ -144,9 +146,11 @@ def shown_progress() -> Generator[OnProgress]:
 class TerminalListener:
     """Shows on stderr what is going on: sentences as lines, work that lasts as a bar or a status."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, prints: bool) -> None:
         self._console = SafeConsole(file=STDERR)
         self._as_json = as_json
+        self._prints = prints
+        self._live: Live | None = None
         self._began_s = time.monotonic()
         self._views = ExitStack()
         self._show: Callable[[Any], None] | None = None
@@ -158,6 +162,12 @@ class TerminalListener:
             self.close()
             talk(event)
             return
+        if isinstance(event, AnswerLine):
+            self._line(event.text)
+            return
+        if isinstance(event, Screen):
+            self._draw(event)
+            return
         if self._show is None:
             self._show = self._view_of(event)
         self._show(event)
@@ -167,8 +177,24 @@ class TerminalListener:
     def close(self) -> None:
         """Take away what is drawn again and again."""
         self._views.close()
-        self._show = None
+        self._show = self._live = None
         self._next_line_s = 0.0
+
+    def _line(self, text: str) -> None:
+        """A part of the answer: on stdout, where no screen shows it."""
+        if not self._prints:
+            talk(text)
+        elif not sys.stdout.isatty():
+            write_answer(text)
+            sys.stdout.flush()
+
+    def _draw(self, screen: Screen) -> None:
+        if not self._prints or not sys.stdout.isatty():
+            return
+        if self._live is None:
+            live = Live(console=SafeConsole(), auto_refresh=False)
+            self._live = self._views.enter_context(live)
+        self._live.update(screen.drawn(), refresh=True)
 
     def _view_of(self, event: object) -> Callable[[Any], None]:
         if isinstance(event, watch.LoadProgress):
@@ -204,9 +230,12 @@ _BETWEEN_LINES_S: Final = 5.0
 
 
 @contextmanager
-def heard(*, as_json: bool = False) -> Generator[None]:
-    """What is going on is shown on stderr until the end of the block."""
-    listener = TerminalListener(as_json=as_json)
+def heard(*, as_json: bool = False, prints: bool = False) -> Generator[None]:
+    """What is going on is shown on stderr until the end of the block.
+
+    With ``prints`` parts of the answer that are known before it is whole are printed to stdout.
+    """
+    listener = TerminalListener(as_json=as_json, prints=prints)
     try:
         with heard_by(listener):
             yield

@@ -1,8 +1,8 @@
 """Which verbs are there, what do they answer, and how do their help and examples read?
 
 A plain verb asks one question and prints its answer: its row here is all of it. The module in
-``api`` has the question under the verb's name with a capital, and the function that answers it
-under the verb's name. Other verbs have a module of their own.
+``api`` has the function that answers, under the verb's name; its one parameter is the question.
+Other verbs have a module of their own.
 """
 
 from typing import Final, NamedTuple
@@ -21,6 +21,12 @@ class Verb(NamedTuple):
     """All of the answer is printed, not its first screen."""
     takes_grid: bool = False
     """Options may have several values, which make a grid."""
+    function: str = ""
+    """Of a plain verb: the function that answers, where its name is not the verb's."""
+    of_servers: "Verb | None" = None
+    """The plain verb that answers the same question of servers, which has flags of its own."""
+    servers_by: tuple[str, ...] = ()
+    """Beginnings of a word that asks of servers."""
     second_half: str | None = None
     """The module whose ``answer`` takes what the command brings back: imported then, for what
     comes first must not wait for it."""
@@ -113,7 +119,37 @@ Examples:
         second_half="inferometer.cli.load_answer",
     ),
     "capacity": Verb(
-        "inferometer.cli.capacity", "What is the highest load that still meets the SLO?"
+        "inferometer.api.capacity",
+        "What is the highest load that still meets the SLO?",
+        help="""\
+How many requests per second, or users (with --concurrency), do replicas of MODEL carry together within the SLO?
+
+Simulated; a URL in place of MODEL is measured: `inferometer capacity http://HOST --help`.
+
+The load that is given is where the search begins. Exit 0 located, 10 no load meets the SLO, 11
+not located.""",
+        examples="""\b
+Examples:
+  inferometer capacity llama-3.1-8b --hardware h100_sxm --workload chat --slo 'ttft:p95<1s, tpot:p95<100ms'
+  inferometer capacity llama-3.1-8b --hardware h100_sxm --concurrency 16 --slo 'tpot:p95<30ms' --resolution 0.1
+  inferometer capacity llama-3.1-8b --hardware l40s --replicas 4 --slo 'ttft:p95<1s' --probe-requests 200
+""",
+        takes_grid=True,
+        servers_by=("http://", "https://"),
+        of_servers=Verb(
+            "inferometer.api.capacity_measured",
+            "",
+            function="capacity_of_server",
+            help="""What load (requests/s, or users with --concurrency) does the server carry within the SLO?
+
+The load that is given is where the search begins. A probe that is INVALID, or a server that
+dies, ends it with the bracket so far. Exit 0 resolved, 11 unresolved.""",
+            examples="""\b
+Examples (a server must listen there):
+  inferometer capacity http://127.0.0.1:8000 --model NAME --rate 2 --slo 'ttft:p95<500ms' --out runs/capacity
+  inferometer capacity http://127.0.0.1:8000 --model NAME --concurrency 8 --slo 'tpot:p95<50ms' --out runs/users
+""",
+        ),
     ),
     "size": Verb(
         "inferometer.api.size",
@@ -136,7 +172,23 @@ A trace (--workload FILE) is sized for its busiest window; then replicas come an
         "Write what runs, watches and checks a sizing: vLLM, Kubernetes, Prometheus, Grafana.",
     ),
     "verify": Verb(
-        "inferometer.cli.verify", "Is it true what was predicted? Sealed before, measured after."
+        "inferometer.api.verify",
+        "Is it true what was predicted? Sealed before, measured after.",
+        help="""Is it true what the simulator, a fit or a datasheet says of the loads, or the points, of PLAN?
+
+The predictions are sealed (hashed, dated, with the code's version) in the ledger before the
+first byte is sent; then the very same requests are replayed and compared, intervals and all.
+The first valid measurement of a claim counts. The same command goes on.""",
+        examples="""\b
+Examples (docs/verify.md has the plans):
+  inferometer verify plan.toml --seal-only --out runs/proof
+  inferometer verify plan.toml --url http://127.0.0.1:8000 --out runs/proof
+  inferometer verify points.toml --check runs/held-out --out runs/points
+
+\b
+Exit codes: 0 all predictions held and the SLO was met; 10 one was wrong or the SLO was missed; 11 undecided;
+3 a measurement was INVALID and proves nothing; 4 a seal, a ledger or a run cannot be trusted.
+""",
     ),
     "ledger": Verb("inferometer.cli.ledger", "How often were sealed predictions right?"),
     "timeline": Verb(
@@ -160,7 +212,19 @@ Examples:
 """,
     ),
     "watch": Verb(
-        "inferometer.cli.watch", "In which regime are these servers now, and what changed?"
+        "inferometer.api.watch",
+        "In which regime are these servers now, and what changed?",
+        help="""In which regime are these servers now, how long will the SLO be met, and what changed?
+
+Their metrics are read once a second, and nothing is sent to them. On a terminal the state is
+drawn again and again; elsewhere one line is printed for each change of regime: idle,
+overloaded, KV cache or batch full, preempting, restarted, unreachable, slower or faster than
+it was at this load, prefix cache hits lost, fewer drafted tokens accepted.""",
+        examples="""\b
+Examples (a server must listen there):
+  inferometer watch http://127.0.0.1:8000 --slo 'ttft:p95<500ms, tpot:p95<50ms' --for 5s
+  inferometer watch http://127.0.0.1:8000 --once --window 3s --json
+""",
     ),
     "tune": Verb(
         "inferometer.api.tune",
@@ -265,7 +329,42 @@ Examples:
 """,
     ),
     "compare": Verb(
-        "inferometer.cli.compare", "Are these runs faster than those, or is the difference noise?"
+        "inferometer.api.compare",
+        "Are these runs faster than those, or is the difference noise?",
+        help="""Is B better than A, worse, equivalent, or is that undecided?
+
+A and B are runs, or folders of runs of one configuration each; with --ab they are servers,
+which are loaded in turns: `inferometer compare --ab --help`. The run is the unit of
+replication: 4 of each side, made in turns, carry a 95 % interval. Of two single sweeps the
+repetitions are compared. Load tests that are INVALID are refused (exit 3). Exit 0 decided, 11
+undecided.""",
+        examples="""\b
+Examples:
+  inferometer compare runs/a runs/b
+  inferometer compare runs/before runs/after --metric ttft_p95_s --margin 0.05
+""",
+        servers_by=("--ab",),
+        of_servers=Verb(
+            "inferometer.api.ab_pairs",
+            "",
+            function="compare_servers",
+            help="""Is the server at B better than that at URL, worse, equivalent, or is that undecided?
+
+Without B, the same URL under other settings.
+
+Pairs of load tests, one of each side with the same arrivals and lengths; who comes first is
+drawn, half of the pairs each. Both sides of a pair get the same texts where the URLs differ,
+else others (the first would warm the prefix cache for the second). The number of pairs is
+settled before: to stop when the answer pleases would make false alarms. An interval at 95 %
+needs 6. The same command goes on after Ctrl-C or a crash; a pair with one half cut
+short is made again, next to each other. Exit 0 decided, 11 undecided.""",
+            examples="""\b
+Examples (servers must listen there):
+  inferometer compare --ab http://127.0.0.1:8000 http://127.0.0.1:8001 --model NAME --rate 5 --for 60s --repeats 8
+  inferometer compare --ab http://127.0.0.1:8000 --model NAME --b-model OTHER --rate 5 --metric tpot_p50_s
+  inferometer compare --ab http://127.0.0.1:8000 --model NAME --b-body 'top_k=1' --concurrency 8 --for 30s
+""",
+        ),
     ),
     "quality": Verb(
         "inferometer.api.quality",

@@ -1,23 +1,15 @@
-"""inferometer capacity URL: what is the highest load at which this server meets its SLO?
+"""What is the highest load at which this server meets its SLO? Measured, probe by probe."""
 
-Measured, probe by probe.
-"""
-
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final
-
-import click
 
 from inferometer.api import decision_pages, load_run, run_titles
 from inferometer.api.capacity import REQUIRED_SLO
 from inferometer.api.fleet import start_load_of
 from inferometer.api.load_request import Load, LoadRequest, request_of
+from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, Option
-from inferometer.cli import answer, terminal
-from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.progress import heard
 from inferometer.decide import capacity, probing
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
@@ -29,7 +21,7 @@ _SPAN_RATIO: Final = 64.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveProbe:
+class ServerProbe:
     """Asks a server: ``probe(load, effort)``.
 
     Every probe has a seed of its own: prompts that came before would be in its prefix cache.
@@ -55,7 +47,7 @@ class LiveProbe:
         request = self._at(load, self.probe_s * 2**effort)
         drawn = replay.draw_workload(request.load.workload)
         run_titles.check_prompts(request.load, drawn)
-        terminal.talk(f"{folder.name}: {run_titles.what_will_happen(request.load, drawn)}")
+        talk(f"{folder.name}: {run_titles.what_will_happen(request.load, drawn)}")
         loaded = load_run.run_load(request, drawn, folder, self.objective.percentile_fractions)
         if loaded.is_interrupted:
             raise MeasureError(
@@ -80,7 +72,7 @@ class LiveProbe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveCapacity:
+class ServerCapacity:
     """Which server is loaded, how, and how closely its capacity is looked for."""
 
     url: Annotated[str, Option("", is_argument=True)]
@@ -117,28 +109,7 @@ class LiveCapacity:
     given: frozenset[str] = frozenset()
 
 
-@click.command(
-    "capacity",
-    cls=QuestionCommand,
-    epilog="""\b
-Examples (a server must listen there):
-  inferometer capacity http://127.0.0.1:8000 --model NAME --rate 2 --slo 'ttft:p95<500ms' --out runs/capacity
-  inferometer capacity http://127.0.0.1:8000 --model NAME --concurrency 8 --slo 'tpot:p95<50ms' --out runs/users
-""",
-)
-@asks(LiveCapacity)
-def command(question: LiveCapacity, *, as_json: bool) -> None:
-    """What load (requests/s, or users with --concurrency) does the server carry within the SLO?
-
-    The load that is given is where the search begins. A probe that is INVALID, or a server that
-    dies, ends it with the bracket so far. Exit 0 resolved, 11 unresolved.
-    """
-    said = measured(question)
-    answer.give(said, as_json=as_json, show=decision_pages.capacity_page)
-    sys.exit(0 if said.is_resolved else 11)
-
-
-def measured(question: LiveCapacity) -> decision_pages.CapacityAnswer:
+def capacity_of_server(question: ServerCapacity) -> decision_pages.CapacityAnswer:
     """The capacity of the server, probe by probe.
 
     Raises
@@ -159,7 +130,7 @@ def measured(question: LiveCapacity) -> decision_pages.CapacityAnswer:
             try_="--rate 1",
         )
     start = start_load_of(spec)
-    probe = LiveProbe(
+    probe = ServerProbe(
         request=request,
         objective=objective,
         probe_s=question.probe_for,
@@ -175,8 +146,7 @@ def measured(question: LiveCapacity) -> decision_pages.CapacityAnswer:
         proof_effort=1,
         max_probes=question.max_probes,
     )
-    with heard():
-        found = capacity.find_capacity(probe, wanted)
+    found = capacity.find_capacity(probe, wanted)
     answer = decision_pages.CapacityAnswer(
         model_id=request.load.served_model,
         workload_name=spec.name,
