@@ -97,9 +97,11 @@ def test_json_obeys_its_schema(runs):
         (("runs/none", "runs/a"), 4, "there is no run"),
         (("runs/a", "runs/b", "--metric", "speed"), 2, "there is no metric 'speed'"),
         (("runs/before", "runs/a", "--paired"), 2, "5 runs against 1 make no pairs"),
+        (("summary.json", "runs/a"), 2, "JSON that is no table of a sweep"),
     ],
 )
 def test_impossible_questions(words, exit_code, said, runs):
+    (runs / "summary.json").write_text('{"results_ttft_s_mean": 0.2}')
     check_refused(run("compare", *words, folder=runs), exit_code, said)
 
 

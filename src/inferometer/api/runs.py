@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_args
 
-from inferometer import suggestions
 from inferometer.api.analysis import Analysis, analyse, label_runs
 from inferometer.api.load_run import open_run
 from inferometer.api.load_sending import is_open
@@ -13,9 +12,7 @@ from inferometer.api.question import Option
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.types import DType, EngineMode, EngineSpec, HardwareSpec
-from inferometer.records import layout, llama_bench, one_batch, reading, sweep_csv
-from inferometer.records.imports.concurrency_table import is_concurrency_table
-from inferometer.records.imports.json_fields import DOOR
+from inferometer.records import layout, reading, sweep_csv
 from inferometer.records.types import Run
 
 _TABLES = {".csv", ".tsv", ".md", ".txt", ".json", ".jsonl"}
@@ -140,34 +137,13 @@ def load_run(path: Path, request: RunRequest) -> Run:
     is_table = path.suffix.lower() in _TABLES and path.name != layout.MANIFEST_NAME
     if not path.is_file() or not is_table:
         return reading.read_run(path, skip_damaged=request.skip_damaged)
-    _check_is_sweep(path)
     if request.table.model is not None and request.table.engine is None:
         raise SpecError(
             "a table's number format is not known",
             where="--model without --dtype",
             try_="--dtype float16",
         )
-    return sweep_csv.read_sweep_csv(path, request.table)
-
-
-def _check_is_sweep(path: Path) -> None:
-    """Other tables and results are refused by what they are, not by the columns that they lack."""
-    start = DOOR.start_of(path, 2**16).decode("utf-8", "replace")
-    is_json = start.lstrip()[:1] in {"{", "["}
-    is_sweep = is_json and (llama_bench.is_json(start) or one_batch.is_json(start))
-    if is_sweep or not (is_json or is_concurrency_table(start)):
-        return
-    raise SpecError(
-        "JSON that is no table of a sweep"
-        if is_json
-        else "a table of latencies by concurrency, no sweep of batches",
-        where=str(path),
-        allowed="tables of a sweep, with a column batch; JSON of llama-bench or bench_one_batch",
-        try_=suggestions.command("import", path)
-        if is_json
-        else suggestions.command("fit", path, "--out", "server.json")
-        + ", whose step times predict and simulate read (--fit)",
-    )
+    return reading.read_table(path, request.table)
 
 
 def request_of(options: Runs) -> RunRequest:

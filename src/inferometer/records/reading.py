@@ -10,8 +10,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer import suggestions
-from inferometer.errors import RecordError
-from inferometer.records import durability, tables
+from inferometer.errors import RecordError, SpecError
+from inferometer.records import durability, llama_bench, one_batch, tables
+from inferometer.records.imports.concurrency_table import is_concurrency_table
+from inferometer.records.imports.json_fields import DOOR
 from inferometer.records.layout import (
     MANIFEST_NAME,
     OPEN_LOAD_NAME,
@@ -21,7 +23,7 @@ from inferometer.records.layout import (
     parts_of,
     read_manifest,
 )
-from inferometer.records.sweep_csv import read_sweep_csv
+from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
 from inferometer.records.tables import AnyTable, Table
 from inferometer.records.types import (
     ABSENT,
@@ -67,7 +69,7 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
         saved.
     """
     if path.is_file() and path.name != MANIFEST_NAME:
-        return read_sweep_csv(path)
+        return read_table(path)
     directory = directory_of(path)
     manifest, loader = read_manifest(directory / MANIFEST_NAME)
     stored = _stored(directory, manifest, loader)
@@ -91,6 +93,33 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
     run = replace(run, manifest=replace(manifest, cautions=(*manifest.cautions, *cautions)))
     check_plausible(run)
     return run
+
+
+def read_table(path: Path, facts: TableFacts | None = None) -> Run:
+    """The run that a table of a sweep tells of, with what is known beside it.
+
+    Raises
+    ------
+    RecordError, SpecError
+        It is no such table; other results are refused by what they are, not by the columns that
+        they lack.
+    """
+    start = DOOR.start_of(path, 2**16).decode("utf-8", "replace")
+    is_json = start.lstrip()[:1] in {"{", "["}
+    is_sweep = is_json and (llama_bench.is_json(start) or one_batch.is_json(start))
+    if is_sweep or not (is_json or is_concurrency_table(start)):
+        return read_sweep_csv(path, facts)
+    raise SpecError(
+        "JSON that is no table of a sweep"
+        if is_json
+        else "a table of latencies by concurrency, no sweep of batches",
+        where=str(path),
+        allowed="tables of a sweep, with a column batch; JSON of llama-bench or bench_one_batch",
+        try_=suggestions.command("import", path)
+        if is_json
+        else suggestions.command("fit", path, "--out", "server.json")
+        + ", whose step times predict and simulate read (--fit)",
+    )
 
 
 class _Stored(NamedTuple):

@@ -471,7 +471,7 @@ def _check_header(names: list[FieldName | None], header: list[str], where: str) 
         )
     if not {"prefill_ms", "decode_ms", "step_ms"} & set(names):
         raise RecordError(
-            f"no column with times is known in the header {', '.join(header)!r}",
+            f"no column with times is known in the header {', '.join(header)[:200]!r}",
             where=where,
             allowed=_ALLOWED,
         )

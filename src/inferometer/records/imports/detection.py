@@ -13,6 +13,7 @@ from inferometer.records.imports import (
     inferencex,
     llmd,
     llmservingsim,
+    statistics_only,
     vllm_bench,
 )
 from inferometer.records.imports.imported import Imported
@@ -148,6 +149,16 @@ _OBJECTS: Final = (
     ),
     _Format("llm-d Benchmark Report 0.2", llmd.is_llmd, llmd.read_llmd),
     _Format("InferenceX agg_*.json", inferencex.is_inferencex, _read_points),
+    _Format(
+        "LLMPerf *_summary.json",
+        statistics_only.is_llmperf_summary,
+        statistics_only.read_llmperf_summary,
+    ),
+    _Format(
+        "trtllm-bench --report_json",
+        statistics_only.is_trtllm_report,
+        statistics_only.read_trtllm_report,
+    ),
 )
 _LISTS: Final = (
     _Format(
@@ -156,6 +167,11 @@ _LISTS: Final = (
         inference_perf.read_inference_perf_requests,
     ),
     _Format("InferenceX agg_*.json", inferencex.is_inferencex, _read_points),
+    _Format(
+        "LLMPerf *_summary.json",
+        statistics_only.is_llmperf_response,
+        statistics_only.refuse_llmperf_responses,
+    ),
 )
 _LINES: Final = (
     _Format(

@@ -38,6 +38,8 @@ Tool: TypeAlias = Literal[
     "inferencex",
     "llm-d",
     "llmservingsim",
+    "llmperf",
+    "trtllm-bench",
     "table",
 ]
 PublishedLatencyName: TypeAlias = Literal["ttft", "tpot", "chunk_gap", "normalized_tpot", "e2e"]

@@ -1,0 +1,171 @@
+"""Are reports without requests read as their tools define them? Written here as the tools' sources write them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from inferometer.errors import RecordError
+from inferometer.records.imports.detection import read_results
+
+N = 40
+RNG = np.random.default_rng(3)
+TTFT_S = RNG.lognormal(-1.5, 0.3, N)
+TOKENS = RNG.integers(20, 200, N)
+E2E_S = TTFT_S + (TOKENS - 1) * RNG.lognormal(-4, 0.1, N)
+TOOK_S = 30.0
+
+
+def llmperf_summary():
+    """All flat, whole numbers of arrays as text."""
+    series = {
+        "inter_token_latency_s": E2E_S / TOKENS,
+        "ttft_s": TTFT_S,
+        "end_to_end_latency_s": E2E_S,
+        "number_output_tokens": TOKENS.astype(float),
+    }
+    results = {
+        f"results_{name}_{key}": value
+        for name, values in series.items()
+        for key, value in {
+            **{f"quantiles_p{p}": np.quantile(values, p / 100) for p in (25, 50, 75, 90, 95, 99)},
+            "mean": values.mean(),
+            "min": values.min(),
+            "max": values.max(),
+            "stddev": values.std(ddof=1),
+        }.items()
+    }
+    return results | {
+        "version": "2023-08-31",
+        "name": "some-model_550_150_summary",
+        "model": "some/model",
+        "mean_input_tokens": 550,
+        "stddev_input_tokens": 0,
+        "mean_output_tokens": 150,
+        "num_concurrent_requests": 5,
+        "results_number_input_tokens_mean": 550.0,
+        "results_number_input_tokens_min": "550",
+        "results_num_requests_started": N + 2,
+        "results_number_errors": 2,
+        "results_error_code_frequency": "{429: 2}",
+        "results_mean_output_throughput_token_per_s": TOKENS.sum() / TOOK_S,
+        "results_num_completed_requests": N,
+        "results_num_completed_requests_per_min": N / TOOK_S * 60,
+        "timestamp": 1703135943,
+    }
+
+
+def of_trtllm(values_s):
+    """It takes the value at a place of the sorted, without interpolation."""
+    ordered = np.sort(values_s) * 1000
+    at = {f"p{p}": float(ordered[int(N * p / 100)]) for p in (50, 90, 95, 99)}
+    ends = {"minimum": ordered[0], "maximum": ordered[-1], "average": float(ordered.mean())}
+    return at | ends
+
+
+def trtllm_report():
+    """As PyTorch's backend writes it."""
+    return {
+        "engine": {
+            "model": "some/model", "model_path": "/models/m", "engine_dir": "None",
+            "version": "1.2.0", "backend": "Pytorch", "dtype": "bfloat16",
+            "kv_cache_dtype": "FP8", "quantization": None,
+        },
+        "machine": {"name": "NVIDIA H100 80GB HBM3", "memory.total": 79.6, "clocks.mem": 2.6},
+        "world_info": {
+            "tp_size": 2, "pp_size": 1, "ep_size": None, "world_size": 2, "max_batch_size": 64,
+            "max_num_tokens": 8192, "scheduling_policy": "GUARANTEED_NO_EVICT",
+            "kv_cache_percentage": 0.9, "issue_rate": 1e9,
+        },
+        "request_info": {
+            "num_requests": N, "avg_num_concurrent_requests": 7.5, "avg_input_length": 550.0,
+            "avg_output_length": float(TOKENS.mean()),
+        },
+        "performance": {
+            "total_latency_ms": TOOK_S * 1000,
+            "request_throughput_req_s": N / TOOK_S,
+            "system_output_throughput_tok_s": TOKENS.sum() / TOOK_S,
+            "system_total_throughput_tok_s": (TOKENS.sum() + 550 * N) / TOOK_S,
+            "request_latency_percentiles_ms": of_trtllm(E2E_S),
+        },
+        "streaming_metrics": {
+            "ttft_percentiles": of_trtllm(TTFT_S),
+            "tpot_percentiles": of_trtllm((E2E_S - TTFT_S) / (TOKENS - 1)),
+        },
+        "dataset": {},
+    }  # fmt: skip
+
+
+def summary_of(content, tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(content, default=str))
+    (summary,) = read_results(path).summaries
+    return summary
+
+
+def test_llmperf(tmp_path):
+    summary = summary_of(llmperf_summary(), tmp_path)
+    assert (summary.tool, summary.model, summary.concurrency) == ("llmperf", "some/model", 5)
+    assert summary.is_closed_loop
+    assert (summary.n_completed, summary.n_failed) == (N, 2)
+    assert summary.duration_s == pytest.approx(TOOK_S)
+    assert summary.completed_requests_per_s == pytest.approx(N / TOOK_S)
+    assert summary.mean_output_tokens == pytest.approx(TOKENS.mean())
+    assert summary.latency("ttft").percentile_s(0.95) == pytest.approx(np.quantile(TTFT_S, 0.95))
+    assert summary.latency("e2e").mean_s == pytest.approx(E2E_S.mean())
+    # what it calls the latency between tokens holds the first token's too: that is no TPOT
+    assert summary.latency("tpot") is None
+    assert summary.latency("normalized_tpot").mean_s == pytest.approx((E2E_S / TOKENS).mean())
+
+
+def test_llmperfs_responses_are_no_run(tmp_path):
+    response = {"error_code": None, "error_msg": "", "inter_token_latency_s": 0.01, "ttft_s": 0.2,
+                "end_to_end_latency_s": 2.0, "request_output_throughput_token_per_s": 50.0,
+                "number_total_tokens": 700, "number_output_tokens": 150,
+                "number_input_tokens": 550}  # fmt: skip
+    path = tmp_path / "responses.json"
+    path.write_text(json.dumps([response]))
+    with pytest.raises(RecordError, match="when each request was sent") as refused:
+        read_results(path)
+    assert "_summary.json" in str(refused.value)
+
+
+def test_trtllm_bench(tmp_path):
+    summary = summary_of(trtllm_report(), tmp_path)
+    assert (summary.tool, summary.tool_version) == ("trtllm-bench", "1.2.0")
+    assert (summary.model, summary.hardware) == ("some/model", "NVIDIA H100 80GB HBM3")
+    assert summary.duration_s == TOOK_S
+    assert summary.total_tokens_per_s == pytest.approx((TOKENS.sum() + 550 * N) / TOOK_S)
+    settings = dict(summary.settings)
+    assert (settings["tp_size"], settings["avg_num_concurrent_requests"]) == ("2", "7.5")
+    assert "ep_size" not in settings, "what it left empty it did not say"
+    tpot_s = np.sort((E2E_S - TTFT_S) / (TOKENS - 1))
+    assert summary.latency("tpot").mean_s == pytest.approx(tpot_s.mean())
+    assert summary.latency("tpot").percentile_s(0.9) == pytest.approx(tpot_s[36])
+    assert summary.latency("ttft").percentile_s(0.99) == pytest.approx(np.sort(TTFT_S)[39])
+    assert summary.latency("e2e").min_s == pytest.approx(E2E_S.min())
+
+
+def test_a_run_that_streamed_nothing_has_no_ttft(tmp_path):
+    report = trtllm_report()
+    del report["streaming_metrics"]
+    report["machine"] = None
+    summary = summary_of(report, tmp_path)
+    assert [one.name for one in summary.latencies] == ["e2e"]
+    assert summary.hardware is None
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"performance": 3}, "performance is 3"),
+        ({"request_info": {"num_requests": 1.5}}, r"request_info.num_requests is 1.5"),
+        (
+            {"streaming_metrics": {"ttft_percentiles": {"p50": "soon"}}},
+            r"streaming_metrics.ttft_percentiles.p50 is 'soon'",
+        ),
+    ],
+)
+def test_broken_reports_are_named(change, complaint, tmp_path):
+    with pytest.raises(RecordError, match=complaint):
+        summary_of(trtllm_report() | change, tmp_path)
