@@ -22,15 +22,13 @@ from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.errors import EXIT_ANSWERED, EXIT_OF_SLO, EXIT_UNDECIDED
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, percentile_name
-from inferometer.records.pitfalls import PITFALLS, CheckRow, PitfallName, judged
-from inferometer.records.server_summaries import Level, TtftParts, bucket_percentile
+from inferometer.records.pitfalls import CheckRow, PitfallName
+from inferometer.records.server_summaries import Level, bucket_percentile
 from inferometer.stats.estimate import Estimate, Verdict
 
 Named: TypeAlias = causes.CauseName | PitfallName
 
 _SEED: Final = 1
-_FAR_OUTSIDE_S: Final = 0.05
-"""Below it a connection over a wide area explains it: round trips take tens of milliseconds."""
 _USUAL: Final[shares.Percentiles] = (("ttft", 0.95), ("tpot", 0.95))
 
 
@@ -155,7 +153,7 @@ def answer_of(
     fresh = under_fresh_requests(window, draws, _SEED)
     found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
     concluded = shares.conclusion(found, now[0], slo)
-    checks = _checks(source)
+    checks = observed.checked(source.window, source.parts)
     finding, cause = _named(concluded, checks)
     answer = DiagnoseAnswer(
         target=target,
@@ -182,7 +180,7 @@ def answer_of(
         n_preemptions=window.summary.n_preemptions,
         is_closed_loop=window.is_closed_loop,
         client_ttft_s=None if source.parts is None else source.parts.total_s,
-        outside_ttft_s=_outside_s(source.parts),
+        outside_ttft_s=observed.outside_s(source.parts),
     )
     return Diagnosed(answer, _advised(answer, concluded.cause, fresh))
 
@@ -203,17 +201,6 @@ def _talk_of_causes(n_done: int, n_causes: int) -> None:
     talk(PartsDone("causes", n_done, n_causes))
 
 
-def _checks(source: Source) -> tuple[CheckRow, ...]:
-    """What metrics and the client of a load test say directly, in the order of the table."""
-    found = {one.name: one for one in observed.checked(source.window)}
-    outside_s = _outside_s(source.parts)
-    share = None
-    if source.parts is not None and outside_s is not None and outside_s > _FAR_OUTSIDE_S:
-        share = outside_s / source.parts.total_s
-    found["outside"] = judged("outside", share)
-    return tuple(found[one.name] for one in PITFALLS if one.name in found)
-
-
 def _named(
     concluded: shares.Conclusion, checks: Sequence[CheckRow]
 ) -> tuple[shares.Finding, Named | None]:
@@ -225,13 +212,6 @@ def _named(
     if lost is not None and concluded.finding != "limited":
         return "limited", lost.name
     return concluded.finding, None if concluded.cause is None else concluded.cause.cause.name
-
-
-def _outside_s(parts: TtftParts | None) -> float | None:
-    """By how much the client's mean TTFT is more than the server's."""
-    if parts is None or parts.network_s is None:
-        return None
-    return parts.client_s + parts.network_s
 
 
 def _by_need(agreement: Agreement, objective: ObjectiveSpec | None) -> tuple[Threshold, ...]:

@@ -160,7 +160,7 @@ def _baseline(job: Job) -> Done:
     first = _first(job)
     bench = _bench_of(job, first)
     talk(f"{first.model} was there after {first.start_s:.1f} s; {most_words(job, first.start_s)}")
-    same = Comparison("same", (job.start, job.start), job.seed, N_SAME, N_SAME)
+    same = _same(job)
     found = compared(bench, same)
     if found.gain is None:
         raise RecordError(
@@ -170,6 +170,15 @@ def _baseline(job: Job) -> Done:
         )
     model = _modelled(replace(job, bench=bench), job.start, _sides(bench, same, 0), 0)
     return Done(first, found, model, job.start)
+
+
+def _same(job: Job) -> Comparison:
+    return Comparison("same", (job.start, job.start), job.seed, N_SAME, N_SAME)
+
+
+def baseline_folders(job: Job) -> tuple[Path, ...]:
+    """The load tests of the command as it was given, against itself."""
+    return tuple(one for side in (0, 1) for one in _sides(job.bench, _same(job), side))
 
 
 def _bench_of(job: Job, first: FirstServer) -> Bench:

@@ -8,13 +8,16 @@ from typing import Final
 import numpy as np
 
 from inferometer import suggestions
+from inferometer.api.diagnose_source import stored_source
 from inferometer.api.tune_answer import interval_words, write_answer
-from inferometer.api.tune_measured import Done, Job, most_words
+from inferometer.api.tune_measured import Done, Job, baseline_folders, most_words
 from inferometer.api.tune_pairs import CONFIDENCE, PairsFound
 from inferometer.api.tuning import Box, MeasuredStep, MeasuredTune, SettingRow, TunedLatency
+from inferometer.decide.diagnosis import observed
 from inferometer.decide.tuning.trials import Outcome
-from inferometer.errors import COMMAND
+from inferometer.errors import COMMAND, InferometerError
 from inferometer.inputs.workload.types import ClosedArrivals, WorkloadSpec
+from inferometer.records.pitfalls import PITFALLS, CheckRow, PitfallName, judged
 from inferometer.records.types import Caution
 from inferometer.stats.comparison import pair_gain
 from inferometer.stats.estimate import Estimate, Verdict
@@ -58,6 +61,7 @@ def answer_of(
         command=command.text,
         command_before=job.start.text,
         checklist=_checklist(job, done, before, after),
+        checks=checks_of_loads(baseline_folders(job)),
         n_servers=1 + 2 * sum(len(one.log_ratios) for one in done.found),
         n_simulations=done.n_simulations,
         start_s=done.first.start_s,
@@ -68,6 +72,32 @@ def answer_of(
     )
     write_answer(answer, Path(answer.folder), answer.command)
     return answer
+
+
+def checks_of_loads(folders: Sequence[Path]) -> tuple[CheckRow, ...]:
+    """What metrics and clients of these load tests of one server say, each number's median.
+
+    A pitfall that none of them shows is *not reported*; where no metrics can be read, with the reason.
+    """
+    seen: dict[PitfallName, list[float]] = {name: [] for name in observed.CHECKED}
+    reasons = list[str]()
+    for folder in folders:
+        try:
+            source = stored_source(folder)
+        except InferometerError as error:
+            reasons.append(error.what)
+            continue
+        for row in observed.checked(source.window, source.parts):
+            if row.measured_ratio is not None:
+                seen[row.name].append(row.measured_ratio)
+    why = reasons[0] if reasons and len(reasons) == len(folders) else ""
+    return tuple(
+        judged(one.name, float(np.median(seen[one.name])))
+        if seen[one.name]
+        else judged(one.name, None, why)
+        for one in PITFALLS
+        if one.name in seen
+    )
 
 
 def plan_words(job: Job) -> str:

@@ -304,6 +304,7 @@ def measured_tune_page(answer: MeasuredTune) -> Page:
             Line(label="ANSWER", text="", command=answer.command),
             *lines_of(
                 ("WHY", _measured_why(answer)),
+                ("ALSO", found_sentence(answer.checks)),
                 ("OR", "; ".join(answer.quality_checks)),
                 ("COST", _cost(answer)),
                 ("TRUST", _measured_trust(answer)),

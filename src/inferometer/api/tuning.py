@@ -211,6 +211,8 @@ class MeasuredTune(Answer):
     command: str
     command_before: str
     checklist: tuple[Box, ...]
+    checks: tuple[CheckRow, ...]
+    """Pitfalls of the command as it was given: medians over the load tests of it against itself."""
     n_servers: int
     """Started, in all."""
     n_simulations: int

@@ -12,16 +12,31 @@ from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.records.pitfalls import CheckRow, PitfallName, empty_share, judged_all
 from inferometer.records.server_names import Counter
 from inferometer.records.server_series import counter_series, gauge_series, series_of
+from inferometer.records.server_summaries import TtftParts
 
+_FAR_OUTSIDE_S: Final = 0.05
+"""Below it a connection over a wide area explains it: round trips take tens of milliseconds."""
 _LEAST_PER_ENGINE: Final = 2.0
 """Running requests of each engine, on average: below it one request more or less is uneven."""
 _BUSY_CACHE_HITS: Final = 0.5
 """Of looked-up prompt tokens: where this much is found, eviction is no concern."""
 
 
-def checked(window: ServerWindow) -> tuple[CheckRow, ...]:
-    """Every pitfall that metrics can show, in the order of the table."""
-    return judged_all({name: measure(window) for name, measure in _MEASURES.items()})
+def checked(window: ServerWindow, parts: TtftParts | None = None) -> tuple[CheckRow, ...]:
+    """Every pitfall that metrics and the client of a load test show, in the order of the table."""
+    seconds, share = outside_s(parts), None
+    if parts is not None and seconds is not None and seconds > _FAR_OUTSIDE_S:
+        share = seconds / parts.total_s
+    return judged_all(
+        {name: measure(window) for name, measure in _MEASURES.items()} | {"outside": share}
+    )
+
+
+def outside_s(parts: TtftParts | None) -> float | None:
+    """By how much the client's mean TTFT is more than the server's."""
+    if parts is None or parts.network_s is None:
+        return None
+    return parts.client_s + parts.network_s
 
 
 def _grown(window: ServerWindow, counter: Counter) -> float | None:
@@ -118,3 +133,5 @@ _MEASURES: Final[dict[PitfallName, Callable[[ServerWindow], float | None]]] = {
     "too_little_load": _idle_fraction,
     "kv_fragmentation": _fragmentation,
 }
+CHECKED: Final[tuple[PitfallName, ...]] = (*_MEASURES, "outside")
+"""What ``checked`` judges."""
