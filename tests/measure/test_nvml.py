@@ -11,7 +11,6 @@ class Library:
     """What a driver with two devices answers, one of which has no energy counter: no such machine is at hand."""
 
     NVMLError = NVMLError
-    NVML_CLOCK_SM = 1
     nvmlClocksEventReasonSwPowerCap = 4  # noqa: N815
 
     def nvmlInit(self):  # noqa: N802

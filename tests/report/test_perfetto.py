@@ -247,7 +247,7 @@ def test_file(recorded_requests, tmp_path):
     n_steps = write_perfetto(recorded_requests, tmp_path / "deep" / "trace.json.gz")
     assert n_steps == len(recorded_requests.steps.start_ns)
     check_trace(json.loads(gzip.decompress((tmp_path / "deep" / "trace.json.gz").read_bytes())))
-    write_perfetto(recorded_requests, tmp_path / "plain.json", n_steps=10)
+    write_perfetto(recorded_requests, tmp_path / "plain.json")
     check_trace(json.loads((tmp_path / "plain.json").read_text()))
     first = (tmp_path / "deep" / "trace.json.gz").read_bytes()
     write_perfetto(recorded_requests, tmp_path / "deep" / "trace.json.gz")

@@ -1,6 +1,6 @@
 """Is there enough memory for the simulation?"""
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from inferometer.api.progress import talk
 from inferometer.errors import SpecError
@@ -25,17 +25,7 @@ _STEP_BYTES: Final = 190
 """A row of the log and of the table at once; measured."""
 
 
-class MemoryNeed(NamedTuple):
-    """Between which bounds does the need lie?
-
-    How many steps there will be is not known: full batches take the fewest.
-    """
-
-    least_bytes: int
-    most_bytes: int
-
-
-def memory_need(
+def least_memory_bytes(
     *,
     n_requests: int,
     n_blocks: int = 0,
@@ -43,8 +33,8 @@ def memory_need(
     max_num_active: int = 1,
     n_replicas: int = 1,
     n_kv_blocks: int = 0,
-) -> MemoryNeed:
-    """The memory that ``n_requests`` take.
+) -> int:
+    """The least memory that ``n_requests`` take: full batches take the fewest steps.
 
     ``n_blocks`` where prefixes are cached, ``n_output_tokens`` where steps are recorded.
 
@@ -52,7 +42,7 @@ def memory_need(
 
     Example
     -------
-    >>> memory_need(n_requests=10_000_000).least_bytes / 2**30 > 5
+    >>> least_memory_bytes(n_requests=10_000_000) / 2**30 > 5
     True
     """
     content_bytes = _CONTENT_BYTES + (n_replicas - 1) * _REPLICA_CONTENT_BYTES
@@ -61,10 +51,7 @@ def memory_need(
         + n_blocks * content_bytes
         + n_kv_blocks * n_replicas * _KV_BLOCK_BYTES
     )
-    fewest, most = n_output_tokens // max(max_num_active, 1), n_output_tokens
-    return MemoryNeed(
-        least_bytes=fixed_bytes + fewest * _STEP_BYTES, most_bytes=fixed_bytes + most * _STEP_BYTES
-    )
+    return fixed_bytes + n_output_tokens // max(max_num_active, 1) * _STEP_BYTES
 
 
 _WORTH_SAYING_BYTES: Final = 2**30
@@ -82,13 +69,13 @@ def check_before_drawing(workload: WorkloadSpec) -> None:
     """
     expected = expected_requests(workload)
     if expected is not None:
-        need, free_bytes = memory_need(n_requests=expected), available_bytes()
-        if free_bytes is not None and need.least_bytes > _WORTH_SAYING_BYTES:
+        least_bytes, free_bytes = least_memory_bytes(n_requests=expected), available_bytes()
+        if free_bytes is not None and least_bytes > _WORTH_SAYING_BYTES:
             talk(
-                f"{expected:,} requests take {format_bytes(need.least_bytes)} or more of"
+                f"{expected:,} requests take {format_bytes(least_bytes)} or more of"
                 f" {format_bytes(free_bytes)} that are free"
             )
-        _refuse_beyond(need, expected)
+        _refuse_beyond(least_bytes, expected)
 
 
 def expected_requests(workload: WorkloadSpec) -> int | None:
@@ -120,7 +107,7 @@ def check_drawn(
     """
     config = cluster.engine
     n_tokens = int(plan.prompt_tokens.sum(dtype="int64") + plan.output_tokens.sum(dtype="int64"))
-    need = memory_need(
+    least_bytes = least_memory_bytes(
         n_requests=plan.n_requests,
         n_blocks=n_tokens // config.block_size if config.enable_prefix_caching else 0,
         n_output_tokens=int(plan.output_tokens.sum(dtype="int64")) if record_steps else 0,
@@ -128,14 +115,14 @@ def check_drawn(
         n_replicas=n_replicas,
         n_kv_blocks=config.n_kv_blocks,
     )
-    _refuse_beyond(need, plan.n_requests)
+    _refuse_beyond(least_bytes, plan.n_requests)
 
 
-def _refuse_beyond(need: MemoryNeed, n_requests: int) -> None:
+def _refuse_beyond(least_bytes: int, n_requests: int) -> None:
     free_bytes = available_bytes()
-    if free_bytes is not None and need.least_bytes > free_bytes:
+    if free_bytes is not None and least_bytes > free_bytes:
         raise SpecError(
-            f"simulating {n_requests:,} requests takes {format_bytes(need.least_bytes)} or more,"
+            f"simulating {n_requests:,} requests takes {format_bytes(least_bytes)} or more,"
             f" {format_bytes(free_bytes)} are free",
             where="--requests, --for, --num-blocks, --replicas",
             try_=(

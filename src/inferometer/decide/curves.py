@@ -4,7 +4,6 @@ How do speed, throughput and goodput go with the load, and what does a stricter 
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -46,14 +45,12 @@ class LimitPoint:
     usd_per_hour: float | None
 
 
-def load_curve(
-    question: SizingQuestion, kind: SizedKind, ratios: Sequence[float] = LOAD_RATIOS
-) -> tuple[LoadPoint, ...]:
+def load_curve(question: SizingQuestion, kind: SizedKind) -> tuple[LoadPoint, ...]:
     """The replicas of the answer, from idle to beyond what they carry."""
     probe = probe_of(question, kind.candidate, question.pace, kind.n_replicas)
     full = kind.sized_at.capacity.met_load or question.offered_load
     points = list[LoadPoint]()
-    for ratio in ratios:
+    for ratio in LOAD_RATIOS:
         run = probe.run(full * ratio, _EFFORT)
         judgement = judge_objective(run, question.objective)
         summary = summarise_requests(run)
@@ -73,15 +70,13 @@ def _offered_per_s(question: SizingQuestion, load: float, summary: RequestSummar
     return load if not question.is_of_users or done is None else done.value
 
 
-def limit_curve(
-    question: SizingQuestion, kind: SizedKind, ratios: Sequence[float] = LIMIT_RATIOS
-) -> tuple[LimitPoint, ...]:
+def limit_curve(question: SizingQuestion, kind: SizedKind) -> tuple[LimitPoint, ...]:
     """How many replicas the traffic needs under stricter and laxer limits."""
     points, probe = (
         list[LimitPoint](),
         probe_of(question, kind.candidate, question.pace, kind.n_replicas),
     )
-    for ratio in ratios:
+    for ratio in LIMIT_RATIOS:
         objective = with_limits(question.objective, ratio)
         load = locate(replace(probe, objective=objective), question.offered_load)
         n_replicas = (

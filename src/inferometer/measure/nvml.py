@@ -26,7 +26,6 @@ class DeviceSample:
     energy_joule: float | None
     power_watt: float | None
     memory_bytes: int | None
-    clock_hz: float | None
     throttle_reasons: tuple[str, ...]
 
 
@@ -92,9 +91,6 @@ class NvmlDevices:
             power_watt=self._sum(lambda handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
             memory_bytes=self._whole(
                 self._sum(lambda handle: nvml.nvmlDeviceGetMemoryInfo(handle).used)
-            ),
-            clock_hz=self._mean(
-                lambda handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6
             ),
             throttle_reasons=tuple(sorted(reasons)),
         )

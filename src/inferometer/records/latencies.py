@@ -167,14 +167,14 @@ class Tail(NamedTuple):
     """1 where requests that were not done may lie above the value, else 0."""
 
 
-def tail_of(samples: LatencySamples, *, n_heights: int = N_HEIGHTS) -> Tail | None:
+def tail_of(samples: LatencySamples) -> Tail | None:
     """The tail of a latency at heights that are evenly spaced in logarithms; None below two samples."""
     n = len(samples.lower_s)
     if n < 2:
         return None
     named = [share for share in NAMED_SHARES if share > 0.5 / n]
     shares = np.unique(
-        np.concatenate([np.geomspace(0.5 / n, 0.5, n_heights), named, [0.75, 0.9, 1 - 0.5 / n]])
+        np.concatenate([np.geomspace(0.5 / n, 0.5, N_HEIGHTS), named, [0.75, 0.9, 1 - 0.5 / n]])
     )[::-1]
     rows: list[tuple[float, float, float, float, float]] = []
     sorted_upper = np.sort(samples.upper_s)

@@ -146,7 +146,7 @@ def summarise_requests(run: Run, *, percentiles: Sequence[float] = PERCENTILES) 
 
 
 def summarise_groups(
-    run: Run, group_index: I32, names: Sequence[str], *, percentiles: Sequence[float] = PERCENTILES
+    run: Run, group_index: I32, names: Sequence[str]
 ) -> tuple[RequestSummary, ...]:
     """The same for each class (``requests.class_index``) or tenant.
 
@@ -159,25 +159,23 @@ def summarise_groups(
     masks = [(name, group_index == i) for i, name in enumerate(names)]
     return tuple(
         _of_traffic(
-            run, _summarise(tables.select(requests, mask), name, at_ns, percentiles, span=span)
+            run, _summarise(tables.select(requests, mask), name, at_ns, PERCENTILES, span=span)
         )
         for name, mask in masks
         if bool(mask.any())
     )
 
 
-def summarise_steady(
-    run: Run, steady: SteadyState, *, percentiles: Sequence[float] = PERCENTILES
-) -> RequestSummary:
+def summarise_steady(run: Run, steady: SteadyState) -> RequestSummary:
     """The same of the steady state.
 
     Latencies of what was sent in it, rates of all that came between its first and last sending.
     """
     requests, at_ns = _requests_of(run), end_ns(run)
     span = _Span(steady.start_ns, max(steady.end_ns, steady.start_ns + 1))
-    of_span = _summarise(requests, "steady state", at_ns, percentiles, span=span)
+    of_span = _summarise(requests, "steady state", at_ns, PERCENTILES, span=span)
     chosen = _summarise(
-        tables.select(requests, steady.holds(requests)), "steady state", at_ns, percentiles
+        tables.select(requests, steady.holds(requests)), "steady state", at_ns, PERCENTILES
     )
     return replace(
         _of_traffic(run, chosen),
@@ -370,9 +368,7 @@ class InterTokenSummary:
     tokens_per_chunk_ratio: float | None
 
 
-def inter_token_summary(
-    run: Run, *, percentiles: Sequence[float] = ITL_PERCENTILES
-) -> InterTokenSummary:
+def inter_token_summary(run: Run) -> InterTokenSummary:
     """Inter-token latency of all answers.
 
     Raises
@@ -384,8 +380,8 @@ def inter_token_summary(
     gaps = delivery_gaps(given)
     n_chunks = len(given.n_tokens)
     return InterTokenSummary(
-        per_chunk=_summary(gaps.gap_ns / NS_PER_S, percentiles),
-        per_token=_summary(gaps.per_token_s(), percentiles),
+        per_chunk=_summary(gaps.gap_ns / NS_PER_S),
+        per_token=_summary(gaps.per_token_s()),
         n_chunks=n_chunks,
         n_chunks_of_several=int((given.n_tokens > 1).sum()),
         n_chunks_assumed=int(given.is_assumed.sum()),
@@ -393,8 +389,10 @@ def inter_token_summary(
     )
 
 
-def _summary(samples_s: F64, percentiles: Sequence[float]) -> GapSummary:
-    estimates = [(fraction, run_quantile_estimate(samples_s, fraction)) for fraction in percentiles]
+def _summary(samples_s: F64) -> GapSummary:
+    estimates = [
+        (fraction, run_quantile_estimate(samples_s, fraction)) for fraction in ITL_PERCENTILES
+    ]
     return GapSummary(
         n_samples=len(samples_s),
         mean_s=float(np.mean(samples_s)) if len(samples_s) else None,

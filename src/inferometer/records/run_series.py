@@ -19,6 +19,7 @@ from inferometer.units import NS_PER_S
 
 N_WINDOWS: Final = 240
 MIN_OF_A_WINDOW: Final = 20
+_N_LATENCY_WINDOWS: Final = 60
 """With fewer requests a window has no percentiles."""
 N_LOAD_WINDOWS: Final = 160
 N_COLUMNS: Final = 80
@@ -205,16 +206,14 @@ def _clipped(places: F64, n_windows: int) -> NDArray[np.intp]:
     return np.clip(places.astype(np.intp), 0, n_windows - 1)
 
 
-def latency_windows(
-    requests: RequestTable, samples: LatencySamples, *, n_windows: int = 60
-) -> LatencyWindows:
+def latency_windows(requests: RequestTable, samples: LatencySamples) -> LatencyWindows:
     """How did a latency change over the time of the run?
 
     Lower bounds count with what is known of them.
     """
     sent_ns = requests.intended_send_ns[samples.rows]
     n_windows = max(
-        1, min(n_windows, len(sent_ns) // (2 * MIN_OF_A_WINDOW))
+        1, min(_N_LATENCY_WINDOWS, len(sent_ns) // (2 * MIN_OF_A_WINDOW))
     )  # bursts leave others empty
     start_ns, width_ns = 0, 1.0
     if len(sent_ns):
@@ -282,9 +281,7 @@ class GapMap(NamedTuple):
     n_gaps: I64
 
 
-def in_flight(
-    requests: RequestTable, exchanges: ExchangeTable, *, at_ns: int, n_windows: int = N_LOAD_WINDOWS
-) -> InFlight | None:
+def in_flight(requests: RequestTable, exchanges: ExchangeTable, *, at_ns: int) -> InFlight | None:
     """How many requests were in flight?
 
     Those without an end until ``at_ns``; None where none was sent.
@@ -298,11 +295,11 @@ def in_flight(
     order = np.argsort(instants, kind="stable")
     times = instants[order].astype(np.float64)
     count = np.cumsum(np.repeat([1.0, -1.0], int(was_sent.sum()))[order])
-    edges = np.linspace(times[0], max(times[-1], times[0] + 1), n_windows + 1)
+    edges = np.linspace(times[0], max(times[-1], times[0] + 1), N_LOAD_WINDOWS + 1)
     area = np.concatenate([[0.0], np.cumsum(count[:-1] * np.diff(times))])
     in_force = count[np.maximum(np.searchsorted(times, edges[:-1], side="right") - 1, 0)]
     most = np.array(in_force)
-    window = np.clip(np.searchsorted(edges, times, side="right") - 1, 0, n_windows - 1)
+    window = np.clip(np.searchsorted(edges, times, side="right") - 1, 0, N_LOAD_WINDOWS - 1)
     np.maximum.at(most, window, count)
     width_ns = float(edges[1] - edges[0])
     return InFlight(
@@ -313,9 +310,7 @@ def in_flight(
     )
 
 
-def lateness(
-    requests: RequestTable, lags: LagTable | None, *, n_windows: int = N_LOAD_WINDOWS
-) -> Lateness | None:
+def lateness(requests: RequestTable, lags: LagTable | None) -> Lateness | None:
     """How late was the client, at most, in each window? None where no request was sent."""
     was_sent = requests.sent_ns != ABSENT
     if not bool(was_sent.any()):
@@ -326,7 +321,7 @@ def lateness(
     )
     probes_ns, lag_ns = (due_ns[:0], late_ns[:0]) if lags is None else (lags.due_ns, lags.lag_ns)
     both = np.concatenate([due_ns, probes_ns])
-    edges = np.linspace(float(both.min()), float(both.max()) + 1, n_windows + 1)
+    edges = np.linspace(float(both.min()), float(both.max()) + 1, N_LOAD_WINDOWS + 1)
     send_s, loop_s = (
         _largest_in_windows(due_ns, late_ns, edges),
         _largest_in_windows(probes_ns, lag_ns, edges),
@@ -334,28 +329,26 @@ def lateness(
     return Lateness(edges[:-1] / NS_PER_S, float(edges[1] - edges[0]) / NS_PER_S, send_s, loop_s)
 
 
-def gap_map(
-    requests: RequestTable, gaps: DeliveryGaps, *, n_columns: int = N_COLUMNS, n_rows: int = N_ROWS
-) -> GapMap | None:
+def gap_map(requests: RequestTable, gaps: DeliveryGaps) -> GapMap | None:
     """Which requests waited when? None without gaps."""
     if not len(gaps.gap_ns):
         return None
     n = len(requests.request_index)
     order = np.zeros(int(requests.request_index.max()) + 1, np.int64)
     order[requests.request_index] = np.arange(n)
-    n_of_row = max(1, -(-n // n_rows))
+    n_of_row = max(1, -(-n // N_ROWS))
     first_ns, last_ns = int(gaps.time_ns.min()), int(gaps.time_ns.max())
-    width_ns = max((last_ns - first_ns + 1) / n_columns, 1.0)
+    width_ns = max((last_ns - first_ns + 1) / N_COLUMNS, 1.0)
     column = ((gaps.time_ns - first_ns) / width_ns).astype(np.int64)
     row = order[gaps.request_index] // n_of_row
     cells, place, counts = np.unique(
-        row * n_columns + column, return_inverse=True, return_counts=True
+        row * N_COLUMNS + column, return_inverse=True, return_counts=True
     )
     sums = np.bincount(place, gaps.gap_ns.astype(np.float64))
     return GapMap(
-        time_s=(first_ns + cells % n_columns * width_ns) / NS_PER_S,
+        time_s=(first_ns + cells % N_COLUMNS * width_ns) / NS_PER_S,
         width_s=width_ns / NS_PER_S,
-        request=cells // n_columns * n_of_row,
+        request=cells // N_COLUMNS * n_of_row,
         n_requests_of_row=n_of_row,
         gap_s=sums / counts / NS_PER_S,
         n_gaps=counts.astype(np.int64),

@@ -40,26 +40,17 @@ _NS_PER_US: Final = 1000
 Event: TypeAlias = dict[str, Any]
 
 
-def write_perfetto(
-    run: Run,
-    path: Path,
-    *,
-    first_step: int = 0,
-    n_steps: int | None = None,
-    max_events: int = MAX_EVENTS,
-) -> int:
-    """Write the trace of these steps and say of how many: as many as ``max_events`` allow.
+def write_perfetto(run: Run, path: Path) -> int:
+    """Write the trace of these steps and say of how many: as many as ``MAX_EVENTS`` allow.
 
     Without parts of steps there are no slots, without requests no client.
 
     Raises
     ------
     RecordError
-        The run has no steps, or no such step, or the file cannot be written.
+        The run has no steps, or the file cannot be written.
     """
-    trace, n_written = perfetto_trace(
-        run, first_step=first_step, n_steps=n_steps, max_events=max_events
-    )
+    trace, n_written = perfetto_trace(run)
     content = json.dumps(trace, separators=(",", ":"), allow_nan=False).encode()
     make_folder(path.parent)
     replace_file(

@@ -50,7 +50,6 @@ def run_quantile_estimate(
     quantile_fraction: float,
     *,
     upper: ArrayLike | None = None,
-    confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Estimate | None:
     """A quantile of one run's samples, in the order in which they were taken.
 
@@ -70,7 +69,7 @@ def run_quantile_estimate(
     value = _order_statistic(lower, quantile_rank(lower.size, quantile_fraction))
     worth = independent_samples(lower <= value)
     plan = interval_plan(
-        lower.size, worth, quantile_fraction, confidence_fraction=confidence_fraction
+        lower.size, worth, quantile_fraction, confidence_fraction=DEFAULT_CONFIDENCE_FRACTION
     )
     low = high = None
     if plan.low_rank is not None and plan.high_rank is not None:
@@ -83,7 +82,7 @@ def run_quantile_estimate(
         value=value,
         low=low,
         high=high,
-        confidence_fraction=confidence_fraction,
+        confidence_fraction=DEFAULT_CONFIDENCE_FRACTION,
         n_samples=lower.size,
         method=plan.method,
     )
@@ -141,7 +140,6 @@ def run_mean_estimate(
     value: float,
     *,
     name: str,
-    confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Estimate:
     """The mean of a run, from the means of its consecutive batches.
 
@@ -159,13 +157,17 @@ def run_mean_estimate(
             value=value,
             low=None,
             high=None,
-            confidence_fraction=confidence_fraction,
+            confidence_fraction=DEFAULT_CONFIDENCE_FRACTION,
             n_samples=max(means.size, 1),
             method=method,
         )
     merged = [_batch_means(means, n_batches) for n_batches in N_BATCHES]
     return mean_of_batches(
-        merged, value, n_samples=means.size, name=name, confidence_fraction=confidence_fraction
+        merged,
+        value,
+        n_samples=means.size,
+        name=name,
+        confidence_fraction=DEFAULT_CONFIDENCE_FRACTION,
     )
 
 
@@ -195,9 +197,7 @@ def mean_of_batches(
     )
 
 
-def run_share_estimate(
-    is_good: ArrayLike, *, name: str, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
-) -> Estimate | None:
+def run_share_estimate(is_good: ArrayLike, *, name: str) -> Estimate | None:
     """A share of a run's samples: Wilson's interval at the effective sample size."""
     good = np.asarray(is_good, dtype=np.bool_)
     if good.size == 0:
@@ -210,11 +210,11 @@ def run_share_estimate(
             value=value,
             low=None,
             high=None,
-            confidence_fraction=confidence_fraction,
+            confidence_fraction=DEFAULT_CONFIDENCE_FRACTION,
             n_samples=good.size,
             method=method,
         )
-    z = float(stdtrit(math.inf, 0.5 + confidence_fraction / 2))
+    z = float(stdtrit(math.inf, 0.5 + DEFAULT_CONFIDENCE_FRACTION / 2))
     centre = (value + z * z / (2 * worth)) / (1 + z * z / worth)
     half = (
         z
@@ -226,7 +226,7 @@ def run_share_estimate(
         value=value,
         low=max(0.0, min(value, centre - half)),
         high=min(1.0, max(value, centre + half)),
-        confidence_fraction=confidence_fraction,
+        confidence_fraction=DEFAULT_CONFIDENCE_FRACTION,
         n_samples=good.size,
         method=method,
     )

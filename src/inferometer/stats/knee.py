@@ -57,8 +57,6 @@ def find_knee(
     throughputs: Sequence[ArrayLike],
     *,
     seed: int,
-    gain_ratio: float = KNEE_GAIN_RATIO,
-    confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Knee:
     """The knee of throughput over x (P values), given the repeats at each x.
 
@@ -79,21 +77,15 @@ def find_knee(
             why=f"{positions.size} points; a knee needs {_MIN_POINTS} over more than one doubling",
         )
     medians = np.array([np.median(group) for group in times])
-    value, misfit = (
-        float(array[0]) for array in _knees(positions, medians[np.newaxis], medians, gain_ratio)
-    )
+    value, misfit = (float(array[0]) for array in _knees(positions, medians[np.newaxis], medians))
     n_repeats = min(group.size for group in times)
     if n_repeats < _MIN_REPEATS or misfit > _MAX_MISFIT_RATIO:
         why = f"{n_repeats} repeats; an interval needs {_MIN_REPEATS}"
         why = f"the fit misses a point by {misfit:.0%}" if misfit > _MAX_MISFIT_RATIO else why
-        at = (
-            None
-            if not np.isfinite(value)
-            else _estimate(value, None, confidence_fraction, n_repeats, why)
-        )
+        at = None if not np.isfinite(value) else _estimate(value, None, n_repeats, why)
         return Knee(status="undecided", at=at, why=why)
-    resampled, _ = _knees(positions, resampled_medians(times, seed=seed), medians, gain_ratio)
-    return _judge(value, resampled, positions, n_repeats, confidence_fraction)
+    resampled, _ = _knees(positions, resampled_medians(times, seed=seed), medians)
+    return _judge(value, resampled, positions, n_repeats)
 
 
 def _positive(samples: ArrayLike) -> _Floats:
@@ -101,11 +93,9 @@ def _positive(samples: ArrayLike) -> _Floats:
     return present[present > 0]
 
 
-def _judge(
-    value: float, resampled: _Floats, positions: _Floats, n_repeats: int, confidence_fraction: float
-) -> Knee:
+def _judge(value: float, resampled: _Floats, positions: _Floats, n_repeats: int) -> Knee:
     """Verdict of the resampled knees; -inf is before the first point, +inf beyond the last."""
-    tail = (1 - confidence_fraction) / 2
+    tail = (1 - DEFAULT_CONFIDENCE_FRACTION) / 2
     low, high = (
         float(np.quantile(resampled, fraction, method="inverted_cdf"))
         for fraction in (tail, 1 - tail)
@@ -125,11 +115,7 @@ def _judge(
             status="beyond", at=None, why=f"the doubling to {last:g} still buys more; {how}"
         )
     if np.isinf(low) or np.isinf(high):
-        at = (
-            _estimate(value, None, confidence_fraction, n_repeats, how)
-            if np.isfinite(value)
-            else None
-        )
+        at = _estimate(value, None, n_repeats, how) if np.isfinite(value) else None
         return Knee(
             status="undecided",
             at=at,
@@ -137,7 +123,7 @@ def _judge(
         )
     return Knee(
         status="found",
-        at=_estimate(value, (low, high), confidence_fraction, n_repeats, how),
+        at=_estimate(value, (low, high), n_repeats, how),
         why=how,
     )
 
@@ -145,7 +131,6 @@ def _judge(
 def _estimate(
     value: float,
     interval: tuple[float, float] | None,
-    confidence_fraction: float,
     n_repeats: int,
     method: str,
 ) -> Estimate:
@@ -153,15 +138,13 @@ def _estimate(
         value=value,
         low=None if interval is None else min(interval[0], value),
         high=None if interval is None else max(interval[1], value),
-        confidence_fraction=confidence_fraction,
+        confidence_fraction=DEFAULT_CONFIDENCE_FRACTION,
         n_samples=n_repeats,
         method=method,
     )
 
 
-def _knees(
-    positions: _Floats, times: _Floats, scale: _Floats, gain_ratio: float
-) -> tuple[_Floats, _Floats]:
+def _knees(positions: _Floats, times: _Floats, scale: _Floats) -> tuple[_Floats, _Floats]:
     """Knee and worst relative misfit of each row of ``times`` (B, P)."""
     coefficients, hinges, misfits = _fit(positions, times, scale)
     grid = np.geomspace(positions[0], positions[-1] / 2, _N_STEPS)
@@ -174,11 +157,11 @@ def _knees(
         )
 
     gains = 2 * time_at(grid) / time_at(2 * grid)
-    is_past = gains < gain_ratio
+    is_past = gains < KNEE_GAIN_RATIO
     i_first = np.argmax(is_past, axis=1)
     rows = np.arange(len(times))
     above, below = gains[rows, np.maximum(i_first - 1, 0)], gains[rows, i_first]
-    share = np.clip((above - gain_ratio) / np.where(above > below, above - below, 1.0), 0, 1)
+    share = np.clip((above - KNEE_GAIN_RATIO) / np.where(above > below, above - below, 1.0), 0, 1)
     crossing = grid[np.maximum(i_first - 1, 0)] ** (1 - share) * grid[i_first] ** share
     knees = np.where(is_past[:, 0], -np.inf, np.where(is_past.any(axis=1), crossing, np.inf))
     return knees, misfits

@@ -96,7 +96,7 @@ class StartCommand(NamedTuple):
         return next((states[word] for word in reversed(self.words) if word in states), None)
 
 
-def parse_start(text: str, *, where: str = "--start") -> StartCommand:
+def parse_start(text: str) -> StartCommand:
     """The command of this text.
 
     Raises
@@ -112,9 +112,9 @@ def parse_start(text: str, *, where: str = "--start") -> StartCommand:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise SpecError(f"{text!r}: {error}", where=where, try_=_EXAMPLE) from error
+        raise SpecError(f"{text!r}: {error}", where="--start", try_=_EXAMPLE) from error
     if not words:
-        raise SpecError("the command is empty", where=where, try_=_EXAMPLE)
+        raise SpecError("the command is empty", where="--start", try_=_EXAMPLE)
     if "=" in words[0]:  # NAME=VALUE before the command, as in a shell
         words = ("env", *words)
     return StartCommand(words, _family_of(words))

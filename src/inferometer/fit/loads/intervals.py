@@ -61,8 +61,6 @@ class LimitInterval:
     low: int
     high: int | None
     is_reached: bool
-    is_bounded_below: bool
-    """A smaller limit would have shown."""
     is_likely_inside: bool
     """No limit at all explains the load tests too, but the best value does so better."""
 
@@ -126,7 +124,6 @@ class Profiles:
                 )
             ),
             is_reached=not is_open,
-            is_bounded_below=not is_low_in,
             is_likely_inside=is_likely_inside,
         )
 

@@ -107,7 +107,6 @@ class PeakLoad(NamedTuple):
     """Of all prompts in flight: a larger step budget makes no difference."""
     longest_tokens: int
     """Prompt and answer of one request."""
-    longest_prompt_tokens: int
     has_known_prefixes: bool
     """Is it known which prompts share prefixes?"""
 
@@ -222,7 +221,6 @@ def _crowd(one: ServedLoad) -> PeakLoad:
         n_inside_tokens=_most(table.sent_ns, end_ns, prompt + output),
         n_prompt_tokens=_most(table.sent_ns, end_ns, prompt) + int(ones.sum()),
         longest_tokens=int((prompt + output).max()),
-        longest_prompt_tokens=int(prompt.max()),
         has_known_prefixes=one.plan is not None,
     )
 

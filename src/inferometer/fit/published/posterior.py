@@ -82,7 +82,6 @@ class PredictedLatencies(NamedTuple):
     """Of output tokens per second and device."""
     half_tpot: F64
     half_ttft: F64
-    half_rate: F64
 
 
 class HeldOutLatencies(NamedTuple):
@@ -416,14 +415,11 @@ def _predicted(
     level = line.level.reshape(-1, 2)
     n_gaps = np.array([float(np.mean(one.schedule.n_gaps)) for one in problem.loads])
     before, after = (np.exp(both[:, 1]) + n_gaps * np.exp(both[:, 0]) for both in (level, mean))
-    share = n_gaps * np.exp(mean[:, 0]) / after
-    half_rate = np.hypot(share * half[:, 0], (1 - share) * half[:, 1])
     columns = (
         mean[:, 0],
         mean[:, 1],
         line.log_rate + np.log(before / after),
         half[:, 0],
         half[:, 1],
-        half_rate,
     )
     return PredictedLatencies(*(column[n_seen:] for column in columns))

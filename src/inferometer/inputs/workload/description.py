@@ -12,6 +12,7 @@ from inferometer.units import NS_PER_S
 CONFIDENCE_FRACTION: Final = 0.95
 _DEVIATIONS: Final = 1.959963984540054  # of the two-sided 95 % of a normal distribution
 _MIN_GAPS: Final = 20
+_BLOCK_TOKENS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +114,13 @@ def _mean_ranks(values: NDArray[np.int32]) -> NDArray[np.float64]:
     return np.asarray(((ends - counts) + (ends - 1))[group] / 2, dtype=np.float64)
 
 
-def cacheable_fraction(plan: RequestPlan, *, block_tokens: int = 16) -> float:
-    """Of all prompt tokens, those that an endless prefix cache of whole blocks would hit.
+def cacheable_fraction(plan: RequestPlan) -> float:
+    """Of all prompt tokens, those that an endless prefix cache of blocks of 16 would hit.
 
     At least one token of each prompt is computed, as vLLM does.
     """
     most = np.minimum(plan.prefix_tokens, plan.prompt_tokens - 1).clip(min=0)
-    hits = most // block_tokens * block_tokens
+    hits = most // _BLOCK_TOKENS * _BLOCK_TOKENS
     return float(hits.sum(dtype=np.int64) / plan.prompt_tokens.sum(dtype=np.int64))
 
 
