@@ -22,6 +22,17 @@ from inferometer.simulate.outcome import Status
 def served_pages(config, steps, plan, *, start_s, for_s, every_s=0.5, names="vllm"):
     """The samples of a window, under the names of vLLM or SGLang, and the simulation behind them."""
     done = run.run(lone_replica(config, steps), plan, record_parts=True)
+    window = {"start_s": start_s, "for_s": for_s, "every_s": every_s}
+    return sample_table(_pages(config, done, plan, **window, names=names)), done
+
+
+def text_pages(config, steps, plan, **window):
+    """The same as pages of vLLM, each with its nanosecond of the window."""
+    done = run.run(lone_replica(config, steps), plan, record_parts=True)
+    return _pages(config, done, plan, **window, names="vllm")
+
+
+def _pages(config, done, plan, *, start_s, for_s, every_s, names):
     requests = _requests(plan, done.requests)
     events = [*_comings(requests), *_steps(done)]
     n_scrapes = round(for_s / every_s) + 1
@@ -34,7 +45,7 @@ def served_pages(config, steps, plan, *, start_s, for_s, every_s=0.5, names="vll
             pages.append((at_ns - round(start_s * 1e9), server.page()))
         else:
             server.hear(at_ns, kind, what)
-    return sample_table(pages), done
+    return pages
 
 
 def poisson(rate_per_s, n, seed, *, prompt=(500, 0.8), output=(150, 0.6), users=None):
