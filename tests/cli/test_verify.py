@@ -276,8 +276,8 @@ def test_another_workload_is_refused(folder):
 @pytest.mark.parametrize(
     ("words", "exit_code", "said"),
     [
-        (("loads.toml",), 2, "nothing, or several things, to do"),
-        (("loads.toml", "--seal-only", "--url", "http://127.0.0.1:1"), 2, "several things"),
+        (("loads.toml",), 2, "nothing says how to verify"),
+        (("loads.toml", "--seal-only", "--url", "http://127.0.0.1:1"), 2, "two ways to verify"),
         (("points.toml", "--url", "http://127.0.0.1:1"), 2, "cannot be timed from outside"),
         (("none.toml", "--seal-only"), 2, "cannot be read"),
         (("loads.toml", "--url", "ftp://x"), 2, "ftp"),

@@ -106,19 +106,23 @@ def verify(question: Verify) -> VerifyAnswer:
     """
     url, runs, seal_only = question.url, question.check, question.seal_only
     plan_path, ledger_path = question.plan, question.ledger
+    is_change = diagnose_check.is_change(plan_path)
+    plan = None if is_change else verify_plan.read_plan(plan_path)
     if (url is not None) + bool(runs) + seal_only != 1:
         raise SpecError(
-            "nothing, or several things, to do",
+            "nothing says how to verify" if not (url or runs or seal_only) else "two ways to verify",
             where="--url, --check, --seal-only",
-            allowed="one of them",
-            try_="--seal-only",
+            allowed=(
+                "one of them: --url URL measures now, --check RUN takes what was measured elsewhere,"
+                " --seal-only predicts now and measures later"
+            ),
+            try_=suggestions.command("verify", plan_path, "--seal-only"),
         )
-    if diagnose_check.is_change(plan_path):
+    if plan is None:
         standing = diagnose_check.checked_change(plan_path, ledger_path, url, runs)
         how = ("--check", "RUN") if url is None else ("--url", url)
         again = suggestions.command("verify", plan_path, *how, "--ledger", ledger_path)
         return _answer_of(standing, plan_path, question, again)
-    plan = verify_plan.read_plan(plan_path)
     if url is not None and plan.kind == "sweep":
         raise SpecError(
             "a server's steps cannot be timed from outside",
