@@ -1,10 +1,9 @@
 """What is the highest load at which the SLO is met, at each case of the step times? Simulated."""
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
-from inferometer.api import compute, decision_pages
+from inferometer.api import compute
 from inferometer.api.compute import TimeLimit, time_limit_field
 from inferometer.api.decision_pages import CapacityAnswer, CapacityRow, PacedCapacity, paced
 from inferometer.api.fleet import FleetOptions, Fleets, fleets_of, servers_of, start_load_of
@@ -161,7 +160,6 @@ class Capacity:
         ),
     ] = 1000
     time_limit: Annotated[float, time_limit_field("7s")] = 7.0
-    report: Annotated[Path | None, decision_pages.REPORT_OPTION] = None
     where: compute.Executor = field(default_factory=compute.Executor)
     given: frozenset[str] = frozenset()
 
@@ -203,7 +201,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
     alone = search.alone()
     levels = _levels(search, alone, workload, question.where)
     found = levels[0].capacity
-    answer = CapacityAnswer(
+    return CapacityAnswer(
         model_id=deployment.model.model_id,
         workload_name=workload.name,
         objective=objective.text,
@@ -217,8 +215,6 @@ def capacity(question: Capacity) -> CapacityAnswer:
         step_times_from=servers.deployment.step_times.origin,
         next_step=_next_step(found, alone),
     )
-    decision_pages.write_capacity_page(answer, question.report)
-    return answer
 
 
 def _levels(

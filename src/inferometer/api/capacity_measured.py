@@ -105,7 +105,6 @@ class ServerCapacity:
         Path,
         Option("Folder of the probes; the same one goes on.", is_common=True, metavar="DIR"),
     ]
-    page: decision_pages.PageFile = field(default_factory=decision_pages.PageFile)
     given: frozenset[str] = frozenset()
 
 
@@ -147,7 +146,7 @@ def capacity_of_server(question: ServerCapacity) -> decision_pages.CapacityAnswe
         max_probes=question.max_probes,
     )
     found = capacity.find_capacity(probe, wanted)
-    answer = decision_pages.CapacityAnswer(
+    return decision_pages.CapacityAnswer(
         model_id=request.load.served_model,
         workload_name=spec.name,
         objective=objective.text,
@@ -158,5 +157,3 @@ def capacity_of_server(question: ServerCapacity) -> decision_pages.CapacityAnswe
         engine=request.load.url,
         step_times_from=f"the server at {request.load.url}; its probes are in {question.out}",
     )
-    decision_pages.write_capacity_page(answer, question.page.report)
-    return answer

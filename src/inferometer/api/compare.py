@@ -13,10 +13,9 @@ from inferometer.records.curves import WITHOUT_INTERVAL
 from inferometer.records.types import Run
 from inferometer.report.page import Chip, Number, Page, Section, lines_of
 from inferometer.report.request_tables import duration_cell, rate_text
-from inferometer.report.tables import TextTable
+from inferometer.report.tables import ABSENT_TEXT, N_TOO_SMALL, TextTable
 from inferometer.report.views import Statement
 from inferometer.stats.estimate import Estimate
-from inferometer.units import format_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +98,7 @@ def _token_sentences(comparison: run_comparison.RunComparison) -> tuple[str, ...
         known = [one.ratio for one in (prefill, rate) if one is not None and one.ratio is not None]
         if len(known) < 2:
             continue
-        takes, gives = (_times(one) for one in known)
+        takes, gives = (one.text(unit="x") for one in known)
         is_single = all(one.low is None for one in known)
         sentences.append(
             f"The same {pair.n_prompt_tokens:,} prompt tokens, different outcomes: B"
@@ -107,13 +106,6 @@ def _token_sentences(comparison: run_comparison.RunComparison) -> tuple[str, ...
             f" {gives} its output tok/s{f' ({WITHOUT_INTERVAL})' if is_single else ''}."
         )
     return tuple(sentences)
-
-
-def _times(ratio: Estimate) -> str:
-    if ratio.low is None or ratio.high is None:
-        return f"{format_number(ratio.value)}x"
-    ends = f"{format_number(ratio.low)}, {format_number(ratio.high)}"
-    return f"{format_number(ratio.value)}x [{ends}]"
 
 
 _WORDS: Final = {
@@ -172,14 +164,7 @@ def _value(estimate: Estimate | None, unit: str) -> str:
 
 
 def _ratio(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "–"
-    if estimate.low is None or estimate.high is None:
-        return f"{format_number(estimate.value)} (n too small)"
-    return (
-        f"{format_number(estimate.value)} [{format_number(estimate.low)},"
-        f" {format_number(estimate.high)}]"
-    )
+    return ABSENT_TEXT if estimate is None else estimate.text(bare=f" ({N_TOO_SMALL})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

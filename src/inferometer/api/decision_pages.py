@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from inferometer import __version__
 from inferometer.api.answer import Answer
@@ -264,13 +264,6 @@ REPORT_OPTION = Option(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageFile:
-    """Where a page is written."""
-
-    report: Annotated[Path | None, REPORT_OPTION] = None
-
-
 def write_size_page(
     answer: SizeAnswer,
     question: sizing_types.SizingQuestion,
@@ -307,32 +300,6 @@ def write_size_page(
         traffic_per_s=answer.rate_per_s,
     )
     html.write_page(size_page(answer, view), path)
-    talk(f"REPORT {path}")
-
-
-def write_page_of(answer: SizeAnswer, path: Path) -> None:
-    """The page of the layouts of a number of devices.
-
-    Raises
-    ------
-    RecordError
-        The page cannot be written.
-    """
-    html.write_page(size_page(answer), path)
-    talk(f"REPORT {path}")
-
-
-def write_capacity_page(answer: CapacityAnswer, path: Path | None) -> None:
-    """The page of a search, where one was requested: its probes and their bracket, at likely step times or as measured.
-
-    Raises
-    ------
-    RecordError
-        The page cannot be written.
-    """
-    if path is None:
-        return
-    html.write_page(capacity_page(answer), path)
     talk(f"REPORT {path}")
 
 

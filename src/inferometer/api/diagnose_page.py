@@ -154,12 +154,7 @@ def _outside(answer: DiagnoseAnswer) -> str:
 
 
 def _interval(share: Estimate) -> str:
-    ends = ""
-    if share.value == share.low == share.high == 0:
-        return "none"
-    if share.low is not None and share.high is not None:
-        ends = f" [{_signed(share.low)}, {_signed(share.high)}]"
-    return f"{_signed(share.value)}{ends}"
+    return "none" if share.value == share.low == share.high == 0 else share.text(_signed)
 
 
 def _signed(seconds: float) -> str:

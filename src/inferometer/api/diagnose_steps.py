@@ -276,7 +276,7 @@ def _gone(answer: StepsAnswer) -> str:
 
 
 def _share(one: Estimate) -> str:
-    return f"{one.value:.1%} [{one.low:.1%}, {one.high:.1%}]"
+    return one.text("{:.1%}".format)
 
 
 def _held_up(answer: StepsAnswer) -> str:

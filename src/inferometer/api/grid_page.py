@@ -253,6 +253,4 @@ def _number(name: str, estimate: Estimate | None) -> str:
     if estimate is None:
         return "–"
     form = next(form for suffix, _, form in _SUFFIXES if name.endswith(suffix))
-    if estimate.low is None or estimate.high is None or not name.startswith(_WITH_INTERVAL):
-        return form(estimate.value)
-    return f"{form(estimate.value)} [{form(estimate.low)}, {form(estimate.high)}]"
+    return estimate.text(form) if name.startswith(_WITH_INTERVAL) else form(estimate.value)

@@ -112,11 +112,7 @@ def _slo_chip(answer: PredictAnswer) -> tuple[Chip, ...]:
 
 
 def _of_slo(one: PredictedLimit) -> str:
-    low, high = one.predicted_s.low, one.predicted_s.high
-    value = format_duration(one.predicted_s.value)
-    if low is not None and high is not None:
-        value += f" [{format_duration(low)}, {format_duration(high)}]"
-    return f"{one.threshold.text} {one.verdict}: {value}"
+    return f"{one.threshold.text} {one.verdict}: {one.predicted_s.text(format_duration)}"
 
 
 def _cautions(answer: PredictAnswer) -> tuple[Caution, ...]:

@@ -49,18 +49,11 @@ def quality_page(answer: QualityAnswer) -> Page:
 
 
 def _change(ratio: Estimate) -> str:
-    text = f"{ratio.value - 1:+.2%}"
-    if ratio.low is None or ratio.high is None:
-        return text
-    return f"{text} [{ratio.low - 1:+.2%}, {ratio.high - 1:+.2%}]"
+    return ratio.text(lambda one: f"{one - 1:+.2%}")
 
 
 def _share(share: Estimate | None) -> str:
-    if share is None:
-        return "–"
-    if share.low is None or share.high is None:
-        return f"{share.value:.1%}"
-    return f"{share.value:.1%} [{share.low:.1%}, {share.high:.1%}]"
+    return "–" if share is None else share.text("{:.1%}".format)
 
 
 def _noise(noise: QualityDifference) -> str:

@@ -249,7 +249,8 @@ def _devices(
 def _written(question: Size, used: SizeAnswer) -> SizeAnswer:
     """The page and the files of the best use of a number of devices, where they were requested."""
     if question.report is not None:
-        decision_pages.write_page_of(used, question.report)
+        used.save_page(question.report)
+        talk(f"REPORT {question.report}")
     if question.out is not None:
         size(_of_best_use(question, used))
     return used

@@ -162,9 +162,7 @@ def interval_words(gain: Estimate) -> str:
     ... )
     '+50% [-2.0%, x8]'
     """
-    if gain.low is None or gain.high is None:
-        return ratio_words(gain.value)
-    return f"{ratio_words(gain.value)} [{ratio_words(gain.low)}, {ratio_words(gain.high)}]"
+    return gain.text(ratio_words)
 
 
 def ratio_words(gain_ratio: float) -> str:

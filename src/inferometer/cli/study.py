@@ -11,7 +11,6 @@ from inferometer.api.studies import GRIDDED, STUDIES, Study, study_options
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.progress import heard
-from inferometer.cli.terminal import REPORT
 
 ANSWER = GridAnswer
 
@@ -71,8 +70,6 @@ def _give_grid(verb: Verb, given: dict[str, Any], as_json: bool) -> bool:  # noq
 def _print_grid(
     verb: Verb, given: dict[str, Any], axes: tuple[Axis, ...], *, as_json: bool
 ) -> None:
-    if "report" in given:  # an option of the verb's own: of a grid it is one page
-        click.get_current_context().meta[REPORT] = given.pop("report")
     with heard():
         answer = grid(verb, given, axes)
     give(answer, as_json=as_json, show=lambda one: one.pages())

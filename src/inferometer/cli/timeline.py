@@ -62,7 +62,7 @@ class Timeline:
         Path | None,
         Option("Write a trace for ui.perfetto.dev (.json.gz).", is_common=True, metavar="FILE"),
     ] = None
-    page: decision_pages.PageFile = field(default_factory=decision_pages.PageFile)
+    report: Annotated[Path | None, decision_pages.REPORT_OPTION] = None
     given: frozenset[str] = frozenset()
 
 
@@ -83,7 +83,7 @@ def command(question: Timeline, *, as_json: bool) -> None:
     steps, --perfetto still has the requests, the router, queues and KV cache of each replica.
     Without RUN the tick model is played: a context costs ticks, a token costs one (docs/ticks.md).
     """
-    run, trace, page = question.run, question.perfetto, question.page.report
+    run, trace, page = question.run, question.perfetto, question.report
     games = tick_game.play(question.game) if run is None else tuple[tick_game.Played, ...]()
     stored = games[0].run if run is None else reading.read_run(run)
     timeline = slot_timeline.slot_timeline(

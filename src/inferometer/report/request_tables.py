@@ -96,34 +96,23 @@ def percentile_text(percentile: Percentile | LatencyMean | None) -> str:
 
 def duration_cell(estimate: Estimate | None) -> str:
     """A duration with its interval; an end that nobody saw is written as ``…``."""
-    if estimate is None:
-        return ABSENT_TEXT
-    value = format_duration(estimate.value)
-    if estimate.low is None or estimate.high is None:
-        return f"{value} ({N_TOO_SMALL})"
-    return f"{value} [{format_duration(estimate.low)}, {_end(estimate.high)}]"
+    return ABSENT_TEXT if estimate is None else estimate.text(_seconds, bare=f" ({N_TOO_SMALL})")
 
 
 def share_cell(estimate: Estimate) -> str:
     """``98.4 % [97.9 %, 98.8 %]``."""
-    value = format_fraction(estimate.value)
-    if estimate.low is None or estimate.high is None:
-        return value
-    return f"{value} [{format_fraction(estimate.low)}, {format_fraction(estimate.high)}]"
+    return estimate.text(format_fraction)
 
 
 def rate_text(estimate: Estimate | None, unit: str) -> str:
     """``582 tok/s [533, 632]``."""
     if estimate is None:
         return ABSENT_TEXT
-    value = f"{format_number(estimate.value)} {unit}"
-    if estimate.low is None or estimate.high is None:
-        return f"{value} ({N_TOO_SMALL})"
-    return f"{value} [{format_number(estimate.low)}, {format_number(estimate.high)}]"
+    return estimate.text(unit=f" {unit}", bare=f" ({N_TOO_SMALL})")
 
 
-def _end(high_s: float) -> str:
-    return "…" if math.isinf(high_s) else format_duration(high_s)
+def _seconds(duration_s: float) -> str:
+    return "…" if math.isinf(duration_s) else format_duration(duration_s)
 
 
 DEFINITIONS: Final = (

@@ -33,13 +33,8 @@ def estimate_cell(estimate: Estimate | None, factor_ratio: float = 1.0) -> str:
     """
     if estimate is None:
         return ABSENT_TEXT
-    value = format_number(estimate.value * factor_ratio)
-    if estimate.low is None or estimate.high is None:
-        return f"{value} ({N_TOO_SMALL}: {estimate.n_samples})"
-    return (
-        f"{value} [{format_number(estimate.low * factor_ratio)},"
-        f" {format_number(estimate.high * factor_ratio)}]"
-    )
+    bare = f" ({N_TOO_SMALL}: {estimate.n_samples})"
+    return estimate.text(lambda one: format_number(one * factor_ratio), bare=bare)
 
 
 def statistic_text(estimates: Iterable[Estimate | None]) -> str:

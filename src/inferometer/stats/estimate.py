@@ -1,8 +1,10 @@
 """A number with its uncertainty, and whether it is on the good side of a limit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
+
+from inferometer.units import format_number
 
 Verdict: TypeAlias = Literal["met", "missed", "undecided"]
 
@@ -37,6 +39,24 @@ class Estimate:
             and not self.low <= self.value <= self.high
         ):
             raise ValueError(f"value {self.value} outside its interval [{self.low}, {self.high}]")
+
+    def text(
+        self, write: Callable[[float], str] = format_number, *, unit: str = "", bare: str = ""
+    ) -> str:
+        """Value and interval in words; where it has no interval, the value and ``bare``.
+
+        Example
+        -------
+        >>> seen = Estimate(
+        ...     value=2.0, low=1.9, high=2.2, confidence_fraction=0.95, n_samples=7, method="order"
+        ... )
+        >>> seen.text(unit=" tok/s")
+        '2 tok/s [1.9, 2.2]'
+        """
+        value = f"{write(self.value)}{unit}"
+        if self.low is None or self.high is None:
+            return value + bare
+        return f"{value} [{write(self.low)}, {write(self.high)}]"
 
     def scaled(self, factor_ratio: float) -> "Estimate":
         """The same estimate in another unit: value and interval times a positive factor."""
