@@ -1,15 +1,20 @@
 """Is the KV cache as large as the worked numbers say, and are windows and causality counted exactly?"""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, strategies as st
 
 from inferometer.inputs.catalog import find_model, load_models
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.kv_cache import (
+    KvGroups,
     cache_rows,
     decode_pairs,
+    kv_block_bytes,
     kv_bytes,
     kv_bytes_per_token,
+    kv_groups,
     kv_read_bytes,
     mean_cached_tokens,
     n_full_attention_layers,
@@ -164,3 +169,34 @@ def test_cache_is_split_over_kv_heads_at_most_and_never_for_latents():
     engine = EngineSpec(tensor_parallel_size=16)
     assert n_kv_shards(find_model("llama-2-70b"), engine) == 8
     assert n_kv_shards(find_model("deepseek-v3"), engine) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [
+        ("gemma-3-1b", KvGroups(4, 6, 1, 512)),
+        ("gpt-oss-20b", KvGroups(12, 1, 1, 128)),
+        ("mistral-7b-v0.1", KvGroups(32, 1, 0, 4096)),
+        ("llama-3.1-8b", KvGroups(32, 0, 1, None)),
+        ("deepseek-v3", KvGroups(61, 0, 1, None)),
+    ],
+)
+def test_groups_of_layers(name, groups):
+    """What vLLM makes of each: ``tests/simulate/test_vllm_twin.py`` asks it."""
+    assert kv_groups(find_model(name)) == groups
+
+
+def test_kinds_of_almost_equal_numbers_of_layers_are_padded():
+    """As gpt-oss-20b with one more full layer: 12 and 13 make groups of 13."""
+    model = find_model("gpt-oss-20b")
+    attention = replace(model.attention, full_attention_every=None, n_full_attention_layers=13)
+    model = replace(model, n_layers=25, attention=attention)
+    assert kv_groups(model) == KvGroups(13, 1, 1, 128)
+
+
+def test_a_block_of_a_group_is_as_much_smaller():
+    model = find_model("gemma-3-27b")
+    whole = kv_block_bytes(model, "bfloat16", block_tokens=16)
+    of_group = kv_block_bytes(model, "bfloat16", block_tokens=16, is_grouped=True)
+    assert whole == 16 * kv_bytes_per_token(model, "bfloat16")
+    assert of_group * 62 == whole * 10

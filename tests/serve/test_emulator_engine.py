@@ -42,6 +42,14 @@ CONFIGS = {
     "vllm, one step at a time": SchedulerConfig(
         num_blocks=60, max_model_len=256, max_num_seqs=6, async_scheduling=False
     ),
+    "vllm with windows": SchedulerConfig(
+        num_blocks=120,
+        max_model_len=256,
+        max_num_seqs=6,
+        max_num_batched_tokens=64,
+        sliding_window=48,
+        num_sliding_groups=2,
+    ),
     "vllm with drafts": SchedulerConfig(
         num_blocks=60,
         max_model_len=256,

@@ -99,6 +99,25 @@ def piped_case(seed: int) -> Case:
     )
 
 
+def windowed_case(seed: int) -> Case:
+    """The same workload on a model some of whose layers attend to a window; at times with drafts."""
+    case = (random_case, piped_case, speculating_case)[seed % 3](seed)
+    rng, config = np.random.default_rng([seed, 4]), case.config
+    n_sliding, n_full = ((1, 0), (1, 1), (1, 2), (2, 1), (5, 1))[int(rng.integers(5))]
+    method = config.draft_method
+    config = replace(
+        config,
+        sliding_window=int(rng.integers(2, max(config.max_model_len // 2, 3))),
+        num_sliding_groups=n_sliding,
+        num_full_groups=n_full,
+        draft_method="ngram" if method == "eagle" else method,
+        num_blocks=config.num_blocks * 20,
+    )
+    n_spare = int(rng.choice([0, 1, 4, 16, 60]))
+    config = replace(config, num_blocks=config.n_blocks_at_most_len + 1 + n_spare)
+    return replace(case, config=config)
+
+
 def random_config(rng) -> SchedulerConfig:
     block_size = int(rng.choice([1, 2, 4, 8, 16]))
     max_model_len = int(rng.integers(max(4, block_size), 16 * block_size if block_size > 2 else 48))

@@ -97,10 +97,10 @@ class KernelDriver:
         return tuple(indices)
 
     def blocks_of(self, index):
-        request = self.memory.requests[index]
-        return tuple(
-            self.memory.memory.block_table[request["slot"], : request["num_blocks"]].tolist()
-        )
+        request, n_groups = self.memory.requests[index], self.case.config.n_kv_groups
+        row = self.memory.memory.block_table[request["slot"]]
+        tables = row[: request["num_blocks"] * n_groups].reshape(-1, n_groups)
+        return tuple(tables.T.ravel().tolist())
 
     def free_queue(self):
         blocks, queue = self.memory.memory.blocks, []

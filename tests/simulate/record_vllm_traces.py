@@ -18,16 +18,19 @@ import time
 from pathlib import Path
 
 import numpy as np
-from cases import piped_case, random_case, speculating_case
+from cases import piped_case, random_case, speculating_case, windowed_case
 from kernel_driver import KernelDriver, demand_of
 from stepping import ReferenceDriver, drive
-from traces import GOLDEN, GOLDEN_PIPED, GOLDEN_SPECULATING, encode
-from vllm_driver import VllmDriver, VllmFactory
+from traces import GOLDEN, GOLDEN_PIPED, GOLDEN_SPECULATING, GOLDEN_WINDOWED, encode
+from vllm_driver import VllmDriver, VllmFactory, capacity
 from vllm_engine_loop import Loop
 
+from inferometer.inputs.catalog import load_models
+from inferometer.perfmodel.kv_cache import kv_bytes_per_token, kv_groups
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.run import simulate
+from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
 
@@ -111,15 +114,45 @@ def record(path: Path, seeds, make_case, factory) -> dict:
     return {"workloads": len(traces)}
 
 
+def compare_capacities(factory) -> dict:
+    """In how many models with windows does the KV cache hold anything else than vLLM itself reckons?"""
+    counts = collections.Counter()
+    for model in load_models():
+        groups = kv_groups(model)
+        if groups.n_sliding == 0:
+            continue
+        memory_bytes, counts["models"] = 40 * 2**30 + 12345, counts["models"] + 1
+        block_bytes = kv_bytes_per_token(model, "bfloat16") * 16 * groups.n_layers
+        config = SchedulerConfig(
+            num_blocks=memory_bytes // (block_bytes // model.n_layers),
+            max_model_len=8192,
+            max_num_batched_tokens=2048,
+            sliding_window=groups.window_tokens,
+            num_sliding_groups=groups.n_sliding,
+            num_full_groups=groups.n_full,
+        )
+        windows = (groups.window_tokens,) * groups.n_sliding + (0,) * groups.n_full
+        concurrency = config.num_blocks / config.n_blocks_at_most_len
+        own = (windows, groups.n_layers, config.num_blocks, int(concurrency * 8192), concurrency)
+        real = capacity(model, config, memory_bytes, factory)
+        if own != real:
+            counts["different"] += 1
+            sys.stderr.write(f"{model.model_id}: {own} for {real}\n")
+    return counts
+
+
 CASES = {
     "random": (random_case, GOLDEN),
     "drafts": (speculating_case, GOLDEN_SPECULATING),
     "pipeline": (piped_case, GOLDEN_PIPED),
+    "windows": (windowed_case, GOLDEN_WINDOWED),
 }
 
 
 def done(job: str, factory) -> dict:
     """``fuzz:random:3000``: what of it was found."""
+    if job.startswith("capacities"):
+        return compare_capacities(factory)
     what, kind, n_cases = job.split(":")
     make_case, golden = CASES[kind]
     if what == "record":
@@ -132,7 +165,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("jobs", nargs="+", help="fuzz|loop|record:random|drafts|pipeline:N")
+    parser.add_argument(
+        "jobs", nargs="+", help="fuzz|loop|record:random|drafts|pipeline|windows:N, or capacities:0"
+    )
     factory = VllmFactory()
     for job in parser.parse_args().jobs:
         sys.stdout.write(json.dumps({"job": job, **done(job, factory)}) + "\n")

@@ -48,6 +48,22 @@ def configs(draw, policies=("fcfs", "priority", "srpt"), **fixed):
 
 
 @st.composite
+def windowed_configs(draw, **fixed):
+    """Of a model some of whose layers attend to a window, with as much memory as it needs, or more."""
+    config = draw(configs(**fixed))
+    n_sliding, n_full = draw(st.sampled_from([(1, 0), (1, 1), (3, 1), (1, 2)]))
+    config = replace(
+        config,
+        num_blocks=1000,
+        sliding_window=draw(st.integers(2, max(config.max_model_len // 2, 2))),
+        num_sliding_groups=n_sliding,
+        num_full_groups=n_full,
+    )
+    n_spare = draw(st.sampled_from([1, 4, 20, 100]))
+    return replace(config, num_blocks=config.n_blocks_at_most_len + n_spare)
+
+
+@st.composite
 def speculating_configs(draw, **fixed):
     """With drafts, and a threshold that vLLM bears with so many."""
     n_drafts = draw(st.integers(1, 4))

@@ -65,6 +65,13 @@ def drive(case: Case, drivers: list[Driver]):
         n_in_flight -= n_updates
 
 
+def flat(tables) -> tuple[int, ...]:
+    """Of several groups of layers: one table behind the other."""
+    if tables and isinstance(tables[0], list):
+        return tuple(block for table in tables for block in table)
+    return tuple(tables)
+
+
 def each(drivers, method, *arguments):
     for driver in drivers:
         getattr(driver, method)(*arguments)
@@ -118,6 +125,6 @@ class ReferenceDriver:
             running=tuple(request.index for request in running),
             waiting=tuple(request.index for request in self.scheduler.waiting.in_order()),
             computed=tuple(request.num_computed_tokens for request in running),
-            blocks=tuple(tuple(request.blocks) for request in running),
+            blocks=tuple(flat(request.blocks) for request in running),
             free_queue=tuple(self.scheduler.kv_cache.pool.free_queue),
         )

@@ -29,8 +29,15 @@ def test_kernel_equals_reference(run, until_ns):
     assert_equal(fast, plain)
 
 
-@pytest.mark.parametrize(("is_async", "num_blocks"), [(False, 700), (True, 700), (True, 5000)])
-def test_kernel_equals_reference_at_size(is_async, num_blocks):
+WINDOWS = {"sliding_window": 200, "num_sliding_groups": 2}
+"""Beside a group of layers that attend to all."""
+
+
+@pytest.mark.parametrize(
+    ("is_async", "num_blocks", "windows"),
+    [(False, 700, {}), (True, 700, {}), (True, 5000, {}), (True, 700, WINDOWS)],
+)
+def test_kernel_equals_reference_at_size(is_async, num_blocks, windows):
     """Hundreds of requests of hundreds of tokens, with a cache that is too small for all of them and one that is not."""
     rng = np.random.default_rng(5)
     n_requests = 400
@@ -50,7 +57,11 @@ def test_kernel_equals_reference_at_size(is_async, num_blocks):
         requests, 16, SharedBlocks(start=np.concatenate([[0], np.cumsum(n_shared)]), ids=ids)
     )
     config = SchedulerConfig(
-        num_blocks=num_blocks, max_model_len=2048, max_num_seqs=64, async_scheduling=is_async
+        num_blocks=num_blocks,
+        max_model_len=2048,
+        max_num_seqs=64,
+        async_scheduling=is_async,
+        **windows,
     )
     cost = linear_cost(
         launch_s=1e-3, per_row_s=2e-6, per_context_token_s=1e-8, per_prefill_pair_s=1e-10

@@ -63,6 +63,20 @@ def test_an_error_names_what_was_typed():
             "policy = srpt",
         ),
         ("orca", {"policy": "srpt"}, "policy = srpt"),
+        ("vllm", {"num_sliding_groups": "2"}, "num_sliding_groups = 2"),
+        ("vllm", {"sliding_window": "1", "num_sliding_groups": "2"}, "sliding_window = 1"),
+        ("vllm", {"sliding_window": "64"}, "num_sliding_groups = 0"),
+        (
+            "vllm",
+            {"sliding_window": "64", "num_sliding_groups": "2", "num_full_groups": "0"},
+            "num_full_groups = 0",
+        ),
+        ("sarathi", {"sliding_window": "64", "num_sliding_groups": "1"}, "sliding_window = 64"),
+        (
+            "vllm",
+            {"sliding_window": "64", "num_sliding_groups": "6", "max_model_len": "4096"},
+            "num_blocks = 1000\n.*\n.*1799 or more",
+        ),
     ],
 )
 def test_what_a_knob_takes_is_said(engine, own, what):

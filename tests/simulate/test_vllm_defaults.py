@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from inferometer.api.simulated_record import fit_cautions
+from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.steptime_levels import datasheet_levels
@@ -11,14 +13,18 @@ from inferometer.simulate.deployment import Knobs, default_limits, deploy
 
 
 def config_on(device, **knobs):
+    return deployment_of("llama-3.1-8b", device, **knobs).config
+
+
+def deployment_of(name, device, **knobs):
     model, hardware, engine = (
-        find_model("llama-3.1-8b"),
+        find_model(name),
         find_hardware(device),
         EngineSpec(dtype="bfloat16", device="cuda"),
     )
     return deploy(
         model, engine, hardware, datasheet_levels(model, engine, hardware), Knobs(**knobs)
-    ).config
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,3 +77,57 @@ def test_without_chunks_a_step_holds_the_longest_context():
         "h100_sxm", own={"enable_chunked_prefill": "false"}, shared={"max_model_len": 20_000}
     )
     assert config.max_num_batched_tokens == 20_000
+
+
+def test_layers_with_a_window_give_their_blocks_back():
+    server = deployment_of("gemma-3-27b", "h100_sxm")
+    config = server.config
+    assert (config.sliding_window, config.num_sliding_groups, config.num_full_groups) == (
+        1024,
+        6,
+        1,
+    )
+    assert not server.keeps_windows_whole
+    assert "6 of which give back what leaves their window of 1,024 tokens" in server.kv_origin
+    whole = deployment_of("gemma-3-27b", "h100_sxm", own={"sliding_window": "0"})
+    assert whole.keeps_windows_whole
+    held, held_whole = (one.config.n_kv_blocks * one.kv_block_bytes for one in (server, whole))
+    assert held == pytest.approx(held_whole, rel=1e-3)
+    assert server.n_kv_tokens > 2 * whole.n_kv_tokens
+
+
+def test_the_longest_context_is_what_vllm_starts_with():
+    config = deployment_of("gemma-3-27b", "h100_sxm").config
+    assert config.n_blocks_at_most_len <= config.n_kv_blocks
+    with pytest.raises(SpecError, match="num_blocks"):
+        replace(config, max_model_len=config.max_model_len + config.block_size)
+    small = deployment_of("gpt-oss-20b", "h100_sxm", shared={"num_blocks": 2000}).config
+    assert small.n_blocks_at_most_len == 1999
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"preemption_mode": "swap"},
+        {"kv_allocation": "contiguous", "enable_prefix_caching": "false"},
+        {
+            "num_speculative_tokens": "2",
+            "draft_method": "eagle",
+            "acceptance_fraction": "0.7",
+            "draft_cost_ratio": "0.05",
+        },
+    ],
+)
+def test_what_cannot_give_blocks_back_counts_whole_contexts(own):
+    server = deployment_of("gpt-oss-20b", "h100_sxm", own=own)
+    assert server.config.sliding_window == 0
+    assert server.keeps_windows_whole
+    (caution,) = fit_cautions(server)
+    assert caution.code == "WINDOWS"
+    assert "12 of 24 layers" in caution.text
+
+
+def test_a_server_of_other_layers_has_no_caution():
+    assert not deployment_of("llama-3.1-8b", "h100_sxm").keeps_windows_whole
+    short = deployment_of("gemma-3-1b", "h100_sxm", shared={"max_model_len": 512}, policy="sglang")
+    assert not short.keeps_windows_whole

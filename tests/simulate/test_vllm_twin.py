@@ -6,11 +6,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cases import piped_case, random_case, speculating_case
+from cases import piped_case, random_case, speculating_case, windowed_case
 from kernel_driver import KernelDriver
+from reference.groups import GroupedKvCache
 from reference.vllm import Scheduler
 from stepping import ReferenceDriver, State, drive
-from traces import GOLDEN, GOLDEN_PIPED, GOLDEN_SPECULATING, decode
+from traces import GOLDEN, GOLDEN_PIPED, GOLDEN_SPECULATING, GOLDEN_WINDOWED, decode
 
 import inferometer
 
@@ -18,11 +19,12 @@ HERE = Path(__file__).parent
 TRACES = decode(GOLDEN.read_bytes())
 SPECULATING_TRACES = decode(GOLDEN_SPECULATING.read_bytes())
 PIPED_TRACES = decode(GOLDEN_PIPED.read_bytes())
+WINDOWED_TRACES = decode(GOLDEN_WINDOWED.read_bytes())
 
 
 @pytest.mark.parametrize("twin", [ReferenceDriver, KernelDriver], ids=["reference", "kernel"])
 def test_recorded_traces_are_reproduced(twin):
-    for case, recorded in TRACES + SPECULATING_TRACES + PIPED_TRACES:
+    for case, recorded in TRACES + SPECULATING_TRACES + PIPED_TRACES + WINDOWED_TRACES:
         calls = list(drive(case, [twin(case)]))
         assert len(calls) == len(recorded), f"seed {case.seed}"
         for (step, call, (state,)), expected in zip(calls, recorded, strict=True):
@@ -69,6 +71,33 @@ def test_recorded_traces_of_drafts_cover_the_grid():
     assert sum(len(state.preempted) for _, states in SPECULATING_TRACES for state in states) > 50
 
 
+def test_recorded_traces_of_windows_cover_the_grid():
+    configs = [case.config for case, _ in WINDOWED_TRACES]
+    groups = {(config.num_sliding_groups, config.num_full_groups) for config in configs}
+    assert groups == {(1, 0), (1, 1), (1, 2), (2, 1), (5, 1)}
+    assert {config.enable_prefix_caching for config in configs} == {True, False}
+    assert max(config.num_speculative_tokens for config in configs) > 0
+    assert sum(len(state.preempted) for _, states in WINDOWED_TRACES for state in states) > 50
+    n_given_back = sum(
+        0 in table for _, states in WINDOWED_TRACES for state in states for table in state.blocks
+    )
+    assert n_given_back > 1000
+
+
+@pytest.mark.parametrize(
+    ("method", "changed"),
+    [
+        ("_leave_windows", lambda *_: 0),
+        ("_n_in_windows", lambda _cache, _request, n_most: n_most),
+        ("_n_skipped", lambda cache, num_tokens: max(num_tokens - cache._window, 0) // cache._size),
+    ],
+)
+def test_a_different_rule_of_windows_would_be_noticed(monkeypatch, method, changed):
+    monkeypatch.setattr(GroupedKvCache, method, changed)
+    with pytest.raises((AssertionError, TypeError)):
+        test_recorded_traces_are_reproduced(ReferenceDriver)
+
+
 @pytest.mark.parametrize(
     ("method", "changed"),
     [
@@ -97,7 +126,7 @@ def test_a_different_rule_would_be_noticed(monkeypatch, method, changed):
 )
 def test_kernel_decides_as_the_reference_does(seeds):
     for seed in seeds:
-        case = (speculating_case, random_case, piped_case)[seed % 3](seed)
+        case = (speculating_case, random_case, piped_case, windowed_case)[seed % 4](seed)
         for step, call, (reference, kernel) in drive(
             case, [ReferenceDriver(case), KernelDriver(case)]
         ):
@@ -108,9 +137,11 @@ JOBS = {
     "fuzz:random": 3000,
     "fuzz:drafts": 600,
     "fuzz:pipeline": 600,
+    "fuzz:windows": 150,
     "loop:random": 1000,
     "loop:drafts": 600,
     "loop:pipeline": 600,
+    "loop:windows": 60,
 }
 """What is compared with vLLM itself, and in how many workloads."""
 N_STEPS = 200_000
@@ -141,6 +172,7 @@ def compared():
         "HF_HUB_OFFLINE": "1",
     }
     jobs = [f"{job}:{n_workloads}" for job, n_workloads in JOBS.items()]
+    jobs.append("capacities:0")
     command = [python, str(HERE / "record_vllm_traces.py"), *jobs]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-4000:]
@@ -174,7 +206,18 @@ def test_real_scheduler_never_differs_on_a_pipeline(compared):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("job", ["loop:random", "loop:drafts", "loop:pipeline"])
+def test_real_scheduler_never_differs_with_windows(compared):
+    assert counts_of("fuzz:windows", compared)["steps"] >= 50 * JOBS["fuzz:windows"]
+
+
+@pytest.mark.slow
+def test_the_kv_cache_of_models_with_windows_is_as_large_as_vllm_reckons(compared):
+    """Groups of layers, blocks in 40 GiB, tokens and most requests at once: as ``get_kv_cache_configs`` says."""
+    assert counts_of("capacities", compared)["models"] >= 11
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", ["loop:random", "loop:drafts", "loop:pipeline", "loop:windows"])
 def test_real_engine_loop_gives_the_same_times(job, compared):
     """First and last token of every request come at the same nanosecond as from the real ``EngineCore`` on a virtual clock."""
     assert counts_of(job, compared)["FINISHED"] >= 0.8 * JOBS[job]

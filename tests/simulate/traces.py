@@ -11,6 +11,7 @@ from stepping import State
 GOLDEN = Path(__file__).parent / "vllm_0_32_0_traces.json.gz"
 GOLDEN_PIPED = Path(__file__).parent / "vllm_0_32_0_piped_traces.json.gz"
 GOLDEN_SPECULATING = Path(__file__).parent / "vllm_0_32_0_speculating_traces.json.gz"
+GOLDEN_WINDOWED = Path(__file__).parent / "vllm_0_32_0_windowed_traces.json.gz"
 
 
 def encode(traces: list[tuple[Case, list[State]]]) -> bytes:

@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections import deque
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from cases import STOP_TOKEN
@@ -15,14 +16,25 @@ from stepping import State
 from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.kv_cache_utils import (
+    get_kv_cache_capacity,
+    get_kv_cache_configs,
+    get_request_block_hasher,
+    init_none_hash,
+)
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from inferometer.inputs.types import ModelSpec
 from inferometer.simulate.scheduler_config import n_accepted
 
 MODEL = {
@@ -48,8 +60,7 @@ class VllmFactory:
         self._folder = tempfile.TemporaryDirectory()
         (Path(self._folder.name) / "config.json").write_text(json.dumps(MODEL))
 
-    def scheduler(self, config):
-        cls = AsyncScheduler if config.async_scheduling else Scheduler
+    def config(self, config) -> VllmConfig:
         model = ModelConfig(
             model=self._folder.name,
             dtype="float32",
@@ -82,13 +93,18 @@ class VllmFactory:
             cache_config=cache,
         )
         vllm_config.speculative_config = speculation(config, model, vllm_config.parallel_config)
-        spec = FullAttentionSpec(
-            block_size=config.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32
-        )
+        # as on a GPU: on a CPU it is turned off, and less may be in flight
+        vllm_config.scheduler_config.async_scheduling = config.async_scheduling
+        return vllm_config
+
+    def scheduler(self, config):
+        cls = AsyncScheduler if config.async_scheduling else Scheduler
+        vllm_config = self.config(config)
         blocks = KVCacheConfig(
             num_blocks=config.num_blocks,
             kv_cache_tensors=[],
-            kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+            kv_cache_groups=kv_groups(config),
+            prefix_cache_retention_interval=vllm_config.cache_config.prefix_cache_retention_interval,
         )
         if (
             config.pipeline_parallel_size > 1
@@ -107,6 +123,26 @@ class VllmFactory:
         return scheduler
 
 
+def kv_groups(config):
+    """A layer for each group, those with a window first, as in the models that have both."""
+    layer = {
+        "block_size": config.block_size,
+        "num_kv_heads": 1,
+        "head_size": 1,
+        "dtype": torch.float32,
+    }
+    windows = [config.sliding_window] * config.num_sliding_groups + [None] * config.num_full_groups
+    return [
+        KVCacheGroupSpec(
+            [f"layer{group}"],
+            FullAttentionSpec(**layer)
+            if window is None
+            else SlidingWindowSpec(**layer, sliding_window=window),
+        )
+        for group, window in enumerate(windows)
+    ]
+
+
 def speculation(config, model, parallel):
     """vLLM's own rules of each method, without the weights of a draft.
 
@@ -123,6 +159,50 @@ def speculation(config, model, parallel):
     )
     made.method = config.draft_method
     return made
+
+
+class Capacity(NamedTuple):
+    """What vLLM makes of a model's layers and of the memory for its KV cache."""
+
+    windows: tuple[int, ...]
+    """Of each group of layers, 0 for full attention."""
+    n_layers: int
+    """The most in a group."""
+    num_blocks: int
+    n_tokens: int
+    """"GPU KV cache size" in the log."""
+    max_concurrency: float
+
+
+def capacity(model: ModelSpec, config, memory_bytes: int, factory: VllmFactory) -> Capacity:
+    """By vLLM's own functions, for one device that holds all layers."""
+    vllm_config, heads = factory.config(config), model.attention
+    vllm_config.cache_config.kv_cache_layout = "LBNHC"
+    layer = {
+        "block_size": config.block_size,
+        "num_kv_heads": heads.n_kv_heads,
+        "head_size": heads.head_dim,
+        "dtype": torch.bfloat16,
+    }
+    every = heads.full_attention_every or model.n_layers + 1
+    specs = {
+        f"layer{number}": FullAttentionSpec(**layer)
+        if number % every == 0
+        else SlidingWindowSpec(**layer, sliding_window=heads.sliding_window_tokens)
+        for number in range(1, model.n_layers + 1)
+    }
+    (found,) = get_kv_cache_configs(vllm_config, [specs], [memory_bytes])
+    n_tokens, concurrency = get_kv_cache_capacity(vllm_config, found)
+    return Capacity(
+        windows=tuple(
+            getattr(group.kv_cache_spec, "sliding_window", None) or 0
+            for group in found.kv_cache_groups
+        ),
+        n_layers=max(len(group.layer_names) for group in found.kv_cache_groups),
+        num_blocks=found.num_blocks,
+        n_tokens=n_tokens,
+        max_concurrency=concurrency,
+    )
 
 
 class VllmDriver:
@@ -210,7 +290,7 @@ class VllmDriver:
 
     def state(self):
         running = self.scheduler.running
-        owned = self.scheduler.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
+        managers = self.scheduler.kv_cache_manager.coordinator.single_type_managers
         output = self.output
         return State(
             scheduled=(
@@ -227,7 +307,12 @@ class VllmDriver:
             waiting=tuple(int(request.request_id) for request in self.scheduler.waiting),
             computed=tuple(request.num_computed_tokens for request in running),
             blocks=tuple(
-                tuple(block.block_id for block in owned[request.request_id]) for request in running
+                tuple(
+                    block.block_id
+                    for manager in managers
+                    for block in manager.req_to_blocks[request.request_id]
+                )
+                for request in running
             ),
             free_queue=tuple(
                 block.block_id

@@ -142,9 +142,18 @@ def with_prefill_pool(servers: replicas.Servers, options: PrefillReplicas) -> re
 
 def _pair(server: Deployment, options: PrefillReplicas) -> tuple[Deployment, Deployment]:
     """Those that generate answers and those that compute prompts, for sequences that both can hold."""
+    server = _with_whole_contexts(server)
     prefill = _changed(server, options.prefill_tp, options.prefill_set)
     longest = min(server.config.max_model_len, prefill.config.max_model_len)
     return _limited(server, longest), _limited(prefill, longest)
+
+
+def _with_whole_contexts(server: Deployment) -> Deployment:
+    """Without windows that give blocks back: pools that hand over KV caches keep them whole."""
+    if not getattr(server.config, "sliding_window", 0):
+        return server
+    knobs = replace(server.knobs, own={**server.knobs.own, "sliding_window": "0"})
+    return deploy(server.model, server.engine, server.hardware, server.step_times, knobs)
 
 
 def _changed(server: Deployment, n_devices: int | None, own: tuple[str, ...]) -> Deployment:

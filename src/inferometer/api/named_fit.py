@@ -34,6 +34,7 @@ from inferometer.perfmodel.fit_subject import (
     refuse,
     subject_of,
 )
+from inferometer.perfmodel.kv_cache import kv_groups
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.simulate.deployment import Deployment, Draw, Knobs, deploy
 
@@ -237,7 +238,10 @@ def _every_knob(fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool]) -
         found = {**found, "enable_chunked_prefill": True}
     shared, own = {**_limits(fit, knobs, found), **knobs.shared}, dict(knobs.own)
     if knobs.policy == "vllm":
-        own = {switch: str(found[switch]) for switch in _SWITCHES} | own
+        switches = {switch: str(found[switch]) for switch in _SWITCHES}
+        if fit.model is not None and kv_groups(fit.model).n_sliding:
+            switches["sliding_window"] = "0"  # as load tests are fitted: blocks of whole contexts
+        own = switches | own
     return replace(knobs, shared=_possible(shared, knobs.shared), own=own)
 
 

@@ -257,7 +257,7 @@ def _cache(deployment: Deployment, after: Sequence[Outcome]) -> Box:
     config = deployment.config
     n_preempted = sum(one.n_preemptions for one in after)
     n_requests = sum(one.n_requests for one in after)
-    held = f"{config.n_kv_blocks * config.block_size:,} tokens in pages of {config.block_size}"
+    held = f"{deployment.n_kv_tokens:,} tokens in pages of {config.block_size}"
     return Box(
         name="KV cache paged and sized",
         is_ticked=n_preempted == 0,

@@ -11,9 +11,10 @@ from inferometer.api.server import Server, deployment_of, server_with
 from inferometer.api.tuning import PresetAnswer, PresetRow
 from inferometer.decide.artefacts.vllm_command import serve_command
 from inferometer.errors import SpecError
-from inferometer.perfmodel.kv_cache import n_kv_shards
+from inferometer.perfmodel.kv_cache import kv_bytes_per_token, n_kv_shards
 from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.types import decode_shape, prefill_shape
+from inferometer.perfmodel.work import kv_dtype
 from inferometer.simulate.deployment import Deployment
 from inferometer.units import format_bytes, format_duration
 
@@ -92,7 +93,7 @@ def preset_of(preset: Preset, server: Server, policy: str) -> PresetAnswer:
 def _at_once(preset: Preset, plain: Deployment) -> _Sized:
     """The batch: as large as TPOT allows, or as memory does."""
     steps = plain.step_times.likely
-    n_held = max(plain.config.n_kv_blocks * plain.config.block_size // _CONTEXT_TOKENS, 1)
+    n_held = max(plain.n_kv_tokens // _CONTEXT_TOKENS, 1)
     if preset == "batch":
         fitting = [one for one in _AT_ONCE if one <= n_held] or [_AT_ONCE[0]]
         why = (
@@ -153,8 +154,9 @@ def _page(chosen: Deployment, *, is_vllm: bool) -> PresetRow:
     """Pages of 16 to 32 KiB in a layer are read at full bandwidth and waste little."""
     tokens = chosen.config.block_size
     n_shards = n_kv_shards(chosen.model, chosen.engine)
-    page_bytes = chosen.kv_block_bytes / chosen.model.n_layers / n_shards
-    per_token = page_bytes / tokens
+    token_bytes = kv_bytes_per_token(chosen.model, kv_dtype(chosen.engine))
+    per_token = token_bytes / chosen.model.n_layers / n_shards
+    page_bytes = per_token * tokens
     return PresetRow(
         setting="KV page",
         value=f"{tokens} token{'s' * (tokens > 1)}",

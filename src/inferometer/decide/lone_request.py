@@ -143,7 +143,7 @@ def request_times(question: SizingQuestion, candidate: Candidate) -> RequestTime
     )
     prompt_tokens = max(round(float((plan.prompt_tokens - plan.prefix_tokens).mean())), 1)
     output_tokens = max(round(float(plan.output_tokens.mean())), 1)
-    held_tokens = config.n_kv_blocks * config.block_size
+    held_tokens = candidate.deployment.n_kv_tokens
     batch_size = max(1, min(config.max_num_active, held_tokens // prompt_tokens))
     decode_s = (
         shape_duration_s(steps, decode_shape(batch_size=batch_size, context_tokens=prompt_tokens))

@@ -8,6 +8,8 @@ from inferometer.perfmodel.types import BatchShape
 
 _INDEX_KEY_BITS: Final = 8.25
 """Of a number in an indexer's key: 8 bit, and a 32-bit scale for 128 of them."""
+_ALIKE_RATIO: Final = 1.5
+"""Kinds of layers of less unlike numbers than this become groups of the larger number."""
 
 
 class CacheRows(NamedTuple):
@@ -165,6 +167,58 @@ def n_full_attention_layers(model: ModelSpec) -> int:
     if heads.n_full_attention_layers is not None:
         return heads.n_full_attention_layers
     return 0 if heads.full_attention_every is None else model.n_layers // heads.full_attention_every
+
+
+class KvGroups(NamedTuple):
+    """How vLLM splits the layers of a model over tables of KV blocks, all from one pool of blocks."""
+
+    n_layers: int
+    """Of each group, layers of padding included: a block has this many layers of a few tokens."""
+    n_sliding: int
+    n_full: int
+    window_tokens: int | None
+    """None where no layer slides."""
+
+
+def kv_groups(model: ModelSpec) -> KvGroups:
+    """The groups of vLLM's hybrid KV cache manager, those with a window first.
+
+    Layers of one kind alone are one group. Of two kinds a group has as many layers as the kind with
+    fewer, or as that with more where it has less than 1.5 times as many. Latent, compressed and
+    linear attention are one group here. Learned sinks (gpt-oss) are a number of each head, not a
+    token: they hold no block.
+
+    Source
+    ------
+    vLLM 0.32.0, ``vllm/v1/core/kv_cache_utils.py``: ``_get_kv_cache_groups_uniform_page_size``.
+
+    Example
+    -------
+    >>> from inferometer.inputs.catalog import find_model
+    >>> kv_groups(find_model("gemma-3-27b"))
+    KvGroups(n_layers=10, n_sliding=6, n_full=1, window_tokens=1024)
+    """
+    n_all, n_full = model.n_attention_layers, n_full_attention_layers(model)
+    window_tokens, n_sliding = model.attention.sliding_window_tokens, n_all - n_full
+    if window_tokens is None or n_sliding == 0 or model.n_layers != n_all:
+        return KvGroups(n_all, 0, 1, None)
+    if model.mla is not None or model.compressed is not None or model.indexer is not None:
+        return KvGroups(n_all, 0, 1, None)
+    if n_full == 0:
+        return KvGroups(n_all, 1, 0, window_tokens)
+    fewer, more = sorted((n_full, n_sliding))
+    n_layers = more if more < _ALIKE_RATIO * fewer else fewer
+    return KvGroups(n_layers, -(-n_sliding // n_layers), -(-n_full // n_layers), window_tokens)
+
+
+def kv_block_bytes(
+    model: ModelSpec, dtype: DType, *, block_tokens: int, is_grouped: bool = False
+) -> int:
+    """Bytes of a KV block on all devices together: all layers of its tokens, or those of a group."""
+    whole_bytes = kv_bytes_per_token(model, dtype) * block_tokens
+    if not is_grouped:
+        return whole_bytes
+    return whole_bytes * kv_groups(model).n_layers // model.n_attention_layers
 
 
 def n_kv_shards(model: ModelSpec, engine: EngineSpec) -> int:

@@ -4,8 +4,10 @@ Also two pools of them, for prompts and for answers, and the link between the po
 catalogue has one.
 """
 
+import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from inferometer.errors import SpecError, TooLargeError
@@ -23,6 +25,7 @@ from inferometer.simulate.fleet import (
     LinkShape,
     PrefillReplicas,
 )
+from inferometer.simulate.scheduler_config import SchedulerConfig, most_sliding_blocks
 
 _LARGE_BYTES: Final = 160 * 2**30
 _MIDDLE_BYTES: Final = 70 * 2**30
@@ -89,6 +92,12 @@ PACES: Final[tuple[Pace, ...]] = ("likely", "fast", "slow")
 _STAGES_KNOB: Final = "pipeline_parallel_size"
 _MAX_NUM_SEQS: Final = "max_num_seqs"
 _BUDGET_KNOB: Final = "max_num_batched_tokens"
+_PLAIN_KV_CACHE: Final = {
+    "rules": "vllm",
+    "preemption_mode": "recompute",
+    "kv_allocation": "paged",
+}
+"""Knobs that leave the KV cache as vLLM manages it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +178,33 @@ class Deployment:
     @property
     def kv_block_bytes(self) -> int:
         """Of a KV block on all devices together: each holds a part, and sends it by its own link."""
-        token_bytes = kv_cache.kv_bytes_per_token(self.model, kv_dtype(self.engine))
-        return token_bytes * self.config.block_size
+        return kv_cache.kv_block_bytes(
+            self.model,
+            kv_dtype(self.engine),
+            block_tokens=self.config.block_size,
+            is_grouped=self._is_grouped,
+        )
+
+    @property
+    def n_kv_tokens(self) -> int:
+        """How many tokens can the KV cache hold?"""
+        if isinstance(self.config, SchedulerConfig):
+            return self.config.n_kv_tokens
+        return self.config.n_kv_blocks * self.config.block_size
+
+    @property
+    def keeps_windows_whole(self) -> bool:
+        """Do layers hold blocks here for tokens that have left their window?"""
+        window_tokens = kv_cache.kv_groups(self.model).window_tokens
+        return (
+            window_tokens is not None
+            and window_tokens < self.config.max_model_len
+            and not self._is_grouped
+        )
+
+    @property
+    def _is_grouped(self) -> bool:
+        return isinstance(self.config, SchedulerConfig) and self.config.sliding_window > 0
 
     @property
     def parallelism(self) -> str:
@@ -210,22 +244,21 @@ def deploy(
     limits = default_limits(hardware, n_devices=plan.n_devices)
     shared = _with_defaults(knobs, limits) if knobs.policy == "vllm" else dict(knobs.shared)
     block_size = shared.get("block_size", engine_config.default_block_size(knobs.policy))
+    own = {
+        **_window_knobs(model, hardware, knobs),
+        **_swap_knobs(model, engine, hardware, block_size, knobs.own),
+        **knobs.own,
+    }
     kv_origin = "given"
     if "num_blocks" not in shared and "num_blocks" not in knobs.own:
-        requested = replace(knobs, shared=limits._asdict() | shared)
+        requested = replace(knobs, shared=limits._asdict() | shared, own=own)
         shared["num_blocks"], kv_origin = _kv_blocks(
             model, engine, hardware, block_size, requested, plan
         )
     if "max_model_len" not in shared:
-        held_tokens = (
-            (shared["num_blocks"] - 1) * block_size
-            if "num_blocks" in shared
-            else model.max_position_tokens
-        )
-        shared["max_model_len"] = max(min(model.max_position_tokens, held_tokens), 2)
+        shared["max_model_len"] = _longest_context(model, shared, own, block_size, plan)
     if _is_budget_for_contexts(knobs):
         shared[_BUDGET_KNOB] = max(limits.max_num_batched_tokens, shared["max_model_len"])
-    own = {**_swap_knobs(model, engine, hardware, block_size, knobs.own), **knobs.own}
     origins = {
         name: f"--{name.replace('_', '-')}" if name in knobs.shared else "its default here"
         for name in shared
@@ -239,7 +272,7 @@ def deploy(
         hardware=hardware,
         config=config,
         step_times=step_times,
-        kv_origin=kv_origin,
+        kv_origin=kv_origin + _group_words(model, own),
         knobs=knobs,
         front_end_s=step_times.front_end_s or 0.0,
         draws=tuple(
@@ -324,12 +357,15 @@ def _kv_blocks(
         utilization_fraction=knobs.utilization_fraction,
         n_expert_shards=knobs.data_parallel_size,
     )
-    n_blocks = memory.n_kv_blocks_that_fit(question, max_num_seqs=knobs.shared["max_num_seqs"])
+    has_groups = knobs.own.get("sliding_window", "0") != "0"
+    n_that_fit = partial(
+        memory.n_kv_blocks_that_fit,
+        max_num_seqs=knobs.shared["max_num_seqs"],
+        n_block_layers=kv_cache.kv_groups(model).n_layers if has_groups else None,
+    )
+    n_blocks = n_that_fit(question)
     if n_blocks < 2:
-        n_seqs = knobs.shared["max_num_seqs"]
-        fewest = memory.fewest_tensor_parallel(
-            question, lambda one: memory.n_kv_blocks_that_fit(one, max_num_seqs=n_seqs) >= 2
-        )
+        fewest = memory.fewest_tensor_parallel(question, lambda one: n_that_fit(one) >= 2)
         raise TooLargeError(
             f"{model.model_id!r} leaves no memory for a KV cache on {plan.n_devices} x"
             f" {hardware.name}",
@@ -339,6 +375,76 @@ def _kv_blocks(
     return _KvBlocks(
         n_blocks, f"reckoned from the memory of {hardware.name}; a server's log says it exactly"
     )
+
+
+def _window_knobs(model: ModelSpec, hardware: HardwareSpec | None, knobs: Knobs) -> dict[str, str]:
+    """The groups of layers of a model with windows, where the engine gives blocks back."""
+    groups, own = kv_cache.kv_groups(model), knobs.own
+    if (
+        groups.window_tokens is None
+        or groups.window_tokens >= model.max_position_tokens
+        or knobs.policy != "vllm"
+        or "sliding_window" in own
+        or any(own.get(name, usual) != usual for name, usual in _PLAIN_KV_CACHE.items())
+        or (own.get("draft_method") == "eagle" and own.get("num_speculative_tokens", "0") != "0")
+        or (hardware is not None and hardware.kind == "tpu")
+    ):
+        return {}
+    return {
+        "sliding_window": str(groups.window_tokens),
+        "num_sliding_groups": str(groups.n_sliding),
+        "num_full_groups": str(groups.n_full),
+    }
+
+
+def _group_words(model: ModelSpec, own: Mapping[str, str]) -> str:
+    """What a block is where layers with a window give theirs back."""
+    if own.get("sliding_window", "0") == "0":
+        return ""
+    groups = kv_cache.kv_groups(model)
+    sinks = "; learned sinks hold no block" * model.attention.has_sinks
+    return (
+        f"; each for one of {groups.n_sliding + groups.n_full} groups of {groups.n_layers} layers,"
+        f" {groups.n_sliding} of which give back what leaves their window of"
+        f" {groups.window_tokens:,} tokens{sinks}"
+    )
+
+
+def _longest_context(
+    model: ModelSpec,
+    shared: Mapping[str, int],
+    own: Mapping[str, str],
+    block_size: int,
+    plan: ParallelPlan,
+) -> int:
+    """The longest context that the model takes and for which the KV cache has room."""
+    if "num_blocks" not in shared:
+        return model.max_position_tokens
+    n_blocks = shared["num_blocks"] - 1
+    window, n_sliding, n_full = (
+        int(own.get(name, usual)) if own.get(name, "0").isdecimal() else usual
+        for name, usual in (
+            ("sliding_window", 0),
+            ("num_sliding_groups", 0),
+            ("num_full_groups", 1),
+        )
+    )
+    if window == 0:
+        return max(min(model.max_position_tokens, n_blocks * block_size), 2)
+    n_in_flight = plan.n_pipeline + (own.get("async_scheduling", "true").lower() != "false")
+    budget = own.get(_BUDGET_KNOB, str(shared.get(_BUDGET_KNOB, 0)))
+    in_flight_tokens = n_in_flight * (int(budget) if budget.isdecimal() else 0)
+
+    def n_short(context_tokens: int) -> int:
+        most = most_sliding_blocks(
+            window,
+            in_flight_tokens=in_flight_tokens,
+            max_model_len=context_tokens,
+            block_size=block_size,
+        )
+        return n_full * -(-context_tokens // block_size) + n_sliding * most - n_blocks
+
+    return max(bisect.bisect_right(range(model.max_position_tokens + 1), 0, key=n_short) - 1, 2)
 
 
 def _swap_knobs(

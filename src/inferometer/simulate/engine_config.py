@@ -60,6 +60,11 @@ def n_stages_of(config: EngineConfig) -> int:
     return config.pipeline_parallel_size if isinstance(config, SchedulerConfig) else 1
 
 
+def n_kv_groups_of(config: EngineConfig) -> int:
+    """How many groups of layers have tables of KV blocks of their own?"""
+    return config.n_kv_groups if isinstance(config, SchedulerConfig) else 1
+
+
 class _Engine(NamedTuple):
     config: type[EngineConfig]
     own_names: dict[str, str]

@@ -284,6 +284,12 @@ class DisaggregatedConfig:
                 allowed="pools whose replicas step each by itself",
             )
         for engine in self.engines:
+            if engine.sliding_window:
+                raise SpecError(
+                    f"a pool with sliding_window = {engine.sliding_window}",
+                    where=_WHERE_POOLS,
+                    allowed="0: KV caches are handed over whole",
+                )
             if engine.policy == "srpt":
                 raise SpecError(
                     "a pool with the policy srpt", where=_WHERE_POOLS, allowed="fcfs, priority"

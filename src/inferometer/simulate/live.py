@@ -300,11 +300,16 @@ class LiveMemory:
 
     def _collect_numbers(self, n_wanted: int) -> None:
         """Take back the numbers of contents that nobody needs any more; add more where too few are left."""
-        state, n_old = self.states, self.states.memory.first_equal.shape[1]
-        is_needed = (state.memory.first_equal != NOTHING).any(axis=0)
-        for blocks, config in zip(state.memory.blocks, state.config[:, 0], strict=True):
+        state, n_groups = self.states, int(self.states.config["n_kv_groups"].max())
+        n_old = state.memory.first_equal.shape[1] // n_groups
+        is_needed = np.zeros(n_old, np.bool_)
+        for first_equal, blocks, config in zip(
+            state.memory.first_equal, state.memory.blocks, state.config[:, 0], strict=True
+        ):
+            n_own = config["n_kv_groups"]  # each content has as many places
+            is_needed |= (first_equal[: n_old * n_own].reshape(n_old, n_own) != NOTHING).any(axis=1)
             registered = blocks["content"][: config["n_kv_blocks"] + 1]  # others are no blocks
-            is_needed[registered[registered >= 0]] = True
+            is_needed[registered[registered >= 0] // n_own] = True
         status = state.requests["status"][: self._n_slots]
         unfinished = np.flatnonzero(status < int(Status.STOPPED))
         first = int(state.requests["content_start"][unfinished[0]]) if len(unfinished) else None
@@ -317,15 +322,16 @@ class LiveMemory:
         while n_new - len(self._numbers) < max(n_wanted, n_new // 2, _N_CONTENTS // 2):
             n_new = max(2 * n_new, _N_CONTENTS)
         last_equal = state.memory.last_equal.copy()
-        last_equal[:, ~is_needed] = NOTHING
+        for row, n_own in zip(last_equal, state.config["n_kv_groups"][:, 0], strict=True):
+            row[: n_old * n_own].reshape(n_old, n_own)[~is_needed] = NOTHING
         taken = set(self._numbers.values())
         self._free_numbers = [number for number in range(n_new) if number not in taken]
         self._front.give_contents(n_new, np.array(self._free_numbers, np.int32))
         self._set(
             state._replace(
                 memory=state.memory._replace(
-                    first_equal=_wider(state.memory.first_equal, n_new, NOTHING),
-                    last_equal=_wider(last_equal, n_new, NOTHING),
+                    first_equal=_wider(state.memory.first_equal, n_new * n_groups, NOTHING),
+                    last_equal=_wider(last_equal, n_new * n_groups, NOTHING),
                 )
             )
         )

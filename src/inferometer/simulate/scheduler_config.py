@@ -36,6 +36,7 @@ _ENGINES: Final[dict[Rules, str]] = {
     "orca": "Orca",
     "vllm-v0": "vLLM v0",
 }
+_LEAST_WINDOW: Final = 2
 _MOST_DRAFTS: Final = 10_000
 _PS_PER_S: Final = 10**12
 _WHERE: Final = "the scheduler's configuration"
@@ -70,6 +71,23 @@ def n_accepted(
     return n_drafts
 
 
+def most_sliding_blocks(
+    sliding_window: int, *, in_flight_tokens: int, max_model_len: int, block_size: int
+) -> int:
+    """The most blocks that a request holds in a group of layers with a window.
+
+    The window, what is in flight, and one more where the window begins inside a block: vLLM's
+    ``SlidingWindowSpec.max_admission_blocks_per_request``.
+
+    Example
+    -------
+    >>> most_sliding_blocks(1024, in_flight_tokens=4096, max_model_len=32768, block_size=16)
+    321
+    """
+    held_tokens = min(sliding_window - 1 + in_flight_tokens, max_model_len)
+    return -(-held_tokens // block_size) + 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     """The knobs of vLLM's scheduler and KV cache, as ``vllm serve`` has them.
@@ -99,6 +117,12 @@ class SchedulerConfig:
     With ``pipeline_parallel_size`` stages as many batches are in flight, under ``async_scheduling``
     one more (vLLM's default on a GPU, its model runner V2), and a request decodes in every so
     manieth of them.
+
+    Layers that attend to the last ``sliding_window`` tokens alone (0: all layers attend to all)
+    give blocks back. As vLLM's hybrid KV cache manager does, the layers are split into groups of
+    equal size, each with a table of blocks of its own from one pool: ``num_sliding_groups``, then
+    ``num_full_groups`` (``perfmodel.kv_groups``). 0 is also what ``--disable-hybrid-kv-cache-manager``
+    does.
 
     ``rules`` are those of older engines, in the short form that simulators give them (Vidur's).
     "sarathi": decodes before prefill chunks, memory for the whole prompt at the admission, which
@@ -135,6 +159,9 @@ class SchedulerConfig:
     swap_bytes_per_s: float | None = None
     kv_block_bytes: int | None = None
     pipeline_parallel_size: int = 1
+    sliding_window: int = 0
+    num_sliding_groups: int = 0
+    num_full_groups: int = 1
     rules: Rules = "vllm"
 
     def __post_init__(self) -> None:
@@ -149,7 +176,8 @@ class SchedulerConfig:
                 self._refuse(name, "1 or more")
         if self.max_model_len < 2:
             self._refuse("max_model_len", "2 or more: a prompt token and an output token")
-        n_least = max(2, -(-self.max_model_len // self.block_size))
+        self._check_groups()
+        n_least = max(2, self.n_blocks_at_most_len + bool(self.sliding_window))
         if self.num_blocks < n_least:
             self._refuse(
                 "num_blocks",
@@ -204,6 +232,29 @@ class SchedulerConfig:
             self._check_speculation()
         if self.preemption_mode == "swap":
             self._check_swap()
+
+    def _check_groups(self) -> None:
+        if self.sliding_window == 0:
+            if (self.num_sliding_groups, self.num_full_groups) != (0, 1):
+                self._refuse("num_sliding_groups", "0, with num_full_groups = 1, without a window")
+            return
+        if self.sliding_window < _LEAST_WINDOW:
+            self._refuse("sliding_window", f"0 (none), or {_LEAST_WINDOW} or more")
+        if self.num_sliding_groups < 1:
+            self._refuse("num_sliding_groups", "1 or more with a window")
+        if self.num_full_groups < (0 if self.num_sliding_groups == 1 else 1):
+            self._refuse("num_full_groups", "1 or more; 0 where one group of layers slides alone")
+        if (
+            self.rules != "vllm"
+            or self.is_contiguous
+            or self.preemption_mode != "recompute"
+            or self.is_recomputing_last_block
+        ):
+            self._refuse(
+                "sliding_window",
+                "0 (blocks for the whole context) with rules of other engines, a contiguous KV"
+                " cache, swapping or drafts of EAGLE",
+            )
 
     def _check_speculation(self) -> None:
         n_drafts, acceptance = self.num_speculative_tokens, self.acceptance_fraction
@@ -302,6 +353,46 @@ class SchedulerConfig:
     def n_kv_blocks(self) -> int:
         """How many blocks can hold tokens? Block 0 never does."""
         return self.num_blocks - 1
+
+    @property
+    def n_kv_groups(self) -> int:
+        """How many groups of layers have tables of blocks of their own?"""
+        return self.num_sliding_groups + self.num_full_groups
+
+    @property
+    def most_sliding_blocks(self) -> int:
+        """The most blocks that a request holds in a group of layers with a window; 0 without one."""
+        if self.sliding_window == 0:
+            return 0
+        return most_sliding_blocks(
+            self.sliding_window,
+            in_flight_tokens=self.depth * self.step_budget_tokens,
+            max_model_len=self.max_model_len,
+            block_size=self.block_size,
+        )
+
+    def n_blocks_of(self, num_tokens: int) -> int:
+        """How many blocks does vLLM reckon for a request of this length when it admits it?"""
+        n_blocks = -(-num_tokens // self.block_size)
+        in_windows = min(n_blocks, self.most_sliding_blocks)
+        return self.num_full_groups * n_blocks + self.num_sliding_groups * in_windows
+
+    @property
+    def n_blocks_at_most_len(self) -> int:
+        """How many blocks does vLLM reckon for a request of ``max_model_len`` tokens when it starts?"""
+        n_blocks = -(-self.max_model_len // self.block_size)
+        in_windows = self.num_sliding_groups * self.most_sliding_blocks
+        return self.num_full_groups * n_blocks + in_windows
+
+    @property
+    def n_kv_tokens(self) -> int:
+        """How many tokens can all blocks hold, where windows give blocks back in requests of ``max_model_len``?
+
+        vLLM's "GPU KV cache size", which counts block 0 too.
+        """
+        if self.sliding_window == 0:
+            return self.n_kv_blocks * self.block_size
+        return int(self.n_kv_blocks / self.n_blocks_at_most_len * self.max_model_len)
 
     @property
     def watermark_blocks(self) -> int:

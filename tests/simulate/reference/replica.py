@@ -105,9 +105,8 @@ class Replica:
     @property
     def n_free_tokens(self) -> int:
         """For how many tokens is there memory that nobody holds?"""
-        return (
-            self._config.n_kv_blocks - self.scheduler.n_kv_blocks_used
-        ) * self._config.block_size
+        n_free = self._config.n_kv_blocks - self.scheduler.n_kv_blocks_used
+        return n_free // getattr(self._config, "n_kv_groups", 1) * self._config.block_size
 
     def take(self, request: Request) -> None:
         """A request comes to this replica."""

@@ -35,6 +35,7 @@ class Request:
         "num_tokens",
         "priority",
         "seat",
+        "shared_prefix_boundary",
         "status",
         "stop_tokens",
         "turn",
@@ -81,6 +82,9 @@ class Request:
         """Its slot in the batch; -1 where it does not run."""
         self.blocks: list[int] = []
         self.num_cached_blocks = 0
+        self.shared_prefix_boundary = 0
+        """How many of its first tokens are cached for full attention alone; 0 where windows have
+        them too."""
         self.num_host_blocks = 0
         """Blocks in host memory, where it was swapped out."""
         self.num_known_tokens = 0

@@ -14,6 +14,7 @@ from inferometer.simulate.outcome import Status
 from inferometer.simulate.scheduler_config import SchedulerConfig, n_accepted
 from reference.batch import Batch, Delivery, Scheduled, Seats, launch
 from reference.blocks import KvCache
+from reference.groups import GroupedKvCache
 from reference.holes import ContiguousKvCache
 from reference.request import Request
 
@@ -69,7 +70,8 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
         self._contiguous = ContiguousKvCache(config) if config.is_contiguous else None
-        self.kv_cache = self._contiguous or KvCache(config)
+        paged = GroupedKvCache if config.sliding_window else KvCache
+        self.kv_cache = self._contiguous or paged(config)
         self.running: list[Request] = []
         self.waiting = WaitingQueue(is_priority=config.policy != "fcfs")
         self.n_host_free = config.n_host_blocks
@@ -189,7 +191,7 @@ class Scheduler:
         config = self._config
         while config.policy == "srpt" and len(self.waiting) and self.running:
             following, victim = self.waiting.peek(), self.running[self._victim()]
-            n_blocks = -(-following.num_tokens // config.block_size) + config.watermark_blocks
+            n_blocks = config.n_blocks_of(following.num_tokens) + config.watermark_blocks
             has_room = (
                 len(self.running) < config.max_num_active and n_blocks <= self.kv_cache.n_free
             )

@@ -10,7 +10,7 @@ from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.inputs.workload.types import WorkloadSpec
-from inferometer.perfmodel.kv_cache import kv_bytes_per_token
+from inferometer.perfmodel.kv_cache import kv_block_bytes
 from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.perfmodel.work import ParallelPlan, kv_dtype
 from inferometer.records.types import Caution
@@ -124,8 +124,12 @@ class Fleet:
     @property
     def kv_bytes(self) -> int:
         """Of the KV cache of a replica, on all its devices."""
-        token_bytes = kv_bytes_per_token(self.model, kv_dtype(self.engine))
-        return self.scheduler.n_kv_blocks * self.scheduler.block_size * token_bytes
+        return self.scheduler.n_kv_blocks * kv_block_bytes(
+            self.model,
+            kv_dtype(self.engine),
+            block_tokens=self.scheduler.block_size,
+            is_grouped=self.scheduler.sliding_window > 0,
+        )
 
     @property
     def n_devices(self) -> int:

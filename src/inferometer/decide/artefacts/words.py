@@ -241,7 +241,7 @@ def _before(fleet: Fleet, packaging: Packaging, names: list[str]) -> list[str]:
     lines = [
         (
             "vLLM's log says 'GPU KV cache size': it must be at least"
-            f" {fleet.scheduler.n_kv_blocks * fleet.scheduler.block_size:,} tokens."
+            f" {fleet.scheduler.n_kv_tokens:,} tokens."
         ),
         (
             f"Run `./check-promise.sh URL` ({format_duration(duration_s(fleet))}): exit 0 kept, 10"

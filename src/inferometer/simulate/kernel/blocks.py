@@ -7,11 +7,10 @@ in order of addresses; a piece begins at the first entry of its slot's row of th
 """
 
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import slots
+from inferometer.simulate.kernel import groups, pool, slots
 from inferometer.simulate.kernel.config import Config
-from inferometer.simulate.kernel.state import NOTHING, Block, Counters, Request, State
+from inferometer.simulate.kernel.state import NOTHING, Counters, Request, State
 from inferometer.simulate.outcome import Status, StepLog
-from inferometer.simulate.pointers import Rows
 
 _STOPPED = int(Status.STOPPED)
 
@@ -138,6 +137,8 @@ def find_hits(state: State, index: int) -> int:
 
     They are noted in the next slot's row; nothing is taken yet.
     """
+    if state.config[0].sliding_window > 0:
+        return groups.find_hits(state, index)
     slot = slots.lowest(state)
     request = state.requests[index]
     n_max: int = (request.num_tokens - 1) // state.config[0].block_size
@@ -160,6 +161,8 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
     config, request = state.config[0], state.requests[index]
     if config.is_contiguous:
         return admit_in_one_piece(state, index)
+    if config.sliding_window > 0:
+        return groups.admit(state, index, num_new_tokens, n_hits)
     slot = slots.lowest(state)
     n_spare = spare_blocks(state, slot, n_hits)
     if (
@@ -192,6 +195,8 @@ def extend(state: State, index: int, num_new_tokens: int) -> bool:
     config, request = state.config[0], state.requests[index]
     if config.is_contiguous:
         return True
+    if config.sliding_window > 0:
+        return groups.extend(state, index, num_new_tokens)
     num_slots = request.num_computed_tokens + num_new_tokens
     num_reserved = min(num_slots + config.num_lookahead_tokens, config.max_model_len)
     if num_reserved > request.num_blocks * config.block_size:
@@ -210,9 +215,14 @@ def cache_blocks(state: State, index: int, num_tokens: int) -> None:
     config, request = state.config[0], state.requests[index]
     if not config.is_caching:
         return
+    if config.sliding_window > 0:
+        groups.cache_blocks(state, index, num_tokens)
+        return
     while (request.num_cached_blocks + 1) * config.block_size <= num_tokens:
         block = state.memory.block_table[request.slot, request.num_cached_blocks]
-        _register(state, block, state.contents[request.content_start + request.num_cached_blocks])
+        pool.register(
+            state, block, state.contents[request.content_start + request.num_cached_blocks]
+        )
         request.num_cached_blocks += 1
 
 
@@ -223,6 +233,9 @@ def free(state: State, index: int) -> None:
     drop_host_blocks(state.counters[0], request)
     if state.config[0].is_contiguous:
         free_piece(state, index)
+        return
+    if state.config[0].sliding_window > 0:
+        groups.free(state, index)
         return
     if request.slot == NOTHING:
         return
@@ -247,26 +260,14 @@ def spare_blocks(state: State, row: int, n_hits: int) -> int:
 def touch(state: State, row: int, n_hits: int) -> None:
     """Reference the first blocks of a row, which hold a wanted prefix; a free one leaves the queue."""
     for i_block in range(n_hits):
-        block = state.memory.block_table[row, i_block]
-        if state.memory.blocks[block].ref_count == 0:
-            unlink(state.memory.blocks, block)
-            state.counters[0].n_free -= 1
-        state.memory.blocks[block].ref_count += 1
+        pool.touch(state, state.memory.block_table[row, i_block])
 
 
 @compiled
 def take(state: State, row: int, n_owned: int, n_needed: int) -> None:
     """Take blocks from the front of the queue until a row has as many; what they held is forgotten."""
-    blocks = state.memory.blocks
     for i_block in range(n_owned, n_needed):
-        block = blocks[0].next
-        unlink(blocks, block)
-        if blocks[block].content != NOTHING:
-            _forget(state, block)
-            state.counters[0].n_evicted += 1
-        blocks[block].ref_count = 1
-        state.memory.block_table[row, i_block] = block
-        state.counters[0].n_free -= 1
+        state.memory.block_table[row, i_block] = pool.take(state)
 
 
 @compiled
@@ -275,17 +276,9 @@ def give_back(state: State, row: int, n_blocks: int) -> None:
 
     Those without content to the front of the queue (last one first), the others to its end.
     """
-    blocks, after = state.memory.blocks, 0
+    after = 0
     for i_block in range(n_blocks - 1, -1, -1):
-        block = state.memory.block_table[row, i_block]
-        blocks[block].ref_count -= 1
-        if blocks[block].ref_count == 0:
-            state.counters[0].n_free += 1
-            if blocks[block].content != NOTHING:
-                insert(blocks, block, blocks[0].previous)
-            else:
-                insert(blocks, block, after)
-                after = block
+        after = pool.give_back(state, state.memory.block_table[row, i_block], after)
 
 
 @compiled
@@ -298,55 +291,3 @@ def drop_host_blocks(counters: Counters, request: Request) -> None:
 @compiled
 def _n_blocks(num_tokens: int, block_size: int) -> int:
     return (num_tokens + block_size - 1) // block_size
-
-
-@compiled
-def unlink(blocks: Rows[Block], block: int) -> None:
-    """Take a block out of the ring of free ones."""
-    before, after = blocks[block].previous, blocks[block].next
-    blocks[before].next = after
-    blocks[after].previous = before
-
-
-@compiled
-def insert(blocks: Rows[Block], block: int, before: int) -> None:
-    """Put a block into the ring of free ones, behind ``before``."""
-    after = blocks[before].next
-    blocks[block].previous = before
-    blocks[block].next = after
-    blocks[before].next = block
-    blocks[after].previous = block
-
-
-@compiled
-def _register(state: State, block: int, content: int) -> None:
-    """From now on the block can be found by its content, after those that were registered before."""
-    last = state.memory.last_equal[content]
-    state.memory.blocks[block].content = content
-    state.memory.blocks[block].previous_equal = last
-    state.memory.blocks[block].next_equal = NOTHING
-    if last == NOTHING:
-        state.memory.first_equal[content] = block
-    else:
-        state.memory.blocks[last].next_equal = block
-    state.memory.last_equal[content] = block
-
-
-@compiled
-def _forget(state: State, block: int) -> None:
-    """Take a block out of the list of those with its content."""
-    blocks = state.memory.blocks
-    content, before, after = (
-        blocks[block].content,
-        blocks[block].previous_equal,
-        blocks[block].next_equal,
-    )
-    if before == NOTHING:
-        state.memory.first_equal[content] = after
-    else:
-        blocks[before].next_equal = after
-    if after == NOTHING:
-        state.memory.last_equal[content] = before
-    else:
-        blocks[after].previous_equal = before
-    blocks[block].content = NOTHING

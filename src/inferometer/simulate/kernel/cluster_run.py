@@ -239,7 +239,8 @@ def _open_gate(states: State, front: Front) -> None:
         n_room -= routing.load(states, replica)
         config = states.config[replica, 0]
         if not config.is_decode_pool:
-            n_free_tokens += states.counters[replica, 0].n_free * config.block_size
+            n_free = states.counters[replica, 0].n_free // config.n_kv_groups
+            n_free_tokens += n_free * config.block_size
     n_waiting_tokens = _waiting_tokens(states, front.gate)
     while True:
         is_enough = n_waiting_tokens >= world.max_waiting_tokens or n_waiting_tokens > n_free_tokens

@@ -5,7 +5,7 @@ One record for all engines; columns of others are 0.
 
 from enum import IntEnum
 
-from inferometer.simulate.engine_config import EngineConfig, n_stages_of
+from inferometer.simulate.engine_config import EngineConfig, n_kv_groups_of, n_stages_of
 from inferometer.simulate.pointers import Row, Rows, blank, i64
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import QUEUE_ORDERS, SglangConfig
@@ -62,6 +62,10 @@ class Config(Row):
     draft_cost_millionths: i64
     n_host_blocks: i64
     swap_block_ps: i64
+    n_kv_groups: i64
+    n_sliding_groups: i64
+    sliding_window: i64
+    most_sliding_blocks: i64
     is_plain: i64
     is_sarathi: i64
     is_vllm_v0: i64
@@ -93,6 +97,7 @@ def config_record(config: EngineConfig) -> Rows[Config]:
         "depth",
     ):
         record[name] = getattr(config, name)
+    record["n_kv_groups"] = n_kv_groups_of(config)
     record["n_stages"] = n_stages_of(config)
     record["is_caching"] = config.enable_prefix_caching
     record["n_instances"] = config.n_instances
@@ -172,4 +177,7 @@ def _vllm_columns(config: SchedulerConfig) -> dict[str, int]:
         "draft_cost_millionths": config.draft_cost_millionths,
         "n_host_blocks": config.n_host_blocks,
         "swap_block_ps": config.swap_block_ps,
+        "n_sliding_groups": config.num_sliding_groups,
+        "sliding_window": config.sliding_window,
+        "most_sliding_blocks": config.most_sliding_blocks,
     }

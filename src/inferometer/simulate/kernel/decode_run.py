@@ -9,7 +9,7 @@ by one.
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.types import PartKind
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import arrivals, blocks, price
+from inferometer.simulate.kernel import arrivals, blocks, groups, price
 from inferometer.simulate.kernel.state import NOTHING, Batch, State
 from inferometer.simulate.outcome import FAR_NS, StepLog
 
@@ -127,6 +127,10 @@ def _extend(state: State, n_steps: int) -> int:
             if config.is_caching:
                 num_next = (request.num_cached_blocks + 1) * config.block_size
                 n_left = min(n_left, num_next - request.num_tokens)
+            if config.sliding_window > 0:
+                num_left = groups.num_processed(config, request) - config.sliding_window + 1
+                num_next = (max(num_left, 0) // config.block_size + 1) * config.block_size
+                n_left = min(n_left, num_next - num_left)
             state.queue.chunks[row] = n_steps + max(n_left, 1)
         next_touched = min(next_touched, state.queue.chunks[row])
     return next_touched

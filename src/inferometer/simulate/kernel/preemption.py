@@ -1,7 +1,7 @@
 """Which request has to go when there is no room, and what becomes of it? Compiled; vLLM 0.32.0."""
 
 from inferometer.simulate.compiling import compiled
-from inferometer.simulate.kernel import blocks, queue, slots
+from inferometer.simulate.kernel import blocks, groups, queue, slots
 from inferometer.simulate.kernel.state import NOTHING, Request, State
 from inferometer.simulate.outcome import Status
 
@@ -21,9 +21,7 @@ def make_way(state: State, i_batch: int) -> None:
         if index == NOTHING:
             return
         request, i_victim = state.requests[index], victim(state)
-        n_blocks = (
-            request.num_tokens + config.block_size - 1
-        ) // config.block_size + config.watermark_blocks
+        n_blocks = groups.n_of_request(config, request.num_tokens, 0) + config.watermark_blocks
         has_room = counters.n_running < config.max_num_active and n_blocks <= counters.n_free
         if (
             has_room

@@ -14,7 +14,7 @@ from inferometer.records.columns import I32, I64
 from inferometer.records.types import ABSENT
 from inferometer.simulate.batch_config import BatchConfig
 from inferometer.simulate.demand import Demand, leaving_order
-from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.engine_config import EngineConfig, n_kv_groups_of
 from inferometer.simulate.kernel.config import Config, config_record
 from inferometer.simulate.outcome import FAR_NS, Status
 from inferometer.simulate.pointers import (
@@ -132,6 +132,7 @@ class Request(Row):
     num_blocks: i32
     num_cached_blocks: i32
     num_host_blocks: i32
+    shared_prefix_boundary: i32
     priority: i32
     num_preemptions: i32
     num_cached_tokens: i32
@@ -320,11 +321,11 @@ class Memory(NamedTuple):
     blocks: Rows[Block]
     """(B)"""
     first_equal: I32
-    """(contents) The first block registered with each content."""
+    """(contents · groups of layers) The first block registered with each content."""
     last_equal: I32
     block_table: I32
-    """(M, blocks of the longest request) The blocks of whoever has the slot, in order; in a pool
-    also rows of those that have none."""
+    """(M, blocks of the longest request · groups of layers) The blocks of whoever has the slot, in
+    order; in a pool also rows of those that have none."""
     by_address: I32
     """(M + 1) Whose piece of a contiguous KV cache comes after whose?"""
     nodes: Rows[Node]
@@ -441,11 +442,12 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
 
 
 def _memory(requests: Demand, config: EngineConfig, n_columns: int) -> Memory:
+    n_groups = n_kv_groups_of(config)
     return Memory(
         blocks=_block_records(config.n_kv_blocks + 1),
-        first_equal=np.full(requests.n_contents, NOTHING, np.int32),
-        last_equal=np.full(requests.n_contents, NOTHING, np.int32),
-        block_table=np.zeros((config.max_num_active, n_columns), np.int32),
+        first_equal=np.full(requests.n_contents * n_groups, NOTHING, np.int32),
+        last_equal=np.full(requests.n_contents * n_groups, NOTHING, np.int32),
+        block_table=np.zeros((config.max_num_active, n_columns * n_groups), np.int32),
         by_address=np.empty(config.max_num_active + 1, np.int32),
         nodes=node_records(config),
     )
@@ -481,10 +483,13 @@ def _arrivals(requests: Demand) -> Arrivals:
 
 
 def _most_blocks(requests: Demand, config: EngineConfig, n_drafts: int) -> int:
-    """The most blocks that one request may hold."""
+    """The longest table of blocks that a request may have."""
     longest = int((requests.prompt_tokens.astype(np.int64) + requests.output_tokens).max()) + 1
     longest += (config.depth + 2) * (1 + n_drafts)  # in flight, and reserved beyond them
-    return min(-(-min(longest, config.max_model_len) // config.block_size), config.n_kv_blocks)
+    n_blocks = -(-min(longest, config.max_model_len) // config.block_size)
+    if isinstance(config, SchedulerConfig) and config.sliding_window:
+        return n_blocks  # most of them have left the window
+    return min(n_blocks, config.n_kv_blocks)
 
 
 def _counters(config: EngineConfig, config_columns: Rows[Config]) -> Rows[Counters]:

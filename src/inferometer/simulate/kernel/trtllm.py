@@ -8,7 +8,7 @@ arrival. In the arrays of ``kernel/blocks.py`` a block's parent is in ``previous
 
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import arrivals, blocks, queue, slots
+from inferometer.simulate.kernel import arrivals, blocks, pool, queue, slots
 from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.kernel.vllm import launch
 from inferometer.simulate.outcome import Status
@@ -79,7 +79,7 @@ def extend(state: State, index: int, num_tokens: int) -> None:
     n_needed = (num_tokens + size - 1) // size
     for i_block in range(request.num_blocks, n_needed):
         block = state.memory.blocks[0].next
-        blocks.unlink(state.memory.blocks, block)
+        pool.unlink(state.memory.blocks, block)
         content = state.memory.blocks[block].content
         if content != NOTHING:
             if state.memory.first_equal[content] == block:
@@ -125,7 +125,7 @@ def free_blocks(state: State, index: int) -> None:
         state.memory.blocks[block].ref_count -= 1
         if state.memory.blocks[block].ref_count == 0:
             state.counters[0].n_free += 1
-            blocks.insert(state.memory.blocks, block, state.memory.blocks[0].previous)
+            pool.insert(state.memory.blocks, block, state.memory.blocks[0].previous)
     request.num_blocks = 0
     slots.release(state, index)
 
