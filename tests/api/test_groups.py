@@ -1,4 +1,4 @@
-"""Does ``simulate --groups`` place requests on replicas of different kinds, and say what each group did?"""
+"""Does ``--groups`` place requests on replicas of different kinds, and say what each did, and what all together can?"""
 
 import pytest
 from tests.api import test_fleet
@@ -94,3 +94,45 @@ def test_classes_name_their_group_and_an_unknown_one_is_refused(tmp_path):
 def test_what_cannot_be_is_refused(tmp_path, groups, options, message):
     with pytest.raises(SpecError, match=message):
         simulated(tmp_path, groups, **options)
+
+
+def located(folder, groups, **options):
+    (folder / "groups.toml").write_text(groups)
+    found = im.capacity(
+        "llama-3.1-8b",
+        slo="ttft:p95<1s",
+        datasheet=True,
+        probe_requests=100,
+        requests=200,
+        resolution=0.2,
+        time_limit=60,
+        executor="inline",
+        **({"groups": folder / "groups.toml"} if groups else {}),
+        **options,
+    )
+    return found, [one.capacity.located_load for one in found.levels]
+
+
+@pytest.mark.slow
+def test_one_group_holds_what_its_server_holds(tmp_path):
+    options = {"workload": "512x64", "hardware": "l40s"}
+    grouped, of_group = located(tmp_path, '[[groups]]\nname = "only"\n', **options)
+    _, alone = located(tmp_path, "", **options)
+    assert of_group == alone
+    assert grouped.model_id == "1 × llama-3.1-8b on NVIDIA L40S (only)"
+
+
+@pytest.mark.slow
+def test_the_capacity_of_groups_is_that_of_the_class_that_fares_worst(tmp_path):
+    """Of reports on a slow device beside idle fast ones nobody sees anything in the p95 of all requests."""
+    (tmp_path / "mix.toml").write_text(MIX)
+    slow = '[[groups]]\nname = "slow"\nclasses = ["report"]\nserver = { hardware = "l4" }\n'
+    fast = '[[groups]]\nname = "fast"\nreplicas = 2\nserver = { hardware = "h100_sxm" }\n'
+    found, _ = located(tmp_path, slow + fast, workload=str(tmp_path / "mix.toml"))
+    assert found.objective == "ttft:p95<1000ms in each class"
+    assert found.levels[0].capacity.weakest.startswith("class report: ttft:p95<1000ms")
+
+
+def test_groups_stand_beside_no_other_options_of_a_fleet(tmp_path):
+    with pytest.raises(SpecError, match="groups beside other options"):
+        located(tmp_path, GROUPS, workload="chat", replicas=2)

@@ -1,12 +1,15 @@
 """What is the highest load at which the SLO is met, at each case of the step times? Simulated."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 from inferometer.api import compute
+from inferometer.api.cluster import Servers
 from inferometer.api.compute import TimeLimit, time_limit_field
 from inferometer.api.decision_pages import CapacityAnswer, CapacityRow, PacedCapacity, paced
 from inferometer.api.fleet import FleetOptions, Fleets, fleets_of, servers_of, start_load_of
+from inferometer.api.groups import GROUPS_OPTION, servers_of_groups
 from inferometer.api.missed import what_serves_one
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
@@ -51,10 +54,17 @@ class Search(NamedTuple):
     objective: ObjectiveSpec
     resolution_ratio: float
     limit: TimeLimit
+    groups: Servers | None = None
+    """Replicas of different kinds, in place of all others."""
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """Which servers are asked: the likely one first."""
+        return self.deployment.cases if self.groups is None else self.groups.cases
 
     def alone(self) -> lone_request.LoneRequest | None:
-        """The least that a request takes at likely step times; None where others compute its prompt."""
-        if self.fleets.n_prefill:
+        """The least that a request takes at likely step times; None where others compute its prompt, or of groups."""
+        if self.fleets.n_prefill or self.groups is not None:
             return None
         plan = traffic.plan_at(self.traffic.spec, 1.0, self.traffic.n_requests)
         return lone_request.lone_request(
@@ -77,7 +87,7 @@ class Search(NamedTuple):
         Short probes do not show how a queue grows, so that they put each capacity too high; their
         ratio to that of likely step times, by the same requests, hardly depends on the length.
         """
-        n_cases = len(self.deployment.cases)
+        n_cases = len(self.cases)
         return self._found(
             one,
             self.limit.share((1 - _LIKELY_FRACTION) / n_cases),
@@ -113,12 +123,32 @@ class Search(NamedTuple):
             return searches.find_capacity(probe, question)
 
     def _probe(self, case: Case, *, is_paired: bool) -> probing.FleetProbe:
-        n_replicas = self.fleets.n_replicas or 1
         n_requests = self.traffic.n_requests * (_PAIRED_LENGTH_RATIO if is_paired else 1)
         return probing.FleetProbe(
-            fleet=self.fleets.fleet(self.deployment, case, n_replicas),
+            fleet=(
+                self.fleets.fleet(self.deployment, case, self.fleets.n_replicas or 1)
+                if self.groups is None
+                else self.groups.at(case).fleet()
+            ),
             traffic=replace(self.traffic, n_requests=n_requests),
             objective=self.objective,
+            class_objectives=self.class_objectives,
+        )
+
+    @property
+    def class_objectives(self) -> tuple[probing.ClassObjective, ...]:
+        """Of each class in groups of replicas: its own SLO, or the one of all requests."""
+        drawn = self.fleets.drawn
+        if self.groups is None or len(drawn.class_names) == 1:
+            return ()
+        return tuple(
+            probing.ClassObjective(
+                name,
+                self.objective
+                if slo is None
+                else parse_objective(slo, where=f"slo of class {name}"),
+            )
+            for name, slo in zip(drawn.class_names, drawn.class_slos, strict=True)
         )
 
 
@@ -141,6 +171,7 @@ class Capacity:
     workload: Workload = field(default_factory=Workload)
     slo: Annotated[str, REQUIRED_SLO]
     fleet: FleetOptions = field(default_factory=FleetOptions)
+    groups: Annotated[Path | None, GROUPS_OPTION] = None
     resolution: Annotated[
         float,
         Option(
@@ -175,9 +206,8 @@ def capacity(question: Capacity) -> CapacityAnswer:
         The question cannot be answered as it is asked.
     """
     workload = workload_of(question.workload)
-    n_sharing = question.fleet.cluster.data_parallel_size
-    deployment = deployment_of(question.server, n_sharing=n_sharing)
-    servers = servers_of(question.fleet, deployment)
+    fleets, servers = fleets_of(question.fleet, workload), _servers(question)
+    servers = servers.known(fleets.drawn)
     objective = parse_objective(question.slo)
     requests = traffic.Traffic(
         spec=workload,
@@ -187,34 +217,44 @@ def capacity(question: Capacity) -> CapacityAnswer:
     check_prompts(
         workload,
         traffic.plan_at(workload, start_load_of(workload), requests.most_requests),
-        servers.deployment.config.max_model_len,
+        max(one.config.max_model_len for one in servers.kinds),
     )
     limit = TimeLimit(question.time_limit)
     search = Search(
-        fleets_of(question.fleet, workload),
+        fleets,
         servers.deployment,
         requests,
         objective,
         question.resolution,
         limit,
+        None if servers.groups is None else servers,
     )
     alone = search.alone()
     levels = _levels(search, alone, workload, question.where)
     found = levels[0].capacity
     return CapacityAnswer(
-        model_id=deployment.model.model_id,
+        model_id=(
+            servers.deployment.model.model_id if servers.groups is None else servers.groups.words
+        ),
         workload_name=workload.name,
-        objective=objective.text,
+        objective=objective.text + " in each class" * bool(search.class_objectives),
         unit=_UNITS[search.traffic.kind],
         is_resolved=found.is_resolved,
         is_located=found.is_located,
         levels=levels,
         engine=servers.deployment.config.engine,
         n_replicas=servers.n_replicas,
-        router=servers.rules.router if servers.n_replicas > 1 else None,
-        step_times_from=servers.deployment.step_times.origin,
+        router=servers.rules.router if servers.n_replicas > 1 and servers.groups is None else None,
+        step_times_from="; ".join(dict.fromkeys(one.step_times.origin for one in servers.kinds)),
         next_step=_next_step(found, alone),
     )
+
+
+def _servers(question: Capacity) -> Servers:
+    if question.groups is not None:
+        return servers_of_groups(question.groups, question.server, question.fleet)
+    n_sharing = question.fleet.cluster.data_parallel_size
+    return servers_of(question.fleet, deployment_of(question.server, n_sharing=n_sharing))
 
 
 def _levels(
@@ -232,7 +272,7 @@ def _levels(
     )
     with compute.opened(where, "searches") as executor:
         (likely,) = executor.map(search.likely, [start_load_of(workload)])
-        cases = search.deployment.cases
+        cases = search.cases
         start = likely.located_load or start_load_of(workload)
         found = executor.map(search.paired, [CaseLoad(case, start) for case in cases])
     ratio = 1.0

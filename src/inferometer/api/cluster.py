@@ -145,6 +145,18 @@ class Group:
         rules += [f"prompts up to {most:,} tokens"] if most is not None else []
         return ", ".join(rules) or "what is left"
 
+    @property
+    def devices(self) -> str | None:
+        """Those of a replica; None where nobody says."""
+        where = self.deployment
+        n_devices = f"{where.n_devices} × " if where.n_devices > 1 else ""
+        return None if where.hardware is None else f"{n_devices}{where.hardware.name}"
+
+
+def group_words(name: str, n_replicas: int, model_id: str, devices: str | None) -> str:
+    """``2 × llama-3.1-70b on 4 × NVIDIA H100 (long)``"""
+    return f"{n_replicas} × {model_id}{f' on {devices}' if devices else ''} ({name})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
@@ -183,6 +195,14 @@ class Groups:
         """Draws where each kind has the same number of them, else both ends of all step times."""
         first, *others = (one.deployment.cases for one in self.groups)
         return first if all(other == first for other in others) else PACES
+
+    @property
+    def words(self) -> str:
+        """``2 × llama-3.1-8b on NVIDIA L4 (short) and 1 × llama-3.1-70b on 4 × NVIDIA H100 (long)``"""
+        return " and ".join(
+            group_words(one.name, one.n_replicas, one.deployment.model.model_id, one.devices)
+            for one in self.groups
+        )
 
     @property
     def placement(self) -> Placement:

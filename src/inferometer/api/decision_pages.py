@@ -73,6 +73,7 @@ class CapacityAnswer(Answer):
     table: ClassVar[str | None] = "levels"
 
     model_id: str
+    """Of groups of replicas: all groups in words."""
     workload_name: str
     objective: str
     unit: str

@@ -1,6 +1,6 @@
 """Which replicas of different kinds are there, and which requests go to which of them?
 
-A file for ``simulate --groups`` names groups of replicas. Each is the server of the command line but
+A file for ``--groups`` names groups of replicas. Each is the server of the command line but
 for its own ``[groups.server]``; the first group whose rules let a request in gets it.
 """
 
@@ -13,13 +13,18 @@ import msgspec
 
 from inferometer.api.cluster import Group, Groups, RouterRules, Servers
 from inferometer.api.fleet import FleetOptions
-from inferometer.api.question import question_of
+from inferometer.api.question import Option, question_of
 from inferometer.api.server import Server, Settings, deployment_of
 from inferometer.errors import SpecError
 from inferometer.inputs.file_tables import table_from_text, text_of
 from inferometer.inputs.workload.distributions import Natural
 
 _WHERE: Final = "--groups"
+GROUPS_OPTION: Final = Option(
+    "Replicas of different kinds, and which requests go to which: a .toml file, see docs/simulate.md.",
+    heading="Cluster",
+    metavar="FILE",
+)
 _Setting: TypeAlias = bool | int | float | str
 _OF_STEPS: Final = frozenset({"model", "hardware", "tp", "dtype", "quantization"})
 """Whoever changes one of these has other step times than the fit of the command line."""

@@ -9,7 +9,7 @@ import msgspec
 from inferometer.api import compute, memory_check, missed
 from inferometer.api.cluster import Servers, gate_of
 from inferometer.api.fleet import FleetOptions, servers_of
-from inferometer.api.groups import servers_of_groups
+from inferometer.api.groups import GROUPS_OPTION, servers_of_groups
 from inferometer.api.model_options import SLO_OPTION
 from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, Option
@@ -37,15 +37,7 @@ class Simulate:
     server: Server
     workload: Workload = field(default_factory=Workload)
     fleet: FleetOptions = field(default_factory=FleetOptions)
-    groups: Annotated[
-        Path | None,
-        Option(
-            "Replicas of different kinds, and which requests go to which: a .toml file, see"
-            " docs/simulate.md.",
-            heading="Cluster",
-            metavar="FILE",
-        ),
-    ] = None
+    groups: Annotated[Path | None, GROUPS_OPTION] = None
     slo: Annotated[str | None, SLO_OPTION] = None
     until: Annotated[
         float | None,

@@ -127,9 +127,9 @@ def _of_groups(groups: tuple[simulated_record.GroupView, ...]) -> str:
     parts = list[str]()
     for one in groups:
         where = one.deployment
-        devices = f"{where.n_devices} × " if where.n_devices > 1 else ""
-        on = f" on {devices}{where.hardware}" if where.hardware else ""
-        parts.append(f"{where.n_replicas} × {where.model_id}{on} ({one.name})")
+        n_devices = f"{where.n_devices} × " if where.n_devices > 1 else ""
+        devices = f"{n_devices}{where.hardware}" if where.hardware else None
+        parts.append(cluster.group_words(one.name, where.n_replicas, where.model_id, devices))
     return " and ".join(parts)
 
 

@@ -5,7 +5,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import CapacityQuestion, Reading, find_capacity
@@ -19,6 +19,7 @@ from inferometer.simulate import run, simulated_run
 from inferometer.simulate.deployment import Pace
 from inferometer.simulate.fleet import Fleet
 from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.stats.estimate import Verdict
 from inferometer.units import NS_PER_S
 
 EFFORT_RATIO: Final = 4
@@ -34,6 +35,16 @@ MOST_TOGETHER: Final = 8
 gains little from more to choose from."""
 
 
+class ClassObjective(NamedTuple):
+    """What the requests of a class of this name are promised."""
+
+    name: str
+    objective: ObjectiveSpec
+
+
+_SEVEREST: Final[tuple[Verdict, ...]] = ("missed", "undecided", "met")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetProbe:
     """Asks a simulated fleet: ``probe(load, effort)``."""
@@ -44,11 +55,21 @@ class FleetProbe:
     n_replicas: int | None = None
     """The load is that of this number of replicas, of which ``fleet`` is a part with its part of
     the load; None: of all of the fleet."""
+    class_objectives: tuple[ClassObjective, ...] = ()
+    """What the requests of each class are promised beside; none: classes are not told apart."""
 
     def __call__(self, load: float, effort: int) -> Reading:
-        """The verdict and the margin at this load."""
+        """The verdict and the margin at this load; of classes those of the one that fares worst."""
         run = self.run(load, effort)
-        return reading_of(run, judge_objective(run, self.objective))
+        readings = [reading_of(run, judge_objective(run, self.objective))]
+        if run.requests is not None:
+            for index, (name, objective) in enumerate(self.class_objectives):
+                rows = run.requests.class_index == index
+                if bool(rows.any()):
+                    found = reading_of(run, judge_objective(run, objective, rows=rows))
+                    readings.append(found._replace(why=f"class {name}: {found.why}"))
+        worst = max(readings, key=lambda one: one.margin_ratio)
+        return worst._replace(verdict=min((one.verdict for one in readings), key=_SEVEREST.index))
 
     def run(self, load: float, effort: int) -> Run:
         """The simulated run behind it.
@@ -86,7 +107,12 @@ def _without_idle_cache(fleet: Fleet, plan: RequestPlan) -> Fleet:
     """Without a prefix cache where there is nothing to find: the same steps, sooner."""
     replicas = fleet.replicas
     is_of_use = replicas.router == "prefix-affine" or bool(plan.prefix_tokens.any())
-    if is_of_use or fleet.prefill or not isinstance(replicas.engine, SchedulerConfig):
+    if (
+        is_of_use
+        or fleet.prefill
+        or fleet.placement
+        or not isinstance(replicas.engine, SchedulerConfig)
+    ):
         return fleet
     engine = replace(replicas.engine, enable_prefix_caching=False)
     return replace(fleet, replicas=replace(replicas, engine=engine))

@@ -235,8 +235,13 @@ _SGLANG_SWITCHES: Final = (
     "disable_radix_cache",
     "disable_overlap_schedule",
 )
-_CONSEQUENCES: Final = frozenset({"num_blocks", "max_total_num_tokens", "context_length"})
-"""What follows from the memory that is left, and is no choice."""
+_CONSEQUENCES: Final = frozenset(
+    {
+        *("num_blocks", "max_total_num_tokens", "context_length"),
+        *("sliding_window", "num_sliding_groups", "num_full_groups"),
+    }
+)
+"""What follows from the memory that is left, and from the model's layers, and is no choice."""
 
 
 class Departure(NamedTuple):
