@@ -7,8 +7,8 @@ import json
 import math
 from pathlib import Path
 
+from inferometer.api.ledger import BEGIN, END
 from inferometer.api.verify_view import ledger_markdown
-from inferometer.cli.ledger import BEGIN, END
 from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.records.reading import read_run
 from inferometer.report.charts.curves import CurvePoint, NamedCurve, curve_chart

@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from inferometer.api.measured import places_of
-from inferometer.cli import export_run, import_results
 from inferometer.cli.answer import answer_type, json_schema, plain_command
 from inferometer.errors import InferometerError, RecordError, SpecError
 
@@ -72,9 +71,9 @@ def test_a_table_of_something_else_is_not_overwritten(tmp_path):
 
 def test_a_sweep_is_exported_as_its_table(tmp_path):
     answer = json.loads(
-        run(export_run.command, RECORDED, "--format", "csv", "--out", tmp_path / "x.csv", "--json")
+        run(plain_command("export"), RECORDED, "--format", "csv", "--out", tmp_path / "x.csv", "--json")
     )
-    jsonschema.validate(answer, json_schema(export_run.ANSWER))
+    jsonschema.validate(answer, json_schema(answer_type("export")))
     with (tmp_path / "x.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == answer["n_points"] > 10
@@ -85,14 +84,14 @@ def test_a_sweep_is_exported_as_its_table(tmp_path):
         for row in rows
     )
     with pytest.raises(RecordError, match="a format of requests"):
-        run(export_run.command, RECORDED, "--format", "llm-d", "--out", tmp_path / "x.json")
+        run(plain_command("export"), RECORDED, "--format", "llm-d", "--out", tmp_path / "x.json")
     with pytest.raises(SpecError, match="no format"):
-        run(export_run.command, RECORDED, "--out", tmp_path / "x.json")
+        run(plain_command("export"), RECORDED, "--out", tmp_path / "x.json")
 
 
 def test_charts_of_a_run_of_requests_are_exported(tmp_path):
     folder = tmp_path / "run"
-    run(import_results.command, REQUESTS, "--out", folder)
+    run(plain_command("import"), REQUESTS, "--out", folder)
     answer = json.loads(
         run(plain_command("report"), folder, "--export", tmp_path / "charts", "--json")
     )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from inferometer.api.ledger import BEGIN, BEGIN_SHORT, END, END_SHORT
 from inferometer.api.verify_view import ledger_markdown, short_markdown
-from inferometer.cli.ledger import BEGIN, BEGIN_SHORT, END, END_SHORT
 from inferometer.cli.main import VERBS
 from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.inputs.catalog import load_models

@@ -26,7 +26,7 @@ COMMAND = re.compile(
 TRY = {"try_", "remedy"}
 FOREIGN = {
     "cli/foreign_flags.py": "flags of other tools, and ours of the same meaning",
-    "cli/import_results.py": "vLLM bench",
+    "api/import_results.py": "vLLM bench",
     "measure/executors/ray_cluster.py": "ray start",
     "decide/diagnosis/": "flags of vLLM and SGLang",
     "api/diagnose_steps.py": "flags of vLLM and SGLang",

@@ -161,6 +161,16 @@ class Paged(NamedTuple, Generic[A]):
     pages: "tuple[Page, ...]"
 
 
+T = TypeVar("T")
+
+
+class Lines(NamedTuple, Generic[T]):
+    """An answer that has no page but lines for a terminal."""
+
+    answer: T
+    text: RenderableType
+
+
 _HTML: Final = '<pre style="line-height:normal;overflow-x:auto">{code}</pre>'
 
 

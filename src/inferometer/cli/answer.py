@@ -17,7 +17,7 @@ import msgspec
 from rich import padding, table, text
 from rich.console import Group, RenderableType
 
-from inferometer.api.answer import Answer, Paged
+from inferometer.api.answer import Answer, Lines, Paged
 from inferometer.api.drawing import SafeConsole
 from inferometer.api.progress import printable_json
 from inferometer.cli.flags import QuestionCommand, asks
@@ -49,7 +49,7 @@ def _command(name: str, verb: Verb) -> click.Command:
     body.__doc__ = verb.help
     grid = importlib.import_module(_STUDY).grid_of(name) if verb.takes_grid else None
     question = next(iter(inspect.get_annotations(function).values()))
-    asked = asks(question, grid=grid)(body)
+    asked = asks(question, grid=grid, has_page=verb.has_page)(body)
     command: click.Command = click.command(name, cls=VerbCommand, epilog=verb.examples)(asked)
     return command
 
@@ -98,13 +98,13 @@ def answer_type(name: str) -> Any:
         return importlib.import_module(verb.answering_module).ANSWER
     answer = inspect.get_annotations(_function(name, verb))["return"]
     origin: object = get_origin(answer)
-    if origin is Paged:
+    if origin in {Paged, Lines}:
         (answer,) = get_args(answer)
     return answer | importlib.import_module(_STUDY).ANSWER if verb.takes_grid else answer
 
 
 def give_answer(
-    by: Callable[[Q], A | Paged[A] | None],
+    by: Callable[[Q], A | Paged[A] | Lines[Any] | None],
     question: Q,
     *,
     as_json: bool,
@@ -117,7 +117,9 @@ def give_answer(
     """
     with heard(prints=not as_json):
         made = by(question)
-    if made is None:
+    if isinstance(made, Lines):
+        give(made.answer, as_json=as_json, show=lambda _: made.text)
+    if made is None or isinstance(made, Lines):
         return
     answer, pages = made if isinstance(made, Paged) else (made, None)
 

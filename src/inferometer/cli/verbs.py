@@ -19,6 +19,8 @@ class Verb(NamedTuple):
     examples: str = ""
     is_whole: bool = False
     """All of the answer is printed, not its first screen."""
+    has_page: bool = True
+    """Else the answer is lines: no ``--csv``, ``--report`` and ``--verbose``."""
     takes_grid: bool = False
     """Options may have several values, which make a grid."""
     function: str = ""
@@ -168,8 +170,19 @@ A trace (--workload FILE) is sized for its busiest window; then replicas come an
 """,
     ),
     "deploy": Verb(
-        "inferometer.cli.deploy",
+        "inferometer.api.deploy",
         "Write what runs, watches and checks a sizing: vLLM, Kubernetes, Prometheus, Grafana.",
+        help="""\
+Write the files that run, watch and check PLAN, the plan.json of `inferometer size --out DIR`.
+
+vllm serve command, Kubernetes objects, router, Prometheus rules and alerts, Grafana dashboard,
+load test, and the assumptions in words.""",
+        examples="""\b
+Examples:
+  inferometer deploy plan/plan.json --out files --namespace llm --spare 1
+  inferometer deploy plan/plan.json --out files --force --backend 10.0.0.1:8000 --backend 10.0.0.2:8000
+""",
+        has_page=False,
     ),
     "verify": Verb(
         "inferometer.api.verify",
@@ -190,9 +203,39 @@ Exit codes: 0 all predictions held and the SLO was met; 10 one was wrong or the 
 3 a measurement was INVALID and proves nothing; 4 a seal, a ledger or a run cannot be trusted.
 """,
     ),
-    "ledger": Verb("inferometer.cli.ledger", "How often were sealed predictions right?"),
+    "ledger": Verb(
+        "inferometer.api.ledger",
+        "How often were sealed predictions right?",
+        help="""How often were predictions right that were sealed before they were measured.
+
+The misses, and what was never measured, too?
+
+The chain of sums is checked: a line that was changed, taken out, put in or dated in the future
+is named (exit 4). The owner of the file can write the whole chain anew; --anchor and --expect
+show that, where the anchor was kept out of the owner's reach.""",
+        examples="""\b
+Examples:
+  inferometer ledger
+  inferometer ledger --markdown
+  inferometer ledger --anchor
+""",
+        has_page=False,
+    ),
     "timeline": Verb(
-        "inferometer.cli.timeline", "What does each request of the batch do in each step?"
+        "inferometer.api.timeline",
+        "What does each request of the batch do in each step?",
+        help="""\
+What does each slot of the batch do in each step: context, generation, end of sequence, idle?
+
+RUN is one of `inferometer simulate --parts --out RUN`; without --parts, and of a sweep with its
+steps, --perfetto still has the requests, the router, queues and KV cache of each replica.
+Without RUN the tick model is played: a context costs ticks, a token costs one (docs/ticks.md).""",
+        examples="""\b
+Examples:
+  inferometer timeline --batching static --slots 4 --load batch:12 --deviation 3
+  inferometer timeline --batching one-prefill --chunks 2 --load rate:460 --ticks 1000 --compare
+""",
+        has_page=False,
     ),
     "diagnose": Verb(
         "inferometer.api.diagnose",
@@ -381,12 +424,40 @@ Examples:
 """,
     ),
     "import": Verb(
-        "inferometer.cli.import_results",
+        "inferometer.api.import_results",
         "What do other tools' result files say? (vLLM bench, AIPerf, GuideLLM, ...)",
+        help="""\
+What do results of vLLM's and SGLang's bench, AIPerf, GuideLLM, llm-d and others say?
+
+A file that has its requests becomes a run, which show, report, compare and export take;
+statistics alone are shown, with what the tool means by them. A file's format is found out from
+what is in it.""",
+        examples="""\b
+Examples:
+  inferometer import bench-result.json
+  inferometer import profile_export.jsonl --out runs/aiperf
+""",
+        function="imported",
+        has_page=False,
     ),
     "export": Verb(
-        "inferometer.cli.export_run",
+        "inferometer.api.export_run",
         "Write a run for other tools: llm-d report, vLLM bench JSON, CSV.",
+        help="""\
+Write a run as llm-d's Benchmark Report 0.2.1, as vLLM bench's result file, or as a table.
+
+A scheduler-log has a line for each step and for each request turned away.
+
+docs/sweep.md defines the columns of a sweep. Latencies of requests count from the send, as
+other tools' do. Intervals, latencies from the intended send and validity go into the report
+under results.profiling.inferometer.""",
+        examples="""\b
+Examples:
+  inferometer export runs/example --format llm-d --out report.json
+  inferometer export runs/example --format csv --out requests.csv
+""",
+        function="exported",
+        has_page=False,
     ),
     "doctor": Verb(
         "inferometer.api.doctor",

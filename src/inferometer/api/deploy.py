@@ -1,15 +1,12 @@
-"""inferometer deploy: which files run, watch and check what a sizing decided?"""
+"""Which files run, watch and check what a sizing decided?"""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import click
-
 from inferometer.api import deployment_folder
+from inferometer.api.answer import Lines
 from inferometer.api.question import Option
-from inferometer.cli import answer
-from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.decide.artefacts.folder import read_plan
 from inferometer.decide.artefacts.packaging import Wishes
 from inferometer.errors import SpecError
@@ -25,9 +22,6 @@ class DeployAnswer:
     n_replicas: int
     n_spare: int
     files: tuple[deployment_folder.WrittenFile, ...]
-
-
-ANSWER = DeployAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,26 +112,7 @@ class Deploy:
     given: frozenset[str] = frozenset()
 
 
-@click.command(
-    "deploy",
-    cls=QuestionCommand,
-    epilog="""\b
-Examples:
-  inferometer deploy plan/plan.json --out files --namespace llm --spare 1
-  inferometer deploy plan/plan.json --out files --force --backend 10.0.0.1:8000 --backend 10.0.0.2:8000
-""",
-)
-@asks(Deploy, has_page=False)
-def command(question: Deploy, *, as_json: bool) -> None:
-    """Write the files that run, watch and check PLAN, the plan.json of `inferometer size --out DIR`.
-
-    vllm serve command, Kubernetes objects, router, Prometheus rules and alerts, Grafana dashboard,
-    load test, and the assumptions in words.
-    """
-    answer.give(deployed(question), as_json=as_json, show=_shown)
-
-
-def deployed(question: Deploy) -> DeployAnswer:
+def deploy(question: Deploy) -> Lines[DeployAnswer]:
     """Write the files.
 
     Raises
@@ -162,13 +137,14 @@ def deployed(question: Deploy) -> DeployAnswer:
         backends=question.backend,
     )
     files = deployment_folder.write_folder(question.out, fleet, wishes, is_forced=question.force)
-    return DeployAnswer(
+    answer = DeployAnswer(
         model_id=fleet.model.model_id,
         hardware=fleet.hardware.name,
         n_replicas=fleet.n_replicas,
         n_spare=wishes.n_spare,
         files=files,
     )
+    return Lines(answer, _shown(answer))
 
 
 def _label(text: str) -> tuple[str, str]:

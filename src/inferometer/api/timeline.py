@@ -1,19 +1,18 @@
-"""inferometer timeline: what does each slot of the batch do in each step?"""
+"""What does each slot of the batch do in each step?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from inferometer import __version__
 from inferometer.api import decision_pages, tick_game
+from inferometer.api.answer import Lines
+from inferometer.api.progress import talk
 from inferometer.api.question import Option
-from inferometer.cli import answer, terminal
-from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.records import reading, slot_timeline
 from inferometer.report import html, perfetto, request_tables, terminal as drawing, timeline_page
 from inferometer.report.page import Line
@@ -47,9 +46,6 @@ class TimelineAnswer:
     """Which way of batching is the best of these by each number, and by how much."""
 
 
-ANSWER = TimelineAnswer
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """Which run or game is drawn, and how much of it."""
@@ -66,27 +62,18 @@ class Timeline:
     given: frozenset[str] = frozenset()
 
 
-@click.command(
-    "timeline",
-    cls=QuestionCommand,
-    epilog="""\b
-Examples:
-  inferometer timeline --batching static --slots 4 --load batch:12 --deviation 3
-  inferometer timeline --batching one-prefill --chunks 2 --load rate:460 --ticks 1000 --compare
-""",
-)
-@asks(Timeline, has_page=False)
-def command(question: Timeline, *, as_json: bool) -> None:
-    """What does each slot of the batch do in each step: context, generation, end of sequence, idle?
+def timeline(question: Timeline) -> Lines[TimelineAnswer]:
+    """The steps of a run or of a game; its page and its trace are written where they were requested.
 
-    RUN is one of `inferometer simulate --parts --out RUN`; without --parts, and of a sweep with its
-    steps, --perfetto still has the requests, the router, queues and KV cache of each replica.
-    Without RUN the tick model is played: a context costs ticks, a token costs one (docs/ticks.md).
+    Raises
+    ------
+    SpecError, RecordError
+        The game cannot be played, the run cannot be read or has no such steps.
     """
     run, trace, page = question.run, question.perfetto, question.report
     games = tick_game.play(question.game) if run is None else tuple[tick_game.Played, ...]()
     stored = games[0].run if run is None else reading.read_run(run)
-    timeline = slot_timeline.slot_timeline(
+    shown = slot_timeline.slot_timeline(
         stored,
         first_step=question.first_step,
         n_steps=question.steps,
@@ -95,14 +82,12 @@ def command(question: Timeline, *, as_json: bool) -> None:
     )
     if trace is not None:
         drawn = "; a tick is drawn as a millisecond" if games else ""
-        terminal.talk(f"{perfetto.write_perfetto(stored, trace):,} steps written to {trace}{drawn}")
+        talk(f"{perfetto.write_perfetto(stored, trace):,} steps written to {trace}{drawn}")
     if page is not None:
-        view = _page(run, timeline, games, question.steps)
+        view = _page(run, shown, games, question.steps)
         html.write_page(timeline_page.timeline_page_of(view), page)
-        terminal.talk(f"REPORT {page}")
-    answer.give(
-        _answer(run, timeline, games), as_json=as_json, show=lambda _: _shown(timeline, games)
-    )
+        talk(f"REPORT {page}")
+    return Lines(_answer(run, shown, games), _shown(shown, games))
 
 
 def _answer(

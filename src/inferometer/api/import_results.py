@@ -1,16 +1,13 @@
-"""inferometer import: what do other tools' result files say, as runs and in our words?"""
+"""What do other tools' result files say, as runs and in our words?"""
 
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import click
-
 from inferometer import suggestions
+from inferometer.api.answer import Lines
 from inferometer.api.question import Option
-from inferometer.cli.answer import give
-from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.errors import RecordError
 from inferometer.records.imports.detection import read_results
 from inferometer.records.imports.imported import Imported, PublishedLatency, PublishedSummary, Tool
@@ -58,9 +55,6 @@ class ImportAnswer:
     files: tuple[ImportedFile, ...]
 
 
-ANSWER = ImportAnswer
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
     """Which files are read, and where their runs go."""
@@ -77,27 +71,7 @@ class Import:
     given: frozenset[str] = frozenset()
 
 
-@click.command(
-    "import",
-    cls=QuestionCommand,
-    epilog="""\b
-Examples:
-  inferometer import bench-result.json
-  inferometer import profile_export.jsonl --out runs/aiperf
-""",
-)
-@asks(Import, has_page=False)
-def command(question: Import, *, as_json: bool) -> None:
-    """What do results of vLLM's and SGLang's bench, AIPerf, GuideLLM, llm-d and others say?
-
-    A file that has its requests becomes a run, which show, report, compare and export take;
-    statistics alone are shown, with what the tool means by them. A file's format is found out from
-    what is in it.
-    """
-    give(imported(question), as_json=as_json, show=_shown)
-
-
-def imported(question: Import) -> ImportAnswer:
+def imported(question: Import) -> Lines[ImportAnswer]:
     """What the files hold; their runs are written where --out names a folder.
 
     Raises
@@ -122,11 +96,12 @@ def imported(question: Import) -> ImportAnswer:
             + suggestions.command("fit", *files, *stated),
         )
     folders = _write(runs, out)
-    return ImportAnswer(
+    answer = ImportAnswer(
         files=tuple(
             _answer_of(path, one, folders) for path, one in zip(files, results, strict=True)
         )
     )
+    return Lines(answer, _shown(answer))
 
 
 def _write(runs: list[Run], out: Path | None) -> dict[str, Path]:

@@ -1,19 +1,17 @@
-"""inferometer ledger: how often were predictions right that were sealed before they were measured?"""
+"""How often were predictions right that were sealed before they were measured?"""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-import click
 from rich.console import RenderableType
 
 from inferometer import suggestions
+from inferometer.api.answer import Lines
+from inferometer.api.progress import talk
 from inferometer.api.question import Option
 from inferometer.api.verify_view import ledger_markdown, ledger_text, short_markdown
-from inferometer.cli.answer import give
-from inferometer.cli.flags import QuestionCommand, asks
-from inferometer.cli.terminal import talk
 from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.records.durability import replace_file
@@ -60,9 +58,6 @@ class LedgerAnswer:
     """The anchor that was given with --expect; the chain holds it."""
 
 
-ANSWER = LedgerAnswer
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
     """Which ledger is counted, and how the answer is wanted."""
@@ -93,31 +88,19 @@ class Ledger:
     given: frozenset[str] = frozenset()
 
 
-@click.command(
-    "ledger",
-    cls=QuestionCommand,
-    epilog="""\b
-Examples:
-  inferometer ledger
-  inferometer ledger --markdown
-  inferometer ledger --anchor
-""",
-)
-@asks(Ledger, has_page=False)
-def command(question: Ledger, *, as_json: bool) -> None:
-    """How often were predictions right that were sealed before they were measured.
+def ledger(question: Ledger) -> Lines[LedgerAnswer]:
+    """The score of a ledger, in words or as a document has it; with ``into`` it is put there.
 
-    The misses, and what was never measured, too?
-
-    The chain of sums is checked: a line that was changed, taken out, put in or dated in the future
-    is named (exit 4). The owner of the file can write the whole chain anew; --anchor and --expect
-    show that, where the anchor was kept out of the owner's reach.
+    Raises
+    ------
+    RecordError
+        There is no such ledger, it was tampered with, or the document has no place for it.
     """
     answer = answer_of(question)
     if question.into is not None:
         put_into(question.into, answer.score)
         talk(f"{question.into} says what {answer.ledger} says")
-    give(answer, as_json=as_json, show=lambda told: _shown(told, question))
+    return Lines(answer, _shown(answer, question))
 
 
 def answer_of(question: Ledger) -> LedgerAnswer:

@@ -1,15 +1,12 @@
-"""inferometer export: how does a run look to other tools?"""
+"""How does a run look to other tools?"""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_args
 
-import click
-
 from inferometer.api.analysis import analyse, table_rows
+from inferometer.api.answer import Lines
 from inferometer.api.question import Option
-from inferometer.cli.answer import give
-from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.objectives import parse_objective
 from inferometer.records.durability import replace_file
@@ -36,9 +33,6 @@ class ExportAnswer:
     """Requests within every limit; None without --slo, or where the format has no place for it."""
 
 
-ANSWER = ExportAnswer
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """Which run is written, and in whose format."""
@@ -61,29 +55,7 @@ class Export:
     given: frozenset[str] = frozenset()
 
 
-@click.command(
-    "export",
-    cls=QuestionCommand,
-    epilog="""\b
-Examples:
-  inferometer export runs/example --format llm-d --out report.json
-  inferometer export runs/example --format csv --out requests.csv
-""",
-)
-@asks(Export, has_page=False)
-def command(question: Export, *, as_json: bool) -> None:
-    """Write a run as llm-d's Benchmark Report 0.2.1, as vLLM bench's result file, or as a table.
-
-    A scheduler-log has a line for each step and for each request turned away.
-
-    docs/sweep.md defines the columns of a sweep. Latencies of requests count from the send, as
-    other tools' do. Intervals, latencies from the intended send and validity go into the report
-    under results.profiling.inferometer.
-    """
-    give(exported(question), as_json=as_json, show=_shown)
-
-
-def exported(question: Export) -> ExportAnswer:
+def exported(question: Export) -> Lines[ExportAnswer]:
     """Write the file.
 
     Raises
@@ -102,14 +74,14 @@ def exported(question: Export) -> ExportAnswer:
     format_ = question.format or _format_of(out)
     loaded = read_run(run)
     if loaded.requests is None:
-        return _exported_sweep(loaded, run, format_, out)
+        return _shown(_exported_sweep(loaded, run, format_, out))
     judgement = (
         None
         if question.slo is None or format_ in {"csv", "scheduler-log"}
         else judge_objective(loaded, parse_objective(question.slo))
     )
     replace_file(out, exported_text(loaded, format_, judgement=judgement).encode())
-    return ExportAnswer(
+    answer = ExportAnswer(
         run=str(run),
         format=format_,
         file=str(out),
@@ -117,6 +89,7 @@ def exported(question: Export) -> ExportAnswer:
         n_requests=len(loaded.requests.status),
         n_good=None if judgement is None else judgement.n_good,
     )
+    return _shown(answer)
 
 
 def _format_of(out: Path) -> ExportFormat:
@@ -151,11 +124,11 @@ def _exported_sweep(run: Run, path: Path, format_: ExportFormat, out: Path) -> E
     )
 
 
-def _shown(answer: ExportAnswer) -> str:
+def _shown(answer: ExportAnswer) -> Lines[ExportAnswer]:
     good = "" if answer.n_good is None else f", {answer.n_good} of them within every limit"
     what = (
         f"{answer.n_requests} requests{good}"
         if answer.n_points is None
         else f"{answer.n_points} points"
     )
-    return f"{what} -> {answer.file} ({answer.format})"
+    return Lines(answer, f"{what} -> {answer.file} ({answer.format})")
