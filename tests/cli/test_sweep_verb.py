@@ -71,7 +71,15 @@ def test_a_table_of_something_else_is_not_overwritten(tmp_path):
 
 def test_a_sweep_is_exported_as_its_table(tmp_path):
     answer = json.loads(
-        run(plain_command("export"), RECORDED, "--format", "csv", "--out", tmp_path / "x.csv", "--json")
+        run(
+            plain_command("export"),
+            RECORDED,
+            "--format",
+            "csv",
+            "--out",
+            tmp_path / "x.csv",
+            "--json",
+        )
     )
     jsonschema.validate(answer, json_schema(answer_type("export")))
     with (tmp_path / "x.csv").open(newline="") as file:
