@@ -88,7 +88,7 @@ def test_layers_with_a_window_give_their_blocks_back():
         1,
     )
     assert not server.keeps_windows_whole
-    assert "6 of which give back what leaves their window of 1,024 tokens" in server.kv_origin
+    assert "those with a window of 1,024 tokens (6) give back what leaves it" in server.kv_origin
     whole = deployment_of("gemma-3-27b", "h100_sxm", own={"sliding_window": "0"})
     assert whole.keeps_windows_whole
     held, held_whole = (one.config.n_kv_blocks * one.kv_block_bytes for one in (server, whole))

@@ -404,9 +404,9 @@ def _group_words(model: ModelSpec, own: Mapping[str, str]) -> str:
     groups = kv_cache.kv_groups(model)
     sinks = "; learned sinks hold no block" * model.attention.has_sinks
     return (
-        f"; each for one of {groups.n_sliding + groups.n_full} groups of {groups.n_layers} layers,"
-        f" {groups.n_sliding} of which give back what leaves their window of"
-        f" {groups.window_tokens:,} tokens{sinks}"
+        f"; each for one of {groups.n_sliding + groups.n_full} groups of {groups.n_layers} layers;"
+        f" those with a window of {groups.window_tokens:,} tokens ({groups.n_sliding}) give back"
+        f" what leaves it{sinks}"
     )
 
 
