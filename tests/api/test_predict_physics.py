@@ -3,6 +3,7 @@
 import pytest
 
 import inferometer as im
+from inferometer.api.predict_page import predict_page
 from inferometer.errors import SpecError
 
 SPLIT = {"hardware": "a100_80gb_sxm", "tp": 4, "datasheet": True}
@@ -42,9 +43,40 @@ def test_modes_are_ordered_for_a_small_model():
 def test_logits_of_all_positions_hold_less():
     words = {"hardware": "l4", "batch": 64, "prompt": 1024, "output": 32, "datasheet": True}
     last, every = (
-        im.predict("qwen2.5-3b", **words, all_logits=is_all).datasheet.sizes.largest_batch_size
+        im.predict(
+            "qwen2.5-3b", **words, mode="graphs", all_logits=is_all
+        ).datasheet.sizes.largest_batch_size
         for is_all in (False, True)
     )
     assert every < last / 2
     scores = im.predict("qwen2.5-3b", **words, mode="eager").datasheet.sizes.memory
     assert scores.activation_bytes > 64 * 1024 * 1024 * 16 * 10
+
+
+def test_a_serving_engine_holds_no_more_activations_than_those_of_its_largest_step():
+    words = {"hardware": "b200_sxm", "tp": 8, "batch": 256, "prompt": 8192, "output": 1024}
+    served, formed = (
+        im.predict("qwen3.5-397b-a17b", **words, mode=mode).datasheet.sizes
+        for mode in ("engine", "graphs")
+    )
+    kv_bytes = 256 * (8192 + 1024) * served.kv_bytes_per_token
+    assert served.memory.fits  # 792 GB of weights and 72 GB of KV on 1.5 TB
+    assert 256 < served.largest_batch_size < 256 * 1.5e12 / kv_bytes
+    assert not formed.memory.fits  # all 2 million tokens of the prompts at once
+    few, many = (
+        im.predict("llama-3.1-8b", hardware="h100", batch=n).datasheet.sizes.memory
+        for n in (32, 256)
+    )
+    assert few.activation_bytes == many.activation_bytes
+
+
+def test_cautions_on_the_datasheets_step_times_stay_away_from_published_ones():
+    words = {"hardware": "mi300x", "batch": 8}
+    for what_if in (False, True):
+        answer = im.predict("llama-3.1-8b", **words, what_if=what_if)
+        assert answer.basis == "published"
+        texts = [one.text for one in predict_page(answer).cautions]
+        assert any("price" in text and "datasheet" not in text for text in texts)
+        assert any("NVIDIA devices" in text for text in texts) == what_if
+    by_datasheet = im.predict("llama-3.1-8b", **words, datasheet=True)
+    assert any("NVIDIA devices" in one.text for one in predict_page(by_datasheet).cautions)

@@ -112,7 +112,7 @@ def test_a_capacity_is_looked_for_in_every_draw(folder):
         folder=folder,
     )
     assert outcome.returncode in {0, 11}, outcome.stderr
-    assert "in 2 draws requests/s" in outcome.stdout
+    assert "in 2 draws of the step times: " in outcome.stdout
 
 
 def median_ttft_s(summary):

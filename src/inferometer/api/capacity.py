@@ -1,5 +1,6 @@
 """What is the highest load at which the SLO is met, at each case of the step times? Simulated."""
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -7,7 +8,7 @@ from typing import Annotated, Final, NamedTuple
 from inferometer.api import compute
 from inferometer.api.cluster import Servers
 from inferometer.api.compute import TimeLimit, time_limit_field
-from inferometer.api.decision_pages import CapacityAnswer, CapacityRow, PacedCapacity, paced
+from inferometer.api.decision_pages import CapacityAnswer, PacedCapacity, paced
 from inferometer.api.fleet import FleetOptions, Fleets, fleets_of, servers_of, start_load_of
 from inferometer.api.groups import GROUPS_OPTION, servers_of_groups
 from inferometer.api.missed import what_serves_one
@@ -246,7 +247,9 @@ def capacity(question: Capacity) -> CapacityAnswer:
         n_replicas=servers.n_replicas,
         router=servers.rules.router if servers.n_replicas > 1 and servers.groups is None else None,
         step_times_from="; ".join(dict.fromkeys(one.step_times.origin for one in servers.kinds)),
-        next_step=_next_step(found, alone),
+        next_step=next_step_of(
+            levels, alone, has_fit=(question.server.fit or question.groups) is not None
+        ),
     )
 
 
@@ -309,8 +312,14 @@ def _nowhere(kind: searches.LoadKind, alone: lone_request.LoneRequest) -> search
     )
 
 
-def _next_step(found: CapacityRow, alone: lone_request.LoneRequest | None) -> str | None:
-    """What would answer more, or meet an SLO that no load meets."""
+def next_step_of(
+    levels: tuple[PacedCapacity, ...], alone: lone_request.LoneRequest | None, *, has_fit: bool
+) -> str | None:
+    """What would answer more, or meet an SLO that no load meets.
+
+    More requests do not narrow an interval that is that of the step times.
+    """
+    found = levels[0].capacity
     if alone is not None and alone.margin_ratio > 1:
         return what_serves_one(alone)
     if found.meets_nowhere:
@@ -318,8 +327,15 @@ def _next_step(found: CapacityRow, alone: lone_request.LoneRequest | None) -> st
             "longer limits, more devices (--tp), less bursty traffic (--burstiness 1), or shorter"
             " prompts (--workload FILE)"
         )
-    return (
-        None
-        if found.is_resolved
-        else "a longer --time-limit, or a larger --requests, narrows the interval"
-    )
+    if found.is_resolved:
+        return None
+    known = [one for one in (level.capacity.located_load for level in levels) if one is not None]
+    met, missed = found.met_load, found.missed_load
+    noise = math.inf if met is None or missed is None else missed - met
+    if len(known) > 1 and max(known) - min(known) > noise:
+        return (
+            "the interval is that of the step times: "
+            + ("a fit of more measurements" if has_fit else "--fit FILE, of measured ones,")
+            + " narrows it"
+        )
+    return "a longer --time-limit, or a larger --requests, narrows the interval"

@@ -154,7 +154,7 @@ def capacity_page(answer: CapacityAnswer) -> Page:
             ("WHY", f"misses first: {found.weakest}" if found.weakest else found.why),
             (
                 "TRUST",
-                f"{_why(found)}; {_ends(answer.levels)} {answer.unit}: {answer.step_times_from}",
+                f"{_why(found)}; {_ends(answer.levels, answer.unit)}: {answer.step_times_from}",
             ),
             ("NEXT", answer.next_step or ""),
         ),
@@ -228,16 +228,17 @@ def _why(found: CapacityRow) -> str:
     return f"located; shown up to the noise of {n_requests:,} requests ({found.why})"
 
 
-def _ends(levels: tuple[PacedCapacity, ...]) -> str:
+def _ends(levels: tuple[PacedCapacity, ...], unit: str) -> str:
     located = [level.capacity.located_load for level in levels]
     if any(level.step_times == "draw" for level in levels):
         drawn = sorted(located[1:], key=lambda load: -math.inf if load is None else load)
         return (
-            f"likely {_number(located[0])}, {_number(drawn[0])} to {_number(drawn[-1])} in"
-            f" {len(drawn)} draws"
+            f"likely {_number(located[0], unit)}, {_number(drawn[0])} to {_number(drawn[-1])} in"
+            f" {len(drawn)} draws of the step times"
         )
     return ", ".join(
-        f"{level.step_times} {_number(load)}" for level, load in zip(levels, located, strict=True)
+        f"{level.step_times} {_number(load, unit)}"
+        for level, load in zip(levels, located, strict=True)
     )
 
 
@@ -256,8 +257,8 @@ def _probes(found: CapacityRow, unit: str) -> TextTable:
     return TextTable(caption="Every probe", header=header, rows=rows)
 
 
-def _number(value: float | None) -> str:
-    return "nowhere" if value is None else format_number(value)
+def _number(value: float | None, unit: str = "") -> str:
+    return "nowhere" if value is None else f"{format_number(value)} {unit}".rstrip()
 
 
 REPORT_OPTION = Option(

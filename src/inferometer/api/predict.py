@@ -49,6 +49,7 @@ from inferometer.perfmodel.whatif import (
     best_speculation,
     windowed,
 )
+from inferometer.simulate.deployment import default_limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -436,9 +437,18 @@ def _scenario(asked: _Asked, question: Predict) -> Scenario:
         speculation=_speculation(question.speculative),
         prefix_hit_fraction=question.prefix_hit,
         mode=question.mode,
+        max_step_tokens=_max_step_tokens(asked, plan.n_devices),
         all_reduce_s=all_reduce_s(question.all_reduce_us),
         has_all_logits=question.all_logits,
     )
+
+
+def _max_step_tokens(asked: _Asked, n_devices: int) -> int | None:
+    """That of ``vllm serve``; none where step times are those of batches that a client forms."""
+    subject = None if asked.fit is None else asked.fit.subject
+    if subject is not None and subject.is_of_batches:
+        return None
+    return default_limits(asked.hardware, n_devices=n_devices).max_num_batched_tokens
 
 
 def _is_numbers(text: str) -> bool:

@@ -6,6 +6,7 @@ from typing import Final
 from inferometer import __version__
 from inferometer.api.prediction import MeasuredDecode, PredictAnswer, PredictedLimit, WhatIfRow
 from inferometer.perfmodel.datasheet import (
+    STEP_TIME_CAUTIONS,
     DatasheetPrediction,
     PhaseAnswer,
     sheet_at,
@@ -116,12 +117,16 @@ def _of_slo(one: PredictedLimit) -> str:
 
 
 def _cautions(answer: PredictAnswer) -> tuple[Caution, ...]:
-    """Those of the datasheet; beside a fit they are of what the fit does not answer."""
-    of = "" if answer.fitted is None else "on what is by datasheet: "
-    return tuple(
-        Caution(code="datasheet", text=f"{of}{text}", remedy="")
-        for text in answer.datasheet.cautions
-    )
+    """Those of the datasheet; beside fitted step times, doubts of its own are of the what-ifs."""
+    said = answer.datasheet.cautions
+    if answer.fitted is not None:
+        of_steps = STEP_TIME_CAUTIONS if answer.what_ifs else frozenset[str]()
+        said = tuple(
+            f"on what the changes gain, by datasheet: {text}" if text in of_steps else text
+            for text in said
+            if text in of_steps or text not in STEP_TIME_CAUTIONS
+        )
+    return tuple(Caution(code="datasheet", text=text, remedy="") for text in said)
 
 
 def _title(answer: PredictAnswer) -> str:

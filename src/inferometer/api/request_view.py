@@ -199,7 +199,15 @@ def steady_summaries(run: Run, online: OnlineView | None) -> tuple[RequestSummar
 
 
 REPORT_NAME: Final = "report.html"
-LEAD_CODES: Final = ("PARTIAL", "overload", "stuck", "livelock", "INVALID", "DAMAGED_RECORD")
+LEAD_CODES: Final = (
+    "PARTIAL",
+    "overload",
+    "behind",
+    "stuck",
+    "livelock",
+    "INVALID",
+    "DAMAGED_RECORD",
+)
 """Cautions of these codes stand before the answer, in this order: without them it would be
 misread."""
 TIMELINE_STEPS: Final = 60

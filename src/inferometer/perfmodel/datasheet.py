@@ -50,6 +50,21 @@ CONFIDENCE_FRACTION: Final = 0.9
 """Nominal; how many published measurements lie inside is a test (test_datasheet_published)."""
 
 
+_SLOW_KERNELS: Final = (
+    "4-bit kernels reached 20 to 45 % of the bandwidth in published tables: the high end of the"
+    " times may be too low"
+)
+_OTHER_VENDOR: Final = (
+    "the efficiencies are those of NVIDIA devices; vLLM on MI300X took 2 to 8 times the likely time"
+    " in a table of 2024"
+)
+_PRIOR_LAUNCH: Final = (
+    "the host's launch time is a prior of 0.26 to 1.2 ms a layer: fit a sweep to know"
+)
+STEP_TIME_CAUTIONS: Final = frozenset({_SLOW_KERNELS, _OTHER_VENDOR, _PRIOR_LAUNCH})
+"""Of the datasheet's step times alone: they do not hold for fitted ones."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """Memory in bytes of one device, but for the KV cache's of all devices."""
@@ -191,6 +206,7 @@ def memory_question(
         context_tokens=scenario.prompt_tokens + scenario.output_tokens,
         prompt_tokens=scenario.prompt_tokens,
         plan=scenario.used_plan,
+        max_step_tokens=scenario.max_step_tokens if scenario.mode == "engine" else None,
         utilization_fraction=utilization_fraction,
         is_sparse=scenario.is_sparse,
         has_all_logits=scenario.has_all_logits,
@@ -290,15 +306,9 @@ def _cautions(scenario: Scenario, sizes: Sizes, costs: Costs) -> tuple[str, ...]
     if engine.quantization not in {None, scenario.model.checkpoint_dtype}:
         said.append(f"weights in {engine.quantization} lose quality: check it beside the speed")
     if engine.quantization in {"int4", "float4"}:
-        said.append(
-            "4-bit kernels reached 20 to 45 % of the bandwidth in published tables: the high end of"
-            " the times may be too low"
-        )
+        said.append(_SLOW_KERNELS)
     if hardware.vendor != "nvidia":
-        said.append(
-            "the efficiencies are those of NVIDIA devices; vLLM on MI300X took 2 to 8 times the"
-            " likely time in a table of 2024"
-        )
+        said.append(_OTHER_VENDOR)
     if scenario.is_sparse:
         known = (
             ""
@@ -310,9 +320,7 @@ def _cautions(scenario: Scenario, sizes: Sizes, costs: Costs) -> tuple[str, ...]
             f" it{known}"
         )
     if scenario.launch_overhead_s is None and scenario.mode == "eager":
-        said.append(
-            "the host's launch time is a prior of 0.26 to 1.2 ms a layer: fit a sweep to know"
-        )
+        said.append(_PRIOR_LAUNCH)
     if costs.price is not None:
         said.append(f"price: {costs.price.basis}; prices on different bases do not compare")
     if scenario.model.note is not None:

@@ -92,6 +92,11 @@ class FitSubject:
             tensor_parallel_size=engine.tensor_parallel_size,
         )
 
+    @property
+    def is_of_batches(self) -> bool:
+        """Whether the engine is known to run the batches that a client forms, without a scheduler."""
+        return self.engine is not None and self.engine not in _WITH_SCHEDULER
+
     def reservations(self, policy: str | None = None) -> tuple[str, ...]:
         """Why an answer is less than one from measured step times.
 
@@ -109,11 +114,7 @@ class FitSubject:
                 f"the fit does not state its {', '.join(self.missing)}, so it cannot be checked"
                 " against what is asked"
             )
-        if (
-            policy in _WITH_SCHEDULER
-            and self.engine is not None
-            and self.engine not in _WITH_SCHEDULER
-        ):
+        if policy in _WITH_SCHEDULER and self.is_of_batches:
             found.append(
                 f"the step times are those of {self.engine}, the scheduler is that of {policy},"
                 " whose own step times differ"

@@ -112,6 +112,9 @@ class Scenario:
     has_kv_cache: bool = True
     """Without one each output token computes all tokens before it again."""
     mode: RunMode = "engine"
+    max_step_tokens: int | None = None
+    """Of a serving engine, which computes long prompts in parts; None: whole prompts of the whole
+    batch in one step."""
     launch_overhead_s: float | None = None
     all_reduce_s: float | None = None
     has_all_logits: bool = False

@@ -300,6 +300,25 @@ def slots_numbered_through(simulation: Simulation, n_slots: int) -> Simulation:
     )
 
 
+def n_running(requests: RequestTable, at_ns: int) -> int:
+    """How many had been let into an engine by then, and had not left?
+
+    Fewer than the slots where KV blocks are short.
+    """
+    has_left = (requests.finished_ns != ABSENT) & (requests.finished_ns <= at_ns)
+    return int(
+        np.sum((requests.admitted_ns != ABSENT) & (requests.admitted_ns <= at_ns) & ~has_left)
+    )
+
+
+def mean_waiting(requests: RequestTable, start_ns: int, end_ns: int) -> float:
+    """Mean number of requests over this time that were sent, and neither let in nor gone."""
+    let_in_ns = np.where(requests.admitted_ns != ABSENT, requests.admitted_ns, requests.finished_ns)
+    until_ns = np.where(let_in_ns == ABSENT, end_ns, np.minimum(let_in_ns, end_ns))
+    waited_ns = until_ns - np.maximum(requests.intended_send_ns, start_ns)
+    return float(np.sum(np.maximum(waited_ns, 0))) / max(end_ns - start_ns, 1)
+
+
 def _request_table(demand: Demand, facts: RequestFacts, came: Bools) -> RequestTable:
     translation = np.full(len(Status), RequestStatus.UNFINISHED, np.int8)
     for status in (Status.STOPPED, Status.LENGTH, Status.ABORTED, Status.REJECTED):

@@ -29,7 +29,7 @@ from inferometer.records.types import (
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.fleet import DisaggregatedConfig, KvLink, Placement
 from inferometer.simulate.gate_config import Reason
-from inferometer.simulate.outcome import Outcome, Simulation
+from inferometer.simulate.outcome import Outcome, Simulation, mean_waiting, n_running
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.trtllm_config import TrtllmConfig
@@ -64,7 +64,7 @@ def overload_cautions(
         sent_ns,
         simulation.requests.finished_ns,
         window,
-        min(sum(slots), _n_running(simulation.requests, window.end_ns)),
+        min(sum(slots), n_running(simulation.requests, window.end_ns)),
     )
     if growth is not None:
         text = (
@@ -76,6 +76,8 @@ def overload_cautions(
             "a lower rate or more replicas; averages over such a run say only how long it lasted"
         )
         cautions.append(Caution(code="overload", text=text, remedy=remedy))
+    else:
+        cautions += _longer_queue(simulation.requests, window)
     n_prefill = 0 if pools is None else pools.prefill.n_replicas
     if n_prefill > 0:
         cautions += _of_pools(simulation, window, slots, n_prefill)
@@ -99,15 +101,23 @@ def overload_cautions(
     return tuple(cautions)
 
 
-def _n_running(requests: RequestTable, at_ns: int) -> int:
-    """How many had been let into an engine by then, and had not left?
+def _longer_queue(requests: RequestTable, window: _Window) -> list[Caution]:
+    """Does the queue grow, though all of the growth could be of those who are served together?
 
-    Fewer than the slots where KV blocks are short.
+    Means over halves of the window: batches that fill and drain move what waits at an instant.
     """
-    has_left = (requests.finished_ns != ABSENT) & (requests.finished_ns <= at_ns)
-    return int(
-        np.sum((requests.admitted_ns != ABSENT) & (requests.admitted_ns <= at_ns) & ~has_left)
+    middle_ns, sent_ns = sum(window) // 2, requests.intended_send_ns
+    n_before = mean_waiting(requests, window.start_ns, middle_ns)
+    n_after = mean_waiting(requests, middle_ns, window.end_ns)
+    n_arrived = np.sum((sent_ns > window.start_ns) & (sent_ns <= window.end_ns))
+    if n_after - n_before <= 3 * math.sqrt(n_arrived):
+        return []
+    text = (
+        "the server falls behind while this load goes on: on average"
+        f" {n_before:,.0f} requests waited in the third quarter of the time, {n_after:,.0f} in the last"
     )
+    remedy = "a lower rate or more replicas; latencies of such a run grow with its length"
+    return [Caution(code="behind", text=text, remedy=remedy)]
 
 
 def _of_pools(
