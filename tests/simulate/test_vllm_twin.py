@@ -137,11 +137,11 @@ JOBS = {
     "fuzz:random": 3000,
     "fuzz:drafts": 600,
     "fuzz:pipeline": 600,
-    "fuzz:windows": 150,
+    "fuzz:windows": 80,
     "loop:random": 1000,
     "loop:drafts": 600,
     "loop:pipeline": 600,
-    "loop:windows": 60,
+    "loop:windows": 40,
 }
 """What is compared with vLLM itself, and in how many workloads."""
 N_STEPS = 200_000
