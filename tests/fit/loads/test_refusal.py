@@ -27,7 +27,7 @@ SUBJECT = Subject(
 )
 
 
-MOST = PeakLoad(8, 4, 100, 400, 300, 100, 60, has_known_prefixes=False)
+MOST = PeakLoad(8, 4, 100, 400, 300, 100, has_known_prefixes=False)
 
 
 @pytest.fixture(scope="module")
