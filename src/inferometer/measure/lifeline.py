@@ -15,6 +15,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Final, NamedTuple
 
 _VARIABLE: Final = "INFEROMETER_LIFELINE"
@@ -38,6 +41,22 @@ def line() -> Line:
     return Line(
         descriptor, {_VARIABLE: f"{descriptor} {os.getpid()} {int(starts_in_main_thread())}"}
     )
+
+
+@contextmanager
+def without_script() -> Generator[None]:
+    """Children that are spawned in the block do not run our script again to begin with.
+
+    ``multiprocessing`` imports the script of its parent in each child, for functions that are
+    defined there; ours are not. A script without ``if __name__ == "__main__"`` would start
+    children of its own.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def starts_in_main_thread() -> bool:

@@ -68,7 +68,8 @@ def start(plan: EmulatorPlan) -> Generator[Emulator, None, None]:
     process = context.Process(
         target=_in_child, args=(plan, there, lifeline.starts_in_main_thread()), daemon=True
     )
-    process.start()
+    with lifeline.without_script():
+        process.start()
     there.close()
 
     def stop() -> None:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -43,6 +45,21 @@ def test_the_error_of_the_first_part_is_raised(executor):
     with pytest.raises(SpecError, match="part 2") as caught:
         executor.map(parts_to_do.refused, range(6))
     assert (caught.value.where, caught.value.try_) == ("a test", "another")
+
+
+def test_a_script_without_a_main_guard_is_run_once(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "print('begun', flush=True)\n"
+        "from inferometer.measure.executors.local import Processes\n"
+        "import math\n"
+        "print(Processes(2).map(math.sqrt, [1.0, 4.0, 9.0]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines() == ["begun", "(1.0, 2.0, 3.0)"]
+    assert "Traceback" not in done.stderr
 
 
 def test_ctrl_c_leaves_no_process(tmp_path):

@@ -130,7 +130,7 @@ class Processes:
 
     def _once(self, function: Callable[[T], R], parts: Sequence[T], answers: Answers[R]) -> None:
         with _pool(min(self._n_processes, len(answers.missing))) as pool:
-            with _deaf_to_interrupts():
+            with _deaf_to_interrupts(), lifeline.without_script():
                 parts_of: dict[Future[R], int] = {
                     pool.submit(function, parts[index]): index for index in answers.missing
                 }
