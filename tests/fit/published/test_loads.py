@@ -115,7 +115,7 @@ def silicon_rows(folder, *lines):
 def silicon_row(folder, ttft_ms, tpot_ms):
     kind = "openai/gpt-oss-120b,h100_sxm,fp4,agg,1024,1024"
     return silicon_rows(
-        folder, f"1,made,512,,vllm,1,{kind},64,8,1,1,1,1{',' * 8},{ttft_ms},{tpot_ms}"
+        folder, f"1,made,512,,vllm,1,{kind},512,8,1,1,1,1{',' * 8},{ttft_ms},{tpot_ms}"
     )
 
 
@@ -163,6 +163,21 @@ def test_a_measurement_of_which_two_rows_state_different_layouts_is_left_out(tmp
     found = silicon_rows(tmp_path, split, spread, other)
     assert [one.n_devices for one in found.loads] == [8]
     assert found.left_out == {"a measurement that another row states with another layout": 2}
+
+
+def test_users_of_several_servers_are_not_those_of_one(tmp_path):
+    """128 users in batches of 32 are on four servers; what stands before these is not stated."""
+
+    def row(n_users, n_batched, layout):
+        kind = f"1,made,{n_users},,trtllm,1,deepseek-ai/DeepSeek-R1,b200_sxm,fp4,agg,1024,1024"
+        return f"{kind},{n_batched},{layout}{',' * 8},{500 + n_users},8.5"
+
+    rows = (row(128, 32, "4,1,1,1,4"), row(64, 64, "4,1,1,1,4"), row(256, 32, "1,1,8,1,8"))
+    found = silicon_rows(tmp_path, *rows)
+    assert [one.load.concurrency for one in found.loads] == [64, 256], (
+        "eight replicas share experts"
+    )
+    assert found.left_out == {"several servers, by the users of one batch alone": 1}
 
 
 def test_a_series_whose_prompts_would_take_more_than_the_peak_is_left_out(tmp_path):

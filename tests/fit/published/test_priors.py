@@ -83,6 +83,23 @@ def test_blackwell_multiplies_four_bit_weights_as_they_are():
     )
 
 
+def test_attention_computes_in_16_bit_whatever_the_format_of_the_weights():
+    assert believed("attention_flop_per_s", "deepseek-v3", FP8, "h200_sxm") == pytest.approx(
+        believed("attention_flop_per_s", "deepseek-v3", EngineSpec(dtype="bfloat16"), "h200_sxm")
+    )
+
+
+def test_a_layer_of_more_parts_has_more_small_kernels():
+    """Latent attention and experts (61 layers), the same with an indexer in every layer, and neither (80 layers)."""
+    plain, latent, sparse = (
+        believed("floor_s", name, FP8, "h200_sxm") / find_model(name).n_layers
+        for name in ("llama-3.1-70b", "deepseek-v3", "deepseek-v3.2")
+    )
+    assert plain == pytest.approx(10 * 2.8e-6)
+    assert 2 * plain < latent < sparse < 4 * plain
+    assert sparse - latent == pytest.approx(plain, rel=0.1)
+
+
 def test_all_reduces_over_pcie_are_those_that_two_devices_reach():
     """RTX PRO 6000 in pairs: an all-reduce of 16 MiB in 473 µs, a small one in 4.3 (aic-kernels)."""
     engine = EngineSpec(dtype="bfloat16", tensor_parallel_size=2)

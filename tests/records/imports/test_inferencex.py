@@ -115,6 +115,10 @@ def test_every_row_of_the_silicon_table(silicon):
     assert np.isnan(silicon.device_total_tokens_per_s).all(), "it has no throughput"
     assert Counter(silicon.n_devices.tolist())[-1] == 1602
     assert int((silicon.prefill_workers > 0).sum()) == 274
+    alone = ~silicon.is_disaggregated
+    assert Counter(silicon.decode_workers[alone].tolist()) == {1: 3458, 2: 9, 4: 11, 8: 6, 32: 3}, (
+        "servers of NVIDIA's rows, by the users whom one batch holds"
+    )
     assert (silicon.tpot_unnamed_s > 0).all()
     assert 1e-3 < np.median(silicon.tpot_unnamed_s) < 0.1
 

@@ -453,6 +453,9 @@ def _why_not(points: PublishedPointTable, index: int, model: ModelSpec | None) -
         "devices of several nodes, by their number alone": (
             not is_apart and not 1 <= points.n_devices[index] <= _LARGEST_GROUP
         ),
+        "several servers, by the users of one batch alone": (
+            not is_apart and points.decode_workers[index] > 1
+        ),
         "a model that the catalogue does not have": model is None,
         "a device that the catalogue does not have": not points.hardware_id[index],
         "replicas of a dense model": (

@@ -28,8 +28,17 @@ the discrepancies. Without rates of kernels it had to be twice as large."""
 _BETWEEN_VENDORS: Final = 0.5
 """Correlation of what devices of two vendors share, chosen together with the discrepancies:
 different people write their kernels."""
-_SMALL_KERNELS_S: Final = 2.8e-5
-"""Ten small kernels of a layer at 2.8 µs; ``priors`` has the source."""
+_KERNEL_S: Final = 2.8e-6
+"""A small kernel; ``fit.sweeps.priors`` has the source."""
+_KERNELS_OF_LAYER, _KERNELS_OF_EXPERTS, _KERNELS_OF_LATENT, _KERNELS_OF_INDEXER = 10, 6, 9, 10
+"""Kernels of any layer; and further ones of experts (router, choice, order of tokens, format, second
+product, sum), of latent attention (latents of queries and keys, their norms, query heads, absorbed
+products before and behind the attention, rows of the cache) and of an indexer (queries, keys, norm,
+rotation, format, weights, scores, choice, places), roughly as vLLM computes DeepSeek-V3.2. With ten for
+every layer, models were predicted by the rows of others too fast where they have more of these parts,
+and too slow where they have fewer."""
+_ATTENTION_OF_PEAK: Final = 0.25
+"""Of 16 bit: attention is computed in it whatever the format of the weights."""
 _NO_LINK_BYTES_PER_S: Final = 5e10
 _FORMATS: Final[dict[DType, WeightFormat]] = {"float8": "float8", "float4": "nvfp4"}
 _DENSE_OF_PEAK: Final[dict[WeightFormat, float]] = {
@@ -118,11 +127,11 @@ def device_prior(
         "weight_bytes_per_s": (rates.read_bytes_per_s, 0.4),
         "kv_bytes_per_s": (0.5 * peaks.memory_bytes_per_s, 0.6),
         "matmul_flop_per_s": (rates.flop_per_s, 0.6),
-        "attention_flop_per_s": (0.25 * peaks.flop_per_s, 0.8),
+        "attention_flop_per_s": (_attention_flop_per_s(hardware, peaks), 0.8),
         "per_sequence_s": (1e-5, 1.0),
         "link_bytes_per_s": (link_bytes_per_s, link_sd),
         "message_s": (message_s, link_sd),
-        "floor_s": (_SMALL_KERNELS_S * model.n_layers, 0.6),
+        "floor_s": (_KERNEL_S * _n_small_kernels(model), 0.6),
         "prefill_ratio": (_prefill_ratio(model, framework), 0.5),
         "overlap_ratio": (4.0, 0.0),
         "blend_ratio": (BLEND_OF_GPU, 0.15),
@@ -136,6 +145,24 @@ def device_prior(
         sd=np.array([table[name][1] for name in UNKNOWNS]),
         upper=np.log([bounds.get(name, np.inf) for name in UNKNOWNS]),
     )
+
+
+def _n_small_kernels(model: ModelSpec) -> int:
+    """Kernels of a step that take the same time however little they do."""
+    n_experts = 0 if model.moe is None else model.n_layers - model.moe.n_dense_layers
+    n_latent = 0 if model.mla is None else model.n_layers
+    n_indexers = 0 if model.indexer is None else model.indexer.n_layers
+    return (
+        _KERNELS_OF_LAYER * model.n_layers
+        + _KERNELS_OF_EXPERTS * n_experts
+        + _KERNELS_OF_LATENT * n_latent
+        + _KERNELS_OF_INDEXER * n_indexers
+    )
+
+
+def _attention_flop_per_s(hardware: HardwareSpec, peaks: Peaks) -> float:
+    peak = hardware.peak_flop_per_s("bfloat16")
+    return _ATTENTION_OF_PEAK * (peaks.flop_per_s if peak is None else peak.value)
 
 
 def _prefill_ratio(model: ModelSpec, framework: str) -> float:
@@ -273,17 +300,17 @@ TTFT: Final = Discrepancy(
 )
 
 
-_ELSEWHERE_OF: Final = {"vllm": (0.52, 0.35), "sglang": (1.05, 1.1)}
-_ELSEWHERE: Final = (0.98, 0.82)
+_ELSEWHERE_OF: Final = {"vllm": (0.36, 0.33), "sglang": (0.9, 0.8)}
+_ELSEWHERE: Final = (0.75, 0.61)
 
 
 def elsewhere_ratios(framework: str) -> tuple[float, float]:
     """Standard deviations of TPOT and TTFT on a device without loads, in the expected ones.
 
-    Of one engine: SGLang's first tokens differ between devices by whole waves of compilation,
-    those of vLLM do not. Set on the learned half, as the sizes above. Of TensorRT-LLM that half
-    has one device: its TPOT has what all engines' rows need together, its TTFT the root mean
-    square of the others'.
+    Of one engine, set on the learned half, as the sizes above, by the rows that their own group
+    does not contradict by more than a factor of two: SGLang's first tokens include whole waves of
+    compilation in others, which no other device shares. Of TensorRT-LLM that half has one device:
+    its TPOT has what all engines' rows need together, its TTFT the root mean square of the others'.
     """
     return _ELSEWHERE_OF.get(framework, _ELSEWHERE)
 

@@ -174,8 +174,10 @@ class PublishedPointTable(NamedTuple):
     data_parallel: I32
     """Of attention."""
     decode_workers: I32
-    """-1 where not disaggregated or not stated, as the three below."""
+    """Servers that decode: where prefill is not apart, the users over those whom one server's batches
+    hold. -1 where not stated."""
     prefill_workers: I32
+    """-1 where not disaggregated or not stated, as the two below."""
     prefill_tensor_parallel: I32
     prefill_data_parallel: I32
     n_devices: I32

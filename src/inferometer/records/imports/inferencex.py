@@ -250,6 +250,8 @@ def _silicon_point(path: Path, number: int, row: Mapping[str, str]) -> Row:
 
     is_disaggregated = row["mode"] == "disagg"
     layout = _Layout.stated(row, count, "decode_" if is_disaggregated else "")
+    n_in_batches = count("batch_size") * max(count("attention_dp_size"), 1)
+    n_servers = max(count("concurrency") // n_in_batches, 1) if n_in_batches > 0 else UNKNOWN
     return {
         "source_file": path.name,
         "row": number,
@@ -265,7 +267,7 @@ def _silicon_point(path: Path, number: int, row: Mapping[str, str]) -> Row:
         "tensor_parallel": layout.tensor,
         "expert_parallel": layout.expert_parallel,
         "data_parallel": layout.replicas,
-        "decode_workers": count("decode_num_workers"),
+        "decode_workers": count("decode_num_workers") if is_disaggregated else n_servers,
         "prefill_workers": count("prefill_num_workers"),
         "prefill_tensor_parallel": count("prefill_tp_size"),
         "prefill_data_parallel": count("prefill_attention_dp_size"),
