@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from inferometer.stats.comparison import decide_pairs, pair_gain
+from inferometer.stats.comparison import decide_pairs, is_futile, pair_gain
 
 N_MOST = 8
 
@@ -30,6 +30,27 @@ def test_the_interval_inverts_the_bayes_factor(n):
     )
     assert math.log1p(gain.low) == pytest.approx(edge, abs=1e-9)
     assert math.log1p(gain.high) == pytest.approx(2 * mean - edge, abs=1e-9)
+
+
+def test_one_disturbed_pair_of_many_does_not_hide_a_gain():
+    logs = [0.05, 0.06, 0.04, 0.05, 0.055, 0.045]
+    for outlier in (1.4, -1.4):
+        gain = pair_gain([*logs, outlier], confidence_fraction=0.9)
+        assert decide_pairs(gain, least_gain_ratio=0.02) == "keep"
+        assert gain.value == pytest.approx(0.05, abs=0.01)
+    honest = [0.2, -0.1, 0.3, -0.2, 0.1, 0.0]
+    assert pair_gain(honest, confidence_fraction=0.9).value == pytest.approx(
+        math.expm1(np.mean(honest))
+    )
+
+
+def test_pairs_end_where_more_would_not_decide():
+    limits = {"n_most": 10, "least_gain_ratio": 0.02, "confidence_fraction": 0.9}
+    assert is_futile([0.01, -0.02, 0.0], **limits)
+    assert is_futile([0.1, -0.1, 0.02, -0.03], **limits)
+    assert not is_futile([0.01, -0.02], **limits)
+    assert not is_futile([0.05, 0.07, 1.4], **limits)
+    assert not is_futile([0.03, 0.06, 0.02, 0.07], **limits)
 
 
 def test_too_few_pairs_have_no_interval():

@@ -29,7 +29,7 @@ from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.measure.served import ServedFacts, ServerFault, ServerStart, served, warm_up
 from inferometer.records import durability
 from inferometer.records.types import RequestStatus, Run
-from inferometer.stats.comparison import PairDecision, decide_pairs, pair_gain
+from inferometer.stats.comparison import PairDecision, decide_pairs, is_futile, pair_gain
 from inferometer.stats.estimate import Estimate
 
 CONFIDENCE: Final = 0.9
@@ -165,9 +165,19 @@ def _measured(bench: Bench, comparison: Comparison, place: Path) -> PairsFound:
         found = found_of(bench, seen)
         gain = "no gain" if found.gain is None else interval_words(found.gain)
         talk(f"{comparison.name}: {gain} after {len(seen)} of at most {comparison.n_most} pairs")
-        if found.ending != "undecided" and len(seen) >= comparison.n_least:
+        is_over = found.ending != "undecided" or _is_futile(bench, comparison, found)
+        if is_over and len(seen) >= comparison.n_least:
             break
     return found_of(bench, seen)
+
+
+def _is_futile(bench: Bench, comparison: Comparison, found: PairsFound) -> bool:
+    return is_futile(
+        found.log_ratios,
+        n_most=comparison.n_most,
+        least_gain_ratio=bench.least_gain_ratio,
+        confidence_fraction=CONFIDENCE,
+    )
 
 
 def found_of(bench: Bench, seen: Sequence[tuple[Run, Run]]) -> PairsFound:

@@ -11,7 +11,10 @@ it inverts the Bayes factor of a t-test with right-Haar scale and a normal prior
 which is a test martingale under the null hypothesis (Ville's inequality). It assumes that the
 logarithms of the pairs' ratios are normal. Sources: Wang and Ramdas, Anytime-valid t-tests and
 confidence sequences for Gaussian means with unknown variance (2023); Rouder et al., Bayesian t
-tests (2009), equation 3.
+tests (2009), equation 3. A machine that does something else for a moment makes one pair an outlier,
+beside which no gain is sure: what lies further than six scaled median absolute deviations from the
+median is drawn in to there first (Winsorizing; Huber and Ronchetti, Robust Statistics, 2nd ed.,
+section 1.3). ``bench/bench_tune.py pairs`` shows what this costs: errors stay below the stated ones.
 """
 
 import math
@@ -21,7 +24,7 @@ from functools import cache
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from inferometer.stats.estimate import Estimate
@@ -230,6 +233,12 @@ PairDecision: TypeAlias = Literal["keep", "drop", "go on"]
 _PRIOR_VARIANCE: Final = 8.0
 """Of effect / scatter of a pair: intervals are narrowest after 3 to 8 pairs."""
 _LEAST_PAIRS: Final = 3
+_LEAST_DRAWN_IN: Final = 5
+_FAR_RATIO: Final = 6.0
+_NORMAL_MAD_RATIO: Final = 1.4826
+"""Standard deviation of a normal distribution / its median absolute deviation."""
+_HOPE_RATIO: Final = 1.5
+"""Standard errors by which the gain may be better than it looks."""
 
 
 def pair_gain(log_ratios: Sequence[float], *, confidence_fraction: float) -> Estimate | None:
@@ -244,7 +253,8 @@ def pair_gain(log_ratios: Sequence[float], *, confidence_fraction: float) -> Est
 
     Returns
     -------
-    The geometric mean of the ratios less 1; None of no pair; no interval below 3 pairs.
+    The geometric mean of the ratios less 1, outliers drawn in from 5 pairs on; None of no pair; no
+    interval below 3 pairs.
 
     Example
     -------
@@ -252,12 +262,12 @@ def pair_gain(log_ratios: Sequence[float], *, confidence_fraction: float) -> Est
     >>> round(gain.value, 3), gain.low > 0
     (0.051, True)
     """
-    logs = np.asarray(log_ratios, np.float64)
-    n = int(logs.size)
-    if n == 0:
+    if not log_ratios:
         return None
-    mean = float(logs.mean())
-    half = _half_width(logs, 1 - confidence_fraction)
+    logs = _drawn_in(log_ratios)
+    n, mean = int(logs.size), float(logs.mean())
+    width = _half_width_ratio(n, 1 - confidence_fraction)
+    half = None if width is None else width * float(logs.std(ddof=1))
     return Estimate(
         value=math.expm1(mean),
         low=None if half is None else math.expm1(mean - half),
@@ -268,17 +278,59 @@ def pair_gain(log_ratios: Sequence[float], *, confidence_fraction: float) -> Est
     )
 
 
-def _half_width(logs: np.ndarray, error_fraction: float) -> float | None:
-    """Of the interval of the mean; None where it is the whole line."""
-    n = int(logs.size)
+def _drawn_in(log_ratios: Sequence[float]) -> NDArray[np.float64]:
+    """(N,) Without outliers; of 3 or 4 pairs nobody knows how far the others scatter."""
+    logs = np.asarray(log_ratios, np.float64)
+    middle, scale = _robust(logs)
+    if logs.size < _LEAST_DRAWN_IN or scale == 0:
+        return logs
+    return np.clip(logs, middle - _FAR_RATIO * scale, middle + _FAR_RATIO * scale)
+
+
+def _robust(logs: NDArray[np.float64]) -> tuple[float, float]:
+    """The median, and the scaled median absolute deviation from it."""
+    middle = float(np.median(logs))
+    return middle, _NORMAL_MAD_RATIO * float(np.median(np.abs(logs - middle)))
+
+
+def _half_width_ratio(n: int, error_fraction: float) -> float | None:
+    """Half the width of the interval of a mean of n / their standard deviation; None: the whole line."""
     if n < _LEAST_PAIRS:
         return None
     shrunk = 1 + n * _PRIOR_VARIANCE
     bound = (shrunk / error_fraction**2) ** (1 / n)
     if bound >= shrunk:
         return None
-    t = math.sqrt((n - 1) * (bound - 1) / (1 - bound / shrunk))
-    return t * float(logs.std(ddof=1)) / math.sqrt(n)
+    return math.sqrt((n - 1) * (bound - 1) / (1 - bound / shrunk) / n)
+
+
+def is_futile(
+    log_ratios: Sequence[float],
+    *,
+    n_most: int,
+    least_gain_ratio: float,
+    confidence_fraction: float,
+) -> bool:
+    """Would no gain be sure after ``n_most`` pairs either, were it one and a half standard errors better?
+
+    By mean and standard deviation, and by median and median absolute deviation. Pairs that end for
+    this take nothing, so that no error becomes more frequent.
+
+    Example
+    -------
+    >>> limits = {"n_most": 10, "least_gain_ratio": 0.02, "confidence_fraction": 0.9}
+    >>> is_futile([0.01, -0.01, 0.0], **limits), is_futile([0.05, 0.02, 0.08], **limits)
+    (True, False)
+    """
+    width = _half_width_ratio(n_most, 1 - confidence_fraction)
+    if len(log_ratios) < _LEAST_PAIRS or width is None:
+        return False
+    logs = _drawn_in(log_ratios)
+    return all(
+        middle + _HOPE_RATIO * scale / math.sqrt(logs.size)
+        < max(width * scale, math.log1p(least_gain_ratio))
+        for middle, scale in ((float(logs.mean()), float(logs.std(ddof=1))), _robust(logs))
+    )
 
 
 def decide_pairs(gain: Estimate | None, *, least_gain_ratio: float) -> PairDecision:
