@@ -1,9 +1,11 @@
 """Does the key of the compile cache cover every source that compiled code is made of, and is a wait announced?"""
 
 import ast
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numba
 import numpy as np
 import pytest
 
@@ -85,3 +87,18 @@ def test_python_cannot_call_an_inner_function():
     assert start(3) == 12
     with pytest.raises(TypeError, match="only compiled code"):
         callee(3)
+
+
+def test_the_clock_of_a_search_stands_still_while_the_simulator_compiles():
+    @numba.njit  # not cached: it compiles each time
+    def squares(n: int) -> int:
+        total = 0
+        for i in range(n):
+            total += i * i
+        return total
+
+    computed_s, all_s = hooks.computing_s(), time.process_time()
+    assert squares(4) == 14
+    took_s = time.process_time() - all_s
+    assert took_s > 0.02, "it compiled"
+    assert hooks.computing_s() - computed_s < 0.5 * took_s

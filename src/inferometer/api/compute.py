@@ -4,7 +4,6 @@ What a search has not reached when its time ends, the answer names. The clock co
 of this process: on a machine that others use too, the answer is the same, only later.
 """
 
-import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Annotated, Literal
 from inferometer.api.progress import PartsDone, talk
 from inferometer.api.question import DURATION, Option
 from inferometer.measure.executors import local, ray_cluster
+from inferometer.simulate.hooks import computing_s
 
 Kind = Literal["processes", "inline", "ray"]
 RAY_ADDRESS_OPTION = Option(
@@ -78,13 +78,13 @@ def opened(where: Executor, what: str) -> Generator[local.Executor]:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """An instant on this process's clock."""
+    """An instant on this process's clock, which stands still while the simulator compiles."""
 
     at_s: float
 
     def __call__(self) -> float:
         """The seconds that are left; negative when it has passed."""
-        return self.at_s - time.process_time()
+        return self.at_s - computing_s()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class TimeLimit:
 
     def __call__(self) -> Deadline:
         """It begins now."""
-        return Deadline(time.process_time() + self.limit_s)
+        return Deadline(computing_s() + self.limit_s)
 
     def share(self, fraction: float) -> "TimeLimit":
         """A part of it."""

@@ -223,7 +223,9 @@ class _Watching:
             for server in self._servers:
                 server.limit = self._limit(server)
         states = self._states()
-        verdicts = tuple(verdict_of(state.latencies) for state in states)
+        verdicts: tuple[Verdict | None, ...] = tuple(
+            verdict_of(state.latencies) for state in states
+        )
         return WatchAnswer(
             servers=states,
             changes=tuple(self._changes),

@@ -35,12 +35,12 @@ T = TypeVar("T")
 _PIPE_COLUMNS: Final = 10_000
 
 
-def plain_command(name: str) -> click.Command:
+def plain_command(name: str) -> QuestionCommand:
     """The command of a plain verb: it answers its question, and the exit code is the answer's."""
     return _command(name, VERBS[name])
 
 
-def _command(name: str, verb: Verb) -> click.Command:
+def _command(name: str, verb: Verb) -> QuestionCommand:
     function = _function(name, verb)
 
     def body(question: object, *, as_json: bool) -> None:
@@ -50,7 +50,7 @@ def _command(name: str, verb: Verb) -> click.Command:
     grid = importlib.import_module(_STUDY).grid_of(name) if verb.takes_grid else None
     question = next(iter(inspect.get_annotations(function).values()))
     asked = asks(question, grid=grid, has_page=verb.has_page)(body)
-    command: click.Command = click.command(name, cls=VerbCommand, epilog=verb.examples)(asked)
+    command: QuestionCommand = click.command(name, cls=VerbCommand, epilog=verb.examples)(asked)
     return command
 
 
@@ -80,7 +80,7 @@ class VerbCommand(QuestionCommand):
         return super().make_context(info_name, args, parent, **extra)
 
 
-def of_servers(name: str) -> click.Command:
+def of_servers(name: str) -> QuestionCommand:
     """The command that asks a verb's question of servers."""
     verb = VERBS[name].of_servers
     if verb is None:
@@ -97,8 +97,8 @@ def answer_type(name: str) -> Any:
     if verb.help is None:
         return importlib.import_module(verb.answering_module).ANSWER
     answer = inspect.get_annotations(_function(name, verb))["return"]
-    origin: object = get_origin(answer)
-    if origin in {Paged, Lines}:
+    origin: Any = get_origin(answer)
+    if origin is Paged or origin is Lines:
         (answer,) = get_args(answer)
     return answer | importlib.import_module(_STUDY).ANSWER if verb.takes_grid else answer
 

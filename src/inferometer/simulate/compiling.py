@@ -9,6 +9,7 @@ compiled code reaches.
 
 import gc
 import hashlib
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -16,7 +17,9 @@ from importlib import resources
 from typing import Any, Final, TypeVar, cast
 
 import numba
-from numba.core import codegen, compiler, compiler_machinery, cpu, types
+from numba.core import codegen, compiler, compiler_machinery, cpu, event, types
+
+from inferometer.simulate import hooks
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -30,6 +33,30 @@ _OPTIONS: Final[dict[str, Any]] = {
     # % of the time.
     "_nrt": False,
 }
+
+
+class _CompilingClock(event.Listener):
+    """Tells how long compiling took; what is compiled on the way counts once."""
+
+    def __init__(self) -> None:
+        self._n_open, self._began_s = 0, 0.0
+
+    def on_start(self, event: object) -> None:
+        """Something begins to be compiled."""
+        del event
+        if self._n_open == 0:
+            self._began_s = time.process_time()
+        self._n_open += 1
+
+    def on_end(self, event: object) -> None:
+        """It is."""
+        del event
+        self._n_open -= 1
+        if self._n_open == 0:
+            hooks.note_compiling(time.process_time() - self._began_s)
+
+
+event.register("numba:compile", _CompilingClock())
 
 
 class _NoMachineCode:
@@ -226,6 +253,7 @@ REACHED: Final = (
     "engine_config",
     "fleet",
     "gate_config",
+    "hooks",
     "outcome",
     "pointers",
     "scheduler_config",

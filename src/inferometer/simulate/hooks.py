@@ -1,9 +1,12 @@
 """What can a caller of long simulations hook in? A notice before compiling, and a cancel scope.
 
+And a clock that stands still while the simulator compiles: a limit of a search is one of searching.
+
 Within ``polled(poll)`` every simulation calls ``poll`` each fraction of a second, between pieces of
 the compiled loop, and ends with what it raises. The scope is that of the thread.
 """
 
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,6 +14,8 @@ from typing import Any, Final, TypeAlias
 
 Poll: TypeAlias = Callable[[], None]
 _listeners: Final[list[Callable[[str], None]]] = []
+_compiling_s: Final[list[float]] = []
+"""CPU seconds of this process, for each thing that was compiled."""
 
 
 def _go_on() -> None:
@@ -33,6 +38,16 @@ def polled(poll: Poll) -> Generator[None]:
 def check_poll() -> None:
     """Raise what the scope raises, if it gives the simulation up."""
     _POLL.get()()
+
+
+def computing_s() -> float:
+    """CPU seconds of this process without those of compiling."""
+    return time.process_time() - sum(_compiling_s)
+
+
+def note_compiling(took_s: float) -> None:
+    """So many CPU seconds went into compiling."""
+    _compiling_s.append(took_s)
 
 
 def listen(listener: Callable[[str], None]) -> None:

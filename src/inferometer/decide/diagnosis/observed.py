@@ -27,9 +27,10 @@ def checked(window: ServerWindow, parts: TtftParts | None = None) -> tuple[Check
     seconds, share = outside_s(parts), None
     if parts is not None and seconds is not None and seconds > _FAR_OUTSIDE_S:
         share = seconds / parts.total_s
-    return judged_all(
-        {name: measure(window) for name, measure in _MEASURES.items()} | {"outside": share}
-    )
+    seen: dict[PitfallName, float | None] = {
+        name: measure(window) for name, measure in _MEASURES.items()
+    }
+    return judged_all({**seen, "outside": share})
 
 
 def outside_s(parts: TtftParts | None) -> float | None:
