@@ -76,8 +76,9 @@ def test_a_table_with_another_header_is_named(tmp_path):
     with pytest.raises(RecordError, match="columns a, b") as refused:
         read_results(path)
     assert "inferometer fit reads it" in str(refused.value)
-    with pytest.raises(RecordError, match="this is a folder"):
+    with pytest.raises(RecordError, match="this is a folder") as refused:
         read_results(tmp_path)
+    assert f"inferometer import {path}" in str(refused.value)
 
 
 def test_a_folder_of_llmservingsim_is_a_run(tmp_path):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from inferometer import suggestions
 from inferometer.errors import RecordError
 from inferometer.records.imports import (
     aiperf,
@@ -19,6 +20,7 @@ from inferometer.records.imports import (
 from inferometer.records.imports.imported import Imported
 from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json, read_text
 
+_SUFFIXES: Final = {".json", ".jsonl", ".csv", ".txt"}
 _HEADER_CHARACTERS: Final = 2**16
 """A first line of JSON may be as long as the file."""
 
@@ -86,8 +88,15 @@ def _log_of(folder: Path) -> Path:
             "a file of results, or a folder with LLMServingSim's requests.csv or requests.jsonl,"
             " and meta.json"
         )
+        files = sorted(one for one in folder.iterdir() if one.suffix in _SUFFIXES)
         raise RecordError(
-            "this is a folder", where=str(folder), allowed=allowed, try_="one of the files in it"
+            "this is a folder",
+            where=str(folder),
+            allowed=allowed,
+            try_=suggestions.command("import", files[0])
+            + (f", or another of its {len(files)} files" if len(files) > 1 else "")
+            if files
+            else "a folder or file with results: this one has no .json, .jsonl or .csv",
         )
     return log
 
