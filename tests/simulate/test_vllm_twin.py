@@ -134,13 +134,13 @@ def test_kernel_decides_as_the_reference_does(seeds):
 
 
 JOBS = {
-    "fuzz:random": 3000,
-    "fuzz:drafts": 600,
-    "fuzz:pipeline": 600,
+    "fuzz:random": 1500,
+    "fuzz:drafts": 300,
+    "fuzz:pipeline": 300,
     "fuzz:windows": 80,
-    "loop:random": 1000,
-    "loop:drafts": 600,
-    "loop:pipeline": 600,
+    "loop:random": 500,
+    "loop:drafts": 300,
+    "loop:pipeline": 300,
     "loop:windows": 40,
 }
 """What is compared with vLLM itself, and in how many workloads."""
