@@ -1,5 +1,6 @@
 """Does `inferometer size` answer what cannot be, take fits and prices, and follow traffic that changes?"""
 
+import functools
 import json
 import re
 import tomllib
@@ -111,9 +112,13 @@ def test_a_rate_beside_a_number_of_devices_is_judged(rate, exit_code, verdict):
 def test_i_have_two_gpus(tmp_path, monkeypatch):
     """One search, whose answer is looked at as a record, on the terminal, on its page and in its files."""
     answers, searched = [], size_api.size
-    monkeypatch.setattr(
-        size_api, "size", lambda asked: answers.append(searched(asked)) or answers[-1]
-    )
+
+    @functools.wraps(searched)  # the verb's question is read from its annotations
+    def seen(asked):
+        answers.append(searched(asked))
+        return answers[-1]
+
+    monkeypatch.setattr(size_api, "size", seen)
     flags = ("--total-gpus", "2", "--gpus", "h100_sxm", "--tp", "1,2", "--time-limit", "5min")
     page, files = tmp_path / "best.html", tmp_path / "deployment"
     words = ["size", "llama-3.1-8b", "--slo", EASY, *SMALL, *flags, "--verbose"]
