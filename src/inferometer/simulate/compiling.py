@@ -36,7 +36,7 @@ _OPTIONS: Final[dict[str, Any]] = {
 
 
 class _CompilingClock(event.Listener):
-    """Tells how long compiling took; what is compiled on the way counts once."""
+    """Notes how long compiling took; what is compiled on the way counts once."""
 
     def __init__(self) -> None:
         self._n_open, self._began_s = 0, 0.0

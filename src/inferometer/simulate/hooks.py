@@ -46,7 +46,7 @@ def computing_s() -> float:
 
 
 def note_compiling(took_s: float) -> None:
-    """So many CPU seconds went into compiling."""
+    """Compiling took these CPU seconds."""
     _compiling_s.append(took_s)
 
 

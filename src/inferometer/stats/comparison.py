@@ -279,7 +279,7 @@ def pair_gain(log_ratios: Sequence[float], *, confidence_fraction: float) -> Est
 
 
 def _drawn_in(log_ratios: Sequence[float]) -> NDArray[np.float64]:
-    """(N,) Without outliers; of 3 or 4 pairs nobody knows how far the others scatter."""
+    """(N,) Without outliers; 3 or 4 pairs do not show how far the others scatter."""
     logs = np.asarray(log_ratios, np.float64)
     middle, scale = _robust(logs)
     if logs.size < _LEAST_DRAWN_IN or scale == 0:
