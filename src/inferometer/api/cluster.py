@@ -147,7 +147,7 @@ class Group:
 
     @property
     def devices(self) -> str | None:
-        """Those of a replica; None where nobody says."""
+        """Those of a replica; None where they are not given."""
         where = self.deployment
         n_devices = f"{where.n_devices} × " if where.n_devices > 1 else ""
         return None if where.hardware is None else f"{n_devices}{where.hardware.name}"

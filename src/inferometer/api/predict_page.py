@@ -117,7 +117,7 @@ def _of_slo(one: PredictedLimit) -> str:
 
 
 def _cautions(answer: PredictAnswer) -> tuple[Caution, ...]:
-    """Those of the datasheet; beside fitted step times, doubts of its own are of the what-ifs."""
+    """Those of the datasheet; beside fitted step times, only what concerns the what-ifs."""
     said = answer.datasheet.cautions
     if answer.fitted is not None:
         of_steps = STEP_TIME_CAUTIONS if answer.what_ifs else frozenset[str]()

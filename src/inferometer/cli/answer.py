@@ -113,7 +113,7 @@ def give_answer(
     """Answer the question ``by`` this function, print its pages (``is_whole``: all of them) or JSON.
 
     Where the answer has an exit code of its own, the command ends here with it. None answers a dry
-    run, of which all is printed.
+    run, printed whole.
     """
     with heard(prints=not as_json):
         made = by(question)

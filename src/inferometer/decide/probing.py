@@ -56,7 +56,7 @@ class FleetProbe:
     """The load is that of this number of replicas, of which ``fleet`` is a part with its part of
     the load; None: of all of the fleet."""
     class_objectives: tuple[ClassObjective, ...] = ()
-    """What the requests of each class are promised beside; none: classes are not told apart."""
+    """The SLO of each class beside that of all; none: classes are not distinguished."""
 
     def __call__(self, load: float, effort: int) -> Reading:
         """The verdict and the margin at this load; of classes those of the one that fares worst."""

@@ -372,14 +372,14 @@ class SchedulerConfig:
         )
 
     def n_blocks_of(self, num_tokens: int) -> int:
-        """How many blocks does vLLM reckon for a request of this length when it admits it?"""
+        """How many blocks does vLLM count for a request of this length when it admits it?"""
         n_blocks = -(-num_tokens // self.block_size)
         in_windows = min(n_blocks, self.most_sliding_blocks)
         return self.num_full_groups * n_blocks + self.num_sliding_groups * in_windows
 
     @property
     def n_blocks_at_most_len(self) -> int:
-        """How many blocks does vLLM reckon for a request of ``max_model_len`` tokens when it starts?"""
+        """How many blocks does vLLM count for a request of ``max_model_len`` tokens when it starts?"""
         n_blocks = -(-self.max_model_len // self.block_size)
         in_windows = self.num_sliding_groups * self.most_sliding_blocks
         return self.num_full_groups * n_blocks + in_windows

@@ -59,7 +59,7 @@ def refuse_llmperf_responses(path: Path) -> Never:
 
 
 def read_llmperf_summary(path: Path) -> Imported:
-    """The statistics of a run of so many users at once.
+    """The statistics of a closed loop at one concurrency.
 
     Raises
     ------

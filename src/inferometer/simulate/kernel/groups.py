@@ -85,7 +85,7 @@ def n_skipped(config: Config, num_tokens: int) -> int:
 
 @compiled
 def n_of_request(config: Config, num_tokens: int, n_owned: int) -> int:
-    """How many blocks does vLLM reckon for a request when it admits it, beside what it owns in each group?"""
+    """How many blocks does vLLM count for a request when it admits it, beside what it owns in each group?"""
     n_blocks = (num_tokens + config.block_size - 1) // config.block_size
     in_windows = max(min(n_blocks, config.most_sliding_blocks) - n_owned, 0)
     n_full = config.n_kv_groups - config.n_sliding_groups
