@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.fit.published.loads import PublishedLoad
-from inferometer.fit.sweeps.priors import BLEND_OF_GPU, peak_rates
+from inferometer.fit.sweeps.priors import BLEND_OF_GPU, SMALL_KERNEL_S, peak_rates
 from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec, WeightFormat
 from inferometer.perfmodel.roofline import Peaks, peaks_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS
@@ -28,8 +28,6 @@ the discrepancies. Without rates of kernels it had to be twice as large."""
 _BETWEEN_VENDORS: Final = 0.5
 """Correlation of what devices of two vendors share, chosen together with the discrepancies:
 different people write their kernels."""
-_KERNEL_S: Final = 2.8e-6
-"""A small kernel; ``fit.sweeps.priors`` has the source."""
 _KERNELS_OF_LAYER, _KERNELS_OF_EXPERTS, _KERNELS_OF_LATENT, _KERNELS_OF_INDEXER = 10, 6, 9, 10
 """Kernels of any layer; and further ones of experts (router, choice, order of tokens, format, second
 product, sum), of latent attention (latents of queries and keys, their norms, query heads, absorbed
@@ -131,7 +129,7 @@ def device_prior(
         "per_sequence_s": (1e-5, 1.0),
         "link_bytes_per_s": (link_bytes_per_s, link_sd),
         "message_s": (message_s, link_sd),
-        "floor_s": (_KERNEL_S * _n_small_kernels(model), 0.6),
+        "floor_s": (SMALL_KERNEL_S * _n_small_kernels(model), 0.6),
         "prefill_ratio": (_prefill_ratio(model, framework), 0.5),
         "overlap_ratio": (4.0, 0.0),
         "blend_ratio": (BLEND_OF_GPU, 0.15),

@@ -23,6 +23,8 @@ from inferometer.records.types import ProbeKind, Run
 _NO_TIME_S: Final = 1e-12
 _NO_BOUND: Final = 1e30
 """No time and no bound, where the closed form takes logarithms."""
+SMALL_KERNEL_S: Final = 2.8e-6
+"""Of a GPU; ``_floor`` has the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +226,8 @@ def _floor(seen: Observations) -> tuple[float, float, str]:
     n_kernels = (
         36 if seen.engine.engine == "transformers" and seen.engine.mode != "compiled" else 10
     )
-    return (2.8e-6 * n_kernels * seen.model.n_layers, 0.5, "small kernels of a layer at 2.8 µs")
+    floor_s = SMALL_KERNEL_S * n_kernels * seen.model.n_layers
+    return (floor_s, 0.5, f"small kernels of a layer at {SMALL_KERNEL_S * 1e6:g} µs")
 
 
 def _prefill(engine: EngineSpec) -> tuple[float, float, str]:

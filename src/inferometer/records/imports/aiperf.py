@@ -20,9 +20,10 @@ from inferometer.records.imports.imported import (
     PublishedLatency,
     PublishedLatencyName,
     PublishedSummary,
+    StatisticKeys,
     file_source,
     imported_run,
-    percentiles_of,
+    latency_of,
     published,
 )
 from inferometer.records.imports.json_fields import JsonFields, read_lines, read_object
@@ -171,22 +172,14 @@ def _latency(content: JsonFields, name: PublishedLatencyName, tag: str) -> Publi
     found = content.child(tag)
     if found is None:
         return None
-    unit_s = _unit_s(found)
-
-    def seconds(key: str) -> float | None:
-        value = found.number(key)
-        return None if value is None else value * unit_s
-
-    percentiles = ((at / 100, seconds(f"p{at}")) for at in _PERCENTILES)
-    return PublishedLatency(
-        name=name,
-        named=tag,
-        definition=DEFINITIONS[name],
-        mean_s=seconds("avg"),
-        std_s=seconds("std"),
-        min_s=seconds("min"),
-        max_s=seconds("max"),
-        percentiles=percentiles_of(percentiles),
+    return latency_of(
+        found,
+        name,
+        tag,
+        DEFINITIONS[name],
+        keys=StatisticKeys("avg", "std", "min", "max"),
+        percentiles={f"p{at}": at / 100 for at in _PERCENTILES},
+        unit_s=_unit_s(found),
     )
 
 

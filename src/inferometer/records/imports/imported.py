@@ -5,7 +5,7 @@ means different numbers. What the tool did not report is None or left out, never
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -95,6 +95,46 @@ def percentiles_of(
 ) -> tuple[PublishedPercentile, ...]:
     """Those that a tool published, of fractions and seconds; None: it did not."""
     return tuple(PublishedPercentile(at, value_s) for at, value_s in found if value_s is not None)
+
+
+class StatisticKeys(NamedTuple):
+    """Under which names a tool writes the statistics of a latency; '': it writes none."""
+
+    mean: str
+    std: str
+    least: str
+    most: str
+
+
+def latency_of(
+    fields: JsonFields,
+    name: PublishedLatencyName,
+    named: str,
+    definition: str,
+    *,
+    keys: StatisticKeys,
+    percentiles: Mapping[str, float],
+    unit_s: float = 1.0,
+) -> PublishedLatency:
+    """The statistics of one latency, which stand beside each other in ``fields``.
+
+    ``percentiles`` are fractions by the tool's names, ``unit_s`` the seconds of its unit.
+    """
+
+    def seconds(key: str) -> float | None:
+        value = fields.number(key)
+        return None if value is None else value * unit_s
+
+    return PublishedLatency(
+        name=name,
+        named=named,
+        definition=definition,
+        mean_s=seconds(keys.mean),
+        std_s=seconds(keys.std),
+        min_s=seconds(keys.least),
+        max_s=seconds(keys.most),
+        percentiles=percentiles_of((at, seconds(key)) for key, at in percentiles.items()),
+    )
 
 
 def published(found: Iterable[PublishedLatency | None]) -> tuple[PublishedLatency, ...]:

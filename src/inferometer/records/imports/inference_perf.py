@@ -20,8 +20,10 @@ from inferometer.records.imports.imported import (
     PublishedLatency,
     PublishedLatencyName,
     PublishedSummary,
+    StatisticKeys,
     file_source,
     imported_run,
+    latency_of,
     percentiles_of,
 )
 from inferometer.records.imports.json_fields import (
@@ -157,16 +159,8 @@ def _latencies(latency: JsonFields) -> Iterator[PublishedLatency]:
     for name, (theirs, definition) in LATENCIES.items():
         found = latency.child(theirs)
         if found is not None and found.has("mean"):
-            percentiles = ((at, found.number(key)) for key, at in _PERCENTILES.items())
-            yield PublishedLatency(
-                name=name,
-                named=theirs,
-                definition=definition,
-                mean_s=found.number("mean"),
-                min_s=found.number("min"),
-                max_s=found.number("max"),
-                percentiles=percentiles_of(percentiles),
-            )
+            keys = StatisticKeys("mean", "", "min", "max")
+            yield latency_of(found, name, theirs, definition, keys=keys, percentiles=_PERCENTILES)
 
 
 def _number(fields: JsonFields | None, name: str) -> float | None:

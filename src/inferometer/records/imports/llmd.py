@@ -14,8 +14,9 @@ from inferometer.records.imports.imported import (
     PublishedLatency,
     PublishedLatencyName,
     PublishedSummary,
+    StatisticKeys,
     file_source,
-    percentiles_of,
+    latency_of,
     published,
 )
 from inferometer.records.imports.json_fields import JsonFields, read_object
@@ -104,22 +105,14 @@ def _latency(latency: JsonFields, name: PublishedLatencyName) -> PublishedLatenc
     unit = found.text("units")
     if unit not in _UNIT_S:
         raise found.refuse("units", ", ".join(_UNIT_S))
-    unit_s = _UNIT_S[unit]
-
-    def seconds(key: str) -> float | None:
-        value = found.number(key)
-        return None if value is None else value * unit_s
-
-    percentiles = ((at, seconds(key)) for key, at in _PERCENTILES.items())
-    return PublishedLatency(
-        name=name,
-        named=LATENCIES[name],
-        definition=f"{DEFINITIONS[name]}, unless the tool that measured means another",
-        mean_s=seconds("mean"),
-        std_s=seconds("stddev"),
-        min_s=seconds("min"),
-        max_s=seconds("max"),
-        percentiles=percentiles_of(percentiles),
+    return latency_of(
+        found,
+        name,
+        LATENCIES[name],
+        f"{DEFINITIONS[name]}, unless the tool that measured means another",
+        keys=StatisticKeys("mean", "stddev", "min", "max"),
+        percentiles=_PERCENTILES,
+        unit_s=_UNIT_S[unit],
     )
 
 

@@ -17,8 +17,9 @@ from inferometer.records.imports.imported import (
     PublishedLatency,
     PublishedLatencyName,
     PublishedSummary,
+    StatisticKeys,
     file_source,
-    percentiles_of,
+    latency_of,
     published,
 )
 from inferometer.records.imports.json_fields import JsonFields, read_object
@@ -96,18 +97,14 @@ def _llmperf_latency(content: JsonFields, name: PublishedLatencyName) -> Publish
     theirs, definition = _LLMPERF[name]
     if not content.has(f"results_{theirs}_mean"):
         return None
-    return PublishedLatency(
-        name=name,
-        named=theirs,
-        definition=definition,
-        mean_s=content.number(f"results_{theirs}_mean"),
-        std_s=content.number(f"results_{theirs}_stddev"),
-        min_s=content.number(f"results_{theirs}_min"),
-        max_s=content.number(f"results_{theirs}_max"),
-        percentiles=percentiles_of(
-            (at / 100, content.number(f"results_{theirs}_quantiles_p{at}"))
-            for at in _LLMPERF_PERCENTILES
-        ),
+    keys = (f"results_{theirs}_{of}" for of in ("mean", "stddev", "min", "max"))
+    return latency_of(
+        content,
+        name,
+        theirs,
+        definition,
+        keys=StatisticKeys(*keys),
+        percentiles={f"results_{theirs}_quantiles_p{at}": at / 100 for at in _LLMPERF_PERCENTILES},
     )
 
 
@@ -187,19 +184,14 @@ def _trtllm_latency(
     found = fields.child(theirs)
     if found is None:
         return None
-
-    def seconds(key: str) -> float | None:
-        value_ms = found.number(key)
-        return None if value_ms is None else value_ms / 1000
-
-    return PublishedLatency(
-        name=name,
-        named=theirs,
-        definition=DEFINITIONS[name] + ("; of one token: 0" if name == "tpot" else ""),
-        mean_s=seconds("average"),
-        min_s=seconds("minimum"),
-        max_s=seconds("maximum"),
-        percentiles=percentiles_of((at, seconds(key)) for key, at in _TRTLLM_PERCENTILES.items()),
+    return latency_of(
+        found,
+        name,
+        theirs,
+        DEFINITIONS[name] + ("; of one token: 0" if name == "tpot" else ""),
+        keys=StatisticKeys("average", "", "minimum", "maximum"),
+        percentiles=_TRTLLM_PERCENTILES,
+        unit_s=1e-3,
     )
 
 
