@@ -9,6 +9,7 @@ import numba
 import numpy as np
 import pytest
 
+from inferometer.api import compute
 from inferometer.simulate import compiling, hooks
 
 ROOM = Path(compiling.__file__).parent
@@ -97,8 +98,8 @@ def test_the_clock_of_a_search_stands_still_while_the_simulator_compiles():
             total += i * i
         return total
 
-    computed_s, all_s = hooks.computing_s(), time.process_time()
+    computed_s, all_s = compute.computing_s(), time.process_time()
     assert squares(4) == 14
     took_s = time.process_time() - all_s
     assert took_s > 0.02, "it compiled"
-    assert hooks.computing_s() - computed_s < 0.5 * took_s
+    assert compute.computing_s() - computed_s < 0.5 * took_s

@@ -4,6 +4,7 @@ What a search has not reached when its time ends, the answer names. The clock co
 of this process: on a machine that others use too, the answer is the same, only later.
 """
 
+import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Annotated, Literal
 from inferometer.api.progress import PartsDone, talk
 from inferometer.api.question import DURATION, Option
 from inferometer.measure.executors import local, ray_cluster
-from inferometer.simulate.hooks import computing_s
+from inferometer.simulate import hooks
 
 Kind = Literal["processes", "inline", "ray"]
 RAY_ADDRESS_OPTION = Option(
@@ -74,6 +75,26 @@ def opened(where: Executor, what: str) -> Generator[local.Executor]:
             yield local.Processes(where.jobs or local.n_cores(), on_done)
         else:
             yield local.Inline(on_done)
+
+
+class _Clock:
+    """CPU seconds of this process without those of compiling the simulator."""
+
+    def __init__(self) -> None:
+        self._compiling_s, self._began_s = 0.0, 0.0
+        hooks.around_compiling(self._stop, self._go_on)
+
+    def __call__(self) -> float:
+        return time.process_time() - self._compiling_s
+
+    def _stop(self) -> None:
+        self._began_s = time.process_time()
+
+    def _go_on(self) -> None:
+        self._compiling_s += time.process_time() - self._began_s
+
+
+computing_s = _Clock()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ compiled code reaches.
 
 import gc
 import hashlib
-import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -35,17 +34,17 @@ _OPTIONS: Final[dict[str, Any]] = {
 }
 
 
-class _CompilingClock(event.Listener):
-    """Notes how long compiling took; what is compiled on the way counts once."""
+class _Compiling(event.Listener):
+    """Notes where compiling begins and ends; what is compiled on the way counts once."""
 
     def __init__(self) -> None:
-        self._n_open, self._began_s = 0, 0.0
+        self._n_open = 0
 
     def on_start(self, event: object) -> None:
         """Something begins to be compiled."""
         del event
         if self._n_open == 0:
-            self._began_s = time.process_time()
+            hooks.compiling_begins()
         self._n_open += 1
 
     def on_end(self, event: object) -> None:
@@ -53,10 +52,10 @@ class _CompilingClock(event.Listener):
         del event
         self._n_open -= 1
         if self._n_open == 0:
-            hooks.note_compiling(time.process_time() - self._began_s)
+            hooks.compiling_ends()
 
 
-event.register("numba:compile", _CompilingClock())
+event.register("numba:compile", _Compiling())
 
 
 class _NoMachineCode:

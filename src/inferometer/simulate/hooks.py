@@ -1,12 +1,11 @@
 """What can a caller of long simulations hook in? A notice before compiling, and a cancel scope.
 
-And a clock that stands still while the simulator compiles: a limit of a search is one of searching.
+And when compiling begins and ends: a limit of a search is one of searching.
 
 Within ``polled(poll)`` every simulation calls ``poll`` each fraction of a second, between pieces of
 the compiled loop, and ends with what it raises. The scope is that of the thread.
 """
 
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,8 +13,8 @@ from typing import Any, Final, TypeAlias
 
 Poll: TypeAlias = Callable[[], None]
 _listeners: Final[list[Callable[[str], None]]] = []
-_compiling_s: Final[list[float]] = []
-"""CPU seconds of this process, for each thing that was compiled."""
+_before_compiling: Final[list[Callable[[], None]]] = []
+_after_compiling: Final[list[Callable[[], None]]] = []
 
 
 def _go_on() -> None:
@@ -40,14 +39,22 @@ def check_poll() -> None:
     _POLL.get()()
 
 
-def computing_s() -> float:
-    """CPU seconds of this process without those of compiling."""
-    return time.process_time() - sum(_compiling_s)
+def around_compiling(begins: Callable[[], None], ends: Callable[[], None]) -> None:
+    """Have these called where compiling begins and where it ends."""
+    _before_compiling.append(begins)
+    _after_compiling.append(ends)
 
 
-def note_compiling(took_s: float) -> None:
-    """Compiling took these CPU seconds."""
-    _compiling_s.append(took_s)
+def compiling_begins() -> None:
+    """Call those who want to know."""
+    for begins in _before_compiling:
+        begins()
+
+
+def compiling_ends() -> None:
+    """Call those who want to know."""
+    for ends in _after_compiling:
+        ends()
 
 
 def listen(listener: Callable[[str], None]) -> None:
