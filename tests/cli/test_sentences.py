@@ -82,10 +82,11 @@ def test_the_answer_carries_units_and_doubt(analysis):
     rows = [row_of(analysis, 1, 38.0, ttft_s=about(0.0348, 0.001)), row_of(analysis, 4, 140.0)]
     answer = lines_of(analysis, rows).answer
     assert answer.startswith(
-        "1 user: first token after 34.8 ms ± 1 ms (128-token prompt), then 38 ± 0.5 tok/s.\n"
+        "1 user: first token after 34.8 ms [33.8 ms, 35.8 ms] (128-token prompt), then 38 tok/s [37.5, 38.5].\n"
     )
     assert (
-        "Best useful load: 4 at once, 140 ± 0.5 tok/s of output in total, 35 tok/s each" in answer
+        "Best useful load: 4 at once, 140 tok/s [140, 140] of output in total, 35 tok/s each"
+        in answer
     )
 
 
@@ -96,7 +97,7 @@ def test_the_answer_without_some_times(analysis):
     )
     assert (
         lines_of(analysis, [row_of(analysis, 1, 38.0, ttft_s=None)]).answer
-        == "1 user: 38 ± 0.5 tok/s."
+        == "1 user: 38 tok/s [37.5, 38.5]."
     )
     assert (
         lines_of(analysis, [row_of(analysis, 2, 38.0, status="out_of_memory")]).answer

@@ -212,7 +212,7 @@ def note(frame, event, argument):
             return  # called while its module is imported
         above = above.f_back
     seen.add(code.co_filename)
-    if room:
+    if room and "ENTERED" in os.environ:  # not in the process of an engine
         with open(os.path.join(os.environ["ENTERED"], str(os.getpid())), "a") as file:
             file.write(name + "\\n")
 sys.setprofile(note)

@@ -249,7 +249,7 @@ def predict(question: Predict) -> PredictAnswer:
         speculation=named,
         measured=measured_decode(sheet, question.measured_tpot),
         slo=_slo(question, sheet if fitted is None else fitted),
-        what_ifs=likely_changes(scenario) if question.what_if else (),
+        what_ifs=likely_changes(_as_fitted(scenario, asked.fit)) if question.what_if else (),
         fewest_tensor_parallel=(
             None
             if sheet.sizes.memory.fits
@@ -404,6 +404,19 @@ def _fitted(fit: StepTimeModel | ServerFit | None, scenario: Scenario) -> Fitted
         return None
     return (
         server_speeds(fit, scenario) if isinstance(fit, ServerFit) else fitted_speeds(fit, scenario)
+    )
+
+
+def _as_fitted(scenario: Scenario, fit: StepTimeModel | ServerFit | None) -> Scenario:
+    """With the host's time of a step that was fitted, which a change of the device's work leaves as it is."""
+    if not isinstance(fit, StepTimeModel):
+        return scenario
+    is_launched = fit.engine.device != "cpu" and fit.engine.mode != "compiled"
+    return replace(
+        scenario,
+        mode="eager" if is_launched else "graphs",
+        attention="stored scores" if fit.engine.attention == "eager" else "tiled",
+        launch_overhead_s=fit.physical().launch_s,
     )
 
 

@@ -159,7 +159,7 @@ def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSp
         ]
     )
     subject = model.subject or NOTHING_STATED
-    reasons = [said.outside_why for said in (prefill, decode) if said.outside_why]
+    reasons = [one.outside_why for one in (prefill, decode) if one.outside_why]
     outside_s = 0.0 if model.front_end_s is None else model.front_end_s.value
     return FittedSpeeds(
         ttft_s=prefill.duration_s.scaled(1 + outside_s / prefill.duration_s.value),
@@ -331,14 +331,21 @@ def likely_changes(scenario: Scenario) -> tuple[WhatIfRow, ...]:
         lambda: with_devices(scenario, n_tensor=2 * scenario.engine.tensor_parallel_size),
         lambda: with_prefix_hits(scenario, 0.5),
         *(partial(with_kv_heads, scenario, n) for n in _other_kv_heads(scenario)),
-        *(() if scenario.mode == "eager" else (lambda: with_eager(scenario),)),
-        *((lambda: with_graphs(scenario),) if scenario.mode == "eager" else ()),
+        *_launching(scenario),
         lambda: with_attention_kernel(scenario),
         lambda: with_sequence_parallelism(scenario),
         *_windows(scenario),
         lambda: without_kv_cache(scenario),
     )
     return tuple(_rows(scenario, makers))
+
+
+def _launching(scenario: Scenario) -> tuple[Callable[[], Change], ...]:
+    """The other way to launch kernels; a CPU launches none."""
+    if scenario.hardware.kind == "cpu":
+        return ()
+    other = with_graphs if scenario.mode == "eager" else with_eager
+    return (lambda: other(scenario),)
 
 
 def _windows(scenario: Scenario) -> tuple[Callable[[], Change], ...]:

@@ -141,7 +141,7 @@ def _answer(rows: Sequence[PointRow]) -> str:
     parts: list[str] = []
     if single.ttft_s is not None:
         parts.append(
-            f"first token after {_duration_with_margin(single.ttft_s)}"
+            f"first token after {single.ttft_s.text(format_duration)}"
             f" ({single.prompt_tokens}-token prompt)"
         )
     if single.decode_tokens_per_s is not None:
@@ -383,20 +383,7 @@ def _trust(analysis: Analysis, cautions: Sequence[Caution]) -> str:
 
 
 def _speed(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return f"{format_number(estimate.value)} tok/s (n={estimate.n_samples})"
-    return (
-        f"{format_number(estimate.value)} ± {format_number((estimate.high - estimate.low) / 2)}"
-        " tok/s"
-    )
-
-
-def _duration_with_margin(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return format_duration(estimate.value)
-    return (
-        f"{format_duration(estimate.value)} ± {format_duration((estimate.high - estimate.low) / 2)}"
-    )
+    return estimate.text(unit=" tok/s", bare=f" (n={estimate.n_samples})")
 
 
 REPORT_NAME: Final = "report.html"

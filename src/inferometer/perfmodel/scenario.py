@@ -342,6 +342,8 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
         peaks = replace(peaks, message_latency_s=scenario.all_reduce_s)
     floor_s = fixed_step_s(scenario.model, efficiency, scenario.mode)
     host_s = host_step_s(scenario, efficiency)
+    if scenario.hardware.kind == "cpu":  # it is its own host: one follows the other
+        floor_s, host_s = floor_s + host_s, 0.0
 
     def step_s(work: StepWork) -> float:
         bound = step_bound(work, peaks)

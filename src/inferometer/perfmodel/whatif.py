@@ -219,6 +219,7 @@ def with_graphs(scenario: Scenario) -> Change:
     return Change(
         name=suggestions.flags("--mode", "graphs"),
         scenario=replace(scenario, mode="graphs", launch_overhead_s=None),
+        needs="an engine that captures its steps (transformers: --mode compiled)",
     )
 
 

@@ -6,7 +6,7 @@ Parquet is written and read through duckdb alone; absent is NULL there.
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import Any, Final, TypeAlias, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.foreign_parquet import connection, parquet_columns
+from inferometer.records.columns import ELEMENTS
 from inferometer.records.types import (
     ABSENT,
     CeilingTable,
@@ -77,7 +78,7 @@ def column_types(table_type: type[AnyTable]) -> dict[str, np.dtype[Any]]:
     dtype('float64')
     """
     hints = get_type_hints(table_type)
-    return {name: np.dtype(get_args(get_args(hints[name])[1])[0]) for name in table_type._fields}
+    return {name: ELEMENTS[hints[name]] for name in table_type._fields}
 
 
 def from_columns(table_type: type[Table], columns: Mapping[str, object]) -> Table:

@@ -154,8 +154,8 @@ def brief_points_table(view: SweepReportView) -> TextTable | None:
             str(row.prompt_tokens),
             str(row.batch_size),
             ABSENT_TEXT if row.ttft_s is None else format_duration(row.ttft_s.value),
-            _with_margin(row.tpot_s, 1e3),
-            _with_margin(row.decode_tokens_per_s, 1.0),
+            _with_interval(row.tpot_s, 1e3),
+            _with_interval(row.decode_tokens_per_s, 1.0),
             _predicted_text(row),
             row.decode_limited_by or ABSENT_TEXT,
             " ".join(row.flags),
@@ -170,14 +170,11 @@ def brief_points_table(view: SweepReportView) -> TextTable | None:
     )
 
 
-def _with_margin(estimate: Estimate | None, factor_ratio: float) -> str:
-    """``31.8 ±0.5``: half of the interval's width; no margin where the repetitions carry none."""
+def _with_interval(estimate: Estimate | None, factor_ratio: float) -> str:
+    """``31.8 [31.2, 32.9]``; no interval where the repetitions carry none."""
     if estimate is None:
         return ABSENT_TEXT
-    value = format_number(estimate.value * factor_ratio)
-    if estimate.low is None or estimate.high is None:
-        return f"{value} (n={estimate.n_samples})"
-    return f"{value} ±{format_number((estimate.high - estimate.low) / 2 * factor_ratio)}"
+    return estimate.scaled(factor_ratio).text(bare=f" (n={estimate.n_samples})")
 
 
 def _predicted_text(row: PointRow) -> str:

@@ -171,6 +171,15 @@ def test_variables_are_an_allow_list(monkeypatch):
     assert not {"PYTHONPATH", "SOME_SECRET"} & set(variables)
 
 
+def test_the_same_interpreter_is_found_the_same_modules(monkeypatch):
+    """An engine that was found on PYTHONPATH was not there for its worker."""
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    assert remote.search_path("/ours", sys.executable) == f"/ours{os.pathsep}/mine"
+    assert remote.search_path("/ours", "/other/python") == "/ours"
+    monkeypatch.delenv("PYTHONPATH")
+    assert remote.search_path("/ours", sys.executable) == "/ours"
+
+
 @pytest.mark.slow
 def test_an_address_space_limit_is_out_of_memory(tiny):
     """The real allocator fails: the guard sees a machine with plenty, the limit is the process's own."""

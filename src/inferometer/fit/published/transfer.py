@@ -103,7 +103,6 @@ def transferred(
     vector, spread = _carried(fit, source, target, engine, changed)
     sd = np.sqrt(np.diag(spread))
     free = [k for k in range(len(PARAMETERS)) if sd[k] > 0]
-    is_same = source.hardware_id == target.hardware_id and not differing
     apart = _Apart(source, target, fit.engine.tensor_parallel_size, n_tensor)
     return replace(
         fit,
@@ -112,8 +111,8 @@ def transferred(
         parameters=tuple(
             _parameter(one, float(vector[k]), float(sd[k])) for k, one in enumerate(_in_order(fit))
         ),
-        staircase_rows=fit.staircase_rows if is_same else (),
-        staircase_log_ratio=fit.staircase_log_ratio if is_same else (),
+        staircase_rows=(),
+        staircase_log_ratio=(),
         free=tuple(PARAMETERS[k] for k in free),
         covariance=tuple(tuple(row) for row in spread[np.ix_(free, free)].tolist()),
         uncertainties=tuple(
@@ -206,12 +205,14 @@ def _carried(
         device_prior(model, engine, target, changed.framework or framework),
     )
     alike = np.array([likeness(source, target, is_host=name in _HOST) for name in PARAMETERS])
-    shared = between(
-        is_model="model" not in differing,
-        is_moe=(fit.model.moe is None) == (model.moe is None),
-        is_engine="engine" not in differing,
-        is_format="format" not in differing,
-    )
+    alone = {
+        "is_model": "model" not in differing,
+        "is_moe": (fit.model.moe is None) == (model.moe is None),
+        "is_engine": "engine" not in differing,
+    }
+    of_kernels = between(**alone, is_format="format" not in differing)
+    of_host = between(**alone, is_format=True)  # it launches the same kernels whatever they read
+    shared = np.array([of_host if name in _HOST else of_kernels for name in PARAMETERS])
     is_measured = _is_measured(fit)
     measured = fit.physical().vector()
     distance = measured - here.mean[:n_parameters]
@@ -302,11 +303,8 @@ def _widened(
     size = _MISSES[uncertainty.phase]
     shared = float(covariance(size, *apart.places())[0, 0])
     discrepancy = size.amplitude_ratio**2 - shared**2 / size.amplitude_ratio**2
-    is_dropped = bool(fit.staircase_log_ratio) and (
-        bool(differing) or apart.source.hardware_id != apart.target.hardware_id
-    )
     others = sum(OF_OTHERS[name][uncertainty.phase] ** 2 for name in differing)
-    steps = float(np.mean(np.square(fit.staircase_log_ratio))) if is_dropped else 0.0
+    steps = float(np.mean(np.square(fit.staircase_log_ratio))) if fit.staircase_log_ratio else 0.0
     return replace(
         uncertainty,
         spread_ratio=math.sqrt(uncertainty.spread_ratio**2 + discrepancy + steps + others),

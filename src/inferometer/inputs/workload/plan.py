@@ -5,7 +5,7 @@ Letters of shapes: N requests, B full blocks of all requests.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_type_hints
+from typing import Any, Final, NamedTuple, TypeAlias, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -100,10 +100,8 @@ class BlockContents(NamedTuple):
     """(B) Numbered from 0 without gaps."""
 
 
-_TYPES: Final = {
-    name: np.dtype(get_args(get_args(hint)[1])[0])
-    for name, hint in get_type_hints(RequestPlan).items()
-}
+_ELEMENTS: Final[dict[object, np.dtype[Any]]] = {I32: np.dtype(np.int32), I64: np.dtype(np.int64)}
+_TYPES: Final = {name: _ELEMENTS[hint] for name, hint in get_type_hints(RequestPlan).items()}
 _NULLABLE: Final[tuple[str, ...]] = (
     "follows",
     "think_ns",

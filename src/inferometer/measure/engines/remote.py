@@ -72,6 +72,7 @@ _INHERITED_PREFIXES: Final = (
     "MKL_",
     "OPENBLAS_",
     "NCCL_",
+    "TRITON_",
 )
 
 
@@ -278,6 +279,12 @@ _LIMITED: Final = (
 )
 
 
+def search_path(directory: str, python: str) -> str:
+    """What this interpreter finds through PYTHONPATH, its worker finds; another's finds our package alone."""
+    own = os.environ.get("PYTHONPATH") if python == sys.executable else None
+    return os.pathsep.join(filter(None, (directory, own)))
+
+
 class WorkerProcess:
     """One running worker: its process, its log and our end of its channel."""
 
@@ -307,7 +314,7 @@ class WorkerProcess:
             self._process = subprocess.Popen(
                 command,
                 env=worker_variables(n_threads, settings.variables)
-                | {"PYTHONPATH": self._directory.name}
+                | {"PYTHONPATH": search_path(self._directory.name, settings.python)}
                 | held.variables,
                 pass_fds=(theirs.fileno(), held.descriptor),
                 stdin=subprocess.DEVNULL,

@@ -1,0 +1,80 @@
+"""What is said of sweeps that a real H200 made (bench/results/h200_transformers), and is it what was measured there?"""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from command_line import run
+
+RECORDS = Path(__file__).parents[2] / "bench" / "results" / "h200_transformers"
+FIT = ("--fit", str(RECORDS / "step_time.json"))
+
+
+def asked(*words, folder):
+    outcome = run(*map(str, words), "--json", folder=folder)
+    assert outcome.returncode in {0, 11}, outcome.stderr
+    return json.loads(outcome.stdout)
+
+
+def step_ms(run_name, prompt_tokens, batch_size):
+    """The median decode step that was measured."""
+    with (RECORDS / run_name / "sweep.csv").open() as lines:
+        for row in csv.DictReader(lines):
+            if (row["seq_len"], row["batch"]) == (str(prompt_tokens), str(batch_size)):
+                return float(row["median_step_ms"])
+    raise AssertionError("that point was not measured")
+
+
+def test_steps_that_the_host_launches_gain_by_graphs_and_by_nothing_on_the_device(tmp_path):
+    """Before, the changes of a fit's answer were those of a datasheet: int4 1.3x, graphs not at all."""
+    point = ("--prompt", 512, "--batch", 1)
+    answer = asked("predict", "qwen2.5-3b", *FIT, *point, "--what-if", folder=tmp_path)
+    gains = {row["name"]: row["tpot_gain_ratio"] for row in answer["what_ifs"]}
+    assert gains["--quantization int4"]["value"] == pytest.approx(1.0, abs=0.05)
+    assert gains["--tp 2 --pp 1"]["value"] == pytest.approx(1.0, abs=0.05)
+    measured = step_ms("eager", 512, 1) / step_ms("compiled", 512, 1)
+    graphs = gains["--mode graphs"]
+    assert graphs["low"] <= measured <= graphs["high"]
+    assert graphs["value"] == pytest.approx(measured, rel=0.1)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "smollm2-135m"])
+def test_a_fit_is_carried_to_another_model(model, tmp_path):
+    for prompt_tokens in (128, 1024):
+        for batch_size in (1, 32):
+            point = ("--prompt", prompt_tokens, "--batch", batch_size)
+            answer = asked("predict", model, *FIT, "--transfer", *point, folder=tmp_path)
+            tpot_s, ms = answer["fitted"]["tpot_s"], step_ms(model, prompt_tokens, batch_size)
+            assert tpot_s["low"] * 1e3 <= ms <= tpot_s["high"] * 1e3
+            assert tpot_s["value"] * 1e3 == pytest.approx(ms, rel=0.5)  # the host's own scatter
+
+
+def test_what_the_host_does_is_carried_whole_to_another_format(tmp_path):
+    point = ("--prompt", 512, "--batch", 1)
+    plain = asked("predict", "qwen2.5-3b", *FIT, *point, folder=tmp_path)
+    in_int4 = (*FIT, "--transfer", "--quantization", "int4", *point)
+    packed = asked("predict", "qwen2.5-3b", *in_int4, folder=tmp_path)
+    assert packed["fitted"]["tpot_s"]["value"] == pytest.approx(
+        plain["fitted"]["tpot_s"]["value"], rel=0.05
+    )
+
+
+def test_a_fit_with_a_staircase_is_carried_to_more_devices(tmp_path):
+    """It ended in a traceback: the staircase was kept, its covariance was not."""
+    assert json.loads((RECORDS / "step_time.json").read_text())["staircase_log_ratio"]
+    more = (*FIT, "--transfer", "--tp", 2, "--prompt", 512)
+    assert asked("predict", "qwen2.5-3b", *more, folder=tmp_path)["fitted"]["tpot_s"]["value"] > 0
+
+
+def test_what_was_sealed_is_judged_again_as_it_was(tmp_path):
+    kept = tmp_path / "kept"
+    shutil.copytree(RECORDS, kept)
+    before = [json.loads(line) for line in (kept / "ledger.jsonl").read_text().splitlines()]
+    words = ("verify", "plan.toml", "--out", "proof", "--ledger", "ledger.jsonl")
+    answer = asked(*words, "--check", "unseen", folder=kept)
+    verdicts = [one["outcome"]["verdict"] for one in answer["experiment"]["claims"]]
+    assert (verdicts.count("held"), verdicts.count("undecided"), len(verdicts)) == (15, 3, 18)
+    after = [json.loads(line) for line in (kept / "ledger.jsonl").read_text().splitlines()]
+    assert after[: len(before)] == before
