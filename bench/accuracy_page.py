@@ -261,7 +261,10 @@ def facts_by_way(record):
 def page_of(record, text, sweeps):
     """The page, from the record, the text around its tables, and the sweeps' table."""
     found, beside = facts_by_way(record), record["beside"]
-    ledger = ledger_markdown(score_of(read_ledger(ROOT / "ledger" / "ledger.jsonl")))
+    ledger, gpu_ledger = (
+        ledger_markdown(score_of(read_ledger(folder / "ledger.jsonl")))
+        for folder in (ROOT / "ledger", RESULTS / "h200_transformers")
+    )
     parts = {
         "commit": record["commit"],
         "date": record["date"],
@@ -277,6 +280,7 @@ def page_of(record, text, sweeps):
             whole(value) for value in beside["all_rows"][0]["nearer"]["aisimulate"]
         ),
         "ledger": f"{BEGIN}\n{ledger}\n{END}",
+        "gpu_ledger": gpu_ledger,
         "sweeps": sweeps,
         "cohort": cohort_table(record["cohort"]),
         "beside": beside_table(beside),

@@ -192,12 +192,15 @@ def kv_traffic_ratio(
     A fused kernel reads each byte once. Transformers' eager attention on a dynamic cache writes
     the grown cache anew (torch.cat: a read and a write), repeats it for each query head of a
     group (a read, g writes) and multiplies with the repeated tensors (g reads): 3 + 2g bytes.
-    Its sdpa path on a dynamic cache still concatenates: 3 bytes.
+    Its sdpa path on a dynamic cache still concatenates: 3 bytes. A compiled step has a mask, with
+    which sdpa takes no groups, so heads are repeated there too: 1 + 2g bytes (17.7 were measured
+    for the 17 of Qwen2.5-3B, bench/results/h200_transformers).
 
     Source
     ------
     transformers 5.17, models/qwen2/modeling_qwen2.py (repeat_kv, eager_attention_forward),
-    cache_utils.py (DynamicLayer.update).
+    cache_utils.py (DynamicLayer.update), masking_utils.py (is_compileable), and
+    integrations/sdpa_attention.py (use_gqa_in_sdpa); 5.23 packs the groups, except where it compiles.
 
     Example
     -------
@@ -209,9 +212,10 @@ def kv_traffic_ratio(
         return 1.0
     group = model.attention.n_heads // model.attention.n_kv_heads
     copies = 2.0 if engine.mode == "eager" else 0.0
-    return copies + (
-        1.0 + 2.0 * group if attention_implementation == "eager" and group > 1 else 1.0
+    is_repeated = attention_implementation == "eager" or (
+        attention_implementation == "sdpa" and engine.mode == "compiled"
     )
+    return copies + (1.0 + 2.0 * group if is_repeated and group > 1 else 1.0)
 
 
 def _attention_of(engine: EngineSpec) -> str | None:
