@@ -131,3 +131,12 @@ def test_what_is_known_and_what_is_here_is_a_table():
     assert "79.2 GiB" in str(im.catalog("hardware", "h100_sxm"))
     assert [row["engine"] for row in im.engines().rows()] == ["transformers", "vllm", "openvino"]
     assert im.doctor().host.n_cores >= 1
+
+
+def test_an_option_without_its_name_is_refused_with_what_to_write():
+    with pytest.raises(SpecError, match="'h100' stands without") as refused:
+        im.predict("llama-3.1-8b", "h100")
+    assert refused.value.try_ == "predict('llama-3.1-8b', hardware='h100')"
+    with pytest.raises(SpecError, match="'c' stands without") as refused:
+        im.compare("a", "b", "c")
+    assert refused.value.try_ is None

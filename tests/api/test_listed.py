@@ -57,3 +57,11 @@ def test_what_is_no_list_is_refused_with_what_is(text: str) -> None:
 )
 def test_one_value_is_no_list(text: str) -> None:
     assert not is_listed(text)
+
+
+def test_a_comma_inside_a_number_is_no_list():
+    """--prompt 1,024 was a grid of 1 and 24 tokens."""
+    with pytest.raises(SpecError, match="'024' in '1,024' begins with 0") as refused:
+        listed("1,024", where="--prompt")
+    assert refused.value.try_ == "--prompt 1024"
+    assert listed("0,0.5,10", where="--rate") == ("0", "0.5", "10")

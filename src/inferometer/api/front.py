@@ -7,8 +7,10 @@ are exceptions of ``inferometer.errors``.
 """
 
 from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import Signature, signature
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 from inferometer.api import (
     capacity as capacities,
@@ -58,13 +60,38 @@ Paths = str | Path | tuple[str | Path, ...] | list[str | Path]
 
 
 def _takes(question: type[Any]) -> Callable[[Function], Function]:
-    """Let editors and notebooks show what the function takes."""
+    """Let editors and notebooks show what the function takes, and refuse more than that by name."""
 
     def shown(function: Function) -> Function:
-        function.__signature__ = signature_of(question)  # type: ignore[attr-defined]
-        return function
+        @wraps(function)
+        def checked(*given: object, **options: object) -> object:
+            _check_given(function, given, signature_of(question))
+            return function(*given, **options)
+
+        checked.__signature__ = signature_of(question)  # type: ignore[attr-defined]
+        return cast("Function", checked)
 
     return shown
+
+
+def _check_given(
+    function: Callable[..., object], given: tuple[object, ...], options: Signature
+) -> None:
+    """Options have names: ``predict("llama-3.1-8b", "h100")`` is refused with what to write."""
+    parameters = signature(function, follow_wrapped=False).parameters.values()
+    names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    if len(given) > len(names) and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        first, beyond = ", ".join(map(repr, given[: len(names)])), given[len(names)]
+        raise SpecError(
+            f"{beyond!r} stands without the name of its option",
+            where=f"{function.__name__}()",
+            allowed=f"{', '.join(names)} without a name, all else by name",
+            try_=(
+                f"{function.__name__}({first}, hardware={beyond!r})"
+                if "hardware" in options.parameters
+                else None
+            ),
+        )
 
 
 def _asked(verb: Verb, values: dict[str, object]) -> Any:  # noqa: ANN401 -- of the verb, or a grid

@@ -362,6 +362,9 @@ def _items(text: str) -> list[str]:
     return [",".join(parts).strip() for parts in items]
 
 
+_WITH_ZERO: Final = re.compile(r"0[0-9]+")
+
+
 def listed(text: str, *, where: str) -> tuple[str, ...]:
     """The values of a list, each once, in the order in which they stand.
 
@@ -389,6 +392,13 @@ def listed(text: str, *, where: str) -> tuple[str, ...]:
                 where=where,
                 allowed="values with commas between, or a range",
                 try_="1,2,4 or 1..256",
+            )
+        if _WITH_ZERO.fullmatch(word):
+            raise SpecError(
+                f"{word!r} in {text!r} begins with 0",
+                where=where,
+                allowed="values with commas between; no commas inside a number",
+                try_=f"{where} {text.replace(',', '')}",
             )
         values |= dict.fromkeys(_of_range(word, where) if _is_range(word) else (word,))
     return tuple(values)

@@ -16,8 +16,19 @@ _FORMATS: Final = {
     "float16": ("fp16", "f16", "half"),
     "bfloat16": ("bf16",),
     "float8": ("fp8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "e4m3", "e5m2", "w8a8_fp8", "mxfp8"),
-    "int8": ("i8", "w8a8", "w8a16", "q8_0", "smoothquant"),
-    "int4": ("i4", "w4a16", "awq", "gptq", "awq_marlin", "gptq_marlin", "q4_0", "nf4"),
+    "int8": ("i8", "w8a8", "w8a16", "q8", "q8_0", "8bit", "smoothquant"),
+    "int4": (
+        "i4",
+        "w4a16",
+        "awq",
+        "gptq",
+        "awq_marlin",
+        "gptq_marlin",
+        "q4",
+        "q4_0",
+        "4bit",
+        "nf4",
+    ),
     "float4": ("fp4", "mxfp4", "nvfp4", "e2m1"),
     "none": ("no",),
 }
@@ -67,6 +78,7 @@ _MODELS: Final = {
 }
 
 _SCALED: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*([kKmM%])")
+_POWER_OF_TEN: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?[eE][+]?[0-9]{1,2}")
 _RATE: Final = re.compile(
     r"([0-9]*\.?[0-9]+\s*[kM]?)\s*(?:(?:req(?:uests?)?\s*)?(?:/|\s+per\s+)\s*"
     r"(s|sec|second|m|min|minute|h|hour|d|day)|(rps|qps|hz)|(rpm|qpm))",
@@ -123,7 +135,8 @@ def known_format(text: str) -> str | None:
     >>> known_format("NVFP4"), known_format("fast")
     ('float4', None)
     """
-    return _FORMAT_OF.get(text.strip().lower().replace("-", "_").removeprefix("torch."))
+    plain = text.strip().lower().removeprefix("torch.")
+    return _FORMAT_OF.get(plain.replace("-", "_")) or _FORMAT_OF.get(plain.replace("-", ""))
 
 
 def engine_name(text: str) -> str:
@@ -139,7 +152,7 @@ def engine_name(text: str) -> str:
 
 
 def plain_number(text: str, name: str) -> str:
-    """The number in digits that people write as `8k`, `5rps`, `300/min` or `90%`.
+    """The number in digits that people write as `8k`, `1e3`, `5rps`, `300/min` or `90%`.
 
     Other text comes back as it is. Of prompts and outputs `k` is 1,024, as in the scenario `8k1k`;
     of vLLM's own options `k` is 1,000 and `K` 1,024, as in vLLM; of anything else `k` is 1,000.
@@ -150,14 +163,16 @@ def plain_number(text: str, name: str) -> str:
     ['2048', '2000', '2000']
     >>> plain_number("32K", "max_model_len"), plain_number("300/min", "rate"), plain_number("x", "tp")
     ('32768', '5', 'x')
-    >>> plain_number("2.16M/day", "rate")
-    '25'
+    >>> plain_number("2.16M/day", "rate"), plain_number("1e3", "requests")
+    ('25', '1000')
     """
     is_rate = name.startswith("rate")
     per_s = _RATE.fullmatch(text.strip()) if is_rate else None
     if per_s is not None:
         unit = "m" if per_s[4] else (per_s[2] or "s")[0].lower()
         return f"{float(plain_number(per_s[1], 'requests')) / _S_PER[unit]:.12g}"
+    if _POWER_OF_TEN.fullmatch(text.strip()):
+        return f"{float(text):.12g}"
     scaled = _SCALED.fullmatch(text.strip())
     if scaled is None or (is_rate and scaled[2] == "%"):
         return text
