@@ -3,8 +3,10 @@
 import pytest
 
 import inferometer as im
+from inferometer.api import predict as predicting
 from inferometer.api.predict_page import predict_page
 from inferometer.errors import SpecError
+from inferometer.inputs.catalog import find_hardware
 
 SPLIT = {"hardware": "a100_80gb_sxm", "tp": 4, "datasheet": True}
 
@@ -80,3 +82,12 @@ def test_cautions_on_the_datasheets_step_times_stay_away_from_published_ones():
         assert any("NVIDIA devices" in text for text in texts) == what_if
     by_datasheet = im.predict("llama-3.1-8b", **words, datasheet=True)
     assert any("NVIDIA devices" in one.text for one in predict_page(by_datasheet).cautions)
+
+
+def test_this_machine_with_a_known_gpu_is_that_gpu(monkeypatch):
+    """It was a datasheet under the words "measured ceilings", with twenty times the interval."""
+    monkeypatch.setattr(predicting, "this_hardware", lambda: find_hardware("NVIDIA H200"))
+    here = im.predict("llama-3.1-8b", hardware="this")
+    there = im.predict("llama-3.1-8b", hardware="h200_sxm")
+    assert here.basis == there.basis == "published"
+    assert here.fitted.tpot_s == there.fitted.tpot_s

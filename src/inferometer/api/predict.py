@@ -232,7 +232,7 @@ def predict(question: Predict) -> PredictAnswer:
     )
     published = _published(question, asked, scenario)
     fitted = _fitted(asked.fit or published, scenario)
-    is_measured = question.hardware == "this"
+    is_measured = asked.hardware.hardware_id == "this"
     return PredictAnswer(
         basis=(
             "published"
@@ -394,7 +394,8 @@ def _published(question: Predict, asked: _Asked, scenario: Scenario) -> StepTime
         and question.prefix_hit == 0
         and question.attention_window is None
     )
-    if asked.fit is not None or question.datasheet or question.hardware == "this" or not is_plain:
+    is_measured = asked.hardware.hardware_id == "this"
+    if asked.fit is not None or question.datasheet or is_measured or not is_plain:
         return None
     return published_steps(asked.model, asked.engine, asked.hardware, "vllm")
 
