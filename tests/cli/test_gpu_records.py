@@ -42,7 +42,9 @@ def test_steps_that_the_host_launches_gain_by_graphs_and_by_nothing_on_the_devic
 
 def test_a_compiled_step_repeats_its_kv_heads_and_its_prefill_is_launched(tmp_path):
     """Held out, decode steps were off by 11 %; a prefill of 24.5 ms was explained to 8 ms."""
-    fit = asked("fit", RECORDS / "compiled", "--out", tmp_path / "fit.json", folder=tmp_path)["model"]
+    fit = asked("fit", RECORDS / "compiled", "--out", tmp_path / "fit.json", folder=tmp_path)[
+        "model"
+    ]
     held_out = {one["phase"]: one["median_fraction"] for one in fit["held_out"]}
     assert held_out["decode"] < 0.07
     assert fit["kv_traffic_ratio"] == 17.0
