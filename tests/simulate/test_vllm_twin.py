@@ -144,7 +144,7 @@ JOBS = {
     "loop:windows": 40,
 }
 """What is compared with vLLM itself, and in how many workloads."""
-N_STEPS = 200_000
+N_STEPS = 100_000
 
 
 @pytest.fixture(scope="module")

@@ -246,10 +246,14 @@ def host_s(vector: F64, work: WorkColumns) -> F64:
     )
 
 
+_LEAST_OVERLAP: Final = 0.1
+"""Far below 1, where nothing overlaps: a search that passes through has finite times."""
+
+
 def _overlapped(host: F64, device: F64, overlap: F64) -> F64:
-    largest = np.maximum(host, device)
+    largest, power = np.maximum(host, device), np.maximum(overlap, _LEAST_OVERLAP)
     return np.asarray(
-        largest * ((host / largest) ** overlap + (device / largest) ** overlap) ** (1 / overlap),
+        largest * ((host / largest) ** power + (device / largest) ** power) ** (1 / power),
         dtype=np.float64,
     )
 

@@ -243,7 +243,7 @@ def _prefill(engine: EngineSpec) -> tuple[float, float, str]:
     if engine.engine != "transformers":
         return (1.0, 0.1, "a prefill is launched like a decode step")
     if engine.mode == "compiled" and engine.device == "cuda":
-        return (12.0, 0.8, "a prefill's kernels are launched, a decode step is one graph")
+        return (6.0, 1.2, "a prefill's kernels are launched, a decode step is one graph")
     return (1.22, 0.08, "host time of a prefill against a decode step without device work")
 
 
