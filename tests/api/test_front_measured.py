@@ -109,7 +109,7 @@ def test_every_answer_knows_how_it_looks_and_which_table_is_its_own():
         {"batch": 10**400},
         {"batch": True},
         {"usd_per_hour": "cheap"},
-        {"prompt": "1e3"},
+        {"prompt": "1e3.5"},
         {"gpu_memory_utilization": float("nan")},
         {"quantization": {"int8"}},
         {"speculative": 4},
