@@ -14,22 +14,14 @@ import time
 from pathlib import Path
 
 import torch
+from verify_here import POINTS_PLAN
 from vllm_here import QUIET
 
 MODEL = "qwen2.5-3b"
-POINTS_PLAN = """name = "{name}"
-[server]
-model = "{model}"
-fit = "step_time.json"
-[points]
-prompt_tokens = [{prompts}]
-batch_sizes = [{batches}]
-gen_tokens = {gen_tokens}
-"""
 
 
 def inferometer(*words, limit_s):
-    """Run a verb, its output passed on; false where it took too long."""
+    """Run a verb, its output passed on, and print how it ended."""
     print(f"$ inferometer {' '.join(map(str, words))}", flush=True)
     line = [sys.executable, "-m", "inferometer", *map(str, words)]
     began_s = time.monotonic()
@@ -64,7 +56,7 @@ def sealed(folder, asked):
     plan = folder / "plan.toml"
     plan.write_text(
         POINTS_PLAN.format(
-            name=f"{asked.model} in transformers on a GPU: points between and beyond those of the fit",
+            name=f"{asked.model} in transformers on a GPU",
             model=asked.model,
             prompts=prompts,
             batches=batches,

@@ -29,7 +29,7 @@ ENGINE_CORE, CLIENT_CORE = "1", "0"
 FAILED = (1, 2, 4, 5, 6)
 """Exit codes that are no answers; 3, 10 and 11 are."""
 SEATS, STEP_TOKENS, MODEL_LEN, BLOCK_TOKENS = 8, 1024, 1024, 128
-POINTS_PLAN = """name = "SmolLM2-135M in transformers on 2 cores: points between and beyond those of the fit"
+POINTS_PLAN = """name = "{name}: points between and beyond those of the fit"
 [server]
 model = "{model}"
 fit = "step_time.json"
@@ -104,7 +104,9 @@ def prove_points(folder, ledger, brief):
     plan = folder / "plan.toml"
     plan.write_text(
         POINTS_PLAN.format(
-            model=MODEL, **{key: unseen[key] for key in ("prompts", "batches", "gen_tokens")}
+            name="SmolLM2-135M in transformers on 2 cores",
+            model=MODEL,
+            **{key: unseen[key] for key in ("prompts", "batches", "gen_tokens")},
         )
     )
     proof = ("verify", plan, "--out", folder / "proof", "--ledger", ledger)

@@ -416,7 +416,7 @@ def _as_fitted(scenario: Scenario, fit: StepTimeModel | ServerFit | None) -> Sce
     return replace(
         scenario,
         mode="eager" if is_launched else "graphs",
-        attention="stored scores" if fit.engine.attention == "eager" else "tiled",
+        attention=None if fit.trained_on.attention_implementation == "eager" else "tiled",
         launch_overhead_s=fit.physical().launch_s,
     )
 

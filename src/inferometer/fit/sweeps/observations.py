@@ -193,8 +193,9 @@ def kv_traffic_ratio(
     the grown cache anew (torch.cat: a read and a write), repeats it for each query head of a
     group (a read, g writes) and multiplies with the repeated tensors (g reads): 3 + 2g bytes.
     Its sdpa path on a dynamic cache still concatenates: 3 bytes. A compiled step has a mask, with
-    which sdpa takes no groups, so heads are repeated there too: 1 + 2g bytes (17.7 were measured
-    for the 17 of Qwen2.5-3B, bench/results/h200_transformers).
+    which sdpa takes no groups, so heads are repeated there too: 1 + 2g bytes. That is 17 for
+    Qwen2.5-3B, whose step on an H200 grows with the context as by 17.7 at the measured bandwidth
+    (bench/results/h200_transformers).
 
     Source
     ------
