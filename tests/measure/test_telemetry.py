@@ -39,6 +39,7 @@ def test_memory_that_is_touched_first_is_a_minor_fault_a_page():
         time.sleep(0.15)
         quiet = sampler.between(start_ns, time.perf_counter_ns())
         start_ns = time.perf_counter_ns()
+        time.sleep(0.15)  # until a sample lies between this end and the first page
         with mmap.mmap(-1, n_bytes) as memory:
             memory.madvise(mmap.MADV_NOHUGEPAGE)
             for at in range(0, n_bytes, page_bytes):

@@ -270,27 +270,36 @@ def _terms_at(terms: TermColumns, index: int) -> tuple[Term, ...]:
 # The same model as a simulator takes it (``steptime_arrays``).
 
 
+_TOKEN: Final = decode_shape(batch_size=1, context_tokens=1)
+_PROBES: Final = (
+    _TOKEN,
+    replace(_TOKEN, n_decode_requests=2, decode_context_tokens=2),
+    replace(_TOKEN, n_logit_positions=2),
+    prefill_shape(batch_size=1, prompt_tokens=1),
+)
 _MAX_ROWS: Final = 2**20
+_ROWS: Final = {
+    "dense": np.ones(1),
+    "experts": np.unique(np.round(np.geomspace(1, _MAX_ROWS, 161))),
+}
+"""At which layers' bytes are looked up: experts read more of them with more rows."""
+_SHAPES_OF_ROWS: Final = {
+    kind: tuple(
+        replace(_TOKEN, n_decode_requests=int(n), decode_context_tokens=int(n)) for n in rows
+    )
+    for kind, rows in _ROWS.items()
+}
 
 
 def arrays_of(model: StepTimeModel) -> StepTimeArrays:
     """The numbers of a model. A test with dense, MoE, sliding and split models checks them all."""
     physical, posterior = model.physical(), model.posterior()
     as_asked = replace(model, computes_all_logits=False)
-    rows = (
-        np.unique(np.round(np.geomspace(1, _MAX_ROWS, 161)))
-        if model.model.moe is not None
-        else np.ones(1)
-    )
-    token = decode_shape(batch_size=1, context_tokens=1)
-    prompt = prefill_shape(batch_size=1, prompt_tokens=1)
-    two_rows = replace(token, n_decode_requests=2, decode_context_tokens=2)
-    probed = as_asked.work([token, two_rows, replace(token, n_logit_positions=2), prompt])
+    kind = "dense" if model.model.moe is None else "experts"
+    probed = as_asked.work(_PROBES)
     link_bytes = probed.link_bytes.tolist()
     reach = _reach(model)
-    layer_bytes = as_asked.work(
-        [replace(token, n_decode_requests=int(n), decode_context_tokens=int(n)) for n in rows]
-    ).layer_bytes
+    layer_bytes = as_asked.work(_SHAPES_OF_ROWS[kind]).layer_bytes
     staircase = posterior.staircase
     has_stairs = bool(staircase.log_rows.size)
     return StepTimeArrays(
@@ -300,7 +309,7 @@ def arrays_of(model: StepTimeModel) -> StepTimeArrays:
         blend_ratio=physical.blend_ratio,
         sag_ratio=physical.sag_ratio,
         per_sequence_s=physical.per_sequence_s,
-        read_log_rows=np.log(rows),
+        read_log_rows=np.log(_ROWS[kind]),
         read_s=layer_bytes / physical.weight_bytes_per_s + physical.floor_s,
         matmul_row_s=float(probed.matmul_flop[0]) / physical.matmul_flop_per_s,
         head_read_s=float(probed.head_bytes[0]) / physical.weight_bytes_per_s,

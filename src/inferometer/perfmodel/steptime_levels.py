@@ -86,7 +86,12 @@ def drawn_steps(
     tried = _tried(fit)
     order = np.argsort(_request_s(fit, tried))
     ranks = np.round(np.arange(1, N_DRAWS + 1) / (N_DRAWS + 1) * (_N_TRIED - 1)).astype(int)
-    return tuple(_draw(fit, tried, int(index), arrays) for index in order[ranks])
+    fastest = fit.at_peaks()
+    bound = None if fastest is None else arrays(fastest)
+    drawn = (_draw(fit, tried, int(index), arrays) for index in order[ranks])
+    return tuple(
+        one if bound is None else one._replace(steps=no_faster(one.steps, bound)) for one in drawn
+    )
 
 
 def _tried(fit: StepTimeModel) -> _Draws:
@@ -160,9 +165,6 @@ def _draw(
     steps = slowed(arrays(moved), decode_ratio)
     prompts_ratio = float(tried.prefill_ratio[index]) / decode_ratio
     steps = steps._replace(**{name: getattr(steps, name) * prompts_ratio for name in _OF_PROMPTS})
-    fastest = fit.at_peaks()
-    if fastest is not None:
-        steps = no_faster(steps, arrays(fastest))
     return StepDraw(steps, float(tried.front_end_s[index]))
 
 

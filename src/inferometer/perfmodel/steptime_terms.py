@@ -179,10 +179,7 @@ def work_columns(
     ``kv_traffic_ratio`` is the number of bytes that attention moves for each byte of KV cache
     that a decoding request holds.
     """
-    rows = _work_rows(model, engine, tuple(shapes), kv_traffic_ratio, plan)
-    return WorkColumns(
-        *np.array(rows, dtype=np.float64).reshape(len(rows), len(WorkColumns._fields)).T
-    )
+    return _work_columns(model, engine, tuple(shapes), kv_traffic_ratio, plan)
 
 
 def term_columns(
@@ -276,15 +273,18 @@ def _gemm(read: F64, multiply: F64, blend: F64, sagged: F64, log_stair: F64) -> 
 
 
 @lru_cache(maxsize=64)
-def _work_rows(
+def _work_columns(
     model: ModelSpec,
     engine: EngineSpec,
     shapes: tuple[BatchShape, ...],
     kv_traffic_ratio: float,
     plan: ParallelPlan | None,
-) -> tuple[tuple[float, ...], ...]:
-    """The rows of ``work_columns``; cached, since a sizing needs the same ones for each pace and knob."""
-    return tuple(_work_of(model, engine, shape, kv_traffic_ratio, plan) for shape in shapes)
+) -> WorkColumns:
+    """Cached, and so read-only: a sizing needs the same ones for each pace, draw and knob."""
+    rows = [_work_of(model, engine, shape, kv_traffic_ratio, plan) for shape in shapes]
+    columns = np.array(rows, dtype=np.float64).reshape(len(rows), len(WorkColumns._fields)).T
+    columns.flags.writeable = False
+    return WorkColumns(*columns)
 
 
 def _work_of(
