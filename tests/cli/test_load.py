@@ -20,7 +20,7 @@ import pytest
 from command_line import check_refused, run
 
 from inferometer.api.load_sending import redacted
-from inferometer.cli.load import command
+from inferometer.cli.verbs import VERBS
 from inferometer.records.reading import read_run
 from inferometer.records.types import RequestStatus
 from inferometer.serve.emulator_plan import EmulatorPlan
@@ -382,7 +382,7 @@ def test_examples(url, folder):
     )
     lines = [
         line.strip()
-        for line in command.epilog.splitlines()
+        for line in VERBS["load"].examples.splitlines()
         if line.strip().startswith("inferometer ")
     ]
     assert len(lines) == 3

@@ -67,8 +67,8 @@ def test_help_imports_nothing_heavy():
 
 
 def test_a_load_test_is_sent_before_what_its_answer_needs_is_imported():
-    code = "import sys, inferometer.cli.load\n"
-    code += (
+    code = (
+        "import sys, inferometer.cli.main as main; main.begun_by('load', main.VERBS['load'])\n"
         "late={'scipy','numba','inferometer.stats','inferometer.report'} &"
         " set(sys.modules); print('LATE', sorted(late))"
     )
@@ -76,11 +76,11 @@ def test_a_load_test_is_sent_before_what_its_answer_needs_is_imported():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert outcome.stdout.splitlines()[-1] == "LATE []"
-    assert VERBS["load"].second_half == "inferometer.cli.load_answer"
+    assert VERBS["load"].second_half == "inferometer.api.load:answer_of_test"
 
 
 def test_a_missing_engine_is_reported_before_what_measures_is_imported():
-    code = "import sys, inferometer.cli.quick\n"
+    code = "import sys, inferometer.cli.main as main; main.begun_by('quick', main.VERBS['quick'])\n"
     code += "print('LATE', sorted({'scipy', 'numba',  'numpy'} & set(sys.modules)))"
     outcome = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -1,10 +1,7 @@
 import csv
 
-import pytest
-
-from inferometer.errors import SpecError
 from inferometer.report.charts.catalogue import charts_of
-from inferometer.report.export import export_charts
+from inferometer.report.charts.svg import export_charts
 
 
 def test_every_chart_in_every_format(one_run_view, tmp_path):
@@ -22,14 +19,9 @@ def test_every_chart_in_every_format(one_run_view, tmp_path):
 def test_csv_has_the_table(one_run_view, tmp_path):
     (path,) = [
         path
-        for path in export_charts(charts_of(one_run_view), tmp_path, ("csv",))
-        if path.stem == "ttft-vs-prompt"
+        for path in export_charts(charts_of(one_run_view), tmp_path)
+        if path.name == "ttft-vs-prompt.csv"
     ]
     rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
     assert rows[0] == ["prompt tokens", "TTFT ms [95 %]"]
     assert rows[1][0] == "128"
-
-
-def test_unknown_format_is_refused(one_run_view, tmp_path):
-    with pytest.raises(SpecError, match="'pdf' is unknown"):
-        export_charts(charts_of(one_run_view), tmp_path, ("pdf",))

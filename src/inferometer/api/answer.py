@@ -7,7 +7,7 @@ only computes does not wait for it.
 import csv
 import importlib
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
@@ -159,6 +159,8 @@ class Paged(NamedTuple, Generic[A]):
 
     answer: A
     pages: "tuple[Page, ...]"
+    then: Callable[[], None] | None = None
+    """What is done once the answer is printed."""
 
 
 T = TypeVar("T")

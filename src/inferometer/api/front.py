@@ -42,7 +42,7 @@ from inferometer.api.compare import CompareAnswer
 from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.grid import GridAnswer, Verb, axes_of, grid
 from inferometer.api.measured import MeasuredAnswer
-from inferometer.api.model_options import Quick
+from inferometer.api.model_options import Quick, with_engine
 from inferometer.api.prediction import PredictAnswer
 from inferometer.api.progress import Listener, heard_by
 from inferometer.api.question import question_of, signature_of
@@ -198,7 +198,7 @@ def sweep(
 def quick(model: str, *, progress: Listener | None = None, **options: object) -> MeasuredAnswer:
     """How fast is this model here, and what limits it, in the time there is?"""
     with heard_by(progress):
-        return quicks.quick(question_of(Quick, {"model": model, **options}))
+        return quicks.quick(with_engine(question_of(Quick, {"model": model, **options})))
 
 
 @_takes(load_sending.LoadTest)
@@ -216,11 +216,10 @@ def load(url: str, *, progress: Listener | None = None, **options: object) -> lo
             raise SpecError(
                 "a dry run has no answer", where="dry_run", try_="inferometer load --dry-run"
             )
-        loaded = loads.answered(ended)
-        if loaded.answer.is_interrupted:
-            raise KeyboardInterrupt
-        loads.write_exports(loaded.run, ended)
-        return loaded.answer
+        answer, _, finish = loads.answer_of_test(ended)
+        if finish is not None:
+            finish()
+        return answer
 
 
 @_takes(qualities.Quality)

@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from inferometer.api import load_run
-from inferometer.api.answer import Answer
+from inferometer.api.answer import Answer, Paged
 from inferometer.api.load_sending import EndedLoad
 from inferometer.api.progress import talk
 from inferometer.api.request_answer import RequestRunAnswer, answer_of
 from inferometer.api.request_view import REPORT_NAME, RequestQuestion, request_view
+from inferometer.errors import EXIT_OF_SLO, MeasureError
 from inferometer.records.durability import replace_file
 from inferometer.records.exports.formats import FILE_NAMES
 from inferometer.records.exports.writing import exported_text
@@ -19,7 +20,6 @@ from inferometer.records.types import Run
 from inferometer.report import html
 from inferometer.report.page import Page
 from inferometer.report.request_page import request_page_of
-from inferometer.report.views import RequestReportView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +35,17 @@ class LoadAnswer(Answer):
     report: str | None = None
     """The page; None where none was written."""
 
+    @property
+    def exit_code(self) -> int:
+        """3 INVALID, which counts before any objective; then of the objective's verdict."""
+        online, judgement = self.requests.online, self.requests.judgement
+        if online is not None and online.validity.verdict == "INVALID":
+            return MeasureError.exit_code
+        return EXIT_OF_SLO[None if judgement is None else judgement.verdict]
 
-class Loaded(NamedTuple):
-    """The answer, what a page or a terminal shows of it, and the run."""
 
-    answer: LoadAnswer
-    view: RequestReportView
-    run: Run
-
-
-def answered(ended: EndedLoad) -> Loaded:
-    """Decode, judge and store a test that is over.
+def answer_of_test(ended: EndedLoad) -> Paged[LoadAnswer]:
+    """Decode, judge and store a test that is over; its exports are written behind the answer.
 
     Raises
     ------
@@ -63,18 +63,25 @@ def answered(ended: EndedLoad) -> Loaded:
     report = ended.folder / REPORT_NAME if has_page else None
     question = RequestQuestion(objective=objective, class_names=ended.class_names)
     view = request_view(loaded.run, question, path=ended.folder, report_path=report)
+    page = request_page_of(view)
     if report is not None:
-        html.write_page(request_page_of(view), report)
+        html.write_page(page, report)
     answer = LoadAnswer(
         requests=answer_of(view),
         is_interrupted=loaded.is_interrupted,
         record=str(ended.folder),
         report=None if report is None else str(report),
     )
-    return Loaded(answer, view, loaded.run)
+
+    def finish() -> None:
+        if loaded.is_interrupted:
+            raise KeyboardInterrupt
+        _write_exports(loaded.run, ended)
+
+    return Paged(answer, (page,), finish)
 
 
-def write_exports(run: Run, ended: EndedLoad) -> None:
+def _write_exports(run: Run, ended: EndedLoad) -> None:
     """Write the run in each format that was requested, into its folder.
 
     What stands there of an earlier answer is replaced.

@@ -225,8 +225,8 @@ class Quick:
     given: frozenset[str] = frozenset()
 
 
-def checked_engine(question: Quick) -> EngineSpec:
-    """The engine, which is installed: a missing one is reported before anything else is imported.
+def with_engine(question: Quick) -> Quick:
+    """The same question, of an engine that is installed: a missing one is reported before anything else is imported.
 
     Raises
     ------
@@ -240,6 +240,5 @@ def checked_engine(question: Quick) -> EngineSpec:
             allowed="more than 0",
             try_="2min",
         )
-    engine = engine_of(question.engine)
-    find_environment(engine.engine)
-    return engine
+    find_environment(engine_of(question.engine).engine)
+    return question

@@ -11,7 +11,7 @@ from inferometer.api.measured import (
     measured_answer,
     places_of,
 )
-from inferometer.api.model_options import Quick, checked_engine
+from inferometer.api.model_options import Quick, engine_of
 from inferometer.errors import SpecError
 from inferometer.inputs import resolve, types
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec, SweepPoint
@@ -21,7 +21,7 @@ from inferometer.perfmodel.scenario import LIKELY, Scenario, phases_at
 
 
 def quick(question: Quick) -> MeasuredAnswer:
-    """Measure as many points as there is time for, and say what limits them.
+    """Measure as many points as there is time for, and say what limits them; ``with_engine`` comes first.
 
     Raises
     ------
@@ -31,7 +31,7 @@ def quick(question: Quick) -> MeasuredAnswer:
         The engine is not there, or failed at the first point.
     """
     budget_s, model = question.budget, question.model
-    engine = checked_engine(question)
+    engine = engine_of(question.engine)
     until_s = in_seconds(budget_s)
     resolved = resolve.resolve_model(model, load_format=engine.load_format)
     points = quick_points(resolved.spec, engine, this_hardware(), budget_s=budget_s)

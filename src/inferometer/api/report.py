@@ -15,8 +15,8 @@ from inferometer.api.runs import Runs, analyses_of, load_runs, request_of
 from inferometer.api.sweep_view import REPORT_NAME, sweep_view
 from inferometer.records.request_summaries import concurrency_of
 from inferometer.records.types import Run
-from inferometer.report import export as exporting, html, request_page, sweep_page
-from inferometer.report.charts.catalogue import charts_of, request_charts_of
+from inferometer.report import html, request_page, sweep_page
+from inferometer.report.charts import catalogue, svg
 from inferometer.report.charts.plot import Chart
 from inferometer.report.decision_views import RatePoint, RateView
 from inferometer.report.page import Page
@@ -39,7 +39,7 @@ def write_request_page(
         html.write_page(request_page.rate_page_of(view), path)
         return request_page.rate_charts_of(view)
     html.write_page(request_page.request_page_of(views[0]), path)
-    return request_charts_of(views[0])
+    return catalogue.request_charts_of(views[0])
 
 
 # What is shown of several runs of requests side by side: how latency, throughput and goodput go
@@ -166,11 +166,11 @@ def report(question: Report) -> ReportAnswer:
     else:
         view = sweep_view(analyses_of(request, runs), report_path=path)
         html.write_page(sweep_page.page_of(view), path)
-        charts = charts_of(view)
+        charts = catalogue.charts_of(view)
     exported = (
         ()
         if question.export is None
-        else tuple(str(file) for file in exporting.export_charts(charts, question.export))
+        else tuple(str(file) for file in svg.export_charts(charts, question.export))
     )
     return ReportAnswer(report=str(path), size_bytes=path.stat().st_size, exported=exported)
 

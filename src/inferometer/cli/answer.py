@@ -55,11 +55,17 @@ def _command(name: str, verb: Verb) -> QuestionCommand:
 
 
 def _function(name: str, verb: Verb) -> Callable[[Any], Any]:
-    """What answers a plain verb's question."""
+    """What answers a plain verb's question, or with what its first half returned."""
+    module, _, second = (verb.second_half or verb.module).partition(":")
     function: Callable[[Any], Any] = getattr(
-        importlib.import_module(verb.module), verb.function or name
+        importlib.import_module(module), second or verb.function or name
     )
     return function
+
+
+def answer_begun(name: str, made: object, *, as_json: bool) -> None:
+    """Do the second half of a verb, whose first half returned ``made``."""
+    give_answer(_function(name, VERBS[name]), made, as_json=as_json)
 
 
 class VerbCommand(QuestionCommand):
@@ -95,7 +101,7 @@ def answer_type(name: str) -> Any:
     """What the verb answers with: a dataclass, or a union of those that its flags choose from."""
     verb = VERBS[name]
     if verb.help is None:
-        return importlib.import_module(verb.answering_module).ANSWER
+        return importlib.import_module(verb.module).ANSWER
     answer = inspect.get_annotations(_function(name, verb))["return"]
     origin: Any = get_origin(answer)
     if origin is Paged or origin is Lines:
@@ -121,13 +127,16 @@ def give_answer(
         give(made.answer, as_json=as_json, show=lambda _: made.text)
     if made is None or isinstance(made, Lines):
         return
-    answer, pages = made if isinstance(made, Paged) else (made, None)
+    answer, pages, then = made if isinstance(made, Paged) else (made, None, None)
 
     def show(one: A) -> RenderableType | tuple[Page, ...]:
         shown = one.pages() if pages is None else pages
         return _text_of(shown, is_verbose=True) if is_whole else shown
 
     give(answer, as_json=as_json, show=show)
+    if then is not None:
+        with heard():
+            then()
     if answer.exit_code:
         sys.exit(answer.exit_code)
 

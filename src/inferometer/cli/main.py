@@ -7,21 +7,22 @@ table of verbs is the one late import of our own code.
 import difflib
 import errno
 import importlib
+import inspect
 import os
 import signal
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import click
 
 from inferometer import __version__, suggestions
-from inferometer.cli.flags import as_spec_error, check_numbers
+from inferometer.cli.flags import QuestionCommand, as_spec_error, asks, check_numbers
 from inferometer.cli.terminal import show_crash, talk, write_answer
-from inferometer.cli.verbs import VERBS
+from inferometer.cli.verbs import VERBS, Verb
 from inferometer.errors import InferometerError, MeasureError, RecordError, SpecError
 from inferometer.simulate import hooks
 
@@ -60,11 +61,12 @@ class VerbTable(click.Group):
         verb = VERBS.get(cmd_name)
         if verb is None:
             return None
-        command = (
-            importlib.import_module(verb.module).command
-            if verb.help is None
-            else importlib.import_module("inferometer.cli.answer").plain_command(cmd_name)
-        )
+        if verb.help is None:
+            command = importlib.import_module(verb.module).command
+        elif verb.second_half is not None:
+            command = begun_by(cmd_name, verb)
+        else:
+            command = importlib.import_module("inferometer.cli.answer").plain_command(cmd_name)
         if not isinstance(command, click.Command):
             raise TypeError(f"{verb.module}.command is no click command")
         check_numbers(command)
@@ -88,16 +90,46 @@ class VerbTable(click.Group):
 
     def invoke(self, ctx: click.Context) -> None:
         """Do what the verb does, and its second half if it has one and brings something back."""
-        brought = super().invoke(ctx)
-        verb = VERBS.get(ctx.invoked_subcommand or "")
-        if brought is not None and verb is not None and verb.second_half is not None:
-            importlib.import_module(verb.second_half).answer(brought)
+        begun = super().invoke(ctx)
+        name = ctx.invoked_subcommand or ""
+        if begun is not None and name in VERBS and VERBS[name].second_half is not None:
+            answering = importlib.import_module("inferometer.cli.answer")
+            answering.answer_begun(name, begun.made, as_json=begun.as_json)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs from the table, importing none of them."""
         del ctx
         with formatter.section("Verbs"):
             formatter.write_dl([(name, verb.answers) for name, verb in VERBS.items()])
+
+
+class Begun(NamedTuple):
+    """What the first half of a verb returned, and how the answer is printed."""
+
+    made: object
+    as_json: bool
+
+
+def begun_by(name: str, verb: Verb) -> click.Command:
+    """The command of a verb whose start must be fast: it returns what the second half answers with.
+
+    What answers is not imported here: a missing engine is reported, and the first request of a load
+    test is sent, without waiting for it.
+    """
+    function = getattr(importlib.import_module(verb.module), verb.function)
+
+    def body(question: object, *, as_json: bool) -> Begun | None:
+        shown: Any = nullcontext()
+        if verb.shows_first_half:
+            shown = importlib.import_module("inferometer.cli.progress").heard(as_json=as_json)
+        with shown:
+            made = function(question)
+        return None if made is None else Begun(made, as_json)
+
+    body.__doc__ = verb.help
+    flagged = asks(next(iter(inspect.get_annotations(function).values())))(body)
+    command: click.Command = click.command(name, cls=QuestionCommand, epilog=verb.examples)(flagged)
+    return command
 
 
 _SHOWN: Final = 160

@@ -2,7 +2,8 @@
 
 A plain verb asks one question and prints its answer: its row here is all of it. The module in
 ``api`` has the function that answers, under the verb's name; its one parameter is the question.
-Other verbs have a module of their own.
+Where its start must be fast, that function does the first half, and a second one the rest. Other
+verbs have a module of their own.
 """
 
 from typing import Final, NamedTuple
@@ -30,20 +31,27 @@ class Verb(NamedTuple):
     servers_by: tuple[str, ...] = ()
     """Beginnings of a word that asks of servers."""
     second_half: str | None = None
-    """The module whose ``answer`` takes what the command brings back: imported then, for what
-    comes first must not wait for it."""
+    """``module:function`` that answers with what the first function returns, unless that is None.
 
-    @property
-    def answering_module(self) -> str:
-        """Where ``ANSWER`` is."""
-        return self.second_half or self.module
+    It is imported then: what comes first must not wait for it."""
+    shows_first_half: bool = False
+    """What the first half reports is shown; what shows it is imported before."""
 
 
 VERBS: Final[dict[str, Verb]] = {
     "quick": Verb(
-        "inferometer.cli.quick",
+        "inferometer.api.model_options",
         "How fast is this model here, and what limits it? (2 minutes)",
-        second_half="inferometer.cli.quick_answer",
+        function="with_engine",
+        second_half="inferometer.api.quick:quick",
+        help="""How fast is MODEL on this machine, what limits it, and what to expect at points that were not measured?
+
+MODEL is a Hugging Face folder or id here, a GGUF file, or a catalogue id with --load-format
+dummy.""",
+        examples="""\b
+Example:
+  inferometer quick smollm2-135m --load-format dummy --budget 30s
+""",
     ),
     "sweep": Verb(
         "inferometer.api.sweep",
@@ -116,9 +124,26 @@ Examples:
         "Serve OpenAI's interface at a simulated server's pace: no GPU needed.",
     ),
     "load": Verb(
-        "inferometer.cli.load",
+        "inferometer.api.load_sending",
         "Load a server with requests: how does it do under this traffic?",
-        second_half="inferometer.cli.load_answer",
+        function="send",
+        second_half="inferometer.api.load:answer_of_test",
+        shows_first_half=True,
+        help="""How does the server at URL do under this traffic: throughput, TTFT, TPOT, E2E, and is the objective met?
+
+Each request is sent at its instant of the workload, the same that `inferometer simulate` takes,
+whatever became of those before; latencies count from that instant. The client watches itself:
+where it was the bottleneck, the run is INVALID (exit 3). Requests that ended are on the disk
+within a second: the same command goes on after Ctrl-C or a crash.""",
+        examples="""\b
+Examples (a server must listen there):
+  inferometer load http://127.0.0.1:8000 --model NAME --workload chat --rate 5 --for 60s --slo 'ttft:p95<500ms'
+  inferometer load http://127.0.0.1:8000 --model NAME --concurrency 32 --for 2min --processes 2
+  inferometer load https://host/prefix --model NAME --workload trace.jsonl --speed-up 2 --endpoint completions
+
+\b
+The bearer token is taken from INFEROMETER_API_KEY, else OPENAI_API_KEY; it is neither printed nor stored.
+""",
     ),
     "capacity": Verb(
         "inferometer.api.capacity",

@@ -59,9 +59,7 @@ def write_perfetto(run: Run, path: Path) -> int:
     return n_written
 
 
-def perfetto_trace(
-    run: Run, *, first_step: int = 0, n_steps: int | None = None, max_events: int = MAX_EVENTS
-) -> tuple[dict[str, Any], int]:
+def perfetto_trace(run: Run) -> tuple[dict[str, Any], int]:
     """The trace as JSON will hold it, and how many steps it covers."""
     steps = run.steps
     if steps is None or not len(steps.start_ns):
@@ -71,42 +69,36 @@ def perfetto_trace(
             allowed="a simulated run, or a sweep with its steps",
         )
     n_all = len(steps.start_ns)
-    if not 0 <= first_step < n_all:
-        raise RecordError(
-            f"there is no step {first_step}", where=run.manifest.run_id, allowed=f"0 to {n_all - 1}"
-        )
-    n_left = min(n_all - first_step, n_all if n_steps is None else max(n_steps, 1))
     n_seats = 1 if run.parts is None else int(run.parts.seat.max(initial=0)) + 1
-    n_left = max(1, min(n_left, _MAX_CELLS // n_seats))
+    n_steps = max(1, min(n_all, _MAX_CELLS // n_seats))
     while True:
-        events = _events(run, steps, first_step, n_left)
-        if len(events) <= max_events or n_left == 1:
+        events = _events(run, steps, n_steps)
+        if len(events) <= MAX_EVENTS or n_steps == 1:
             break
-        n_left = max(1, min(n_left - 1, n_left * max_events // len(events)))
+        n_steps = max(1, min(n_steps - 1, n_steps * MAX_EVENTS // len(events)))
     about = {
         "run": run.manifest.run_id,
         "origin": run.manifest.origin,
         "made_by": f"inferometer {run.manifest.tool_version}",
-        "first_step": first_step,
-        "n_steps": n_left,
+        "first_step": 0,
+        "n_steps": n_steps,
         "n_steps_of_run": n_all,
     }
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}, n_left
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}, n_steps
 
 
 class _Window(NamedTuple):
-    """Steps, and from when to when they are."""
+    """The first steps of a run, and from when to when they are."""
 
-    first_step: int
     n_steps: int
     start_ns: int
     end_ns: int
 
 
-def _events(run: Run, steps: StepTable, first_step: int, n_steps: int) -> list[Event]:
-    rows = slice(first_step, first_step + n_steps)
-    ends_ns = steps.start_ns[rows] + np.maximum(steps.duration_ns[rows], 0)
-    window = _Window(first_step, n_steps, int(steps.start_ns[rows].min()), int(ends_ns.max()))
+def _events(run: Run, steps: StepTable, n_steps: int) -> list[Event]:
+    start_ns = steps.start_ns[:n_steps]
+    ends_ns = start_ns + np.maximum(steps.duration_ns[:n_steps], 0)
+    window = _Window(n_steps, int(start_ns.min()), int(ends_ns.max()))
     replicas = np.unique(steps.replica).tolist()
     names = {replica: f", replica {replica}" if len(replicas) > 1 else "" for replica in replicas}
     events = list[Event]()
@@ -122,7 +114,7 @@ def _events(run: Run, steps: StepTable, first_step: int, n_steps: int) -> list[E
     if run.parts is not None:
         events += _slot_events(run, steps, window, names)
     for replica in replicas:
-        events += _replica_counters(steps, rows, replica)
+        events += _replica_counters(steps, n_steps, replica)
     return [*events, *_client_events(run, window), *_router_events(run, window)]
 
 
@@ -130,10 +122,9 @@ def _process(replica: int) -> int:
     return _FIRST_REPLICA + 2 * max(replica, 0)
 
 
-def _replica_counters(steps: StepTable, rows: slice, replica: int) -> list[Event]:
+def _replica_counters(steps: StepTable, n_steps: int, replica: int) -> list[Event]:
     """What the steps of one replica say of it: its queue, its KV cache, its tokens."""
-    own = np.arange(len(steps.start_ns))[rows]
-    own = own[steps.replica[own] == replica]
+    own = np.flatnonzero(steps.replica[:n_steps] == replica)
     if not own.size:
         return []
     counters = {
@@ -162,9 +153,9 @@ def _slot_events(run: Run, steps: StepTable, window: _Window, names: dict[int, s
         return events
     for replica, name in names.items():
         own = np.flatnonzero(steps.replica == replica)
-        first, last = np.searchsorted(own, [window.first_step, window.first_step + window.n_steps])
+        n_own = int(np.searchsorted(own, window.n_steps))
         computed = np.flatnonzero(steps.replica[parts.step_index] == replica)
-        if first == last or not computed.size:
+        if not n_own or not computed.size:
             continue
         mine = tables.select(parts, computed)
         mine = mine._replace(
@@ -173,8 +164,7 @@ def _slot_events(run: Run, steps: StepTable, window: _Window, names: dict[int, s
         )
         timeline = slot_timeline(
             replace(run, steps=tables.select(steps, own), parts=mine),
-            first_step=int(first),
-            n_steps=int(last - first),
+            n_steps=n_own,
         )
         events.append(
             _named("process_name", _process(replica), 0, f"{run.manifest.run_id}: slots{name}")

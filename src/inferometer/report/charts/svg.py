@@ -4,15 +4,19 @@ Marks stand in a box that stretches (strokes do not); words are placed by percen
 drawing serves a wide screen, a phone and paper, and colours come from the style of the page.
 """
 
+import csv
+import io
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from inferometer.records.columns import F64
+from inferometer.records.durability import make_folder, replace_file
 from inferometer.report.charts.plot import (
     Band,
     Boxes,
@@ -383,3 +387,16 @@ def _int(share: float) -> int:
 def _ints(shares: F64) -> list[int]:
     whole: list[int] = np.rint(SIZE * np.clip(shares, -0.5, 1.5)).astype(np.int64).tolist()
     return whole
+
+
+def export_charts(charts: Sequence[Chart], folder: Path) -> tuple[Path, ...]:
+    """Write each chart to ``folder`` as ``<chart>.svg`` and its table as ``<chart>.csv``; the files written."""
+    make_folder(folder)
+    written: list[Path] = []
+    for chart in charts:
+        table = io.StringIO()
+        csv.writer(table, lineterminator="\n").writerows([chart.header, *chart.rows])
+        for ending, text in (("svg", svg_file(chart)), ("csv", table.getvalue())):
+            written.append(folder / f"{chart.chart_id}.{ending}")
+            replace_file(written[-1], text.encode())
+    return tuple(written)
