@@ -192,3 +192,33 @@ def test_one_prediction_is_judged_by_its_weakest_limit() -> None:
     assert answer.slo.weakest.threshold.metric == "e2e"
     with pytest.raises(SpecError, match="no queue"):
         im.predict(MODEL, hardware="h100_sxm", slo="queue:p95<1s")
+
+
+def test_a_grid_whose_points_have_other_step_times_warns_of_it() -> None:
+    """Captured graphs by the datasheet were called slower than an engine by published rows."""
+    mixed = im.predict(MODEL, hardware="h100_sxm", batch=4, mode=["engine", "graphs"])
+    alike = im.predict(
+        MODEL, hardware="h100_sxm", batch=4, mode=["engine", "graphs"], datasheet=True
+    )
+    assert [point.words["step_times"] for point in mixed.points] == ["published", "datasheet"]
+    warned, fine = (
+        {one.code for one in grid.findings} & {"MIXED_STEP_TIMES"} for grid in (mixed, alike)
+    )
+    assert (warned, fine) == ({"MIXED_STEP_TIMES"}, set())
+    assert "--datasheet" in str(mixed)
+    assert "step times" not in str(alike)
+
+
+def test_a_cached_prefix_changes_the_prefill_alone() -> None:
+    """A prefix that was hit once made decode 21 % slower, for the datasheet answered in its place."""
+    grid = im.predict(MODEL, hardware="h100_sxm", batch=4, prefix_hit=[0.0, 0.01, 0.5, 0.9])
+    assert {point.words["step_times"] for point in grid.points} == {"published"}
+    assert len({point.numbers["tpot_s"].value for point in grid.points}) == 1  # type: ignore[union-attr]
+    ttft = [point.numbers["ttft_s"].value for point in grid.points]  # type: ignore[union-attr]
+    assert ttft == sorted(ttft, reverse=True)
+    assert ttft[-1] < ttft[0] / 2
+    one_token, cached = (
+        im.predict("llama-3.1-70b", hardware="h100_sxm", batch=2, prompt=1, prefix_hit=share)
+        for share in (0.0, 0.5)
+    )
+    assert one_token.fitted == cached.fitted

@@ -2,9 +2,12 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 from command_line import run
+
+ROOT = Path(__file__).parents[2]
 
 BASES = (
     ("llama-2-70b", "--hardware", "a100_80gb_sxm", "--tp", "4", "--batch", "8"),
@@ -41,3 +44,16 @@ def test_flags_of_a_row_give_the_row(base, tmp_path):
                 answer["datasheet"]["speeds"][f"{name}_s"]["value"] for answer in (plain, changed)
             )
             assert row[f"{name}_gain_ratio"]["value"] == pytest.approx(before / after)
+
+
+def test_a_prefill_that_the_host_launches_gains_nothing_beside_decode_steps_of_one_graph(tmp_path):
+    """A compiled fit's what-if gave prefills the launch time of a captured decode step."""
+    recorded = ROOT / "bench" / "results" / "h200_transformers" / "compiled"
+    fitted = run("fit", str(recorded), "--out", "compiled.json", folder=tmp_path)
+    assert fitted.returncode == 0, fitted.stderr
+    base = ("predict", "qwen2.5-3b", "--fit", "compiled.json", "--prompt", "32", "--what-if")
+    outcome = run(*base, "--json", folder=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    rows = {row["name"]: row for row in json.loads(outcome.stdout)["what_ifs"]}
+    assert rows["--quantization int4"]["tpot_gain_ratio"]["value"] > 1.1
+    assert rows["--quantization int4"]["ttft_gain_ratio"]["value"] == pytest.approx(1, abs=0.02)

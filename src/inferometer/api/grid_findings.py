@@ -1,5 +1,6 @@
 """What do the points of a grid say in words?"""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -106,6 +107,7 @@ def predict_findings(
         *_prompt_tokens(axes, points),
         *_what_ends_the_gain(axes, points),
         *_same_tokens(axes, points),
+        *_origins(points),
         *_best(axes, points),
         *_slo(axes, points, "decode_tokens_per_s", "output tok/s"),
         *_what_orders_devices(axes, points),
@@ -192,6 +194,20 @@ def _rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
         np.argsort(np.argsort(values, kind="stable"), kind="stable") for values in (one, other)
     ]
     return float(np.asarray(np.corrcoef(ranks))[0, 1])
+
+
+def _origins(points: Sequence[GridPoint]) -> list[CurveFinding]:
+    """Points whose step times come from different sources differ by more than the option."""
+    counts = Counter(point.words["step_times"] for point in points if point.refused is None)
+    if len(counts) < 2:
+        return []
+    named = ", ".join(f"{number} by {origin}" for origin, number in counts.most_common())
+    text = (
+        f"Step times come from different sources ({named}), so points of two sources compare badly"
+    )
+    if set(counts) == {"published", "datasheet"}:
+        text += "; --datasheet gives all of them the same"
+    return [CurveFinding(code="MIXED_STEP_TIMES", sentence=f"{text}.")]
 
 
 def _prefill_shares(axes: tuple[Axis, ...], points: Sequence[GridPoint], axis: Axis) -> list[Curve]:

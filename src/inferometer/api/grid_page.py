@@ -216,6 +216,8 @@ def _scale(curves: list[NamedCurve]) -> Scale:
 def _table(answer: GridAnswer) -> TextTable:
     numbers = _names_of([point.numbers for point in answer.points])
     words = _names_of([point.words for point in answer.points])
+    if len({point.words.get("step_times") for point in answer.points if not point.refused}) < 2:
+        words = [name for name in words if name != "step_times"]
     has_refused = any(point.refused for point in answer.points)
     header = (
         *(name.replace("_", " ") for name in answer.axes),

@@ -230,7 +230,9 @@ def predict(question: Predict) -> PredictAnswer:
         price=_price(question.usd_per_hour),
         utilization_fraction=utilization_fraction,
     )
-    published = _published(question, asked, scenario)
+    published = _published(question, asked)
+    other_steps = None if published is None else _without_published(question)
+    published = published if other_steps is None else None
     fitted = _fitted(asked.fit or published, scenario)
     is_measured = asked.hardware.hardware_id == "this"
     return PredictAnswer(
@@ -245,6 +247,7 @@ def predict(question: Predict) -> PredictAnswer:
         ),
         datasheet=sheet,
         fitted=fitted,
+        without_published=other_steps,
         sparsity=sparsity_gain(scenario),
         speculation=named,
         measured=measured_decode(sheet, question.measured_tpot),
@@ -368,7 +371,6 @@ def _check_measured(question: Predict) -> None:
         "--link": question.link is not None,
         "--all-reduce-us": question.all_reduce_us is not None,
         "--speculative": question.speculative is not None,
-        "--prefix-hit": question.prefix_hit > 0,
     }
     changed = next((flag for flag, is_set in changes.items() if is_set), None)
     if changed is not None:
@@ -382,22 +384,28 @@ def _check_measured(question: Predict) -> None:
         )
 
 
-def _published(question: Predict, asked: _Asked, scenario: Scenario) -> StepTimeModel | None:
-    """Step times of published rows; None where a fit is named or the steps are none of a table's."""
-    is_plain = (
-        scenario.used_plan.n_pipeline == 1
-        and not (question.ep or question.sparsity or question.all_logits)
-        and question.mode == "engine"
-        and question.link is None
-        and question.all_reduce_us is None
-        and question.speculative is None
-        and question.prefix_hit == 0
-        and question.attention_window is None
-    )
+def _published(question: Predict, asked: _Asked) -> StepTimeModel | None:
+    """Step times of published rows; None where a fit or the datasheet is named, or none are like it."""
     is_measured = asked.hardware.hardware_id == "this"
-    if asked.fit is not None or question.datasheet or is_measured or not is_plain:
+    if asked.fit is not None or question.datasheet or is_measured:
         return None
     return published_steps(asked.model, asked.engine, asked.hardware, "vllm")
+
+
+def _without_published(question: Predict) -> str | None:
+    """The first option whose steps no published row has."""
+    options = {
+        "--pp": question.pp > 1,
+        "--ep": question.ep,
+        "--sparsity": question.sparsity,
+        "--all-logits": question.all_logits,
+        "--mode": question.mode != "engine",
+        "--link": question.link is not None,
+        "--all-reduce-us": question.all_reduce_us is not None,
+        "--speculative": question.speculative is not None,
+        "--attention-window": question.attention_window is not None,
+    }
+    return next((flag for flag, is_set in options.items() if is_set), None)
 
 
 def _fitted(fit: StepTimeModel | ServerFit | None, scenario: Scenario) -> FittedSpeeds | None:
@@ -413,11 +421,13 @@ def _as_fitted(scenario: Scenario, fit: StepTimeModel | ServerFit | None) -> Sce
     if not isinstance(fit, StepTimeModel):
         return scenario
     is_launched = fit.engine.device != "cpu" and fit.engine.mode != "compiled"
+    physical = fit.physical()
     return replace(
         scenario,
         mode="eager" if is_launched else "graphs",
         attention=None if fit.trained_on.attention_implementation == "eager" else "tiled",
-        launch_overhead_s=fit.physical().launch_s,
+        launch_overhead_s=physical.launch_s,
+        prefill_launch_ratio=physical.prefill_ratio,
     )
 
 

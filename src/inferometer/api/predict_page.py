@@ -272,8 +272,17 @@ def _trust(answer: PredictAnswer) -> str:
         return f"fitted, but OUTSIDE what the fit was checked on: {fitted.outside_why}"
     if fitted is not None:
         return "fitted to measurements, within the shapes in which it was checked; 90 % intervals"
+    return _trust_in_peaks(answer)
+
+
+def _trust_in_peaks(answer: PredictAnswer) -> str:
     if answer.basis == "measured ceilings":
         return "this machine's measured ceilings; how much of them the engine gets was not measured"
+    if answer.without_published is not None:
+        return (
+            f"the datasheet alone, since published rows have no {answer.without_published}: wide"
+            " intervals; compare with answers that have --datasheet too"
+        )
     return "the datasheet alone: nothing was measured, so intervals are wide"
 
 

@@ -125,6 +125,9 @@ class PredictAnswer(Answer):
     basis: Literal["datasheet", "measured ceilings", "published", "fitted"]
     datasheet: DatasheetPrediction
     fitted: FittedSpeeds | None
+    without_published: str | None = None
+    """The option for which the datasheet answers though there are published rows: they have no such
+    steps."""
     sparsity: WhatIfRow | None
     """What --sparsity gains over the same scenario with dense weights."""
     what_ifs: tuple[WhatIfRow, ...]
@@ -151,7 +154,9 @@ def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSp
     prefill, decode = model.predict_all(
         [
             types.prefill_shape(
-                batch_size=scenario.batch_size, prompt_tokens=scenario.prompt_tokens
+                batch_size=scenario.batch_size,
+                prompt_tokens=scenario.prompt_tokens,
+                cached_tokens=scenario.cached_tokens,
             ),
             types.decode_shape(
                 batch_size=scenario.batch_size, context_tokens=scenario.mean_context_tokens
@@ -192,7 +197,9 @@ def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds
             allowed=f"1 to {n_seats}, the server's max_num_seqs",
         )
     prefill = types.prefill_shape(
-        batch_size=scenario.batch_size, prompt_tokens=scenario.prompt_tokens
+        batch_size=scenario.batch_size,
+        prompt_tokens=scenario.prompt_tokens,
+        cached_tokens=scenario.cached_tokens,
     )
     decode = types.decode_shape(
         batch_size=scenario.batch_size, context_tokens=scenario.mean_context_tokens

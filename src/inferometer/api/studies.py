@@ -44,6 +44,7 @@ def _of_prediction(answer: PredictAnswer) -> Headline:
             "prefill_limited_by": limits[0],
             "decode_limited_by": limits[1],
             "fits": "yes" if sheet.sizes.memory.fits else "no",
+            "step_times": answer.basis,
             **({} if answer.slo is None else {"slo": answer.slo.verdict}),
         },
     )

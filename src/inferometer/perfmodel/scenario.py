@@ -95,7 +95,8 @@ class Scenario:
     """A static batch: ``batch_size`` prompts of ``prompt_tokens``, ``output_tokens`` for each, on devices of one kind.
 
     ``prefix_hit_fraction``: share of each prompt that is cached already. ``launch_overhead_s``:
-    the host's time for a step where it was measured. ``all_reduce_s``: latency of one message
+    the host's time for a decode step where it was measured, ``prefill_launch_ratio`` times as much
+    for a prefill. ``all_reduce_s``: latency of one message
     between devices where it was measured.
     """
 
@@ -116,6 +117,7 @@ class Scenario:
     """Of a serving engine, which computes long prompts in parts; None: whole prompts of the whole
     batch in one step."""
     launch_overhead_s: float | None = None
+    prefill_launch_ratio: float = 1.0
     all_reduce_s: float | None = None
     has_all_logits: bool = False
     """The prefill computes the logits of every position, not of the last only."""
@@ -162,6 +164,12 @@ class Scenario:
     def step_batch_size(self) -> int:
         """Sequences in one step: a pipeline keeps one micro-batch in each stage."""
         return -(-self.batch_size // self.used_plan.n_pipeline)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of each prompt that the prefix cache holds; the last one is always computed."""
+        cached_tokens = round(self.prefix_hit_fraction * self.prompt_tokens)
+        return min(cached_tokens, self.prompt_tokens - 1)
 
     @property
     def mean_context_tokens(self) -> int:
@@ -291,13 +299,10 @@ class Phases:
 
 def prefill_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[BatchShape, StepWork]:
     """The step that yields the first token of each sequence, the whole (micro-)batch at once."""
-    cached_tokens = min(
-        round(scenario.prefix_hit_fraction * scenario.prompt_tokens), scenario.prompt_tokens - 1
-    )
     shape = prefill_shape(
         batch_size=scenario.step_batch_size,
         prompt_tokens=scenario.prompt_tokens,
-        cached_tokens=cached_tokens,
+        cached_tokens=scenario.cached_tokens,
     )
     if scenario.has_all_logits:
         shape = replace(shape, n_logit_positions=shape.prefill_tokens)
@@ -340,13 +345,13 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
     peaks = scaled_peaks(peaks_of(scenario.hardware, scenario.engine), efficiency)
     if scenario.all_reduce_s is not None:
         peaks = replace(peaks, message_latency_s=scenario.all_reduce_s)
-    floor_s = fixed_step_s(scenario.model, efficiency, scenario.mode)
-    host_s = host_step_s(scenario, efficiency)
-    if scenario.hardware.kind == "cpu":  # it is its own host: one follows the other
-        floor_s, host_s = floor_s + host_s, 0.0
+    fixed_s = fixed_step_s(scenario.model, efficiency, scenario.mode)
 
-    def step_s(work: StepWork) -> float:
+    def step_s(work: StepWork, launch_ratio: float = 1.0) -> float:
         bound = step_bound(work, peaks)
+        floor_s, host_s = fixed_s, host_step_s(scenario, efficiency) * launch_ratio
+        if scenario.hardware.kind == "cpu":  # it is its own host: one follows the other
+            floor_s, host_s = floor_s + host_s, 0.0
         if efficiency.overlap == "nothing":
             return bound.upper_s + floor_s + host_s
         if efficiency.overlap == "everything":
@@ -359,7 +364,10 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
         decode_s += stored_scores_bytes(scenario, scenario.mean_context_tokens) / (
             peaks.memory_bytes_per_s
         )
-    prefill_s = step_s(prefill_of(scenario, efficiency)[1])
+    is_measured = scenario.launch_overhead_s is not None
+    prefill_s = step_s(
+        prefill_of(scenario, efficiency)[1], scenario.prefill_launch_ratio if is_measured else 1.0
+    )
     prefill_s += stored_scores_bytes(scenario, scenario.prompt_tokens**2) / peaks.memory_bytes_per_s
     if scenario.used_plan.n_pipeline > 1:
         # The last micro-batch's first token waits until those before it have left the first stage.
