@@ -67,7 +67,7 @@ def started(question: Explore) -> Started:
         question = _of_run(question, path)
     elif path.suffix == ".json" and path.is_file():
         question = _of_file(question, path)
-    return Started(question=question, measured=_measured(question.run))
+    return Started(question=question, measured=tuple(map(_point_of, question.run)))
 
 
 def around(question: Explore) -> Iterator[Explore]:
@@ -89,10 +89,6 @@ def around(question: Explore) -> Iterator[Explore]:
 
 def _rounded(load: float, *, is_whole: bool) -> float:
     return max(1, round(load)) if is_whole else float(f"{load:.3g}")
-
-
-def _measured(folders: tuple[Path, ...]) -> tuple[Measured, ...]:
-    return tuple(_point_of(folder) for folder in folders)
 
 
 def _point_of(folder: Path) -> Measured:

@@ -171,7 +171,7 @@ def fit_rate_statistics(
             what,
             where="RUN",
             allowed="with the tables of the device's kernels",
-            try_=_command(request.paths),
+            try_=suggestions.command("fit", *request.paths, *_EXAMPLE),
         )
     chosen = _series(summaries, choice.series)
     prior = fitted_steps.fit_kernels(replace(request, paths=(known.kernels,)), choice)
@@ -259,7 +259,3 @@ def _rate(one: PublishedSummary) -> RateStatistics:
         output_tokens=one.mean_output_tokens or 0.0,
         seconds=tuple(seconds),
     )
-
-
-def _command(paths: Sequence[Path]) -> str:
-    return suggestions.command("fit", *paths, *_EXAMPLE)

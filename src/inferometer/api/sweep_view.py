@@ -64,7 +64,9 @@ def five_lines(
     n_open = _n_open(analysis)
     if not measured:
         answer = "No point is measured yet." if n_open else "No point could be measured."
-        following = _going_on(analysis, n_open) if n_open else _next_smaller()
+        following = (
+            _going_on(analysis, n_open) if n_open else "A smaller point: --seq 32 --batch-sizes 1"
+        )
         return FiveLines(
             answer=answer,
             limit=_undecided(),
@@ -172,14 +174,10 @@ def useful_load(rows: Sequence[PointRow]) -> PointRow | None:
     for row in line[1:]:
         if best.decode_tokens_per_s is None or row.decode_tokens_per_s is None:
             continue
-        needed_ratio = _KNEE_GAIN_RATIO ** _doublings(best.batch_size, row.batch_size)
+        needed_ratio = _KNEE_GAIN_RATIO ** math.log2(row.batch_size / best.batch_size)
         if row.decode_tokens_per_s.value >= needed_ratio * best.decode_tokens_per_s.value:
             best = row
     return best
-
-
-def _doublings(small: int, large: int) -> float:
-    return math.log2(large / small)
 
 
 def _limit(analysis: Analysis, rows: Sequence[PointRow]) -> str:
@@ -357,10 +355,6 @@ def _gain_with_weights_shrunk(
     )
     after_s = prediction.duration_s.value - saved_s
     return prediction.duration_s.value / after_s if after_s > 0 else None
-
-
-def _next_smaller() -> str:
-    return "A smaller point: --seq 32 --batch-sizes 1"
 
 
 def _trust(analysis: Analysis, cautions: Sequence[Caution]) -> str:

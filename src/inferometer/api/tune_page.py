@@ -35,40 +35,58 @@ _WORDS: Final = {
 
 def tune_page(answer: TuneAnswer) -> Page:
     """The gain first, then each step, the command and the checklist."""
-    return Page(
+    return _page_of(
+        answer,
         title=_title(answer),
+        where=f"on {answer.hardware or 'its fit'}",
+        short=_steps(answer, is_short=True),
+        gains=[(one.change, one.gain_ratio, one.decision == "keep") for one in answer.steps],
+        lines=lines_of(
+            ("WHY", _why(answer)),
+            ("ALSO", found_sentence(answer.checks)),
+            ("OR", _offers(answer)),
+            ("TRUST", _trust(answer)),
+        ),
+        tried=Section(
+            id="tried",
+            title="What was tried in each step?",
+            nav="Tried",
+            tables=(_steps(answer, is_short=False), _tried(answer), _unpredicted(answer)),
+        ),
+    )
+
+
+def _page_of(
+    answer: TuneAnswer | MeasuredTune,
+    *,
+    title: str,
+    where: str,
+    short: TextTable,
+    gains: Sequence[tuple[str | None, Estimate | None, bool]],
+    lines: tuple[Line, ...],
+    tried: Section,
+) -> Page:
+    """What tuning by simulation and by measurement show alike."""
+    return Page(
+        title=title,
         subtitle=(
-            f"{answer.engine} on {answer.hardware or 'its fit'} · {answer.workload_name} at"
-            f" {answer.load:g} {answer.load_unit} · goal {answer.goal}: {answer.score_words}"
+            f"{answer.engine} {where} · {answer.workload_name} at {answer.load:g}"
+            f" {answer.load_unit} · goal {answer.goal}: {answer.score_words}"
         ),
         chips=(chip_of(answer),),
-        numbers=_numbers(answer),
-        table=_steps(answer, is_short=True),
-        chart=gains_chart(
-            [(one.change, one.gain_ratio, one.decision == "keep") for one in answer.steps],
-            _title(answer),
-        ),
+        numbers=_numbers(answer) if isinstance(answer, TuneAnswer) else latency_numbers(answer),
+        table=short,
+        chart=gains_chart(gains, title),
         lines=(
             Line(label="ANSWER", text="", command=answer.command),
+            *lines,
             *lines_of(
-                ("WHY", _why(answer)),
-                ("ALSO", found_sentence(answer.checks)),
-                ("OR", _offers(answer)),
-                ("TRUST", _trust(answer)),
                 ("DATA", "" if answer.folder is None else f"{answer.folder}/answer.json"),
                 ("NEXT", answer.next_step),
             ),
         ),
         cautions=answer.cautions,
-        sections=(
-            *settled_sections(answer),
-            Section(
-                id="tried",
-                title="What was tried in each step?",
-                nav="Tried",
-                tables=(_steps(answer, is_short=False), _tried(answer), _unpredicted(answer)),
-            ),
-        ),
+        sections=(*settled_sections(answer), tried),
         tool_version=__version__,
     )
 
@@ -286,43 +304,26 @@ _MEASURED_WORDS: Final = {"check quality": "needs a quality check"}
 
 def measured_tune_page(answer: MeasuredTune) -> Page:
     """The gain first, then each step, the command and the checklist."""
-    version = "" if answer.version is None else f" {answer.version}"
-    return Page(
+    version = "" if answer.version is None else f"{answer.version} "
+    return _page_of(
+        answer,
         title=_measured_title(answer),
-        subtitle=(
-            f"{answer.engine}{version} at {answer.url} · {answer.workload_name} at {answer.load:g}"
-            f" {answer.load_unit} · goal {answer.goal}: {answer.score_words}"
+        where=f"{version}at {answer.url}",
+        short=_measured_steps(answer, is_short=True),
+        gains=[(one.change, one.gain_fraction, one.decision == "keep") for one in answer.steps],
+        lines=lines_of(
+            ("WHY", _measured_why(answer)),
+            ("ALSO", found_sentence(answer.checks)),
+            ("OR", "; ".join(answer.quality_checks)),
+            ("COST", _cost(answer)),
+            ("TRUST", _measured_trust(answer)),
         ),
-        chips=(chip_of(answer),),
-        numbers=latency_numbers(answer),
-        table=_measured_steps(answer, is_short=True),
-        chart=gains_chart(
-            [(one.change, one.gain_fraction, one.decision == "keep") for one in answer.steps],
-            _measured_title(answer),
+        tried=Section(
+            id="tried",
+            title="What was looked at in each step?",
+            nav="Steps",
+            tables=(_measured_steps(answer, is_short=False),),
         ),
-        lines=(
-            Line(label="ANSWER", text="", command=answer.command),
-            *lines_of(
-                ("WHY", _measured_why(answer)),
-                ("ALSO", found_sentence(answer.checks)),
-                ("OR", "; ".join(answer.quality_checks)),
-                ("COST", _cost(answer)),
-                ("TRUST", _measured_trust(answer)),
-                ("DATA", f"{answer.folder}/answer.json"),
-                ("NEXT", answer.next_step),
-            ),
-        ),
-        cautions=answer.cautions,
-        sections=(
-            *settled_sections(answer),
-            Section(
-                id="tried",
-                title="What was looked at in each step?",
-                nav="Steps",
-                tables=(_measured_steps(answer, is_short=False),),
-            ),
-        ),
-        tool_version=__version__,
     )
 
 

@@ -74,7 +74,12 @@ def _load(server: WatchedServer) -> str:
 def _chips(server: WatchedServer) -> tuple[Chip, ...]:
     chips: list[Chip] = []
     bad = [one for one in server.conditions if one not in _GOOD]
-    chips.append(Chip(verdict="missed" if bad else "met", text=_words(server)))
+    chips.append(
+        Chip(
+            verdict="missed" if bad else "met",
+            text="; ".join(WORDS[one] for one in server.conditions) or "no condition is on",
+        )
+    )
     verdict = verdict_of(server.latencies)
     if verdict is not None:
         limits = ", ".join(
@@ -85,10 +90,6 @@ def _chips(server: WatchedServer) -> tuple[Chip, ...]:
         words = {"met": "meets", "missed": "misses", "undecided": "undecided:"}[verdict]
         chips.append(Chip(verdict=verdict, text=f"{words} {limits}"))
     return tuple(chips)
-
-
-def _words(server: WatchedServer) -> str:
-    return "; ".join(WORDS[one] for one in server.conditions) or "no condition is on"
 
 
 def _table(server: WatchedServer) -> TextTable | None:

@@ -136,7 +136,11 @@ def _alike(name: str) -> list[HardwareSpec]:
     wanted = device_words(name)
     if not any(character.isdigit() for word in wanted for character in word):
         return []
-    return [device for device in load_hardware() if wanted <= _words_of(device)]
+    return [
+        device
+        for device in load_hardware()
+        if wanted <= device_words(device.hardware_id) | device_words(device.name)
+    ]
 
 
 def _meant(alike: list[HardwareSpec], wanted: frozenset[str]) -> HardwareSpec | None:
@@ -173,10 +177,6 @@ def unsourced_constants(hardware: HardwareSpec) -> tuple[str, ...]:
         if price.source.kind == "unsourced"
     ]
     return tuple(names)
-
-
-def _words_of(device: HardwareSpec) -> frozenset[str]:
-    return device_words(device.hardware_id) | device_words(device.name)
 
 
 def _close(name: str, candidates: dict[str, str]) -> tuple[str, ...]:

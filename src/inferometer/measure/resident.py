@@ -26,14 +26,18 @@ def reset_peak_resident() -> bool:
 
 def peak_resident_bytes() -> int | None:
     """The sum of the peak resident sets of this process and its descendants, since the last reset."""
-    peaks = [_status_bytes(pid, "VmHWM") for pid in _family()]
-    known = [peak for peak in peaks if peak is not None]
+    peaks = [_kernel_number(_PROC / str(pid) / "status", "VmHWM:") for pid in _family()]
+    known = [1024 * peak for peak in peaks if peak is not None]
     return sum(known) if known else None
 
 
 def available_bytes() -> int | None:
     """Memory available without swapping: MemAvailable, or the control group's limit if lower."""
-    limits = [_meminfo_available_bytes(), _control_group_free_bytes()]
+    available_kib = _kernel_number(_PROC / "meminfo", "MemAvailable:")
+    limits = [
+        None if available_kib is None else 1024 * available_kib,
+        _control_group_free_bytes(),
+    ]
     known = [limit for limit in limits if limit is not None]
     return min(known) if known else None
 
@@ -51,24 +55,13 @@ def _family() -> list[int]:
     return found
 
 
-def _status_bytes(pid: int, field: str) -> int | None:
+def _kernel_number(path: Path, name: str) -> int | None:
+    """The number behind this name in a file of /proc; None where there is none."""
     try:
-        lines = (_PROC / str(pid) / "status").read_text().splitlines()
+        lines = path.read_text().splitlines()
     except OSError:
         return None
-    return next(
-        (int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":")), None
-    )
-
-
-def _meminfo_available_bytes() -> int | None:
-    try:
-        lines = (_PROC / "meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next(
-        (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None
-    )
+    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), None)
 
 
 def _control_group_free_bytes() -> int | None:

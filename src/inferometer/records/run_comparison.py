@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import SpecError
-from inferometer.inputs.types import SweepPoint
 from inferometer.records.columns import F64
 from inferometer.records.latencies import Latency
 from inferometer.records.repetitions import repetitions_of
@@ -134,14 +133,12 @@ def request_numbers(run: Run) -> dict[str, float | None]:
 def point_times(run: Run) -> dict[PointKey, PointTimes]:
     """The repetitions of each point of a sweep that has any."""
     return {
-        _key(one.point): PointTimes(one.prefill_s, np.asarray(one.decode_step_s))
+        PointKey(one.point.prompt_tokens, one.point.batch_size, one.point.gen_tokens): PointTimes(
+            one.prefill_s, np.asarray(one.decode_step_s)
+        )
         for one in repetitions_of(run)
         if one.n_reps
     }
-
-
-def _key(point: SweepPoint) -> PointKey:
-    return PointKey(point.prompt_tokens, point.batch_size, point.gen_tokens)
 
 
 ComparedVerdict: TypeAlias = Literal["better", "worse", "equivalent", "undecided"]

@@ -73,7 +73,7 @@ def step_series(steps: StepTable, *, n_windows: int = N_WINDOWS) -> StepSeries:
             steps.kv_blocks_used,
         )
     )
-    window = _window_of(steps.start_ns, windows)
+    window = _clipped((steps.start_ns - windows.start_ns) / windows.width_ns, windows.n_windows)
     return StepSeries(
         start_s=(start_ns + width_ns * np.arange(n_windows)) / NS_PER_S,
         width_s=width_ns / NS_PER_S,
@@ -196,10 +196,6 @@ def _largest(begins: F64, ends: F64, values: F64, n_windows: int) -> F64:
         between = most[first[row] + 1 : last[row]]
         np.maximum(between, values[row], out=between)
     return most
-
-
-def _window_of(instants_ns: I64, windows: _Windows) -> NDArray[np.intp]:
-    return _clipped((instants_ns - windows.start_ns) / windows.width_ns, windows.n_windows)
 
 
 def _clipped(places: F64, n_windows: int) -> NDArray[np.intp]:

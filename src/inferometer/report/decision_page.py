@@ -6,7 +6,7 @@ from inferometer.report.charts.decision import decision_charts
 from inferometer.report.charts.plot import Chart
 from inferometer.report.charts.rates import goodput_rate_chart, tpot_rate_chart, ttft_rate_chart
 from inferometer.report.decision_views import DecisionView, RateView
-from inferometer.report.page import Section
+from inferometer.report.page import Section, method_section
 from inferometer.report.tables import TextTable
 
 _DEFINITIONS: Final = (
@@ -79,12 +79,7 @@ def decision_sections(
         Section(
             id="search", title="How was the capacity found?", nav="Search", charts=drawn("probes")
         ),
-        Section(
-            id="method",
-            title="What do the words mean?",
-            nav="Method",
-            definitions=_DEFINITIONS,
-        ),
+        method_section(_DEFINITIONS),
     )
 
 

@@ -202,6 +202,27 @@ class Page:
     tool_version: str = ""
 
 
+def method_section(definitions: tuple[tuple[str, str], ...]) -> Section:
+    """What the words of a page mean."""
+    return Section(
+        id="method", title="What do the words mean?", nav="Method", definitions=definitions
+    )
+
+
+def closing_sections(
+    definitions: tuple[tuple[str, str], ...],
+    groups: tuple[FactGroup, ...],
+    files: tuple[tuple[str, str], ...],
+    command: str,
+) -> tuple[Section, Section, Section]:
+    """What the words mean, where the numbers are from, and how they are made again."""
+    return (
+        method_section(definitions),
+        Section(id="provenance", title="Where is it from?", nav="Provenance", groups=groups),
+        Section(id="data", title="How is it repeated?", nav="Data", files=files, command=command),
+    )
+
+
 def lines_of(*named: tuple[Label, str]) -> tuple[Line, ...]:
     """The sentences that are not empty; what to do next may end in a command."""
     return tuple(

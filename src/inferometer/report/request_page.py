@@ -21,8 +21,10 @@ from inferometer.report.page import (
     Number,
     Page,
     Section,
+    closing_sections,
     duration_number,
     lines_of,
+    method_section,
     rate_number,
 )
 from inferometer.report.request_tables import LATENCY_NAMES, percentile_text
@@ -180,22 +182,7 @@ def _evidence(view: RequestReportView, drawn: Drawn) -> tuple[Section, ...]:
             tables=() if online is None else (online_tables.validity_table(online),),
             charts=drawn("client-lateness"),
         ),
-        Section(
-            id="method",
-            title="What do the words mean?",
-            nav="Method",
-            definitions=_definitions(view),
-        ),
-        Section(
-            id="provenance", title="Where is it from?", nav="Provenance", groups=view.fact_groups
-        ),
-        Section(
-            id="data",
-            title="How is it repeated?",
-            nav="Data",
-            files=view.files,
-            command=view.rerun_command,
-        ),
+        *closing_sections(_definitions(view), view.fact_groups, view.files, view.rerun_command),
     )
 
 
@@ -322,12 +309,7 @@ def rate_page_of(view: RateView) -> Page:
             tables=(table,),
             charts=charts,
         ),
-        Section(
-            id="method",
-            title="What do the words mean?",
-            nav="Method",
-            definitions=request_tables.DEFINITIONS + online_tables.ONLINE_DEFINITIONS,
-        ),
+        method_section(request_tables.DEFINITIONS + online_tables.ONLINE_DEFINITIONS),
         Section(id="data", title="Which runs are these?", nav="Data", files=view.files),
     )
     return Page(

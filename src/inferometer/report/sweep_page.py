@@ -14,6 +14,7 @@ from inferometer.report.page import (
     Number,
     Page,
     Section,
+    closing_sections,
     duration_number,
     lines_of,
     rate_number,
@@ -252,20 +253,7 @@ def _evidence(view: SweepReportView, drawn: Drawn) -> tuple[Section, ...]:
             cautions=view.cautions,
             charts=drawn("ceilings"),
         ),
-        Section(
-            id="method",
-            title="What do the words mean?",
-            nav="Method",
-            definitions=tables.definitions(view),
-        ),
-        Section(
-            id="provenance", title="Where is it from?", nav="Provenance", groups=view.fact_groups
-        ),
-        Section(
-            id="data",
-            title="How is it repeated?",
-            nav="Data",
-            files=view.files,
-            command=view.rerun_command,
+        *closing_sections(
+            tables.definitions(view), view.fact_groups, view.files, view.rerun_command
         ),
     )

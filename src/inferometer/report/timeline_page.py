@@ -9,7 +9,7 @@ from rich.text import Text
 
 from inferometer.records.slot_timeline import Cells, CellState, SlotTimeline, state_shares
 from inferometer.report.charts.slots import timeline_chart
-from inferometer.report.page import Line, Page, Section
+from inferometer.report.page import Line, Page, Section, method_section
 from inferometer.report.request_tables import STATE_LETTERS, STATE_NAMES, slot_time_text
 from inferometer.report.tables import TextTable
 from inferometer.units import format_fraction
@@ -40,9 +40,7 @@ def timeline_page_of(view: TimelineView) -> Page:
         Section(
             id="slots", title="What does each slot of the batch do?", nav="Slots", charts=shown
         ),
-        Section(
-            id="method", title="What do the words mean?", nav="Method", definitions=view.definitions
-        ),
+        method_section(view.definitions),
     )
     return Page(
         title=view.title,

@@ -22,7 +22,6 @@ from inferometer.simulate.sglang_config import SglangConfig
 Value: TypeAlias = int | float | str | bool
 Variant: TypeAlias = tuple[tuple[str, Value], ...]
 """What differs from the server as it is: setting and value, sorted."""
-Tunable: TypeAlias = Literal["vllm", "sglang"]
 Kind: TypeAlias = Literal["plain", "lossy", "assumed"]
 """lossy: answers change, so that quality is checked first; assumed: it rests on a number that only
 the user's own text tells."""

@@ -84,7 +84,7 @@ def predicted_chart(view: SweepReportView) -> Chart | None:
 
 def _marks(points: Sequence[PredictedPoint], *, has_runs: bool) -> list[Mark]:
     """The points of each phase of each run; hollow are those that the model had seen."""
-    names = [_series(point, has_runs=has_runs) for point in points]
+    names = [f"{point.run_label} · {point.phase}" if has_runs else point.phase for point in points]
     marks = list[Mark]()
     for name, colour in colours_of(names).items():
         chosen = [point for point, of in zip(points, names, strict=True) if of == name]
@@ -115,10 +115,6 @@ def identity_marks(low: float, high: float) -> list[Mark]:
     xs = (low, high)
     ends = [(x * (1 - BAND_FRACTION), x * (1 + BAND_FRACTION)) for x in xs]
     return [band_of(xs, ends, colour="c5"), Line(xs=xs, ys=xs, colour="c5", is_faint=True)]
-
-
-def _series(point: PredictedPoint, *, has_runs: bool) -> str:
-    return f"{point.run_label} · {point.phase}" if has_runs else point.phase
 
 
 def _error_fraction(point: PredictedPoint) -> float:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from inferometer.errors import RecordError
+from inferometer.measure.prometheus import instances_of, samples_of
 from inferometer.records.exposition import PageReader, labels_of
-from inferometer.records.prometheus_answer import instances_of, samples_of
 from inferometer.records.server_series import (
     counter_series,
     gauge_series,
