@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
+import inferometer as api
 from inferometer.cli.main import VERBS, app
 from inferometer.errors import SpecError
 from inferometer.inputs.workload.reading import resolve_workload, with_changes
@@ -134,6 +135,8 @@ def test_a_full_disk_is_one_error():
         ("simulate", ("m", "--rate", "2.16M/day"), "rate", 25.0),
         ("simulate", ("m", "--rate", "9k requests per hour"), "rate", 2.5),
         ("simulate", ("m", "--requests", "2k"), "requests", 2000),
+        ("simulate", ("m", "--requests", "1e12"), "requests", 10**12),
+        ("simulate", ("m", "--requests", "1.5e13"), "requests", 15 * 10**12),
         ("simulate", ("m", "--max-num-batched-tokens", "8K"), "max_num_batched_tokens", 8192),
         ("simulate", ("m", "--gpu-memory-utilization", "85%"), "gpu_memory_utilization", 0.85),
     ],
@@ -142,6 +145,14 @@ def test_numbers_as_people_write_them(verb, words, name, value):
     with click.Context(app) as context:
         command = app.get_command(context, verb)
     assert command.make_context(verb, list(words)).params[name] == value
+
+
+@pytest.mark.parametrize("verb", ["simulate", "load"])
+def test_a_time_of_nothing_is_refused_by_its_flag(verb):
+    run = {"simulate": api.simulate, "load": api.load}[verb]
+    with pytest.raises(SpecError, match="not a number above 0") as caught:
+        run("localhost:9", duration="0s")
+    assert caught.value.where == "--for"
 
 
 @pytest.mark.parametrize("typed", ["2kk", "5rps", "k", "1e3k"])

@@ -6,6 +6,7 @@ The whole way from flags to a judged run, its exit codes, its seams, its secrets
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -437,7 +438,11 @@ def test_ctrl_c_keeps_what_ended_and_the_same_command_goes_on(url, folder):
         partial = run(verb, "run", folder=folder)
         assert partial.returncode == 0, partial.stderr
     shown = run("show", "run", folder=folder).stdout
-    assert "PARTIAL: the load test is not over" in shown
+    ended, open_ = re.search(
+        r"PARTIAL: the load test is not over; (\d+) requests ended so far, (\d+) were in flight",
+        shown,
+    ).groups()
+    assert f"measured · {int(ended) + int(open_)} requests" in shown
     assert f"the same command goes on: inferometer load {url} --model m" in shown
     check_refused(
         run("fit", "--load", "run", folder=folder), 4, "is not over", "try: inferometer show run"

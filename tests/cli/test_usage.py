@@ -18,6 +18,7 @@ from inferometer.cli.main import app
         ("study nothing", "inferometer study --help"),
         ("simulate m --policy tensorrt-llm", "--policy trtllm"),
         ("simulate m --policy vlm", "--policy vllm"),
+        ("export r --out o.json --format vllm", "--format vllm-bench"),
         ("simulate m --policy fastest", "inferometer simulate --help"),
     ],
 )

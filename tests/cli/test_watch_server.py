@@ -43,6 +43,15 @@ def test_twelve_kinds_of_change_are_staged():
     assert len({(scene.condition, scene.has_begun) for scene in SCENES.values()}) == 12
 
 
+def test_a_watch_that_sees_no_change_ends_with_what_it_saw(tmp_path):
+    with emulated({"calm": {}}) as servers:
+        address = servers["calm"].url.removeprefix("http://")
+        done = run("watch", address, "--for", "3s", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "nothing changed in 3 s; http://" in done.stderr
+    assert "no condition is on" in done.stderr
+
+
 def test_once_in_json_has_the_state_and_in_a_pipe_there_are_only_changes(tmp_path):
     with emulated({"full": {"max_num_seqs": 2}}) as servers:
         emulator = servers["full"]

@@ -94,6 +94,21 @@ def test_a_limit_without_a_percentile_is_told_how_it_is_said(text):
     assert parse_objective(caught.value.try_).text == "ttft:p95<2000ms"
 
 
+@pytest.mark.parametrize(
+    ("text", "missing", "meant"),
+    [
+        ("ttft<500", "which percentile", "ttft:p95<500ms"),
+        ("latency < 5", "which percentile", "e2e:p95<5000ms"),
+        ("p99<500ms", "which latency", "ttft:p99<500ms"),
+        ("P99.9 <= 2", "which latency", "ttft:p99.9<2000ms"),
+    ],
+)
+def test_a_limit_that_lacks_more_is_answered_with_all_of_it(text, missing, meant):
+    with pytest.raises(SpecError, match=missing) as caught:
+        parse_objective(text)
+    assert parse_objective(caught.value.try_).text == meant
+
+
 def test_two_percentiles_of_one_latency():
     assert [t.text for t in parse_objective("ttft:p50<100ms, ttft:p99.9<2s").thresholds] == [
         "ttft:p50<100ms",

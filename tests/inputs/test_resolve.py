@@ -77,6 +77,17 @@ def test_the_catalogue_knows_shapes_without_weights(text):
     assert "--load-format dummy" in (caught.value.try_ or "")
 
 
+@pytest.mark.parametrize("text", ["smollm2-135m", "smollm2-13m"])
+def test_random_weights_are_suggested_only_where_they_would_do(text, empty_cache):
+    tries = list[str]()
+    for can_be_dummy in (True, False):
+        with pytest.raises(SpecError) as caught:
+            resolve_model(text, load_format="auto", can_be_dummy=can_be_dummy)
+        tries.append(caught.value.try_)
+    assert "--load-format dummy" in tries[0]
+    assert "--load-format" not in tries[1]
+
+
 def test_an_unknown_model_names_what_is_close():
     with pytest.raises(SpecError, match=r"no model 'qwen2\.5-3x'") as caught:
         resolve_model("qwen2.5-3x", load_format="dummy")

@@ -147,3 +147,13 @@ def test_the_largest_part_is_named():
     assert limit_sentence(view.online.server, None).startswith(
         "at most 162 requests ran and 2826 waited"
     )
+
+
+def test_a_server_whose_requests_no_scrape_met_is_not_called_empty():
+    view = request_view(scraped(zeroed(page("sglang")), page("sglang")))
+    server = view.online.server
+    unseen = replace(server, running=server.running._replace(mean=0.0, highest=0.0))
+    sentence = limit_sentence(unseen, view.online.ttft_parts)
+    assert f"no request ran at any of {server.n_scrapes} scrapes" in sentence
+    assert "full" not in sentence
+    assert "0 requests" not in sentence

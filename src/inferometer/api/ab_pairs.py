@@ -20,7 +20,7 @@ import numpy as np
 from inferometer import suggestions
 from inferometer.api import compare, load_request, load_run, run_titles
 from inferometer.api.progress import talk
-from inferometer.api.question import Option
+from inferometer.api.question import SERVER, Option
 from inferometer.errors import MeasureError, RecordError, SpecError
 from inferometer.inputs import load_plan, objectives
 from inferometer.inputs.foreign_bytes import Door
@@ -64,7 +64,7 @@ class CompareServers:
     ab: Annotated[
         bool, Option("A and B are servers, not runs.", heading="Runs", is_common=True)
     ] = False
-    url: Annotated[str, Option("", is_argument=True)]
+    url: Annotated[str, Option("", is_argument=True, parse=SERVER)]
     load: load_request.Load = field(default_factory=load_request.Load)
     other: load_request.Other = field(default_factory=load_request.Other)
     repeats: Annotated[

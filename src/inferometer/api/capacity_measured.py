@@ -9,7 +9,7 @@ from inferometer.api.capacity import REQUIRED_SLO
 from inferometer.api.fleet import start_load_of
 from inferometer.api.load_request import Load, LoadRequest, request_of
 from inferometer.api.progress import talk
-from inferometer.api.question import DURATION, Option
+from inferometer.api.question import DURATION, SERVER, Option
 from inferometer.decide import capacity, probing
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
@@ -75,7 +75,7 @@ class ServerProbe:
 class ServerCapacity:
     """Which server is loaded, how, and how closely its capacity is looked for."""
 
-    url: Annotated[str, Option("", is_argument=True)]
+    url: Annotated[str, Option("", is_argument=True, parse=SERVER)]
     load: Load = field(default_factory=Load)
     slo: Annotated[str, REQUIRED_SLO]
     resolution: Annotated[

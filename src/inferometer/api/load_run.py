@@ -97,8 +97,12 @@ def _offered_per_s(decoded: load_decoding.DecodedLoad) -> float | None:
 
 def partial(run: types.Run, opened: OpenLoad) -> types.Run:
     """The run with a caution that the test is not over, and with the command that goes on."""
-    n_ended = 0 if run.requests is None else len(run.requests.status)
-    text = f"PARTIAL: the load test is not over; {n_ended:,} requests ended so far"
+    statuses = () if run.requests is None else run.requests.status
+    n_open = sum(status == types.RequestStatus.UNFINISHED for status in statuses)
+    text = (
+        f"PARTIAL: the load test is not over; {len(statuses) - n_open:,} requests ended so far,"
+        f" {n_open:,} were in flight"
+    )
     caution = types.Caution(
         code="PARTIAL", text=text, remedy=f"the same command goes on: {shlex.join(opened.command)}"
     )

@@ -18,7 +18,7 @@ import msgspec
 
 from inferometer.api import progress, run_titles
 from inferometer.api.load_request import Load, LoadRequest, arrivals_of, request_of
-from inferometer.api.question import Option
+from inferometer.api.question import SERVER, Option
 from inferometer.errors import MeasureError, RecordError, SpecError
 from inferometer.inputs import foreign_bytes, objectives
 from inferometer.inputs.load_plan import LoadPlan, body_value_without_secrets, without_secrets
@@ -184,7 +184,7 @@ _SECRET: Final[dict[str, Callable[[str], str]]] = {
 class LoadTest:
     """A load test of a server, and how its answer is wanted."""
 
-    url: Annotated[str, Option("", is_argument=True)]
+    url: Annotated[str, Option("", is_argument=True, parse=SERVER)]
     load: Load = field(default_factory=Load)
     slo: Annotated[
         str | None,

@@ -152,7 +152,7 @@ def measure(
             " longer, as beside other work"
         )
     if not said:
-        talk("every point had been measured before: this is what was stored")
+        talk("nothing was measured now: this is what was stored before")
     return analyse(run, folder, label=label_runs([run])[0])
 
 

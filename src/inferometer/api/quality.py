@@ -216,7 +216,7 @@ def quality(question: Quality) -> QualityAnswer:
     MeasureError, EngineError
         The engine is not there, or failed.
     """
-    model = resolve.resolve_model(question.model, load_format="auto")
+    model = resolve.resolve_model(question.model, load_format="auto", can_be_dummy=False)
     text, text_name = _text(question.text)
     tasks = list(_tasks(question, model))
     readings = list[Reading]()
@@ -263,7 +263,7 @@ def _tasks(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Task]:
     other = (
         None
         if question.other is None
-        else resolve.resolve_model(question.other, load_format="auto")
+        else resolve.resolve_model(question.other, load_format="auto", can_be_dummy=False)
     )
     if question.engine != "transformers":
         yield from _of_engine(question, other or model)

@@ -121,6 +121,8 @@ class Field(NamedTuple):
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
 
+_NO_SCHEME: Final = re.compile(r"(localhost|[\w-]+(\.[\w-]+)*|\[[0-9a-fA-F:]+\]):\d{1,5}(/.*)?")
+"""A host and a port; a name without a port may be anything."""
 _FIELDS: Final = dict[type[Any], tuple[Field, ...]]()
 
 
@@ -231,7 +233,8 @@ def value_of(field: Field, value: object) -> object:
 def _one(field: Field, value: object) -> object:  # noqa: PLR0911 -- one kind after the other
     option = field.option
     if isinstance(value, str) and option.parse is not None:
-        return option.parse(value, field.flag)
+        value = option.parse(value, field.flag)
+        return _number(field, value) if field.kind in {int, float} else value
     if option.formats:
         return number_format(str(value), allowed=option.formats, where=field.flag)
     if field.choices and not isinstance(value, bool):
@@ -301,6 +304,18 @@ def words_of(question: object, names: tuple[str, ...]) -> list[object]:
             for one in value if field.is_many else (value,):
                 words += [field.flags[0]] if one is True else [field.flags[0], one]
     return words
+
+
+def SERVER(text: str, where: str) -> str:  # noqa: N802 -- reads as a type in options
+    """A server's URL, also without its scheme: ``localhost:8000``.
+
+    Example
+    -------
+    >>> SERVER("localhost:8000/v1", "URL"), SERVER("https://host", "URL")
+    ('http://localhost:8000/v1', 'https://host')
+    """
+    del where
+    return f"http://{text}" if _NO_SCHEME.fullmatch(text) else text
 
 
 def DURATION(text: str, where: str) -> float:  # noqa: N802 -- reads as a type in options

@@ -8,7 +8,7 @@ from inferometer import suggestions
 from inferometer.api import diagnose_check, verify_measured, verify_sealing, verify_view
 from inferometer.api.answer import Answer
 from inferometer.api.progress import talk
-from inferometer.api.question import Option
+from inferometer.api.question import SERVER, Option
 from inferometer.api.sweep_view import REPORT_NAME
 from inferometer.errors import (
     EXIT_ANSWERED,
@@ -72,7 +72,12 @@ class Verify:
     plan: Annotated[Path, Option("", is_argument=True)]
     url: Annotated[
         str | None,
-        Option("Replay the plan's loads against this server.", heading="Runs", is_common=True),
+        Option(
+            "Replay the plan's loads against this server.",
+            heading="Runs",
+            is_common=True,
+            parse=SERVER,
+        ),
     ] = None
     check: Annotated[
         tuple[Path, ...],

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from inferometer.api.answer import Paged
 from inferometer.api.known_facts import known_facts
 from inferometer.api.progress import Screen, talk
-from inferometer.api.question import DURATION, Option
+from inferometer.api.question import DURATION, SERVER, Option
 from inferometer.api.watch_exporter import WatchExporter, exporting
 from inferometer.api.watch_prediction import prediction_of
 from inferometer.api.watch_state import (
@@ -46,6 +46,7 @@ class Watch:
             heading="Runs",
             is_argument=True,
             metavar="URL…",
+            parse=SERVER,
         ),
     ]
     slo: Annotated[
@@ -170,6 +171,8 @@ def watch(question: Watch) -> Paged[WatchAnswer]:
         except KeyboardInterrupt:
             talk("stopped")
         answer = watching.answer()
+    if not question.once and not answer.changes:
+        talk(_unchanged(answer))
     return Paged(answer, answer.pages() if question.once else ())
 
 
@@ -282,6 +285,20 @@ class _Watching:
 
     def _utc(self, at_s: float) -> str:
         return (self._began_utc + timedelta(seconds=at_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _unchanged(answer: WatchAnswer) -> str:
+    """What a watch that saw no change ends with: silence could mean that nothing was seen."""
+    states = [
+        f"{one.url}: {', '.join(one.conditions) or 'no condition is on'}"
+        if one.server is not None
+        else f"{one.url}: no metrics yet"
+        for one in answer.servers
+    ]
+    return (
+        f"nothing changed in {answer.watched_s:.0f} s; {'; '.join(states)}"
+        " (--once prints the state of a window)"
+    )
 
 
 def _worst(verdicts: tuple[Verdict | None, ...]) -> Verdict | None:

@@ -84,6 +84,8 @@ class Workload:
             flags=("--for",),
             metavar="DURATION",
             parse=DURATION,
+            least=0,
+            is_open=True,
         ),
     ] = None
     seed: Annotated[

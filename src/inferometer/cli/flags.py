@@ -100,7 +100,8 @@ def _nearest(word: str, choices: list[str]) -> str | None:
     """Of these, what others mean by the word, or what is spelled like it."""
     names = (engine_name(word), *_MEANT.get(word.lower(), ()))
     meant = [one for one in names if one in choices]
-    close = meant or get_close_matches(word, choices, n=1)
+    begun = [one for one in choices if len(word) > 1 and one.startswith(word.lower())]
+    close = meant or begun or get_close_matches(word, choices, n=1)
     return close[0] if close else None
 
 

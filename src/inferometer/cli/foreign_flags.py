@@ -54,6 +54,12 @@ _SAME: Final = {
     ),
     **dict.fromkeys(("--kv-cache-type", "--kv-cache-quantization"), "--kv-cache-dtype"),
     **dict.fromkeys(("--batch-size", "--batches", "--batch-sizes", "-b", "-bs"), "--batch"),
+    "--batch": "--batch-sizes",
+    **dict.fromkeys(
+        ("--repetitions", "--repeats", "--repeat", "--num-iters", "--iterations", "--runs"),
+        "--reps",
+    ),
+    **dict.fromkeys(("--warmups", "--warm-up", "--num-iters-warmup"), "--warmup"),
 }
 """Flags whose values are written as ours are; verbs that offer several devices say ``--gpus``."""
 
@@ -110,6 +116,13 @@ _OUTPUT: Final = (
     "--new-tokens",
 )
 """Lengths in two flags, which are one workload here: ``--workload 1024x256``."""
+
+_SWEPT: Final = (
+    *_PROMPT,
+    *("--prompt", "--prompts", "--prompt-lens", "--prompt-lengths"),
+    *("--seqlen", "--seq-len", "--seq-lens", "--seq-lengths", "--lengths", "-p"),
+)
+"""Of a sweep, whose lengths are a list."""
 
 
 def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
@@ -173,6 +186,9 @@ def _counted_devices(words: Sequence[str], own: set[str]) -> list[str]:
 
 def _ours(flag: str, own: set[str]) -> str:
     """Our flag of this meaning which the verb has; the flag itself where it has none."""
+    lengths = "--seq" if flag in _SWEPT else "--gen-tokens" if flag in _OUTPUT else flag
+    if flag not in own and lengths in own:
+        return lengths
     ours = flag if flag in own else _SAME.get(flag, flag)
     ours = ours if ours in own else _SAME.get(ours, ours)
     return ours if ours in own else flag

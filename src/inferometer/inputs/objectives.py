@@ -40,7 +40,7 @@ METRICS: Final[dict[Metric, MetricWords]] = {
     "e2e": MetricWords(
         "E2E",
         "from the intended send to the last token",
-        ("e2el", "ttlt", "time to last token", "end-to-end latency", "request latency"),
+        ("e2el", "ttlt", "time to last token", "end-to-end latency", "request latency", "latency"),
     ),
     "queue": MetricWords(
         "queue", "from the send to the first time in a batch", ("queue time", "waiting time")
@@ -55,7 +55,7 @@ _THRESHOLD: Final = re.compile(
     r"(?P<metric>[A-Za-z0-9_]+(?:[ -][A-Za-z0-9_]+)*?)\s*[:"
     r" ]\s*(?P<statistic>[A-Za-z0-9.]+)\s*(?P<sign><=?|>=?|=)\s*(?P<limit>.+)"
 )
-_NO_STATISTIC: Final = re.compile(r"(?P<metric>[A-Za-z0-9_ -]+?)\s*(?P<limit><=?.+)")
+_NO_STATISTIC: Final = re.compile(r"(?P<metric>[A-Za-z0-9_. -]+?)\s*<=?(?P<limit>.+)")
 _PERCENTILE_FIRST: Final = re.compile(
     r"\s*(p[\d.]+)[\s:_(]+([^<>=:()]+?)\)?\s*(?=[<>=])", re.IGNORECASE
 )
@@ -183,13 +183,7 @@ def _threshold(part: str, where: str) -> Threshold:
     below = _PERCENTILE_LAST.sub(r":\1", _BELOW.sub("<", part))
     match = _THRESHOLD.fullmatch(_PERCENTILE_FIRST.sub(r"\2:\1", below))
     if match is None:
-        bare = _NO_STATISTIC.fullmatch(below)
-        raise SpecError(
-            f"{part!r} is no threshold" + ("" if bare is None else ": which percentile?"),
-            where=where,
-            allowed=_ALLOWED,
-            try_=_EXAMPLE if bare is None else f"{bare['metric']}:p95{bare['limit']}",
-        )
+        raise _no_threshold(part, below, where)
     metric = _metric(match["metric"], part, where)
     percentile = _PERCENTILE.fullmatch(match["statistic"].lower())
     if percentile is None or not 0 < float(percentile[1]) < 100:
@@ -207,7 +201,7 @@ def _threshold(part: str, where: str) -> Threshold:
             try_=_EXAMPLE,
         )
     if match["limit"].strip().replace(".", "", 1).isdigit():
-        limit = f"{match['limit'].strip()}{_likely_unit(metric, float(match['limit']))}"
+        limit = _with_unit(metric, match["limit"])
         try_ = f"{match['metric']}:{match['statistic']}{match['sign']}{limit}"
         raise SpecError(
             f"{match['limit'].strip()!r} of {part!r} has no unit",
@@ -228,12 +222,31 @@ def _threshold(part: str, where: str) -> Threshold:
     )
 
 
-def _likely_unit(metric: Metric, number: float) -> str:
-    """The unit of a bare number.
+def _no_threshold(part: str, below: str, where: str) -> SpecError:
+    """The refusal, with what was left out filled in: the percentile, the metric, the unit."""
+    bare = _NO_STATISTIC.fullmatch(below)
+    if bare is None:
+        missing, try_ = "", _EXAMPLE
+    elif _PERCENTILE.fullmatch(bare["metric"].lower()):
+        missing = ": which latency?"
+        try_ = f"ttft:{bare['metric'].lower()}<{_with_unit('ttft', bare['limit'])}"
+    else:
+        missing = ": which percentile?"
+        metric = _metric(bare["metric"], part, where)
+        try_ = f"{metric}:p95<{_with_unit(metric, bare['limit'])}"
+    return SpecError(f"{part!r} is no threshold{missing}", where=where, allowed=_ALLOWED, try_=try_)
+
+
+def _with_unit(metric: Metric, limit: str) -> str:
+    """A limit with the unit that a bare number likely has.
 
     Milliseconds, which other tools mean, but for the few seconds of a TTFT or of a whole answer.
     """
-    return "s" if metric in {"ttft", "e2e"} and number < _FEW_SECONDS else "ms"
+    limit = limit.strip()
+    if not limit.replace(".", "", 1).isdigit():
+        return limit
+    is_seconds = metric in {"ttft", "e2e"} and float(limit) < _FEW_SECONDS
+    return f"{limit}{'s' if is_seconds else 'ms'}"
 
 
 def _metric(name: str, part: str, where: str) -> Metric:

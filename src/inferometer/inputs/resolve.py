@@ -56,8 +56,15 @@ class ResolvedModel:
         )
 
 
-def resolve_model(text: str, *, load_format: LoadFormat) -> ResolvedModel:
+def resolve_model(
+    text: str, *, load_format: LoadFormat, can_be_dummy: bool = True
+) -> ResolvedModel:
     """Which model is meant, where is it, and can it be loaded as asked?
+
+    Parameters
+    ----------
+    can_be_dummy
+        Whether random weights would do: the refusal suggests them only then.
 
     Raises
     ------
@@ -72,9 +79,9 @@ def resolve_model(text: str, *, load_format: LoadFormat) -> ResolvedModel:
     """
     found = _local(text) or _cached(text) or _catalogued(text)
     if found is None:
-        raise _unknown(text, load_format)
+        raise _unknown(text, load_format if can_be_dummy else "dummy")
     if load_format == "auto" and not found.weights_available:
-        raise _without_weights(text, found)
+        raise _without_weights(text, found, can_be_dummy=can_be_dummy)
     return found
 
 
@@ -202,7 +209,7 @@ def _unknown(text: str, load_format: LoadFormat) -> SpecError:
     )
 
 
-def _without_weights(text: str, found: ResolvedModel) -> SpecError:
+def _without_weights(text: str, found: ResolvedModel, *, can_be_dummy: bool) -> SpecError:
     if found.kind == "catalog":
         what = (
             f"{text!r} is known to the catalogue ({found.spec.model_id}), but its weights are not"
@@ -217,5 +224,7 @@ def _without_weights(text: str, found: ResolvedModel) -> SpecError:
         try_=(
             "--load-format dummy (true architecture, random weights: speed does not depend on their"
             " values)"
+            if can_be_dummy
+            else "download the weights, and give their folder"
         ),
     )

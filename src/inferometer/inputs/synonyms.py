@@ -163,27 +163,33 @@ def plain_number(text: str, name: str) -> str:
     ['2048', '2000', '2000']
     >>> plain_number("32K", "max_model_len"), plain_number("300/min", "rate"), plain_number("x", "tp")
     ('32768', '5', 'x')
-    >>> plain_number("2.16M/day", "rate"), plain_number("1e3", "requests")
-    ('25', '1000')
+    >>> plain_number("2.16M/day", "rate"), plain_number("1e3", "requests"), plain_number("1e12", "n")
+    ('25', '1000', '1000000000000')
     """
     is_rate = name.startswith("rate")
     per_s = _RATE.fullmatch(text.strip()) if is_rate else None
     if per_s is not None:
         unit = "m" if per_s[4] else (per_s[2] or "s")[0].lower()
-        return f"{float(plain_number(per_s[1], 'requests')) / _S_PER[unit]:.12g}"
+        return _digits(float(plain_number(per_s[1], "requests")) / _S_PER[unit])
     if _POWER_OF_TEN.fullmatch(text.strip()):
-        return f"{float(text):.12g}"
+        return _digits(float(text))
     scaled = _SCALED.fullmatch(text.strip())
     if scaled is None or (is_rate and scaled[2] == "%"):
         return text
     number, unit = scaled.groups()
     if unit == "%":
-        return f"{float(number) / 100:.12g}"
+        return _digits(float(number) / 100)
     is_binary = bool(_LENGTH.fullmatch(name)) or (
         unit in "KM" and _VLLM_NUMBER.fullmatch(name) is not None
     )
     thousand = 1024 if is_binary else 1000
-    return f"{float(number) * thousand ** (1 if unit in 'kK' else 2):.12g}"
+    return _digits(float(number) * thousand ** (1 if unit in "kK" else 2))
+
+
+def _digits(number: float) -> str:
+    """To twelve digits, a whole number without an exponent: flags of whole numbers read digits."""
+    rounded = float(f"{number:.12g}")
+    return f"{rounded:.0f}" if rounded.is_integer() else f"{rounded:.12g}"
 
 
 def counted_devices(text: str) -> tuple[int, str] | None:

@@ -493,27 +493,27 @@ def server_table(server: ServerSummary, use: ServerUse | None = None) -> TextTab
 
 def limit_sentence(server: ServerSummary, parts: TtftParts | None) -> str | None:
     """Where the time to the first token goes and how full the server was; None where its metrics show neither."""
-    said: list[str] = []
+    parts_shown: list[str] = []
     if parts is not None and (parts.queue_s, parts.prefill_s, parts.network_s) != (
         None,
         None,
         None,
     ):
-        said.append(largest_part(parts))
-    if server.running is not None:
+        parts_shown.append(largest_part(parts))
+    was_seen = server.running is None or server.running.highest > 0
+    if server.running is not None and was_seen:
         waited = (
             "" if server.waiting is None else f" and {format_number(server.waiting.highest)} waited"
         )
-        said.append(
+        parts_shown.append(
             f"at most {format_number(server.running.highest)} requests ran{waited} at a scrape"
         )
-    said += (
-        []
-        if server.kv_usage is None
-        else [f"KV cache at most {format_fraction(server.kv_usage.highest)} full"]
-    )
-    said += [] if server.n_preemptions is None else [f"{server.n_preemptions:,} preemptions"]
-    return "; ".join(said) + ", as the server reports." if said else None
+    if server.kv_usage is not None and was_seen:
+        parts_shown.append(f"KV cache at most {format_fraction(server.kv_usage.highest)} full")
+    # requests that are shorter than the time between scrapes: an empty cache would be an artefact
+    parts_shown += [] if was_seen else [f"no request ran at any of {server.n_scrapes:,} scrapes"]
+    parts_shown += [] if server.n_preemptions is None else [f"{server.n_preemptions:,} preemptions"]
+    return "; ".join(parts_shown) + ", as the server reports." if parts_shown else None
 
 
 def _duration(value_s: float | None) -> str:

@@ -63,10 +63,15 @@ def listen(listener: Callable[[str], None]) -> None:
 
 
 def tell_of_compiling(loop: Any) -> None:
-    """Tell those who listen if this function (numba's dispatcher) is neither loaded nor in the cache on disk."""
+    """Tell those who listen if this function (numba's dispatcher) is neither loaded nor in the cache on disk.
+
+    Each listener hears of it once: a search compiles one function for each engine and pool it
+    meets, and the line that the next wait is a compiler's helps once.
+    """
     # numba has no public way to ask what its cache holds
     index = loop._cache._cache_file
     if _listeners and not loop.signatures and not index._load_index():
-        kind = loop.py_func.__qualname__.removeprefix("run_")
-        for listener in _listeners:
-            listener(f"compiling the simulator ({kind}), once: later runs load what is compiled")
+        while _listeners:
+            _listeners.pop()(
+                "compiling the parts of the simulator that are needed, once: later runs load them"
+            )

@@ -195,6 +195,10 @@ def test_names_files_and_traces_are_told_apart(tmp_path):
     with pytest.raises(SpecError, match="no workload 'chatt'") as caught:
         resolve_workload("chatt")
     assert all(name in caught.value.allowed for name in preset_names())
+    assert caught.value.try_ == "--workload chat"
+    with pytest.raises(SpecError, match="no workload '1024'") as caught:
+        resolve_workload("1024")
+    assert caught.value.try_ == "--workload 1024x256"
 
 
 def test_changes_go_into_tables_and_replace_other_kinds():

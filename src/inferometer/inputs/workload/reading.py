@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -52,6 +53,7 @@ def resolve_workload(text: str) -> WorkloadSpec:
                 f"a preset ({', '.join(preset_names())}), {SPELLINGS}, a workload file (.toml,"
                 " .json), or a trace file"
             ),
+            try_=_nearest(text),
         )
     if _is_workload_file(path):
         return read_workload(path)
@@ -120,6 +122,14 @@ def checked_workload(spec: WorkloadSpec) -> WorkloadSpec:
         A value that cannot be.
     """
     return with_changes(spec, {}, where="the workload")
+
+
+def _nearest(text: str) -> str | None:
+    """A preset spelled like it, or the other length of a prompt's; None where neither is."""
+    if text.isdecimal():
+        return f"--workload {text}x256"
+    close = get_close_matches(text.lower(), preset_names(), n=1)
+    return f"--workload {close[0]}" if close else None
 
 
 def _inside(folder: Path) -> str:
