@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 
 import inferometer as im
-from inferometer.api import verify_loads
+from inferometer.api import verify_belief
 from inferometer.api.capacity import Capacity
 from inferometer.api.fleet import FleetOptions
 from inferometer.api.question import fields_of
 from inferometer.api.server import Server, Settings
 from inferometer.api.simulate import Simulate
 from inferometer.api.size import Size
-from inferometer.api.verify_loads import Believed, belief_sha256, believed_of
+from inferometer.api.verify_belief import Believed, belief_sha256, believed_of
 from inferometer.cli.emulate import Emulate
 from inferometer.errors import SizingError, SpecError
 from inferometer.inputs.catalog import find_hardware
@@ -253,7 +253,7 @@ def test_a_belief_has_the_sum_of_the_efficiencies_that_it_used(monkeypatch):
     published = believed_of({"model": "llama-3.1-8b", "hardware": "h100_sxm"})
     datasheet = believed_of({"model": "llama-3.1-8b", "hardware": "h100_sxm", "datasheet": True})
     before = belief_sha256(published), belief_sha256(datasheet)
-    monkeypatch.setattr(verify_loads, "efficiency_file", lambda _hardware: b"another file")
+    monkeypatch.setattr(verify_belief, "efficiency_file", lambda _hardware: b"another file")
     after = belief_sha256(published), belief_sha256(datasheet)
     assert after[0] != before[0]
     assert after[1] == before[1]

@@ -55,9 +55,14 @@ def test_it_serves_until_it_is_stopped(tmp_path):
         (("--output-tokens", "0"), ("1 or more",)),
         (("--time-scale", "0"), ("time scale", "above 0")),
         (("--host", "203.0.113.7"), ("cannot listen", "--host")),
+        (("--groups", "sessions.toml"), ("keep_sessions = true", "keep_sessions = false")),
+        (("--groups", "short.toml"), ("no group takes", "101 prompt tokens", "a last group")),
+        (("--groups", "short.toml", "--replicas", "2"), ("groups beside other options",)),
     ],
 )
 def test_what_cannot_be_is_refused(flags, words, tmp_path):
+    (tmp_path / "sessions.toml").write_text("keep_sessions = true\n[[groups]]\nname = 'all'\n")
+    (tmp_path / "short.toml").write_text("[[groups]]\nname = 'short'\nmax_prompt_tokens = 100\n")
     check_refused(run(*DEPLOYMENT, *flags, folder=tmp_path), 2, *words)
 
 

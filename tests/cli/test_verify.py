@@ -245,7 +245,7 @@ def test_what_was_measured_before_the_seal_is_refused(folder, fits):
         (
             "fit.json",
             lambda text: text + " ",
-            "the fit, the gate, or the model and its device, changed since",
+            "the fit, the gate, the groups, or the model and its device, changed since",
         ),
         (
             "l.jsonl",

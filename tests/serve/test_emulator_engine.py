@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from reference.simulator import simulate_plainly
 
+from inferometer.perfmodel.steptime_arrays import slowed
 from inferometer.records.types import ABSENT
 from inferometer.simulate import live
 from inferometer.simulate.batch_config import DynamicBatching
@@ -16,7 +17,9 @@ from inferometer.simulate.fleet import (
     ClusterConfig,
     Fleet,
     KvLink,
+    Placement,
     PrefillReplicas,
+    ReplicaGroup,
     lone_replica,
 )
 from inferometer.simulate.gate_config import ClassRules, GateConfig, TenantRules
@@ -141,6 +144,12 @@ def split(answer_begins_at, **more):
     return fleet_of(2, router="least-loaded", prefill=prefill, **more)
 
 
+def groups(*kinds, **more):
+    placement = Placement(groups=tuple(ReplicaGroup(**kind) for kind in kinds), **more)
+    first = placement.groups[0]
+    return Fleet(replicas=placement.cluster, step_times=first.step_times, placement=placement)
+
+
 FLEETS = {
     **{router: fleet_of(router=router, seed=3) for router in ROUTERS if router != "class-aware"},
     "class-aware": fleet_of(router="class-aware", class_replicas=((0, 2), (1,))),
@@ -167,6 +176,23 @@ FLEETS = {
     ),
     "sglang": fleet_of(2, engine=CONFIGS["sglang"], router="prefix-affine"),
     "trtllm": fleet_of(2, engine=CONFIGS["trtllm"], router="round-robin"),
+    "groups": groups(
+        {
+            "engine": replace(VLLM, max_num_seqs=3),
+            "step_times": COST,
+            "n_replicas": 2,
+            "max_prompt_tokens": 60,
+        },
+        {"engine": VLLM, "step_times": slowed(COST, 0.4), "classes": (1,)},
+        {
+            "engine": replace(VLLM, num_blocks=80, enable_prefix_caching=False),
+            "step_times": slowed(COST, 2.0),
+        },
+    ),
+    "groups of tenants": groups(
+        {"engine": VLLM, "step_times": slowed(COST, 3.0), "tenants": (1,)},
+        {"engine": VLLM, "step_times": COST, "n_replicas": 2},
+    ),
 }
 COMPILED_FOR_IT_ALONE = {"a gate before prefill replicas", "sglang", "trtllm"}
 """Nothing else in the fast suite has their loops compiled, which takes 15, 10 and 5 CPU s.

@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 from emulated import MODEL, Client, emulator
 
-from inferometer.simulate.fleet import ClusterConfig, Fleet, KvLink, PrefillReplicas
+from inferometer.simulate.fleet import (
+    ClusterConfig,
+    Fleet,
+    KvLink,
+    Placement,
+    PrefillReplicas,
+    ReplicaGroup,
+)
 from inferometer.simulate.gate_config import ClassRules, GateConfig
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
@@ -81,6 +88,21 @@ def test_a_gate_knows_classes_by_their_header():
     assert waited[1] >= 2 * N_TOKENS * STEP_S
 
 
+def test_groups_have_their_classes_and_step_times_of_their_own():
+    """Each step of the group of class batch takes three times as long."""
+    kinds = (
+        ReplicaGroup(engine=ENGINE, step_times=linear_cost(launch_s=3 * STEP_S), classes=(0,)),
+        ReplicaGroup(engine=ENGINE, step_times=linear_cost(launch_s=STEP_S)),
+    )
+    placement = Placement(groups=kinds)
+    fleet = Fleet(replicas=placement.cluster, step_times=kinds[0].step_times, placement=placement)
+    (_, slow_s), (_, fast_s) = answered(
+        fleet, class_names=("batch", "*"), headers=[{CLASS_HEADER: "batch"}, {}]
+    )
+    assert slow_s >= 3 * N_TOKENS * STEP_S
+    assert N_TOKENS * STEP_S <= fast_s < slow_s - N_TOKENS * STEP_S
+
+
 def test_metrics_are_those_of_all_replicas():
     async def main():
         async with emulator(fleet=fleet_of(2)) as port:
@@ -115,11 +137,15 @@ def test_metrics_are_those_of_all_replicas():
             ("--prefill-replicas", "1", "--kv-link", "50GB/s"), id="prefill", marks=pytest.mark.slow
         ),
         pytest.param(("--replicas", "2", "--gate", "gate.toml"), id="gate", marks=pytest.mark.slow),
+        pytest.param(("--groups", "groups.toml"), id="groups", marks=pytest.mark.slow),
     ],
 )
 def test_the_command_serves_every_fleet(flags, tmp_path):
     (tmp_path / "gate.toml").write_text(
         "order = 'fair'\n[[classes]]\nname = '*'\nmax_tokens = 3\n[[tenants]]\nname = 'a'\nweight = 2\n"
+    )
+    (tmp_path / "groups.toml").write_text(
+        "[[groups]]\nname = 'a'\ntenants = ['a']\n[[groups]]\nname = 'b'\nserver = {hardware = 'l40s'}\n"
     )
     command = [Path(sys.executable).parent / "inferometer", "emulate", "smollm2-135m", "--json"]
     with subprocess.Popen(

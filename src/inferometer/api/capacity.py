@@ -9,12 +9,12 @@ from inferometer.api import compute
 from inferometer.api.cluster import Servers
 from inferometer.api.compute import TimeLimit, time_limit_field
 from inferometer.api.decision_pages import CapacityAnswer, PacedCapacity, paced
-from inferometer.api.fleet import FleetOptions, Fleets, fleets_of, servers_of, start_load_of
-from inferometer.api.groups import GROUPS_OPTION, servers_of_groups
+from inferometer.api.fleet import FleetOptions, Fleets, fleets_of, servers_described, start_load_of
+from inferometer.api.groups import GROUPS_OPTION
 from inferometer.api.missed import what_serves_one
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
-from inferometer.api.server import Server, deployment_of
+from inferometer.api.server import Server
 from inferometer.api.sizing_cautions import check_prompts
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import capacity as searches, lone_request, probing, traffic
@@ -207,8 +207,10 @@ def capacity(question: Capacity) -> CapacityAnswer:
         The question cannot be answered as it is asked.
     """
     workload = workload_of(question.workload)
-    fleets, servers = fleets_of(question.fleet, workload), _servers(question)
-    servers = servers.known(fleets.drawn)
+    fleets = fleets_of(question.fleet, workload)
+    servers = servers_described(question.groups, question.server, question.fleet).known(
+        fleets.drawn
+    )
     objective = parse_objective(question.slo)
     requests = traffic.Traffic(
         spec=workload,
@@ -251,13 +253,6 @@ def capacity(question: Capacity) -> CapacityAnswer:
             levels, alone, has_fit=(question.server.fit or question.groups) is not None
         ),
     )
-
-
-def _servers(question: Capacity) -> Servers:
-    if question.groups is not None:
-        return servers_of_groups(question.groups, question.server, question.fleet)
-    n_sharing = question.fleet.cluster.data_parallel_size
-    return servers_of(question.fleet, deployment_of(question.server, n_sharing=n_sharing))
 
 
 def _levels(

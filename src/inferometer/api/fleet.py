@@ -6,9 +6,10 @@ compute prompts alone and send the KV caches.
 """
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Final
 
-from inferometer.api import cluster as replicas, server as servers_
+from inferometer.api import cluster as replicas, groups, server as servers_
 from inferometer.api.cluster import Gate, gate_of
 from inferometer.api.question import DURATION, Option
 from inferometer.decide import candidates, traffic
@@ -216,6 +217,28 @@ def servers_of(options: FleetOptions, deployment: Deployment) -> replicas.Server
     """
     servers = replicas.servers_of(options.cluster, deployment)
     return with_prefill_pool(servers, options.prefill)
+
+
+def servers_described(
+    groups_file: Path | None, server: servers_.Server, options: FleetOptions
+) -> replicas.Servers:
+    """The servers that a verb's options describe: replicas of one server, or the groups of a file.
+
+    Raises
+    ------
+    SpecError, ModelError
+        The server cannot be, or options exclude one another.
+    """
+    if groups_file is None:
+        n_sharing = options.cluster.data_parallel_size
+        return servers_of(options, servers_.deployment_of(server, n_sharing=n_sharing))
+    if options != FleetOptions():
+        raise SpecError(
+            "groups beside other options of the cluster",
+            where="--groups",
+            allowed="no --replicas, --router, --data-parallel-size, --prefill-replicas, --gate or --order",
+        )
+    return groups.servers_of_groups(groups_file, server)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,12 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from inferometer.api.cluster import Group, Groups, RouterRules, Servers
-from inferometer.api.fleet import FleetOptions
 from inferometer.api.question import Option, question_of
 from inferometer.api.server import Server, Settings, deployment_of
 from inferometer.errors import SpecError
 from inferometer.inputs.file_tables import table_from_text, text_of
 from inferometer.inputs.workload.distributions import Natural
 
-_WHERE: Final = "--groups"
 GROUPS_OPTION: Final = Option(
     "Replicas of different kinds, and which requests go to which: a .toml file, see docs/simulate.md.",
     heading="Cluster",
@@ -58,22 +56,15 @@ class GroupsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError(f"two groups have one name: {', '.join(names)}")
 
 
-def servers_of_groups(path: Path, server: Server, options: FleetOptions) -> Servers:
+def servers_of_groups(path: Path, server: Server) -> Servers:
     """The servers that this file describes; what it does not say of one is as in ``server``.
 
     Raises
     ------
     SpecError, ModelError
-        The file cannot be read, a group's server cannot be, or other options of a cluster are given.
+        The file cannot be read, or a group's server cannot be.
     """
-    if options != FleetOptions():
-        raise SpecError(
-            "groups beside other options of the cluster",
-            where=_WHERE,
-            allowed="no --replicas, --router, --data-parallel-size, --prefill-replicas, --gate or --order",
-        )
-    text = text_of(path, noun="groups", endings=".toml")
-    table = table_from_text(text, GroupsTable, where=str(path))
+    table = read_groups(path)
     groups = Groups(
         groups=tuple(_group(one, server, path) for one in table.groups),
         keeps_sessions=table.keep_sessions,
@@ -87,11 +78,33 @@ def servers_of_groups(path: Path, server: Server, options: FleetOptions) -> Serv
     )
 
 
+def read_groups(path: Path) -> GroupsTable:
+    """The groups of a file.
+
+    Raises
+    ------
+    SpecError
+        It cannot be read, or a key or value of it cannot be.
+    """
+    text = text_of(path, noun="groups", endings=".toml")
+    return table_from_text(text, GroupsTable, where=str(path))
+
+
+def server_of_group(table: GroupTable, server: Server, path: Path) -> Server:
+    """The server of one group of this file.
+
+    Raises
+    ------
+    SpecError
+        A setting of it cannot be.
+    """
+    return _server(table.server, server, f"{path}, group {table.name}")
+
+
 def _group(table: GroupTable, server: Server, path: Path) -> Group:
-    where = f"{path}, group {table.name}"
     return Group(
         name=table.name,
-        deployment=deployment_of(_server(table.server, server, where)),
+        deployment=deployment_of(server_of_group(table, server, path)),
         n_replicas=table.replicas,
         classes=table.classes,
         tenants=table.tenants,

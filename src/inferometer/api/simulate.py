@@ -8,12 +8,12 @@ import msgspec
 
 from inferometer.api import compute, memory_check, missed
 from inferometer.api.cluster import Servers, gate_of
-from inferometer.api.fleet import FleetOptions, servers_of
-from inferometer.api.groups import GROUPS_OPTION, servers_of_groups
+from inferometer.api.fleet import FleetOptions, servers_described
+from inferometer.api.groups import GROUPS_OPTION
 from inferometer.api.model_options import SLO_OPTION
 from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, Option
-from inferometer.api.server import Server, deployment_of
+from inferometer.api.server import Server
 from inferometer.api.simulation import (
     SimulateAnswer,
     Simulated,
@@ -91,7 +91,7 @@ def simulate(question: Simulate) -> SimulateAnswer:
     workload = workload_of(question.workload)
     objective = None if question.slo is None else objectives.parse_objective(question.slo)
     until_ns = None if question.until is None else round(question.until * NS_PER_S)
-    servers = _servers(question)
+    servers = servers_described(question.groups, question.server, question.fleet)
     gate = gate_of(question.fleet.gate)
     memory_check.check_before_drawing(workload)
     is_open = (
@@ -117,13 +117,6 @@ def simulate(question: Simulate) -> SimulateAnswer:
             ),
         )
     return answer
-
-
-def _servers(question: Simulate) -> Servers:
-    if question.groups is not None:
-        return servers_of_groups(question.groups, question.server, question.fleet)
-    n_sharing = question.fleet.cluster.data_parallel_size
-    return servers_of(question.fleet, deployment_of(question.server, n_sharing=n_sharing))
 
 
 def simulator_of(

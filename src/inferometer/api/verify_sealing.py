@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from inferometer import __version__
-from inferometer.api import named_fit, verify_loads
+from inferometer.api import named_fit, verify_belief, verify_loads
 from inferometer.api.server import Server, step_times_of
-from inferometer.errors import RecordError
+from inferometer.errors import RecordError, SpecError
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.types import HardwareSpec, ModelSpec, SweepPoint
 from inferometer.inputs.verify_plan import Points, VerifyPlan
@@ -62,7 +62,7 @@ def asked_points(points: Points) -> tuple[AskedPoint, ...]:
 
 
 def predict_points(
-    believed: verify_loads.Believed, points: Sequence[AskedPoint]
+    believed: verify_belief.Believed, points: Sequence[AskedPoint]
 ) -> claims.Commitment:
     """What the fit, or the datasheet, says of the prefill and the median decode step of these points.
 
@@ -72,6 +72,13 @@ def predict_points(
         The model or the device is not known, or the fit is another one's.
     """
     server = believed.server
+    if believed.groups is not None:
+        raise SpecError(
+            "points of a sweep on groups of replicas",
+            where="the plan's [server]: groups",
+            allowed="[traffic] with groups; [points] are measured on one server",
+            try_="a plan with the model, device and settings of one group as its [server]",
+        )
     found = resolve.resolve_model(server.model, load_format="dummy")
     model = found.spec
     hardware = None if server.hardware is None else catalog.find_hardware(server.hardware)
@@ -91,7 +98,7 @@ def predict_points(
         )
         predicted = [claims.spanned(value, ends) for value, *ends in each]
     return claims.Commitment(
-        verify_loads.belief_of(believed, levels.basis, levels.origin, model_id=model.model_id),
+        verify_belief.belief_of(believed, levels.basis, levels.origin, model_id=model.model_id),
         tuple(
             seals.Claim(at=step.at, metric=step.metric, predicted=duration)
             for step, duration in zip(steps, predicted, strict=True)
@@ -242,7 +249,7 @@ def _new(
     loads: tuple[verify_loads.AskedLoad, ...],
     points: tuple[AskedPoint, ...],
 ) -> seals.Seal:
-    believed = verify_loads.believed_of(plan.server)
+    believed = verify_belief.believed_of(plan.server)
     committed = (
         predict_points(believed, points)
         if plan.traffic is None
@@ -267,8 +274,9 @@ def _refuse_changed(
     unchanged = {
         "the plan": seals.plan_sha256(plan) == seal.plan_sha256,
         "the workload, or its points": questions == seal.questions,
-        "the fit, the gate, or the model and its device,": (
-            verify_loads.belief_sha256(verify_loads.believed_of(plan.server)) == seal.belief.sha256
+        "the fit, the gate, the groups, or the model and its device,": (
+            verify_belief.belief_sha256(verify_belief.believed_of(plan.server))
+            == seal.belief.sha256
         ),
     }
     changed = [name for name, is_same in unchanged.items() if not is_same]

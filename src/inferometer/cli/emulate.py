@@ -9,9 +9,10 @@ import click
 import numpy as np
 
 from inferometer.api.cluster import Servers
-from inferometer.api.fleet import FleetOptions, servers_of
+from inferometer.api.fleet import FleetOptions, servers_described
+from inferometer.api.groups import GROUPS_OPTION
 from inferometer.api.question import DURATION, Option
-from inferometer.api.server import Server, deployment_of
+from inferometer.api.server import Server
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.terminal import talk
@@ -19,7 +20,6 @@ from inferometer.errors import SpecError
 from inferometer.serve import emulator_plan, emulator_process
 from inferometer.serve.emulator_plan import DEFAULT_MEAN_TOKENS, LOOPBACK, EmulatorPlan
 from inferometer.serve.emulator_server import ServedCounts
-from inferometer.simulate.deployment import Deployment
 from inferometer.stats.quantiles import min_samples
 from inferometer.units import format_duration, s_from_ns
 
@@ -109,6 +109,7 @@ class Emulate:
 
     server: Server
     fleet: FleetOptions = field(default_factory=FleetOptions)
+    groups: Annotated[Path | None, GROUPS_OPTION] = None
     host: Annotated[
         str,
         Option(
@@ -204,11 +205,10 @@ def command(question: Emulate, *, as_json: bool) -> None:
     words mean nothing. For load clients that must be held to a known truth, and for first steps
     without a GPU.
     """
-    n_sharing = question.fleet.cluster.data_parallel_size
-    deployment = deployment_of(question.server, n_sharing=n_sharing)
-    servers = servers_of(question.fleet, deployment)
+    servers = servers_described(question.groups, question.server, question.fleet)
+    origins = dict.fromkeys(one.step_times.origin for one in servers.kinds)
     give(
-        _served(plan_of(question, servers), servers.deployment),
+        _served(plan_of(question, servers), "; ".join(origins)),
         as_json=as_json,
         show=emulate_sentence,
     )
@@ -255,11 +255,11 @@ def _mean_tokens(text: str) -> float | None:
         ) from problem
 
 
-def _served(plan: EmulatorPlan, deployment: Deployment) -> EmulateAnswer:
+def _served(plan: EmulatorPlan, step_times_from: str) -> EmulateAnswer:
     started_s, cpu_before_s = time.perf_counter(), time.process_time()
     counts = emulator_process.run_emulator(plan, lambda url: _introduce(plan, url))
     served_s, cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_before_s
-    return answer_of(plan, deployment.step_times.origin, counts, served_s=served_s, cpu_s=cpu_s)
+    return answer_of(plan, step_times_from, counts, served_s=served_s, cpu_s=cpu_s)
 
 
 def _introduce(plan: EmulatorPlan, url: str) -> None:

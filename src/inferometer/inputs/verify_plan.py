@@ -28,9 +28,9 @@ Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Setting: TypeAlias = bool | int | float | str
 ServerTable: TypeAlias = dict[str, Setting | list[str] | dict[str, Setting]]
 """The fleet that is believed: keys are the names of the flags of ``inferometer simulate`` that say
-which servers there are (``max_num_seqs``, ``replicas``, ``gate``), and mean there what they mean
+which servers there are (``max_num_seqs``, ``replicas``, ``gate``, ``groups``), and mean there what they mean
 here; ``own`` are the engine's other settings, as with ``--set``. ``api.verify_belief`` checks them."""
-_PATHS: Final = ("fit", "gate")
+_PATHS: Final = ("fit", "gate", "groups")
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -13,8 +14,9 @@ from inferometer.errors import SpecError
 from inferometer.inputs.gate import OTHERS, GateSpec
 from inferometer.perfmodel.steptime_arrays import slowed
 from inferometer.simulate import gate_config
+from inferometer.simulate.demand import demand
 from inferometer.simulate.engine_config import EngineConfig
-from inferometer.simulate.fleet import Fleet
+from inferometer.simulate.fleet import Fleet, Placement
 from inferometer.simulate.live_front import Kind
 from inferometer.units import NS_PER_S, parse_bytes, parse_duration_s
 
@@ -244,18 +246,24 @@ class EmulatorPlan:
 
     @property
     def max_model_len(self) -> int:
-        """The longest context that all replicas take."""
-        engines = (self.config,) if self.fleet.pools is None else self.fleet.pools.engines
-        return min(one.max_model_len for one in engines)
+        """The longest context that all replicas take; of groups, that some of them take."""
+        limits = [one.max_model_len for one in self.fleet.engines]
+        return min(limits) if self.fleet.placement is None else max(limits)
 
     @property
     def wall_fleet(self) -> Fleet:
         """The fleet, its steps as long as they take on the wall clock."""
-        ratio, prefill = self.time_scale_ratio, self.fleet.prefill
+        ratio, fleet = self.time_scale_ratio, self.fleet
+        prefill, placement = fleet.prefill, fleet.placement
         if prefill is not None:
             prefill = replace(prefill, step_times=slowed(prefill.step_times, ratio))
-        times = slowed(self.fleet.step_times, ratio)
-        return replace(self.fleet, step_times=times, prefill=prefill)
+        if placement is not None:
+            groups = (
+                replace(one, step_times=slowed(one.step_times, ratio)) for one in placement.groups
+            )
+            placement = replace(placement, groups=tuple(groups))
+        times = slowed(fleet.step_times, ratio)
+        return replace(fleet, step_times=times, prefill=prefill, placement=placement)
 
     def kind_of(self, class_name: str | None, tenant_name: str | None) -> Kind:
         """What a gate and a router take a request for that says this of itself."""
@@ -271,7 +279,7 @@ def _place(name: str | None, names: tuple[str, ...]) -> int:
 
 
 class Known(NamedTuple):
-    """Classes and tenants that the gate's file and ``--class-replicas`` name, all others last."""
+    """Classes and tenants that the gate, ``--class-replicas`` or the groups name, all others last."""
 
     class_names: tuple[str, ...]
     class_slos: tuple[str | None, ...]
@@ -291,13 +299,20 @@ def served_fleet(servers: Servers, gate: Gate, seed: int) -> ServedFleet:
     Raises
     ------
     SpecError
-        The gate's file cannot be read, or has rules by deadlines and no class with one.
+        The gate's file cannot be read, or has rules by deadlines and no class with one; groups
+        keep sessions, or do not take every request.
     """
     spec = gate_of(gate)
     known = _known(servers, spec)
     named, anywhere = dict(servers.rules.class_replicas), tuple(range(servers.n_replicas))
     by_class = tuple(named.get(one, anywhere) for one in known.class_names) if named else ()
     servers = servers._replace(seed=seed, class_replicas=by_class)
+    if servers.groups is not None:
+        named_groups = replace(
+            servers.groups, class_names=known.class_names, tenant_names=known.tenant_names
+        )
+        servers = servers._replace(groups=named_groups)
+        _check_groups(named_groups.placement, known)
     if spec is None:
         return ServedFleet(servers.fleet(), known)
     pace = gate_config.first_token_pace(servers.deployment.step_times.likely)
@@ -305,13 +320,37 @@ def served_fleet(servers: Servers, gate: Gate, seed: int) -> ServedFleet:
     return ServedFleet(servers.fleet(rules), known)
 
 
+def _check_groups(placement: Placement, known: Known) -> None:
+    """Refuse, before anybody asks, groups that leave somebody out or need what no request tells."""
+    if placement.keeps_sessions:
+        raise SpecError(
+            "keep_sessions = true: a request over HTTP does not name the session it continues",
+            where="--groups",
+            allowed="keep_sessions = false",
+        )
+    lengths = {1}
+    for group in placement.groups:
+        lengths |= {max(group.min_prompt_tokens, 1), (group.max_prompt_tokens or 0) + 1}
+    kinds = list(
+        product(sorted(lengths), range(len(known.class_names)), range(len(known.tenant_names)))
+    )
+    n_tokens, classes, tenants = (np.array(column, np.int32) for column in zip(*kinds, strict=True))
+    once = [1] * len(kinds)
+    placement.group_of(
+        demand([0] * len(kinds), n_tokens, once, class_index=classes, tenant_index=tenants)
+    )
+
+
 def _known(servers: Servers, gate: GateSpec | None) -> Known:
+    groups = () if servers.groups is None else servers.groups.groups
     by_rules = [name for name, _ in servers.rules.class_replicas]
+    by_rules += [name for group in groups for name in group.classes]
     by_gate = [] if gate is None else [one.name for one in gate.classes]
     tenants = [] if gate is None else [one.name for one in gate.tenants]
+    tenants += [name for group in groups for name in group.tenants]
     classes = tuple(dict.fromkeys(one for one in [*by_gate, *by_rules] if one != OTHERS))
     return Known(
         class_names=(*classes, OTHERS),
         class_slos=(None,) * (len(classes) + 1),
-        tenant_names=(*(one for one in tenants if one != OTHERS), OTHERS),
+        tenant_names=(*dict.fromkeys(one for one in tenants if one != OTHERS), OTHERS),
     )

@@ -525,13 +525,24 @@ class Fleet:
         return self.placement or self.pools or self.replicas.engine
 
     @property
+    def engines(self) -> tuple[EngineConfig, ...]:
+        """One of each kind: of each group, or of those that prefill and of those that generate."""
+        if self.placement is not None:
+            return tuple(group.engine for group in self.placement.groups)
+        return (self.replicas.engine,) if self.pools is None else self.pools.engines
+
+    @property
+    def step_times_of_groups(self) -> tuple[StepTimeArrays, ...]:
+        """The step times of each of these kinds, in the same order."""
+        if self.placement is not None:
+            return tuple(group.step_times for group in self.placement.groups)
+        prefill = () if self.prefill is None else (self.prefill.step_times,)
+        return (*prefill, self.step_times)
+
+    @property
     def has_contents(self) -> bool:
         """Does any replica cache prefixes, so that it matters what a prompt contains?"""
-        engines = [self.replicas.engine]
-        if self.placement is not None:
-            engines += self.placement.engine_of_replicas
-        engines += [] if self.prefill is None else [self.prefill.replicas.engine]
-        return any(engine.enable_prefix_caching for engine in engines)
+        return any(engine.enable_prefix_caching for engine in self.engines)
 
 
 def lone_replica(engine: EngineConfig, step_times: StepTimeArrays) -> Fleet:

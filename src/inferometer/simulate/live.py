@@ -44,13 +44,14 @@ class LiveMemory:
 
     def __init__(self, fleet: Fleet) -> None:
         pools, engine, gate = fleet.pools, fleet.replicas.engine, fleet.gate
-        engines = (engine,) if pools is None else pools.engines
+        engines = fleet.engines
         requests = every_kind(fleet, max(max(one.max_model_len for one in engines) - 1, 1))
-        states = (
-            front.new_states(requests, engine, fleet.replicas.n_replicas)
-            if pools is None
-            else front.new_pools(requests, pools)
-        )
+        if fleet.placement is not None:
+            states = front.new_groups(requests, fleet.placement)
+        elif pools is not None:
+            states = front.new_pools(requests, pools)
+        else:
+            states = front.new_states(requests, engine, fleet.replicas.n_replicas)
         if gate is not None:
             states = behind_gate(states, gate)
         self.is_alone = fleet.n_replicas == 1 and gate is None and engine.n_instances == 1
@@ -431,10 +432,8 @@ class LiveFleet:
         self._listener = listener
         self._memory = LiveMemory(fleet)
         self._loop = _loop_of(fleet, self._memory)
-        pool = fleet.prefill
-        costs = (fleet.step_times,) if pool is None else (pool.step_times, fleet.step_times)
+        costs, engines = fleet.step_times_of_groups, fleet.engines
         self._cost = pointed(costs[0]) if self._memory.is_alone else front.pointed_costs(costs)
-        engines = (fleet.replicas.engine,) if fleet.pools is None else fleet.pools.engines
         n_rows = max(fleet.n_replicas * max(one.depth for one in engines), _LOG_ROWS)
         n_parts = 4 * fleet.n_replicas * max(one.max_num_active for one in engines)
         self._log, self._part_log = new_log(n_rows), new_part_log(max(n_parts, _LOG_ROWS))

@@ -89,9 +89,19 @@ class LiveFront:
         return int(cut_answers(_one(kind, 1, 1, max_tokens), self._fleet.gate).max_tokens[0])
 
     def note(self, slot: int, kind: Kind, request: Request) -> None:
-        """Who will come with this number; its lengths stand in ``request``."""
+        """Who will come with this number; its lengths stand in ``request``.
+
+        Raises
+        ------
+        SpecError
+            No group of replicas takes it.
+        """
+        place, placement = kind.class_index, self._fleet.placement
+        if placement is not None:  # the router knows the group as the class
+            lone = _one(kind, int(request["num_prompt_tokens"]), 1, 1)
+            place = int(placement.group_of(lone)[0])
         for router in (self.front.router, self.front.decode_router):
-            router.class_index[slot] = kind.class_index
+            router.class_index[slot] = place
         if self._fleet.gate is None:
             return
         prompt, stop, most = (

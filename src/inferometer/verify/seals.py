@@ -42,7 +42,7 @@ Metric: TypeAlias = Literal[
 SealKind: TypeAlias = PlanKind | Literal["change"]
 """*change*: of a server's settings, as a diagnosis advises."""
 SEAL_VERSION: Final = 1
-_PATHS: Final = frozenset({"model", "fit", "gate"})
+_PATHS: Final = frozenset({"model", "fit", "gate", "groups"})
 _FIRST_KEYS: Final[dict[str, object]] = {
     "model": None,
     "hardware": None,
