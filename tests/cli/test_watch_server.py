@@ -46,9 +46,9 @@ def test_twelve_kinds_of_change_are_staged():
 def test_a_watch_that_sees_no_change_ends_with_what_it_saw(tmp_path):
     with emulated({"calm": {}}) as servers:
         address = servers["calm"].url.removeprefix("http://")
-        done = run("watch", address, "--for", "3s", folder=tmp_path)
+        done = run("watch", address, "--for", "4s", folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
-    assert "nothing changed in 3 s; http://" in done.stderr
+    assert "nothing changed in 4 s; http://" in done.stderr
     assert "no condition is on" in done.stderr
 
 
