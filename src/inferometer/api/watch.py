@@ -211,7 +211,7 @@ class _Watching:
                 allowed="the address of a model server, or of its metrics page",
                 try_="inferometer watch http://127.0.0.1:8000; SGLang has metrics with a flag",
             )
-        due_s = self._at_s()
+        due_s = 0.0  # when the watch began, not when the first look came back: --for 5s is 5 s
         while for_s is None or due_s + self._wanted.every_s <= for_s + 1e-6:
             due_s = max(due_s + self._wanted.every_s, self._at_s() - self._wanted.every_s)
             time.sleep(max(0.0, due_s - self._at_s()))
