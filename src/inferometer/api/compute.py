@@ -4,6 +4,7 @@ What a search has not reached when its time ends, the answer names. The clock co
 of this process: on a machine that others use too, the answer is the same, only later.
 """
 
+import math
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
@@ -41,11 +42,14 @@ class Executor:
 
 
 def share_of_part(where: Executor, n_parts: int) -> float:
-    """Of a time limit, for each part of the work: parts that are done side by side have it all."""
+    """Of a time limit, for each part of the work: parts that are done side by side have it all.
+
+    Three parts on two processes take two rounds: each has half.
+    """
     n_at_once = {"inline": 1, "processes": where.jobs or local.n_cores(), "ray": n_parts}[
         where.executor or "inline"
     ]
-    return min(1.0, n_at_once / max(n_parts, 1))
+    return 1 / max(math.ceil(n_parts / n_at_once), 1)
 
 
 @contextmanager

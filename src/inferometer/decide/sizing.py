@@ -147,14 +147,16 @@ class _LongRuns:
 
     def served(self, pace: Pace, n_replicas: int) -> tuple[ServedBy, Probe]:
         """The run's summary, and the run as a probe of their capacity; a short run where time is over."""
-        try:
-            return self._run(pace, n_replicas, _LAST_FRACTION)
-        except OutOfTimeError:
-            probe = probe_of(self._question, self._candidate, pace, n_replicas)
-            load = self._question.offered_load
-            run = probe.run_of(load, self._question.n_requests)
-            short = _as_long_run(probe, run, load, effort=0)
-            return _served(n_replicas, probe, short), short.known
+        if not self._phases.is_past(_LAST_FRACTION) or (pace, n_replicas) in self._served:
+            try:
+                return self._run(pace, n_replicas, _LAST_FRACTION)
+            except OutOfTimeError:
+                pass
+        probe = probe_of(self._question, self._candidate, pace, n_replicas)
+        load = self._question.offered_load
+        run = probe.run_of(load, self._question.n_requests)
+        short = _as_long_run(probe, run, load, effort=0)
+        return _served(n_replicas, probe, short), short.known
 
     def is_enough(self, n_replicas: int) -> bool:
         """Do these meet the SLO at the pace in question?
