@@ -56,6 +56,6 @@ def test_pages_show_what_is_printed(shown, tmp_path):
     if "inferometer fit " in shown.command:
         before, now = (INTERVAL.sub("[]", BAR.sub("", text)) for text in (before, now))
     assert without_numbers(before) == without_numbers(now), "make golden"
-    for on_page, now in zip(NUMBER.findall(before), NUMBER.findall(now), strict=True):
-        numbers = [float(text.replace(",", "")) for text in (on_page, now)]
+    for pair in zip(NUMBER.findall(before), NUMBER.findall(now), strict=True):
+        numbers = [float(text.replace(",", "")) for text in pair]
         assert math.isclose(*numbers, rel_tol=TOLERANCE_RATIO, abs_tol=1.5), "make golden"
