@@ -41,13 +41,14 @@ _METHOD: Final = (
 _HOST: Final = frozenset({"launch_s", "per_sequence_s", "prefill_ratio"})
 """Time of the engine's own code: no vendor's kernels."""
 OF_OTHERS: Final[dict[str, dict[PhaseName, float]]] = {
-    "model": {"decode": 0.22, "prefill": 0.73},
+    "model": {"decode": 0.48, "prefill": 0.73},
     "format": {"decode": 0.29, "prefill": 0.19},
     "engine": {"decode": 0.48, "prefill": 1.11},
 }
 """Standard deviations of log time by what differs, as ``bench/bench_transfer.py`` sets them by the
-learned half of the families. Few pairs differ in the engine alone: that keeps the widest that the
-pairs of one device, B300, needed."""
+learned half of the families. Two are wider: they keep what the pairs of one device, B300, needed.
+Few pairs differ in the engine alone; and decode steps of another model that transformers ran on a
+H200, an engine without published rows, lie outside of what the learned half asks for (0.22)."""
 _BETWEEN_MODELS: Final = 0.9
 _BETWEEN_FAMILIES: Final = 0.6
 _BETWEEN_ENGINES: Final = 0.95
