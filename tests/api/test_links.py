@@ -1,11 +1,16 @@
 """Do simulate, capacity and size take the links between devices as predict does?"""
 
+from dataclasses import replace
+
 import pytest
 
-from inferometer.api.server import Server, deployment_of
-from inferometer.errors import SpecError
+import inferometer as im
+from inferometer.api.server import Server, deployment_of, fit_cautions
+from inferometer.errors import SpecError, TooLargeError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
+from inferometer.perfmodel.memory import SmallestGroup
+from inferometer.perfmodel.roofline import beyond_link
 from inferometer.perfmodel.steptime_levels import datasheet_levels
 
 WORDS = {"model": "llama-3.1-70b", "hardware": "h100_sxm", "tp": 4}
@@ -42,3 +47,34 @@ def test_links_of_fitted_steps_are_those_they_were_measured_with(tmp_path):
         deployment_of(Server(**WORDS, fit=tmp_path / "fit.json", link="pcie4"))
     with pytest.raises(SpecError, match="--all-reduce-us changes"):
         deployment_of(Server(**WORDS, fit=tmp_path / "fit.json", all_reduce_us=5.0))
+
+
+def test_a_group_wider_than_its_link_says_what_its_times_lack():
+    """NVLink joins the eight H100 of a board, and two A40; 72 GB200."""
+    wide = Server(model="llama-3.1-405b", hardware="h100_sxm", tp=16)
+    (caution,) = [one for one in fit_cautions(deployment_of(wide)) if one.code == "NODES"]
+    assert "joins 8 devices" in caution.text
+    assert not fit_cautions(deployment_of(replace(wide, tp=8, pp=2)))
+    assert not fit_cautions(deployment_of(replace(wide, link="50GB/s")))
+    assert beyond_link(find_hardware("a40"), 4)
+    assert beyond_link(find_hardware("gb200"), 64) is None
+    predicted = im.predict("llama-3.1-405b", hardware="h100_sxm", tp=16).datasheet.cautions
+    assert any("joins 8 devices" in text for text in predicted)
+
+
+def test_what_does_not_fit_is_told_groups_that_a_link_joins():
+    predicted = im.predict("llama-3.1-405b", hardware="h100_sxm")
+    assert predicted.smallest_group == SmallestGroup(n_tensor=8, n_pipeline=2)
+    assert im.predict("llama-3.1-405b", hardware="h100_sxm", tp=8, pp=2).datasheet.sizes.memory.fits
+    with pytest.raises(TooLargeError) as refused:
+        deployment_of(Server(model="llama-3.1-405b", hardware="h100_sxm"))
+    assert refused.value.try_ == "--tp 8 --pp 2, the smallest that fits"
+
+
+def test_stages_have_a_flag_of_their_own():
+    server = Server(model="llama-3.1-70b", hardware="h100_sxm", tp=2)
+    by_flag = deployment_of(replace(server, pp=2))
+    assert by_flag == deployment_of(replace(server, set=("pipeline_parallel_size=2",)))
+    assert (by_flag.n_devices, by_flag.parallelism) == (4, "TP2 PP2")
+    with pytest.raises(SpecError, match="two numbers of stages: 2 and 4"):
+        deployment_of(replace(server, pp=2, set=("pipeline_parallel_size=4",)))

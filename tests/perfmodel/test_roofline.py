@@ -6,11 +6,13 @@ from math import ceil
 import pytest
 from hypothesis import given, strategies as st
 
+import inferometer as im
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 from inferometer.perfmodel.roofline import (
     Peaks,
+    bound_peaks,
     compute_dtype,
     critical_batch_size,
     exact,
@@ -218,3 +220,14 @@ def test_cost_and_energy():
     assert (energy.low, energy.value, energy.high) == pytest.approx(
         (700e6 / 1250, 700e3, 700e6 / 800)
     )
+
+
+def test_four_bit_weights_are_bounded_by_what_computes_in_four_bits():
+    """Published prefills of gpt-oss-120b on B200 are shorter than bfloat16's peak allows."""
+    narrow = EngineSpec(dtype="bfloat16", quantization="float4")
+    b200, h100 = find_hardware("b200_sxm"), find_hardware("h100_sxm")
+    assert bound_peaks(b200, narrow).flop_per_s == 9000e12
+    assert peaks_of(b200, narrow).flop_per_s == 2250e12
+    assert bound_peaks(h100, narrow) == peaks_of(h100, narrow)
+    answer = im.predict("gpt-oss-120b", hardware="b200", batch=200, prompt=1000)
+    assert answer.datasheet.prefill.bound.lower_s < answer.fitted.ttft_s.value

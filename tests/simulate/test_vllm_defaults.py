@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from inferometer.api.simulated_record import fit_cautions
+from inferometer.api.server import fit_cautions
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec

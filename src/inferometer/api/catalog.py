@@ -481,6 +481,7 @@ def _constants(device: HardwareSpec) -> list[tuple[str, Constant, str]]:
         ("memory", device.memory_bytes, "B"),
         ("memory bandwidth", device.memory_bytes_per_s, "B/s"),
         ("link, one way", device.link_bytes_per_s, "B/s"),
+        ("devices that it joins", device.linked_devices, ""),
         ("PCIe, one way", device.pcie_bytes_per_s, "B/s"),
         ("power", device.power_watt, "W"),
     ]

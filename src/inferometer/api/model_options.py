@@ -44,6 +44,7 @@ DATASHEET_OPTION: Final = Option(
     heading="Hardware",
 )
 TP_FLAGS: Final = ("--tp", "--tensor-parallel-size")
+PP_FLAGS: Final = ("--pp", "--pipeline-parallel-size")
 KV_DTYPE_FLAGS: Final = ("--kv-dtype", "--kv-cache-dtype")
 LINK_OPTION: Final = Option(
     "What joins the devices: nvlink, pcie3, pcie4, pcie5, or its rate one way ('64GB/s'). [the"
@@ -107,9 +108,9 @@ def with_link(hardware: HardwareSpec, link: str | None) -> HardwareSpec:
     source = Source(kind="config", where=f"--link {link}")
     if link in _PCIE_BYTES_PER_S:
         rate = Constant(value=_PCIE_BYTES_PER_S[link], source=source)
-        return replace(hardware, link_bytes_per_s=None, pcie_bytes_per_s=rate)
+        return replace(hardware, link_bytes_per_s=None, linked_devices=None, pcie_bytes_per_s=rate)
     rate = Constant(value=parse_bytes_per_s(link, where="--link"), source=source)
-    return replace(hardware, link_bytes_per_s=rate)
+    return replace(hardware, link_bytes_per_s=rate, linked_devices=None)
 
 
 _NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")

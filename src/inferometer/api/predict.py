@@ -13,6 +13,7 @@ from inferometer.api.model_options import (
     KV_DTYPE_FLAGS,
     LINK_OPTION,
     MODEL_OPTION,
+    PP_FLAGS,
     SLO_OPTION,
     TP_FLAGS,
     TRANSFER_OPTION,
@@ -120,10 +121,7 @@ class Predict:
             "Pipeline-parallel stages.",
             least=1,
             heading="Hardware",
-            flags=(
-                "--pp",
-                "--pipeline-parallel-size",
-            ),
+            flags=PP_FLAGS,
         ),
     ] = 1
     link: Annotated[str | None, LINK_OPTION] = None
@@ -253,10 +251,8 @@ def predict(question: Predict) -> PredictAnswer:
         measured=measured_decode(sheet, question.measured_tpot),
         slo=_slo(question, sheet if fitted is None else fitted),
         what_ifs=likely_changes(_as_fitted(scenario, asked.fit)) if question.what_if else (),
-        fewest_tensor_parallel=(
-            None
-            if sheet.sizes.memory.fits
-            else _fewest_tensor_parallel(scenario, utilization_fraction)
+        smallest_group=(
+            None if sheet.sizes.memory.fits else _smallest_group(scenario, utilization_fraction)
         ),
     )
 
@@ -272,9 +268,9 @@ def _slo(
     )
 
 
-def _fewest_tensor_parallel(scenario: Scenario, utilization_fraction: float) -> int | None:
+def _smallest_group(scenario: Scenario, utilization_fraction: float) -> memory.SmallestGroup | None:
     question = datasheet.memory_question(scenario, utilization_fraction=utilization_fraction)
-    return memory.fewest_tensor_parallel(
+    return memory.smallest_group(
         question, lambda one: memory.memory_budget(one, scenario.batch_size).fits
     )
 

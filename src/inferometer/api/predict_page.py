@@ -242,7 +242,7 @@ def _draft_lengths(found: BestSpeculation) -> TextTable:
 def _how_it_fits(answer: PredictAnswer) -> str:
     largest = answer.datasheet.sizes.largest_batch_size
     fewer = f"; or {largest:,} at once (--batch)" if largest else ""
-    return f"{how_it_fits(answer.fewest_tensor_parallel)}{fewer}; times are as if it fitted"
+    return f"{how_it_fits(answer.smallest_group)}{fewer}; times are as if it fitted"
 
 
 def _best_changes(rows: tuple[WhatIfRow, ...]) -> list[str]:

@@ -17,6 +17,7 @@ from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold
 from inferometer.perfmodel import steptime, types
 from inferometer.perfmodel.datasheet import DatasheetPrediction
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
+from inferometer.perfmodel.memory import SmallestGroup
 from inferometer.perfmodel.scenario import Scenario
 from inferometer.perfmodel.whatif import (
     BestSpeculation,
@@ -137,7 +138,7 @@ class PredictAnswer(Answer):
     """What --measured-tpot says."""
     slo: PredictedSlo | None = None
     """Where --slo promises latencies."""
-    fewest_tensor_parallel: int | None = None
+    smallest_group: SmallestGroup | None = None
     """Where it does not fit: the smallest --tp at which it does; None: none up to 64, or it
     fits."""
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
+from inferometer import suggestions
 from inferometer.api import named_fit
 from inferometer.api.model_options import (
     ALL_REDUCE_OPTION,
@@ -13,6 +14,7 @@ from inferometer.api.model_options import (
     KV_DTYPE_FLAGS,
     LINK_OPTION,
     MODEL_OPTION,
+    PP_FLAGS,
     TP_FLAGS,
     TRANSFER_OPTION,
     all_reduce_s,
@@ -24,9 +26,12 @@ from inferometer.errors import SpecError
 from inferometer.fit.published.efficiencies import known_levels
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.types import AskedFormat, DType, EngineSpec, HardwareSpec
+from inferometer.perfmodel.kv_cache import kv_groups, n_full_attention_layers
+from inferometer.perfmodel.roofline import WITHIN_LINK, beyond_link
 from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
+from inferometer.records.types import Caution
 from inferometer.simulate import engine_config
-from inferometer.simulate.deployment import Deployment, Knobs, deploy
+from inferometer.simulate.deployment import STAGES_KNOB, Deployment, Knobs, deploy
 
 _SHARED: Final = ("max_model_len", "block_size", "num_blocks")
 _BATCH: Final = ("max_num_seqs", "max_num_batched_tokens")
@@ -110,6 +115,12 @@ class Server:
             is_common=True,
             flags=TP_FLAGS,
             least=1,
+        ),
+    ] = None
+    pp: Annotated[
+        int | None,
+        Option(
+            "Pipeline-parallel stages, vLLM's. [1]", heading="Hardware", flags=PP_FLAGS, least=1
         ),
     ] = None
     fit: Annotated[
@@ -244,9 +255,23 @@ def _knobs(server: Server, times: StepTimes | None, n_sharing: int) -> Knobs:
         server.policy
         or (fitted_engine if fitted_engine in engine_config.ENGINE_NAMES else Knobs().policy),
         {name: value for name in _BATCH if (value := getattr(server, name)) is not None},
-        dict(own_knob(text, where="--set") for text in server.set),
+        _own_knobs(server),
     )
     return replace(knobs, data_parallel_size=n_sharing)
+
+
+def _own_knobs(server: Server) -> dict[str, str]:
+    own = dict(own_knob(text, where="--set") for text in server.set)
+    if server.pp is None:
+        return own
+    if STAGES_KNOB in own:
+        raise SpecError(
+            f"two numbers of stages: {server.pp} and {own[STAGES_KNOB]}",
+            where=f"--pp, --set {STAGES_KNOB}",
+            allowed="one of the two",
+            try_=suggestions.flags("--pp", server.pp),
+        )
+    return own | {STAGES_KNOB: str(server.pp)}
 
 
 class Steps(NamedTuple):
@@ -317,3 +342,64 @@ def own_knob(text: str, *, where: str) -> tuple[str, str]:
             try_=f"{where} policy=priority",
         )
     return name.strip(), value.strip()
+
+
+ASSUMED_STEPS: Final = (
+    "step times are those of a datasheet: usual shares of its peaks and usual launch and scheduler"
+    " times of an engine with graphs; no front end"
+)
+
+
+def fit_cautions(deployment: Deployment) -> tuple[Caution, ...]:
+    """Why a fit's answer is less certain than measured steps of the server in question."""
+    subject = deployment.step_times.subject
+    reasons = () if subject is None else subject.reservations(deployment.knobs.policy)
+    remedy = "inferometer sweep on this device and engine, then inferometer fit"
+    found = [Caution(code="FIT_SUBJECT", text=reason, remedy=remedy) for reason in reasons]
+    return (*found, *_link_cautions(deployment), *_window_cautions(deployment))
+
+
+def _link_cautions(deployment: Deployment) -> tuple[Caution, ...]:
+    """A caution where a replica's ranks are more than its devices' own link joins."""
+    text = deployment.hardware and beyond_link(
+        deployment.hardware, deployment.engine.tensor_parallel_size
+    )
+    return (Caution(code="NODES", text=text, remedy=WITHIN_LINK),) if text else ()
+
+
+def _window_cautions(deployment: Deployment) -> tuple[Caution, ...]:
+    """A caution where layers with a window hold blocks that a server would give back."""
+    groups = kv_groups(deployment.model)
+    if not deployment.keeps_windows_whole:
+        return ()
+    n_sliding = deployment.model.n_attention_layers - n_full_attention_layers(deployment.model)
+    return (
+        Caution(
+            code="WINDOWS",
+            text=(
+                f"KV blocks are counted for the whole context, though {n_sliding} of"
+                f" {deployment.model.n_attention_layers} layers of {deployment.model.model_id} keep"
+                f" {groups.window_tokens:,} tokens: with {deployment.config.engine} set up like this,"
+                " blocks that leave a window are not given back here, and the KV cache seems smaller"
+                " than it is"
+            ),
+            remedy=(
+                "--policy vllm, without prefill replicas, swapping, drafts of EAGLE or a fit of"
+                " load tests, which counted so too"
+            ),
+        ),
+    )
+
+
+def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:
+    """What the numbers rest on, where that is less than a measurement."""
+    if deployment.step_times.basis != "datasheet":
+        return fit_cautions(deployment)
+    return (
+        Caution(
+            code="DATASHEET",
+            text=ASSUMED_STEPS,
+            remedy="inferometer sweep and inferometer fit on the device, then --fit",
+        ),
+        *fit_cautions(deployment),
+    )

@@ -10,7 +10,6 @@ from inferometer import __version__, suggestions
 from inferometer.api.cluster import Groups, Servers, gate_text
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.types import Source
-from inferometer.perfmodel.kv_cache import kv_groups, n_full_attention_layers
 from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.records.latencies import HandoverSummary, summarise_handovers
 from inferometer.records.layout import new_run_id, now_utc
@@ -107,56 +106,6 @@ def prefill_text(pool: PrefillPool) -> str:
         f" {config.n_kv_blocks} KV blocks, {pool.deployment.kv_origin}; KV caches travel by {way}"
         f" with {format_number(link.bytes_per_s / 1e9)} GB/s{latency} ({pool.link_origin}); the"
         f" first token is given by {pool.answer_begins_at}"
-    )
-
-
-def fit_cautions(deployment: Deployment) -> tuple[Caution, ...]:
-    """Why a fit's answer is less certain than measured steps of the server in question."""
-    subject = deployment.step_times.subject
-    reasons = () if subject is None else subject.reservations(deployment.knobs.policy)
-    remedy = "inferometer sweep on this device and engine, then inferometer fit"
-    found = [Caution(code="FIT_SUBJECT", text=reason, remedy=remedy) for reason in reasons]
-    return (*found, *_window_cautions(deployment))
-
-
-def _window_cautions(deployment: Deployment) -> tuple[Caution, ...]:
-    """A caution where layers with a window hold blocks that a server would give back."""
-    groups = kv_groups(deployment.model)
-    if not deployment.keeps_windows_whole:
-        return ()
-    n_sliding = deployment.model.n_attention_layers - n_full_attention_layers(deployment.model)
-    return (
-        Caution(
-            code="WINDOWS",
-            text=(
-                f"KV blocks are counted for the whole context, though {n_sliding} of"
-                f" {deployment.model.n_attention_layers} layers of {deployment.model.model_id} keep"
-                f" {groups.window_tokens:,} tokens: with {deployment.config.engine} set up like this,"
-                " blocks that leave a window are not given back here, and the KV cache seems smaller"
-                " than it is"
-            ),
-            remedy=(
-                "--policy vllm, without prefill replicas, swapping, drafts of EAGLE or a fit of"
-                " load tests, which counted so too"
-            ),
-        ),
-    )
-
-
-def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:
-    """What the numbers rest on, where that is less than a measurement."""
-    if deployment.step_times.basis != "datasheet":
-        return fit_cautions(deployment)
-    return (
-        Caution(
-            code="DATASHEET",
-            text=(
-                "step times are those of a datasheet: no host time, no front end, likely shares of"
-                " the peaks"
-            ),
-            remedy="inferometer sweep and inferometer fit on the device, then --fit",
-        ),
-        *_window_cautions(deployment),
     )
 
 

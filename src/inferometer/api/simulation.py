@@ -9,6 +9,7 @@ from inferometer import suggestions
 from inferometer.api import simulated_record
 from inferometer.api.answer import Answer
 from inferometer.api.cluster import Servers, equals_cautions
+from inferometer.api.server import origin_cautions
 from inferometer.api.workload import held_back
 from inferometer.errors import EXIT_OF_SLO, SpecError
 from inferometer.inputs import gate as gates, objectives
@@ -312,9 +313,7 @@ def _cautions(simulator: Simulator, likely: Level, run: types.Run) -> tuple[type
     workload = simulator.workload
     return (
         *dict.fromkeys(
-            caution
-            for one in simulator.servers.kinds
-            for caution in simulated_record.origin_cautions(one)
+            caution for one in simulator.servers.kinds for caution in origin_cautions(one)
         ),
         *(
             types.Caution(code=one.code, text=one.text, remedy=one.remedy)

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from inferometer.api.simulated_record import fit_cautions
-from inferometer.decide.candidates import NODE_DEVICES, Candidates
+from inferometer.api.server import ASSUMED_STEPS, fit_cautions
+from inferometer.decide.candidates import Candidates
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.decide.traffic import plan_at
 from inferometer.errors import SpecError
@@ -95,15 +95,11 @@ def cautions_of(best: Sequence[SizedKind]) -> tuple[Caution, ...]:
     """What makes these answers less good, and what to do about it."""
     cautions = list[Caution]()
     if any(kind.candidate.deployment.step_times.basis == "datasheet" for kind in best):
-        text = (
-            "step times are those of datasheets: no host time, no front end, likely shares of the"
-            " peaks"
-        )
         remedy = (
             "inferometer sweep and inferometer fit on the device, then --fit FILE; --sure sizes for"
             " the slow end"
         )
-        cautions.append(Caution(code="DATASHEET", text=text, remedy=remedy))
+        cautions.append(Caution(code="DATASHEET", text=ASSUMED_STEPS, remedy=remedy))
     cautions += dict.fromkeys(
         caution for kind in best for caution in fit_cautions(kind.candidate.deployment)
     )
@@ -111,16 +107,6 @@ def cautions_of(best: Sequence[SizedKind]) -> tuple[Caution, ...]:
     if unpriced:
         text = f"price of {', '.join(unpriced)}: unknown; ranked last, by the number of devices"
         cautions.append(Caution(code="NO_PRICE", text=text, remedy="--prices FILE"))
-    if any(kind.candidate.deployment.engine.tensor_parallel_size > NODE_DEVICES for kind in best):
-        text = (
-            f"tensor parallelism over more than {NODE_DEVICES} devices is computed with the link"
-            " inside a node, not between nodes"
-        )
-        cautions.append(
-            Caution(
-                code="NODES", text=text, remedy=f"--tp up to {NODE_DEVICES}, and --pp over nodes"
-            )
-        )
     rents = {
         kind.hardware_id: kind.candidate.offer.price.basis
         for kind in best

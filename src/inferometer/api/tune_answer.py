@@ -8,9 +8,8 @@ from typing import Final
 import msgspec
 
 from inferometer import suggestions
-from inferometer.api import simulated_record
 from inferometer.api.answer import Answer
-from inferometer.api.server import Server, deployment_of
+from inferometer.api.server import Server, deployment_of, origin_cautions
 from inferometer.api.tune_subject import Subject
 from inferometer.api.tuning import Box, SettingRow, TuneAnswer, TunedLatency
 from inferometer.decide.artefacts.vllm_command import departures, serve_command
@@ -100,7 +99,7 @@ def _answer(subject: Subject, tuned: Tuned, built: Built) -> TuneAnswer:
             for one in tuned.steps
             if one.decision == "check quality"
         ),
-        cautions=simulated_record.origin_cautions(chosen),
+        cautions=origin_cautions(chosen),
         next_step=_next(subject),
         folder=None,
     )

@@ -166,6 +166,7 @@ def unsourced_constants(hardware: HardwareSpec) -> tuple[str, ...]:
         ("memory_bytes", hardware.memory_bytes),
         ("memory_bytes_per_s", hardware.memory_bytes_per_s),
         ("link_bytes_per_s", hardware.link_bytes_per_s),
+        ("linked_devices", hardware.linked_devices),
         ("pcie_bytes_per_s", hardware.pcie_bytes_per_s),
         ("power_watt", hardware.power_watt),
     ]
@@ -265,6 +266,7 @@ class HardwareEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     )
     kernels: KernelEntry = KernelEntry()
     link_gb_per_s: ConstantEntry | None = None
+    linked_devices: ConstantEntry | None = None
     pcie_gb_per_s: ConstantEntry | None = None
     power_watt: ConstantEntry | None = None
     prices: tuple[PriceEntry, ...] = ()
@@ -376,6 +378,7 @@ def hardware_from_entry(
             reduce_bytes_per_s=read.optional(kernels.reduce_gb_per_s, _GIGA),
         ),
         link_bytes_per_s=read.optional(entry.link_gb_per_s, _GIGA),
+        linked_devices=read.optional(entry.linked_devices, 1),
         pcie_bytes_per_s=read.optional(entry.pcie_gb_per_s, _GIGA),
         power_watt=read.optional(entry.power_watt, 1),
         prices=tuple(

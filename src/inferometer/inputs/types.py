@@ -307,8 +307,8 @@ class KernelRates:
 class HardwareSpec:
     """What is one device, as far as serving goes? Absent facts are None, never 0.
 
-    ``link_bytes_per_s`` is one direction, all scale-up links of one device together; peaks are
-    dense.
+    ``link_bytes_per_s`` is one direction, all scale-up links of one device together;
+    ``linked_devices`` is how many of them these links join. Peaks are dense.
     """
 
     hardware_id: str
@@ -321,6 +321,7 @@ class HardwareSpec:
     measured_peaks: tuple[PeakSpec, ...] = ()
     kernels: KernelRates = KernelRates()
     link_bytes_per_s: Constant | None = None
+    linked_devices: Constant | None = None
     pcie_bytes_per_s: Constant | None = None
     power_watt: Constant | None = None
     prices: tuple[PriceSpec, ...] = ()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from inferometer.inputs.catalog import unsourced_constants
-from inferometer.inputs.types import PriceSpec
+from inferometer.inputs.types import EngineSpec, HardwareSpec, PriceSpec
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.memory import (
     DEFAULT_UTILIZATION,
@@ -22,6 +22,8 @@ from inferometer.perfmodel.memory import (
     memory_budget,
 )
 from inferometer.perfmodel.roofline import (
+    WITHIN_LINK,
+    beyond_link,
     critical_batch_size,
     joule_per_million_tokens,
     peaks_of,
@@ -291,6 +293,19 @@ def _costs(scenario: Scenario, speeds: Speeds, price: PriceSpec | None) -> Costs
     )
 
 
+def _device_cautions(hardware: HardwareSpec, engine: EngineSpec) -> list[str]:
+    said: list[str] = []
+    too_wide = beyond_link(hardware, engine.tensor_parallel_size)
+    if too_wide is not None:
+        said.append(f"{too_wide}; {WITHIN_LINK}")
+    unsourced = unsourced_constants(hardware)
+    if unsourced:
+        said.append(f"without a source in the catalogue of {hardware.name}: {', '.join(unsourced)}")
+    if hardware.vendor != "nvidia":
+        said.append(_OTHER_VENDOR)
+    return said
+
+
 def _cautions(scenario: Scenario, sizes: Sizes, costs: Costs) -> tuple[str, ...]:
     engine, hardware = scenario.engine, scenario.hardware
     said: list[str] = []
@@ -300,15 +315,11 @@ def _cautions(scenario: Scenario, sizes: Sizes, costs: Costs) -> tuple[str, ...]
             f"does not fit: {missing}; largest batch {sizes.largest_batch_size}; times assume"
             " it did"
         )
-    unsourced = unsourced_constants(hardware)
-    if unsourced:
-        said.append(f"without a source in the catalogue of {hardware.name}: {', '.join(unsourced)}")
+    said += _device_cautions(hardware, engine)
     if engine.quantization not in {None, scenario.model.checkpoint_dtype}:
         said.append(f"weights in {engine.quantization} lose quality: check it beside the speed")
     if engine.quantization in {"int4", "float4"}:
         said.append(_SLOW_KERNELS)
-    if hardware.vendor != "nvidia":
-        said.append(_OTHER_VENDOR)
     if scenario.is_sparse:
         known = (
             ""

@@ -31,6 +31,8 @@ USUAL_BEFORE: Final = Constant(
 )
 """vLLM's default share of the memory in older versions, which published runs used."""
 _MOST_SEQUENCES: Final = 1 << 24
+_NODE_DEVICES: Final = 8
+_GROUP_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
 _SAMPLER_COPIES: Final = 4
 """Of the logits in float32, when a sampler sorts them: logits, sorted, indices of 64 bit. The
 difference of two budgets on A100 (0.64 GiB for 6,144 tokens) leaves 0.5 GiB for 256 sequences of
@@ -236,37 +238,62 @@ def n_kv_blocks_that_fit(
     return max(int((budget.free_bytes + budget.kv_bytes - states) / block_bytes), 0)
 
 
-def fewest_tensor_parallel(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallestGroup:
+    """The fewest devices that hold a model, as tensor-parallel ranks and pipeline stages."""
+
+    n_tensor: int
+    n_pipeline: int = 1
+
+    @property
+    def flags(self) -> str:
+        """As they are typed: ``--tp 8 --pp 2``."""
+        return f"--tp {self.n_tensor}" + f" --pp {self.n_pipeline}" * (self.n_pipeline > 1)
+
+
+def smallest_group(
     question: MemoryQuestion, holds: Callable[[MemoryQuestion], bool]
-) -> int | None:
-    """The smallest tensor-parallel size at which this fits; None where none up to 64 does.
+) -> SmallestGroup | None:
+    """The fewest devices on which this fits: as many ranks as their link joins, then stages.
+
+    None where not even 64 devices hold it.
 
     Example
     -------
     >>> from inferometer.inputs.catalog import find_hardware, find_model
-    >>> model, hardware, engine = find_model("llama-3.1-70b"), find_hardware("h100_sxm"), EngineSpec(dtype="bfloat16")
-    >>> question = MemoryQuestion(model=model, engine=engine, hardware=hardware, context_tokens=640, prompt_tokens=512)
-    >>> fewest_tensor_parallel(question, lambda one: memory_budget(one, 1).fits)
-    2
+    >>> hardware, engine = find_hardware("h100_sxm"), EngineSpec(dtype="bfloat16")
+    >>> question = MemoryQuestion(model=find_model("llama-3.1-405b"), engine=engine, hardware=hardware,
+    ...                           context_tokens=640, prompt_tokens=512)
+    >>> smallest_group(question, lambda one: memory_budget(one, 1).fits).flags
+    '--tp 8 --pp 2'
     """
-    for n_tensor in (1, 2, 4, 8, 16, 32, 64):
-        engine = replace(question.engine, tensor_parallel_size=n_tensor)
-        plan = None if question.plan is None else replace(question.plan, n_tensor=n_tensor)
-        if question.model.attention.n_heads % n_tensor == 0 and holds(
-            replace(question, engine=engine, plan=plan)
-        ):
-            return n_tensor
+    joined = question.hardware.linked_devices
+    most = _NODE_DEVICES if joined is None else joined.value
+    whole = question.plan or plan_of(question.engine)
+    widths = [n for n in _GROUP_SIZES if n <= most and question.model.attention.n_heads % n == 0]
+    groups = [
+        SmallestGroup(n_tensor=n_tensor, n_pipeline=n_pipeline)
+        for n_tensor, n_pipeline in (
+            *((width, 1) for width in widths),
+            *((widths[-1], n) for n in _GROUP_SIZES[1:] if n * widths[-1] <= _GROUP_SIZES[-1]),
+        )
+    ]
+    for group in groups:
+        engine = replace(question.engine, tensor_parallel_size=group.n_tensor)
+        plan = replace(whole, n_tensor=group.n_tensor, n_pipeline=group.n_pipeline)
+        if holds(replace(question, engine=engine, plan=plan)):
+            return group
     return None
 
 
-def how_it_fits(n_tensor: int | None) -> str:
-    """What to try, given the answer of ``fewest_tensor_parallel``."""
-    if n_tensor is None:
+def how_it_fits(group: SmallestGroup | None) -> str:
+    """What to try, given the answer of ``smallest_group``."""
+    if group is None:
         return (
-            "fewer bits (--quantization int4), a device with more memory, or a smaller model: no"
-            " --tp up to 64 holds it"
+            "fewer bits (--quantization int4), a device with more memory, or a smaller model:"
+            f" {_GROUP_SIZES[-1]} of these do not hold it"
         )
-    return f"--tp {n_tensor}, the smallest that fits"
+    return f"{group.flags}, the smallest that fits"
 
 
 def logits_trap(

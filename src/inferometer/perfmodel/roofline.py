@@ -1,6 +1,6 @@
 """Roofline bounds of a step on a device, utilisation, and the cost of a token."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, sqrt
 from typing import Final, Literal
 
@@ -66,6 +66,38 @@ def peaks_of(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
         link_bytes_per_s=None if link is None else link.value,
         is_host_link=hardware.link_bytes_per_s is None,
         compute_dtype=dtype,
+    )
+
+
+def bound_peaks(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
+    """The rates that no kernel exceeds: as ``peaks_of``, but of 4-bit weights those in 4 bits.
+
+    Kernels for Blackwell multiply 4-bit weights by activations of 4 or 8 bits, where others widen
+    them (b200_sxm's ``kernels``: dense NVFP4 at 3,431 TFLOP/s, bfloat16's peak being 2,250).
+    """
+    peaks = peaks_of(hardware, engine)
+    narrow = hardware.peak_flop_per_s("float4") if engine.quantization == "float4" else None
+    return peaks if narrow is None else replace(peaks, flop_per_s=narrow.value)
+
+
+WITHIN_LINK: Final = "--link RATE or --all-reduce-us N states it; or --pp N between such groups"
+
+
+def beyond_link(hardware: HardwareSpec, n_tensor: int) -> str | None:
+    """Why the times of a tensor-parallel group wider than the device's link are too short; else None.
+
+    Example
+    -------
+    >>> from inferometer.inputs.catalog import find_hardware
+    >>> beyond_link(find_hardware("h100_sxm"), 8) is None
+    True
+    """
+    joined = hardware.linked_devices
+    if joined is None or n_tensor <= joined.value:
+        return None
+    return (
+        f"the link of {hardware.name} joins {joined.value:g} devices: what joins the {n_tensor} of"
+        f" --tp {n_tensor} is slower, and is not in these times"
     )
 
 

@@ -5,7 +5,7 @@ from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec, Source
-from inferometer.perfmodel.roofline import Peaks, peaks_of, step_bound
+from inferometer.perfmodel.roofline import Peaks, bound_peaks, peaks_of, step_bound
 from inferometer.perfmodel.types import BatchShape, StepBound, StepWork, decode_shape, prefill_shape
 from inferometer.perfmodel.weights import step_weight_bytes
 from inferometer.perfmodel.work import ParallelPlan, plan_of, step_work
@@ -342,7 +342,7 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
     A micro-batch of a pipeline takes as long as its way through all stages; the others follow
     right behind it, so the time between a sequence's tokens is that way too.
     """
-    peaks = scaled_peaks(peaks_of(scenario.hardware, scenario.engine), efficiency)
+    peaks = peaks_at(scenario.hardware, scenario.engine, efficiency)
     if scenario.all_reduce_s is not None:
         peaks = replace(peaks, message_latency_s=scenario.all_reduce_s)
     fixed_s = fixed_step_s(scenario.model, efficiency, scenario.mode)
@@ -410,8 +410,9 @@ def host_step_s(scenario: Scenario, efficiency: Efficiency) -> float:
     return scenario.model.n_layers * efficiency.eager_layer_s * (scenario.mode == "eager")
 
 
-def scaled_peaks(peaks: Peaks, efficiency: Efficiency) -> Peaks:
-    """The peaks at this efficiency."""
+def peaks_at(hardware: HardwareSpec, engine: EngineSpec, efficiency: Efficiency) -> Peaks:
+    """What the device does at this efficiency; at the best, what no kernel exceeds."""
+    peaks = (bound_peaks if efficiency is BEST else peaks_of)(hardware, engine)
     link = efficiency.host_link_fraction if peaks.is_host_link else efficiency.link_fraction
     return replace(
         peaks,
@@ -427,7 +428,7 @@ def scaled_peaks(peaks: Peaks, efficiency: Efficiency) -> Peaks:
 
 def bounds_of(scenario: Scenario) -> tuple[StepBound, StepBound]:
     """The bounds of prefill and of decode at the peaks."""
-    peaks = peaks_of(scenario.hardware, scenario.engine)
+    peaks = bound_peaks(scenario.hardware, scenario.engine)
     return step_bound(prefill_of(scenario)[1], peaks), step_bound(decode_of(scenario)[1], peaks)
 
 

@@ -17,14 +17,13 @@ from inferometer import suggestions
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs.types import DTYPE_BITS, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
-from inferometer.perfmodel.roofline import peaks_of
 from inferometer.perfmodel.scenario import (
     BEST,
     LIKELY,
     WORST,
     Efficiency,
     fixed_step_s,
-    scaled_peaks,
+    peaks_at,
 )
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn, arrays_of
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, no_faster, slowed
@@ -327,7 +326,7 @@ def datasheet_step_time(
         The device does not compute in the format, or several devices have no known link between
         them.
     """
-    peaks = scaled_peaks(peaks_of(hardware, engine), efficiency)
+    peaks = peaks_at(hardware, engine, efficiency)
     if engine.tensor_parallel_size > 1 and peaks.link_bytes_per_s is None:
         raise SpecError(
             "no link between devices is known",
@@ -523,9 +522,7 @@ def through_stages(
         )
 
     paced = {name: piped(getattr(times, name), reached) for name, reached in _REACHED.items()}
-    unpriced = (
-        "" if link is not None else ", hand-overs between them not reckoned with (no link is known)"
-    )
+    unpriced = "" if link is not None else ", hand-overs between them left out (no link is known)"
     origin = f"{times.origin}; {n_stages} pipeline stages{unpriced}"
     return replace(
         times,

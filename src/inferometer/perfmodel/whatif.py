@@ -14,7 +14,6 @@ from inferometer.errors import SpecError
 from inferometer.inputs.types import DTYPE_BITS, DType, HardwareSpec, ModelSpec, Source
 from inferometer.perfmodel.datasheet import DatasheetPrediction, memory_question, predict_scenario
 from inferometer.perfmodel.memory import memory_budget
-from inferometer.perfmodel.roofline import peaks_of
 from inferometer.perfmodel.scenario import (
     BEST,
     LIKELY,
@@ -23,8 +22,8 @@ from inferometer.perfmodel.scenario import (
     Phases,
     Scenario,
     Speculation,
+    peaks_at,
     phases_at,
-    scaled_peaks,
 )
 from inferometer.perfmodel.work import ParallelPlan
 from inferometer.stats.estimate import Estimate
@@ -497,7 +496,7 @@ def draft_cost_ratio(plain: Scenario, draft: Draft, efficiency: Efficiency) -> f
 
 def _head_s(plain: Scenario, efficiency: Efficiency) -> float:
     """Time of the matrix of logits alone."""
-    peaks = scaled_peaks(peaks_of(plain.hardware, plain.engine), efficiency)
+    peaks = peaks_at(plain.hardware, plain.engine, efficiency)
     n_weights = plain.model.vocab_size * plain.model.hidden_size / plain.used_plan.n_tensor
     read_s = n_weights * DTYPE_BITS[plain.engine.dtype] / 8 / peaks.memory_bytes_per_s
     return max(read_s, 2 * n_weights * plain.step_batch_size / peaks.flop_per_s)

@@ -89,7 +89,7 @@ Case: TypeAlias = Pace | int
 
 PACES: Final[tuple[Pace, ...]] = ("likely", "fast", "slow")
 
-_STAGES_KNOB: Final = "pipeline_parallel_size"
+STAGES_KNOB: Final = "pipeline_parallel_size"
 _MAX_NUM_SEQS: Final = "max_num_seqs"
 _BUDGET_KNOB: Final = "max_num_batched_tokens"
 _PLAIN_KV_CACHE: Final = {
@@ -320,7 +320,7 @@ def requested_plan(engine: EngineSpec, knobs: Knobs) -> ParallelPlan:
 
     A number of stages that is no number is refused with the other knobs.
     """
-    n_stages = knobs.own.get(_STAGES_KNOB, str(knobs.shared.get(_STAGES_KNOB, 1)))
+    n_stages = knobs.own.get(STAGES_KNOB, str(knobs.shared.get(STAGES_KNOB, 1)))
     return ParallelPlan(
         n_tensor=engine.tensor_parallel_size,
         n_pipeline=max(int(n_stages), 1) if n_stages.isdecimal() else 1,
@@ -365,15 +365,15 @@ def _kv_blocks(
     )
     n_blocks = n_that_fit(question)
     if n_blocks < 2:
-        fewest = memory.fewest_tensor_parallel(question, lambda one: n_that_fit(one) >= 2)
+        smallest = memory.smallest_group(question, lambda one: n_that_fit(one) >= 2)
         raise TooLargeError(
             f"{model.model_id!r} leaves no memory for a KV cache on {plan.n_devices} x"
             f" {hardware.name}",
             where="--hardware, --tp",
-            try_=memory.how_it_fits(fewest),
+            try_=memory.how_it_fits(smallest),
         )
     return _KvBlocks(
-        n_blocks, f"reckoned from the memory of {hardware.name}; a server's log says it exactly"
+        n_blocks, f"computed from the memory of {hardware.name}; a server's log says it exactly"
     )
 
 
