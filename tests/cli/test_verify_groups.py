@@ -77,3 +77,11 @@ def test_groups_that_changed_since_the_seal_are_refused(folder):
 def test_points_are_of_one_server(folder):
     points = "[points]\nprompt_tokens = [64]\nbatch_sizes = [1]\n"
     check_refused(sealed(folder, GROUPED + points), 2, "points of a sweep on groups", "[traffic]")
+
+
+def test_ceilings_that_each_run_measures_again_are_not_sealed(folder):
+    """The check would have been against other ceilings than those that were sealed."""
+    of_server = f"{SERVER.replace('l4', 'this')}{TRAFFIC}"
+    check_refused(sealed(folder, of_server), 2, "this machine's ceilings", "inferometer sweep")
+    (folder / "groups.toml").write_text(GROUPS.replace("l40s", "this"))
+    check_refused(sealed(folder, GROUPED + TRAFFIC), 2, "this machine's ceilings")

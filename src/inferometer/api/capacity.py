@@ -7,7 +7,6 @@ from typing import Annotated, Final, NamedTuple
 
 from inferometer.api import compute
 from inferometer.api.cluster import Servers
-from inferometer.api.compute import TimeLimit, time_limit_field
 from inferometer.api.decision_pages import CapacityAnswer, PacedCapacity, paced
 from inferometer.api.fleet import FleetOptions, Fleets, fleets_of, servers_described, start_load_of
 from inferometer.api.groups import GROUPS_OPTION
@@ -20,6 +19,7 @@ from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import capacity as searches, lone_request, probing, traffic
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.inputs.workload import types
+from inferometer.measure.this_machine import ceiling_cautions
 from inferometer.simulate.deployment import Case, Deployment
 
 _SPAN_RATIO: Final = 1e4
@@ -54,7 +54,7 @@ class Search(NamedTuple):
     traffic: traffic.Traffic
     objective: ObjectiveSpec
     resolution_ratio: float
-    limit: TimeLimit
+    limit: compute.TimeLimit
     groups: Servers | None = None
     """Replicas of different kinds, in place of all others."""
 
@@ -99,7 +99,7 @@ class Search(NamedTuple):
     def _found(
         self,
         one: CaseLoad,
-        limit: TimeLimit,
+        limit: compute.TimeLimit,
         *,
         resolution_ratio: float,
         proof_effort: int | None,
@@ -191,7 +191,7 @@ class Capacity:
             least=100,
         ),
     ] = 1000
-    time_limit: Annotated[float, time_limit_field("7s")] = 7.0
+    time_limit: Annotated[float, compute.time_limit_field("7s")] = 7.0
     where: compute.Executor = field(default_factory=compute.Executor)
     given: frozenset[str] = frozenset()
 
@@ -222,14 +222,13 @@ def capacity(question: Capacity) -> CapacityAnswer:
         traffic.plan_at(workload, start_load_of(workload), requests.most_requests),
         max(one.config.max_model_len for one in servers.kinds),
     )
-    limit = TimeLimit(question.time_limit)
     search = Search(
         fleets,
         servers.deployment,
         requests,
         objective,
         question.resolution,
-        limit,
+        compute.TimeLimit(question.time_limit),
         None if servers.groups is None else servers,
     )
     alone = search.alone()
@@ -249,6 +248,9 @@ def capacity(question: Capacity) -> CapacityAnswer:
         n_replicas=servers.n_replicas,
         router=servers.rules.router if servers.n_replicas > 1 and servers.groups is None else None,
         step_times_from="; ".join(dict.fromkeys(one.step_times.origin for one in servers.kinds)),
+        cautions=ceiling_cautions(
+            *(one.hardware for one in servers.kinds if one.step_times.basis == "datasheet")
+        ),
         next_step=next_step_of(
             levels, alone, has_fit=(question.server.fit or question.groups) is not None
         ),

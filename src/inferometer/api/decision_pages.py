@@ -15,8 +15,8 @@ from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.decide import curves, sizing_types
 from inferometer.decide.capacity import TIME_LIMIT, Capacity, Probe
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED
+from inferometer.records.types import Caution
 from inferometer.report import decision_page, decision_views, html
-from inferometer.report.decision_views import DecisionView, ProbeRow, RatePoint
 from inferometer.report.page import Chip, Number, Page, lines_of, spanned
 from inferometer.report.tables import TextTable
 from inferometer.simulate.fleet import Router
@@ -40,7 +40,7 @@ class CapacityRow:
     why: str
     weakest: str | None
     """What breaks first."""
-    probes: tuple[ProbeRow, ...]
+    probes: tuple[decision_views.ProbeRow, ...]
 
     @property
     def meets_nowhere(self) -> bool:
@@ -90,6 +90,7 @@ class CapacityAnswer(Answer):
     """None where there is one replica, or nobody knows."""
     next_step: str | None = None
     """What would answer more, or what would meet an SLO that no load meets."""
+    cautions: tuple[Caution, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -117,9 +118,9 @@ def paced(step_times: str, found: Capacity) -> PacedCapacity:
     return PacedCapacity(step_times=step_times, capacity=row, probe_s=found.probe_s)
 
 
-def _row(probe: Probe) -> ProbeRow:
+def _row(probe: Probe) -> decision_views.ProbeRow:
     reading = probe.reading
-    return ProbeRow(
+    return decision_views.ProbeRow(
         offered_load=probe.offered_load,
         effort=probe.effort,
         n_requests=reading.n_requests,
@@ -133,7 +134,7 @@ def _row(probe: Probe) -> ProbeRow:
 def capacity_page(answer: CapacityAnswer) -> Page:
     """The estimate and its interval first, then what misses first, then every probe."""
     found = answer.levels[0].capacity
-    view = DecisionView(
+    view = decision_views.DecisionView(
         probes=found.probes,
         unit=answer.unit,
         met_load=found.met_load,
@@ -159,6 +160,7 @@ def capacity_page(answer: CapacityAnswer) -> Page:
             ("NEXT", answer.next_step or ""),
         ),
         sections=sections,
+        cautions=answer.cautions,
         tool_version=__version__,
     )
 
@@ -340,9 +342,9 @@ def _limit_costs(
     ]
 
 
-def _rate_point(point: curves.LoadPoint) -> RatePoint:
+def _rate_point(point: curves.LoadPoint) -> decision_views.RatePoint:
     ttft, tpot = point.summary.latency("ttft"), point.summary.latency("tpot")
-    return RatePoint(
+    return decision_views.RatePoint(
         label=f"{format_number(point.offered_requests_per_s)} req/s",
         concurrency=None,
         offered_requests_per_s=point.offered_requests_per_s,

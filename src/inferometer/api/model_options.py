@@ -7,6 +7,7 @@ from typing import Annotated, Final, cast, get_args
 
 from inferometer.api.question import DURATION, Option
 from inferometer.errors import SpecError
+from inferometer.inputs.catalog import find_hardware
 from inferometer.inputs.types import (
     AttentionKernel,
     Constant,
@@ -19,6 +20,7 @@ from inferometer.inputs.types import (
     Source,
 )
 from inferometer.measure.environments import find_environment
+from inferometer.measure.this_machine import THIS_MACHINE, this_hardware
 from inferometer.units import parse_bytes_per_s
 
 FORMATS: Final = get_args(DType)
@@ -86,14 +88,20 @@ def refuse_links(*, link: str | None, all_reduce_us: float | None) -> None:
         )
 
 
-def with_link(hardware: HardwareSpec, link: str | None) -> HardwareSpec:
-    """The device in a machine whose devices are joined by this; None: by what it has.
+def device_named(name: str, link: str | None = None) -> HardwareSpec:
+    """The catalogue's device of this name, or ``this`` machine; ``link`` joins several of them.
 
     Raises
     ------
     SpecError
-        The device has no such link, or this is no link.
+        The catalogue does not know it, the ceilings of this machine cannot be measured, or the
+        device has no such link.
     """
+    return _with_link(this_hardware() if name == THIS_MACHINE else find_hardware(name), link)
+
+
+def _with_link(hardware: HardwareSpec, link: str | None) -> HardwareSpec:
+    """The device in a machine whose devices are joined by this; None: by what it has."""
     if link is None:
         return hardware
     if link == "nvlink":

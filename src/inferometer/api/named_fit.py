@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerDraw, ServerFit, is_server_fit, load_server_fit
 from inferometer.fit.published.transfer import Changed, transferred
-from inferometer.inputs import catalog, resolve
+from inferometer.inputs import resolve
 from inferometer.inputs.types import (
     AskedFormat,
     AttentionSpec,
@@ -163,11 +163,16 @@ _FAR_TOKENS: Final = 2**20
 
 
 def server_deployment(
-    path: Path, name: str, requested: Mapping[str, Any], knobs: Knobs
+    path: Path,
+    name: str,
+    requested: Mapping[str, Any],
+    hardware: HardwareSpec | None,
+    knobs: Knobs,
 ) -> Deployment:
     """The replica that the fit at ``path`` describes; what ``knobs`` say wins over the fit.
 
-    ``name`` is the model: as the server calls it, or one of the catalogue.
+    ``name`` is the model: as the server calls it, or one of the catalogue. ``hardware`` None: the
+    fit's device.
 
     Raises
     ------
@@ -175,7 +180,7 @@ def server_deployment(
         The fit cannot be read, is one of another model, or a flag asks for other step times than it
         has.
     """
-    fit = load_server(path, name, requested)
+    fit = load_server(path, name, requested, hardware)
     stated = fit.subject or NOTHING_STATED
     known = {
         "dtype": stated.dtype,
@@ -194,11 +199,7 @@ def server_deployment(
             where=f"--fit, {flag}",
             try_="a fit of load tests of the changed server",
         )
-    hardware = (
-        catalog.find_hardware(requested["hardware"])
-        if requested.get("hardware")
-        else stated.hardware
-    )
+    hardware = hardware or stated.hardware
     model, likely = fitted_model(fit, name), {knob.name: knob.value for knob in fit.knobs}
 
     def drawn(draw: ServerDraw) -> Draw:
@@ -213,11 +214,12 @@ def server_deployment(
     )
 
 
-def load_server(path: Path, name: str, requested: Mapping[str, Any]) -> ServerFit:
+def load_server(
+    path: Path, name: str, requested: Mapping[str, Any], hardware: HardwareSpec | None
+) -> ServerFit:
     """The fit at ``path``, which must be one of the server in question."""
     served = load_server_fit(path).served_model
     model = None if name == served else resolve.resolve_model(name, load_format="dummy").spec
-    hardware = catalog.find_hardware(requested["hardware"]) if requested.get("hardware") else None
     question = question_of(requested, model, hardware)
     return server_fit(path, question, is_transfer=requested.get("transfer") is True)
 

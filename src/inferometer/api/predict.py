@@ -18,7 +18,7 @@ from inferometer.api.model_options import (
     TP_FLAGS,
     TRANSFER_OPTION,
     all_reduce_s,
-    with_link,
+    device_named,
 )
 from inferometer.api.prediction import (
     FittedSpeeds,
@@ -35,10 +35,10 @@ from inferometer.api.question import DURATION, Option
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerFit
 from inferometer.fit.published.efficiencies import published_steps
-from inferometer.inputs import catalog, resolve, types
+from inferometer.inputs import resolve, types
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.types import AskedFormat, DType
-from inferometer.measure.this_machine import this_hardware
+from inferometer.measure.this_machine import THIS_MACHINE
 from inferometer.perfmodel import datasheet, memory, work
 from inferometer.perfmodel.scenario import RunMode, Scenario, Speculation
 from inferometer.perfmodel.steptime import StepTimeModel
@@ -232,7 +232,7 @@ def predict(question: Predict) -> PredictAnswer:
     other_steps = None if published is None else _without_published(question)
     published = published if other_steps is None else None
     fitted = _fitted(asked.fit or published, scenario)
-    is_measured = asked.hardware.hardware_id == "this"
+    is_measured = asked.hardware.hardware_id == THIS_MACHINE
     return PredictAnswer(
         basis=(
             "published"
@@ -285,13 +285,7 @@ class _Asked(NamedTuple):
 def _asked(question: Predict) -> _Asked:
     """What the options say, and what the fit says of the rest."""
     name, hardware = question.model, question.hardware
-    device = (
-        None
-        if hardware is None
-        else this_hardware()
-        if hardware == "this"
-        else with_link(catalog.find_hardware(hardware), question.link)
-    )
+    device = None if hardware is None else device_named(hardware, question.link)
     path = question.fit
     named_fit.check_transfer(is_transfer=question.transfer, has_fit=path is not None)
     if path is None:
@@ -306,9 +300,7 @@ def _asked(question: Predict) -> _Asked:
         return _Asked(found.spec, _engine(found, device, question), device, None)
     _check_measured(question)
     if named_fit.is_server(path):
-        server = named_fit.load_server(
-            path, name, _stated(question) | {"hardware": None if hardware == "this" else hardware}
-        )
+        server = named_fit.load_server(path, name, _stated(question), device)
         return _Asked(
             named_fit.fitted_model(server, name),
             server.engine,
@@ -382,7 +374,7 @@ def _check_measured(question: Predict) -> None:
 
 def _published(question: Predict, asked: _Asked) -> StepTimeModel | None:
     """Step times of published rows; None where a fit or the datasheet is named, or none are like it."""
-    is_measured = asked.hardware.hardware_id == "this"
+    is_measured = asked.hardware.hardware_id == THIS_MACHINE
     if asked.fit is not None or question.datasheet or is_measured:
         return None
     return published_steps(asked.model, asked.engine, asked.hardware, "vllm")

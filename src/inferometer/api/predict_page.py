@@ -5,6 +5,7 @@ from typing import Final
 
 from inferometer import __version__
 from inferometer.api.prediction import MeasuredDecode, PredictAnswer, PredictedLimit, WhatIfRow
+from inferometer.measure.this_machine import ceiling_cautions
 from inferometer.perfmodel.datasheet import (
     STEP_TIME_CAUTIONS,
     DatasheetPrediction,
@@ -126,7 +127,10 @@ def _cautions(answer: PredictAnswer) -> tuple[Caution, ...]:
             for text in said
             if text in of_steps or text not in STEP_TIME_CAUTIONS
         )
-    return tuple(Caution(code="datasheet", text=text, remedy="") for text in said)
+    return (
+        *(() if answer.fitted else ceiling_cautions(answer.datasheet.scenario.hardware)),
+        *(Caution(code="datasheet", text=text, remedy="") for text in said),
+    )
 
 
 def _title(answer: PredictAnswer) -> str:

@@ -18,14 +18,15 @@ from inferometer.api.model_options import (
     TP_FLAGS,
     TRANSFER_OPTION,
     all_reduce_s,
+    device_named,
     refuse_links,
-    with_link,
 )
 from inferometer.api.question import Option
 from inferometer.errors import SpecError
 from inferometer.fit.published.efficiencies import known_levels
-from inferometer.inputs import catalog, resolve
+from inferometer.inputs import resolve
 from inferometer.inputs.types import AskedFormat, DType, EngineSpec, HardwareSpec
+from inferometer.measure.this_machine import THIS_MACHINE, ceiling_cautions
 from inferometer.perfmodel.kv_cache import kv_groups, n_full_attention_layers
 from inferometer.perfmodel.roofline import WITHIN_LINK, beyond_link
 from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
@@ -99,11 +100,11 @@ class Server:
     hardware: Annotated[
         str | None,
         Option(
-            "A device of the catalogue: for memory, and for step times without --fit."
-            " [that of --fit]",
+            "A device of the catalogue, or this machine, probed now: for memory, and for step times"
+            " without --fit. [that of --fit]",
             heading="Hardware",
             is_common=True,
-            metavar="ID",
+            metavar="ID|this",
             is_axis=True,
         ),
     ] = None
@@ -195,7 +196,6 @@ class Server:
     def stated(self) -> Mapping[str, Any]:
         """What a fit is compared with: names and values, None where nothing was given."""
         return {
-            "hardware": self.hardware,
             "dtype": self.dtype,
             "kv_dtype": self.settings.kv_dtype,
             "quantization": self.quantization,
@@ -234,14 +234,12 @@ def deployment_of(server: Server, *, n_sharing: int = 1) -> Deployment:
         for a KV cache.
     """
     named_fit.check_transfer(is_transfer=server.transfer, has_fit=server.fit is not None)
-    hardware = (
-        with_link(catalog.find_hardware(server.hardware), server.link) if server.hardware else None
-    )
+    hardware = device_named(server.hardware, server.link) if server.hardware else None
     if server.fit is not None:
         refuse_links(link=server.link, all_reduce_us=server.all_reduce_us)
     if server.fit is not None and named_fit.is_server(server.fit):
         return named_fit.server_deployment(
-            server.fit, server.model, server.stated(), _knobs(server, None, n_sharing)
+            server.fit, server.model, server.stated(), hardware, _knobs(server, None, n_sharing)
         )
     model = resolve.resolve_model(server.model, load_format="dummy")
     found = step_times_of(server, model, hardware, n_sharing=n_sharing)
@@ -344,10 +342,14 @@ def own_knob(text: str, *, where: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-ASSUMED_STEPS: Final = (
-    "step times are those of a datasheet: usual shares of its peaks and usual launch and scheduler"
-    " times of an engine with graphs; no front end"
-)
+def assumed_steps(*deployments: Deployment) -> str:
+    """From what step times are computed that nobody measured, in words."""
+    are_here = all(one.hardware and one.hardware.hardware_id == THIS_MACHINE for one in deployments)
+    here = "this machine's measured ceilings"
+    return (
+        f"step times are those of {here if are_here else 'a datasheet'}: usual shares"
+        " of its peaks and usual launch and scheduler times of an engine with graphs; no front end"
+    )
 
 
 def fit_cautions(deployment: Deployment) -> tuple[Caution, ...]:
@@ -396,9 +398,10 @@ def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:
     if deployment.step_times.basis != "datasheet":
         return fit_cautions(deployment)
     return (
+        *ceiling_cautions(deployment.hardware),
         Caution(
             code="DATASHEET",
-            text=ASSUMED_STEPS,
+            text=assumed_steps(deployment),
             remedy="inferometer sweep and inferometer fit on the device, then --fit",
         ),
         *fit_cautions(deployment),

@@ -28,7 +28,6 @@ from inferometer.api.model_options import (
     TRANSFER_OPTION,
     all_reduce_s,
     refuse_links,
-    with_link,
 )
 from inferometer.api.progress import talk
 from inferometer.api.question import Option, words_of
@@ -37,9 +36,9 @@ from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
 from inferometer.api.sizing_offers import Asked, OverTime, Sought, asked_of
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import candidates, failure, sizing, sizing_types
-from inferometer.decide.candidates import Fleets
 from inferometer.errors import SizingError, SpecError
 from inferometer.inputs import prices, resolve, types
+from inferometer.measure.this_machine import THIS_MACHINE
 from inferometer.simulate.deployment import Pace
 
 
@@ -53,10 +52,11 @@ class Size:
     gpus: Annotated[
         str,
         Option(
-            "Devices on offer, with commas between (inferometer catalog hardware).",
+            "Devices on offer, with commas between (inferometer catalog hardware), or this machine,"
+            " probed now.",
             heading="Hardware",
             is_common=True,
-            metavar="IDS",
+            metavar="IDS|this",
         ),
     ]
     total_gpus: Annotated[
@@ -299,7 +299,7 @@ def _pace(question: Size, tried: candidates.Candidates) -> Pace:
 def _sought(question: Size) -> Sought:
     """What must be met; files are refused before the search."""
     if question.out is not None:
-        _check_is_deployed(question.engine)
+        _check_is_deployed(question.engine, question.gpus)
         deployment_folder.check_written(question.fleet, workload_of(question.workload))
         deployment_folder.check_free(question.out, is_forced=question.force)
     return Sought(
@@ -342,7 +342,7 @@ def _candidates(
     question: Size,
     resolved: resolve.ResolvedModel,
     table: prices.PriceTable | None,
-    fleets: Fleets,
+    fleets: candidates.Fleets,
 ) -> candidates.Candidates:
     """The kinds of replica on offer that hold the model.
 
@@ -364,12 +364,10 @@ def _candidates(
         spec,
         sizing_offers.asked_of_fits(tried, question.given),
         is_datasheet=question.datasheet,
+        link=question.link,
     )
     latency_s = all_reduce_s(question.all_reduce_us)
-    joined = [
-        replace(one, hardware=with_link(one.hardware, question.link), all_reduce_s=latency_s)
-        for one in offers
-    ]
+    joined = [replace(one, all_reduce_s=latency_s) for one in offers]
     found = candidates.candidates_of(spec, joined, grid, fleets)
     if not found.possible:
         first = found.refused[0]
@@ -384,8 +382,16 @@ def _candidates(
     return found
 
 
-def _check_is_deployed(engine: str) -> None:
-    """Only vLLM's command line, metrics and images are known: said before the search."""
+def _check_is_deployed(engine: str, gpus: str) -> None:
+    """Refuse, before the search, files of another engine than vLLM, or for a machine without a name."""
+    if THIS_MACHINE in (name.strip() for name in gpus.split(",")):
+        raise SpecError(
+            "files that deploy on this machine cannot be written: their plan for verify needs a"
+            " device whose numbers stay",
+            where="--gpus this, --out",
+            allowed="devices of the catalogue",
+            try_="the same command without --out",
+        )
     if engine != "vllm":
         raise SpecError(
             f"files that deploy {engine} cannot be written",

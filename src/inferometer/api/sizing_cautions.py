@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
-from inferometer.api.server import ASSUMED_STEPS, fit_cautions
+from inferometer.api.server import assumed_steps, fit_cautions
 from inferometer.decide.candidates import Candidates
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.decide.traffic import plan_at
 from inferometer.errors import SpecError
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.inputs.workload.types import WorkloadSpec
+from inferometer.measure.this_machine import ceiling_cautions
 from inferometer.perfmodel.steptime_limits import outside
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.types import Caution
@@ -94,15 +95,16 @@ def left_out(question: SizingQuestion, *, has_course: bool) -> list[Caution]:
 def cautions_of(best: Sequence[SizedKind]) -> tuple[Caution, ...]:
     """What makes these answers less good, and what to do about it."""
     cautions = list[Caution]()
-    if any(kind.candidate.deployment.step_times.basis == "datasheet" for kind in best):
+    deployments = [kind.candidate.deployment for kind in best]
+    sheets = [one for one in deployments if one.step_times.basis == "datasheet"]
+    if sheets:
+        cautions += ceiling_cautions(*(one.hardware for one in sheets))
         remedy = (
             "inferometer sweep and inferometer fit on the device, then --fit FILE; --sure sizes for"
             " the slow end"
         )
-        cautions.append(Caution(code="DATASHEET", text=ASSUMED_STEPS, remedy=remedy))
-    cautions += dict.fromkeys(
-        caution for kind in best for caution in fit_cautions(kind.candidate.deployment)
-    )
+        cautions.append(Caution(code="DATASHEET", text=assumed_steps(*sheets), remedy=remedy))
+    cautions += dict.fromkeys(caution for one in deployments for caution in fit_cautions(one))
     unpriced = [kind.hardware for kind in best if kind.usd_per_hour is None]
     if unpriced:
         text = f"price of {', '.join(unpriced)}: unknown; ranked last, by the number of devices"

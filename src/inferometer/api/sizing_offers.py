@@ -10,14 +10,14 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.api import named_fit
+from inferometer.api.model_options import device_named
 from inferometer.api.question import DURATION, Option, parse_counts
 from inferometer.api.server import Settings
-from inferometer.decide import traffic
+from inferometer.decide import sizing_types, traffic
 from inferometer.decide.candidates import Grid, Offer
 from inferometer.decide.elastic import Course, course_of
-from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.errors import SpecError
-from inferometer.inputs import catalog, objectives, prices, resolve, synonyms, types
+from inferometer.inputs import objectives, prices, resolve, synonyms, types
 from inferometer.inputs.workload import replay
 from inferometer.inputs.workload.types import (
     ClosedArrivals,
@@ -63,10 +63,12 @@ def offers_of(
     requested: Mapping[str, object] = _NOTHING,
     *,
     is_datasheet: bool = False,
+    link: str | None = None,
 ) -> list[Offer]:
     """The devices that are named, each with its prices; one that somebody fitted is offered with those fits alone.
 
-    ``requested`` is what a fit must be one of: see ``asked_of_fits``.
+    ``requested`` is what a fit must be one of: see ``asked_of_fits``. ``link`` joins several
+    devices of a replica.
 
     Raises
     ------
@@ -74,10 +76,8 @@ def offers_of(
         A device or a fit that is not known, a fit of another model, or one of a device that is not
         on offer.
     """
-    names = list(
-        dict.fromkeys(catalog.find_hardware(name.strip()).hardware_id for name in gpus.split(","))
-    )
-    devices = [catalog.find_hardware(name) for name in names]
+    named = [device_named(name.strip(), link) for name in gpus.split(",")]
+    devices = list({one.hardware_id: one for one in named}.values())
     owned = {} if table is None else table.owned
     rents = zip(devices, prices.rents_of(devices, table), strict=True)
     priced = [
@@ -103,20 +103,21 @@ def _fitted(
     fit: Fit, offers: Sequence[Offer], model: types.ModelSpec, requested: Mapping[str, object]
 ) -> Offer:
     """The offer of the fit's device, or of the device named beside it, with its step times."""
-    steps = _steps(fit, model, {} if fit.device is None else {"hardware": fit.device}, requested)
+    named = None if fit.device is None else device_named(fit.device)
+    steps = _steps(fit, model, named, requested)
     offer = _offer_of(None if steps.hardware is None else steps.hardware.hardware_id, offers)
     if offer is None and fit.device is None and len(offers) == 1:
         # the only device on offer is meant, unless the fit says that it is one of another
         offer = offers[0]
-        steps = _steps(fit, model, {"hardware": offer.hardware.hardware_id}, requested)
+        steps = _steps(fit, model, offer.hardware, requested)
     if offer is None:
         ids = [one.hardware.hardware_id for one in offers]
-        named = fit.device or (
+        stated = fit.device or (
             steps.hardware.hardware_id
             if steps.hardware is not None
             else "a device that it does not state"
         )
-        what = f"a fit of {named}, which is none of those on offer"
+        what = f"a fit of {stated}, which is none of those on offer"
         raise SpecError(
             what,
             where=f"--fit {fit.path}",
@@ -136,19 +137,19 @@ def _offer_of(hardware_id: str | None, offers: Sequence[Offer]) -> Offer | None:
 
 
 def _steps(
-    fit: Fit, model: types.ModelSpec, device: Mapping[str, object], requested: Mapping[str, object]
+    fit: Fit,
+    model: types.ModelSpec,
+    device: types.HardwareSpec | None,
+    requested: Mapping[str, object],
 ) -> _Steps:
-    flags = {**requested, **device}
     if named_fit.is_server(fit.path):
-        server = named_fit.load_server(fit.path, model.model_id, flags)
-        named = None if fit.device is None else catalog.find_hardware(fit.device)
+        server = named_fit.load_server(fit.path, model.model_id, requested, device)
         return _Steps(
-            server.levels(), named or (None if server.subject is None else server.subject.hardware)
+            server.levels(), device or (None if server.subject is None else server.subject.hardware)
         )
-    named = catalog.find_hardware(str(device["hardware"])) if device else None
     found = named_fit.step_fit(
         fit.path,
-        named_fit.question_of(flags, model, named),
+        named_fit.question_of(requested, model, device),
         is_transfer=requested.get("transfer") is True,
     )
     return _Steps(fitted_levels(found.model), found.hardware)
@@ -308,7 +309,7 @@ class OverTime:
 class Asked(NamedTuple):
     """The question, and the traffic's course where it has one."""
 
-    question: SizingQuestion
+    question: sizing_types.SizingQuestion
     course: Course | None
     start_up_s: float
     target_fraction: float
@@ -347,7 +348,7 @@ def asked_of(workload: WorkloadSpec, sought: Sought, over_time: OverTime) -> Ask
             allowed="requests that come at a rate, or users who wait for their answers",
             try_="--rate 20",
         )
-    question = SizingQuestion(
+    question = sizing_types.SizingQuestion(
         spec=traffic.steady(workload) if course is not None else workload,
         offered_load=load,
         objective=objectives.parse_objective(sought.slo),

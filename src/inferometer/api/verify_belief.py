@@ -16,6 +16,7 @@ from inferometer.fit.published.efficiencies import efficiency_file
 from inferometer.inputs import catalog, foreign_bytes, resolve
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.verify_plan import ServerTable
+from inferometer.measure.this_machine import THIS_MACHINE
 from inferometer.perfmodel.steptime import FIT_NAME
 from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.simulate.deployment import Deployment
@@ -43,7 +44,7 @@ def believed_of(table: ServerTable) -> Believed:
     settings = dict[str, object](table)
     own = settings.pop("own", {})
     try:
-        return question_of(Believed, settings | {"set": own})
+        believed = question_of(Believed, settings | {"set": own})
     except SpecError as error:
         raise SpecError(
             error.what,
@@ -51,6 +52,27 @@ def believed_of(table: ServerTable) -> Believed:
             allowed=error.allowed,
             try_=error.try_,
         ) from None
+    _refuse_this_machine(believed)
+    return believed
+
+
+def _refuse_this_machine(believed: Believed) -> None:
+    """Refuse ceilings that each run measures again: no seal could be checked against them."""
+    groups = () if believed.groups is None else read_groups(believed.groups).groups
+    model = believed.server.model
+    sweep = suggestions.command(
+        "sweep", "--model", model, "--load-format", "dummy", "--out", "here"
+    )
+    fit = suggestions.command("fit", "here")
+    for name in (believed.server.hardware, *(one.server.get("hardware") for one in groups)):
+        if name == THIS_MACHINE:
+            raise SpecError(
+                "this machine's ceilings are measured again in each run, so nobody could check what"
+                " was sealed",
+                where="the plan's [server]: hardware",
+                allowed="a device of the catalogue, or fit, which has what was measured",
+                try_=f'{sweep}, then {fit}, and fit = "here" in the plan',
+            )
 
 
 def belief_of(believed: Believed, basis: Basis, rests_on: str, *, model_id: str) -> seals.Belief:

@@ -91,6 +91,12 @@ def examine_machine() -> tuple[Caution, ...]:
     return tuple(found)
 
 
+def busy_text() -> str | None:
+    """Who else uses the processors now, or did in the last minute; None: nobody. Takes half a second."""
+    busy, stolen_fraction = _watch_others()
+    return "; ".join(one.text for one in (*busy, *_stolen(stolen_fraction), *_load())) or None
+
+
 def _governor() -> list[Caution]:
     governor = _read(_CPU / "cpu0" / "cpufreq" / "scaling_governor")
     if governor in {None, "performance"}:

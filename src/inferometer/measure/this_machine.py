@@ -3,6 +3,7 @@
 import importlib.util
 import os
 from datetime import UTC, datetime
+from functools import cache
 from typing import Final
 
 from inferometer.errors import SpecError
@@ -10,20 +11,26 @@ from inferometer.inputs.catalog import find_hardware
 from inferometer.inputs.types import Constant, DType, HardwareSpec, PeakSpec, Source
 from inferometer.measure.ceilings import MAX_FOOTPRINT_BYTES, NumpyCeilings
 from inferometer.measure.engines.protocol import CeilingProbe, ProbeSettings
-from inferometer.measure.host import host_facts
+from inferometer.measure.host import busy_text, host_facts
 from inferometer.measure.nvml import NvmlDevices
-from inferometer.records.types import ProbeKind
+from inferometer.records.types import Caution, ProbeKind
 
 _TORCH_PROBE: Final = "inferometer.measure.engines.torch_ceilings"
 _DTYPES: Final[tuple[DType, ...]] = ("float32", "bfloat16")
 
 
+THIS_MACHINE: Final = "this"
+"""Its name on the command line, and the id of a CPU whose ceilings were measured."""
+
+
+@cache
 def this_hardware() -> HardwareSpec:
     """The device that an engine would use here.
 
     The catalogue's GPU where there is one, else this CPU, its ceilings measured now.
 
-    Takes about a second. Number formats that nobody here can multiply in are absent.
+    Takes about two seconds, and is measured once in a process: all replicas of a question have the
+    same ceilings. Number formats that nobody here can multiply in are absent.
 
     Raises
     ------
@@ -33,6 +40,7 @@ def this_hardware() -> HardwareSpec:
     nvml = NvmlDevices.open(1)
     if nvml is not None:
         return find_hardware(nvml.facts().name)
+    busy = busy_text()
     probe = _probe()
     n_threads = len(os.sched_getaffinity(0))
     found = probe.measure(_settings((ProbeKind.READ,), "float32", n_threads))
@@ -44,7 +52,7 @@ def this_hardware() -> HardwareSpec:
             try_="--hardware ID",
         )
     peaks = [
-        PeakSpec(dtype=dtype, flop_per_s=_measured(ceiling.value_per_s))
+        PeakSpec(dtype=dtype, flop_per_s=_measured(ceiling.value_per_s, busy))
         for dtype in _DTYPES
         for ceiling in probe.measure(_settings((ProbeKind.MATMUL,), dtype, n_threads))
     ]
@@ -56,13 +64,30 @@ def this_hardware() -> HardwareSpec:
             try_="--hardware ID",
         )
     return HardwareSpec(
-        hardware_id="this",
+        hardware_id=THIS_MACHINE,
         name=f"{host.cpu_model or 'this CPU'} ({n_threads} threads)",
         vendor="this machine",
         kind="cpu",
         memory_bytes=_measured(host.memory_bytes),
-        memory_bytes_per_s=_measured(reads[0]),
+        memory_bytes_per_s=_measured(reads[0], busy),
         peaks=tuple(peaks),
+    )
+
+
+def ceiling_cautions(*devices: HardwareSpec | None) -> tuple[Caution, ...]:
+    """A caution where the ceilings of one were measured while other processes used the CPU."""
+    notes = {
+        one.memory_bytes_per_s.note
+        for one in devices
+        if one is not None and one.hardware_id == THIS_MACHINE and one.memory_bytes_per_s.note
+    }
+    return tuple(
+        Caution(
+            code="BUSY_CEILINGS",
+            text=f"the ceilings of this machine may be too low: while they were measured, {note}",
+            remedy="the same command when the machine is quiet (uptime)",
+        )
+        for note in notes
     )
 
 
@@ -81,8 +106,7 @@ def _settings(kinds: tuple[ProbeKind, ...], dtype: DType, n_threads: int) -> Pro
     )
 
 
-def _measured(value: float) -> Constant:
+def _measured(value: float, busy: str | None = None) -> Constant:
     now = datetime.now(UTC).date().isoformat()
-    return Constant(
-        value=value, source=Source(kind="measured", where="probed on this machine", checked_utc=now)
-    )
+    source = Source(kind="measured", where="probed on this machine", checked_utc=now)
+    return Constant(value=value, source=source, note=busy)

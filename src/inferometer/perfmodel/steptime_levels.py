@@ -230,7 +230,7 @@ def datasheet_levels(
     return StepTimes(
         basis="datasheet",
         origin=(
-            f"the datasheet of {hardware.name}: likely shares of its peaks, an engine with"
+            f"{_sheet_text(hardware)}: likely shares of its peaks, an engine with"
             f" graphs{stated}{shared}"
         ),
         engine=engine,
@@ -240,6 +240,12 @@ def datasheet_levels(
         n_sharing=n_sharing,
         all_reduce_s=all_reduce_s,
     )
+
+
+def _sheet_text(hardware: HardwareSpec) -> str:
+    """From where the device's peaks are."""
+    is_measured = hardware.memory_bytes_per_s.source.kind == "measured"
+    return f"{'ceilings measured on' if is_measured else 'the datasheet of'} {hardware.name}"
 
 
 def fitted_levels(fit: StepTimeModel, *, n_sharing: int = 1) -> StepTimes:
