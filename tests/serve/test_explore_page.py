@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,19 @@ def test_it_is_used_by_keys_alone(page):
         !one.textContent.trim() && !one.getAttribute('aria-label') && !(one.labels && one.labels.length)).map(one => one.outerHTML)""")
     assert unnamed == []
     assert page.run("return document.querySelectorAll('.chart:not([aria-label])').length") == 0
+
+
+def test_a_screen_reader_hears_names_and_an_outline(page):
+    levels = page.run("return [...document.querySelectorAll('h1,h2,h3')].map(h => +h.tagName[1])")
+    assert levels[0] == 1
+    assert all(below <= above + 1 for above, below in pairwise(levels)), levels
+    nameless = page.run("""return [...document.querySelectorAll('input,select,button,output')]
+        .filter(e => !(e.labels?.length || e.ariaLabel || e.getAttribute('aria-labelledby')
+            || e.ariaLive || e.textContent.trim())).map(e => e.outerHTML.slice(0, 120))""")
+    assert nameless == []
+    clipped = page.run("""return [...document.querySelectorAll('.card')]
+        .filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent)""")
+    assert clipped == []
 
 
 def test_a_problem_is_said_and_the_last_answer_stays(page):

@@ -20,6 +20,8 @@ ASSETS: Final[Mapping[str, str]] = {
     "page.js": "text/javascript",
     "explore.js": "text/javascript",
 }
+_BESIDE_ANSWER: Final = "ttft-vs-rate"
+"""The chart beside the sentence, under no heading but the page's own."""
 POLICY: Final = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
     " img-src data:; style-src 'self' 'unsafe-inline'; script-src 'self'; connect-src 'self'"
@@ -49,7 +51,10 @@ def fragments(page: Page, charts: Sequence[Chart]) -> dict[str, Any]:
     return {
         "head": str(parts.answer_head(page)),
         "lines": str(parts.answer_lines(page, loose_cautions(page))),
-        "figures": {chart.chart_id: str(parts.figure(chart, 3)) for chart in charts},
+        "figures": {
+            chart.chart_id: str(parts.figure(chart, 2 if chart.chart_id == _BESIDE_ANSWER else 3))
+            for chart in charts
+        },
     }
 
 
