@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from inferometer.inputs.types import EngineSpec, SweepPlan, SweepPoint, SweepVisit
@@ -35,6 +37,15 @@ def test_larger_points_take_longer():
     estimate_s = left.estimate_s([visit_to(1)])
     assert estimate_s is not None
     assert estimate_s > 8.0
+
+
+def test_a_limit_ends_the_wait():
+    left = TimeLeft(plan_of(SMALL, SMALL))
+    assert left.within_s([visit_to(1)], time.monotonic() + 1) is None
+    left.measured(visit_to(0), 500.0)
+    assert left.within_s([visit_to(1)], None) == pytest.approx(500.0)
+    assert 99 < left.within_s([visit_to(1)], time.monotonic() + 100) <= 100
+    assert left.within_s([visit_to(1)], time.monotonic() - 1) == 0
 
 
 def test_nothing_left_takes_no_time():

@@ -431,8 +431,9 @@ def _measured_points(
     for i_missing, visit in enumerate(missing):
         if visit.point_index in hopeless | dropped:
             continue
-        left_s = time_left.estimate_s(
-            [later for later in missing[i_missing:] if later.point_index not in hopeless | dropped]
+        left_s = time_left.within_s(
+            [later for later in missing[i_missing:] if later.point_index not in hopeless | dropped],
+            until_s,
         )
         promised = (begun | {visit.point_index}) - hopeless
         rest = [later for later in missing[i_missing:] if later.point_index in promised]

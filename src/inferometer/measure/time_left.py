@@ -48,6 +48,13 @@ class TimeLeft:
             return None
         return self._done_s / self._done_work * sum(self._work(visit) for visit in rest)
 
+    def within_s(self, rest: Sequence[SweepVisit], until_s: float | None) -> float | None:
+        """As ``estimate_s``, but what ends after this instant is left out rather than waited for."""
+        estimate_s = self.estimate_s(rest)
+        if until_s is None or estimate_s is None:
+            return estimate_s
+        return min(estimate_s, max(until_s - time.monotonic(), 0.0))
+
     def is_over(self, rest: Sequence[SweepVisit], until_s: float | None) -> bool:
         """Would these visits end after this instant of the monotonic clock? None: there is no limit."""
         late_s = time.monotonic() + (self.estimate_s(rest) or 0.0)
