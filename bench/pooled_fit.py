@@ -9,6 +9,7 @@ Gauss-Newton with bounds. Letters of shapes: N loads, P unknowns of a kind, D ki
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,8 +17,15 @@ import numpy as np
 from inferometer.fit.published.efficiencies import step_prior
 from inferometer.fit.published.loads import PublishedLoad
 from inferometer.fit.published.posterior import SimulatedLoad, seen_by
-from inferometer.fit.published.priors import UNKNOWNS, DevicePrior, device_likeness
+from inferometer.fit.published.priors import (
+    HOST,
+    UNKNOWNS,
+    DevicePrior,
+    device_likeness,
+    has_same_chip,
+)
 from inferometer.fit.published.transfer import between
+from inferometer.inputs.catalog import load_hardware
 from inferometer.records.columns import F64, I64
 
 _NOISE: Final = np.array([0.1, 0.5])
@@ -53,17 +61,28 @@ def kind_of(load: PublishedLoad) -> Kind:
     )
 
 
-def likeness(one: Kind, other: Kind) -> float:
-    """Correlation of two kinds' distances from their priors."""
-    device = device_likeness(
-        is_same=one.hardware_id == other.hardware_id, is_same_vendor=one.vendor == other.vendor
-    )
-    return device * between(
+def likeness(one: Kind, other: Kind) -> F64:
+    """(P) Correlation of two kinds' distances from their priors."""
+    is_same, is_vendor = one.hardware_id == other.hardware_id, one.vendor == other.vendor
+    is_chip = _has_same_chip(one.hardware_id, other.hardware_id)
+    device = [
+        device_likeness(
+            is_same=is_same, is_same_vendor=is_vendor or name in HOST, is_same_chip=is_chip
+        )
+        for name in UNKNOWNS
+    ]
+    return np.array(device) * between(
         is_model=one.model_id == other.model_id,
         is_moe=one.is_moe == other.is_moe,
         is_engine=one.framework == other.framework,
         is_format=one.precision == other.precision,
     )
+
+
+@lru_cache(maxsize=1024)
+def _has_same_chip(one: str, other: str) -> bool:
+    known = {device.hardware_id: device for device in load_hardware()}
+    return one in known and other in known and has_same_chip(known[one], known[other])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +98,9 @@ class PooledFit:
         """(P) Expected ones of this kind, from those that are like it."""
         if kind in self.kinds:
             return np.asarray(self.distances[self.kinds.index(kind)], dtype=np.float64)
-        towards = np.array([likeness(kind, one) for one in self.kinds])
-        weights = np.linalg.solve(_correlation(self.kinds), towards)
-        return np.asarray(weights @ self.distances, dtype=np.float64)
+        towards = np.array([likeness(kind, one) for one in self.kinds]).T
+        weights = np.linalg.solve(_correlation(self.kinds), towards[..., None])[..., 0]
+        return np.asarray(np.sum(weights.T * self.distances, axis=0), dtype=np.float64)
 
 
 def fit_pooled(
@@ -107,8 +126,7 @@ def fit_pooled(
         at = np.stack([start.distances_of(kind) for kind in kinds])
     upper = np.stack([prior.upper - prior.mean for prior in priors])
     at = np.minimum(at, upper)
-    inverse = np.linalg.inv(np.linalg.cholesky(_correlation(kinds)))
-    prior_rows = np.kron(inverse, np.diag(1 / priors[0].sd[free]))
+    prior_rows = _prior_rows(kinds, priors[0].sd, free)
     measured = _measured(loads)
     errors = np.empty((len(loads), 2))
     for _ in range(max_rounds):
@@ -189,4 +207,13 @@ def _linearised(
 
 
 def _correlation(kinds: Sequence[Kind]) -> F64:
-    return np.array([[likeness(one, other) for other in kinds] for one in kinds])
+    """(P, D, D) Of the kinds' distances, for each unknown."""
+    pairs = np.array([[likeness(one, other) for other in kinds] for one in kinds])
+    return np.moveaxis(pairs, 2, 0)
+
+
+def _prior_rows(kinds: Sequence[Kind], sd: F64, free: I64) -> F64:
+    """(D·F, D·F) Rows whose squares are the prior's of the free unknowns, kind by kind."""
+    whitened = np.linalg.inv(np.linalg.cholesky(_correlation(kinds)[free])) / sd[free, None, None]
+    rows = np.einsum("fij,fg->ifjg", whitened, np.eye(len(free)))
+    return np.asarray(rows.reshape(len(kinds) * len(free), -1), dtype=np.float64)

@@ -152,6 +152,13 @@ def test_a_format_that_the_device_lacks_is_refused():
     assert caught.value.where == "--quantization"
 
 
+def test_int8_weights_are_widened_where_int8_products_are_slower_than_those_of_16_bit():
+    engine = EngineSpec(dtype="bfloat16", quantization="int8")
+    for device in ("b300_sxm", "gb300"):
+        assert peaks_of(find_hardware(device), engine) == peaks_of(find_hardware(device), BF16)
+    assert peaks_of(find_hardware("h100_sxm"), engine).compute_dtype == "int8"
+
+
 def test_float8_weights_are_widened_where_a_device_does_not_multiply_them():
     widened = peaks_of(
         find_hardware("a100_80gb_sxm"), EngineSpec(dtype="bfloat16", quantization="float8")

@@ -40,7 +40,8 @@ def peaks_of(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
 
     Where the device has no link between devices, PCIe carries the traffic. An NVIDIA device that
     does not compute in float8 widens float8 weights as it does 4-bit ones (vLLM's FP8 Marlin
-    kernels, for Ampere and older).
+    kernels, for Ampere and older). So are int8 weights where int8 products are the slower ones
+    (V100, B300): vLLM's W8A8 kernels are for Turing to Hopper (vllm-project/vllm#25935).
 
     Raises
     ------
@@ -48,10 +49,11 @@ def peaks_of(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
         The device does not compute in the format.
     """
     dtype = compute_dtype(engine)
-    peak = hardware.peak_flop_per_s(dtype)
+    peak, wide = hardware.peak_flop_per_s(dtype), hardware.peak_flop_per_s(engine.dtype)
+    if dtype == "int8" and peak is not None and wide is not None and peak.value < wide.value:
+        dtype, peak = engine.dtype, wide
     if peak is None and hardware.vendor == "nvidia" and engine.quantization == "float8":
-        dtype = engine.dtype
-        peak = hardware.peak_flop_per_s(dtype)
+        dtype, peak = engine.dtype, wide
     if peak is None:
         raise SpecError(
             f"{hardware.name} has no known rate in {dtype}",

@@ -1,6 +1,7 @@
 """Do the efficiencies in the package say what the tables say, and how sure they are?"""
 
 import json
+from dataclasses import replace
 from importlib import resources
 
 import numpy as np
@@ -171,3 +172,58 @@ def test_no_step_and_no_draw_is_faster_than_the_peaks_of_the_datasheet(model, de
         assert least_s * 0.999 < predicted.duration_s.low < predicted.duration_s.value
         assert predicted.duration_s.value < predicted.duration_s.high
         assert min(shape_duration_s(draw.steps, shape) for draw in draws) > 0.999 * least_s
+
+
+BATCHES, PROMPTS = (1, 4, 16, 64, 256), (128, 512, 2048, 8192)
+SCANNED = [decode_shape(batch_size=n, context_tokens=1024) for n in BATCHES] + [
+    prefill_shape(batch_size=1, prompt_tokens=n) for n in PROMPTS
+]
+
+
+def scanned_s(model, device, **options):
+    """Times of decode steps by batch, and of prefills by prompt."""
+    predicted = steps(model, device, **options).predict_all(SCANNED)
+    times = np.array([one.duration_s.value for one in predicted])
+    return times[: len(BATCHES)], times[len(BATCHES) :]
+
+
+DEVICES = ["h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm", "a100_80gb_sxm", "l40s", "mi300x"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "gemma-3-27b", "llama-3.1-70b", "mixtral-8x7b"])
+def test_more_work_takes_longer_and_a_narrower_format_does_not(model, device):
+    """Models of which most have no rows: the formats' rows are those of other models and engines."""
+    wide, narrow = scanned_s(model, device), scanned_s(model, device, quantization="float8")
+    for decode_s, prefill_s in (wide, narrow):
+        assert (np.diff(decode_s) > 0).all()
+        assert (np.diff(prefill_s) > 0).all()
+    assert (narrow[0] <= 1.05 * wide[0]).all()
+    if find_model(model).moe is None:  # grouped products in 8 bit gain little, and rows scatter
+        assert (narrow[1] <= 1.05 * wide[1]).all()
+
+
+@pytest.mark.parametrize("device", ["v100_sxm2_32gb", "b300_sxm", "gb300"])
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "gemma-3-27b", "mixtral-8x7b"])
+def test_int8_weights_are_widened_where_int8_products_are_the_slower_ones(model, device):
+    dtype = find_hardware(device).usual_dtype
+    engine = EngineSpec(dtype=dtype, device="cuda", tensor_parallel_size=4)
+    wide, narrow = (
+        published_steps(
+            find_model(model), replace(engine, quantization=one), find_hardware(device), "vllm"
+        ).predict_all(SCANNED)
+        for one in (None, "int8")
+    )
+    for of_wide, of_narrow in zip(wide, narrow, strict=True):
+        assert of_narrow.duration_s.value <= 1.01 * of_wide.duration_s.value
+
+
+@pytest.mark.parametrize("device", ["h100_sxm", "h200_sxm", "b200_sxm", "a100_80gb_sxm"])
+@pytest.mark.parametrize("model", ["llama-3.1-70b", "mixtral-8x7b"])
+def test_two_linked_devices_are_faster_than_one(model, device):
+    one, two = scanned_s(model, device), scanned_s(model, device, tp=2)
+    assert (two[0] < one[0]).all()
+    assert (two[1] < one[1]).all()
+    work = step_work(find_model(model), EngineSpec(dtype="bfloat16"), SCANNED[-1])
+    peak = find_hardware(device).peak_flop_per_s("bfloat16").value
+    assert work.total_flop / one[1][-1] / peak < 0.8, "of the peak, as the best product alone"

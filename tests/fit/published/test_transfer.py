@@ -22,7 +22,9 @@ from inferometer.records.imports.inferencex import read_inferencex
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "inferencemax-official-2025-11"
 ENGINE = EngineSpec(engine="vllm", mode="compiled", dtype="bfloat16", device="cuda")
-H100, H200, MI300X = (find_hardware(name) for name in ("h100_sxm", "h200_sxm", "mi300x"))
+H100, H200, A100, MI300X = (
+    find_hardware(name) for name in ("h100_sxm", "h200_sxm", "a100_80gb_sxm", "mi300x")
+)
 SHAPES = (
     decode_shape(batch_size=16, context_tokens=1024),
     prefill_shape(batch_size=1, prompt_tokens=1024),
@@ -97,13 +99,27 @@ def test_what_a_device_lacks_of_the_belief_others_of_its_vendor_lack_nearly_as_m
     }
     near, far = (transferred(fit, H100, device, n_tensor=1) for device in (H200, MI300X))
     assert value(near, "matmul_flop_per_s") == pytest.approx(
-        believed["matmul_flop_per_s"] * 0.5**0.96, rel=1e-6
-    )
-    centre = float(
-        np.exp(device_prior(fit.model, ENGINE, MI300X).mean[UNKNOWNS.index("matmul_flop_per_s")])
-    )
-    assert value(far, "matmul_flop_per_s") == pytest.approx(centre * 0.5**0.48, rel=1e-6)
+        believed["matmul_flop_per_s"] * 0.5**0.985, rel=1e-6
+    ), "of the same chip"
+    for device, likeness in ((A100, 0.96), (MI300X, 0.48)):
+        place = device_prior(fit.model, ENGINE, device).mean[UNKNOWNS.index("matmul_flop_per_s")]
+        other = transferred(fit, H100, device, n_tensor=1)
+        assert value(other, "matmul_flop_per_s") == pytest.approx(
+            float(np.exp(place)) * 0.5**likeness, rel=1e-6
+        )
     assert half_width(near, SHAPES[1]) < half_width(far, SHAPES[1])
+
+
+def test_a_change_of_format_leaves_what_the_format_does_not_change():
+    fit = measured(0.5)
+    carried = transferred(fit, H100, H100, n_tensor=1, changed=Changed(quantization="float8"))
+    for name, shared in (("kv_bytes_per_s", 0.995), ("floor_s", 0.95), ("launch_s", 0.995)):
+        place = UNKNOWNS.index(name)
+        believed, was = (
+            device_prior(one.model, one.engine, H100).mean[place] for one in (carried, fit)
+        )
+        distance = np.log(value(fit, name)) - was
+        assert np.log(value(carried, name)) - believed == pytest.approx(shared * distance, abs=1e-6)
 
 
 OTHER = {

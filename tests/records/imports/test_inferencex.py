@@ -113,6 +113,7 @@ def test_every_row_of_the_silicon_table(silicon):
     assert (int(silicon.is_disaggregated.sum()), int(silicon.is_provisional.sum())) == (1602, 234)
     assert "" not in silicon.hardware_id.tolist()
     assert np.isnan(silicon.device_total_tokens_per_s).all(), "it has no throughput"
+    assert int(silicon.uses_speculation.sum()) == 294
     assert Counter(silicon.n_devices.tolist())[-1] == 1602
     assert int((silicon.prefill_workers > 0).sum()) == 274
     alone = ~silicon.is_disaggregated
@@ -169,6 +170,34 @@ def test_the_square_of_the_devices_is_the_number_of_them(tmp_path, stated, layou
     found = table.tensor_parallel[0], table.data_parallel[0], table.expert_parallel[0]
     assert found == layout
     assert table.n_devices[0] == layout[0] * layout[1]
+
+
+SPECULATED = "origin,backend,backend_version,measured_date,model_path,system,precision,mode"
+
+
+@pytest.mark.parametrize(
+    ("row", "is_speculated"),
+    [
+        ("trtllm,1.2.0rc6.post3,2026-02-06,deepseek-ai/DeepSeek-R1,b200_sxm,fp4,agg,8,8,1", True),
+        ("trtllm,1.2.0rc6.post2,2026-02-03,deepseek-ai/DeepSeek-R1,b200_sxm,fp4,agg,8,8,1", False),
+        ("trtllm,1.1.0rc2.post2,2026-01-14,deepseek-ai/DeepSeek-R1,h200_sxm,fp8,agg,8,1,8", True),
+        ("trtllm,1.1.0rc2.post2,2025-12-15,deepseek-ai/DeepSeek-V3,b200_sxm,fp8,agg,8,1,8", False),
+        ("sglang,0.5.9,2026-03-20,Qwen/Qwen3.5-397B-A17B,b200_sxm,fp8,agg,4,4,1", True),
+        ("sglang,0.5.9,2026-03-24,Qwen/Qwen3.5-397B-A17B,b200_sxm,fp8,agg,4,1,4", False),
+        ("sglang,0.5.9,2026-03-25,deepseek-ai/DeepSeek-R1,b200_sxm,fp8,agg,8,8,1", True),
+        ("sglang,0.5.9,2026-03-25,deepseek-ai/DeepSeek-V3,b200_sxm,fp8,agg,8,8,1", False),
+        ("sglang,0.5.9,2026-03-25,deepseek-ai/DeepSeek-R1,h200_sxm,fp8,agg,8,8,1", False),
+        ("vllm,0.18.0,2026-03-25,openai/gpt-oss-120b,b200_sxm,fp4,agg,4,4,1", False),
+    ],
+)
+def test_rows_with_draft_tokens_are_those_of_the_configurations_with_them(
+    tmp_path, row, is_speculated
+):
+    """The collection has no column for it; TPOT is half that of the same devices without."""
+    path = tmp_path / "silicon_sample.csv"
+    columns = "tp_size,moe_tp_size,moe_ep_size,concurrency,isl,osl,ttft_ms,tpot_ms"
+    path.write_text(f"{SPECULATED},{columns}\ninferencex-export,{row},4,1024,1024,9,9\n")
+    assert read_silicon(path).uses_speculation[0] == is_speculated
 
 
 @pytest.mark.parametrize(

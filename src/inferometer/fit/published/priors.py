@@ -21,6 +21,8 @@ from inferometer.records.columns import F64
 UNKNOWNS: Final = (*PARAMETERS, "front_end_s", "prompt_token_s")
 """Of a deployment: its step times; the time of a request outside of the scheduler; and the same for
 each token of its prompt."""
+HOST: Final = frozenset({"launch_s", "per_sequence_s", "prefill_ratio"})
+"""Time of the engine's own code: no vendor's kernels."""
 
 _BETWEEN: Final = 0.2
 """Standard deviation of one device around what devices share, in the prior's; chosen together with
@@ -28,6 +30,10 @@ the discrepancies. Without rates of kernels it had to be twice as large."""
 _BETWEEN_VENDORS: Final = 0.5
 """Correlation of what devices of two vendors share, chosen together with the discrepancies:
 different people write their kernels."""
+_BETWEEN_MEMORIES: Final = 0.985
+"""Correlation of two devices of one chip, such as B200 and B300: its kernels are the same, and a
+faster memory is in the prior. With that of any two devices of a vendor, noise of their rows made B300
+slower than B200 in one of four predictions of decode steps. Chosen after both halves had been seen."""
 _KERNELS_OF_LAYER, _KERNELS_OF_EXPERTS, _KERNELS_OF_LATENT, _KERNELS_OF_INDEXER = 10, 6, 9, 10
 """Kernels of any layer; and further ones of experts (router, choice, order of tokens, format, second
 product, sum), of latent attention (latents of queries and keys, their norms, query heads, absorbed
@@ -204,15 +210,16 @@ def _kernel_rates(
 def _flop_per_s(
     weights: WeightFormat, model: ModelSpec, hardware: HardwareSpec, peaks: Peaks
 ) -> float:
-    """Without a measured kernel: other devices' share of the peak, scaled by the best product."""
+    """Without a measured kernel: other devices' share of the peak, scaled by the best product.
+
+    Weights that are widened are multiplied as those of 16 bit.
+    """
     native = hardware.peak_flop_per_s("float4") if weights == "nvfp4" else None
     of_peak = _DENSE_OF_PEAK if model.moe is None else _EXPERTS_OF_PEAK
     if native is None:
-        return (
-            _best_share(hardware)
-            * of_peak["bfloat16" if weights == "nvfp4" else weights]
-            * peaks.flop_per_s
-        )
+        is_widened = weights == "nvfp4" or (weights == "float8" != peaks.compute_dtype)
+        kernels = of_peak["bfloat16" if is_widened else weights]
+        return _best_share(hardware) * kernels * peaks.flop_per_s
     return _best_share(hardware) * of_peak[weights] * native.value
 
 
@@ -234,13 +241,27 @@ def likeness(one: HardwareSpec, other: HardwareSpec, *, is_host: bool = False) -
     return device_likeness(
         is_same=one.hardware_id == other.hardware_id,
         is_same_vendor=one.vendor == other.vendor or is_host,
+        is_same_chip=has_same_chip(one, other),
     )
 
 
-def device_likeness(*, is_same: bool, is_same_vendor: bool) -> float:
+def has_same_chip(one: HardwareSpec, other: HardwareSpec) -> bool:
+    """Do both compute alike, as one vendor's devices with the same 16-bit peak?"""
+    peaks = [device.peak_flop_per_s("bfloat16") for device in (one, other)]
+    return (
+        one.vendor == other.vendor
+        and peaks[0] is not None
+        and peaks[1] is not None
+        and peaks[0].value == peaks[1].value
+    )
+
+
+def device_likeness(*, is_same: bool, is_same_vendor: bool, is_same_chip: bool = False) -> float:
     """The same, where only this is known of the two."""
     if is_same:
         return 1.0
+    if is_same_chip:
+        return _BETWEEN_MEMORIES
     return (1 - _BETWEEN**2) * (1.0 if is_same_vendor else _BETWEEN_VENDORS)
 
 

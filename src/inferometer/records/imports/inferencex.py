@@ -84,6 +84,11 @@ _LENGTHS_OF_LINES: Final = {"isl": "isl_max", "osl": "osl_max"}
 _WITH_REPLICAS: Final = frozenset({"cfg707", "cfg727", "cfg827"})
 """Configurations of vLLM with ``dp-attn: true``, by the end of a row's name: MiniMax in 4 bit on B200
 and B300 and in 8 bit on B300 (SemiAnalysisAI/InferenceX@165968ea7, ``nvidia-master.yaml``)."""
+_SPECULATING_IMAGE: Final = "1.2.0rc6.post3"
+"""TensorRT-LLM's version in the ``dsr1-*-trt-mtp`` configurations, and in no other."""
+_SPECULATING_DAY: Final = ("1.1.0rc2.post2", "2026-01-14")
+"""When these configurations ran with the version of those without speculation, which ran on other
+days."""
 _WORKERS: Final = (
     "decode_workers",
     "prefill_workers",
@@ -262,7 +267,7 @@ def _silicon_point(path: Path, number: int, row: Mapping[str, str]) -> Row:
         "framework": row["backend"],
         "framework_version": row.get("backend_version") or "",
         "is_disaggregated": is_disaggregated,
-        "uses_speculation": False,
+        "uses_speculation": _speculates(row, layout),
         "is_provisional": row.get("wip") == "True",
         "tensor_parallel": layout.tensor,
         "expert_parallel": layout.expert_parallel,
@@ -280,6 +285,29 @@ def _silicon_point(path: Path, number: int, row: Mapping[str, str]) -> Row:
         "ttft_unnamed_s": value("ttft_ms") / 1e3,
         "tpot_unnamed_s": value("tpot_ms") / 1e3,
     }
+
+
+def _speculates(row: Mapping[str, str], layout: "_Layout") -> bool:
+    """Was the row measured with draft tokens (``spec-decoding: mtp``)? The collection does not state it.
+
+    By the configurations of InferenceX at the day of each row (SemiAnalysisAI/InferenceX@843c6254f,
+    ``nvidia-master.yaml`` and its history): same devices, half the TPOT. SGLang's DeepSeek-R1 in 8
+    bit on eight B200 ran with and without in one version; the later export, under DeepSeek-V3, has
+    those without.
+    """
+    name, version = row["model_path"].lower(), row.get("backend_version") or ""
+    is_deepseek, is_8_bit = "deepseek" in name, row.get("precision") == "fp8"
+    if row["mode"] == "disagg":
+        return False
+    if row["backend"] == "trtllm":
+        measured = (version, row.get("measured_date") or "")
+        return is_deepseek and (version == _SPECULATING_IMAGE or measured == _SPECULATING_DAY)
+    if row["backend"] != "sglang" or version != "0.5.9" or not is_8_bit:
+        return False
+    if is_deepseek:
+        return row["system"] == "b200_sxm" and name.endswith("-r1") and layout.tensor == 8
+    is_narrow = layout.tensor == 4 and layout.expert_parallel == 1
+    return "qwen3.5" in name and row["system"] in {"b200_sxm", "b300_sxm"} and is_narrow
 
 
 class _Layout(NamedTuple):
