@@ -213,9 +213,9 @@ def test_a_fit_tells_of_another_model_format_or_engine_where_it_is_asked_to(ques
 def test_what_cannot_be_transferred(folder):
     transfer = ("--fit", "fit.json", "--transfer")
     check_refused(
-        run("predict", "llama-3.1-8b", *transfer, "--pp", "2", folder=folder),
+        run("predict", "llama-3.1-8b", *transfer, "--ep", folder=folder),
         2,
-        "--pp changes the steps",
+        "--ep changes the steps",
     )
     for verb in ("predict", "simulate"):
         check_refused(

@@ -34,7 +34,7 @@ from inferometer.api.prediction import (
 from inferometer.api.question import DURATION, Option
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerFit
-from inferometer.fit.published.efficiencies import published_steps
+from inferometer.fit.published.efficiencies import has_stated_links, published_steps
 from inferometer.inputs import resolve, types
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.types import AskedFormat, DType
@@ -229,7 +229,7 @@ def predict(question: Predict) -> PredictAnswer:
         utilization_fraction=utilization_fraction,
     )
     published = _published(question, asked)
-    other_steps = None if published is None else _without_published(question)
+    other_steps = None if published is None else _without_published(question, asked.hardware)
     published = published if other_steps is None else None
     fitted = _fitted(asked.fit or published, scenario)
     is_measured = asked.hardware.hardware_id == THIS_MACHINE
@@ -298,8 +298,9 @@ def _asked(question: Predict) -> _Asked:
             )
         found = resolve.resolve_model(name, load_format="dummy")
         return _Asked(found.spec, _engine(found, device, question), device, None)
-    _check_measured(question)
-    if named_fit.is_server(path):
+    is_server = named_fit.is_server(path)
+    _check_measured(question, is_server=is_server)
+    if is_server:
         server = named_fit.load_server(path, name, _stated(question), device)
         return _Asked(
             named_fit.fitted_model(server, name),
@@ -350,9 +351,10 @@ def _known(path: Path, device: types.HardwareSpec | None) -> types.HardwareSpec:
     return device
 
 
-def _check_measured(question: Predict) -> None:
-    """Refuse changes to an engine that was fitted as it is."""
-    changes = {"--pp": question.pp > 1, "--ep": question.ep, "--sparsity": question.sparsity}
+def _check_measured(question: Predict, *, is_server: bool) -> None:
+    """Refuse changes to an engine that was fitted as it is; steps of a sweep can go through stages."""
+    changes = {"--pp": is_server and question.pp > 1, "--ep": question.ep}
+    changes |= {"--sparsity": question.sparsity}
     changes |= {"--mode": question.mode != "engine", "--all-logits": question.all_logits}
     changes |= {
         "--attention-window": question.attention_window is not None,
@@ -380,18 +382,16 @@ def _published(question: Predict, asked: _Asked) -> StepTimeModel | None:
     return published_steps(asked.model, asked.engine, asked.hardware, "vllm")
 
 
-def _without_published(question: Predict) -> str | None:
+def _without_published(question: Predict, hardware: types.HardwareSpec) -> str | None:
     """The first option whose steps no published row has."""
     options = {
-        "--pp": question.pp > 1,
         "--ep": question.ep,
         "--sparsity": question.sparsity,
         "--all-logits": question.all_logits,
         "--mode": question.mode != "engine",
-        "--link": question.link is not None,
+        "--link": has_stated_links(hardware),
         "--all-reduce-us": question.all_reduce_us is not None,
-        "--speculative": question.speculative is not None,
-        "--attention-window": question.attention_window is not None,
+        "--speculative": question.speculative is not None and not _is_numbers(question.speculative),
     }
     return next((flag for flag, is_set in options.items() if is_set), None)
 

@@ -4,7 +4,7 @@ The datasheet's answer, a fitted model's where there is one, and what changes wo
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal
@@ -18,7 +18,9 @@ from inferometer.perfmodel import steptime, types
 from inferometer.perfmodel.datasheet import DatasheetPrediction
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.memory import SmallestGroup
-from inferometer.perfmodel.scenario import Scenario
+from inferometer.perfmodel.scenario import Scenario, decode_of, plain_decode_of, prefill_of
+from inferometer.perfmodel.steptime_arrays import shape_duration_s
+from inferometer.perfmodel.steptime_levels import fitted_levels, through_stages
 from inferometer.perfmodel.whatif import (
     BestSpeculation,
     Change,
@@ -152,34 +154,52 @@ class PredictAnswer(Answer):
 
 def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSpeeds:
     """What the fitted model says of the scenario's static batch; it was checked to be one of that (``named_fit``)."""
-    prefill, decode = model.predict_all(
-        [
-            types.prefill_shape(
-                batch_size=scenario.batch_size,
-                prompt_tokens=scenario.prompt_tokens,
-                cached_tokens=scenario.cached_tokens,
-            ),
-            types.decode_shape(
-                batch_size=scenario.batch_size, context_tokens=scenario.mean_context_tokens
-            ),
-        ]
-    )
+    shapes = prefill_of(scenario)[0], decode_of(scenario)[0]
+    prefill, decode = model.predict_all(shapes)
+    prefill_ratio, decode_ratio = _stage_ratios(model, scenario, shapes)
+    if scenario.speculation is not None:
+        (drafted,) = model.predict_all([plain_decode_of(scenario)[0]])
+        drafts = scenario.speculation.n_draft_tokens * scenario.speculation.draft_cost_ratio
+        decode_ratio += drafts * drafted.duration_s.value / decode.duration_s.value
+        decode_ratio /= scenario.expected_step_tokens
+    prefill_s = prefill.duration_s.scaled(scenario.first_token_steps * prefill_ratio)
+    tpot_s = decode.duration_s.scaled(decode_ratio)
     subject = model.subject or NOTHING_STATED
     reasons = [one.outside_why for one in (prefill, decode) if one.outside_why]
     outside_s = 0.0 if model.front_end_s is None else model.front_end_s.value
     return FittedSpeeds(
-        ttft_s=prefill.duration_s.scaled(1 + outside_s / prefill.duration_s.value),
-        tpot_s=decode.duration_s,
-        tokens_per_s_per_user=decode.duration_s.inverted(),
-        decode_tokens_per_s=decode.duration_s.inverted(scenario.batch_size),
+        ttft_s=prefill_s.scaled(1 + outside_s / prefill_s.value),
+        tpot_s=tpot_s,
+        tokens_per_s_per_user=tpot_s.inverted(),
+        decode_tokens_per_s=tpot_s.inverted(scenario.batch_size),
         prefill_limited_by=prefill.limited_by,
         decode_limited_by=decode.limited_by,
         is_inside_box=prefill.is_inside_box and decode.is_inside_box,
         outside_why="; ".join(dict.fromkeys(reasons)) or None,
         subject=subject,
         reservations=subject.reservations(),
-        origin=model.trained_on.hardware,
+        origin=_origin(model, scenario),
     )
+
+
+def _origin(model: steptime.StepTimeModel, scenario: Scenario) -> str | None:
+    n_stages, hardware = scenario.used_plan.n_pipeline, model.trained_on.hardware
+    return hardware if n_stages == 1 else f"{hardware}; {n_stages} pipeline stages"
+
+
+def _stage_ratios(
+    model: steptime.StepTimeModel, scenario: Scenario, shapes: Sequence[types.BatchShape]
+) -> list[float]:
+    """How much longer does each step take through the pipeline's stages than in one group of devices?"""
+    n_stages = scenario.used_plan.n_pipeline
+    if n_stages == 1:
+        return [1.0 for _ in shapes]
+    whole = fitted_levels(model)
+    staged = through_stages(whole, scenario.model, scenario.hardware, n_stages)
+    return [
+        shape_duration_s(staged.likely, shape) / shape_duration_s(whole.likely, shape)
+        for shape in shapes
+    ]
 
 
 def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds:

@@ -166,6 +166,12 @@ class Scenario:
         return -(-self.batch_size // self.used_plan.n_pipeline)
 
     @property
+    def first_token_steps(self) -> float:
+        """Steps until the last micro-batch's first token: those before it must have left the first stage."""
+        n_micro_batches = -(-self.batch_size // self.step_batch_size)
+        return 1 + (n_micro_batches - 1) / self.used_plan.n_pipeline
+
+    @property
     def cached_tokens(self) -> int:
         """Tokens of each prompt that the prefix cache holds; the last one is always computed."""
         cached_tokens = round(self.prefix_hit_fraction * self.prompt_tokens)
@@ -369,9 +375,7 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
         prefill_of(scenario, efficiency)[1], scenario.prefill_launch_ratio if is_measured else 1.0
     )
     prefill_s += stored_scores_bytes(scenario, scenario.prompt_tokens**2) / peaks.memory_bytes_per_s
-    if scenario.used_plan.n_pipeline > 1:
-        # The last micro-batch's first token waits until those before it have left the first stage.
-        prefill_s *= 1 + (scenario.used_plan.n_pipeline - 1) / scenario.used_plan.n_pipeline
+    prefill_s *= scenario.first_token_steps
     ttft_s = prefill_s + efficiency.front_end_s * (scenario.mode == "engine")
     if scenario.speculation is None:
         return Phases(ttft_s=ttft_s, tpot_s=decode_s, prefill_s=prefill_s)
