@@ -183,6 +183,35 @@ def test_a_problem_is_said_and_the_last_answer_stays(page):
     assert page.run("return document.getElementById('problem').hidden")
 
 
+def test_what_a_policy_has_no_setting_for_is_left_out_and_kept_for_the_others(page):
+    for field, value in (("max_num_seqs", "8"), ("max_num_batched_tokens", "512")):
+        page.run(SET, f"f-{field}", value)
+    page.run(SET, "f-num_blocks", "900")
+    for policy, left in (
+        ("none", ()),
+        ("static", ("max_num_seqs",)),
+        ("dynamic", ("max_num_seqs",)),
+    ):
+        page.run(SET, "f-policy", policy)
+        page.until(DONE)
+        assert page.run("return document.getElementById('problem').hidden"), policy
+        address = page.run("return location.search")
+        assert f"policy={policy}" in address
+        assert "num_blocks=900" in address
+        assert page.run("return document.getElementById('f-chunked').disabled")
+        for field in ("max_num_seqs", "max_num_batched_tokens"):
+            assert (f"{field}=" in address) == (field in left)
+            disabled = page.run(
+                "return document.getElementById('f-' + arguments[0]).disabled", field
+            )
+            assert disabled == (field not in left)
+    page.run(SET, "f-policy", "")
+    page.until(DONE)
+    address = page.run("return location.search")
+    assert "max_num_seqs=8" in address
+    assert "max_num_batched_tokens=512" in address
+
+
 @pytest.mark.parametrize("chapter", range(5))
 def test_each_chapter_sets_up_a_state_that_is_answered_on_a_phone(page, chapter):
     page.size(390, 844)

@@ -35,6 +35,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
 DEFAULT_MODEL: Final = "llama-3.1-8b"
 _SWITCHES: Final = frozenset({"port", "export", "run"})
 """Of the command alone: no part of a state."""
+_KNOBS: Final = ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "enable_chunked_prefill")
+"""Settings with a field of their own on the page, which some policies do not have."""
 _SPACE: Final = {"true": True, "false": False}
 
 
@@ -215,6 +217,15 @@ def choices() -> dict[str, list[str]]:
         "router": list(ROUTERS),
         "dtype": list(get_args(DType)),
     }
+
+
+def lacking() -> dict[str, list[str]]:
+    """The fields of the page that a policy has no setting for, where there are any."""
+    found = {
+        engine: [name for name in _KNOBS if not engine_config.has_knob(engine, name)]
+        for engine in engine_config.ENGINE_NAMES
+    }
+    return {engine: names for engine, names in found.items() if names}
 
 
 def _state_fields() -> Sequence[Field]:

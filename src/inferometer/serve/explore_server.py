@@ -164,7 +164,10 @@ def answer_parts(
 
 def start_of(launched: explore.Explore) -> dict[str, Any]:
     """What the script knows before the first answer."""
-    return {"query": explore.query_of(explore.state_of(launched))}
+    return {
+        "query": explore.query_of(explore.state_of(launched)),
+        "lacking": explore.lacking(),
+    }
 
 
 @contextmanager

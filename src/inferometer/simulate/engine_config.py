@@ -147,6 +147,19 @@ def default_block_size(engine: str) -> int:
     return default if isinstance(default, int) else 1
 
 
+def has_knob(engine: str, name: str) -> bool:
+    """Has this engine a knob of vLLM's name, or of its own name for it?
+
+    Example
+    -------
+    >>> has_knob("static", "max_num_seqs"), has_knob("none", "max_num_seqs")
+    (True, False)
+    """
+    kind = _ENGINES[engine]
+    own_name = kind.own_names.get(name, name)
+    return own_name in {field.name for field in fields(kind.config)}
+
+
 def check_knob(engine: str, name: str, *, where: str) -> None:
     """Nothing, if this engine has a knob of that name.
 

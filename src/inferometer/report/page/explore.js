@@ -23,17 +23,20 @@
     return +value("prefix") > 0 ? text + ",prefix=" + value("prefix") : text;
   }
 
+  // What the policy has no setting for is left out, and stays in its field for the others.
+  function lacks(name) { return (start.lacking[value("policy")] || []).indexOf(name) >= 0; }
+
   function query() {
     var asked = new URLSearchParams(), loop = one("f-loop").value;
     form.querySelectorAll("[data-name]").forEach(function (field) {
       var name = field.dataset.name, text = field.value.trim();
       if (OWN.indexOf(name) >= 0 || !text || (name === "rate" || name === "concurrency") && name !== loop) { return; }
-      if (name === "burstiness" && loop !== "rate") { return; }
+      if (name === "burstiness" && loop !== "rate" || lacks(name)) { return; }
       if (name === "workload") { text = text === "own lengths" ? lengths() : text; }
       if (name === "set") { text.split(/\s+/).forEach(function (part) { asked.append("set", part); }); return; }
       asked.append(name, text);
     });
-    if (!one("f-chunked").checked) { asked.append("set", "enable_chunked_prefill=false"); }
+    if (!one("f-chunked").checked && !lacks("enable_chunked_prefill")) { asked.append("set", "enable_chunked_prefill=false"); }
     extra.forEach(function (pair) { asked.append(pair[0], pair[1]); });
     return asked.toString();
   }
@@ -135,6 +138,12 @@
     var loop = one("f-loop").value;
     ["rate", "concurrency", "burstiness"].forEach(function (name) {
       form.querySelector('[data-field="' + name + '"]').hidden = name === "concurrency" ? loop !== name : loop === "concurrency";
+    });
+    form.querySelectorAll("[data-field]").forEach(function (field) {
+      var isLacking = lacks(field.dataset.field);
+      field.title = isLacking ? value("policy") + " has no " + field.dataset.field : "";
+      field.classList.toggle("is-lacking", isLacking);
+      field.querySelectorAll("input").forEach(function (one) { one.disabled = isLacking; });
     });
     one("lengths").hidden = value("workload") !== "own lengths";
     form.querySelectorAll("input[type=range]").forEach(place);
