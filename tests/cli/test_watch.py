@@ -7,6 +7,7 @@ import pytest
 from command_line import check_refused, run
 from tests.records.server_pages import page, samples_of, zeroed
 
+from inferometer.api.watch_exporter import WatchExporter
 from inferometer.api.watch_prediction import prediction_of
 from inferometer.api.watch_state import residuals_of
 from inferometer.records.server_summaries import summarise_server
@@ -47,3 +48,23 @@ def test_a_prediction_is_read_of_the_answer_of_simulate_and_says_for_which_traff
     assert residual.residual_ratio == pytest.approx(
         seen.time("ttft").mean_s / made.means_s["ttft"].mid_s - 1
     )
+
+
+def test_a_percentile_of_too_few_simulated_requests_has_no_bounds(tmp_path):
+    (path, *_) = sorted(GOLDEN.glob("simulate-llama-3-1-8b-hardware-h100-sxm-rate-5-*.json"))
+    answer = json.loads(path.read_text())["answer"]
+    (slow,) = (one for one in answer["levels"] if one["step_times"] == "slow")
+    (ttft,) = (one for one in slow["summary"]["latencies"] if one["latency"] == "ttft")
+    (p95,) = (one for one in ttft["percentiles"] if one["percentile_fraction"] == 0.95)
+    p95["seconds"] |= {"low": None, "high": None}
+    (tmp_path / "predicted.json").write_text(json.dumps(answer))
+    made = prediction_of(tmp_path / "predicted.json")
+    assert made.quantiles_s["ttft", 0.95].low_s is None
+    assert made.quantiles_s["ttft", 0.95].high_s is None
+    assert made.quantiles_s["ttft", 0.95].mid_s > 0
+    assert made.quantiles_s["ttft", 0.5].high_s > made.quantiles_s["ttft", 0.5].mid_s
+    families = WatchExporter(lambda: (), made).collect()
+    (ttft_family,) = (one for one in families if one.name == "inferometer_predicted_ttft_seconds")
+    seen = {(one.labels["quantile"], one.labels["bound"]) for one in ttft_family.samples}
+    assert {bound for quantile, bound in seen if quantile == "0.95"} == {"mid"}
+    assert {bound for quantile, bound in seen if quantile == "0.5"} == {"low", "mid", "high"}

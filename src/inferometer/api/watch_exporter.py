@@ -70,6 +70,7 @@ def _predicted(made: Prediction) -> Iterator[GaugeMetricFamily]:
             for (of, fraction), bounds in made.quantiles_s.items()
             if of == metric
             for name, bound_s in zip(("low", "mid", "high"), bounds, strict=True)
+            if bound_s is not None
         ])  # fmt: skip
     yield _family("model_info", "What predicts.", ["fit", "engine", "version"], [
         ([made.fit, made.engine.rpartition(" ")[0], made.engine.rpartition(" ")[2]], 1.0)

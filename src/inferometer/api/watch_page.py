@@ -116,8 +116,10 @@ def _bucket(one: WatchedLatency) -> str:
 
 
 def _predicted(one: WatchedLatency) -> str:
-    if one.predicted_s is None or one.predicted_low_s is None or one.predicted_high_s is None:
+    if one.predicted_s is None:
         return ""
+    if one.predicted_low_s is None or one.predicted_high_s is None:
+        return f"{format_duration(one.predicted_s)} (n too small)"
     ends = f"{format_duration(one.predicted_low_s)}, {format_duration(one.predicted_high_s)}"
     return f"{format_duration(one.predicted_s)} [{ends}]"
 

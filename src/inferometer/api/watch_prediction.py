@@ -75,11 +75,14 @@ class _Answer(msgspec.Struct):
 
 
 class Bounds(NamedTuple):
-    """Seconds: with fast steps, likely, and with slow ones, each with its own interval."""
+    """Seconds: with fast steps, likely, and with slow ones, each with its own interval.
 
-    low_s: float
+    An end is None where too few requests were simulated for an interval.
+    """
+
+    low_s: float | None
     mid_s: float
-    high_s: float
+    high_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +154,8 @@ def prediction_of(path: Path) -> Prediction:
 
 def _bounds(found: list[_Seconds]) -> Bounds:
     """The likely value, and the ends of all levels; the likely one stands first."""
-    lows = [one.value if one.low is None else one.low for one in found]
-    highs = [one.value if one.high is None else one.high for one in found]
-    return Bounds(min(lows), found[0].value, max(highs))
+    lows = [one.low for one in found if one.low is not None]
+    highs = [one.high for one in found if one.high is not None]
+    low_s = min(lows) if len(lows) == len(found) else None
+    high_s = max(highs) if len(highs) == len(found) else None
+    return Bounds(low_s, found[0].value, high_s)

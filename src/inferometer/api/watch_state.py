@@ -58,6 +58,7 @@ class WatchedLatency:
     """Seconds until the limit is missed at the present slope; None: no slope beyond chance."""
     breach_latest_s: float | None
     predicted_low_s: float | None
+    """Ends with fast and slow steps; None: too few requests were simulated for an interval."""
     predicted_s: float | None
     predicted_high_s: float | None
 
