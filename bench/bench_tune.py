@@ -26,12 +26,12 @@ from tuned_servers import TunedServer, settings_of
 import inferometer as im
 from inferometer.api.server import Server
 from inferometer.api.tune_measured import N_LEAST, N_LEAST_CONFIRMED
-from inferometer.api.tune_pairs import CONFIDENCE
+from inferometer.api.tune_pairs import CONFIDENCE, CONFIDENCE_AGAIN
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide.tuning.trials import outcome_of, scored
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.workload import replay
-from inferometer.stats.comparison import decide_pairs, is_futile, pair_gain
+from inferometer.stats.comparison import is_futile, judge_pairs
 
 N_STEPS = 6
 LEAST_GAIN = 0.02
@@ -260,20 +260,15 @@ def whole(seeds, noise, noise_words, gain, n_each):
     )
 
 
-def decided(rng, effect, draw, n_least, n_most):
+def decided(rng, effect, draw, n_least, n_most, confidence):
     """Was it kept, and after how many pairs?"""
     logs = (effect + draw(rng, n_most)).tolist()
+    limits = {"least_gain_ratio": LEAST_GAIN, "confidence_fraction": confidence}
     for n in range(n_least, n_most + 1):
-        gain = pair_gain(logs[:n], confidence_fraction=CONFIDENCE)
-        decision = decide_pairs(gain, least_gain_ratio=LEAST_GAIN)
+        decision = judge_pairs([logs[:n]], **limits).decision
         if decision != "go on":
             return decision == "keep", n
-        if is_futile(
-            logs[:n],
-            n_most=n_most,
-            least_gain_ratio=LEAST_GAIN,
-            confidence_fraction=CONFIDENCE,
-        ):
+        if is_futile(logs[:n], n_most=n_most, **limits):
             return False, n
     return False, n_most
 
@@ -289,12 +284,12 @@ class Tuned(NamedTuple):
 
 def tuned(rng, effects, draw, n_most):
     """One tuning: was anything kept at the end, in how many pairs?"""
-    steps = [decided(rng, effect, draw, N_LEAST, n_most) for effect in effects]
+    steps = [decided(rng, effect, draw, N_LEAST, n_most, CONFIDENCE) for effect in effects]
     kept = [effect for effect, (is_kept, _) in zip(effects, steps, strict=True) if is_kept]
     n_pairs = sum(n for _, n in steps)
     if not kept:
         return Tuned(is_changed=False, has_wrong_step=False, n_pairs=n_pairs)
-    is_changed, n = decided(rng, sum(kept), draw, N_LEAST_CONFIRMED, n_most)
+    is_changed, n = decided(rng, sum(kept), draw, N_LEAST_CONFIRMED, n_most, CONFIDENCE_AGAIN)
     return Tuned(is_changed=is_changed, has_wrong_step=0.0 in kept, n_pairs=n_pairs + n)
 
 
@@ -342,7 +337,7 @@ def main():
     arguments.add_argument("--each", type=int, default=10, help="tunings of a server")
     arguments.add_argument("--scatter", type=float, help="normal noise in place of the measured")
     arguments.add_argument("--runs", type=int, default=4000, help="of pairs")
-    arguments.add_argument("--pairs", type=int, default=10)
+    arguments.add_argument("--pairs", type=int, default=16)
     asked = arguments.parse_args()
     if asked.what == "pairs":
         simulated_pairs(asked)

@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from inferometer.stats.comparison import decide_pairs, is_futile, pair_gain
+from inferometer.stats.comparison import (
+    decide_pairs,
+    is_futile,
+    judge_pairs,
+    pair_gain,
+    sign_evidence,
+)
 
 N_MOST = 8
+LIMITS = {"least_gain_ratio": 0.02, "confidence_fraction": 0.9}
 
 
 def bayes_factor(logs, prior_variance=8.0):
@@ -46,9 +53,9 @@ def test_one_disturbed_pair_of_many_does_not_hide_a_gain():
 
 def test_pairs_end_where_more_would_not_decide():
     limits = {"n_most": 10, "least_gain_ratio": 0.02, "confidence_fraction": 0.9}
-    assert is_futile([0.01, -0.02, 0.0], **limits)
+    assert is_futile([0.01, -0.02, 0.0, 0.0], **limits)
     assert is_futile([0.1, -0.1, 0.02, -0.03], **limits)
-    assert not is_futile([0.01, -0.02], **limits)
+    assert not is_futile([0.01, -0.02, 0.0], **limits)  # one of three may be an outlier
     assert not is_futile([0.05, 0.07, 1.4], **limits)
     assert not is_futile([0.03, 0.06, 0.02, 0.07], **limits)
 
@@ -96,3 +103,45 @@ def test_a_true_gain_is_found():
 def test_what_gains_too_little_for_sure_ends_the_pairs():
     gain = pair_gain([0.001, -0.001, 0.0, 0.001], confidence_fraction=0.9)
     assert decide_pairs(gain, least_gain_ratio=0.02) == "drop"
+
+
+def test_a_gain_that_differs_much_from_pair_to_pair_is_found_by_its_signs():
+    logs = [0.02, 0.9, 0.05, 0.4, 1.4, 0.03, 0.1]
+    assert judge_pairs([logs], **LIMITS).decision == "keep"
+    assert judge_pairs([logs[:5]], **LIMITS).decision == "go on"
+    mostly_nothing = [0.003, 0.002, 0.9, 0.004, 0.8, 0.001, 0.002]
+    assert judge_pairs([mostly_nothing], **LIMITS).decision != "keep"
+
+
+def test_what_draws_explain_is_no_scatter():
+    rng = np.random.default_rng(3)
+    draws = rng.normal(0, 0.5, 6)
+    logs = math.log1p(0.2) + draws + rng.normal(0, 0.01, 6)
+    assert judge_pairs([logs.tolist()], **LIMITS).decision == "go on"
+    judged = judge_pairs([logs.tolist(), (logs - draws).tolist()], **LIMITS)
+    assert judged.decision == "keep"
+    assert judged.gain.value == pytest.approx(0.2, abs=0.02)
+    assert judged.gain.confidence_fraction == pytest.approx(0.975)
+
+
+def test_bets_on_signs_are_a_martingale():
+    """Each next pair is worth as much in the mean as what came before."""
+    for signs in ([], [1], [1, -1, 1], [1] * 9):
+        both = (sign_evidence([*signs, 1]) + sign_evidence([*signs, -1])) / 2
+        assert both == pytest.approx(sign_evidence(signs) if signs else 1.0)
+
+
+@pytest.mark.parametrize("scatter", [0.01, 0.03, 0.1])
+@pytest.mark.parametrize("explained", [False, True])
+def test_equal_servers_are_seldom_found_different(scatter, explained):
+    """Also where what is believed of draws is wrong."""
+    rng, n_kept, n_runs = np.random.default_rng(11), 0, 400
+    for _ in range(n_runs):
+        logs = scatter * rng.standard_t(4, N_MOST)
+        series = [logs, logs - rng.normal(0, 0.1, N_MOST)] if explained else [logs]
+        for n in range(3, N_MOST + 1):
+            decision = judge_pairs([one[:n].tolist() for one in series], **LIMITS).decision
+            if decision != "go on":
+                n_kept += decision == "keep"
+                break
+    assert n_kept / n_runs <= 0.04

@@ -2,12 +2,17 @@
 
 The start command as it is runs first, against itself: this gives the noise, and a model of the
 server by inverse simulation of its load tests. Each step of the playbook is simulated with that
-model; what may be worth it is measured in pairs of fresh servers, and taken or dropped. After a
+model; what is worth it is measured in pairs of fresh servers, and taken or dropped. After a
 change is taken the model is fitted anew to the changed server. At the end all changes together are
 measured once more, in fresh pairs with other requests.
+
+Settings that act on one another are tried together before each alone: the best combination is known
+by simulation, and each step alone would cost as many pairs for a part of its gain.
 """
 
 import hashlib
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,11 +25,18 @@ from inferometer.api.known_facts import ServerKnowledge
 from inferometer.api.load_request import request_of
 from inferometer.api.progress import talk
 from inferometer.api.server import Server
-from inferometer.api.tune_pairs import Bench, Comparison, PairsFound, compared
+from inferometer.api.tune_pairs import (
+    CONFIDENCE_AGAIN,
+    Bench,
+    Comparison,
+    PairsFound,
+    compared,
+)
 from inferometer.api.tuning import MeasuredDecision, MeasuredStep
-from inferometer.decide.tuning.playbook import Change, Step
+from inferometer.decide.tuning.playbook import Change, Step, Value, changed
 from inferometer.decide.tuning.search import StepFound, Tuning
 from inferometer.decide.tuning.start_command import StartCommand, with_settings, with_words
+from inferometer.decide.tuning.trials import DrawEffects, draw_effects
 from inferometer.errors import InferometerError, RecordError, SpecError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.measure.served import served
@@ -33,7 +45,12 @@ from inferometer.records import durability
 N_SAME: Final = 3
 """Pairs of the command against itself: their three runs of a side are what is fitted."""
 N_LEAST: Final = 3
-N_LEAST_CONFIRMED: Final = 4
+N_LEAST_CONFIRMED: Final = 3
+N_LEAST_PAIRS: Final = 4
+"""At most: no test is sure of a gain in fewer."""
+_EXPLAINED_SHARE: Final = 0.625
+"""Of the pairs, where simulations explain what the draws of the requests do: 10 in place of 16."""
+_COMBINED: Final = ("max_num_seqs", "step_budget", "prefill_shaping")
 _SEEDS_APART: Final = 1000
 """Between the requests of two steps."""
 _CONFIRMING: Final = 500_000
@@ -84,6 +101,9 @@ class Done:
         self.same = same
         self.command = start
         self.model = model
+        self.first_model = model
+        self.settings = dict[str, Value]()
+        """Of the changes that were taken and can be simulated."""
         self.steps = list[MeasuredStep]()
         self.found = [same]
         """Of every comparison."""
@@ -136,7 +156,7 @@ def measured(job: Job) -> tuple[Done, PairsFound | None]:
         The server as it was given does not run.
     """
     done = _baseline(job)
-    job = replace(job, bench=_bench_of(job, done.first))
+    job = replace(job, bench=_bench_of(job, done.first), steps=together_first(job.steps))
     for number, step in enumerate(job.steps, start=1):
         done.steps.append(_step(job, done, step, number))
     for number, words in enumerate(job.own, start=len(job.steps) + 1):
@@ -149,10 +169,37 @@ def measured(job: Job) -> tuple[Done, PairsFound | None]:
         job.seed + _CONFIRMING,
         N_LEAST_CONFIRMED,
         job.n_most,
+        _effects(job, done.first_model, done.settings, job.seed + _CONFIRMING),
+        CONFIDENCE_AGAIN,
     )
     confirmed = compared(job.bench, both)
     done.found.append(confirmed)
     return done, confirmed
+
+
+def together_first(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The step of all combinations before the first of those that it combines."""
+    order = [step.name for step in steps]
+    firsts = [order.index(name) for name in _COMBINED if name in order]
+    if "again" not in order or not firsts:
+        return tuple(steps)
+    others = [step for step in steps if step.name != "again"]
+    again = steps[order.index("again")]
+    return (*others[: min(firsts)], again, *others[min(firsts) :])
+
+
+def _n_most_explained(job: Job) -> int:
+    return max(round(job.n_most * _EXPLAINED_SHARE), N_LEAST_PAIRS)
+
+
+def _effects(
+    job: Job, model: "Modelled", settings: Mapping[str, Value], seed: int
+) -> DrawEffects | None:
+    """What the draw of each pair's requests does to its gain; None where no simulation is trusted."""
+    if model.distrust or not settings:
+        return None
+    spec = job.bench.request(seed).load.workload
+    return draw_effects(model.tuning.trials, changed((), settings), spec)
 
 
 def _baseline(job: Job) -> Done:
@@ -289,7 +336,10 @@ def _step(job: Job, done: Done, step: Step, number: int) -> MeasuredStep:
         command = with_settings(done.command, settings)
     except SpecError as error:
         return _not_measured(step, predicted, error.what)
-    found = _compared(job, done, step.name, command, number)
+    seed = job.seed + number * _SEEDS_APART
+    is_simulated = predicted.gain_ratio is not None
+    effects = _effects(job, done.model, settings, seed) if is_simulated else None
+    found = _compared(job, done, step.name, command, number, effects)
     decision, why = _decision(found, is_lossy=step.kind == "lossy")
     row = MeasuredStep(
         name=step.name,
@@ -302,13 +352,12 @@ def _step(job: Job, done: Done, step: Step, number: int) -> MeasuredStep:
         why=why,
     )
     if decision == "keep":
+        done.settings |= settings
         _keep(job, done, step.name, command, found, number)
     return row
 
 
-def _proposed(
-    job: Job, done: Done, step: Step
-) -> tuple[StepFound, dict[str, int | float | str | bool] | None, str]:
+def _proposed(job: Job, done: Done, step: Step) -> tuple[StepFound, dict[str, Value] | None, str]:
     """The change of a step that is worth a measurement; None, and why not."""
     tuning = done.model.tuning
     predicted = tuning.step(step)
@@ -316,15 +365,36 @@ def _proposed(
         why = f"it changes answers or rests on their text: measured with --steps {step.name}"
         return predicted, None, why
     if predicted.change is not None:
-        skips = predicted.decision in {"not worth measuring", "drop"}
-        if skips and not done.model.distrust:
-            return predicted, None, f"predicted: {predicted.why}"
+        why = "" if done.model.distrust else _not_worth(job, done, predicted)
+        if why:
+            return predicted, None, why
         return predicted, dict(tuning.settings_of(step, predicted)), ""
     nearest = _nearest(tuning, step)
     if nearest is None or step.name not in job.named:
         return predicted, None, predicted.why
     unknown = replace(predicted, change=nearest.words)
     return unknown, dict(nearest.settings[0]), ""
+
+
+def _not_worth(job: Job, done: Done, predicted: StepFound) -> str:
+    """Why a simulated change is not measured; '' where it is worth it.
+
+    A part of a combination that was measured must gain for sure: every value of it was compared in
+    the combination, and pairs for what remains cost as many servers as those of the whole.
+    """
+    mean, least = predicted.mean_gain_ratio, job.wanted.least_gain_fraction
+    if mean is not None and mean < least:
+        if predicted.decision in {"not worth measuring", "drop"}:
+            return f"predicted: {predicted.why}"
+        return f"predicted: {mean:+.1%} in the mean of draws, less than {least:.1%}"
+    whole = next((one for one in done.steps if one.name == "again" and one.n_pairs), None)
+    if predicted.name not in _COMBINED or whole is None:
+        return ""
+    if whole.decision == "keep" and predicted.decision != "keep":
+        return "chosen in the combination; no further gain is sure by simulation"
+    if whole.decision == "drop" and whole.gain_fraction and whole.gain_fraction.value > 0:
+        return "a part of the combination, whose larger gain was not sure"
+    return ""
 
 
 def _nearest(tuning: Tuning, step: Step) -> Change | None:
@@ -365,18 +435,33 @@ def _own(job: Job, done: Done, words: str, number: int) -> MeasuredStep:
     )
 
 
-def _comparison(job: Job, done: Done, name: str, command: StartCommand, number: int) -> Comparison:
+def _comparison(
+    job: Job,
+    done: Done,
+    name: str,
+    command: StartCommand,
+    number: int,
+    effects: DrawEffects | None = None,
+) -> Comparison:
     return Comparison(
         f"{number:02d}-{name}",
         (done.command, command),
         job.seed + number * _SEEDS_APART,
         N_LEAST,
-        job.n_most,
+        job.n_most if effects is None else _n_most_explained(job),
+        effects,
     )
 
 
-def _compared(job: Job, done: Done, name: str, command: StartCommand, number: int) -> PairsFound:
-    found = compared(job.bench, _comparison(job, done, name, command, number))
+def _compared(
+    job: Job,
+    done: Done,
+    name: str,
+    command: StartCommand,
+    number: int,
+    effects: DrawEffects | None = None,
+) -> PairsFound:
+    found = compared(job.bench, _comparison(job, done, name, command, number, effects))
     done.found.append(found)
     return found
 
@@ -387,7 +472,7 @@ def _keep(
     """Go on from the changed server; where its runs do not carry a model, with the old one."""
     folders = _sides(job.bench, _comparison(job, done, name, command, number), 1)
     done.command = command
-    done.selected_log_ratio += sum(found.log_ratios) / len(found.log_ratios)
+    done.selected_log_ratio += 0.0 if found.gain is None else math.log1p(found.gain.value)
     try:
         done.model = _modelled(job, command, folders, number)
     except InferometerError as error:

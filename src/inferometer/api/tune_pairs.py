@@ -23,18 +23,21 @@ from inferometer.api.load_request import Load, LoadRequest, request_of
 from inferometer.api.progress import talk
 from inferometer.api.tune_answer import interval_words
 from inferometer.decide.tuning.start_command import StartCommand
-from inferometer.decide.tuning.trials import Goal, Outcome, outcome_of, scored
+from inferometer.decide.tuning.trials import DrawEffects, Goal, Outcome, outcome_of, scored
 from inferometer.errors import MeasureError
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.measure.served import ServedFacts, ServerFault, ServerStart, served, warm_up
 from inferometer.records import durability
 from inferometer.records.types import RequestStatus, Run
-from inferometer.stats.comparison import PairDecision, decide_pairs, is_futile, pair_gain
+from inferometer.stats.comparison import PairDecision, is_futile, judge_pairs
 from inferometer.stats.estimate import Estimate
 
 CONFIDENCE: Final = 0.9
 """Of both sides over all looks: a change that does nothing is taken in at most 5 % of its steps, and
 must gain once more in the confirmation."""
+CONFIDENCE_AGAIN: Final = 0.5
+"""Of the confirmation: its pairs come after others that were sure, so that a change that does
+nothing passes both in 1.25 % of its steps."""
 _MOST_FAILED: Final = 0.01
 """Of a run's requests."""
 _N_TRIES: Final = 2
@@ -68,6 +71,9 @@ class Comparison(NamedTuple):
     seed: int
     n_least: int
     n_most: int
+    effects: DrawEffects | None = None
+    """None: nothing is predicted of a draw."""
+    confidence_fraction: float = CONFIDENCE
 
 
 class _SideFault(MeasureError):
@@ -150,8 +156,11 @@ def _measured(bench: Bench, comparison: Comparison, place: Path) -> PairsFound:
         serving=lambda side, folder: _serving(bench, comparison.commands[side], side, folder),
         has_fresh_servers=True,
     )
-    seen = list[tuple[Run, Run]]()
+    seen, explained = list[tuple[Run, Run]](), list[float]()
     for both in ab_pairs.each(pairs, takes_invalid=True):
+        if comparison.effects is not None:
+            workload = pairs.request(0, len(seen)).load.workload
+            explained.append(comparison.effects.of(workload))
         seen.append(both)
         if _lost_fraction(both[0]) == 1:
             raise MeasureError(
@@ -162,37 +171,58 @@ def _measured(bench: Bench, comparison: Comparison, place: Path) -> PairsFound:
         lost = _lost_fraction(both[1])
         if lost > max(_MOST_FAILED, _lost_fraction(both[0])):
             return _faulty(f"{lost:.1%} of the requests failed in pair {len(seen)}")
-        found = found_of(bench, seen)
+        found = found_of(bench, comparison, seen, explained)
         gain = "no gain" if found.gain is None else interval_words(found.gain)
         talk(f"{comparison.name}: {gain} after {len(seen)} of at most {comparison.n_most} pairs")
-        is_over = found.ending != "undecided" or _is_futile(bench, comparison, found)
+        is_over = found.ending != "undecided" or _is_futile(bench, comparison, found, explained)
         if is_over and len(seen) >= comparison.n_least:
             break
-    return found_of(bench, seen)
+    return found_of(bench, comparison, seen, explained)
 
 
-def _is_futile(bench: Bench, comparison: Comparison, found: PairsFound) -> bool:
-    return is_futile(
-        found.log_ratios,
-        n_most=comparison.n_most,
-        least_gain_ratio=bench.least_gain_ratio,
-        confidence_fraction=CONFIDENCE,
+def _is_futile(
+    bench: Bench, comparison: Comparison, found: PairsFound, explained: Sequence[float]
+) -> bool:
+    return all(
+        is_futile(
+            logs,
+            n_most=comparison.n_most,
+            least_gain_ratio=bench.least_gain_ratio,
+            confidence_fraction=comparison.confidence_fraction,
+        )
+        for logs in _series(found.log_ratios, explained)
     )
 
 
-def found_of(bench: Bench, seen: Sequence[tuple[Run, Run]]) -> PairsFound:
+def _series(logs: Sequence[float], explained: Sequence[float]) -> list[Sequence[float]]:
+    """As measured, and less what the draws of the requests explain."""
+    if not explained:
+        return [logs]
+    return [logs, [log - effect for log, effect in zip(logs, explained, strict=True)]]
+
+
+def found_of(
+    bench: Bench,
+    comparison: Comparison,
+    seen: Sequence[tuple[Run, Run]],
+    explained: Sequence[float],
+) -> PairsFound:
     """What these pairs show; *undecided* where they are not enough."""
     scores = [
         tuple(scored(outcome_of(run, bench.objective), bench.goal, 1) for run in both)
         for both in seen
     ]
     logs = tuple(math.log(new.score / old.score) for old, new in scores)
-    gain = pair_gain(logs, confidence_fraction=CONFIDENCE)
+    judged = judge_pairs(
+        _series(logs, explained),
+        least_gain_ratio=bench.least_gain_ratio,
+        confidence_fraction=comparison.confidence_fraction,
+    )
     endings: dict[PairDecision, Ending] = {"keep": "keep", "drop": "drop", "go on": "undecided"}
     runs = [run for both in seen for run in both]
     return PairsFound(
-        ending=endings[decide_pairs(gain, least_gain_ratio=bench.least_gain_ratio)],
-        gain=gain,
+        ending=endings[judged.decision],
+        gain=judged.gain,
         before=tuple(old for old, _ in scores),
         after=tuple(new for _, new in scores),
         log_ratios=logs,

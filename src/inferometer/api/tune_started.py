@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from inferometer.api.load_request import Load
 from inferometer.api.question import DURATION, Option
 from inferometer.api.tune_measured import (
-    N_LEAST_CONFIRMED,
+    N_LEAST_PAIRS,
     Job,
     default_folder,
     measured,
@@ -61,10 +61,10 @@ class Starting:
             "With --start: pairs of a change, at most; fewer where fewer decide.",
             heading="Runs",
             is_common=True,
-            least=N_LEAST_CONFIRMED,
+            least=N_LEAST_PAIRS,
             most=99,
         ),
-    ] = 10
+    ] = 16
     usd_per_hour: Annotated[
         float | None,
         Option(
