@@ -339,6 +339,14 @@ llama-3.1-8b,H100,vLLM,bf16,1,1024,128,32,180,11
 """
 
 
+OWN_REQUESTS = """\
+request_index,status,class_index,intended_send_s,sent_s,admitted_s,first_token_s,finished_s,\
+prompt_tokens,cached_tokens,output_tokens,n_preemptions,ttft_s,ttft_uncorrected_s,tpot_s,e2e_s
+0,length,0,0.118049063,0.118722228,,0.134526049,0.346535244,128,0,32,,0.016476986,0.015803821,0.006839006,0.228486181
+1,unfinished,0,0.223746651,0.224346199,,,,128,0,0,,,,,
+"""
+
+
 def import_readers() -> list[Reader]:
     found = [
         Reader(f"import {path.name}", path.name, (path.read_bytes(),), imported)
@@ -349,6 +357,7 @@ def import_readers() -> list[Reader]:
         Reader("import agg.json", "agg_m_1k1k.json", (example("agg_m_1k1k.json"),), imported)
     )
     found.append(Reader("import mine.csv", "mine.csv", (CONCURRENCY_TABLE.encode(),), imported))
+    found.append(Reader("import own.csv", "own.csv", (OWN_REQUESTS.encode(),), imported))
     found.append(Reader("import stages.csv", "stages.csv", (example("stages.csv"),), imported))
     found += [
         Reader(f"import {name}", name, (example(name),), imported)

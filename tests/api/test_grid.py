@@ -207,6 +207,24 @@ def test_a_grid_whose_points_have_other_step_times_warns_of_it() -> None:
     assert (warned, fine) == ({"MIXED_STEP_TIMES"}, set())
     assert "--datasheet" in str(mixed)
     assert "step times" not in str(alike)
+    assert "Fastest" not in str(mixed)
+    assert "Fastest per user: graphs" in str(alike)
+
+
+def test_points_are_ranked_among_those_of_their_source() -> None:
+    grid = im.predict(
+        MODEL, hardware="h100_sxm", batch=4, mode=["engine", "graphs", "eager"], slo="tpot:p50<1s"
+    )
+    best = [one.sentence for one in grid.findings if one.code == "BEST"]
+    assert [point.words["step_times"] for point in grid.points] == [
+        "published", "datasheet", "datasheet",
+    ]  # fmt: skip
+    assert [one.partition(": ")[0] for one in best] == [
+        "Fastest per user", "Cheapest", "Most output tok/s within the SLO",
+    ]  # fmt: skip
+    for sentence in best:
+        assert ": graphs (" in sentence
+        assert "by datasheet" in sentence
 
 
 def test_a_cached_prefix_changes_the_prefill_alone() -> None:

@@ -203,7 +203,7 @@ def _origins(points: Sequence[GridPoint]) -> list[CurveFinding]:
         return []
     named = ", ".join(f"{number} by {origin}" for origin, number in counts.most_common())
     text = (
-        f"Step times come from different sources ({named}), so points of two sources compare badly"
+        f"Step times come from different sources ({named}), so points of two sources are not ranked"
     )
     if set(counts) == {"published", "datasheet"}:
         text += "; --datasheet gives all of them the same"
@@ -261,13 +261,28 @@ def _best(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFind
         ("usd_per_million_tokens", "Cheapest", "$ per 1M output tokens"),
     ):
         known = [point for point in fitting if point.numbers.get(number) is not None]
-        if len(known) > 1:
-            best = min(known, key=lambda point: _value(point, number))
+        for source, members in _by_source(known).items():
+            if len(members) < 2:
+                continue
+            best = min(members, key=lambda point: _value(point, number))
             value = _value(best, number)
             amount = f"TPOT {format_duration(value)}" if unit is None else f"{value:.3g} {unit}"
-            text = f"{what}: {_name(best)} ({amount}), of {len(known)} that fit."
+            text = f"{what}: {_name(best)} ({amount}), of {len(members)} that fit{source}."
             found.append(CurveFinding(code="BEST", sentence=text))
     return found
+
+
+def _by_source(points: Sequence[GridPoint]) -> dict[str, list[GridPoint]]:
+    """Points that may be ranked against each other: those with step times of one source.
+
+    The key ends a sentence about them; it is empty where all points share one source.
+    """
+    groups = dict[str, list[GridPoint]]()
+    for point in points:
+        groups.setdefault(point.words.get("step_times") or "", []).append(point)
+    if len(groups) < 2:
+        return {"": list(points)}
+    return {f", by {source}": members for source, members in groups.items()}
 
 
 def _name(point: GridPoint) -> str:
@@ -306,11 +321,15 @@ def _slo(
         text += f"; {'; '.join(sides[:_MOST_SIDES])}{more}"
     found = [CurveFinding(code="SLO", sentence=f"{text}.")]
     known = [point for point in inside if point.numbers.get(number) is not None]
-    if known:
-        best = max(known, key=lambda point: _value(point, number))
-        amount = f"{format_number(_value(best, number))} {unit}"
-        text = f"Most {unit} within the SLO: {_name(best)} ({amount})."
-        found.append(CurveFinding(code="BEST", sentence=text))
+    groups = _by_source(known)
+    for source, members in groups.items():
+        if len(members) < 2 and len(groups) > 1:
+            continue  # one point of a source is no ranking; a single one of the grid is an answer
+        best = max(members, key=lambda point: _value(point, number), default=None)
+        if best is not None:
+            amount = f"{format_number(_value(best, number))} {unit}{source}"
+            text = f"Most {unit} within the SLO: {_name(best)} ({amount})."
+            found.append(CurveFinding(code="BEST", sentence=text))
     return found
 
 

@@ -125,6 +125,34 @@ def test_the_table_has_a_line_each(broken):
     )
 
 
+def test_the_table_is_read_again(broken, tmp_path):
+    """Every number of a request comes back, what is absent too."""
+    path = tmp_path / "requests.csv"
+    path.write_text(request_csv(broken))
+    imported = read_results(path)
+    assert imported.tool == "inferometer"
+    (again,) = imported.runs
+    for name, column in broken.requests._asdict().items():
+        np.testing.assert_array_equal(getattr(again.requests, name), column, err_msg=name)
+    assert summarise_requests(again).latency("ttft") == summarise_requests(broken).latency("ttft")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("length", "done", "status 'done'"),
+        ("unfinished,0,", "unfinished,1.5,", "count '1.5'"),
+        ("failed,0,", "failed,0,soon", "instant"),
+    ],
+)
+def test_a_broken_table_names_its_line(broken, tmp_path, old, new, expected):
+    path = tmp_path / "requests.csv"
+    path.write_text(request_csv(broken).replace(old, new, 1))
+    with pytest.raises(RecordError, match=expected) as caught:
+        read_results(path)
+    assert "line" in caught.value.where
+
+
 def test_a_sweep_has_no_requests(run):
     sweep = replace(run, requests=None, chunks=None)
     for export in (llmd_report, vllm_bench_json, request_csv):

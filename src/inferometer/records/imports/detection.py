@@ -14,6 +14,7 @@ from inferometer.records.imports import (
     inferencex,
     llmd,
     llmservingsim,
+    own_requests,
     statistics_only,
     vllm_bench,
 )
@@ -52,6 +53,8 @@ def _read(path: Path) -> Imported:
         )
     if inference_perf.is_stages(_header(text)):
         return inference_perf.read_stages(path)
+    if own_requests.is_own_requests(_header(text)):
+        return own_requests.read_own_requests(path)
     if (points := _points_of(text, path)) is not None:
         return points
     if path.suffix.lower() == ".csv":
@@ -195,6 +198,7 @@ _TABLES: Final = (
     "AIConfigurator silicon_sample.csv",
     "inference-perf stages.csv",
     "LLMServingSim requests.csv",
+    "a CSV of inferometer export",
 )
 _TABLE: Final = (
     "a table of a sweep: inferometer fit reads it; a trace: --workload of simulate and load"

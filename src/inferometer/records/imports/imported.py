@@ -41,6 +41,7 @@ Tool: TypeAlias = Literal[
     "llmperf",
     "trtllm-bench",
     "table",
+    "inferometer",
 ]
 PublishedLatencyName: TypeAlias = Literal["ttft", "tpot", "chunk_gap", "normalized_tpot", "e2e"]
 
