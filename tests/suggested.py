@@ -10,6 +10,7 @@ import shlex
 import click
 
 from inferometer.cli.answer import of_servers
+from inferometer.cli.foreign_flags import in_our_words
 from inferometer.cli.main import VERBS, app
 
 PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*(/[A-Z]+)?|runs/NAME")
@@ -81,7 +82,8 @@ def check_words(words: tuple[str, ...]) -> None:
 def _problem(command: click.Command, verb: str, arguments: list[str]) -> str | None:
     context = click.Context(command, info_name=verb)
     try:
-        values, left, _ = command.make_parser(context).parse_args(args=list(arguments))
+        arguments = in_our_words(arguments, command)
+        values, left, _ = command.make_parser(context).parse_args(args=arguments)
         if left:
             return f"too many words: {left}"
         for parameter in command.params:

@@ -82,6 +82,7 @@ _BYTES: Final = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
+_ALL_AT_ONCE: Final = "--concurrency 256 --requests 256, all at once"
 _BITS: Final = {"Mbit": 1.25e5, "Gbit": 1.25e8, "Tbit": 1.25e11}
 _ALSO: Final = {
     **dict.fromkeys(("sec", "secs", "second", "seconds"), "s"),
@@ -129,7 +130,10 @@ def check_number(value: float, name: str, *, where: str | None) -> None:
             else "a number of more than 40 digits"
         )
         raise SpecError(
-            f"{name} = {shown}", where=where, allowed=f"a finite number up to {format_limit(most)}"
+            f"{name} = {shown}",
+            where=where,
+            allowed=f"a finite number up to {format_limit(most)}",
+            try_=_ALL_AT_ONCE if name == "rate" and value > 0 else None,
         )
 
 

@@ -370,6 +370,38 @@ def test_a_server_that_is_not_there(folder):
     check_refused(load("http://127.0.0.1:9", folder=folder), 3, "no answer", "127.0.0.1:9")
 
 
+def test_an_https_url_of_a_plain_port_is_answered_with_the_http_one(url, folder):
+    """Without --model the question for the models is what meets the port first."""
+    https = url.replace("http://", "https://")
+    for more in ((), ("--model", "m")):
+        words = ("load", https, "--workload", "short.toml", "--out", "run", *more)
+        check_refused(run(*words, folder=folder), 3, "the port does not speak TLS", f"try: {url}")
+
+
+def test_a_rate_of_inf_sends_all_at_once(url, folder):
+    flags = ("--request-rate", "inf", "--num-prompts", "30")
+    words = ("load", url, "--workload", "128x8", "--out", "run", *flags)
+    assert run(*words, folder=folder).returncode in {0, 3}
+    sent_ns = read_run(folder / "run").requests.intended_send_ns
+    assert len(sent_ns) == 30
+    assert np.ptp(sent_ns) == 0
+    check_refused(
+        run("load", url, "--rate", "inf", "--out", "none", folder=folder), 2, "--concurrency 256"
+    )
+
+
+def test_too_few_requests_are_answered_with_the_longer_run(url, folder):
+    outcome = load(url, "--slo", "ttft:p99<20s", folder=folder)
+    found = re.search(r"^NEXT .*\n +(inferometer load .*)$", outcome.stdout, re.MULTILINE)
+    assert found is not None, outcome.stdout
+    words = shlex.split(found[1])
+    assert words[words.index("--requests") + 1] == "368"
+    assert words[words.index("--out") + 1] == "run-longer"
+    assert words[2] == url
+    assert run(*words[1:], folder=folder).returncode in {0, 3, 11}
+    assert len(read_run(folder / "run-longer").requests.status) == 368
+
+
 def test_a_dry_run_sends_nothing(folder):
     outcome = load("http://127.0.0.1:9", "--dry-run", folder=folder)
     assert (outcome.returncode, outcome.stdout) == (0, "")

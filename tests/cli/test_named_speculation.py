@@ -52,6 +52,14 @@ def test_an_acceptance_that_was_measured_takes_the_place_of_published_ones():
     assert best[0] < best[1]
 
 
+@pytest.mark.parametrize(
+    ("typed", "method"),
+    [("eagle3", "eagle"), ("EAGLE-3,0.8", "eagle"), ("deepseek_mtp", "mtp"), ("n-gram", "ngram")],
+)
+def test_methods_are_known_by_other_tools_names(typed, method):
+    assert predicted("--speculative", typed)["speculation"]["method"] == method
+
+
 @pytest.mark.parametrize("text", ["eagle,1.5", "eagle,x", "no-such-model", "4,0.8", ""])
 def test_what_is_no_speculation_is_refused_with_what_is_one(text):
     with pytest.raises(SpecError, match="no speculation") as refused:

@@ -1,6 +1,7 @@
 """Is a server that was fitted to load tests the one that other verbs simulate, unless flags say otherwise?"""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -147,6 +148,38 @@ def test_a_batch_is_predicted(folder):
         "64 sequences",
         "1 to 24",
     )
+
+
+def test_memory_is_that_of_the_catalogue_s_model_or_not_stated(folder):
+    """A load test does not tell the model's shape: a model of one layer of width 1 fitted 16 million times."""
+    for name in ("llama-3.1-8b", "hidden"):
+        replace(server_fit(), served_model=name, model=None).save(folder / f"{name}.json")
+    flags = ("--hardware", "h100_sxm", "--batch", "4", "--fit")
+    known, unknown = (
+        run("predict", name, *flags, f"{name}.json", folder=folder).stdout
+        for name in ("llama-3.1-8b", "hidden")
+    )
+    own = ("--dtype", "float32", "--datasheet")
+    plain = run("predict", "llama-3.1-8b", *flags[:-1], *own, folder=folder).stdout
+    (at_most,) = re.findall(r"at most [\d,]+ at once fit in memory", plain)
+    assert at_most in known
+    assert "does not tell the model" in unknown
+    assert "fits in memory" not in unknown
+    assert "at once fit" not in unknown
+
+
+def test_a_run_without_a_fit_is_answered_with_the_command_that_fits_it(folder):
+    for name, file in (("a sweep", "sweep.parquet"), ("load", "exchanges.parquet")):
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / file).touch()
+    flags = ("smollm2-135m", "--hardware", "l4", "--fit")
+    for name, command in (
+        ("a sweep", "try: inferometer fit 'a sweep'"),
+        ("load", "try: inferometer fit --load load"),
+        ("absent", "try: inferometer fit RUN"),
+    ):
+        for verb in ("predict", "simulate"):
+            check_refused(run(verb, *flags, name, folder=folder), 5, command)
 
 
 def test_what_it_refuses(folder):

@@ -445,7 +445,7 @@ def test_the_text_says_verdict_interval_and_goodput(tmp_path):
             *LLAMA, "--rate", 5, "--slo", "ttft:p50<60s", "--verbose", folder=tmp_path
         ).stdout.split()
     )
-    assert text.startswith("llama-3.1-8b on NVIDIA H100 SXM5 80GB, ")
+    assert text.startswith("llama-3.1-8b on NVIDIA H100 SXM5 80GB, 5 requests/s of chat: ")
     assert " of chat: TTFT p95 " in text
     assert "✔ meets the SLO" in text
     assert "Goodput is" in text

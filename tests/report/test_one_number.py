@@ -17,7 +17,7 @@ from inferometer.report.charts.predicted import predicted_chart
 from inferometer.report.charts.tails import tails_chart
 from inferometer.report.page import Number
 from inferometer.report.request_tables import LATENCY_NAMES, percentile_text
-from inferometer.report.tables import LEAST_FOR_P95, held_out_table, held_out_text
+from inferometer.report.tables import LEAST_FOR_P95, error_text, held_out_table, held_out_text
 from inferometer.report.views import HeldOutRow
 
 SWEEP = Path(__file__).parents[1] / "fit" / "data" / "qwen2.5-0.5b-bfloat16"
@@ -51,6 +51,19 @@ def test_the_error_on_points_held_out(analysis):
     n_noisy = len(view.predictions) - len(drawn)
     assert n_noisy > 0, "this record has points that a disturbed machine measured"
     assert f"{n_noisy} whose repetitions disagree" in predicted_chart(view).finding
+
+
+@pytest.mark.parametrize(
+    ("coverage_fraction", "n_points", "words"),
+    [
+        (0.5, 4, "prefill 5 % (median of 4, only 2 of them in the 90 % interval)"),
+        (0.75, 4, "prefill 5 % (median of 4)"),
+        (19 / 22, 22, "prefill 5 % (median of 22)"),
+        (16 / 22, 22, "prefill 5 % (median of 22, only 16 of them in the 90 % interval)"),
+    ],
+)
+def test_an_interval_that_held_too_few_points_is_no_secret(coverage_fraction, n_points, words):
+    assert error_text("prefill", 0.05, n_points, coverage_fraction) == words
 
 
 def test_one_point_has_no_median(analysis):

@@ -143,10 +143,11 @@ def capacity_page(answer: CapacityAnswer) -> Page:
     sections = decision_page.decision_sections(view)
     charts = [chart for section in sections for chart in section.charts]
     n_probes = sum(len(level.capacity.probes) for level in answer.levels)
-    spent = format_duration(sum(level.probe_s for level in answer.levels))
+    spent_s = sum(level.probe_s for level in answer.levels)
+    probed = f"{n_probes} probes, {format_duration(spent_s)} of traffic"
     return Page(
         title=_title(answer),
-        subtitle=f"{answer.engine} · {n_probes} probes, {spent} of traffic",
+        subtitle=f"{answer.engine} · {probed if n_probes else 'no traffic simulated'}",
         chips=_chips(answer),
         numbers=_numbers(answer),
         table=_probes(found, answer.unit) if found.probes else None,

@@ -154,7 +154,12 @@ def _off(model: StepTimeModel) -> str:
     """How far off was it on points held out?"""
     seen = _seen_as(model)
     off = ", ".join(
-        error_text(seen.get(error.phase, error.phase), error.median_fraction, error.n_points)
+        error_text(
+            seen.get(error.phase, error.phase),
+            error.median_fraction,
+            error.n_points,
+            error.coverage_fraction,
+        )
         for error in model.held_out
     )
     return f"error on points held out: {off}" if off else "no points were held out"

@@ -274,11 +274,15 @@ def _with_front_end(deployment: Deployment, fit: ServerFit, knobs: Knobs) -> Dep
     return replace(deployment, front_end_s=fit.front_end_s, kv_origin=origin)
 
 
+UNKNOWN_ARCHITECTURE: Final = "unknown"
+"""Of a model whose shape nothing tells: its memory and its bounds mean nothing."""
+
+
 def _nameless(fit: ServerFit) -> ModelSpec:
     """Only the name of an unknown model is used."""
     return ModelSpec(
         model_id=fit.served_model,
-        architecture="unknown",
+        architecture=UNKNOWN_ARCHITECTURE,
         n_layers=1,
         hidden_size=1,
         vocab_size=1,

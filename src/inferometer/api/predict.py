@@ -37,6 +37,7 @@ from inferometer.fit.loads.server_fit import ServerFit
 from inferometer.fit.published.efficiencies import has_stated_links, published_steps
 from inferometer.inputs import resolve, types
 from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.synonyms import speculation_method
 from inferometer.inputs.types import AskedFormat, DType
 from inferometer.measure.this_machine import THIS_MACHINE
 from inferometer.perfmodel import datasheet, memory, work
@@ -303,7 +304,8 @@ def _asked(question: Predict) -> _Asked:
     if is_server:
         server = named_fit.load_server(path, name, _stated(question), device)
         return _Asked(
-            named_fit.fitted_model(server, name),
+            # A load test does not tell the model's shape; memory and limits need it.
+            server.model or catalog.known_model(name) or named_fit.fitted_model(server, name),
             server.engine,
             _known(path, device or _device_of(server)),
             server,
@@ -479,7 +481,9 @@ def _named_speculation(question: Predict, plain: Scenario) -> BestSpeculation | 
         raise _no_speculation(text) from None
     if acceptance is not None and not 0 <= acceptance <= 1:
         raise _no_speculation(text)
-    method: MethodName | None = next((one for one in METHODS if one == name.lower()), None)
+    method: MethodName | None = next(
+        (one for one in METHODS if one == speculation_method(name)), None
+    )
     draft = (
         Draft("draft_model", _draft_model(name, text), acceptance)
         if method is None

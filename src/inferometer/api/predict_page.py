@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from inferometer import __version__
+from inferometer.api.named_fit import UNKNOWN_ARCHITECTURE
 from inferometer.api.prediction import MeasuredDecode, PredictAnswer, PredictedLimit, WhatIfRow
 from inferometer.measure.this_machine import ceiling_cautions
 from inferometer.perfmodel.datasheet import (
@@ -60,7 +61,7 @@ def predict_page(answer: PredictAnswer) -> Page:
     return Page(
         title=_title(answer),
         subtitle=_subtitle(answer),
-        chips=(_chip(sheet), *_slo_chip(answer)),
+        chips=(*([_chip(sheet)] if _knows_model(sheet) else []), *_slo_chip(answer)),
         numbers=_numbers(answer),
         chart=chart,
         lines=lines_of(
@@ -188,6 +189,10 @@ def _numbers(answer: PredictAnswer) -> tuple[Number, ...]:
     )
 
 
+def _knows_model(sheet: DatasheetPrediction) -> bool:
+    return sheet.scenario.model.architecture != UNKNOWN_ARCHITECTURE
+
+
 def _limit(answer: PredictAnswer) -> str:
     sheet, fitted = answer.datasheet, answer.fitted
     prefill, decode = (
@@ -195,6 +200,8 @@ def _limit(answer: PredictAnswer) -> str:
         if fitted is None
         else (fitted.prefill_limited_by, fitted.decode_limited_by)
     )
+    if not _knows_model(sheet):
+        return f"prefill: {prefill}, decode: {decode}; memory: the fit does not tell the model"
     largest = sheet.sizes.largest_batch_size
     batch = f"at most {largest:,} at once fit" if largest else "not even one request fits"
     return f"prefill: {prefill}, decode: {decode}; {batch} in memory"

@@ -1,13 +1,18 @@
 """Where do the numbers of a run come from: the model, the engine, the machine, the command?"""
 
+import re
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
+from inferometer import suggestions
 from inferometer.inputs.types import ModelSpec
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.weights import n_parameters
 from inferometer.records.types import EngineFacts, HostFacts, Run, RunManifest
 from inferometer.report.views import FactGroup
+from inferometer.stats.quantiles import min_samples
 from inferometer.units import format_bytes, format_count
 
 _ABSENT = "not known"
@@ -32,6 +37,50 @@ def fact_groups(run: Run, label: str) -> tuple[FactGroup, ...]:
 def rerun_command(run: Run) -> str:
     """The command that made the run."""
     return shlex.join(run.manifest.command) if run.manifest.command else ""
+
+
+def longer_command(run: Run, percentiles: Iterable[float | None]) -> str:
+    """The command that made the run, with more requests, into a folder of its own.
+
+    Four times as many, which halves an interval, or what these percentiles need. Empty where the
+    run is not known to come from a command line, or is longer in no other way than more at once.
+    """
+    n_requests = 0 if run.requests is None else len(run.requests.status)
+    needed = max((min_samples(one) for one in percentiles if one is not None), default=0)
+    if run.manifest.validity is not None:
+        # Of percentiles that were requested when it was measured; only its words are stored.
+        found = re.search(r"--requests (\d+)", run.manifest.validity.reasons[0].remedy)
+        needed = max(needed, int(found[1]) if found else 0)
+    n_longer = needed if needed > n_requests else _LONGER_RATIO * n_requests
+    words = run.manifest.command
+    is_known = words[:2] in {("inferometer", "load"), ("inferometer", "simulate")}
+    if not is_known or "inf" in " ".join(words).replace("=", " ").split():
+        return ""  # at a rate of inf more requests are another load: more at once
+    changed, out, before = list[str](), "", ""
+    for word in words[2:]:
+        flag, _, value = word.partition("=")
+        if before == "--out" or flag == "--out":
+            out = word if before == "--out" else value
+        if before not in _OF_LENGTH and flag not in _OF_LENGTH:
+            changed.append(word)
+        before = word if word in _OF_LENGTH else ""
+    new_out = ("--out", f"{out}-longer") if out else ()
+    return suggestions.command(words[1], *changed, "--requests", n_longer, *new_out)
+
+
+_LONGER_RATIO: Final = 4
+_OF_LENGTH: Final = frozenset(
+    {
+        "--requests",
+        "--num-prompts",
+        "--num-requests",
+        "--request-count",
+        "--for",
+        "--duration",
+        "--out",
+    }
+)
+"""How long a run is, and where it lies: a longer one has its own."""
 
 
 def data_files(path: Path) -> tuple[tuple[str, str], ...]:

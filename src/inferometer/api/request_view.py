@@ -255,7 +255,7 @@ def request_view(
     lines = views.FiveLines(
         answer=_answer(whole, judgement),
         limit=_limit(load, whole, n_kv_blocks, online, parts),
-        next=_next(lead, judgement, path, online, has_page=report_path is not None),
+        next=_next(run, lead, judgement, path, online, has_page=report_path is not None),
         trust=_trust(run, whole, online),
         report=_files(path, report_path),
     )
@@ -376,6 +376,7 @@ def _limit(
 
 
 def _next(
+    run: types.Run,
     lead: Sequence[types.Caution],
     judgement: request_summaries.Judgement | None,
     path: Path | None,
@@ -385,14 +386,21 @@ def _next(
 ) -> str:
     if lead:
         return lead[0].remedy
+    limits = () if judgement is None else judgement.objective.thresholds
+    longer = provenance.longer_command(run, [one.percentile_fraction for one in limits])
     if online is not None and online.validity.reasons[0].remedy:
-        return online.validity.reasons[0].remedy
+        worst = online.validity.reasons[0]
+        return f"{worst.remedy} {longer}".strip() if worst.check in _OF_LENGTH else worst.remedy
     if judgement is not None and judgement.verdict == "undecided":
-        return "a longer run, or several: this one cannot tell"
-    run = "RUN" if path is None else path
+        return f"a longer run, or several: this one cannot tell {longer}".strip()
+    folder = "RUN" if path is None else path
     if has_page and online is not None:
-        return f"what would another load do here? {suggestions.command('fit', '--load', run)}"
-    return suggestions.command("report", run)
+        return f"what would another load do here? {suggestions.command('fit', '--load', folder)}"
+    return suggestions.command("report", folder)
+
+
+_OF_LENGTH: Final = frozenset({"requests", "warm-up", "steady state"})
+"""Checks of a load test that a longer run passes."""
 
 
 def _trust(

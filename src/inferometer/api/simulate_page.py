@@ -134,10 +134,11 @@ def _of_groups(groups: tuple[simulated_record.GroupView, ...]) -> str:
 
 
 def _traffic(answer: simulation.SimulateAnswer) -> str:
-    """``5 requests/s of chat``"""
-    offered_per_s, asked = _offered_per_s(answer), answer.workload
+    """``5 requests/s of chat``: the rate that was given, else that of the arrivals."""
+    given_per_s, asked = answer.given_rate_per_s, answer.workload
+    offered_per_s = _offered_per_s(answer) if given_per_s is None else given_per_s
     traffic = "" if offered_per_s is None else f"{format_number(offered_per_s)} requests/s of "
-    if offered_per_s is None and asked.n_followers and asked.rate_per_s is None:
+    if offered_per_s is None and asked.n_requests > 1 and asked.rate_per_s is None:
         traffic = f"concurrency {asked.n_requests - asked.n_followers} of "
     return f"{traffic}{answer.workload_name}"
 

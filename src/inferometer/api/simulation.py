@@ -98,6 +98,9 @@ class SimulateAnswer(Answer):
     """The folder of the likely run."""
     next_step: str | None = None
     """What would meet a missed objective."""
+    given_rate_per_s: float | None = None
+    """Steady rate of ``--rate`` or of the workload's file, about which the drawn arrivals scatter;
+    None of closed loops, traces and rates that change."""
 
     @property
     def exit_code(self) -> int:
@@ -283,6 +286,7 @@ def simulate_workload(
     answer = SimulateAnswer(
         workload_name=workload.name,
         workload=description.describe(workload.plan),
+        given_rate_per_s=workload.asked_rate_per_s,
         deployment=simulated_record.deployment_view(
             simulator.servers.deployment, simulator.servers.cluster
         ),

@@ -156,7 +156,7 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
             written.append(_ours(flag, own) + equals + value)
     if flag_before:
         written.append(flag_before)
-    written = _counted_devices(written, own)
+    written = _all_at_once(_counted_devices(written, own), own)
     return [*_in_seconds(written, words), *_workload(lengths, own, words), *words[ended:]]
 
 
@@ -182,6 +182,28 @@ def _counted_devices(words: Sequence[str], own: set[str]) -> list[str]:
             n, device = counted
             written += [device if is_apart else f"{named}={device}", number, str(n)]
     return written
+
+
+def _all_at_once(words: Sequence[str], own: set[str]) -> list[str]:
+    """A rate `inf`, as vLLM bench's, as the closed loop that it is: every request is due at once.
+
+    A cap of the concurrency decides alone; without one all requests are in flight.
+    """
+    if not {"--rate", "--requests", "--concurrency"} <= own:
+        return list(words)
+    kept, values = list[str](), dict[str, str]()
+    is_value_of = ""
+    for word in words:
+        flag, equals, value = word.partition("=")
+        values |= {is_value_of: word} if is_value_of else {flag: value} if equals else {}
+        if "--rate" not in {is_value_of, flag}:
+            kept.append(word)
+        is_value_of = flag if flag in own and not equals else ""
+    if values.get("--rate", "").lower() not in {"inf", "infinity"}:
+        return list(words)
+    if {"--concurrency", "--max-concurrency"} & values.keys():
+        return kept
+    return [*kept, "--concurrency", values["--requests"]] if "--requests" in values else list(words)
 
 
 def _ours(flag: str, own: set[str]) -> str:

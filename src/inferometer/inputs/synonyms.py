@@ -42,6 +42,20 @@ _FORMAT_OF: Final = {word: name for name, words in _FORMATS.items() for word in 
 _ENGINES: Final = {"vllm": "vllm", "sgl": "sglang", "tensorrt": "trtllm", "trt": "trtllm"}
 """How engines' names begin, in tables and on command lines."""
 
+_SPECULATIONS: Final = {
+    "ngram": ("prompt_lookup", "prompt_lookup_decoding", "ngram_gpu"),
+    "eagle": ("eagle2", "eagle3"),
+    "medusa": (),
+    "redrafter": ("recurrent_drafter",),
+    "mtp": ("nextn",),
+}
+"""Methods of speculation under the names of vLLM, SGLang and TensorRT-LLM."""
+_METHOD_OF: Final = {
+    re.sub(r"[^a-z0-9]", "", word): name
+    for name, words in _SPECULATIONS.items()
+    for word in (name, *words)
+}
+
 _DEVICE_WORDS: Final = {
     "mi300": "mi300x",
     "mi325": "mi325x",
@@ -149,6 +163,18 @@ def engine_name(text: str) -> str:
     """
     low = text.strip().lower()
     return next((ours for begin, ours in _ENGINES.items() if low.startswith(begin)), low)
+
+
+def speculation_method(text: str) -> str | None:
+    """The method of speculation that this spelling names; None where it is none, as a model's name.
+
+    Example
+    -------
+    >>> speculation_method("EAGLE-3"), speculation_method("deepseek_mtp"), speculation_method("gpt2")
+    ('eagle', 'mtp', None)
+    """
+    plain = re.sub(r"[^a-z0-9]", "", text.lower())
+    return _METHOD_OF.get(plain) or ("mtp" if plain.endswith("mtp") else None)
 
 
 def plain_number(text: str, name: str) -> str:

@@ -389,8 +389,8 @@ def load_step_time_model(path: Path) -> StepTimeModel:
     ModelError
         No such file, not a step-time model, or of a version that this one does not read.
     """
+    again = fit_command(path)
     path = path / FIT_NAME if path.is_dir() else path
-    again = suggestions.command("fit", "RUN")
     door = Door(
         noun="step-time model", allowed="a file of inferometer fit", refusal=ModelError, try_=again
     )
@@ -403,6 +403,24 @@ def load_step_time_model(path: Path) -> StepTimeModel:
             f"schema version {version}", where=where, allowed=str(SCHEMA_VERSION), try_=again
         )
     return replace(door.json(content, StepTimeModel, where=where), schema_version=version)
+
+
+def fit_command(path: Path) -> str:
+    """The command that makes the fit that is missing at ``path``.
+
+    Of the run in this folder, or beside this file; ``RUN`` where there is none.
+    """
+    folder = path if path.is_dir() else path.parent
+    if (folder / _SWEEP_NAME).is_file():
+        return suggestions.command("fit", folder)
+    if (folder / _LOAD_NAME).is_file():
+        return suggestions.command("fit", "--load", folder)
+    return suggestions.command("fit", "RUN")
+
+
+_SWEEP_NAME: Final = "sweep.parquet"
+_LOAD_NAME: Final = "exchanges.parquet"
+"""Files of a sweep's run and of a load test's, as ``records.layout`` names them, which is above."""
 
 
 def in_words_of_version_2(content: bytes) -> bytes:

@@ -184,10 +184,10 @@ def _prefill_vs_decode(points: list[PointRepetitions]) -> list[Finding]:
             f"{'Decode' if n_decode else 'Prefill'} takes most of the time at every point: {facts}."
         )
     else:
-        counts = f"at {n_decode} of {len(sides)} points decode takes most of the time, at" + (
-            f" {n_prefill} prefill, {n_open} undecided" if n_open else f" {n_prefill} prefill"
-        )
-        sentence = f"Which phase takes more time depends on the point: {counts}; {facts}."
+        parts = ((n_decode, "decode"), (n_prefill, "prefill"), (n_open, "undecided"))
+        counts = ", ".join(f"{phase} at {n}" for n, phase in parts if n)
+        lead = "depends on the point" if n_decode and n_prefill else "is not decided everywhere"
+        sentence = f"Which phase takes more time {lead}: of {len(sides)} points {counts}; {facts}."
     return [
         Finding(code="PREFILL_VS_DECODE", sentence=sentence, evidence=shares[most], support=support)
     ]

@@ -3,6 +3,7 @@
 Which tables say how predictions and measurements agree, and what do their words mean?
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -72,17 +73,35 @@ def held_out_text(rows: Sequence[HeldOutRow]) -> str:
     """
     has_runs = has_several_runs(row.run_label for row in rows)
     return ", ".join(
-        f"{f'{row.run_label} ' if has_runs else ''}{error_text(row.phase, row.median_fraction, row.n_points)}"
+        error_text(
+            f"{row.run_label} {row.phase}" if has_runs else row.phase,
+            row.median_fraction,
+            row.n_points,
+            row.coverage_fraction,
+        )
         for row in rows
     )
 
 
-def error_text(name: str, median_fraction: float, n_points: int) -> str:
-    """``decode 4.56 % (median of 11)``; one point has no median."""
-    return (
-        f"{name} {format_fraction(median_fraction)}"
-        f" ({'one point' if n_points == 1 else f'median of {n_points}'})"
+_CLAIMED: Final = 0.9
+_UNLIKELY: Final = 0.1
+
+
+def error_text(name: str, median_fraction: float, n_points: int, coverage_fraction: float) -> str:
+    """``decode 4.56 % (median of 11)``; one point has no median.
+
+    Also how many points lay inside the 90 % interval that was claimed for them, where one time in
+    ten or fewer as few would if it were right.
+    """
+    if n_points == 1:
+        return f"{name} {format_fraction(median_fraction)} (one point)"
+    n_inside = round(coverage_fraction * n_points)
+    chance = sum(
+        math.comb(n_points, k) * _CLAIMED**k * (1 - _CLAIMED) ** (n_points - k)
+        for k in range(n_inside + 1)
     )
+    narrow = f", only {n_inside} of them in the 90 % interval" if chance <= _UNLIKELY else ""
+    return f"{name} {format_fraction(median_fraction)} (median of {n_points}{narrow})"
 
 
 def point_label(row: PointRow, *, has_runs: bool) -> str:

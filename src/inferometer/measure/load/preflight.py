@@ -37,6 +37,8 @@ _LASTING: Final = frozenset(
         "proxy_refused",
     }
 )
+_OF_CONTENT: Final = frozenset({"redirected", "compressed", "wrong_content_type"})
+"""Of them, what a server that is there may do at /v1/models alone."""
 _LASTING_STATUS: Final = frozenset({400, 401, 403, 404, 405, 411, 413, 415, 422, 501})
 _MOST_NAMES: Final = 8
 _KEY: Final = "export INFEROMETER_API_KEY=…, or --header 'Name: $VARIABLE'"
@@ -82,8 +84,22 @@ def served_models(
     limits: messages.ClientLimits,
     addresses: tuple[str, ...],
 ) -> tuple[str, ...]:
-    """Names of the models that the server offers; empty where it does not say."""
-    return asyncio.run(_Asker(load, secrets, limits, addresses).model_names())
+    """Names of the models that the server offers; empty where it does not say.
+
+    Raises
+    ------
+    MeasureError
+        Nothing at the address can be talked to in this way: a port without TLS, a proxy that refuses.
+    """
+    asker = _Asker(load, secrets, limits, addresses)
+    answer = asyncio.run(asker.models())
+    if answer is not None and answer.error in _LASTING - _OF_CONTENT:
+        raise MeasureError(
+            asker.hider.text(_said(answer)),
+            where=f"GET /v1/models at {asker.place.server.host_and_port}",
+            try_=_remedy(load, answer, ()),
+        )
+    return _names(answer)
 
 
 class _Asker:
@@ -112,16 +128,11 @@ class _Asker:
 
     async def model_names(self) -> tuple[str, ...]:
         """Which models does it say that it has? Empty where it does not tell."""
-        answer = await self._answer(target.models_head(self.place, self._secrets), b"", JSON_TYPE)
-        if answer is None or answer.error:
-            return ()
-        try:
-            return tuple(
-                one.id
-                for one in _ANSWER.json(b"".join(answer.parts), _Models, where="/v1/models").data
-            )
-        except MeasureError:
-            return ()
+        return _names(await self.models())
+
+    async def models(self) -> Answer | None:
+        """Its answer to the question for its models; None: nothing in time."""
+        return await self._answer(target.models_head(self.place, self._secrets), b"", JSON_TYPE)
 
     async def _answer(
         self, head: tuple[bytes, bytes], body: bytes, wanted_type: str
@@ -154,6 +165,16 @@ class _Asker:
         finally:
             await pool.close()
         return answer
+
+
+def _names(answer: Answer | None) -> tuple[str, ...]:
+    if answer is None or answer.error:
+        return ()
+    try:
+        listed = _ANSWER.json(b"".join(answer.parts), _Models, where="/v1/models").data
+    except MeasureError:
+        return ()
+    return tuple(one.id for one in listed)
 
 
 async def _check(load: LoadPlan, asker: _Asker) -> str | None:
@@ -222,7 +243,9 @@ def _remedy(load: LoadPlan, answer: Answer, names: tuple[str, ...]) -> str:
     ):
         return "--no-stream: it answers in one piece"
     if answer.error != "http_error":
-        return EXCHANGE_ERRORS[answer.error].remedy
+        is_plain = answer.error == "not_tls"
+        plain_url = load.url.replace("https://", "http://", 1)
+        return plain_url if is_plain else EXCHANGE_ERRORS[answer.error].remedy
     if names and load.served_model not in names:
         return suggestions.flags("--model", names[0])
     if answer.status in {404, 405, 501}:
