@@ -453,6 +453,19 @@ def test_the_text_says_verdict_interval_and_goodput(tmp_path):
     assert "CAUTION step times are those of a datasheet" in text
 
 
+def test_what_was_assumed_of_a_model_is_a_caution(tmp_path):
+    model = {
+        "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 1000,
+        "num_attention_heads": 4, "intermediate_size": 128, "max_position_embeddings": 4096,
+        "quantization_config": {"quant_method": "gptq", "bits": 3},
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    flags = ("--hardware", "h100_sxm", "--rate", 5, "--requests", 20, "--json")
+    answer = json.loads(run("simulate", "config.json", *flags, folder=tmp_path).stdout)
+    (caution,) = [one for one in answer["cautions"] if one["code"] == "MODEL"]
+    assert "'gptq' of 3 bits is not known here" in caution["text"]
+
+
 def cautions(answer):
     return {caution["code"]: caution for caution in answer["cautions"]}
 

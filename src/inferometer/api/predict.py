@@ -35,9 +35,8 @@ from inferometer.api.question import DURATION, Option
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerFit
 from inferometer.fit.published.efficiencies import has_stated_links, published_steps
-from inferometer.inputs import resolve, types
+from inferometer.inputs import catalog, resolve, synonyms, types
 from inferometer.inputs.objectives import parse_objective
-from inferometer.inputs.synonyms import speculation_method
 from inferometer.inputs.types import AskedFormat, DType
 from inferometer.measure.this_machine import THIS_MACHINE
 from inferometer.perfmodel import datasheet, memory, work
@@ -482,7 +481,7 @@ def _named_speculation(question: Predict, plain: Scenario) -> BestSpeculation | 
     if acceptance is not None and not 0 <= acceptance <= 1:
         raise _no_speculation(text)
     method: MethodName | None = next(
-        (one for one in METHODS if one == speculation_method(name)), None
+        (one for one in METHODS if one == synonyms.speculation_method(name)), None
     )
     draft = (
         Draft("draft_model", _draft_model(name, text), acceptance)

@@ -69,17 +69,7 @@ def longer_command(run: Run, percentiles: Iterable[float | None]) -> str:
 
 
 _LONGER_RATIO: Final = 4
-_OF_LENGTH: Final = frozenset(
-    {
-        "--requests",
-        "--num-prompts",
-        "--num-requests",
-        "--request-count",
-        "--for",
-        "--duration",
-        "--out",
-    }
-)
+_OF_LENGTH: Final = frozenset({"--requests", "--for", "--out"})
 """How long a run is, and where it lies: a longer one has its own."""
 
 

@@ -358,7 +358,21 @@ def fit_cautions(deployment: Deployment) -> tuple[Caution, ...]:
     reasons = () if subject is None else subject.reservations(deployment.knobs.policy)
     remedy = "inferometer sweep on this device and engine, then inferometer fit"
     found = [Caution(code="FIT_SUBJECT", text=reason, remedy=remedy) for reason in reasons]
-    return (*found, *_link_cautions(deployment), *_window_cautions(deployment))
+    return (
+        *_model_cautions(deployment),
+        *found,
+        *_link_cautions(deployment),
+        *_window_cautions(deployment),
+    )
+
+
+def _model_cautions(deployment: Deployment) -> tuple[Caution, ...]:
+    """What of the model's files was not understood and had to be assumed."""
+    model = deployment.model
+    if model.note is None or model.source.kind != "config":
+        return ()  # notes of the catalogue are of its numbers, which were checked
+    remedy = "inferometer catalog lists what is known; a fit to measurements (--fit) tells the rest"
+    return (Caution(code="MODEL", text=model.note, remedy=remedy),)
 
 
 def _link_cautions(deployment: Deployment) -> tuple[Caution, ...]:

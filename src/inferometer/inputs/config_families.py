@@ -5,9 +5,12 @@ slide) stands here; what its files say is read from them. Checked against the cl
 transformers 5.23 by building each on the meta device.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
+
+from inferometer.inputs.types import DType
 
 Config: TypeAlias = Mapping[str, object]
 WindowRule: TypeAlias = Literal["none", "all", "switch", "pattern"]
@@ -450,3 +453,69 @@ NOT_ATTENTION_FIELDS: Final = (
 )
 """Fields of layers that are not understood here: state-space models, block-sparse and compressed
 attention. Linear attention (``linear_num_value_heads``) and top-k attention (``index_topk``) are."""
+
+
+# In which format are the weights of a quantised checkpoint, by its `quantization_config`?
+# Each tool writes it in its own way: compressed-tensors and ModelOpt in groups, AWQ, GPTQ and
+# AutoRound as bits, bitsandbytes as switches, Quark as the name of a type.
+
+_FORMATS: Final[dict[str, DType]] = {
+    "fp4": "float4", "int4": "int4", "w4": "int4", "fp8": "float8", "int8": "int8", "w8": "int8",
+}  # fmt: skip
+
+
+def quantised_format(config: Mapping[str, object]) -> DType | None:
+    """The format of the weights; None where it is not known here.
+
+    Example
+    -------
+    >>> quantised_format({"quant_method": "awq", "bits": 4})
+    'int4'
+    >>> quantised_format({"quant_method": "modelopt", "quant_algo": "NVFP4"})
+    'float4'
+    >>> quantised_format({"quant_method": "gptq", "bits": 3}) is None
+    True
+    """
+    method, (bits, kind) = str(config.get("quant_method")), _bits_of_groups(config)
+    if "fp8" in method or (bits, kind) == (8, "float"):
+        return "float8"
+    if (bits, kind) == (4, "float"):
+        return "float4"
+    if bits in {4, 8} or config.get("load_in_4bit") or config.get("load_in_8bit"):
+        return "int4" if bits == 4 or config.get("load_in_4bit") else "int8"
+    return _in_words(" ".join((method, str(config.get("quant_algo")), _of_quark(config))))
+
+
+def unknown_format(config: object) -> str | None:
+    """A note on quantised weights whose format is not known here; None where none are."""
+    if not isinstance(config, dict):
+        return None
+    method, bits = config.get("quant_method"), config.get("bits")
+    of_bits = "" if bits is None else f" of {bits!r} bits"
+    return (
+        f"quantization_config of method {method!r}{of_bits} is not known here: weights are taken as"
+        " of 16 bits (--quantization states theirs)"
+    )
+
+
+def _in_words(words: str) -> DType | None:
+    """The weights' format in names such as ModelOpt's `NVFP4` and `W4A8_AWQ` or Quark's `fp8_e4m3`."""
+    found = re.search("|".join(_FORMATS), words.lower())
+    return None if found is None else _FORMATS[found[0]]
+
+
+def _of_quark(config: Mapping[str, object]) -> str:
+    """Quark's name of the weights' format; '' of other tools."""
+    whole = config.get("global_quant_config")
+    weight = whole.get("weight") if isinstance(whole, dict) else None
+    return str(weight.get("dtype")) if isinstance(weight, dict) else ""
+
+
+def _bits_of_groups(quantised: Mapping[str, object]) -> tuple[object, object]:
+    """Bits and kind of the weights, as compressed-tensors and modelopt nest them, or AWQ's bits."""
+    groups = quantised.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
+    weights = first.get("weights") if isinstance(first, dict) else None
+    if not isinstance(weights, dict):
+        return quantised.get("bits"), "int"
+    return weights.get("num_bits"), weights.get("type")

@@ -18,6 +18,8 @@ from inferometer.inputs.config_families import (
     NOT_DECODERS,
     Family,
     Flag,
+    quantised_format,
+    unknown_format,
 )
 from inferometer.inputs.foreign_bytes import Door, shortened
 from inferometer.inputs.types import (
@@ -236,7 +238,8 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
         config=config, where=where, names=family.names, filled=silent | family.fill(config)
     )
     model = _model(fields, family, model_type=model_type, model_id=model_id)
-    return replace(model, note=note)
+    unknown = None if model.checkpoint_dtype else unknown_format(config.get("quantization_config"))
+    return replace(model, note="; ".join(one for one in (note, unknown) if one) or None)
 
 
 def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, str | None]:
@@ -564,16 +567,6 @@ def _said(fields: ConfigFields, what: bool | Flag) -> bool:  # noqa: FBT001 -- f
     return fields.flag(what.name, default=what.default) if isinstance(what, Flag) else what
 
 
-def _bits_of_groups(quantised: Mapping[str, object]) -> tuple[object, object]:
-    """Bits and kind of the weights, as compressed-tensors and modelopt nest them, or AWQ's bits."""
-    groups = quantised.get("config_groups")
-    first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
-    weights = first.get("weights") if isinstance(first, dict) else None
-    if not isinstance(weights, dict):
-        return quantised.get("bits"), "int"
-    return weights.get("num_bits"), weights.get("type")
-
-
 def _has_plain_attention(fields: ConfigFields) -> bool:
     """Whether the quantised checkpoint says that attention stays in 16 bit."""
     quantised = fields.value("quantization_config")
@@ -584,16 +577,6 @@ def _has_plain_attention(fields: ConfigFields) -> bool:
 def _checkpoint_dtype(fields: ConfigFields) -> DType | None:
     quantised = fields.value("quantization_config")
     if isinstance(quantised, dict):
-        said = {str(name): value for name, value in quantised.items()}
-        method, (bits, kind) = str(said.get("quant_method")), _bits_of_groups(said)
-        if "fp8" in method or (bits, kind) == (8, "float"):
-            return "float8"
-        if (bits, kind) == (4, "float"):
-            return "float4"
-        if method == "mxfp4":
-            return "float4"
-        if bits in {4, 8} or said.get("load_in_4bit") or said.get("load_in_8bit"):
-            return "int4" if bits == 4 or said.get("load_in_4bit") else "int8"
-        return None
+        return quantised_format({str(name): value for name, value in quantised.items()})
     name = fields.value("dtype") or fields.value("torch_dtype")
     return _DTYPES.get(name) if isinstance(name, str) else None
