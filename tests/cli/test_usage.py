@@ -17,6 +17,8 @@ from inferometer.cli.main import app
         ("study quantization m", "inferometer study precision"),
         ("study nothing", "inferometer study --help"),
         ("simulate m --policy tensorrt-llm", "--policy trtllm"),
+        ("explore m --policy continuous", "--policy vllm"),
+        ("timeline --batching continuous", "--batching in-flight"),
         ("simulate m --policy vlm", "--policy vllm"),
         ("export r --out o.json --format vllm", "--format vllm-bench"),
         ("simulate m --policy fastest", "inferometer simulate --help"),

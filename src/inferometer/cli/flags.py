@@ -196,6 +196,7 @@ _MEANT = {
     **dict.fromkeys(("lengths", "context", "prompt", "isl"), ("length",)),
     **dict.fromkeys(("dtype", "quantization", "formats"), ("precision",)),
     **dict.fromkeys(("users", "rate", "load"), ("concurrency",)),
+    **dict.fromkeys(("continuous", "in-flight", "inflight"), ("vllm", "in-flight")),
     "tensor-parallel": ("tp",),
 }
 """What others call a choice of ours, of any flag or argument."""
