@@ -4,16 +4,17 @@ import pytest
 
 from inferometer.api.capacity import next_step_of
 from inferometer.api.decision_pages import CapacityAnswer, CapacityRow, PacedCapacity, capacity_page
+from inferometer.decide.capacity import TIME_LIMIT
 
 
-def level(step_times, located):
+def level(step_times, located, why="the longest probes stayed undecided"):
     row = CapacityRow(
         located_load=located,
-        met_load=18.2,
-        missed_load=20.6,
+        met_load=None if located is None else 18.2,
+        missed_load=None if located is None else 20.6,
         is_located=True,
         is_resolved=False,
-        why="the longest probes stayed undecided",
+        why=why,
         weakest="tpot",
         probes=(),
     )
@@ -43,6 +44,32 @@ def test_what_narrows_the_interval_is_what_makes_it_wide(ends, has_fit, narrows)
     ],
 )
 def test_the_unit_stands_behind_its_number(kind, words):
+    levels = (level("likely", 20.1), level(kind, None), level(kind, 32.0))
+    assert words in trust_of(levels)
+
+
+def test_draws_without_an_answer_are_not_draws_without_a_capacity():
+    """A draw that no load satisfies is the interval's end; one that the time cut short is none."""
+    levels = (level("likely", 20.1), level("draw", None, TIME_LIMIT), level("draw", 32.0))
+    assert "32 to 32 in 1 draws of the step times (1 more were not located in time)" in trust_of(
+        levels
+    )
+    (capacity,) = page_of((*levels, level("draw", None))).numbers
+    assert (capacity.low, capacity.high) == (0.0, 32.0)
+
+
+def test_what_was_shown_at_the_end_of_the_time_is_told_with_its_width():
+    assert "located within 13.2% when its time was over" in trust_of(
+        (level("likely", 20.1, TIME_LIMIT),)
+    )
+
+
+def trust_of(levels):
+    (trust,) = (line for line in page_of(levels).lines if line.label == "TRUST")
+    return trust.text
+
+
+def page_of(levels):
     answer = CapacityAnswer(
         model_id="m",
         workload_name="chat",
@@ -50,12 +77,11 @@ def test_the_unit_stands_behind_its_number(kind, words):
         unit="requests/s",
         is_resolved=False,
         is_located=True,
-        levels=(level("likely", 20.1), level(kind, None), level(kind, 32.0)),
+        levels=levels,
         engine="vLLM",
-        n_replicas=1,
+        n_replicas=None,
         router=None,
         step_times_from="a table",
         next_step=None,
     )
-    (trust,) = (line for line in capacity_page(answer).lines if line.label == "TRUST")
-    assert words in trust.text
+    return capacity_page(answer)

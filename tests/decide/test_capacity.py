@@ -10,6 +10,7 @@ from inferometer.decide.capacity import (
     Capacity,
     CapacityQuestion,
     OutOfTimeError,
+    Probe,
     Reading,
     find_capacity,
 )
@@ -183,6 +184,40 @@ def test_the_time_limit_ends_the_search_with_what_is_known():
     assert found.why == "the time limit"
     assert 3 <= len(found.probes) <= 10
     assert not found.is_resolved
+
+
+def test_one_probe_and_how_margins_grow_elsewhere_tell_about_where():
+    """Draws of step times have time for few probes; the outermost ones are the interval's ends."""
+    for start in (2.0, 20.0):
+        left_s = iter((9.0, 9.0, -1.0, -1.0, -1.0))
+        found = find_capacity(
+            told(7.0),
+            question(
+                start_load=start,
+                proof_effort=None,
+                steepness=3.0,
+                time_left_s=lambda left_s=left_s: next(left_s),
+            ),
+        )
+        assert (len(found.probes), found.located_load) == (1, None)
+        assert found.guessed_load == pytest.approx(7.0)
+    assert find_capacity(told(7.0), question()).guessed_load is None
+    assert find_capacity(told(7.0), question()).steepness == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("missed", "is_located"), [(7.2, True), (8.0, False)])
+def test_loads_shown_within_5_per_cent_are_near_enough_when_the_time_is_over(missed, is_located):
+    known = [
+        Probe(offered_load=load, effort=2, reading=told(7.1)(load, 2)) for load in (7.0, missed)
+    ]
+    found = find_capacity(
+        told(7.1), question(resolution_ratio=0.01, time_left_s=lambda: -1.0), known
+    )
+    assert (found.why, found.is_located, found.is_resolved) == (
+        "the time limit",
+        is_located,
+        False,
+    )
 
 
 def test_a_probe_that_is_given_up_ends_the_search_with_what_is_known():

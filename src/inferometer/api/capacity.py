@@ -43,6 +43,8 @@ class CaseLoad(NamedTuple):
 
     case: Case
     start_load: float
+    steepness: float | None = None
+    """As the search at likely step times found it."""
 
 
 class Search(NamedTuple):
@@ -105,7 +107,7 @@ class Search(NamedTuple):
         proof_effort: int | None,
         most_effort: int | None = None,
     ) -> searches.Capacity:
-        case, start_load = one
+        case, start_load, steepness = one
         probe = self._probe(case, is_paired=proof_effort is None)
         # Compiles what is not in the cache, before the time begins.
         probe.run_of(start_load, _FIRST_REQUESTS)
@@ -119,6 +121,7 @@ class Search(NamedTuple):
             proof_effort=proof_effort,
             most_effort=most_effort,
             time_left_s=phases.time_left_s,
+            steepness=steepness,
         )
         with phases.until(_LAST_FRACTION):
             return searches.find_capacity(probe, question)
@@ -274,7 +277,9 @@ def _levels(
         (likely,) = executor.map(search.likely, [start_load_of(workload)])
         cases = search.cases
         start = likely.located_load or start_load_of(workload)
-        found = executor.map(search.paired, [CaseLoad(case, start) for case in cases])
+        found = executor.map(
+            search.paired, [CaseLoad(case, start, likely.steepness) for case in cases]
+        )
     ratio = 1.0
     crossing = found[0].located_load
     if likely.located_load is not None and crossing is not None:
@@ -291,7 +296,7 @@ def _levels(
 
 def _scaled(found: searches.Capacity, ratio: float) -> searches.Capacity:
     """What short probes located, brought to the length of those of the likely step times."""
-    load = found.located_load
+    load = found.guessed_load if found.located_load is None else found.located_load
     return replace(found, located_load=None if load is None else load * ratio)
 
 

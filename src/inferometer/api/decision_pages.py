@@ -52,6 +52,11 @@ class CapacityRow:
             and not any(probe.verdict == "met" for probe in self.probes)
         )
 
+    @property
+    def highest_load(self) -> float | None:
+        """The estimate; 0 where no load meets the SLO, None where the search ended before it knew."""
+        return 0.0 if self.meets_nowhere else self.located_load
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacedCapacity:
@@ -212,7 +217,7 @@ def _numbers(answer: CapacityAnswer) -> tuple[Number, ...]:
         high=missed if whole else None,
         note=bracket,
     )
-    others = [level.capacity.located_load for level in answer.levels[1:]]
+    others = [level.capacity.highest_load for level in answer.levels[1:]]
     numbers = [spanned(number, [load for load in others if load is not None])]
     if answer.router is not None and answer.n_replicas is not None:
         each = located / answer.n_replicas
@@ -228,16 +233,20 @@ def _why(found: CapacityRow) -> str:
     n_requests = max((probe.n_requests for probe in found.probes), default=0)
     if not found.is_located:
         return f"not located: {found.why}"
+    if found.why == TIME_LIMIT and found.met_load and found.missed_load:
+        return f"located within {found.missed_load / found.met_load - 1:.1%} when its time was over"
     return f"located; shown up to the noise of {n_requests:,} requests ({found.why})"
 
 
 def _ends(levels: tuple[PacedCapacity, ...], unit: str) -> str:
-    located = [level.capacity.located_load for level in levels]
+    located = [level.capacity.highest_load for level in levels]
     if any(level.step_times == "draw" for level in levels):
-        drawn = sorted(located[1:], key=lambda load: -math.inf if load is None else load)
+        drawn = sorted(load for load in located[1:] if load is not None)
+        n_open = len(located) - 1 - len(drawn)
+        ends = f"{_number(drawn[0])} to {_number(drawn[-1])} in " if drawn else ""
         return (
-            f"likely {_number(located[0], unit)}, {_number(drawn[0])} to {_number(drawn[-1])} in"
-            f" {len(drawn)} draws of the step times"
+            f"likely {_number(located[0], unit)}, {ends}{len(drawn)} draws of the step times"
+            + f" ({n_open} more were not located in time)" * bool(n_open)
         )
     return ", ".join(
         f"{level.step_times} {_number(load, unit)}"
@@ -261,7 +270,9 @@ def _probes(found: CapacityRow, unit: str) -> TextTable:
 
 
 def _number(value: float | None, unit: str = "") -> str:
-    return "nowhere" if value is None else f"{format_number(value)} {unit}".rstrip()
+    if value is None:
+        return "not located"
+    return f"{format_number(value)} {unit}".rstrip() if value else "nowhere"
 
 
 REPORT_OPTION = Option(

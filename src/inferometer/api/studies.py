@@ -109,7 +109,7 @@ def _all(estimates: list[Estimate | None]) -> Estimate | None:
 
 def _of_capacity(answer: CapacityAnswer) -> Headline:
     found = [level.capacity for level in answer.levels]
-    loads = [one.located_load for one in found]
+    loads = [found[0].located_load, *(one.highest_load for one in found[1:])]
     known = [one for one in loads if one is not None]
     number = None
     if loads[0] is not None:

@@ -33,6 +33,8 @@ _NEAREST_END_FRACTION: Final = 0.15
 """Interpolated loads keep this share of the gap away from its ends."""
 _ROUGH_RESOLUTION_RATIO: Final = 0.1
 """Of short probes, where longer ones follow: noise moves their crossing by more."""
+_CLOSE_ENOUGH_RATIO: Final = 0.05
+"""Between loads that were shown, at the end of the time: nearer than step times are known."""
 _UNKNOWN_STEP_RATIO: Final = 1.05
 """Besides the step itself, where a load is beyond the limit by nobody knows how much."""
 _FLATTEST: Final = 0.3
@@ -135,6 +137,9 @@ class CapacityQuestion:
     """The greatest effort that is tried while verdicts are undecided; None: ``proof_effort``."""
     max_probes: int = 40
     time_left_s: TimeLeft = no_limit
+    steepness: float | None = None
+    """By what power of the load the weakest latency grows near its limit, where another search of
+    such servers knows it."""
 
     def __post_init__(self) -> None:
         if not 0 < self.lowest_load <= self.start_load <= self.highest_load < math.inf:
@@ -167,13 +172,19 @@ class Capacity:
     missed_load: float | None
     """The lowest load that was shown to miss it; None: none was."""
     is_located: bool
-    """The longest probes bracket ``located_load`` as closely as requested. What noise leaves
-    open is between the two loads above."""
+    """The longest probes bracket ``located_load`` as closely as requested, or the loads that were
+    shown are within 5 % where the time ended the search. What noise leaves open is between the two
+    loads above."""
     is_resolved: bool
     """These two loads themselves are as near to one another as requested. If not, ``why``
     explains it."""
     why: str
     probes: tuple[Probe, ...]
+    guessed_load: float | None = None
+    """Of a search that was cut short before it located any: where the nearest probe's margin would
+    reach 1, as it grows with the load elsewhere."""
+    steepness: float | None = None
+    """As in the question: that one, or what the probes say."""
 
     @property
     def probe_s(self) -> float:
@@ -242,7 +253,7 @@ class _Search:
         """The highest load whose margin is within the limit, by a probe of this effort."""
         self._beyond: Probe | None = None
         """The lowest whose margin is not."""
-        self._steepness: float | None = None
+        self._steepness = question.steepness
         """By what power of the load does the margin grow where it crosses 1?"""
         self._probe_s = 0.0
         """How long did the last probe take to compute or to measure?"""
@@ -296,6 +307,8 @@ class _Search:
             None if probe is None else probe.offered_load for probe in (self._below, self._beyond)
         )
         is_located = self._is_near(*ends) and (self._effort > 0 or not question.proof_effort)
+        if cut_short == TIME_LIMIT and kept is not None and broken is not None:
+            is_located |= not self._is_wide(kept, broken, _CLOSE_ENOUGH_RATIO)
         return Capacity(
             kind=question.kind,
             located_load=self._located(kept, broken),
@@ -305,6 +318,8 @@ class _Search:
             is_resolved=is_near and cut_short is None,
             why=cut_short or self._why(kept, broken, is_near=is_near),
             probes=tuple(self.probes),
+            guessed_load=None if cut_short is None else self._guessed(),
+            steepness=_steepness(self._below, self._beyond) or self._steepness,
         )
 
     def _cross(self, load: float, step_ratio: float, resolution_ratio: float) -> None:
@@ -333,6 +348,14 @@ class _Search:
         ):
             return crossed
         return kept if broken is None else broken if kept is None else math.sqrt(kept * broken)
+
+    def _guessed(self) -> float | None:
+        nearest = self._below or self._beyond
+        if nearest is None or (self._below is not None and self._beyond is not None):
+            return None
+        ratio = self._ratio_to(1.0, nearest.reading.margin_ratio)
+        towards = 1 if nearest is self._below else -1
+        return None if ratio is None else nearest.offered_load * ratio**towards
 
     def _is_shown(self) -> bool:
         """Are both ends shown as near to one another as requested, by probes long enough to count?"""
