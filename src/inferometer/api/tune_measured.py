@@ -11,7 +11,6 @@ by simulation, and each step alone would cost as many pairs for a part of its ga
 """
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,10 +32,8 @@ from inferometer.api.tune_pairs import (
     compared,
 )
 from inferometer.api.tuning import MeasuredDecision, MeasuredStep
-from inferometer.decide.tuning.playbook import Change, Step, Value, changed
-from inferometer.decide.tuning.search import StepFound, Tuning
+from inferometer.decide.tuning import playbook, search, trials
 from inferometer.decide.tuning.start_command import StartCommand, with_settings, with_words
-from inferometer.decide.tuning.trials import DrawEffects, draw_effects
 from inferometer.errors import InferometerError, RecordError, SpecError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.measure.served import served
@@ -80,7 +77,7 @@ class Job:
     start: StartCommand
     bench: Bench
     wanted: tune_subject.Wanted
-    steps: tuple[Step, ...]
+    steps: tuple[playbook.Step, ...]
     named: frozenset[str]
     """Steps that were question for by name: those that change answers are measured only so."""
     own: tuple[str, ...]
@@ -102,7 +99,7 @@ class Done:
         self.command = start
         self.model = model
         self.first_model = model
-        self.settings = dict[str, Value]()
+        self.settings = dict[str, playbook.Value]()
         """Of the changes that were taken and can be simulated."""
         self.steps = list[MeasuredStep]()
         self.found = [same]
@@ -115,7 +112,7 @@ class Done:
 class Modelled(NamedTuple):
     """Simulations of the server as it is now."""
 
-    tuning: Tuning
+    tuning: search.Tuning
     distrust: str
     """Why their answers skip nothing; '' where they are trusted."""
 
@@ -177,7 +174,7 @@ def measured(job: Job) -> tuple[Done, PairsFound | None]:
     return done, confirmed
 
 
-def together_first(steps: Sequence[Step]) -> tuple[Step, ...]:
+def together_first(steps: Sequence[playbook.Step]) -> tuple[playbook.Step, ...]:
     """The step of all combinations before the first of those that it combines."""
     order = [step.name for step in steps]
     firsts = [order.index(name) for name in _COMBINED if name in order]
@@ -193,13 +190,13 @@ def _n_most_explained(job: Job) -> int:
 
 
 def _effects(
-    job: Job, model: "Modelled", settings: Mapping[str, Value], seed: int
-) -> DrawEffects | None:
+    job: Job, model: "Modelled", settings: Mapping[str, playbook.Value], seed: int
+) -> trials.DrawEffects | None:
     """What the draw of each pair's requests does to its gain; None where no simulation is trusted."""
     if model.distrust or not settings:
         return None
     spec = job.bench.request(seed).load.workload
-    return draw_effects(model.tuning.trials, changed((), settings), spec)
+    return trials.draw_effects(model.tuning.trials, playbook.changed((), settings), spec)
 
 
 def _baseline(job: Job) -> Done:
@@ -297,7 +294,7 @@ def _modelled(job: Job, command: StartCommand, folders: tuple[Path, ...], number
         FleetOptions(),
         _policy(command),
     )
-    tuning = Tuning(
+    tuning = search.Tuning(
         trials=subject.trials,
         steps=job.steps,
         now_of=lambda variant: tune_subject.now_of(subject, variant),
@@ -325,7 +322,7 @@ def _known(command: StartCommand) -> str | None:
     return ",".join(facts) or None
 
 
-def _step(job: Job, done: Done, step: Step, number: int) -> MeasuredStep:
+def _step(job: Job, done: Done, step: playbook.Step, number: int) -> MeasuredStep:
     """Predict, then measure where that may be worth it."""
     tuning = done.model.tuning
     predicted, settings, why = _proposed(job, done, step)
@@ -357,7 +354,9 @@ def _step(job: Job, done: Done, step: Step, number: int) -> MeasuredStep:
     return row
 
 
-def _proposed(job: Job, done: Done, step: Step) -> tuple[StepFound, dict[str, Value] | None, str]:
+def _proposed(
+    job: Job, done: Done, step: playbook.Step
+) -> tuple[search.StepFound, dict[str, playbook.Value] | None, str]:
     """The change of a step that is worth a measurement; None, and why not."""
     tuning = done.model.tuning
     predicted = tuning.step(step)
@@ -376,7 +375,7 @@ def _proposed(job: Job, done: Done, step: Step) -> tuple[StepFound, dict[str, Va
     return unknown, dict(nearest.settings[0]), ""
 
 
-def _not_worth(job: Job, done: Done, predicted: StepFound) -> str:
+def _not_worth(job: Job, done: Done, predicted: search.StepFound) -> str:
     """Why a simulated change is not measured; '' where it is worth it.
 
     A part of a combination that was measured must gain for sure: every value of it was compared in
@@ -397,13 +396,13 @@ def _not_worth(job: Job, done: Done, predicted: StepFound) -> str:
     return ""
 
 
-def _nearest(tuning: Tuning, step: Step) -> Change | None:
+def _nearest(tuning: search.Tuning, step: playbook.Step) -> playbook.Change | None:
     """The nearest change of a step that no simulation predicts."""
     tries = step.tries(tuning.now_of(()))
     return None if isinstance(tries, str) else tries[0]
 
 
-def _not_measured(step: Step, predicted: StepFound, why: str) -> MeasuredStep:
+def _not_measured(step: playbook.Step, predicted: search.StepFound, why: str) -> MeasuredStep:
     return MeasuredStep(
         name=step.name,
         title=step.title,
@@ -441,7 +440,7 @@ def _comparison(
     name: str,
     command: StartCommand,
     number: int,
-    effects: DrawEffects | None = None,
+    effects: trials.DrawEffects | None = None,
 ) -> Comparison:
     return Comparison(
         f"{number:02d}-{name}",
@@ -459,7 +458,7 @@ def _compared(
     name: str,
     command: StartCommand,
     number: int,
-    effects: DrawEffects | None = None,
+    effects: trials.DrawEffects | None = None,
 ) -> PairsFound:
     found = compared(job.bench, _comparison(job, done, name, command, number, effects))
     done.found.append(found)
@@ -472,7 +471,7 @@ def _keep(
     """Go on from the changed server; where its runs do not carry a model, with the old one."""
     folders = _sides(job.bench, _comparison(job, done, name, command, number), 1)
     done.command = command
-    done.selected_log_ratio += 0.0 if found.gain is None else math.log1p(found.gain.value)
+    done.selected_log_ratio += found.log_gain
     try:
         done.model = _modelled(job, command, folders, number)
     except InferometerError as error:

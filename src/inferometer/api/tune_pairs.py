@@ -61,6 +61,11 @@ class PairsFound:
     n_without_metrics: int = 0
     """Runs in which the server's metrics were not there."""
 
+    @property
+    def log_gain(self) -> float:
+        """Logarithm of 1 + the gain; 0 where no pair was whole."""
+        return 0.0 if self.gain is None else math.log1p(self.gain.value)
+
 
 class Comparison(NamedTuple):
     """Which commands, in how many pairs, on which draws of the traffic."""

@@ -205,7 +205,7 @@ def test_what_a_draw_does_to_a_gain_is_its_difference_from_the_mean_of_draws(mon
     assert sum(known) == pytest.approx(0, abs=1e-9)
     assert max(known) - min(known) > 0.1  # one draw gains far more than another
     of_nothing = trials.draw_effects(one.trials, (), spec)
-    assert of_nothing.mean == of_nothing.of(spec) == 0
+    assert of_nothing.mean_log_ratio == of_nothing.of(spec) == 0
 
 
 def test_combinations_are_tried_before_their_parts():

@@ -218,12 +218,12 @@ class DrawEffects:
 
     trials: Trials
     variant: Variant
-    mean: float
-    """Of the logarithm, over draws that no pair has."""
+    mean_log_ratio: float
+    """Over draws that no pair has."""
 
     def of(self, spec: WorkloadSpec) -> float:
         """Of this draw, as the logarithm of a ratio."""
-        return self.trials.log_gain(self.variant, spec) - self.mean
+        return self.trials.log_gain(self.variant, spec) - self.mean_log_ratio
 
 
 def draw_effects(trials: Trials, variant: Variant, spec: WorkloadSpec) -> DrawEffects:
