@@ -14,12 +14,11 @@ from inferometer.api.analysis import Analysis, analyse, point_rows
 from inferometer.api.sweep_view import five_lines, useful_load
 from inferometer.inputs.catalog import find_hardware
 from inferometer.inputs.resolve import resolve_model
-from inferometer.inputs.types import EngineSpec
+from inferometer.inputs.types import Caution, EngineSpec
 from inferometer.records.reading import read_run
 from inferometer.records.summaries import summarise_points
 from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
 from inferometer.records.tables import select
-from inferometer.records.types import Caution
 from inferometer.report.views import PointRow
 from inferometer.stats.estimate import Estimate
 

@@ -3,9 +3,8 @@
 from inferometer.decide.artefacts.packaging import Fleet, OperatingPoint, Promise
 from inferometer.inputs import catalog
 from inferometer.inputs.objectives import parse_objective
-from inferometer.inputs.types import EngineSpec
+from inferometer.inputs.types import Caution, EngineSpec
 from inferometer.inputs.workload.reading import resolve_workload, with_changes
-from inferometer.records.types import Caution
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
 PROMISE = "ttft:p95<500ms, tpot:p90<60ms"

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from inferometer.errors import RecordError
-from inferometer.inputs.types import SweepPoint
+from inferometer.inputs.types import Caution, SweepPoint
 from inferometer.records.reading import read_run
 from inferometer.records.store import RunWriter
-from inferometer.records.types import ABSENT, Caution, PointStatus, RunManifest
+from inferometer.records.types import ABSENT, PointStatus, RunManifest
 
 POINTS = tuple(
     SweepPoint(prompt_tokens=p, batch_size=b, gen_tokens=8) for p in (128, 256) for b in (1, 2)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from inferometer.errors import RecordError
+from inferometer.inputs.types import Caution
 from inferometer.records import tables
 from inferometer.records.reading import read_run
 from inferometer.records.store import write_run
 from inferometer.records.types import (
     ABSENT,
-    Caution,
     RequestStatus,
     RequestTable,
     Run,

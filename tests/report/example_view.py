@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from inferometer.records.types import Caution
+from inferometer.inputs.types import Caution
 from inferometer.report.views import (
     CeilingMoment,
     Curve,

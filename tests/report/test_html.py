@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from tests.report.browser import check_looks_right, needs_browser
 
-from inferometer.records.types import Caution
+from inferometer.inputs.types import Caution
 from inferometer.report.html import render_page, write_page
 from inferometer.report.sweep_page import page_of
 from inferometer.report.views import FactGroup, Statement

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 from tests.report.browser import check_looks_right, needs_browser
 
+from inferometer.inputs.types import Caution
 from inferometer.records.slot_timeline import slot_timeline
-from inferometer.records.types import Caution
 from inferometer.report.html import render_page, write_page
 from inferometer.report.request_page import request_page_of
 from inferometer.report.terminal import page_text

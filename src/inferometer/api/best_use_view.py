@@ -6,8 +6,7 @@ from typing import Final
 
 from inferometer import __version__, suggestions
 from inferometer.decide.best_use import FoundUse, Use
-from inferometer.inputs.types import DType
-from inferometer.records.types import Caution
+from inferometer.inputs.types import Caution, DType
 from inferometer.report.page import Chip, Number, Page, lines_of
 from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Verdict

@@ -17,13 +17,12 @@ from inferometer.inputs.catalog import (
     unsourced_constants,
 )
 from inferometer.inputs.objectives import PresetObjective, find_presets
-from inferometer.inputs.types import Constant, HardwareSpec, ModelSpec, Source
+from inferometer.inputs.types import Caution, Constant, HardwareSpec, ModelSpec, Source
 from inferometer.inputs.workload import description, reading, replay, trace_formats, traces, types
 from inferometer.inputs.workload.trace_formats import estimated_tokens, text_of_parts
 from inferometer.measure.load.bodies import token_pace
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.weights import n_active_parameters, n_parameters
-from inferometer.records.types import Caution
 from inferometer.report.page import Line, Page
 from inferometer.report.tables import TextTable
 from inferometer.units import (
@@ -91,9 +90,7 @@ def describe_workload(name: str, tokenizers: tuple[str, ...]) -> CatalogWorkload
         joint=description.joint_lengths(drawn.plan),
         cacheable_fraction=description.cacheable_fraction(drawn.plan),
         texts=_texts(spec, tokenizers),
-        cautions=tuple(
-            Caution(code=one.code, text=one.text, remedy=one.remedy) for one in drawn.cautions
-        ),
+        cautions=drawn.cautions,
     )
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from inferometer.api.question import Option
 from inferometer.errors import SpecError
 from inferometer.inputs.gate import GateOrder, GateSpec, read_gate
+from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.plan import DrawnWorkload
-from inferometer.records.types import Caution
 from inferometer.simulate.deployment import PACES, Case, Deployment, PrefillPool
 from inferometer.simulate.fleet import (
     ROUTERS,

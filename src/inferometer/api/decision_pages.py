@@ -15,7 +15,7 @@ from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.decide import curves, sizing_types
 from inferometer.decide.capacity import TIME_LIMIT, Capacity, Probe
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED
-from inferometer.records.types import Caution
+from inferometer.inputs.types import Caution
 from inferometer.report import decision_page, decision_views, html
 from inferometer.report.page import Chip, Number, Page, lines_of, spanned
 from inferometer.report.tables import TextTable

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from inferometer.api.answer import Answer
+from inferometer.inputs.types import Caution
 from inferometer.measure.host import examine_machine, host_facts, placement
 from inferometer.records.pitfalls import judged_all
-from inferometer.records.types import Caution, HostFacts
+from inferometer.records.types import HostFacts
 from inferometer.report.page import Page
 from inferometer.units import format_bytes
 

@@ -8,8 +8,8 @@ from inferometer import __version__, suggestions
 from inferometer.api.answer import Answer
 from inferometer.errors import RecordError
 from inferometer.inputs.otlp_spans import read_spans
+from inferometer.inputs.types import Caution
 from inferometer.records.request_spans import SpanPart, SpanTimes, span_times
-from inferometer.records.types import Caution
 from inferometer.report.charts.plot import Axis, Chart, Part, rows_plot, stacked
 from inferometer.report.page import Number, Page, Section, lines_of
 from inferometer.report.tables import TextTable, estimate_cell

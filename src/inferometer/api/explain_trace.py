@@ -9,6 +9,7 @@ import numpy as np
 
 from inferometer import __version__
 from inferometer.api.answer import Answer
+from inferometer.inputs.types import Caution
 from inferometer.records.columns import F64
 from inferometer.records.device_time import (
     CounterName,
@@ -22,7 +23,6 @@ from inferometer.records.device_time import (
 )
 from inferometer.records.device_trace import Profiler, read_trace
 from inferometer.records.pitfalls import CheckRow, PitfallName, found_sentence, judged_all
-from inferometer.records.types import Caution
 from inferometer.report.charts.plot import Axis, Chart, Part, rows_plot, stacked
 from inferometer.report.page import Line, Number, Page, Section, lines_of
 from inferometer.report.tables import TextTable

@@ -12,9 +12,9 @@ from inferometer.fit.loads.conclusions import Refusal
 from inferometer.fit.loads.server import KnobFit
 from inferometer.fit.loads.server_fit import ServerFit
 from inferometer.fit.sweeps.diagnostics import at_bounds
+from inferometer.inputs.types import Caution
 from inferometer.perfmodel import steptime_limits, types
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
-from inferometer.records.types import Caution
 from inferometer.report.page import Chip, Page, Section, duration_number, lines_of
 from inferometer.report.request_tables import duration_cell
 from inferometer.report.tables import ABSENT_TEXT, LEAST_FOR_P95, TextTable, error_text

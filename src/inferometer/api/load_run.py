@@ -13,6 +13,7 @@ from inferometer.api.progress import talk
 from inferometer.api.workload import held_back
 from inferometer.errors import MeasureError
 from inferometer.inputs import span_ids
+from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import replay
 from inferometer.inputs.workload.plan import DrawnWorkload
 from inferometer.inputs.workload.types import ClosedArrivals
@@ -46,9 +47,6 @@ def run_of(
         None if opened.load.tokenizer is None else bodies.token_ends_of(opened.load.tokenizer)
     )
     decoded = load_decoding.decode_load(folder, workload.plan, token_ends)
-    cautions = tuple(
-        types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions
-    )
     manifest = types.RunManifest(
         run_id=opened.run_id,
         origin="measured",
@@ -62,7 +60,7 @@ def run_of(
         source=None,
         ended_utc=layout.now_utc(),
         cautions=(
-            *cautions,
+            *workload.cautions,
             *held_back(workload, _offered_per_s(decoded)),
             *_seams(decoded),
             *_ran_out(decoded, opened, workload),
@@ -103,7 +101,7 @@ def partial(run: types.Run, opened: OpenLoad) -> types.Run:
         f"PARTIAL: the load test is not over; {len(statuses) - n_open:,} requests ended so far,"
         f" {n_open:,} were in flight"
     )
-    caution = types.Caution(
+    caution = Caution(
         code="PARTIAL", text=text, remedy=f"the same command goes on: {shlex.join(opened.command)}"
     )
     return replace(
@@ -126,10 +124,10 @@ def open_run(folder: Path) -> types.Run:
     return partial(run_of(folder, opened, replay.draw_workload(opened.load.workload), ()), opened)
 
 
-def _told(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
+def _told(decoded: load_decoding.DecodedLoad) -> tuple[Caution, ...]:
     """The error texts of the server, or of the way to it, for requests that failed."""
     return tuple(
-        types.Caution(
+        Caution(
             code="ERROR_SAID",
             text=f"{code}: {words}",
             remedy=exchange_errors.EXCHANGE_ERRORS[code].remedy,
@@ -139,14 +137,14 @@ def _told(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
     )
 
 
-def _seams(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
+def _seams(decoded: load_decoding.DecodedLoad) -> tuple[Caution, ...]:
     """Where the run was interrupted and gone on with, and what was lost there."""
     begins = sorted({frame.begins_ns / NS_PER_S for frame in decoded.sessions if frame.begins_ns})
-    found: list[types.Caution] = []
+    found: list[Caution] = []
     if begins:
         at = ", ".join(f"{begin_s:.1f} s" for begin_s in begins)
         found.append(
-            types.Caution(
+            Caution(
                 code="RESUMED",
                 text=(
                     f"the run was interrupted and went on at {at}: the server had a pause there,"
@@ -159,7 +157,7 @@ def _seams(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
     lost = sorted((Counter(frame.process_index for frame in decoded.sessions) - ended).elements())
     if lost:
         found.append(
-            types.Caution(
+            Caution(
                 code="CLIENT_DIED",
                 text=(
                     f"client process {', '.join(map(str, lost))} did not live to its end: what it"
@@ -170,7 +168,7 @@ def _seams(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
         )
     if decoded.n_left_bytes:
         found.append(
-            types.Caution(
+            Caution(
                 code="CUT_LOG",
                 text=(
                     f"{decoded.n_left_bytes:,} bytes of the raw log were cut when a process was"
@@ -184,7 +182,7 @@ def _seams(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
 
 def _ran_out(
     decoded: load_decoding.DecodedLoad, opened: OpenLoad, workload: DrawnWorkload
-) -> tuple[types.Caution, ...]:
+) -> tuple[Caution, ...]:
     """A closed loop may ask faster than was thought possible: then its requests are gone before its time is."""
     load, n_made = opened.load, len(decoded.requests.sent_ns)
     if (
@@ -195,7 +193,7 @@ def _ran_out(
         return ()
     last_s = int(decoded.requests.intended_send_ns[-1]) / NS_PER_S
     return (
-        types.Caution(
+        Caution(
             code="RAN_OUT",
             text=(
                 f"all {n_made:,} requests had been sent after {last_s:.3g} s of {load.for_s:g} s:"

@@ -6,6 +6,7 @@ from typing import Final
 from inferometer import __version__
 from inferometer.api.named_fit import UNKNOWN_ARCHITECTURE
 from inferometer.api.prediction import MeasuredDecode, PredictAnswer, PredictedLimit, WhatIfRow
+from inferometer.inputs.types import Caution
 from inferometer.measure.this_machine import ceiling_cautions
 from inferometer.perfmodel.datasheet import (
     STEP_TIME_CAUTIONS,
@@ -15,7 +16,6 @@ from inferometer.perfmodel.datasheet import (
 )
 from inferometer.perfmodel.memory import how_it_fits
 from inferometer.perfmodel.whatif import BestSpeculation
-from inferometer.records.types import Caution
 from inferometer.report.charts.roofline import PhaseBounds, bounds_chart
 from inferometer.report.page import (
     Chip,

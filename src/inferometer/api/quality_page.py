@@ -2,8 +2,8 @@
 
 from inferometer import __version__
 from inferometer.api.quality import QualityAnswer, QualityRow
+from inferometer.inputs.types import Caution
 from inferometer.records.quality import QualityDifference
-from inferometer.records.types import Caution
 from inferometer.report.page import Chip, Page, Section, lines_of
 from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Estimate

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from inferometer.api.request_view import RequestQuestion, request_view
 from inferometer.errors import SpecError
+from inferometer.inputs.types import Caution
 from inferometer.records import (
     exchange_errors,
     latencies,
@@ -18,7 +19,7 @@ from inferometer.records import (
     types,
 )
 from inferometer.records.server_summaries import Level, ServerSummary, ServerTime
-from inferometer.records.types import Caution, Run
+from inferometer.records.types import Run
 from inferometer.report.views import FiveLines, OnlineView, RequestReportView, ServerUse
 
 

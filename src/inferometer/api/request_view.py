@@ -15,7 +15,7 @@ from inferometer.api import provenance, run_titles
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs import catalog, synonyms
 from inferometer.inputs.objectives import ObjectiveSpec
-from inferometer.inputs.types import DType, HardwareSpec
+from inferometer.inputs.types import Caution, DType, HardwareSpec
 from inferometer.records import (
     exchange_errors,
     latencies,
@@ -300,7 +300,7 @@ def _step_series(run: types.Run) -> run_series.StepSeries | None:
     return run_series.step_series(run.steps)
 
 
-def _leading_cautions(run: types.Run) -> tuple[types.Caution, ...]:
+def _leading_cautions(run: types.Run) -> tuple[Caution, ...]:
     """The cautions that stand above the numbers, the gravest first."""
     lead = (one for one in run.manifest.cautions if one.code in LEAD_CODES)
     return tuple(sorted(lead, key=lambda one: LEAD_CODES.index(one.code)))
@@ -377,7 +377,7 @@ def _limit(
 
 def _next(
     run: types.Run,
-    lead: Sequence[types.Caution],
+    lead: Sequence[Caution],
     judgement: request_summaries.Judgement | None,
     path: Path | None,
     online: views.OnlineView | None,

@@ -25,12 +25,11 @@ from inferometer.api.question import Option
 from inferometer.errors import SpecError
 from inferometer.fit.published.efficiencies import known_levels
 from inferometer.inputs import resolve
-from inferometer.inputs.types import AskedFormat, DType, EngineSpec, HardwareSpec
+from inferometer.inputs.types import AskedFormat, Caution, DType, EngineSpec, HardwareSpec
 from inferometer.measure.this_machine import THIS_MACHINE, ceiling_cautions
 from inferometer.perfmodel.kv_cache import kv_groups, n_full_attention_layers
 from inferometer.perfmodel.roofline import WITHIN_LINK, beyond_link
 from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
-from inferometer.records.types import Caution
 from inferometer.simulate import engine_config
 from inferometer.simulate.deployment import STAGES_KNOB, Deployment, Knobs, deploy
 

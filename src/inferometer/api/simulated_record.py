@@ -9,12 +9,12 @@ import numpy as np
 from inferometer import __version__, suggestions
 from inferometer.api.cluster import Groups, Servers, gate_text
 from inferometer.inputs.gate import GateSpec
-from inferometer.inputs.types import Source
+from inferometer.inputs.types import Caution, Source
 from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.records.latencies import HandoverSummary, summarise_handovers
 from inferometer.records.layout import new_run_id, now_utc
 from inferometer.records.request_summaries import RequestSummary, summarise_groups
-from inferometer.records.types import Caution, Run
+from inferometer.records.types import Run
 from inferometer.simulate import outcome, simulated_run
 from inferometer.simulate.deployment import Deployment, PrefillPool
 from inferometer.simulate.fleet import AnswerBeginsAt, ClusterConfig, LinkShape, Router

@@ -13,12 +13,12 @@ from inferometer.api.server import origin_cautions
 from inferometer.api.workload import held_back
 from inferometer.errors import EXIT_OF_SLO, SpecError
 from inferometer.inputs import gate as gates, objectives
+from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import description, plan
 from inferometer.measure.executors.local import Executor
 from inferometer.records import request_summaries, run_series, store as runs, types
 from inferometer.records.columns import F64
-from inferometer.simulate import gate_config, outcome, run, simulated_run
-from inferometer.simulate.deployment import Case, Pace
+from inferometer.simulate import deployment, gate_config, outcome, run, simulated_run
 from inferometer.stats.estimate import Verdict
 from inferometer.units import NS_PER_S, format_duration
 
@@ -44,7 +44,7 @@ class Level:
     Or in one of the servers that may be the one, where a fit of load tests offers draws.
     """
 
-    step_times: Pace | Literal["draw"]
+    step_times: deployment.Pace | Literal["draw"]
     summary: request_summaries.RequestSummary
     busy_fraction: float
     """Of the time from 0 to the end: how much of it was in steps, mean of the replicas."""
@@ -93,7 +93,7 @@ class SimulateAnswer(Answer):
     """Of the classes that have an ``slo``; the verdict of the whole is that of ``--slo`` alone."""
     gate: gates.GateSpec | None
     verdict: Verdict | None
-    cautions: tuple[types.Caution, ...]
+    cautions: tuple[Caution, ...]
     record: str | None
     """The folder of the likely run."""
     next_step: str | None = None
@@ -119,7 +119,7 @@ class Simulated:
 class OneCase(NamedTuple):
     """Which of the servers that may be, and what is to be recorded of it?"""
 
-    case: Case
+    case: deployment.Case
     record_steps: bool = False
     record_parts: bool = False
 
@@ -173,7 +173,9 @@ class Simulator:
             if self.objective is None
             else request_summaries.judge_objective(run, self.objective)
         )
-        label: Pace | Literal["draw"] = asked.case if isinstance(asked.case, str) else "draw"
+        label: deployment.Pace | Literal["draw"] = (
+            asked.case if isinstance(asked.case, str) else "draw"
+        )
         level = Level(
             step_times=label,
             summary=request_summaries.summarise_requests(run),
@@ -312,17 +314,14 @@ def simulate_workload(
     )
 
 
-def _cautions(simulator: Simulator, likely: Level, run: types.Run) -> tuple[types.Caution, ...]:
+def _cautions(simulator: Simulator, likely: Level, run: types.Run) -> tuple[Caution, ...]:
     """Of the step times, the workload, the gate and the run, in this order."""
     workload = simulator.workload
     return (
         *dict.fromkeys(
             caution for one in simulator.servers.kinds for caution in origin_cautions(one)
         ),
-        *(
-            types.Caution(code=one.code, text=one.text, remedy=one.remedy)
-            for one in workload.cautions
-        ),
+        *workload.cautions,
         *held_back(workload, likely.summary.offered_requests_per_s),
         *equals_cautions(simulator.gate, workload),
         *run.manifest.cautions,

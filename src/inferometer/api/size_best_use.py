@@ -13,7 +13,7 @@ from inferometer.decide.candidates import Candidate, Candidates
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.errors import SpecError
 from inferometer.inputs import resolve
-from inferometer.records.types import Caution
+from inferometer.inputs.types import Caution
 
 CARRIED: Final = ("workload", "slo", "max_num_seqs", "max_num_batched_tokens", "engine", "dtype")
 """Parameters that the command which sizes for the found rate has too."""

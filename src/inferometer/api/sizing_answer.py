@@ -24,10 +24,9 @@ from inferometer.decide.sizing_types import (
 from inferometer.errors import EXIT_OF_SLO
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.prices import ApiPrice, OwnedPrice
-from inferometer.inputs.types import PriceSpec
+from inferometer.inputs.types import Caution, PriceSpec
 from inferometer.records.latencies import Latency
 from inferometer.records.request_summaries import Percentile
-from inferometer.records.types import Caution
 from inferometer.simulate import deployment, engine_config, fleet
 from inferometer.stats.estimate import Estimate, Verdict
 

@@ -7,12 +7,12 @@ from inferometer.decide.candidates import Candidates
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.decide.traffic import plan_at
 from inferometer.errors import SpecError
+from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.measure.this_machine import ceiling_cautions
 from inferometer.perfmodel.steptime_limits import outside
 from inferometer.perfmodel.types import decode_shape, prefill_shape
-from inferometer.records.types import Caution
 
 
 def check_contexts(question: SizingQuestion, candidates: Candidates) -> None:

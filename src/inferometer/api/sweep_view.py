@@ -21,13 +21,13 @@ from inferometer.api.analysis import (
     prefill_shape_of,
     work_of,
 )
-from inferometer.inputs.types import EngineMode, SweepPlan, SweepPoint
+from inferometer.inputs.types import Caution, EngineMode, SweepPlan, SweepPoint
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.types import BatchShape
 from inferometer.records.findings import findings_of
 from inferometer.records.repetitions import noise_cautions, noise_of
 from inferometer.records.summaries import limit_sentence
-from inferometer.records.types import Caution, ProbeKind
+from inferometer.records.types import ProbeKind
 from inferometer.report.tables import held_out_text
 from inferometer.report.views import (
     CeilingKind,

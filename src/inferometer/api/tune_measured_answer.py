@@ -16,9 +16,9 @@ from inferometer.api.tuning import Box, MeasuredStep, MeasuredTune, SettingRow, 
 from inferometer.decide.diagnosis import observed
 from inferometer.decide.tuning.trials import Outcome
 from inferometer.errors import COMMAND, InferometerError
+from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.types import ClosedArrivals, WorkloadSpec
 from inferometer.records.pitfalls import PITFALLS, CheckRow, PitfallName, judged
-from inferometer.records.types import Caution
 from inferometer.stats.comparison import pair_gain
 from inferometer.stats.estimate import Estimate, Verdict
 from inferometer.units import format_duration

@@ -7,8 +7,8 @@ from inferometer.api.answer import Answer
 from inferometer.decide.tuning.search import StepFound
 from inferometer.decide.tuning.trials import Goal
 from inferometer.errors import EXIT_OF_SLO
+from inferometer.inputs.types import Caution
 from inferometer.records.pitfalls import CheckRow
-from inferometer.records.types import Caution
 from inferometer.stats.estimate import Estimate, Verdict
 
 

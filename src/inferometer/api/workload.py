@@ -7,9 +7,9 @@ import numpy as np
 
 from inferometer.api.question import DURATION, Option
 from inferometer.errors import SpecError
+from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import reading, types
 from inferometer.inputs.workload.plan import NONE, DrawnWorkload
-from inferometer.records.types import Caution
 from inferometer.units import format_duration, format_number
 
 N_REQUESTS: Final = 2000

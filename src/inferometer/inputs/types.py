@@ -40,6 +40,15 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Caution:
+    """Something that makes a run's numbers less good, and what to do about it."""
+
+    code: str
+    text: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
     """A number (unit in the name of the field that holds it) and its origin."""
 

@@ -14,9 +14,10 @@ from typing import Final
 import psutil
 
 from inferometer import suggestions
+from inferometer.inputs.types import Caution
 from inferometer.measure.nvml import NvmlDevices
 from inferometer.records import pitfalls
-from inferometer.records.types import Caution, HostFacts
+from inferometer.records.types import HostFacts
 from inferometer.units import format_bytes, format_fraction
 
 _CPU: Final = Path("/sys/devices/system/cpu")

@@ -15,7 +15,7 @@ from typing import Final, Self, TypeAlias
 from inferometer import __version__
 from inferometer.errors import EngineError, MeasureError
 from inferometer.inputs.sweep_plan import visits_of
-from inferometer.inputs.types import ModelSpec, SweepPlan, SweepPoint, SweepVisit
+from inferometer.inputs.types import Caution, ModelSpec, SweepPlan, SweepPoint, SweepVisit
 from inferometer.measure import ceilings, environments, host
 from inferometer.measure.engines.protocol import (
     STEP_KINDS,
@@ -35,7 +35,6 @@ from inferometer.records.reading import read_run
 from inferometer.records.store import RunWriter
 from inferometer.records.tables import from_rows
 from inferometer.records.types import (
-    Caution,
     CeilingTable,
     EngineFacts,
     Phase,

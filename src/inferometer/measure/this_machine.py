@@ -8,12 +8,12 @@ from typing import Final
 
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware
-from inferometer.inputs.types import Constant, DType, HardwareSpec, PeakSpec, Source
+from inferometer.inputs.types import Caution, Constant, DType, HardwareSpec, PeakSpec, Source
 from inferometer.measure.ceilings import MAX_FOOTPRINT_BYTES, NumpyCeilings
 from inferometer.measure.engines.protocol import CeilingProbe, ProbeSettings
 from inferometer.measure.host import busy_text, host_facts
 from inferometer.measure.nvml import NvmlDevices
-from inferometer.records.types import Caution, ProbeKind
+from inferometer.records.types import ProbeKind
 
 _TORCH_PROBE: Final = "inferometer.measure.engines.torch_ceilings"
 _DTYPES: Final[tuple[DType, ...]] = ("float32", "bfloat16")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from inferometer.records.types import Caution
+from inferometer.inputs.types import Caution
 from inferometer.units import format_number
 
 CheckFinding: TypeAlias = Literal["found", "ruled out", "not reported"]

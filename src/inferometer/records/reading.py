@@ -11,6 +11,7 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.errors import RecordError, SpecError
+from inferometer.inputs.types import Caution
 from inferometer.records import durability, llama_bench, one_batch, tables
 from inferometer.records.imports.concurrency_table import is_concurrency_table
 from inferometer.records.imports.json_fields import DOOR
@@ -27,7 +28,6 @@ from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
 from inferometer.records.tables import AnyTable, Table
 from inferometer.records.types import (
     ABSENT,
-    Caution,
     CeilingTable,
     ChunkKind,
     ChunkTable,

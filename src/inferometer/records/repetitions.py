@@ -20,11 +20,10 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.inputs.types import SweepPoint
+from inferometer.inputs.types import Caution, SweepPoint
 from inferometer.records import tables
 from inferometer.records.columns import F64, I64
 from inferometer.records.types import (
-    Caution,
     CeilingTable,
     Origin,
     Phase,

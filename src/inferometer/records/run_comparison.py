@@ -14,11 +14,12 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import SpecError
+from inferometer.inputs.types import Caution
 from inferometer.records.columns import F64
 from inferometer.records.latencies import Latency
 from inferometer.records.repetitions import repetitions_of
 from inferometer.records.request_summaries import RequestSummary, summarise_requests
-from inferometer.records.types import Caution, Run, RunManifest
+from inferometer.records.types import Run, RunManifest
 from inferometer.records.validity import is_invalid, require_valid
 from inferometer.stats.comparison import Comparison, compare, compare_pairs
 from inferometer.stats.estimate import Estimate

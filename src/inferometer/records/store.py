@@ -14,6 +14,7 @@ import msgspec
 
 from inferometer import suggestions
 from inferometer.errors import RecordError
+from inferometer.inputs.types import Caution
 from inferometer.records import durability, tables
 from inferometer.records.layout import (
     CEILINGS_NAME,
@@ -31,7 +32,6 @@ from inferometer.records.layout import (
 from inferometer.records.tables import AnyTable, Table
 from inferometer.records.types import (
     SCHEMA_VERSION,
-    Caution,
     CeilingTable,
     EngineFacts,
     HostFacts,

@@ -24,10 +24,10 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.types import EngineSpec, ModelSpec, Source, SweepPlan, SweepPoint
+from inferometer.inputs.types import Caution, EngineSpec, ModelSpec, Source, SweepPlan, SweepPoint
 from inferometer.records import durability, llama_bench, one_batch, tables
 from inferometer.records.summaries import PointSummary
-from inferometer.records.types import Caution, Origin, PointStatus, Run, RunManifest, SweepTable
+from inferometer.records.types import Origin, PointStatus, Run, RunManifest, SweepTable
 from inferometer.stats.estimate import Estimate
 from inferometer.units import MOST_COUNT
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.inputs.load_plan import LoadPlan
-from inferometer.inputs.types import ModelSpec, Source, SweepPlan
+from inferometer.inputs.types import Caution, ModelSpec, Source, SweepPlan
 from inferometer.records.columns import F64, I8, I32, I64, Bools, Texts
 from inferometer.units import NS_PER_S
 
@@ -417,15 +417,6 @@ class CeilingTable(NamedTuple):
     """Bytes touched by the probe."""
     value_per_s: F64
     """Bytes/s of READ and COPY (copy counts reads plus writes), FLOP/s of MATMUL."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caution:
-    """Something that makes a run's numbers less good, and what to do about it."""
-
-    code: str
-    text: str
-    remedy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from inferometer.inputs.types import Caution
 from inferometer.records.durability import make_folder, replace_file
-from inferometer.records.types import Caution
 from inferometer.report.charts.plot import Plot
 from inferometer.report.charts.svg import drawn, legend_of
 from inferometer.report.page import Number, Page

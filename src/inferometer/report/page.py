@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import COMMAND
+from inferometer.inputs.types import Caution
 from inferometer.records.request_summaries import LatencyMean, Percentile
-from inferometer.records.types import Caution
 from inferometer.report.charts.plot import Chart
 from inferometer.report.tables import TextTable
 from inferometer.report.views import FactGroup, Statement

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from inferometer.errors import COMMAND
-from inferometer.records.types import Caution
+from inferometer.inputs.types import Caution
 from inferometer.report.page import Number, Page, Section, Tone
 from inferometer.report.tables import ABSENT_TEXT, TextTable
 from inferometer.units import format_number

@@ -7,7 +7,7 @@ charts and tables choose the display unit. The same view gives the same bytes in
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from inferometer.inputs.types import DType
+from inferometer.inputs.types import Caution, DType
 from inferometer.records import latencies, run_series
 from inferometer.records.columns import F64, Bools
 from inferometer.records.exchange_errors import ErrorCount
@@ -27,7 +27,7 @@ from inferometer.records.slot_timeline import SlotTimeline
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.summaries import StepShares
 from inferometer.records.tool_views import ToolView
-from inferometer.records.types import Caution, Validity
+from inferometer.records.types import Validity
 from inferometer.stats.estimate import Estimate
 
 PhaseName: TypeAlias = Literal["prefill", "decode"]

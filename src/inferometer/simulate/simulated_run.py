@@ -14,11 +14,10 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from inferometer.inputs.types import ModelSpec
+from inferometer.inputs.types import Caution, ModelSpec
 from inferometer.records.columns import I32, I64, Bools
 from inferometer.records.types import (
     ABSENT,
-    Caution,
     RequestStatus,
     RequestTable,
     Run,

@@ -6,8 +6,9 @@ from hypothesis import given, settings, strategies as st
 from plan_strategies import plans
 
 from inferometer.errors import SpecError
+from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.own_trace import read_own_trace, write_own_trace
-from inferometer.inputs.workload.plan import NONE, DrawnWorkload, WorkloadCaution
+from inferometer.inputs.workload.plan import NONE, DrawnWorkload
 from inferometer.inputs.workload.traces import read_trace
 from inferometer.inputs.workload.types import TraceSource
 
@@ -16,7 +17,7 @@ ROWS = '{"arrival_ns":0,"prompt_tokens":5,"output_tokens":2}\n{"arrival_ns":3,"p
 
 
 def workload(plan):
-    caution = WorkloadCaution(code="c", text='it\'s "quoted"', remedy="none")
+    caution = Caution(code="c", text='it\'s "quoted"', remedy="none")
     return DrawnWorkload(
         name="näme, 'quoted'",
         plan=plan,

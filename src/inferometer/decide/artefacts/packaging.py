@@ -8,12 +8,11 @@ from inferometer.decide.candidates import NODE_DEVICES
 from inferometer.errors import SpecError
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.objectives import ObjectiveSpec
-from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
+from inferometer.inputs.types import Caution, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.perfmodel.kv_cache import kv_block_bytes
 from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.perfmodel.work import ParallelPlan, kv_dtype
-from inferometer.records.types import Caution
 from inferometer.simulate.deployment import Pace
 from inferometer.simulate.fleet import Router
 from inferometer.simulate.scheduler_config import SchedulerConfig

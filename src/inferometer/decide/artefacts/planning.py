@@ -15,12 +15,13 @@ from inferometer.decide.sizing_types import ServedBy, SizedKind, SizingQuestion
 from inferometer.errors import SizingError
 from inferometer.fit.published.efficiencies import has_stated_links
 from inferometer.inputs.gate import OTHERS, GateSpec
+from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.records import request_summaries
 from inferometer.records.columns import F64, I64
 from inferometer.records.latencies import Latency, end_ns, latency_samples
 from inferometer.records.request_summaries import JudgedThreshold
-from inferometer.records.types import Caution, RequestTable, Run, StepTable
+from inferometer.records.types import RequestTable, Run, StepTable
 from inferometer.simulate import deployment as replicas, scheduler_config
 from inferometer.units import NS_PER_S
 

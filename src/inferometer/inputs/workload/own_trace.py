@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from inferometer.errors import SpecError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.foreign_parquet import connection, parquet_columns, parquet_metadata
+from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.plan import (
     NONE,
     DrawnWorkload,
     RequestPlan,
-    WorkloadCaution,
     column_types,
     request_plan,
 )
@@ -52,7 +52,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     class_names: tuple[str, ...]
     class_slos: tuple[str | None, ...]
     tenant_names: tuple[str, ...]
-    cautions: tuple[WorkloadCaution, ...] = ()
+    cautions: tuple[Caution, ...] = ()
 
 
 def write_own_trace(workload: DrawnWorkload, path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inferometer.errors import SpecError
+from inferometer.inputs.types import Caution
 
 I32: TypeAlias = NDArray[np.int32]
 I64: TypeAlias = NDArray[np.int64]
@@ -65,15 +66,6 @@ class RequestPlan(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadCaution:
-    """Something about a workload that makes an answer less good, and what to do about it."""
-
-    code: str
-    text: str
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnWorkload:
     """Requests, whether drawn or read from a trace, and the names of their classes and tenants."""
 
@@ -82,7 +74,7 @@ class DrawnWorkload:
     class_names: tuple[str, ...]
     class_slos: tuple[str | None, ...]
     tenant_names: tuple[str, ...]
-    cautions: tuple[WorkloadCaution, ...] = ()
+    cautions: tuple[Caution, ...] = ()
     asked_rate_per_s: float | None = None
     """The steady rate that open arrivals were asked for; None of others, and where the rate
     changes with time."""

@@ -14,10 +14,11 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import SpecError
+from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import arrivals, trace_formats
 from inferometer.inputs.workload.distributions import Floats, Table, exp, log, quantile
 from inferometer.inputs.workload.drawing import MAX_REQUESTS
-from inferometer.inputs.workload.plan import I64, DrawnWorkload, WorkloadCaution, request_plan
+from inferometer.inputs.workload.plan import I64, DrawnWorkload, request_plan
 from inferometer.inputs.workload.types import ServeGenSource, WorkloadSpec
 from inferometer.units import NS_PER_S
 
@@ -119,7 +120,7 @@ def draw_servegen(spec: WorkloadSpec, source: ServeGenSource) -> DrawnWorkload:
     if n_zero:
         text = f"{n_zero} of {len(at_s)} requests drew a length of 0 tokens and have 1"
         cautions.append(
-            WorkloadCaution(code="zero_lengths", text=text, remedy="none: the tables hold them")
+            Caution(code="zero_lengths", text=text, remedy="none: the tables hold them")
         )
     order = np.argsort(at_s, kind="stable")[: spec.n_requests]
     names, tenant = np.unique(client[order], return_inverse=True)
@@ -216,7 +217,7 @@ def _table(shares: dict[int, float]) -> Table:
 
 def _with_lengths(
     windows: list[RateWindow], lengths: _Lengths, source: ServeGenSource
-) -> tuple[list[RateWindow], list[WorkloadCaution]]:
+) -> tuple[list[RateWindow], list[Caution]]:
     """The windows that take part, and what must be said about it."""
     if not windows:
         raise SpecError(
@@ -226,7 +227,7 @@ def _with_lengths(
             try_="another start_s",
         )
     cautions = [
-        WorkloadCaution(
+        Caution(
             code="lengths_independent",
             text=(
                 "ServeGen's tables say nothing of prompt and answer together: they are drawn"
@@ -257,7 +258,7 @@ def _with_lengths(
         else "they draw from the tables of the others, pooled line by line"
     )
     cautions.append(
-        WorkloadCaution(
+        Caution(
             code="clients_without_lengths", text=f"{what}: {done}", remedy="the whole set of tables"
         )
     )

@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 
 from inferometer.errors import SpecError
+from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import trace_formats
 from inferometer.inputs.workload.own_trace import read_own_trace
-from inferometer.inputs.workload.plan import I64, NONE, DrawnWorkload, WorkloadCaution, request_plan
+from inferometer.inputs.workload.plan import I64, NONE, DrawnWorkload, request_plan
 from inferometer.inputs.workload.trace_formats import Spoken, TraceRow, detect_format
 from inferometer.inputs.workload.types import TraceFormat, TraceSource
 from inferometer.units import NS_PER_S
@@ -98,9 +99,7 @@ def read_trace(source: TraceSource) -> ReadTrace:
                 " answer, or after such a turn"
             )
             cautions.append(
-                WorkloadCaution(
-                    code="rows_skipped", text=text, remedy="skip_empty = false refuses them"
-                )
+                Caution(code="rows_skipped", text=text, remedy="skip_empty = false refuses them")
             )
     has_instants = all(row.arrival_ns is not None for row in rows)
     if has_instants and not source.is_sorted:
@@ -164,9 +163,7 @@ def _rows(
     return readers[kind]()
 
 
-def _workload(
-    rows: Sequence[TraceRow], path: Path, cautions: tuple[WorkloadCaution, ...]
-) -> DrawnWorkload:
+def _workload(rows: Sequence[TraceRow], path: Path, cautions: tuple[Caution, ...]) -> DrawnWorkload:
     index = np.arange(len(rows))
     session = np.array([NONE if row.session is None else row.session for row in rows])
     is_later = (session != NONE) & (session == np.concatenate([[NONE], session[:-1]]))
@@ -223,14 +220,14 @@ def _without_empty(rows: Sequence[TraceRow]) -> list[TraceRow]:
     return kept
 
 
-def _estimates(rows: Sequence[TraceRow]) -> Iterator[WorkloadCaution]:
+def _estimates(rows: Sequence[TraceRow]) -> Iterator[Caution]:
     n_prompts, n_outputs = (
         sum(row.prompt_is_estimate for row in rows),
         sum(row.output_is_estimate for row in rows),
     )
     n_capped = sum(row.output_is_estimate and row.max_tokens is not None for row in rows)
     if n_prompts or n_outputs - n_capped:
-        yield WorkloadCaution(
+        yield Caution(
             code="token_counts_estimated",
             text=(
                 f"{max(n_prompts, n_outputs - n_capped)} of {len(rows)} requests have text only: "
@@ -240,7 +237,7 @@ def _estimates(rows: Sequence[TraceRow]) -> Iterator[WorkloadCaution]:
         )
     n_later = sum(row.n_later_turns for row in rows)
     if n_later:
-        yield WorkloadCaution(
+        yield Caution(
             code="later_turns_left_out",
             text=(
                 f"{n_later} later turns were left out: the trace does not have the answers between"
@@ -248,7 +245,7 @@ def _estimates(rows: Sequence[TraceRow]) -> Iterator[WorkloadCaution]:
             remedy="a trace of conversations",
         )
     if n_capped:
-        yield WorkloadCaution(
+        yield Caution(
             code="outputs_run_to_max_tokens",
             text=(
                 f"{n_capped} of {len(rows)} requests say only max_tokens: every answer is taken to"
@@ -258,7 +255,7 @@ def _estimates(rows: Sequence[TraceRow]) -> Iterator[WorkloadCaution]:
         )
 
 
-def _coarse(rows: Sequence[TraceRow]) -> list[WorkloadCaution]:
+def _coarse(rows: Sequence[TraceRow]) -> list[Caution]:
     instants = np.unique([row.arrival_ns or 0 for row in rows])
     if len(rows) < 2 * len(instants) or len(instants) < 2:
         return []
@@ -270,7 +267,7 @@ def _coarse(rows: Sequence[TraceRow]) -> list[WorkloadCaution]:
         " were rounded"
     )
     return [
-        WorkloadCaution(
+        Caution(
             code="instants_are_coarse", text=text, remedy=f"jitter_s = {step_s:.3g} spreads them"
         )
     ]
