@@ -89,9 +89,10 @@ class Prometheus:
         except OSError:
             return False
 
-    def values(self, expression):
-        """(labels, value) of each series that the query gives."""
-        status, body = self.get("/api/v1/query", query=expression)
+    def values(self, expression, at_s=None):
+        """(labels, value) of each series that the query gives, now or at an instant (Unix time)."""
+        at = {} if at_s is None else {"time": at_s}
+        status, body = self.get("/api/v1/query", query=expression, **at)
         said = json.loads(body)
         assert status == http.client.OK, f"{expression}: {said}"
         return [(row["metric"], float(row["value"][1])) for row in said["data"]["result"]]

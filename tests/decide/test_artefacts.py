@@ -634,9 +634,7 @@ def lost_by_grafana(board):
     return list(unread(board, json.loads(read)))
 
 
-@pytest.mark.parametrize(
-    "make", [dashboard.dashboard, lambda _, packaging: live_board.board(packaging)]
-)
+@pytest.mark.parametrize("make", [dashboard.dashboard, live_board.board])
 def test_grafana_knows_every_field_of_the_boards(make):
     drafting = fleet(scheduler={"num_speculative_tokens": 2, "acceptance_fraction": 0.5})
     board = json.loads(json.dumps(make(drafting, packaging_of(drafting))))
@@ -653,20 +651,29 @@ def test_grafana_knows_every_field_of_the_boards(make):
 
 
 def test_the_live_board_reads_the_replicas_and_what_watch_exports():
-    packaging = packaging_of(fleet())
-    shown = list(dashboard.every_panel(live_board.board(packaging)["panels"]))
+    drafting = fleet(scheduler={"num_speculative_tokens": 2, "acceptance_fraction": 0.5})
+    packaging = packaging_of(drafting)
+    shown = list(dashboard.every_panel(live_board.board(drafting, packaging)["panels"]))
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in shown]
     assert len(set(places)) == len(places) == len({panel["id"] for panel in shown})
     text = " ".join(
-        query.expression for one in live_board.panels_of(packaging) for query in one.queries
+        query.expression
+        for one in live_board.panels_of(drafting, packaging)
+        for query in one.queries
     )
     exported = set(re.findall(r"inferometer_\w+", text))
     known = {family.name for family in WatchExporter(lambda: (), None).collect()}
     assert exported <= known | {f"inferometer_predicted_{one}_seconds" for one in METRICS}
     assert {"inferometer_predicted_ttft_seconds", "inferometer_residual_ratio"} <= exported
-    assert set(re.findall(r"vllm:\w+", text)) <= {
-        f"{one}_bucket" for one in alerts.FAMILIES.values()
-    }
+    live = {f"{one}_bucket" for one in alerts.FAMILIES.values()}
+    titles = {panel["title"] for panel in shown}
+    assert live & set(re.findall(r"vllm:\w+", text))
+    assert {
+        "Tokens of a step",
+        "Drafted tokens that are accepted",
+        "KV cache, used and free",
+        "Evicted prefixes",
+    } <= titles
 
 
 def test_what_is_verified_is_what_was_decided(tmp_path):

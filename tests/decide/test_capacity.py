@@ -195,14 +195,14 @@ def test_one_probe_and_how_margins_grow_elsewhere_tell_about_where():
             question(
                 start_load=start,
                 proof_effort=None,
-                steepness=3.0,
+                steepness_ratio=3.0,
                 time_left_s=lambda left_s=left_s: next(left_s),
             ),
         )
         assert (len(found.probes), found.located_load) == (1, None)
         assert found.guessed_load == pytest.approx(7.0)
     assert find_capacity(told(7.0), question()).guessed_load is None
-    assert find_capacity(told(7.0), question()).steepness == pytest.approx(3.0)
+    assert find_capacity(told(7.0), question()).steepness_ratio == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(("missed", "is_located"), [(7.2, True), (8.0, False)])

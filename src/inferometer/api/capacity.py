@@ -43,7 +43,7 @@ class CaseLoad(NamedTuple):
 
     case: Case
     start_load: float
-    steepness: float | None = None
+    steepness_ratio: float | None = None
     """As the search at likely step times found it."""
 
 
@@ -107,7 +107,7 @@ class Search(NamedTuple):
         proof_effort: int | None,
         most_effort: int | None = None,
     ) -> searches.Capacity:
-        case, start_load, steepness = one
+        case, start_load, steepness_ratio = one
         probe = self._probe(case, is_paired=proof_effort is None)
         # Compiles what is not in the cache, before the time begins.
         probe.run_of(start_load, _FIRST_REQUESTS)
@@ -121,7 +121,7 @@ class Search(NamedTuple):
             proof_effort=proof_effort,
             most_effort=most_effort,
             time_left_s=phases.time_left_s,
-            steepness=steepness,
+            steepness_ratio=steepness_ratio,
         )
         with phases.until(_LAST_FRACTION):
             return searches.find_capacity(probe, question)
@@ -278,7 +278,7 @@ def _levels(
         cases = search.cases
         start = likely.located_load or start_load_of(workload)
         found = executor.map(
-            search.paired, [CaseLoad(case, start, likely.steepness) for case in cases]
+            search.paired, [CaseLoad(case, start, likely.steepness_ratio) for case in cases]
         )
     ratio = 1.0
     crossing = found[0].located_load

@@ -137,7 +137,7 @@ class CapacityQuestion:
     """The greatest effort that is tried while verdicts are undecided; None: ``proof_effort``."""
     max_probes: int = 40
     time_left_s: TimeLeft = no_limit
-    steepness: float | None = None
+    steepness_ratio: float | None = None
     """By what power of the load the weakest latency grows near its limit, where another search of
     such servers knows it."""
 
@@ -183,7 +183,7 @@ class Capacity:
     guessed_load: float | None = None
     """Of a search that was cut short before it located any: where the nearest probe's margin would
     reach 1, as it grows with the load elsewhere."""
-    steepness: float | None = None
+    steepness_ratio: float | None = None
     """As in the question: that one, or what the probes say."""
 
     @property
@@ -253,7 +253,7 @@ class _Search:
         """The highest load whose margin is within the limit, by a probe of this effort."""
         self._beyond: Probe | None = None
         """The lowest whose margin is not."""
-        self._steepness = question.steepness
+        self._steepness = question.steepness_ratio
         """By what power of the load does the margin grow where it crosses 1?"""
         self._probe_s = 0.0
         """How long did the last probe take to compute or to measure?"""
@@ -319,7 +319,7 @@ class _Search:
             why=cut_short or self._why(kept, broken, is_near=is_near),
             probes=tuple(self.probes),
             guessed_load=None if cut_short is None else self._guessed(),
-            steepness=_steepness(self._below, self._beyond) or self._steepness,
+            steepness_ratio=_steepness(self._below, self._beyond) or self._steepness,
         )
 
     def _cross(self, load: float, step_ratio: float, resolution_ratio: float) -> None:

@@ -115,8 +115,8 @@ def sections_of(fleet: Fleet, packaging: Packaging) -> list[Section]:
     return [
         Section("SLO", (_kept(fleet, of), *(_latency(fleet, metric, of) for metric in metrics))),
         Section("Load", tuple(_load(fleet, of))),
-        Section("KV cache", (*_fullness(fleet, of), *_kept_blocks(fleet, of))),
-        Section("Steps", tuple(_steps(fleet, of))),
+        Section("KV cache", (*_fullness(fleet, of), *kv_bytes_panels(fleet, of))),
+        Section("Steps", tuple(step_panels(fleet, of))),
         Section("Measured against the plan", tuple(_traffic(fleet, of)), is_open=False),
     ]
 
@@ -300,7 +300,7 @@ def _fullness(fleet: Fleet, of: str) -> list[Panel]:
     ]
 
 
-def _kept_blocks(fleet: Fleet, of: str) -> list[Panel]:
+def kv_bytes_panels(fleet: Fleet, of: str) -> list[Panel]:
     """The cache in bytes, and how fast prefixes are evicted from it."""
     used = f"sum(vllm:kv_cache_usage_perc{of})"
     return [
@@ -337,7 +337,7 @@ def _kept_blocks(fleet: Fleet, of: str) -> list[Panel]:
     ]
 
 
-def _steps(fleet: Fleet, of: str) -> list[Panel]:
+def step_panels(fleet: Fleet, of: str) -> list[Panel]:
     """How large are the engine's batches, and what do its drafts bring?"""
     scheduler = fleet.scheduler
     panels = [

@@ -44,7 +44,7 @@ def files_of(fleet: Fleet, packaging: Packaging) -> dict[str, str]:
         "prometheus.yml": _yaml(prometheus_config(packaging)),
         RULES_FILE: _yaml(alerts.rules(fleet, packaging)),
         "grafana-dashboard.json": _json(dashboard.dashboard(fleet, packaging)),
-        "grafana-live.json": _json(live_board.board(packaging)),
+        "grafana-live.json": _json(live_board.board(fleet, packaging)),
         "check-promise.sh": proving.check_script(fleet, packaging),
     }
     if (plan := proving.verify_plan(fleet, packaging)) is not None:

@@ -8,7 +8,7 @@ from typing import Final
 from inferometer.decide.artefacts import alerts, dashboard
 from inferometer.decide.artefacts.dashboard import Panel, Query, Section
 from inferometer.decide.artefacts.kubernetes import Manifest
-from inferometer.decide.artefacts.packaging import Packaging
+from inferometer.decide.artefacts.packaging import Fleet, Packaging
 from inferometer.inputs.objectives import METRICS, Metric, percentile_name
 
 _METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e")
@@ -17,19 +17,19 @@ _WINDOW: Final = "[$__rate_interval]"
 _BOUNDS: Final = ("low", "mid", "high")
 
 
-def board(packaging: Packaging) -> Manifest:
+def board(fleet: Fleet, packaging: Packaging) -> Manifest:
     """The board, as Grafana imports it."""
     return dashboard.board_of(
         f"{packaging.name}-live",
         f"{packaging.served_name}: predicted and live",
         summary(),
-        sections(packaging),
+        sections(fleet, packaging),
     )
 
 
-def panels_of(packaging: Packaging) -> list[Panel]:
+def panels_of(fleet: Fleet, packaging: Packaging) -> list[Panel]:
     """Every panel, the summary first."""
-    return [*summary(), *(one for section in sections(packaging) for one in section.panels)]
+    return [*summary(), *(one for section in sections(fleet, packaging) for one in section.panels)]
 
 
 def summary() -> list[Panel]:
@@ -64,8 +64,8 @@ def summary() -> list[Panel]:
     ]
 
 
-def sections(packaging: Packaging) -> list[Section]:
-    """Each latency live and as predicted, then what the two differ by, and in which regime."""
+def sections(fleet: Fleet, packaging: Packaging) -> list[Section]:
+    """Each latency live and as predicted, what the two differ by, and what the engine does meanwhile."""
     of = f"{{{alerts.selector(packaging)}}}"
     latencies = tuple(
         _latency(metric, fraction, of) for metric in _METRICS for fraction in _FRACTIONS
@@ -73,6 +73,10 @@ def sections(packaging: Packaging) -> list[Section]:
     return [
         Section("Predicted and live", latencies),
         Section("What differs", _differences()),
+        Section(
+            "Batch, drafts and KV cache",
+            (*dashboard.step_panels(fleet, of), *dashboard.kv_bytes_panels(fleet, of)),
+        ),
     ]
 
 
