@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -131,7 +132,9 @@ def check_what_prometheus_reads(folder, url, predicted, port):
             found = server.values(f"last_over_time(inferometer_{name}[5m])")
             return {tuple(sorted(labels.items())): value for labels, value in found}
 
-        ended_s = time.time()  # soon after, a series of the exporter that is gone is stale
+        ended_s = datetime.now(
+            UTC
+        ).timestamp()  # soon after, a series of the exporter that is gone is stale
         (state,) = answer.servers
         bounds = values('predicted_tpot_seconds{quantile="0.95"}')
         assert len(bounds) == 3
