@@ -39,7 +39,7 @@ def test_the_answer_has_both_ends_and_says_what_it_rests_on(tmp_path):
     assert p95_s(answer, "tpot", 1) < p95_s(answer, "tpot", 0) < p95_s(answer, "tpot", 2)
     assert answer["deployment"]["engine"] == "vLLM 0.32.0"
     assert answer["deployment"]["step_times_basis"] == "datasheet"
-    assert "reckoned" in answer["deployment"]["kv_blocks_from"]
+    assert "computed" in answer["deployment"]["kv_blocks_from"]
     assert "DATASHEET" in {caution["code"] for caution in answer["cautions"]}
     assert answer["verdict"] is None
 
@@ -155,7 +155,7 @@ def test_the_likely_run_is_stored_and_reads_back(tmp_path):
     assert stored.manifest.origin == "simulated"
     assert all(
         word in stored.manifest.source.where
-        for word in ("vLLM 0.32.0", "the datasheet of", "KV blocks, reckoned")
+        for word in ("vLLM 0.32.0", "the datasheet of", "KV blocks, computed")
     )
     assert len(stored.requests.status) == 300
     assert stored.parts.n_delivered_tokens.sum() == stored.requests.output_tokens.sum()

@@ -1,5 +1,6 @@
 """Is one configuration faster than another, or is the difference noise?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -7,7 +8,7 @@ from typing import Annotated, Final
 from inferometer import __version__
 from inferometer.api.answer import Answer
 from inferometer.api.question import Option
-from inferometer.errors import EXIT_OF_SLO, RecordError
+from inferometer.errors import EXIT_OF_SLO, RecordError, SpecError
 from inferometer.records import layout, reading, run_comparison
 from inferometer.records.curves import WITHOUT_INTERVAL
 from inferometer.records.types import Run
@@ -256,10 +257,24 @@ def compare(question: Compare) -> CompareAnswer:
     rule = replace(
         rule_of(question.rule), is_paired=question.paired, has_equal_tokens=question.equal_tokens
     )
-    comparison = run_comparison.compare_runs(_read(olds), _read(news), rule)
+    old, new = _read(olds), _read(news)
+    if not question.equal_tokens:
+        _refuse_same(old, new)
+    comparison = run_comparison.compare_runs(old, new, rule)
     return CompareAnswer(
         old=tuple(map(str, olds)), new=tuple(map(str, news)), comparison=comparison
     )
+
+
+def _refuse_same(old: Sequence[Run], new: Sequence[Run]) -> None:
+    both = {run.manifest.run_id for run in old} & {run.manifest.run_id for run in new}
+    if both:
+        raise SpecError(
+            f"the run {min(both)} is on both sides: its difference from itself is 0",
+            where="the runs",
+            allowed="other runs on each side; one sweep against itself with --equal-tokens",
+            try_="the same measurement again, into a folder of its own",
+        )
 
 
 def folders_of(path: Path) -> tuple[Path, ...]:

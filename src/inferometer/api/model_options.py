@@ -1,27 +1,21 @@
 """Which options have questions of a model: its devices, its engine, a quick look?"""
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, cast, get_args
 
 from inferometer.api.question import DURATION, Option
 from inferometer.errors import SpecError
-from inferometer.inputs.catalog import find_hardware
 from inferometer.inputs.types import (
     AttentionKernel,
-    Constant,
     DType,
     EngineMode,
     EngineName,
     EngineSpec,
-    HardwareSpec,
     LoadFormat,
-    Source,
 )
 from inferometer.measure.environments import find_environment
-from inferometer.measure.this_machine import THIS_MACHINE, this_hardware
-from inferometer.units import parse_bytes_per_s
 
 FORMATS: Final = get_args(DType)
 MODEL_OPTION: Final = Option(
@@ -60,8 +54,6 @@ ALL_REDUCE_OPTION: Final = Option(
     heading="Hardware",
     least=0,
 )
-_PCIE_BYTES_PER_S: Final = {"pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9}
-"""16 lanes, one way."""
 
 
 def all_reduce_s(all_reduce_us: float | None) -> float | None:
@@ -86,39 +78,6 @@ def refuse_links(*, link: str | None, all_reduce_us: float | None) -> None:
             allowed="the links between which they were measured",
             try_=f"the same command without {flag}, or without --fit, which the datasheet answers",
         )
-
-
-def device_named(name: str, link: str | None = None) -> HardwareSpec:
-    """The catalogue's device of this name, or ``this`` machine; ``link`` joins several of them.
-
-    Raises
-    ------
-    SpecError
-        The catalogue does not know it, the ceilings of this machine cannot be measured, or the
-        device has no such link.
-    """
-    return _with_link(this_hardware() if name == THIS_MACHINE else find_hardware(name), link)
-
-
-def _with_link(hardware: HardwareSpec, link: str | None) -> HardwareSpec:
-    """The device in a machine whose devices are joined by this; None: by what it has."""
-    if link is None:
-        return hardware
-    if link == "nvlink":
-        if hardware.link_bytes_per_s is None:
-            raise SpecError(
-                f"{hardware.name} has no link of its own in the catalogue",
-                where="--link nvlink",
-                allowed="pcie3, pcie4, pcie5, or a rate",
-                try_="--link pcie4",
-            )
-        return hardware
-    source = Source(kind="config", where=f"--link {link}")
-    if link in _PCIE_BYTES_PER_S:
-        rate = Constant(value=_PCIE_BYTES_PER_S[link], source=source)
-        return replace(hardware, link_bytes_per_s=None, linked_devices=None, pcie_bytes_per_s=rate)
-    rate = Constant(value=parse_bytes_per_s(link, where="--link"), source=source)
-    return replace(hardware, link_bytes_per_s=rate, linked_devices=None)
 
 
 _NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")

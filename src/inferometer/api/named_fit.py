@@ -1,6 +1,7 @@
-"""Which fit does ``--fit`` name, and does it answer the question?
+"""Which fit does ``--fit`` name, does it answer the question, and which device does a name mean?
 
-The one door through which every verb reads a fit, of steps or of a server's load tests.
+The one door through which every verb reads a fit, of steps or of a server's load tests, and finds
+its device.
 """
 
 import shlex
@@ -13,15 +14,18 @@ from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerDraw, ServerFit, is_server_fit, load_server_fit
 from inferometer.fit.published.transfer import Changed, transferred
 from inferometer.inputs import resolve
+from inferometer.inputs.catalog import find_hardware
 from inferometer.inputs.types import (
     AskedFormat,
     AttentionSpec,
+    Constant,
     DType,
     HardwareSpec,
     MlpSpec,
     ModelSpec,
     Source,
 )
+from inferometer.measure.this_machine import THIS_MACHINE, this_hardware
 from inferometer.perfmodel import steptime
 from inferometer.perfmodel.fit_subject import (
     NOTHING_STATED,
@@ -37,7 +41,10 @@ from inferometer.perfmodel.fit_subject import (
 from inferometer.perfmodel.kv_cache import kv_groups
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.simulate.deployment import Deployment, Draw, Knobs, deploy
+from inferometer.units import parse_bytes_per_s
 
+_PCIE_BYTES_PER_S: Final = {"pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9}
+"""16 lanes, one way."""
 STATING_FLAGS: Final = ("dtype", "kv_dtype", "tp", "quantization")
 _MEASURE_STEPS: Final = "inferometer sweep, then inferometer fit"
 _MEASURE_SERVER: Final = "inferometer load, then inferometer fit --load"
@@ -292,3 +299,36 @@ def _nameless(fit: ServerFit) -> ModelSpec:
         source=Source(kind="measured", where="load tests, which do not tell a model's shape"),
         tie_word_embeddings=True,
     )
+
+
+def device_named(name: str, link: str | None = None) -> HardwareSpec:
+    """The catalogue's device of this name, or ``this`` machine; ``link`` joins several of them.
+
+    Raises
+    ------
+    SpecError
+        The catalogue does not know it, the ceilings of this machine cannot be measured, or the
+        device has no such link.
+    """
+    return _with_link(this_hardware() if name == THIS_MACHINE else find_hardware(name), link)
+
+
+def _with_link(hardware: HardwareSpec, link: str | None) -> HardwareSpec:
+    """The device in a machine whose devices are joined by this; None: by what it has."""
+    if link is None:
+        return hardware
+    if link == "nvlink":
+        if hardware.link_bytes_per_s is None:
+            raise SpecError(
+                f"{hardware.name} has no link of its own in the catalogue",
+                where="--link nvlink",
+                allowed="pcie3, pcie4, pcie5, or a rate",
+                try_="--link pcie4",
+            )
+        return hardware
+    source = Source(kind="config", where=f"--link {link}")
+    if link in _PCIE_BYTES_PER_S:
+        rate = Constant(value=_PCIE_BYTES_PER_S[link], source=source)
+        return replace(hardware, link_bytes_per_s=None, linked_devices=None, pcie_bytes_per_s=rate)
+    rate = Constant(value=parse_bytes_per_s(link, where="--link"), source=source)
+    return replace(hardware, link_bytes_per_s=rate, linked_devices=None)

@@ -18,7 +18,6 @@ from inferometer.api.model_options import (
     TP_FLAGS,
     TRANSFER_OPTION,
     all_reduce_s,
-    device_named,
 )
 from inferometer.api.prediction import (
     FittedSpeeds,
@@ -285,7 +284,7 @@ class _Asked(NamedTuple):
 def _asked(question: Predict) -> _Asked:
     """What the options say, and what the fit says of the rest."""
     name, hardware = question.model, question.hardware
-    device = None if hardware is None else device_named(hardware, question.link)
+    device = None if hardware is None else named_fit.device_named(hardware, question.link)
     path = question.fit
     named_fit.check_transfer(is_transfer=question.transfer, has_fit=path is not None)
     if path is None:

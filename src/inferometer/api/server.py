@@ -18,7 +18,6 @@ from inferometer.api.model_options import (
     TP_FLAGS,
     TRANSFER_OPTION,
     all_reduce_s,
-    device_named,
     refuse_links,
 )
 from inferometer.api.question import Option
@@ -233,7 +232,7 @@ def deployment_of(server: Server, *, n_sharing: int = 1) -> Deployment:
         for a KV cache.
     """
     named_fit.check_transfer(is_transfer=server.transfer, has_fit=server.fit is not None)
-    hardware = device_named(server.hardware, server.link) if server.hardware else None
+    hardware = named_fit.device_named(server.hardware, server.link) if server.hardware else None
     if server.fit is not None:
         refuse_links(link=server.link, all_reduce_us=server.all_reduce_us)
     if server.fit is not None and named_fit.is_server(server.fit):

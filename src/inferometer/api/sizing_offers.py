@@ -10,7 +10,6 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.api import named_fit
-from inferometer.api.model_options import device_named
 from inferometer.api.question import DURATION, Option, parse_counts
 from inferometer.api.server import Settings
 from inferometer.decide import sizing_types, traffic
@@ -76,7 +75,7 @@ def offers_of(
         A device or a fit that is not known, a fit of another model, or one of a device that is not
         on offer.
     """
-    named = [device_named(name.strip(), link) for name in gpus.split(",")]
+    named = [named_fit.device_named(name.strip(), link) for name in gpus.split(",")]
     devices = list({one.hardware_id: one for one in named}.values())
     owned = {} if table is None else table.owned
     rents = zip(devices, prices.rents_of(devices, table), strict=True)
@@ -103,7 +102,7 @@ def _fitted(
     fit: Fit, offers: Sequence[Offer], model: types.ModelSpec, requested: Mapping[str, object]
 ) -> Offer:
     """The offer of the fit's device, or of the device named beside it, with its step times."""
-    named = None if fit.device is None else device_named(fit.device)
+    named = None if fit.device is None else named_fit.device_named(fit.device)
     steps = _steps(fit, model, named, requested)
     offer = _offer_of(None if steps.hardware is None else steps.hardware.hardware_id, offers)
     if offer is None and fit.device is None and len(offers) == 1:

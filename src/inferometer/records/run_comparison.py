@@ -299,14 +299,6 @@ def _check_sides(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
             where=_WHERE,
             allowed="runs of one kind",
         )
-    both = {run.manifest.run_id for run in old} & {run.manifest.run_id for run in new}
-    if both and not rule.has_equal_tokens:
-        raise SpecError(
-            f"the run {min(both)} is on both sides: its difference from itself is 0",
-            where=_WHERE,
-            allowed="other runs on each side; one sweep against itself with --equal-tokens",
-            try_="the same measurement again, into a folder of its own",
-        )
     for run in (*old, *new):
         require_valid(run, forced=rule.takes_invalid)
     if rule.is_paired and len(old) != len(new):
