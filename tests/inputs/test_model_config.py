@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from inferometer.errors import SpecError
+from inferometer.inputs.catalog import find_model
 from inferometer.inputs.config_families import FAMILIES
 from inferometer.inputs.model_config import model_from_config, read_model_config
+from inferometer.perfmodel.weights import n_active_parameters, n_parameters
 
 CASES = json.loads((Path(__file__).parent / "small_configs.json").read_text())
 LLAMA = CASES["llama"][0] | {"model_type": "llama"}
@@ -292,3 +294,16 @@ def test_compressed_attention_states_each_layer(ratios):
     config = CASES["deepseek_v4"][0] | {"model_type": "deepseek_v4", "compress_ratios": ratios}
     with pytest.raises(SpecError, match="compress_ratios"):
         read(config)
+
+
+def test_llama_4_counts_its_shared_expert_and_its_dense_layers():
+    """The published 109 B and 400 B, less the vision tower."""
+    scout, maverick = find_model("llama-4-scout"), find_model("llama-4-maverick")
+    assert n_parameters(scout) == pytest.approx(107.8e9, rel=1e-3)
+    assert n_parameters(maverick) == pytest.approx(400.7e9, rel=1e-3)
+    assert n_active_parameters(maverick) == pytest.approx(16.2e9, rel=0.01)
+    listed = CASES["llama4_text"][0] | {
+        "model_type": "llama4",
+        "layer_types": ["chunked_attention"] * 3 + ["full_attention"],
+    }
+    assert read(listed).attention.full_attention_every == 4

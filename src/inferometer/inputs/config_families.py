@@ -117,6 +117,24 @@ def _fill_opt(config: Config) -> dict[str, object]:
     return {"embedding_size": config.get("word_embed_proj_dim"), "has_final_norm": bool(has_final)}
 
 
+def _fill_llama4(config: Config) -> dict[str, object]:
+    """Layers with positions attend to chunks of the context, those without to all of it.
+
+    A chunk is read as a window of its length, which is twice what it holds in the mean.
+    """
+    n_layers, listed = config.get("num_hidden_layers"), config.get("moe_layers")
+    filled: dict[str, object] = {}
+    if isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS and isinstance(listed, list):
+        filled["mlp_only_layers"] = [index for index in range(n_layers) if index not in listed]
+    with_positions = config.get("no_rope_layers")
+    if isinstance(with_positions, list) and with_positions:
+        filled["layer_types"] = [
+            "sliding_attention" if one else "full_attention" for one in with_positions
+        ]
+    return filled
+
+
+_MOST_LISTED_LAYERS: Final = 10_000
 _ATTENTION_BIAS: Final = Flag(name="attention_bias", default=False)
 _MLP_BIAS: Final = Flag(name="mlp_bias", default=False)
 _USE_BIAS: Final = Flag(name="use_bias", default=True)
@@ -300,6 +318,21 @@ FAMILIES: Final[dict[str, Family]] = {
         expert_size="intermediate_size",
     ),
     "llama": _LLAMA,
+    "llama4_text": replace(
+        _PLAIN,
+        class_name="Llama4ForCausalLM",
+        names={
+            "intermediate_size": "intermediate_size_mlp",
+            "moe_intermediate_size": "intermediate_size",
+            "decoder_sparse_step": "interleave_moe_layer_step",
+            "sliding_window": "attention_chunk_size",
+        },
+        defaults={"head_dim": 128, "sliding_window": 8192, "n_shared_experts": 1},
+        fill=_fill_llama4,
+        window="pattern",
+        full_attention_every=4,
+        experts="num_local_experts",
+    ),
     "minimax_m2": replace(
         _PLAIN,
         class_name="MiniMaxM2ForCausalLM",
@@ -407,6 +440,7 @@ FAMILIES: Final[dict[str, Family]] = {
 
 ALIASES: Final = {
     "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
     "kimi_k2": "deepseek_v3",

@@ -234,9 +234,22 @@ def _stablelm(model: ModelSpec) -> dict[str, object]:
     return {"use_parallel_residual": model.norms_per_layer == 1}
 
 
+def _llama4(model: ModelSpec) -> dict[str, object]:
+    """Which layers attend to chunks, with positions, and which have experts."""
+    every = model.attention.full_attention_every or model.n_layers + 1
+    chunked = [bool((index + 1) % every) for index in range(model.n_layers)]
+    n_dense = 0 if model.moe is None else model.moe.n_dense_layers
+    return {
+        "no_rope_layers": [int(one) for one in chunked],
+        "layer_types": ["chunked_attention" if one else "full_attention" for one in chunked],
+        "moe_layers": list(range(n_dense, model.n_layers)),
+    }
+
+
 _OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "falcon": _falcon,
     "gpt_bigcode": _bigcode,
+    "llama4_text": _llama4,
     "mpt": _mpt,
     "opt": _opt,
     "stablelm": _stablelm,

@@ -412,7 +412,7 @@ def _window(fields: ConfigFields, family: Family) -> tuple[int | None, int | Non
 def _listed_window(
     kinds: tuple[str, ...], window_tokens: int, n_layers: int, *, where: str
 ) -> tuple[int | None, int | None, int | None]:
-    known = {"full_attention", "sliding_attention"}
+    known = {"full_attention", "sliding_attention", "chunked_attention"}
     if len(kinds) != n_layers or not set(kinds) <= known:
         raise SpecError(
             f"layer_types has {len(kinds)} entries of {sorted(set(kinds))} for {n_layers} layers",
