@@ -235,11 +235,14 @@ def _accepted_length(deployment: Deployment) -> float | None:
 
 
 def _gain_of_less_tp(tuned: Tuned, tp: int) -> float | None:
-    """The least gain of the best cut of the devices; None: it has no lower TP, or none was tried."""
+    """The gain of the best cut of the devices.
+
+    None: it has no lower TP, none was tried, or simulated pairs do not decide whether it gains.
+    """
     step = next((one for one in tuned.steps if one.name == "parallelism"), None)
     if step is None or step.gain_ratio is None or int(step.settings.get("tp", tp)) >= tp:
         return None
-    return step.gain_ratio.low
+    return None if step.decision == "measure" else step.gain_ratio.value
 
 
 def _baseline(subject: Subject, before: Sequence[Outcome]) -> Box:

@@ -79,7 +79,17 @@ def test_a_wrong_draft_large_blocks_and_too_much_tp_are_pitfalls():
     assert found["speculation_not_paying"].finding == "found"
     assert found["kv_fragmentation"].finding == "found"
     assert found["too_much_tp"].finding == "found"
-    assert found["too_much_tp"].measured_ratio == answer.steps[0].gain_ratio.low
+    assert found["too_much_tp"].measured_ratio == answer.steps[0].gain_ratio.value
+
+
+def test_whether_tp_is_too_much_is_not_known_where_pairs_do_not_decide_it():
+    drafts = ("num_speculative_tokens=4", "acceptance_fraction=0.1")
+    server = replace(NARROW, tp=4, max_num_seqs=256, set=drafts)
+    idle = Workload(workload="chat", rate=0.5, requests=60)
+    answer = tuned(server, idle, goal="cost", steps="parallelism")
+    assert answer.steps[0].decision == "measure"
+    found = {one.name: one for one in answer.checks}
+    assert found["too_much_tp"].finding == "not reported"
 
 
 def test_what_changes_answers_or_rests_on_acceptance_is_never_taken(narrow):
