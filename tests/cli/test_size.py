@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import inferometer as im
 from inferometer.api import size as size_api
+from inferometer.api.size_page import size_page
 from inferometer.api.sizing_offers import Fit, offers_of
 from inferometer.cli.main import app
 from inferometer.errors import InferometerError, SpecError
@@ -171,6 +173,16 @@ def test_what_is_nearest_is_said_with_how_far_it_is_and_what_to_ask_instead():
     assert "NEXT limits " in text
     assert "tried: 1 kinds of replica, 1 searched" in text
     assert "the others" not in text
+
+
+def test_longer_limits_are_not_suggested_where_the_nearest_is_within_its_limit():
+    """What no simulation decided is no miss."""
+    answer = im.size("llama-3.1-8b", slo="tpot:p50<1ms", rate=5, gpus="h100_sxm", dtype="bf16")
+    nearest = answer.impossible[0]
+    for ratio, is_longer in ((0.28, False), (3.0, True)):
+        open_ = replace(answer, impossible=(replace(nearest, margin_ratio=ratio),))
+        (line,) = [one for one in size_page(open_).lines if one.label == "NEXT"]
+        assert line.text.startswith("limits ") == is_longer
 
 
 def test_what_cannot_be_for_one_reason_is_said_once():

@@ -244,7 +244,7 @@ def _instead(answer: SizeAnswer) -> str:
     nearest = answer.impossible[0]
     longer = (
         ""
-        if nearest.margin_ratio is None
+        if nearest.margin_ratio is None or nearest.margin_ratio <= 1
         else f"limits {format_number(1.05 * nearest.margin_ratio)} times as long, "
     )
     return (
