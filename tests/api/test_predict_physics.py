@@ -3,7 +3,7 @@
 import pytest
 
 import inferometer as im
-from inferometer.api import model_options
+from inferometer.api import named_fit
 from inferometer.api.predict_page import predict_page
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware
@@ -86,7 +86,7 @@ def test_cautions_on_the_datasheets_step_times_stay_away_from_published_ones():
 
 def test_this_machine_with_a_known_gpu_is_that_gpu(monkeypatch):
     """It was a datasheet under the words "measured ceilings", with twenty times the interval."""
-    monkeypatch.setattr(model_options, "this_hardware", lambda: find_hardware("NVIDIA H200"))
+    monkeypatch.setattr(named_fit, "this_hardware", lambda: find_hardware("NVIDIA H200"))
     here = im.predict("llama-3.1-8b", hardware="this")
     there = im.predict("llama-3.1-8b", hardware="h200_sxm")
     assert here.basis == there.basis == "published"
