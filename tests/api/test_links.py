@@ -58,8 +58,18 @@ def test_a_group_wider_than_its_link_says_what_its_times_lack():
     assert not fit_cautions(deployment_of(replace(wide, link="50GB/s")))
     assert beyond_link(find_hardware("a40"), 4)
     assert beyond_link(find_hardware("gb200"), 64) is None
+    measured = deployment_of(wide)
+    measured = replace(measured, step_times=replace(measured.step_times, basis="fitted"))
+    assert not fit_cautions(measured), "its network is in the measured steps"
     predicted = im.predict("llama-3.1-405b", hardware="h100_sxm", tp=16).datasheet.cautions
     assert any("joins 8 devices" in text for text in predicted)
+
+
+def test_a_capacity_has_the_cautions_of_its_servers():
+    answer = im.capacity(
+        "llama-3.1-405b", hardware="h100_sxm", tp=16, slo="ttft:p95<10s", time_limit=1
+    )
+    assert [one.code for one in answer.cautions] == ["NODES"]
 
 
 def test_what_does_not_fit_is_told_groups_that_a_link_joins():

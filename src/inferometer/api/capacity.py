@@ -13,13 +13,12 @@ from inferometer.api.groups import GROUPS_OPTION
 from inferometer.api.missed import what_serves_one
 from inferometer.api.progress import talk
 from inferometer.api.question import Option
-from inferometer.api.server import Server
+from inferometer.api.server import Server, kinds_cautions
 from inferometer.api.sizing_cautions import check_prompts
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import capacity as searches, lone_request, probing, traffic
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.inputs.workload import types
-from inferometer.measure.this_machine import ceiling_cautions
 from inferometer.simulate.deployment import Case, Deployment
 
 _SPAN_RATIO: Final = 1e4
@@ -251,9 +250,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
         n_replicas=servers.n_replicas,
         router=servers.rules.router if servers.n_replicas > 1 and servers.groups is None else None,
         step_times_from="; ".join(dict.fromkeys(one.step_times.origin for one in servers.kinds)),
-        cautions=ceiling_cautions(
-            *(one.hardware for one in servers.kinds if one.step_times.basis == "datasheet")
-        ),
+        cautions=kinds_cautions(servers.kinds),
         next_step=next_step_of(
             levels, alone, has_fit=(question.server.fit or question.groups) is not None
         ),

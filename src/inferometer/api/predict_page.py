@@ -15,6 +15,7 @@ from inferometer.perfmodel.datasheet import (
     sheet_at,
 )
 from inferometer.perfmodel.memory import how_it_fits
+from inferometer.perfmodel.roofline import WITHIN_LINK
 from inferometer.perfmodel.whatif import BestSpeculation
 from inferometer.report.charts.roofline import PhaseBounds, bounds_chart
 from inferometer.report.page import (
@@ -121,6 +122,8 @@ def _of_slo(one: PredictedLimit) -> str:
 def _cautions(answer: PredictAnswer) -> tuple[Caution, ...]:
     """Those of the datasheet; beside fitted step times, only what concerns the what-ifs."""
     said = answer.datasheet.cautions
+    if answer.basis == "fitted":  # a measured group has its network in it
+        said = tuple(text for text in said if not text.endswith(WITHIN_LINK))
     if answer.fitted is not None:
         of_steps = STEP_TIME_CAUTIONS if answer.what_ifs else frozenset[str]()
         said = tuple(

@@ -1,6 +1,6 @@
 """Which server is simulated: a model on a device under the settings of an engine?"""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -364,6 +364,13 @@ def fit_cautions(deployment: Deployment) -> tuple[Caution, ...]:
     )
 
 
+def kinds_cautions(kinds: Sequence[Deployment]) -> tuple[Caution, ...]:
+    """What makes the answer of these kinds of server less certain, each once."""
+    sheets = [one.hardware for one in kinds if one.step_times.basis == "datasheet"]
+    found = dict.fromkeys(caution for one in kinds for caution in fit_cautions(one))
+    return (*ceiling_cautions(*sheets), *found)
+
+
 def _model_cautions(deployment: Deployment) -> tuple[Caution, ...]:
     """What of the model's files was not understood and had to be assumed."""
     model = deployment.model
@@ -375,9 +382,9 @@ def _model_cautions(deployment: Deployment) -> tuple[Caution, ...]:
 
 def _link_cautions(deployment: Deployment) -> tuple[Caution, ...]:
     """A caution where a replica's ranks are more than its devices' own link joins."""
-    text = deployment.hardware and beyond_link(
-        deployment.hardware, deployment.engine.tensor_parallel_size
-    )
+    if deployment.hardware is None or deployment.step_times.basis == "fitted":
+        return ()  # what was measured over such a group has its network in it
+    text = beyond_link(deployment.hardware, deployment.engine.tensor_parallel_size)
     return (Caution(code="NODES", text=text, remedy=WITHIN_LINK),) if text else ()
 
 

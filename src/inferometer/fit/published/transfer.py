@@ -66,7 +66,7 @@ _BETWEEN_FORMATS_OF: Final = {
 narrow the activations)."""
 _BETWEEN_FORMATS_ELSE: Final = 0.995
 """Of what it does not: the host, attention, the KV cache and the link do the same work. With 0.8 for
-all, models of which no rows exist were predicted up to 1.7 times slower in 8 bit than in 16 bit, as
+all, models without rows were predicted up to 1.7 times slower in 8 bit than in 16 bit, as
 the rows of the two formats are those of other models and engines."""
 
 
