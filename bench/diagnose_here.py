@@ -1,29 +1,39 @@
-"""Does ``diagnose`` name what limits a real vLLM server that was started with a wrong setting?
+"""Does ``diagnose`` name what limits a real vLLM server that was started with a wrong setting, and does its change help as predicted?
 
 Servers of a small model with random weights come up here on loopback, one after the other, each
-limited in a known way or not at all; a load test that stores their metrics is diagnosed afterwards.
+limited in a known way or not at all, some behind a real proxy or asked by a client that has no core
+to itself. A load test that stores their metrics is diagnosed afterwards; where threads of the
+server itself are the matter, the server is diagnosed while it is loaded, with ``--local``. Where a
+setting is to be changed, the server is started again with it, asked for other requests of the same
+traffic, and the sealed prediction is checked. Over half an hour on two quiet cores; needs nginx.
 """
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from proxies import buffering_proxy
 from results_log import log_row
 from vllm_here import vllm_server, write_model
 
 from inferometer.inputs.catalog import find_model
 
 MODEL_LEN, FOR_S = 4096, 40
+SLO = "ttft:p95<500ms, tpot:p95<80ms"
 ROOMY = {
     "max-model-len": MODEL_LEN,
     "max-num-seqs": 64,
     "max-num-batched-tokens": 2048,
     "block-size": 32,
 }
+N_BUSY = 6
+"""Programs that share a core with a slow client."""
 TALK = """
 [arrivals]
 kind = "open"
@@ -59,11 +69,17 @@ class Case:
 
     name: str
     right: tuple[str, ...]
-    """Causes of which each would be a right answer."""
+    """Causes, and pitfalls that are read off, of which each would be a right answer."""
     flags: tuple[str, ...] = ()
     knobs: tuple[tuple[str, int], ...] = ()
     workload: str = TALK
     rate_per_s: float = 3.0
+    threads: int = 1
+    mode: str = "compiled"
+    client: str = "direct"
+    """Or "proxy": behind one that buffers; "busy": on a core with other programs."""
+    is_local: bool = False
+    """Diagnosed while it is loaded, on its own host."""
 
 
 CASES = (
@@ -90,6 +106,7 @@ CASES = (
         (("max-num-batched-tokens", MODEL_LEN),),
         TALK + LONG,
     ),
+    Case("long prompts first", ("long_prompts", "large_step_budget"), workload=TALK + LONG),
     Case(
         "prefix cache off",
         ("prefix_cache",),
@@ -98,32 +115,170 @@ CASES = (
     ),
     Case("prefix cache on", ("healthy",), workload=SHARED),
     Case("overload", ("overload", "prompt_compute", "step_floor"), rate_per_s=30.0),
+    Case("slow client", ("outside",), client="busy"),
+    Case("slow proxy", ("outside",), client="proxy"),
+    Case(
+        "draft that does not match",
+        ("speculation_not_paying",),
+        (
+            "--speculative-config",
+            json.dumps({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 2}),
+        ),
+    ),
+    Case("eager", ("step_floor",), mode="eager", rate_per_s=8.0),
+    Case("too many threads", ("oversubscribed_threads",), threads=8, is_local=True, rate_per_s=3.0),
 )
 
 
 def inferometer(*words):
     """The command in this environment."""
-    line = [Path(sys.executable).parent / "inferometer", *map(str, words)]
-    return subprocess.run(line, capture_output=True, text=True, check=False)
+    return subprocess.run(_line(words), capture_output=True, text=True, check=False)
 
 
-def load(case, folder):
-    """A load test of the case's server."""
-    workload = folder / f"{case.name}.toml"
-    workload.write_text(case.workload)
-    flags = [
-        part for name, value in (ROOMY | dict(case.knobs)).items() for part in (f"--{name}", value)
+def _line(words):
+    return [str(Path(sys.executable).parent / "inferometer"), *map(str, words)]
+
+
+@contextmanager
+def crowded(core):
+    """Programs on this core that do nothing but be busy."""
+    busy = [
+        subprocess.Popen(["taskset", "-c", core, sys.executable, "-c", "while True: pass"])
+        for _ in range(N_BUSY)
     ]
-    out = folder / case.name.replace(" ", "-")
-    with vllm_server(folder / "model", *flags, *case.flags) as url:
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+class Served:
+    """A server of a case that is up, and how it is asked."""
+
+    def __init__(self, case, folder, changed=()):
+        self._case, self._folder = case, folder
+        self._knobs = ROOMY | dict(case.knobs) | dict(changed)
+        self._stack = ExitStack()
+
+    def __enter__(self):
+        case = self._case
+        flags = [part for name, value in self._knobs.items() for part in (f"--{name}", value)]
+        self._url = self._stack.enter_context(
+            vllm_server(
+                self._folder / "model",
+                *flags,
+                *case.flags,
+                core="0" if case.client == "busy" else None,
+                mode=case.mode,
+                threads=case.threads,
+            )
+        )
+        self._asked = self._url
+        if case.client == "proxy":
+            self._asked = self._stack.enter_context(buffering_proxy(self._url))
+        return self
+
+    def __exit__(self, *problem):
+        self._stack.close()
+
+    def load(self, out, seed):
+        """A load test that is stored in ``out``; of a case that is local the answer of ``diagnose`` too."""
+        case = self._case
+        workload = self._folder / f"{case.name}.toml"
+        workload.write_text(case.workload)
         words = ("--endpoint", "completions", "--prompts", "token-ids", "--no-report")
-        inferometer("load", url, "--requests", 5, "--rate", 2, "--out", f"{out}-warm", *words)
-        done = inferometer(
-            "load", url, "--workload", workload, "--rate", case.rate_per_s, "--for", f"{FOR_S}s",
-            "--drain", "10s", "--out", out, *words,
+        inferometer(
+            "load", self._asked, "--requests", 5, "--rate", 2, "--out", f"{out}-warm", *words
+        )
+        line = _line(
+            ("load", self._asked, "--workload", workload, "--rate", case.rate_per_s, "--seed", seed,
+             "--for", f"{FOR_S}s", "--drain", "10s", "--metrics-url", f"{self._url}/metrics",
+             "--out", out, *words)
         )  # fmt: skip
-    print(done.stdout, done.stderr[-500:], flush=True)
-    return out
+        with ExitStack() as stack:
+            if case.client == "busy":
+                stack.enter_context(crowded("1"))
+                line = ["taskset", "-c", "1", *line]
+            process = subprocess.Popen(
+                line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+            if case.is_local:
+                answer = inferometer(
+                    "diagnose", self._url, "--local", "--for", f"{FOR_S - 5}s", "--slo", SLO, "--json",
+                    "--out", f"{out}-sealed", "--ledger", self._folder / "ledger.jsonl",
+                )  # fmt: skip
+                Path(f"{out}.json").write_text(answer.stdout or answer.stderr)
+            print(process.communicate()[0], flush=True)
+
+
+def diagnosed(case, folder):
+    """The answer as JSON, of a load test that is made where there is none yet; None: refused."""
+    out = folder / case.name.replace(" ", "-")
+    if not out.exists():
+        with Served(case, folder) as served:
+            served.load(out, 1)
+    stored = Path(f"{out}.json")
+    if not stored.exists():
+        words = ("diagnose", out, "--slo", SLO, "--ledger", folder / "ledger.jsonl")
+        answer = inferometer(*words, "--out", f"{out}-sealed", "--json")
+        stored.write_text(answer.stdout or answer.stderr)
+    try:
+        found = json.loads(stored.read_text())
+    except json.JSONDecodeError:
+        print(case.name, stored.read_text())
+        return None
+    return found if "finding" in found else None
+
+
+def named(found):
+    """Every cause that the answer names: the first, or what is read off directly."""
+    read_off = [one["name"] for one in found["checks"] if one["finding"] == "found"]
+    if found["finding"] == "limited":
+        return found["cause"], read_off
+    return ("healthy" if found["finding"] == "healthy" else f"undecided {found['cause']}"), read_off
+
+
+FLAGS = {
+    "max_num_seqs": "max-num-seqs",
+    "kv_cache": "num-gpu-blocks-override",
+    "small_step_budget": "max-num-batched-tokens",
+    "large_step_budget": "max-num-batched-tokens",
+    "long_prompts": "long-prefill-token-threshold",
+}
+
+
+def checked(case, folder, found):
+    """What became of the sealed predictions, where a setting is a number: (inside, outside, undecided)."""
+    advised = next((one["change"] for one in found["causes"] if one["name"] == found["cause"]), "")
+    value = re.search(r"\d+", advised)
+    if found["check"] is None or found["cause"] not in FLAGS or value is None:
+        return None
+    out = folder / f"{case.name.replace(' ', '-')}-changed"
+    if not out.exists():
+        flag = FLAGS[found["cause"]]
+        plain = replace(case, flags=_without(case.flags, f"--{flag}"))
+        with Served(plain, folder, ((flag, value.group()),)) as served:
+            served.load(out, 2)
+    words = (
+        "verify",
+        found["check"]["folder"],
+        "--check",
+        out,
+        "--ledger",
+        folder / "ledger.jsonl",
+    )
+    answer = inferometer(*words, "--json")
+    print(inferometer(*words).stdout or answer.stderr, flush=True)
+    return json.loads(answer.stdout) if answer.stdout else None
+
+
+def _without(flags, name):
+    if name not in flags:
+        return flags
+    place = flags.index(name)
+    return (*flags[:place], *flags[place + 2 :])
 
 
 def main():
@@ -132,26 +287,21 @@ def main():
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--runs", type=Path)
     asked = parser.parse_args()
-    folder = asked.runs or Path(tempfile.mkdtemp())
+    folder = (asked.runs or Path(tempfile.mkdtemp())).resolve()
     write_model(folder / "model", replace(find_model("smollm2-135m"), n_layers=3, vocab_size=8192))
     said = []
     for case in CASES:
         if asked.only and case.name not in asked.only:
             continue
-        out = folder / case.name.replace(" ", "-")
-        if not out.exists():
-            load(case, folder)
-        answer = inferometer("diagnose", out, "--json")
-        if not answer.stdout:
+        found = diagnosed(case, folder)
+        if found is None:
             said.append((case.name, "refused"))
-            print(case.name, answer.stderr)
             continue
-        found = json.loads(answer.stdout)
-        print(inferometer("diagnose", out).stdout, flush=True)
-        named = found["cause"] or "healthy"
-        is_right = named in case.right and found["finding"] != "undecided"
-        said.append((case.name, "right" if is_right else f"{found['finding']} {named}"))
-        print(case.name, said[-1][1], flush=True)
+        first, read_off = named(found)
+        is_right = first in case.right or any(one in case.right for one in read_off)
+        said.append((case.name, "right" if is_right else f"{first} {read_off}"))
+        print(case.name, said[-1][1], first, read_off, flush=True)
+        checked(case, folder, found)
     log_row("diagnose_here", "; ".join(f"{name}: {what}" for name, what in said), "vLLM 0.32")
 
 

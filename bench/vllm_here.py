@@ -25,7 +25,6 @@ QUIET = {
 _SERVER = {
     "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB),
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
 }
 
 
@@ -61,10 +60,11 @@ def write_model(folder, model):
 
 
 @contextmanager
-def vllm_server(folder, *flags, core=None):
+def vllm_server(folder, *flags, core=None, mode="eager", threads=1):
     """The URL of a server of the model in ``folder``, up; on one ``core`` where that is said.
 
-    It ends with the block, or in an hour.
+    ``mode`` is "eager", or "compiled" as vLLM does by itself. It ends with the block, or in an
+    hour.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -84,11 +84,13 @@ def vllm_server(folder, *flags, core=None):
         "--dtype",
         "float32",
     ]
-    line += ["--enforce-eager", "--host", "127.0.0.1", "--port", str(port), *map(str, flags)]
+    line += ["--enforce-eager"] if mode == "eager" else []
+    line += ["--host", "127.0.0.1", "--port", str(port), *map(str, flags)]
+    settings = os.environ | QUIET | _SERVER | {"OMP_NUM_THREADS": str(threads)}
     log = folder / f"server-{port}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            line, stdout=file, stderr=file, env=os.environ | QUIET | _SERVER, start_new_session=True
+            line, stdout=file, stderr=file, env=settings, start_new_session=True
         )
     url = f"http://127.0.0.1:{port}"
     try:

@@ -71,6 +71,8 @@ def test_a_full_batch_is_found_live_in_the_stored_load_test_and_by_prometheus(tm
         answer = json.loads(outcome.stdout)
         assert (answer["finding"], answer["cause"]) == ("limited", "max_num_seqs")
         assert answer["limits"][0] == {"name": "max_num_seqs", "low": 4, "high": 4}
+    checks = {one["name"]: one["finding"] for one in json.loads(live.stdout)["checks"]}
+    assert checks["waits_for_cores"] in {"found", "ruled out"}
     assert json.loads(by_prometheus.stdout)["when"].startswith(f"{began:%Y-%m-%dT%H:%M:%S}..")
 
 
@@ -85,7 +87,7 @@ def loaded_and_diagnosed(url, folder):
         stderr=subprocess.DEVNULL,
     )
     slo = ("--slo", "ttft:p95<200ms")
-    live = run("diagnose", url, "--for", "24s", *slo, "--json", folder=folder)
+    live = run("diagnose", url, "--local", "--for", "24s", *slo, "--json", folder=folder)
     load.wait(timeout=120)
     return live
 

@@ -135,6 +135,15 @@ class Diagnose:
             parse=DURATION,
         ),
     ] = None
+    local: Annotated[
+        bool,
+        Option(
+            "The server runs on this machine: also look at its processes. Do their threads wait for"
+            " cores, is the accelerator held down, is memory far away?",
+            heading="Hardware",
+            is_common=True,
+        ),
+    ] = False
     out: Annotated[
         Path | None,
         Option(
@@ -229,6 +238,10 @@ def _measured(question: Diagnose) -> Source:
         raise SpecError(
             "--probe without a server's URL", where="--probe", try_="the URL of the server"
         )
+    if question.local and not is_live:
+        raise SpecError(
+            "--local without a server's URL", where="--local", try_="the URL of the server"
+        )
     if question.fpm is not None and (not is_live or question.steps is not None):
         raise SpecError(
             "--fpm with --steps" if is_live else "--fpm without a server's URL",
@@ -243,5 +256,7 @@ def _measured(question: Diagnose) -> Source:
     if flag is not None:
         raise SpecError(f"{flag} without --prometheus", where=flag, try_="--prometheus URL")
     if is_live:
-        return live_source(question.target, question.duration, question.fpm)
+        return live_source(
+            question.target, question.duration, question.fpm, is_local=question.local
+        )
     return stored_source(Path(question.target))

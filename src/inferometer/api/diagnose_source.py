@@ -4,6 +4,7 @@ From a server, a stored load test, or Prometheus.
 """
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from inferometer.decide.diagnosis.window import ServerWindow, observed_window
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.measure.forward_passes import listening
+from inferometer.measure.local_server import LocalNumbers, watching
 from inferometer.measure.prometheus import TimeRange, prometheus_samples, time_range
 from inferometer.measure.scrape import scraping
 from inferometer.records import reading
@@ -47,31 +49,37 @@ class Source:
     """Of a server that was read just now."""
     parts: TtftParts | None = None
     """Of a load test: where its requests' TTFT went, before and within the server."""
+    local: LocalNumbers | None = None
+    """Of a server on this machine, where that was asked for: what its processes show."""
 
 
-def live_source(url: str, for_s: float, fpm: str | None = None) -> Source:
+def live_source(
+    url: str, for_s: float, fpm: str | None = None, *, is_local: bool = False
+) -> Source:
     """The server at this address, for so many seconds from now on.
 
-    ``fpm`` is where it publishes its steps.
+    ``fpm`` is where it publishes its steps; its processes are looked at where it ``is_local``.
 
     Raises
     ------
     SpecError
-        ``fpm`` is no endpoint.
+        ``fpm`` is no endpoint, or the server is not on this machine.
     MeasureError
-        Its metrics cannot be read, or no steps are published.
+        Its metrics or processes cannot be read, or no steps are published.
     """
     started_ns = time.monotonic_ns()
     n_parts = max(round(for_s / _EVERY_S), 1)
     try:
         with (
             listening(fpm) as listener,
+            watching(url) if is_local else nullcontext(None) as watched,
             scraping(url, started_ns=started_ns, every_s=_EVERY_S) as scraper,
         ):
             talk(f"reading the metrics of {url} for {for_s:.0f} s; nothing is sent to the server")
             for part in range(n_parts):
                 time.sleep(_EVERY_S)
                 talk(PartsDone("half seconds", part + 1, n_parts))
+            local = None if watched is None else watched()
     except MeasureError as error:
         raise MeasureError(
             error.what, where=error.where, allowed=error.allowed, try_=_WHERE_METRICS_ARE
@@ -82,7 +90,7 @@ def live_source(url: str, for_s: float, fpm: str | None = None) -> Source:
         log = listener.step_log()
         talk(f"{len(log.duration_s):,} steps were published, {log.n_lost:,} lost on the way")
         window = replace(window, step_log=log)
-    return Source(window=window, samples=samples)
+    return Source(window=window, samples=samples, local=local)
 
 
 def stored_source(folder: Path) -> Source:

@@ -153,8 +153,8 @@ def answer_of(
     fresh = under_fresh_requests(window, draws, _SEED)
     found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
     concluded = shares.conclusion(found, now[0], slo)
-    checks = observed.checked(source.window, source.parts)
-    finding, cause = _named(concluded, checks)
+    checks = observed.checked(source.window, source.parts, source.local)
+    finding, cause = cause_named(concluded, checks)
     answer = DiagnoseAnswer(
         target=target,
         server=window.summary.kind,
@@ -201,17 +201,24 @@ def _talk_of_causes(n_done: int, n_causes: int) -> None:
     talk(PartsDone("causes", n_done, n_causes))
 
 
-def _named(
+def cause_named(
     concluded: shares.Conclusion, checks: Sequence[CheckRow]
 ) -> tuple[shares.Finding, Named | None]:
-    """What limits the server, unless most of the TTFT passes before and after it."""
+    """What limits the server, unless most of the TTFT passes before and after it.
+
+    What makes every step slow is named before the work itself, which no setting changes.
+    """
     found = [one for one in checks if one.finding == "found"]
     if any(one.name == "outside" for one in found):
         return "limited", "outside"
     lost = next((one for one in found if one.is_loss), None)
     if lost is not None and concluded.finding != "limited":
         return "limited", lost.name
-    return concluded.finding, None if concluded.cause is None else concluded.cause.cause.name
+    cause = None if concluded.cause is None else concluded.cause.cause
+    slow = next((one for one in found if one.is_slow_work), None)
+    if slow is not None and cause is not None and cause.kind == "work":
+        return "limited", slow.name
+    return concluded.finding, None if cause is None else cause.name
 
 
 def _by_need(agreement: Agreement, objective: ObjectiveSpec | None) -> tuple[Threshold, ...]:

@@ -8,6 +8,7 @@ import os
 import platform
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -281,11 +282,17 @@ def _wait_policy() -> list[Caution]:
     ]
 
 
-def placement() -> dict[pitfalls.PitfallName, float | None]:
-    """Threads for each core, and NUMA nodes to which nothing binds them; None: nothing is set."""
-    threads = os.environ.get("OMP_NUM_THREADS", "")
-    cores = os.sched_getaffinity(0)
-    is_bound = any(name in os.environ for name in _BINDING)
+def placement(
+    environment: Mapping[str, str] | None = None, cores: set[int] | None = None
+) -> dict[pitfalls.PitfallName, float | None]:
+    """Threads for each core, and NUMA nodes to which nothing binds them; None: nothing is set.
+
+    Of a process with this environment and these cores; of this one, where there is none.
+    """
+    settings = os.environ if environment is None else environment
+    threads = settings.get("OMP_NUM_THREADS", "")
+    cores = os.sched_getaffinity(0) if cores is None else cores
+    is_bound = any(name in settings for name in _BINDING)
     nodes = [cores & _cpus(_read(path / "cpulist") or "") for path in _NODES.glob("node[0-9]*")]
     return {
         "oversubscribed_threads": int(threads) / len(cores) if threads.isdecimal() else None,

@@ -32,6 +32,7 @@ PitfallName: TypeAlias = Literal[
     "launch_bound",
     "synchronisation",
     "throttled",
+    "waits_for_cores",
     "oversubscribed_threads",
     "unbound_numa",
 ]
@@ -56,6 +57,8 @@ class Pitfall:
     """Found above the limit; else below it."""
     is_loss: bool = False
     """Does it lose requests? Then it matters whatever the latency is."""
+    is_slow_work: bool = False
+    """Does it lengthen what each step does? Then no other setting is to blame for slow steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,8 @@ class CheckRow:
     refuted_by: str
     is_loss: bool
     """Does it lose requests?"""
+    is_slow_work: bool
+    """Does it lengthen what each step does?"""
 
     @property
     def sentence(self) -> str:
@@ -116,6 +121,7 @@ def judged(name: PitfallName, value: float | None, evidence: str = "") -> CheckR
         change=one.change,
         refuted_by=one.refuted_by,
         is_loss=one.is_loss,
+        is_slow_work=one.is_slow_work,
     )
 
 
@@ -237,6 +243,7 @@ PITFALLS: Final = (
             " --speculative-num-steps)"
         ),
         refuted_by="TPOT rises where the same server runs without --speculative-config",
+        is_slow_work=True,
     ),
     Pitfall(
         name="uneven_engines",
@@ -320,6 +327,20 @@ PITFALLS: Final = (
         why="the driver names a reason only while it holds clocks down",
         change="cool it or raise its limit",
         refuted_by="the clock under load is the card's highest",
+        is_slow_work=True,
+    ),
+    Pitfall(
+        name="waits_for_cores",
+        words="the server's threads wait for a core of this machine",
+        number="{value:.0%} of the time that its threads wanted a core they waited for one",
+        limit_ratio=0.2,
+        why="a step ends with its last thread: it takes a quarter longer than with a free core",
+        change=(
+            "fewer threads (OMP_NUM_THREADS, VLLM_CPU_OMP_THREADS_BIND), more cores, or the other"
+            " programs of this machine elsewhere"
+        ),
+        refuted_by="step times do not fall with fewer threads, or with nothing else running",
+        is_slow_work=True,
     ),
     Pitfall(
         name="oversubscribed_threads",
@@ -329,6 +350,7 @@ PITFALLS: Final = (
         why="a step ends with its last thread, and two threads of a core take turns",
         change="OMP_NUM_THREADS no higher than the cores that the process may use",
         refuted_by="step times do not fall with fewer threads",
+        is_slow_work=True,
     ),
     Pitfall(
         name="unbound_numa",

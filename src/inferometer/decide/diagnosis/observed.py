@@ -3,7 +3,7 @@
 None of a number is a server that does not report it, or a window to which it does not apply.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
@@ -22,15 +22,22 @@ _BUSY_CACHE_HITS: Final = 0.5
 """Of looked-up prompt tokens: where this much is found, eviction is no concern."""
 
 
-def checked(window: ServerWindow, parts: TtftParts | None = None) -> tuple[CheckRow, ...]:
-    """Every pitfall that metrics and the client of a load test show, in the order of the table."""
+def checked(
+    window: ServerWindow,
+    parts: TtftParts | None = None,
+    local: Mapping[PitfallName, float | None] | None = None,
+) -> tuple[CheckRow, ...]:
+    """Every pitfall that metrics and the client of a load test show, in the order of the table.
+
+    ``local`` is what the server's own machine shows.
+    """
     seconds, share = outside_s(parts), None
     if parts is not None and seconds is not None and seconds > _FAR_OUTSIDE_S:
         share = seconds / parts.total_s
     seen: dict[PitfallName, float | None] = {
         name: measure(window) for name, measure in _MEASURES.items()
     }
-    return judged_all({**seen, "outside": share})
+    return judged_all({**seen, "outside": share, **(local or {})})
 
 
 def outside_s(parts: TtftParts | None) -> float | None:
