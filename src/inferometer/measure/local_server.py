@@ -84,7 +84,7 @@ def server_processes(url: str) -> tuple[psutil.Process, ...]:
         listens = [
             one
             for one in psutil.net_connections("tcp")
-            if one.status == psutil.CONN_LISTEN and one.laddr.port == port
+            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port
         ]
         pid = next((one.pid for one in listens if one.pid is not None), None)
         if pid is None:
