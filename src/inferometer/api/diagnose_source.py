@@ -17,10 +17,8 @@ from inferometer.api.progress import PartsDone, talk
 from inferometer.decide.diagnosis.window import ServerWindow, observed_window
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.workload.replay import draw_workload
-from inferometer.measure.forward_passes import listening
-from inferometer.measure.local_server import LocalNumbers, watching
+from inferometer.measure import forward_passes, local_server, scrape
 from inferometer.measure.prometheus import TimeRange, prometheus_samples, time_range
-from inferometer.measure.scrape import scraping
 from inferometer.records import reading
 from inferometer.records.server_summaries import TtftParts, ttft_parts
 from inferometer.records.step_logs import step_log_of
@@ -49,7 +47,7 @@ class Source:
     """Of a server that was read just now."""
     parts: TtftParts | None = None
     """Of a load test: where its requests' TTFT went, before and within the server."""
-    local: LocalNumbers | None = None
+    local: local_server.LocalNumbers | None = None
     """Of a server on this machine, where that was asked for: what its processes show."""
 
 
@@ -71,9 +69,9 @@ def live_source(
     n_parts = max(round(for_s / _EVERY_S), 1)
     try:
         with (
-            listening(fpm) as listener,
-            watching(url) if is_local else nullcontext(None) as watched,
-            scraping(url, started_ns=started_ns, every_s=_EVERY_S) as scraper,
+            forward_passes.listening(fpm) as listener,
+            local_server.watching(url) if is_local else nullcontext(None) as watched,
+            scrape.scraping(url, started_ns=started_ns, every_s=_EVERY_S) as scraper,
         ):
             talk(f"reading the metrics of {url} for {for_s:.0f} s; nothing is sent to the server")
             for part in range(n_parts):

@@ -1,11 +1,12 @@
 """inferometer explain: where does the time of each measured point go, or of a profiled device?"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final, TypeAlias
 
 from inferometer import __version__, suggestions
+from inferometer.api.analysis import Analysis
 from inferometer.api.answer import Answer
 from inferometer.api.explain_spans import SpansAnswer, explain_spans
 from inferometer.api.explain_trace import (
@@ -18,16 +19,15 @@ from inferometer.api.fit_views import explained, held_out_rows
 from inferometer.api.runs import Runs, analyses_of, load_sweeps, request_of
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs.otlp_spans import is_spans_file
-from inferometer.records import device_time, device_trace
-from inferometer.records.pitfalls import CheckRow, found_sentence, judged
+from inferometer.perfmodel.types import prefill_shape
+from inferometer.records import device_time, device_trace, pitfalls
 from inferometer.report import tables
 from inferometer.report.charts.time_parts import decode_time_chart, prefill_time_chart
 from inferometer.report.page import Page, Section, lines_of
-from inferometer.report.tables import TextTable
 from inferometer.report.views import Explained, FiveLines, HeldOutRow, SweepReportView
 from inferometer.units import format_duration, format_fraction
 
-_LAUNCHES: Final = "launch overhead"
+_LAUNCHES: Final = "launch"
 _SHORT_NAMES: Final = {
     "attention": "attn",
     "per_sequence": "seqs",
@@ -45,8 +45,8 @@ class ExplainAnswer(Answer):
 
     explained: tuple[Explained, ...]
     held_out: tuple[HeldOutRow, ...]
-    checks: tuple[CheckRow, ...]
-    """Pitfalls that the decode steps of all points show together."""
+    checks: tuple[pitfalls.CheckRow, ...]
+    """Pitfalls that the steps of all points show together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,17 +100,35 @@ def explain(question: Explain) -> AnyExplanation:
     return ExplainAnswer(
         explained=rows,
         held_out=tuple(row for analysis in analyses for row in held_out_rows(analysis)),
-        checks=(launch_check(rows),),
+        checks=(launch_check(rows), logits_check(analyses)),
     )
 
 
-def launch_check(rows: Sequence[Explained]) -> CheckRow:
+def launch_check(rows: Sequence[Explained]) -> pitfalls.CheckRow:
     """Launches of the decode time of all points; *not reported* where their model has none."""
     decode = [row for row in rows if row.phase == "decode"]
     parts = [part for row in decode for part in row.parts if part.name == _LAUNCHES]
     whole_s = sum(row.measured_s.value for row in decode)
     launches_s = sum(part.duration_s for part in parts)
-    return judged("launch_bound", launches_s / whole_s if parts else None)
+    return pitfalls.judged("launch_bound", launches_s / whole_s if parts else None)
+
+
+def logits_check(analyses: Sequence[Analysis]) -> pitfalls.CheckRow:
+    """Of all prefills, the time for logits that nobody samples; *not reported* without a prefill."""
+    whole_s = unwanted_s = 0.0
+    for analysis in analyses:
+        if analysis.model is None:
+            continue
+        wanted = replace(analysis.model, computes_all_logits=False)
+        for row in explained(analysis):
+            if row.phase == "prefill":
+                shape = prefill_shape(batch_size=row.batch_size, prompt_tokens=row.prompt_tokens)
+                predicted = [
+                    one.predict(shape).duration_s.value for one in (analysis.model, wanted)
+                ]
+                unwanted_s += predicted[0] - predicted[1]
+                whole_s += row.measured_s.value
+    return pitfalls.judged("all_logits", unwanted_s / whole_s if whole_s else None)
 
 
 _FILES: Final[
@@ -140,7 +158,7 @@ def explain_page(answer: ExplainAnswer) -> Page:
         table=explained_table(answer.explained),
         chart=charts[0] if charts else None,
         lines=lines_of(
-            ("ALSO", found_sentence(answer.checks)),
+            ("ALSO", pitfalls.found_sentence(answer.checks)),
             ("TRUST", f"error of the model on points held out: {held_out}"),
         ),
         sections=(Section(id="time", title="Where does the time go?", nav="Time", charts=charts),),
@@ -148,7 +166,7 @@ def explain_page(answer: ExplainAnswer) -> Page:
     )
 
 
-def explained_table(explained: Sequence[Explained]) -> TextTable:
+def explained_table(explained: Sequence[Explained]) -> tables.TextTable:
     """Where the time of each point goes: a column for each part, as a share of what was measured."""
     names = list(
         dict.fromkeys(part.name for row in explained for part in row.parts if part.duration_s)
@@ -164,7 +182,7 @@ def explained_table(explained: Sequence[Explained]) -> TextTable:
         )
         where = f"{row.prompt_tokens}×{row.batch_size}"
         rows.append((row.phase, where, format_duration(row.measured_s.value), *shares))
-    return TextTable(
+    return tables.TextTable(
         caption="Where the time goes",
         header=("phase", "in×batch", "measured", *(_SHORT_NAMES.get(name, name) for name in names)),
         rows=tuple(rows),

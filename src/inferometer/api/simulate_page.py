@@ -9,7 +9,7 @@ from typing import Final
 from inferometer import __version__
 from inferometer.api import cluster, simulated_record, simulation
 from inferometer.inputs.objectives import METRICS
-from inferometer.records import request_summaries, run_series
+from inferometer.records import pitfalls, request_summaries, run_series
 from inferometer.records.latencies import Latency
 from inferometer.report import request_page, request_tables
 from inferometer.report.charts.plot import Chart
@@ -40,6 +40,7 @@ def simulate_page(answer: simulation.SimulateAnswer) -> Page:
         chart=charts[0] if charts else None,
         lines=lines_of(
             ("WHY", "\n".join(_why(answer))),
+            ("ALSO", pitfalls.found_sentence(answer.checks) if answer.checks else ""),
             ("TRUST", _trust(answer)),
             ("NEXT", answer.next_step or ""),
             ("DATA", answer.record or ""),

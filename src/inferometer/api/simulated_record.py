@@ -11,16 +11,19 @@ from inferometer.api.cluster import Groups, Servers, gate_text
 from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.types import Caution, Source
 from inferometer.perfmodel.steptime_levels import Basis
+from inferometer.records import pitfalls, run_series
 from inferometer.records.latencies import HandoverSummary, summarise_handovers
 from inferometer.records.layout import new_run_id, now_utc
 from inferometer.records.request_summaries import RequestSummary, summarise_groups
-from inferometer.records.types import Run
+from inferometer.records.types import ABSENT, RequestTable, Run, VisitTable
 from inferometer.simulate import outcome, simulated_run
 from inferometer.simulate.deployment import Deployment, PrefillPool
 from inferometer.simulate.fleet import AnswerBeginsAt, ClusterConfig, LinkShape, Router
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import TransferShares
 from inferometer.units import format_duration, format_number
+
+_WHOLE_BATCHES = frozenset({"static", "dynamic"})
 
 
 def run_of(simulation: outcome.Simulation, servers: Servers, gate: GateSpec | None = None) -> Run:
@@ -57,6 +60,44 @@ def run_of(simulation: outcome.Simulation, servers: Servers, gate: GateSpec | No
             run.manifest, source=Source(kind="derived", where=rests_on), cautions=cautions
         ),
     )
+
+
+def batch_checks(
+    run: Run, policy: str, parts: run_series.E2eParts | None
+) -> tuple[pitfalls.CheckRow, ...]:
+    """Pitfalls of gathered requests: padded batches, and too wide a window; none of other servers."""
+    values: dict[pitfalls.PitfallName, float | None] = {}
+    if policy in _WHOLE_BATCHES and run.requests is not None:
+        values["padding"] = padded_fraction(run.requests, run.visits)
+    if parts is not None and parts.window_s is not None:
+        before_s = [parts.network_s, parts.front_end_s, parts.queue_s, parts.window_s]
+        ttft_s = sum(one or 0.0 for one in before_s) + parts.prefill_s
+        values["wide_window"] = parts.window_s / ttft_s if ttft_s > 0 else None
+    return pitfalls.judged_all(values) if values else ()
+
+
+def padded_fraction(requests: RequestTable, visits: VisitTable | None) -> float | None:
+    """Of the rows that whole batches compute, those that are padding or belong to ended answers.
+
+    A batch is what one replica admits at one instant: its prompts are padded to the longest, and
+    its rows are computed until the longest answer ends. None where no request was finished.
+    """
+    rows = np.flatnonzero(requests.finished_ns != ABSENT)
+    rows = rows[(requests.admitted_ns[rows] != ABSENT) & (requests.output_tokens[rows] > 0)]
+    if not rows.size:
+        return None
+    replica = np.zeros(len(requests.admitted_ns), dtype=np.int64)
+    if visits is not None:
+        replica[np.searchsorted(requests.request_index, visits.request_index)] = visits.replica
+    when = np.stack([requests.admitted_ns[rows], replica[rows]])
+    _, batch = np.unique(when, axis=1, return_inverse=True)
+    n = np.bincount(batch.ravel())
+    wanted = computed = 0.0
+    for tokens in (requests.prompt_tokens[rows], requests.output_tokens[rows]):
+        longest = np.zeros(len(n))
+        np.maximum.at(longest, batch.ravel(), tokens)
+        wanted, computed = wanted + float(tokens.sum()), computed + float((longest * n).sum())
+    return 1 - wanted / computed
 
 
 def _server_text(deployment: Deployment) -> str:

@@ -16,7 +16,7 @@ from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import description, plan
 from inferometer.measure.executors.local import Executor
-from inferometer.records import request_summaries, run_series, store as runs, types
+from inferometer.records import pitfalls, request_summaries, run_series, store as runs, types
 from inferometer.records.columns import F64
 from inferometer.simulate import deployment, gate_config, outcome, run, simulated_run
 from inferometer.stats.estimate import Verdict
@@ -89,6 +89,8 @@ class SimulateAnswer(Answer):
     is given or taken back."""
     e2e_parts: run_series.E2eParts | None
     """Means of the likely run; None where no request finished."""
+    checks: tuple[pitfalls.CheckRow, ...]
+    """Pitfalls of gathered requests, in the likely run; none where nothing is gathered."""
     slos: tuple[ClassSlo, ...]
     """Of the classes that have an ``slo``; the verdict of the whole is that of ``--slo`` alone."""
     gate: gates.GateSpec | None
@@ -301,6 +303,9 @@ def simulate_workload(
         groups=simulated_record.group_views(simulator.servers.groups, run),
         memory=None if simulator.servers.groups else run_series.summarise_memory(run),
         e2e_parts=likely.e2e,
+        checks=simulated_record.batch_checks(
+            run, simulator.servers.deployment.knobs.policy, likely.e2e
+        ),
         slos=_kept(tuple(case.run for case in cases), promised),
         gate=simulator.gate,
         verdict=_verdict(

@@ -30,6 +30,9 @@ PitfallName: TypeAlias = Literal[
     "too_little_load",
     "too_much_tp",
     "launch_bound",
+    "all_logits",
+    "padding",
+    "wide_window",
     "synchronisation",
     "throttled",
     "waits_for_cores",
@@ -306,6 +309,39 @@ PITFALLS: Final = (
             " compiled steps, larger batches, asynchronous scheduling"
         ),
         refuted_by="step times do not fall with CUDA graphs",
+    ),
+    Pitfall(
+        name="all_logits",
+        words="prefills compute the logits of every position, and the last one alone is sampled",
+        number="{value:.0%} of the prefill time",
+        limit_ratio=0.05,
+        why="one part in twenty, which a single argument gives back",
+        change="the logits of the last position alone (transformers: logits_to_keep=1)",
+        refuted_by="prefill times do not fall with the logits of one position",
+    ),
+    Pitfall(
+        name="padding",
+        words="batches are padded: rows are computed that nobody wants",
+        number="{value:.0%} of the rows that are computed are padding or of answers that have ended",
+        limit_ratio=0.1,
+        why="a tenth of the work, as of every cause; continuous batching computes no such rows",
+        change=(
+            "continuous batching (--policy vllm), else smaller batches, or requests of one length"
+            " in one batch"
+        ),
+        refuted_by="a batch of equal lengths takes as long for each of its tokens",
+    ),
+    Pitfall(
+        name="wide_window",
+        words="requests wait longer for their batch to fill than batches save",
+        number="{value:.0%} of the mean TTFT passes in waiting for the batch to fill",
+        limit_ratio=0.5,
+        why="most of it: no faster step takes away what is waited before the first",
+        change=(
+            "a narrower window (max_queue_delay_microseconds, a gate's window_s), a smaller"
+            " preferred batch, or continuous batching, which has none"
+        ),
+        refuted_by="fewer requests/s are served with half the window",
     ),
     Pitfall(
         name="synchronisation",

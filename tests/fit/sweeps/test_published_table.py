@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
+from inferometer.api.analysis import analyse
+from inferometer.api.explain import logits_check
 from inferometer.fit.sweeps.diagnostics import unidentified
 from inferometer.fit.sweeps.observations import computes_all_logits
 from inferometer.fit.sweeps.step_time import fit_step_time
@@ -72,6 +75,16 @@ def test_what_the_logits_trap_costs(axes, published_run, laptop_gpu):
         for variant in (model, replace(model, computes_all_logits=False))
     )
     assert 0.85 < cured / trapped < 0.93
+
+
+def test_the_logits_trap_is_a_pitfall_that_explain_finds(axes, published_run, laptop_gpu):
+    run = published_run(axes["batch"])
+    trapped = analyse(run, Path("batch"), label="batch", hardware=laptop_gpu)
+    found = logits_check([trapped])
+    assert (found.finding, round(found.measured_ratio, 1)) == ("found", 0.1)
+    cured = replace(trapped, model=replace(trapped.model, computes_all_logits=False))
+    assert logits_check([cured]).finding == "ruled out"
+    assert logits_check([]).finding == "not reported"
 
 
 def test_last_position_only_shows_in_memory(axes, published_run):
