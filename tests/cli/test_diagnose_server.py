@@ -1,6 +1,7 @@
 """inferometer diagnose URL against an emulated server under load, of the load test afterwards, and by Prometheus."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from command_line import check_refused, run
 from tests.decide.peers import program, prometheus
+from tests.measure.test_forward_passes import PUBLISHER
 
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
@@ -76,7 +78,26 @@ def test_a_full_batch_is_found_live_in_the_stored_load_test_and_by_prometheus(tm
     assert json.loads(by_prometheus.stdout)["when"].startswith(f"{began:%Y-%m-%dT%H:%M:%S}..")
 
 
-def loaded_and_diagnosed(url, folder):
+def test_steps_that_the_server_publishes_are_measured_while_its_metrics_are_read(tmp_path):
+    pytest.importorskip("zmq", reason="the extra fpm is not installed")
+    (tmp_path / "short.toml").write_text(WORKLOAD)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        endpoint = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    # Four requests at once, steps of 10 to 12 ms: what the emulated server does.
+    line = [sys.executable, "-c", PUBLISHER, endpoint, "1", "120"]
+    with start(PLAN) as emulator, subprocess.Popen(line) as publisher:
+        try:
+            live = loaded_and_diagnosed(emulator.url, tmp_path, "--fpm", endpoint)
+        finally:
+            publisher.kill()
+    assert live.returncode == 10, live.stderr
+    n_steps = re.search(r"([\d,]+) steps were published", live.stderr)
+    assert int(n_steps[1].replace(",", "")) > 1000
+    answer = json.loads(live.stdout)
+    assert (answer["finding"], answer["cause"]) == ("limited", "max_num_seqs")
+
+
+def loaded_and_diagnosed(url, folder, *words_of_steps):
     """What is said of the server while a load test runs."""
     words = ("--model", "m", "--workload", "short.toml", "--out", "loaded")
     inferometer = Path(sys.executable).parent / "inferometer"
@@ -87,7 +108,8 @@ def loaded_and_diagnosed(url, folder):
         stderr=subprocess.DEVNULL,
     )
     slo = ("--slo", "ttft:p95<200ms")
-    live = run("diagnose", url, "--local", "--for", "24s", *slo, "--json", folder=folder)
+    how = ("--local", *words_of_steps, "--for", "24s", *slo)
+    live = run("diagnose", url, *how, "--json", folder=folder)
     load.wait(timeout=120)
     return live
 
