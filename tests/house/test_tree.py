@@ -40,3 +40,17 @@ def test_big_files_stay_out():
         if path.is_file() and path.stat().st_size > 2_000_000
     ]
     assert not big
+
+
+NAMED = re.compile(r"`([\w/-]+\.(?:py|toml|js))`")
+
+
+def test_the_maps_of_the_code_name_files_that_exist():
+    names = {path.name for path in tracked_files()}
+    missing = [
+        f"{page}: {named}"
+        for page in ("CONTRIBUTING.md", "docs/architecture.md")
+        for named in NAMED.findall((ROOT / page).read_text())
+        if Path(named).name not in names and "NAME" not in named
+    ]
+    assert not missing, missing
