@@ -115,7 +115,10 @@ def batch_configs(draw):
 
 @st.composite
 def demands(draw, config, *, can_abort=True, can_stop=True, can_follow=True, scale=1):
-    """Requests that sometimes share prefixes, in groups that arrive together or apart, or follow others; some are too long."""
+    """Requests that sometimes share prefixes, in groups that arrive together or apart, or follow others; some are too long.
+
+    Of those that follow, some do so together, and some wait for several.
+    """
     n_requests = draw(st.integers(1, 14))
     integers = st.lists(st.integers(0, 400), min_size=n_requests, max_size=n_requests)
     arrival = np.sort(draw(integers)) * scale
@@ -124,9 +127,15 @@ def demands(draw, config, *, can_abort=True, can_stop=True, can_follow=True, sca
     output = np.minimum(most, 1 + np.array(draw(integers)) % 20) if can_stop else most
     patience = np.array(draw(integers))
     follows = np.full(n_requests, -1)
+    can_fan_out = can_follow and draw(st.booleans())
     for i, choice in enumerate(draw(integers)):
-        if can_follow and i and choice % 2 and choice % i not in follows:
+        if can_follow and i and choice % 2 and (can_fan_out or choice % i not in follows):
             follows[i] = choice % i
+    joins = np.full(n_requests, -1)
+    for i, choice in enumerate(draw(integers) if can_fan_out else []):
+        those = i + 1 + np.flatnonzero(follows[i + 1 :] >= 0)
+        if choice % 2 and len(those):
+            joins[i] = those[choice % len(those)]
     requests = demand(
         arrival,
         prompt,
@@ -134,6 +143,7 @@ def demands(draw, config, *, can_abort=True, can_stop=True, can_follow=True, sca
         max_tokens=most,
         priority=np.array(draw(integers)) % 3,
         follows=follows,
+        joins=joins,
         think_ns=np.array(draw(integers)) // 4 * scale,
         abort_ns=np.where(
             can_abort & (patience < 80),

@@ -154,3 +154,58 @@ def test_a_closed_loop_never_has_more_requests_than_clients():
         np.sort(table.finished_ns), moments, side="right"
     )
     assert inside.max() == n_clients
+
+
+@BOTH
+def test_all_that_follow_one_are_sent_at_its_end_and_who_waits_for_them_at_the_last_of_theirs(run):
+    """A planner, three subtasks of 1, 4 and 2 steps, the second after a pause, and a synthesis.
+
+    The planner ends at 2,000 ns; the subtasks at 3,000, 6,000 + 500 and 4,000.
+    """
+    requests = demand(
+        [0] * 5,
+        [5] * 5,
+        [2, 1, 4, 2, 1],
+        follows=[-1, 0, 0, 0, 0],
+        joins=[-1, 4, 4, 4, -1],
+        think_ns=[0, 0, 500, 0, 100],
+    )
+    table = run(requests, CONFIG, COST).requests
+    by_request = np.argsort(table.request_index)
+    assert table.intended_send_ns[by_request].tolist() == [0, 2000, 2500, 2000, 7100]
+    assert table.finished_ns[by_request].tolist() == [2000, 3000, 7000, 4000, 8100]
+
+
+@BOTH
+def test_one_that_waits_for_several_is_sent_whatever_their_ends_and_not_before_its_earliest(run):
+    """Requests 1 and 2, which come by themselves, are too long, and left by its client at 2,500 ns."""
+    requests = demand(
+        [7, 8, 9, 0, 3000],
+        [5, 200, 5, 5, 5],
+        [1, 1, 50, 1, 1],
+        follows=[-1, -1, -1, 0, 3],
+        joins=[-1, 3, 3, -1, -1],
+        abort_ns=[ABSENT, ABSENT, 2500, ABSENT, ABSENT],
+    )
+    table = run(requests, CONFIG, COST).requests
+    assert table.status.tolist()[1:3] == [RequestStatus.REJECTED, RequestStatus.ABORTED]
+    sent_ns = dict(zip(table.request_index.tolist(), table.intended_send_ns.tolist(), strict=True))
+    assert sent_ns[3] == 2500
+    assert sent_ns[4] >= 3000
+
+
+@BOTH
+def test_one_that_waits_for_one_that_never_ends_never_comes(run):
+    config = SchedulerConfig(
+        num_blocks=4,
+        max_model_len=64,
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        enable_prefix_caching=False,
+    )
+    requests = demand(
+        [0, 0, 0], [5, 60, 5], [1, 2, 1], follows=[-1, 0, 0], joins=[-1, 2, -1], think_ns=[0] * 3
+    )
+    simulation = run(requests, config, COST)
+    assert simulation.outcome is Outcome.STUCK
+    assert simulation.n_never_sent == 1

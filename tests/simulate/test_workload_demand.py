@@ -29,6 +29,7 @@ def test_columns_arrive():
         "class_index",
         "tenant_index",
         "follows",
+        "joins",
     ):
         assert np.array_equal(getattr(requests, name), getattr(plan, name)), name
     leads = plan.follows == NONE

@@ -46,10 +46,13 @@ class Demand(NamedTuple):
     start of the sequence."""
     follows: I32
     """After the end of which request is this one sent, however that ended? -1: it comes by
-    itself. At most one follows each. So say a closed loop (a client's next request) and a
-    session (its next turn)."""
+    itself. So say a closed loop (a client's next request), a session (its next turn), and, where
+    several follow one, a fan-out."""
+    joins: I32
+    """Which later request, that follows another, waits for the end of this one too? It is sent
+    when all for which it waits have ended, however they did. -1: none does."""
     think_ns: I64
-    """Pause from that end to the sending."""
+    """Pause from that end, or the last of those ends, to the sending."""
 
     @property
     def n_requests(self) -> int:
@@ -81,6 +84,7 @@ def demand(  # noqa: PLR0913 -- one for each column
     tenant_index: ArrayLike | None = None,
     abort_ns: ArrayLike | None = None,
     follows: ArrayLike | None = None,
+    joins: ArrayLike | None = None,
     think_ns: ArrayLike | None = None,
 ) -> Demand:
     """The requests of these columns, without shared prefixes; ``with_contents`` adds those.
@@ -89,8 +93,8 @@ def demand(  # noqa: PLR0913 -- one for each column
     ------
     SpecError
         A column of another length, an arrival before its predecessor or before 0, a length below 1,
-        an abort before its arrival; a request that follows a later one, or one that another follows
-        already.
+        an abort before its arrival; a request that follows a later one, or joins an earlier one or
+        one that comes by itself.
     """
     n_requests = len(np.asarray(arrival_ns))
 
@@ -114,6 +118,7 @@ def demand(  # noqa: PLR0913 -- one for each column
         content_start=np.zeros(n_requests + 1, np.int64),
         contents=np.empty(0, np.int32),
         follows=counts("follows", follows, default=-1),
+        joins=counts("joins", joins, default=-1),
         think_ns=times_ns("think_ns", think_ns),
     )
     _check(made)
@@ -247,10 +252,16 @@ def _check_followers(requests: Demand) -> None:
     if wrong.size:
         text = f"request {wrong[0]} follows request {requests.follows[wrong[0]]}"
         raise SpecError(text, where=_WHERE, allowed="-1 (comes by itself) or an earlier request")
-    again = np.setdiff1d(np.arange(len(leaders)), np.unique(leaders, return_index=True)[1])
-    if again.size:
-        text = f"request {followers[again[0]]} follows request {leaders[again[0]]}, as another does"
-        raise SpecError(text, where=_WHERE, allowed="at most one follower each")
+    joining = np.flatnonzero(requests.joins != -1)
+    awaiting = requests.joins[joining]
+    is_later = (awaiting > joining) & (awaiting < requests.n_requests)
+    may_wait = is_later & (requests.follows[np.where(is_later, awaiting, 0)] != -1)
+    if not may_wait.all():
+        first = joining[~may_wait][0]
+        text = f"request {first} joins request {requests.joins[first]}"
+        raise SpecError(
+            text, where=_WHERE, allowed="-1 (none) or a later request that follows another"
+        )
     unthinkable = np.flatnonzero((requests.think_ns < 0) | (requests.think_ns > _MAX_THINK_NS))
     if unthinkable.size:
         raise SpecError(

@@ -432,6 +432,7 @@ def demand_of(plan: RequestPlan, block_size: int, *, has_contents: bool = True) 
             leaves, np.where(is_follower, 0, plan.arrival_ns) + plan.abort_after_ns, ABSENT
         ),
         follows=plan.follows,
+        joins=plan.joins,
         think_ns=np.where(is_follower, plan.think_ns, 0),
     )
     if not has_contents:

@@ -11,6 +11,7 @@ from inferometer.inputs.workload.plan import (
     block_contents,
     check_plan,
     column_types,
+    first_requests,
     request_plan,
 )
 
@@ -34,10 +35,10 @@ GOOD = {
         ({"output_tokens": [0, 0, 6]}, r"output_tokens of request 0 is 0 \(and 1 rows more\)"),
         ({"max_tokens": [2, 2, 1]}, "max_tokens of request 2 is 1, below"),
         ({"follows": [NONE, NONE, 2]}, "follows of request 2 is 2"),
-        (
-            {"arrival_ns": [0, NONE, NONE], "follows": [NONE, 0, 0], "think_ns": [NONE, 1, 1]},
-            "request 2 follows request 0, which another",
-        ),
+        ({"joins": [1, NONE, NONE]}, "request 0 joins request 1"),
+        ({"joins": [NONE, NONE, 2]}, "request 2 joins request 2"),
+        ({"joins": [NONE, 3, NONE]}, "request 1 joins request 3"),
+        ({"joins": [NONE, -2, NONE]}, "request 1 joins request -2"),
         ({"think_ns": [NONE, 1, 1]}, "think_ns of request 1 is 1"),
         ({"think_ns": [NONE, NONE, NONE]}, "think_ns of request 2 is -1"),
         ({"prefix_request": [NONE, 1, NONE]}, "prefix_request of request 1 is 1"),
@@ -78,6 +79,16 @@ def tokens_of(plan):
         n_own = int(plan.prompt_tokens[row] + plan.output_tokens[row]) - n_shared
         sequences.append([*shared, *((row, place) for place in range(n_own))])
     return sequences
+
+
+@given(plans(), st.integers(1, 12))
+def test_the_first_requests_of_a_plan_are_a_plan(plan, n_requests):
+    cut = first_requests(plan, n_requests)
+    check_plan(cut, "here")
+    assert cut.n_requests == min(plan.n_requests, n_requests)
+    kept = plan.joins[: cut.n_requests] < cut.n_requests
+    assert np.array_equal(cut.joins[kept], plan.joins[: cut.n_requests][kept])
+    assert (cut.joins[~kept] == NONE).all()
 
 
 @given(plans(), st.integers(1, 9))

@@ -3,6 +3,7 @@
 In plain Python; ``kernel/arrivals.py`` does the same on arrays.
 """
 
+from collections import defaultdict
 from heapq import heapify, heappop, heappush
 
 import numpy as np
@@ -30,7 +31,17 @@ class Clients:
             for request in self.requests
             if demand.follows[request.index] < 0
         ]
-        self._followers = {int(leader): i for i, leader in enumerate(demand.follows) if leader >= 0}
+        self._awaiting = defaultdict[int, list[int]](list)
+        self._awaited = defaultdict[int, set[int]](set)
+        self._ends_ns = defaultdict[int, list[int]](list)
+        for i, (leader, later) in enumerate(zip(demand.follows, demand.joins, strict=True)):
+            if leader >= 0:
+                self._awaiting[int(leader)].append(i)
+            if later >= 0:
+                self._awaiting[i].append(int(later))
+        for i, those in self._awaiting.items():
+            for one in those:
+                self._awaited[one].add(i)
         self._departures = [
             (int(when), i)
             for i, when in enumerate(demand.abort_ns)
@@ -57,13 +68,17 @@ class Clients:
         return self.requests[heappop(self._departures)[1]]
 
     def end(self, request: Request, when_ns: int) -> None:
-        """A request has ended; whoever follows it will be sent."""
+        """A request has ended; whoever waited for nobody else will be sent."""
         self.finished_ns[request.index] = when_ns
-        if request.index in self._followers:
-            after = self.requests[self._followers[request.index]]
+        for index in self._awaiting[request.index]:
+            self._ends_ns[index].append(when_ns)
+            self._awaited[index].discard(request.index)
+            if self._awaited[index]:
+                continue
+            after = self.requests[index]
             after.arrival_ns = max(
-                int(self._demand.arrival_ns[after.index]),
-                when_ns + int(self._demand.think_ns[after.index]),
+                int(self._demand.arrival_ns[index]),
+                max(self._ends_ns[index]) + int(self._demand.think_ns[index]),
             )
             self.sent_ns[after.index] = after.arrival_ns
             heappush(self._arrivals, (after.arrival_ns, after.index))

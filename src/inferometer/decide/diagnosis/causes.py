@@ -101,6 +101,7 @@ def _fewer(one: Rebuilt, factor: float) -> Rebuilt:
     owner = place[fewer.prefix_request]
     fewer = fewer._replace(
         follows=place[fewer.follows].astype(np.int32),
+        joins=place[fewer.joins].astype(np.int32),
         prefix_request=owner.astype(np.int32),
         prefix_tokens=np.where(owner == NONE, 0, fewer.prefix_tokens).astype(np.int32),
     )

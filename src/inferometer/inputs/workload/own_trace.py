@@ -33,6 +33,7 @@ _COLUMNS: Final = tuple(column_types())
 _NULLABLE: Final = (
     "arrival_ns",
     "follows",
+    "joins",
     "think_ns",
     "abort_after_ns",
     "session_index",
@@ -261,12 +262,15 @@ def _check_names(columns: Iterable[str], path: Path) -> None:
 
 
 def _root_arrival(columns: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
-    """When the first request of each row's chain arrives."""
+    """When the first request of each row's chain arrives, the last of these where chains join."""
     arrival: list[int] = columns["arrival_ns"].tolist()
     leaders: list[int] = columns["follows"].tolist() if "follows" in columns else []
-    for row, leader in enumerate(leaders):
+    joins: list[int] = columns["joins"].tolist() if "joins" in columns else [NONE] * len(leaders)
+    for row, (leader, later) in enumerate(zip(leaders, joins, strict=True)):
         if leader != NONE:
-            arrival[row] = arrival[leader]
+            arrival[row] = max(arrival[row], arrival[leader])
+        if row < later < len(leaders):
+            arrival[later] = max(arrival[later], arrival[row])
     return np.array(arrival, np.int64)
 
 
@@ -279,5 +283,5 @@ def _reordered(
     place[-1] = NONE
     moved = {name: column[order] for name, column in columns.items()}
     return moved | {
-        name: place[moved[name]] for name in ("follows", "prefix_request") if name in moved
+        name: place[moved[name]] for name in ("follows", "joins", "prefix_request") if name in moved
     }

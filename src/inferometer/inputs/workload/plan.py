@@ -37,10 +37,13 @@ class RequestPlan(NamedTuple):
     """Since the start; NONE of a request that follows another. The others stand in order of
     arrival."""
     follows: I32
-    """The request after whose end this one is sent; NONE where ``arrival_ns`` says when. At most
-    one request follows another."""
+    """The request after whose end this one is sent, however that ended; NONE where ``arrival_ns``
+    says when. Several may follow one (a fan-out)."""
+    joins: I32
+    """The later request that waits for the end of this one too, beside that of the one it follows:
+    it is sent after the last of them. NONE where none does."""
     think_ns: I64
-    """From that end to the sending; NONE where it follows none."""
+    """From that end, or the last of those ends, to the sending; NONE where it follows none."""
     prompt_tokens: I32
     output_tokens: I32
     """What the model says before it stops by itself."""
@@ -80,6 +83,13 @@ class DrawnWorkload:
     changes with time."""
 
 
+def first_requests(plan: RequestPlan, n_requests: int | None) -> RequestPlan:
+    """The plan's first requests, for none of which one waits that is left out; None: all of them."""
+    cut = RequestPlan._make(column[:n_requests] for column in plan)
+    is_left_out = cut.joins >= cut.n_requests
+    return cut._replace(joins=np.where(is_left_out, np.int32(NONE), cut.joins))
+
+
 class BlockContents(NamedTuple):
     """What each full block of prompt and output holds.
 
@@ -96,6 +106,7 @@ _ELEMENTS: Final[dict[object, np.dtype[Any]]] = {I32: np.dtype(np.int32), I64: n
 _TYPES: Final = {name: _ELEMENTS[hint] for name, hint in get_type_hints(RequestPlan).items()}
 _NULLABLE: Final[tuple[str, ...]] = (
     "follows",
+    "joins",
     "think_ns",
     "abort_after_ns",
     "session_index",
@@ -255,16 +266,16 @@ def _check_followers(plan: RequestPlan, where: str, row_name: Callable[[int], st
         row_name,
         allowed="0 or more for followers only",
     )
-    follower = np.flatnonzero(is_follower)
-    is_second = np.zeros(plan.n_requests, np.bool_)
-    is_second[np.delete(follower, np.unique(plan.follows[follower], return_index=True)[1])] = True
+    is_joining = plan.joins != NONE
+    is_later = (plan.joins > np.arange(plan.n_requests)) & (plan.joins < plan.n_requests)
+    may_wait = is_later & is_follower[np.where(is_later, plan.joins, 0)]
     _refuse(
-        is_second,
-        "{} follows request {}, which another follows already",
-        plan.follows,
+        is_joining & ~may_wait,
+        "{} joins request {}",
+        plan.joins,
         where,
         row_name,
-        allowed="one follower each",
+        allowed="a later request (counted from 0) that follows another, or none",
     )
 
 

@@ -19,6 +19,7 @@ from inferometer.inputs.workload.plan import (
     DrawnWorkload,
     RequestPlan,
     check_plan,
+    first_requests,
 )
 from inferometer.inputs.workload.traces import read_trace
 from inferometer.inputs.workload.types import (
@@ -104,7 +105,7 @@ def _replayed(
     if spec.n_requests is not None and spec.n_requests > plan.n_requests:
         what = f"the trace has {plan.n_requests} requests, not {spec.n_requests}"
         raise SpecError(what, where=source.path, allowed=f"n_requests up to {plan.n_requests}")
-    plan = RequestPlan._make(column[: spec.n_requests] for column in plan)
+    plan = first_requests(plan, spec.n_requests)
     plan = _late_cut(_timed(_paced(plan, spec, source), spec, source, recorded), spec)
     check_plan(plan, source.path)
     has_own_instants = spec.arrivals is not None
@@ -206,4 +207,4 @@ def _late_cut(plan: RequestPlan, spec: WorkloadSpec) -> RequestPlan:
             "duration_s of a closed loop depends on the server", where=_WHERE, allowed="n_requests"
         )
     late = np.flatnonzero(plan.arrival_ns > round(spec.duration_s * NS_PER_S))
-    return RequestPlan._make(column[: late[0]] for column in plan) if late.size else plan
+    return first_requests(plan, int(late[0])) if late.size else plan

@@ -1,7 +1,7 @@
 """Who comes and who goes next, and what happens when a request ends? Compiled.
 
-Two sources: requests that come by themselves, sorted, and those that follow others, a heap of the
-ones whose time is known. Of both, whoever is due first comes first, of several due at once the one
+Two sources: requests that come by themselves, sorted, and those that wait for others' ends, a heap
+of the ones whose time is known. Of both, whoever is due first comes first, of several due at once the one
 with the smaller index. Clients that go away are a heap too.
 """
 
@@ -71,22 +71,36 @@ def end(state: State, index: int, status: int, when_ns: int) -> None:
 
 @compiled
 def end_outside(state: State, index: int, status: int, when_ns: int) -> None:
-    """A request ends that no replica has; whoever follows it will be sent."""
+    """A request ends that no replica has; those that waited for it alone will be sent."""
     request = state.requests[index]
     request.status = status
     request.finished_ns = when_ns
-    if len(state.arrivals.follower) > 0 and state.arrivals.follower[index] != NOTHING:
+    if len(state.arrivals.follower) > 0:
         after = state.arrivals.follower[index]
-        state.requests[after].sent_ns = max(
-            state.arrivals.earliest_ns[after], when_ns + state.arrivals.think_ns[after]
-        )
-        state.requests[after].arrival_ns = state.requests[after].sent_ns
-        _push(state, state.arrivals.due, state.world[0].n_due, after, 0)
-        state.world[0].n_due += 1
-        if state.arrivals.abort_ns[after] != ABSENT:
-            state.arrivals.abort_ns[after] += state.requests[after].sent_ns
-            _push(state, state.arrivals.leaving, state.world[0].n_leaving, after, 1)
-            state.world[0].n_leaving += 1
+        while after != NOTHING:
+            _waits_for_one_less(state, after, when_ns)
+            after = state.arrivals.next_follower[after]
+        if len(state.arrivals.joins) > 0 and state.arrivals.joins[index] != NOTHING:
+            _waits_for_one_less(state, state.arrivals.joins[index], when_ns)
+
+
+@compiled
+def _waits_for_one_less(state: State, index: int, when_ns: int) -> None:
+    """One of the ends for which a request waits has come; after the last of them it will be sent."""
+    sent_ns = max(state.arrivals.earliest_ns[index], when_ns + state.arrivals.think_ns[index])
+    if len(state.arrivals.joins) > 0:
+        state.arrivals.earliest_ns[index] = sent_ns
+        state.arrivals.n_awaited[index] -= 1
+        if state.arrivals.n_awaited[index] > 0:
+            return
+    state.requests[index].sent_ns = sent_ns
+    state.requests[index].arrival_ns = sent_ns
+    _push(state, state.arrivals.due, state.world[0].n_due, index, 0)
+    state.world[0].n_due += 1
+    if state.arrivals.abort_ns[index] != ABSENT:
+        state.arrivals.abort_ns[index] += sent_ns
+        _push(state, state.arrivals.leaving, state.world[0].n_leaving, index, 1)
+        state.world[0].n_leaving += 1
 
 
 @compiled

@@ -360,11 +360,17 @@ class Arrivals(NamedTuple):
     due: I32
     """A heap of those that follow others and whose time is known."""
     follower: I32
-    """(N, or 0 where nobody follows) Who follows each request?"""
+    """(N, or 0 where nobody follows) Who follows each request, the first of them?"""
+    next_follower: I32
+    """(as follower) Who follows the same one, the next of them?"""
+    joins: I32
+    """(N, or 0 where nobody waits for several) Who waits for each request too?"""
+    n_awaited: I32
+    """(as joins) How many ends does each request still wait for?"""
     think_ns: I64
     """(as follower)"""
     earliest_ns: I64
-    """(as follower)"""
+    """(as follower) Of one that waits for several: by what has ended so far."""
     abort_ns: I64
     """(N) Of one that follows another and is not sent: how long after its sending."""
     leaving: I32
@@ -469,13 +475,23 @@ def _queue(requests: Demand, config: EngineConfig) -> Queue:
 def _arrivals(requests: Demand) -> Arrivals:
     followers = np.flatnonzero(requests.follows != NOTHING)
     follower = np.full(requests.n_requests if followers.size else 0, NOTHING, np.int32)
-    follower[requests.follows[followers]] = followers
+    next_follower = follower.copy()
+    in_order = followers[np.argsort(requests.follows[followers], kind="stable")]
+    leaders = requests.follows[in_order]
+    is_next = np.diff(leaders, prepend=NOTHING) == 0
+    follower[leaders[~is_next]] = in_order[~is_next]
+    next_follower[in_order[:-1][is_next[1:]]] = in_order[is_next]
+    joins = requests.joins if (requests.joins != NOTHING).any() else np.empty(0, np.int32)
+    n_awaited = np.bincount(joins[joins != NOTHING], minlength=len(joins)).astype(np.int32)
     return Arrivals(
         arrival_order=np.flatnonzero(requests.follows == NOTHING).astype(np.int32),
         due=np.empty(len(followers), np.int32),
         follower=follower,
+        next_follower=next_follower,
+        joins=joins,
+        n_awaited=n_awaited + (requests.follows[: len(joins)] != NOTHING).astype(np.int32),
         think_ns=requests.think_ns[: len(follower)],
-        earliest_ns=requests.arrival_ns[: len(follower)],
+        earliest_ns=requests.arrival_ns[: len(follower)].copy(),
         abort_ns=requests.abort_ns.copy(),
         leaving=leaving_order(requests),
         ended=np.empty(0, np.int32),
