@@ -242,7 +242,10 @@ def _repeated_fraction(evidence: LoadEvidence) -> float | None:
     workload: WorkloadSpec | None = None if evidence.load is None else evidence.load.workload
     if workload is None or workload.replay is not None:
         return None
-    has_own = all(one.sessions is None and one.system_prompts is None for one in workload.classes)
+    has_own = all(
+        one.sessions is None and one.fan_out is None and one.system_prompts is None
+        for one in workload.classes
+    )
     return 0.0 if has_own else None
 
 

@@ -1,6 +1,7 @@
 import itertools
 
 import numpy as np
+import pytest
 from tiny_server import EVENT, LAST, a_plan, load
 
 from inferometer.measure.load import bodies
@@ -74,6 +75,30 @@ def test_followers_come_after_their_leaders_end_and_thought(server, tmp_path):
     assert loaded.of(1).intended_ns == loaded.of(0).finished_ns + 30_000_000
     assert loaded.of(2).intended_ns == loaded.of(1).finished_ns
     assert loaded.of(3).intended_ns == 1_000_000
+
+
+@pytest.mark.parametrize("n_processes", [1, 2])
+def test_a_fan_out_is_sent_at_one_end_and_joins_at_the_last(server, tmp_path, n_processes):
+    """Two planners, three subtasks each, and syntheses; the second waits for the first one's planner too."""
+    plan = a_plan(
+        10,
+        arrival_ns=[0, *[-1] * 4, 2_000_000, *[-1] * 4],
+        follows=[-1, 0, 0, 0, 0, -1, 5, 5, 5, 5],
+        joins=[9, 4, 4, 4, -1, -1, 9, 9, 9, -1],
+        think_ns=[-1, 0, 20_000_000, 0, 3_000_000, -1, 0, 0, 0, 0],
+        output_tokens=[2, 1, 3, 9, 1, 2, 1, 3, 9, 1],
+    )
+    loaded = load(server.url, plan, tmp_path, n_processes=n_processes)
+    assert sorted(frame.request_index for frame in loaded.requests) == list(range(10))
+    assert {frame.error for frame in loaded.requests} == {""}
+    for row in (1, 2, 3, 6, 7, 8):
+        leader = loaded.of(int(plan.follows[row]))
+        assert loaded.of(row).intended_ns == leader.finished_ns + int(plan.think_ns[row])
+    for synthesis in (4, 9):
+        awaited = [*np.flatnonzero(plan.joins == synthesis).tolist(), int(plan.follows[synthesis])]
+        last_ns = max(loaded.of(row).finished_ns for row in awaited)
+        assert loaded.of(synthesis).intended_ns == last_ns + int(plan.think_ns[synthesis])
+    assert len({frame.process_index for frame in loaded.requests}) == 1, "who waits is of one chain"
 
 
 def test_processes_share_one_schedule(server, tmp_path):

@@ -35,11 +35,25 @@ def test_a_follower_whose_leader_ended_before_comes_after_its_thought():
     plan = a_plan(3, arrival_ns=[0, -1, -1], follows=[-1, 0, 1], think_ns=[-1, 700, 800])
     past = Past(n_sessions=1, done=frozenset({0}), ended_ns=5_000)
     share = session_after(past, plan, for_s=None, n_processes=1).shares[0]
-    assert (share.rows.tolist(), share.due_ns.tolist(), share.follower_of) == (
-        [1],
-        [5_700],
-        {0: 1, 1: 2},
+    assert (share.rows.tolist(), share.due_ns.tolist()) == ([1], [5_700])
+    assert (share.waiting_for, share.n_awaited) == ({1: (2,)}, {2: 1})
+
+
+def test_who_waits_for_several_waits_for_those_that_are_left_of_them():
+    plan = a_plan(
+        5,
+        arrival_ns=[0, -1, -1, -1, -1],
+        follows=[-1, 0, 0, 0, 0],
+        joins=[-1, 4, 4, 4, -1],
+        think_ns=[-1, 0, 0, 0, 700],
     )
+    past = Past(n_sessions=1, done=frozenset({0, 1, 3}), ended_ns=5_000)
+    share = session_after(past, plan, for_s=None, n_processes=1).shares[0]
+    assert (share.rows.tolist(), share.due_ns.tolist()) == ([2], [5_000])
+    assert (share.waiting_for, share.n_awaited) == ({2: (4,)}, {4: 1})
+    past = Past(n_sessions=1, done=frozenset({0, 1, 2, 3}), ended_ns=5_000)
+    share = session_after(past, plan, for_s=None, n_processes=1).shares[0]
+    assert (share.rows.tolist(), share.due_ns.tolist(), share.waiting_for) == ([4], [5_700], {})
 
 
 def test_what_would_come_after_the_end_is_not_sent():
@@ -64,16 +78,24 @@ def test_the_schedule_of_all_processes_together_is_the_asked_process(process, n_
 
 @given(data=st.data(), n_requests=st.integers(1, 60), n_processes=st.integers(1, 5))
 def test_processes_share_out_every_missing_request_once(data, n_requests, n_processes):
-    follows = [NONE]
-    for row in range(1, n_requests):
-        free = [leader for leader in range(row) if leader not in follows]
-        follows.append(data.draw(st.sampled_from([NONE, *free[-2:]])))
+    follows = [
+        data.draw(st.sampled_from([NONE, *range(max(0, row - 3), row)]))
+        for row in range(n_requests)
+    ]
+    joins = [NONE] * n_requests
+    for row in range(n_requests - 1):
+        those = [later for later in range(row + 1, n_requests) if follows[later] != NONE]
+        joins[row] = data.draw(st.sampled_from([NONE, *those[:3]]))
     arrival = [NONE if leader != NONE else 10 * row for row, leader in enumerate(follows)]
     think = [5 if leader != NONE else NONE for leader in follows]
-    plan = a_plan(n_requests, arrival_ns=arrival, follows=follows, think_ns=think)
+    plan = a_plan(n_requests, arrival_ns=arrival, follows=follows, joins=joins, think_ns=think)
+    awaited = [
+        {leader} - {NONE} | {other for other in range(row) if joins[other] == row}
+        for row, leader in enumerate(follows)
+    ]
     done: set[int] = set()
-    for row, leader in enumerate(follows):
-        if (leader == NONE or leader in done) and data.draw(st.booleans()):
+    for row, those in enumerate(awaited):
+        if those <= done and data.draw(st.booleans()):
             done.add(row)
     session = session_after(
         Past(n_sessions=1, done=frozenset(done), ended_ns=10**6),
@@ -86,13 +108,17 @@ def test_processes_share_out_every_missing_request_once(data, n_requests, n_proc
     for share in session.shares:
         mine = set(share.rows.tolist())
         assert (np.diff(share.due_ns) >= 0).all()
-        frontier = list(mine)
+        frontier, ended, n_awaited = list(mine), set(done), dict(share.n_awaited)
         while frontier:
-            follower = share.follower_of.get(frontier.pop())
-            if follower is not None:
-                assert follower not in reached, "sent by one process alone"
-                reached.add(follower)
-                frontier.append(follower)
+            ended.add(row := frontier.pop())
+            for waiting in share.waiting_for.get(row, ()):
+                n_awaited[waiting] -= 1
+                if not n_awaited[waiting]:
+                    assert waiting not in reached, "sent by one process alone"
+                    assert awaited[waiting] <= ended, "after all for which it waits"
+                    reached.add(waiting)
+                    frontier.append(waiting)
+        assert not any(n_awaited.values())
     assert len(sent) == len(set(sent))
     assert reached == set(range(n_requests)) - done
     assert session.n_requests == n_requests - len(done)

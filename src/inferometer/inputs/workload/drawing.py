@@ -8,6 +8,7 @@ more. Letters of shapes: S sessions, N requests.
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +21,7 @@ from inferometer.inputs.workload.arrivals import (
     uniforms,
 )
 from inferometer.inputs.workload.distributions import (
+    Constant,
     Distribution,
     Floats,
     Zipf,
@@ -34,9 +36,11 @@ from inferometer.inputs.workload.plan import I64, NONE, DrawnWorkload, RequestPl
 from inferometer.inputs.workload.types import (
     Cap,
     ClosedArrivals,
+    FanOut,
     Multiple,
     OpenArrivals,
     RequestClass,
+    Sessions,
     WorkloadSpec,
 )
 from inferometer.units import MOST_S, NS_PER_S
@@ -44,6 +48,7 @@ from inferometer.units import MOST_S, NS_PER_S
 _MAX_TOKENS: Final = 2**31 - 1
 MAX_REQUESTS: Final = 100_000_000
 _WHERE: Final = "the workload"
+_ONE: Final = Constant(value=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +58,22 @@ class RecordedArrivals:
     at_ns: I64
 
 
+_OWN: Final = 0
+"""A turn's only request, or the planner of its workflow."""
+_SUBTASK: Final = 1
+_SYNTHESIS: Final = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turns:
-    """Requests before they are cut: one row a turn, session after session (N rows)."""
+    """Requests before they are cut, session after session, turn after turn (N rows).
+
+    A turn is one row; where it fans out, its subtasks and its synthesis stand behind it.
+    """
 
     session: I64
     turn: I64
+    part: I64
     class_index: I64
     prompt_tokens: I64
     output_tokens: I64
@@ -183,7 +198,12 @@ def _mean_turns(spec: WorkloadSpec) -> float:
     weights = np.array([one.weight_ratio for one in spec.classes])
     turns = np.array(
         [
-            1.0 if one.sessions is None else mean_of(sampled(one.sessions.turns), at_least=1)
+            (1.0 if one.sessions is None else mean_of(sampled(one.sessions.turns), at_least=1))
+            * (
+                1.0
+                if one.fan_out is None
+                else 2.0 + mean_of(sampled(one.fan_out.subtasks), at_least=1)
+            )
             for one in spec.classes
         ]
     )
@@ -226,47 +246,178 @@ def _turns(spec: WorkloadSpec, n_sessions: int) -> _Turns:
 def _grown(spec: WorkloadSpec, session: I64, turn: I64, class_index: I64) -> _Turns:
     """Lengths of every turn, the prompts of later turns grown by what was said before."""
     n_rows = len(session)
-    u = {
-        name: uniforms(spec.seed, name, n_rows)
-        for name in ("prompt", "output", "think", "patience")
-    }
-    new, output, most = (np.ones(n_rows, np.int64) for _ in range(3))
-    system, think_ns, abort_ns = (
-        np.zeros(n_rows, np.int64),
-        np.full(n_rows, NONE, np.int64),
-        np.full(n_rows, NONE, np.int64),
-    )
-    most_context = np.full(n_rows, _MAX_TOKENS, np.int64)
+    own = _drawn(spec, dict(enumerate(spec.classes)), class_index, "")
+    fan_out = _fanned_out(spec, class_index)
+    system, most_context = np.zeros(n_rows, np.int64), np.full(n_rows, _MAX_TOKENS, np.int64)
     for index, one in enumerate(spec.classes):
         mine = np.flatnonzero(class_index == index)
-        new[mine], output[mine], most[mine] = _lengths(one, u["prompt"][mine], u["output"][mine])
         if one.system_prompts is not None:
             system[mine] = _system_tokens(spec, index)[_system_prompt(spec, index, session[mine])]
         if one.sessions is not None:
-            think_ns[mine] = seconds_to_ns(sampled(one.sessions.think_s), u["think"][mine])
             later = mine[turn[mine] > 0]
             if one.sessions.later_prompt_tokens is not None:
-                new[later] = _tokens(one.sessions.later_prompt_tokens, u["prompt"][later])
+                u_prompt = uniforms(spec.seed, "prompt", n_rows)[later]
+                own.new[later] = _tokens(one.sessions.later_prompt_tokens, u_prompt)
             most_context[mine] = one.sessions.max_context_tokens or _MAX_TOKENS
-        if one.patience_s is not None:
-            abort_ns[mine] = seconds_to_ns(sampled(one.patience_s), u["patience"][mine])
     is_first = turn == 0
-    said = np.cumsum(new + output) - (new + output)
+    held = own.new + own.output + fan_out.joined
+    said = np.cumsum(held) - held
     first = np.flatnonzero(is_first)
-    prompt = system + (said - np.repeat(said[first], np.diff(np.append(first, n_rows)))) + new
-    kept = is_first | (prompt + output <= most_context)
+    n_turns = np.diff(np.append(first, n_rows))
+    prompt = system + (said - np.repeat(said[first], n_turns)) + own.new
+    longest = prompt + own.output + fan_out.joined
+    np.maximum.at(longest, fan_out.turn, fan_out.subtask_context(prompt + own.output))
+    n_too_long = np.cumsum(~is_first & (longest > most_context))
+    kept = n_too_long == np.repeat(n_too_long[first], n_turns)
     rows = _Turns(
         session=session,
         turn=turn,
+        part=np.full(n_rows, _OWN, np.int64),
         class_index=class_index,
         prompt_tokens=prompt,
-        output_tokens=output,
-        max_tokens=most,
+        output_tokens=own.output,
+        max_tokens=own.most,
         system_tokens=system,
-        think_ns=np.where(is_first, NONE, think_ns),
-        abort_after_ns=abort_ns,
+        think_ns=np.where(is_first, NONE, own.think_ns),
+        abort_after_ns=own.abort_ns,
     )
-    return _Turns(**{name: getattr(rows, name)[kept] for name in _Turns.__slots__})
+    return _with_parts(rows, fan_out, kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drawn:
+    """What is new in each of some requests, and how long it takes."""
+
+    new: I64
+    output: I64
+    most: I64
+    think_ns: I64
+    abort_ns: I64
+
+
+def _drawn(
+    spec: WorkloadSpec, classes: dict[int, RequestClass], class_index: I64, stream: str
+) -> _Drawn:
+    """One request for each class index, of ``classes``; others stay as they are, 1 token long."""
+    n_rows = len(class_index)
+    u = {
+        name: uniforms(spec.seed, stream + name, n_rows)
+        for name in ("prompt", "output", "think", "patience")
+    }
+    new, output, most = (np.ones(n_rows, np.int64) for _ in range(3))
+    think_ns, abort_ns = (np.full(n_rows, NONE, np.int64) for _ in range(2))
+    for index, one in classes.items():
+        mine = np.flatnonzero(class_index == index)
+        new[mine], output[mine], most[mine] = _lengths(one, u["prompt"][mine], u["output"][mine])
+        if one.sessions is not None:
+            think_ns[mine] = seconds_to_ns(sampled(one.sessions.think_s), u["think"][mine])
+        if one.patience_s is not None:
+            abort_ns[mine] = seconds_to_ns(sampled(one.patience_s), u["patience"][mine])
+    return _Drawn(new=new, output=output, most=most, think_ns=think_ns, abort_ns=abort_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FannedOut:
+    """Subtasks (B rows) and syntheses (a row for each of N turns, of which some have none)."""
+
+    n_subtasks: I64
+    """(N) 0 where the turn is one request."""
+    turn: I64
+    """(B) The row of each subtask's turn."""
+    subtasks: _Drawn
+    synthesis: _Drawn
+    joined: I64
+    """(N) What the synthesis adds to the conversation: its new prompt and its answer."""
+    shares_prefix: NDArray[np.bool_]
+    """(B)"""
+
+    def subtask_context(self, planned: I64) -> I64:
+        """(B) Prompt and answer of each subtask, where planners end with contexts so long (N)."""
+        return self.subtasks.new + self.subtasks.output + self.shares_prefix * planned[self.turn]
+
+
+def _fanned_out(spec: WorkloadSpec, class_index: I64) -> _FannedOut:
+    n_rows = len(class_index)
+    fans = {index: one.fan_out for index, one in enumerate(spec.classes) if one.fan_out is not None}
+    n_subtasks = np.zeros(n_rows, np.int64)
+    u_subtasks = uniforms(spec.seed, "subtasks", n_rows if fans else 0)
+    for index, fan in fans.items():
+        mine = np.flatnonzero(class_index == index)
+        n_subtasks[mine] = np.maximum(np.rint(quantile(sampled(fan.subtasks), u_subtasks[mine])), 1)
+    turn = np.repeat(np.arange(n_rows), n_subtasks)
+    subtasks = _drawn(spec, _as_requests(spec, fans, _SUBTASK), class_index[turn], "subtask ")
+    synthesis = _drawn(
+        spec, _as_requests(spec, fans, _SYNTHESIS), class_index if fans else turn, "synthesis "
+    )
+    joined = np.zeros(n_rows, np.int64)
+    if fans:
+        takes_answers = np.array(
+            [
+                one.fan_out is not None and one.fan_out.synthesis_prompt_tokens is None
+                for one in spec.classes
+            ]
+        )[class_index]
+        answers = np.zeros(n_rows, np.int64)
+        np.add.at(answers, turn, subtasks.output)
+        np.copyto(synthesis.new, answers, where=takes_answers)
+        joined = np.where(n_subtasks > 0, synthesis.new + synthesis.output, 0)
+    shares = np.array(
+        [one.fan_out is not None and one.fan_out.shares_prefix for one in spec.classes]
+    )
+    return _FannedOut(
+        n_subtasks=n_subtasks,
+        turn=turn,
+        subtasks=subtasks,
+        synthesis=synthesis,
+        joined=joined,
+        shares_prefix=shares[class_index[turn]],
+    )
+
+
+def _as_requests(spec: WorkloadSpec, fans: dict[int, FanOut], part: int) -> dict[int, RequestClass]:
+    """The classes that fan out, with the lengths and pauses of their subtasks, or their syntheses."""
+    found = dict[int, RequestClass]()
+    for index, fan in fans.items():
+        one = spec.classes[index]
+        prompt, output = (
+            (fan.prompt_tokens, fan.output_tokens)
+            if part == _SUBTASK
+            else (fan.synthesis_prompt_tokens, fan.synthesis_output_tokens)
+        )
+        pause = Sessions(turns=_ONE, think_s=fan.think_s or Constant(value=0))
+        found[index] = msgspec.structs.replace(
+            one,
+            prompt_tokens=prompt or _ONE,
+            output_tokens=output or one.output_tokens,
+            sessions=pause,
+        )
+    return found
+
+
+def _with_parts(turns: _Turns, fan_out: _FannedOut, kept: NDArray[np.bool_]) -> _Turns:
+    """The turns that are kept, subtasks and synthesis behind each that has some."""
+    n_parts = (1 + fan_out.n_subtasks + (fan_out.n_subtasks > 0))[kept]
+    whose = np.repeat(np.flatnonzero(kept), n_parts)
+    place = np.arange(len(whose)) - np.repeat(np.cumsum(n_parts) - n_parts, n_parts)
+    is_synthesis = (place > 0) & (place > fan_out.n_subtasks[whose])
+    is_subtask = (place > 0) & ~is_synthesis
+    columns = {name: getattr(turns, name)[whose] for name in _Turns.__slots__}
+    subtask, synthesis = kept[fan_out.turn], whose[is_synthesis]
+    planned = turns.prompt_tokens + turns.output_tokens
+    for is_part, part, drawn, rows in (
+        (is_subtask, _SUBTASK, fan_out.subtasks, np.flatnonzero(subtask)),
+        (is_synthesis, _SYNTHESIS, fan_out.synthesis, synthesis),
+    ):
+        columns["part"][is_part] = part
+        columns["output_tokens"][is_part] = drawn.output[rows]
+        columns["max_tokens"][is_part] = drawn.most[rows]
+        columns["think_ns"][is_part] = drawn.think_ns[rows]
+        columns["abort_after_ns"][is_part] = drawn.abort_ns[rows]
+    columns["prompt_tokens"][is_subtask] = (
+        fan_out.subtask_context(planned) - fan_out.subtasks.output
+    )[subtask]
+    columns["prompt_tokens"][is_synthesis] = planned[synthesis] + fan_out.synthesis.new[synthesis]
+    return _Turns(**columns)
 
 
 def _lengths(one: RequestClass, u_prompt: Floats, u_output: Floats) -> tuple[I64, I64, I64]:
@@ -314,10 +465,11 @@ def _system_prompt(spec: WorkloadSpec, class_index: int, session: I64) -> I64:
 
 def _plan(spec: WorkloadSpec, arrival_ns: I64, turns: _Turns, n_kept: int) -> RequestPlan:
     rows = _Turns(**{name: getattr(turns, name)[:n_kept] for name in _Turns.__slots__})
-    follows = np.where(rows.turn > 0, np.arange(n_kept) - 1, NONE)
+    leader = _leaders(rows)
+    follows = np.where((rows.part != _OWN) | (rows.turn > 0), leader, NONE)
     think_ns = rows.think_ns.copy()
     if isinstance(spec.arrivals, ClosedArrivals):
-        firsts = np.flatnonzero(rows.turn == 0)
+        firsts = np.flatnonzero((rows.part == _OWN) & (rows.turn == 0))
         close_loop(
             spec.arrivals,
             spec.seed,
@@ -326,7 +478,7 @@ def _plan(spec: WorkloadSpec, arrival_ns: I64, turns: _Turns, n_kept: int) -> Re
             follows=follows,
             think_ns=think_ns,
         )
-    prefix_request, prefix_tokens = _prefixes(spec, rows)
+    prefix_request, prefix_tokens = _prefixes(spec, rows, leader)
     tenant = np.zeros(n_kept, np.int64)
     if spec.tenants is not None:
         popularity = Zipf(exponent=spec.tenants.popularity_exponent, high=spec.tenants.n_tenants)
@@ -336,11 +488,14 @@ def _plan(spec: WorkloadSpec, arrival_ns: I64, turns: _Turns, n_kept: int) -> Re
             ].astype(np.int64)
             - 1
         )
-    has_sessions = np.array([one.sessions is not None for one in spec.classes])
+    has_sessions = np.array(
+        [one.sessions is not None or one.fan_out is not None for one in spec.classes]
+    )
     return request_plan(
         _WHERE,
         arrival_ns=np.where(follows == NONE, arrival_ns[rows.session], NONE),
         follows=follows,
+        joins=_joins(rows),
         think_ns=think_ns,
         prompt_tokens=rows.prompt_tokens,
         output_tokens=rows.output_tokens,
@@ -355,15 +510,34 @@ def _plan(spec: WorkloadSpec, arrival_ns: I64, turns: _Turns, n_kept: int) -> Re
     )
 
 
-def _prefixes(spec: WorkloadSpec, rows: _Turns) -> tuple[I64, I64]:
-    """Prefixes: later turns begin with the turn before, first turns with the system prompt."""
-    n_rows = len(rows.turn)
-    owner = np.where(rows.turn > 0, np.arange(n_rows) - 1, NONE)
-    n_tokens = np.where(rows.turn > 0, np.roll(rows.prompt_tokens + rows.output_tokens, 1), 0)
+def _leaders(rows: _Turns) -> I64:
+    """The planner of each subtask and synthesis; of a turn, the last request of the turn before."""
+    index = np.arange(len(rows.part))
+    planner = np.maximum.accumulate(np.where(rows.part == _OWN, index, 0))
+    return np.where(rows.part == _OWN, index - 1, planner)
+
+
+def _joins(rows: _Turns) -> I64:
+    """The synthesis of each subtask; none where it was cut off."""
+    n_rows = len(rows.part)
+    synthesis = np.where(rows.part == _SYNTHESIS, np.arange(n_rows), n_rows)
+    after = np.minimum.accumulate(synthesis[::-1])[::-1]
+    return np.where((rows.part == _SUBTASK) & (after < n_rows), after, NONE)
+
+
+def _prefixes(spec: WorkloadSpec, rows: _Turns, leader: I64) -> tuple[I64, I64]:
+    """Prefixes: who goes on from another begins with all of it, first turns with the system prompt."""
+    shares = np.array([one.fan_out is None or one.fan_out.shares_prefix for one in spec.classes])
+    goes_on = np.where(
+        rows.part == _OWN, rows.turn > 0, (rows.part == _SYNTHESIS) | shares[rows.class_index]
+    )
+    owner = np.where(goes_on, leader, NONE)
+    n_tokens = np.where(goes_on, (rows.prompt_tokens + rows.output_tokens)[leader], 0)
     for index, one in enumerate(spec.classes):
         if one.system_prompts is None:
             continue
-        firsts = np.flatnonzero((rows.turn == 0) & (rows.class_index == index))
+        is_first = (rows.part == _OWN) & (rows.turn == 0)
+        firsts = np.flatnonzero(is_first & (rows.class_index == index))
         _, where_first, group = np.unique(
             _system_prompt(spec, index, rows.session[firsts]),
             return_index=True,

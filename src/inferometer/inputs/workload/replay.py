@@ -190,11 +190,11 @@ def _drawn(asked: Arrivals, seed: int, n_requests: int, n_firsts: int) -> I64:
 
 
 def _lasts(plan: RequestPlan) -> I64:
-    """For each request, the last of those that follow it, one after the other; itself where none does."""
+    """For each request, the last of those that follow it, directly or not; itself where none does."""
     last = list(range(plan.n_requests))
     for row, leader in reversed(list(enumerate(plan.follows.tolist()))):
         if leader != NONE:
-            last[leader] = last[row]
+            last[leader] = max(last[leader], last[row])
     return np.array(last, np.int64)
 
 

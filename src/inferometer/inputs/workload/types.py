@@ -207,6 +207,26 @@ class Sessions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     source: str | None = None
 
 
+class FanOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Each turn is an agent's workflow: a planner, its subtasks at once, and a synthesis that waits for all of them.
+
+    The planner has the class's lengths. A subtask's prompt is ``prompt_tokens``, behind the
+    planner's prompt and answer where ``shares_prefix``; that of the synthesis is the planner's
+    prompt and answer, and the answers of all subtasks or else ``synthesis_prompt_tokens``. It
+    answers ``synthesis_output_tokens`` or else the class's. ``think_s`` passes before each subtask
+    and before the synthesis (tools); none where it is absent.
+    """
+
+    subtasks: Distribution
+    prompt_tokens: Distribution
+    output_tokens: Distribution
+    shares_prefix: bool = True
+    synthesis_prompt_tokens: Distribution | None = None
+    synthesis_output_tokens: Distribution | None = None
+    think_s: Distribution | None = None
+    source: str | None = None
+
+
 class SystemPrompts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``n_prompts`` texts that sessions begin with, in front of ``prompt_tokens``.
 
@@ -236,6 +256,7 @@ class RequestClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     slo: str | None = None
     patience_s: Distribution | None = None
     sessions: Sessions | None = None
+    fan_out: FanOut | None = None
     system_prompts: SystemPrompts | None = None
     source: str | None = None
 

@@ -178,6 +178,7 @@ class LoadClient:
         self._owners = AnswerOwners(job.id_prefix)
         self._pulse = OwnPulse(job.process_index)
         self._in_flight: dict[int, connections.Exchange] = {}
+        self._n_awaited = dict(job.n_awaited)
         self._n_followers_due = 0
         self._next = 0
         self._is_stopped = False
@@ -314,7 +315,7 @@ class LoadClient:
         self._on_over(exchange, time.monotonic_ns())
 
     def _on_over(self, exchange: connections.Exchange, now_ns: int) -> None:
-        """Keep what is known of it, and let the one go that follows it."""
+        """Keep what is known of it, and let those go that waited for nothing else."""
         row = exchange.request_index
         if self._in_flight.pop(row, None) is None:
             return
@@ -323,9 +324,10 @@ class LoadClient:
         self._tally.count(exchange)
         exchange.message = b""
         exchange.answer.parts.clear()
-        follower = self._job.follower_of.get(row)
-        if follower is not None and not self._is_stopped:
-            self._schedule_follower(follower, now_ns + int(self._plan.think_ns[follower]))
+        for waiting in self._job.waiting_for.get(row, ()):
+            self._n_awaited[waiting] -= 1
+            if not self._n_awaited[waiting] and not self._is_stopped:
+                self._schedule_follower(waiting, now_ns + int(self._plan.think_ns[waiting]))
         self._end_if_over()
 
     def _disown(self, exchange: connections.Exchange) -> None:

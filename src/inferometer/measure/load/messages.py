@@ -57,8 +57,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     """int32: requests of this process that have an instant, in order of it."""
     due_ns: bytes
     """int64: that instant."""
-    follower_of: dict[int, int]
-    """Request, and the one that follows it."""
+    waiting_for: dict[int, tuple[int, ...]]
+    """Requests that are sent after the end of each."""
+    n_awaited: dict[int, int]
+    """How many ends each of those waits for."""
     session_index: int
     process_index: int
     n_processes: int

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.inputs.workload.plan import NONE, RequestPlan
 from inferometer.records.raw_log import (
@@ -48,7 +49,10 @@ class Share(NamedTuple):
     rows: I32
     """Requests that have an instant of their own, in order of it."""
     due_ns: I64
-    follower_of: dict[int, int]
+    waiting_for: dict[int, tuple[int, ...]]
+    """Requests that are sent after the end of each."""
+    n_awaited: dict[int, int]
+    """How many ends each of those waits for."""
 
 
 class Session(NamedTuple):
@@ -101,9 +105,9 @@ def session_after(
     is_done = np.zeros(plan.n_requests, np.bool_)
     is_done[[row for row in past.done if row < plan.n_requests]] = True
     arrivals = np.flatnonzero((plan.follows == NONE) & ~is_done)
-    is_led_on = (plan.follows != NONE) & ~is_done
-    is_led_on[is_led_on] = is_done[plan.follows[is_led_on]]
-    led_on = np.flatnonzero(is_led_on)
+    before, after = _waits(plan, is_done)
+    n_awaited = np.bincount(after, minlength=plan.n_requests)
+    led_on = np.flatnonzero((plan.follows != NONE) & ~is_done & (n_awaited == 0))
     reached_ns = min(
         past.ended_ns, int(plan.arrival_ns[arrivals[0]]) if arrivals.size else past.ended_ns
     )
@@ -120,33 +124,58 @@ def session_after(
     rows, due_ns = rows[order], due_ns[order]
     if cutoff_ns is not None:
         rows, due_ns = rows[due_ns <= cutoff_ns], due_ns[due_ns <= cutoff_ns]
-    followers = np.flatnonzero((plan.follows != NONE) & ~is_done)
-    leaders = plan.follows[followers]
     process = _chain_of(plan) % n_processes
     shares = tuple(
         Share(
             rows=rows[process[rows] == index],
             due_ns=due_ns[process[rows] == index],
-            follower_of=dict(
-                zip(
-                    leaders[process[followers] == index].tolist(),
-                    followers[process[followers] == index].tolist(),
-                    strict=True,
-                )
-            ),
+            waiting_for=_grouped(before[process[after] == index], after[process[after] == index]),
+            n_awaited={
+                row: int(n_awaited[row])
+                for row in np.unique(after[process[after] == index]).tolist()
+            },
         )
         for index in range(n_processes)
     )
+    followers = np.flatnonzero((plan.follows != NONE) & ~is_done)
     n_requests = len(np.union1d(rows, followers))
     return Session(
         begins_ns=past.ended_ns, cutoff_ns=cutoff_ns, n_requests=n_requests, shares=shares
     )
 
 
+def _waits(plan: RequestPlan, is_done: NDArray[np.bool_]) -> tuple[I64, I64]:
+    """Each end that is still to come, and the request that is still to be sent which waits for it."""
+    followers, joining = np.flatnonzero(plan.follows != NONE), np.flatnonzero(plan.joins != NONE)
+    before = np.concatenate([plan.follows[followers], joining]).astype(np.int64)
+    after = np.concatenate([followers, plan.joins[joining]]).astype(np.int64)
+    is_open = ~is_done[before] & ~is_done[after]
+    return before[is_open], after[is_open]
+
+
+def _grouped(before: I64, after: I64) -> dict[int, tuple[int, ...]]:
+    found: dict[int, list[int]] = {}
+    for end, waiting in zip(before.tolist(), after.tolist(), strict=True):
+        found.setdefault(end, []).append(waiting)
+    return {end: tuple(waiting) for end, waiting in found.items()}
+
+
 def _chain_of(plan: RequestPlan) -> I64:
-    """Chains numbered in order of their first requests; a request's chain is its leader's."""
+    """Chains numbered in order of their first requests; who waits for whom is of one chain."""
     chain = (np.cumsum(plan.follows == NONE) - 1).tolist()
+    joined = list(range(len(chain)))
+    """Of the number of each chain, the one that it is part of."""
+
+    def whole(number: int) -> int:
+        while joined[number] != number:
+            joined[number] = joined[joined[number]]
+            number = joined[number]
+        return number
+
     for row, leader in enumerate(plan.follows.tolist()):
         if leader != NONE:
             chain[row] = chain[leader]
-    return np.array(chain, np.int64)
+    for row in np.flatnonzero(plan.joins != NONE).tolist():
+        one, other = whole(chain[row]), whole(chain[int(plan.joins[row])])
+        joined[max(one, other)] = min(one, other)
+    return np.array([whole(number) for number in chain], np.int64)
