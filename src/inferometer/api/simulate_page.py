@@ -248,7 +248,7 @@ def _why_open(answer: simulation.SimulateAnswer) -> str:
 def _latencies(answer: simulation.SimulateAnswer) -> TextTable:
     rows = list[tuple[str, ...]]()
     likely = answer.levels[0].summary
-    for name, words in METRICS.items():
+    for name in (*METRICS, *(one.latency for one in likely.latencies if one.latency == "workflow")):
         ends = " … ".join(
             _p95(level.summary, name) for level in ends_of_latency(answer.levels, name)
         )
@@ -256,7 +256,8 @@ def _latencies(answer: simulation.SimulateAnswer) -> TextTable:
             likely.latency(name).mean,
             *(likely.latency(name).percentile(fraction) for fraction in _FRACTIONS),
         )
-        rows.append((words.name, *(request_tables.percentile_text(one) for one in shown), ends))
+        words = request_tables.LATENCY_NAMES[name]
+        rows.append((words, *(request_tables.percentile_text(one) for one in shown), ends))
     return TextTable(
         caption="Latency [95 % interval]",
         header=(

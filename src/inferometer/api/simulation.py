@@ -180,7 +180,7 @@ class Simulator:
         )
         level = Level(
             step_times=label,
-            summary=request_summaries.summarise_requests(run),
+            summary=request_summaries.summarise_requests(run, plan=self.workload.plan),
             busy_fraction=simulation.busy_fraction,
             judgement=judgement,
             evictions=_evictions(simulation, servers),

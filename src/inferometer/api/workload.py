@@ -252,14 +252,18 @@ def held_back(workload: DrawnWorkload, offered_per_s: float | None) -> tuple[Cau
     ):
         return ()
     spread = format_duration((plan.n_requests - 1) / offered_per_s)
+    who = (
+        "wait for the ends of others, or for their user"
+        if (plan.joins != NONE).any()
+        else "are later turns, which wait for an answer and for their user"
+    )
     return (
         Caution(
             code="HELD_RATE",
             text=(
                 f"{format_number(offered_per_s)} requests/s were offered of"
                 f" {format_number(asked_per_s)} asked for: {n_later:,} of {plan.n_requests:,}"
-                " requests are later turns, which wait for an answer and for their user, so that"
-                f" all took {spread}"
+                f" requests {who}, so that all took {spread}"
             ),
             remedy=(
                 "more --requests, until the run is long beside the users' pauses, or a longer --for"

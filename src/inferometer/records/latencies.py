@@ -9,13 +9,14 @@ answer is.
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.errors import RecordError
 from inferometer.inputs.objectives import Metric
+from inferometer.inputs.workload.plan import NONE, RequestPlan
 from inferometer.records.columns import F64, I32, I64, Bools
 from inferometer.records.types import (
     ABSENT,
@@ -30,8 +31,12 @@ from inferometer.stats.autocorrelated import run_quantile_estimate
 from inferometer.stats.estimate import Estimate
 from inferometer.units import NS_PER_S
 
-Latency: TypeAlias = Literal["ttft", "ttft_uncorrected", Metric]
+Latency: TypeAlias = Literal["ttft", "ttft_uncorrected", Metric, "workflow"]
 
+OF_REQUESTS: Final[tuple[Latency, ...]] = tuple(
+    name for name in get_args(Latency) if name != "workflow"
+)
+"""What one request has: a workflow is several."""
 COMPLETED: Final = (RequestStatus.STOPPED, RequestStatus.LENGTH)
 NOT_SERVED: Final = (RequestStatus.REJECTED, RequestStatus.FAILED)
 """They have no latency; they are counted by status."""
@@ -75,7 +80,7 @@ def end_ns(run: Run) -> int:
 
 
 def latency_samples(requests: RequestTable, latency: Latency, *, at_ns: int) -> LatencySamples:
-    """The latency of each request that has it; ``at_ns``: when open ones were last seen.
+    """One ``OF_REQUESTS`` of each that has it; ``at_ns``: when open ones were last seen.
 
     TPOT is that of completed answers of two tokens or more: an answer that was broken off says
     nothing about the tokens to come, nor does one that was given whole.
@@ -96,6 +101,27 @@ def latency_samples(requests: RequestTable, latency: Latency, *, at_ns: int) -> 
     left_ns = np.where(requests.finished_ns[rows] == ABSENT, at_ns, requests.finished_ns[rows])
     lower_s = (np.where(is_known, done_ns, left_ns) - came_ns) / NS_PER_S
     return LatencySamples(rows, lower_s, np.where(is_known, lower_s, np.inf))
+
+
+def workflow_samples(requests: RequestTable, plan: RequestPlan, *, at_ns: int) -> LatencySamples:
+    """How long did each fan-out that joins take, from its planner's intended send to the end of the synthesis?
+
+    ``rows`` are the planners. Those whose synthesis was refused or failed have no such time.
+    """
+    syntheses = np.unique(plan.joins[plan.joins != NONE])
+    place = np.full(plan.n_requests, NONE)
+    place[requests.request_index] = np.arange(len(requests.request_index))
+    planner, last = place[plan.follows[syntheses]], place[syntheses]
+    has_come = (planner != NONE) & (last != NONE)
+    is_left_out = has_come & is_one_of(requests, NOT_SERVED)[last]
+    planner, last = (rows[(planner != NONE) & ~is_left_out] for rows in (planner, last))
+    order = np.argsort(requests.intended_send_ns[planner], kind="stable")
+    planner, last = planner[order], last[order]
+    ended_ns = np.where(last == NONE, ABSENT, requests.finished_ns[last])
+    is_done = (last != NONE) & is_one_of(requests, COMPLETED)[last]
+    left_ns = np.where(ended_ns == ABSENT, at_ns, ended_ns)
+    lower_s = (left_ns - requests.intended_send_ns[planner]) / NS_PER_S
+    return LatencySamples(planner, lower_s, np.where(is_done, lower_s, np.inf))
 
 
 def is_one_of(requests: RequestTable, statuses: tuple[RequestStatus, ...]) -> Bools:

@@ -2,7 +2,8 @@
 
 TTFT = first token - intended send (uncorrected: - actual send). TPOT = (last - first token) /
 (output tokens - 1), absent for one-token answers. E2E = last token - intended send. Queue = first
-time in a batch - actual send. Throughput = tokens or completed requests / (end of the run - first
+time in a batch - actual send. Workflow = end of the request that waits for several - intended send
+of the one it follows. Throughput = tokens or completed requests / (end of the run - first
 intended send). Tok/s/user = 1 / TPOT. Goodput: completed requests within every limit, per second.
 
 Requests of one run depend on one another: intervals are those of ``stats.autocorrelated``.
@@ -13,17 +14,19 @@ Was the SLO met: each percentile below its limit, and the goodput?
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, get_args
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.inputs.objectives import ObjectiveSpec, Threshold
+from inferometer.inputs.workload.plan import NONE, RequestPlan
 from inferometer.inputs.workload.types import ClosedArrivals
 from inferometer.records import tables
 from inferometer.records.columns import F64, I32, I64, Bools
 from inferometer.records.latencies import (
     COMPLETED,
+    OF_REQUESTS,
     Latency,
     LatencySamples,
     delivered_tokens,
@@ -32,6 +35,7 @@ from inferometer.records.latencies import (
     end_ns,
     is_one_of,
     latency_samples,
+    workflow_samples,
 )
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.tables import select
@@ -134,15 +138,23 @@ class RequestSummary:
         return sum(n for name, n in self.n_by_status if name in names)
 
 
-def summarise_requests(run: Run, *, percentiles: Sequence[float] = PERCENTILES) -> RequestSummary:
-    """What became of all requests of the run, and how fast?
+def summarise_requests(
+    run: Run, *, percentiles: Sequence[float] = PERCENTILES, plan: RequestPlan | None = None
+) -> RequestSummary:
+    """What became of all requests of the run, and how fast? Where ``plan`` has fan-outs that join, workflows too.
 
     Raises
     ------
     RecordError
         The run has no table of requests, or no request.
     """
-    return _of_traffic(run, _summarise(_requests_of(run), "all requests", end_ns(run), percentiles))
+    requests, at_ns = _requests_of(run), end_ns(run)
+    summary = _of_traffic(run, _summarise(requests, "all requests", at_ns, percentiles))
+    if plan is None or not (plan.joins != NONE).any():
+        return summary
+    samples = workflow_samples(requests, plan, at_ns=at_ns)
+    workflow = summarise_latency("workflow", samples, percentiles)
+    return replace(summary, latencies=(*summary.latencies, workflow))
 
 
 def summarise_groups(
@@ -229,7 +241,7 @@ def _summarise(
     start_ns, until_ns = (int(requests.intended_send_ns.min()), at_ns) if span is None else span
     latencies = tuple(
         summarise_latency(latency, latency_samples(requests, latency, at_ns=at_ns), percentiles)
-        for latency in get_args(Latency)
+        for latency in OF_REQUESTS
     )
     edges_ns = np.linspace(start_ns, max(until_ns, start_ns + 1), max(N_BATCHES) + 1)
     output = delivered_tokens(requests, edges_ns.astype(np.int64), at_ns=at_ns)

@@ -1,0 +1,151 @@
+"""Agents' traffic end to end: simulated, and sent to an emulated server.
+
+Is it sent in the same order, is nothing lost, and is the time of whole workflows answered?
+"""
+
+import json
+
+import numpy as np
+import pytest
+from command_line import check_refused, run
+
+from inferometer.inputs.workload.plan import NONE
+from inferometer.inputs.workload.reading import read_workload
+from inferometer.inputs.workload.replay import draw_workload
+from inferometer.records.reading import read_run
+from inferometer.records.types import RequestStatus
+from inferometer.serve.emulator_plan import EmulatorPlan
+from inferometer.serve.emulator_process import start
+from inferometer.simulate.fleet import lone_replica
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.step_cost import linear_cost
+
+AGENTS = """
+name = "agents"
+n_requests = 120
+[arrivals]
+kind = "open"
+rate_per_s = 60
+[[classes]]
+name = "agent"
+prompt_tokens = { kind = "uniform", low = 40, high = 80 }
+output_tokens = { kind = "constant", value = 5 }
+[classes.fan_out]
+subtasks = { kind = "uniform", low = 2, high = 5 }
+prompt_tokens = { kind = "constant", value = 10 }
+output_tokens = { kind = "uniform", low = 4, high = 40 }
+think_s = { kind = "constant", value = 0.02 }
+"""
+SERVER = EmulatorPlan(
+    model_name="m",
+    fleet=lone_replica(
+        SchedulerConfig(num_blocks=20_000, max_model_len=16_384, max_num_seqs=64),
+        linear_cost(launch_s=1e-3),
+    ),
+    mean_output_tokens=None,
+)
+THINK_NS = 20_000_000
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "agents.toml").write_text(AGENTS)
+    return tmp_path
+
+
+def check_order(plan, table, seen_within_ns):
+    """Each request that waits is due its pause after the last end for which it waits, as the client saw it."""
+    sent, ended = np.full((2, plan.n_requests), NONE)
+    sent[table.request_index], ended[table.request_index] = (
+        table.intended_send_ns,
+        table.finished_ns,
+    )
+    assert (ended != NONE).all(), "none is lost"
+    for row in np.flatnonzero(plan.follows != NONE).tolist():
+        awaited = [int(plan.follows[row]), *np.flatnonzero(plan.joins == row).tolist()]
+        late_ns = sent[row] - ended[awaited].max() - THINK_NS
+        assert 0 <= late_ns <= seen_within_ns
+
+
+def workflow_seconds(plan, table):
+    """Of all workflows, from the record."""
+    sent, ended = np.zeros((2, plan.n_requests), np.int64)
+    sent[table.request_index], ended[table.request_index] = (
+        table.intended_send_ns,
+        table.finished_ns,
+    )
+    syntheses = np.unique(plan.joins[plan.joins != NONE])
+    return np.sort((ended[syntheses] - sent[plan.follows[syntheses]]) / 1e9)
+
+
+def workflow_of(summary):
+    (found,) = [one for one in summary["latencies"] if one["latency"] == "workflow"]
+    return found
+
+
+def check_answered(summary, plan, table):
+    found, seconds = workflow_of(summary), workflow_seconds(plan, table)
+    assert (found["n_samples"], found["n_bounded_below_only"]) == (len(seconds), 0)
+    assert found["mean"]["seconds"]["value"] == pytest.approx(seconds.mean())
+    p50 = found["percentiles"][0]["seconds"]["value"]
+    assert seconds[len(seconds) // 2 - 2] <= p50 <= seconds[len(seconds) // 2 + 1]
+
+
+def test_agents_are_simulated(folder):
+    words = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--datasheet")
+    outcome = run(*words, "--workload", "agents.toml", "--out", "run", "--json", folder=folder)
+    assert outcome.returncode == 0, outcome.stderr
+    plan = draw_workload(read_workload(folder / "agents.toml")).plan
+    table = read_run(folder / "run").requests
+    check_order(plan, table, 1_000_000_000 // 100)
+    likely, fast, slow = (one["summary"] for one in json.loads(outcome.stdout)["levels"])
+    check_answered(likely, plan, table)
+    means = [workflow_of(one)["mean"]["seconds"]["value"] for one in (fast, likely, slow)]
+    assert means == sorted(means)
+    text = run(*words, "--workload", "agents.toml", folder=folder).stdout
+    assert any(line.startswith("workflow ") for line in text.splitlines())
+
+
+def test_agents_are_sent_to_a_server(folder):
+    with start(SERVER) as emulator:
+        outcome = run(
+            *("load", emulator.url, "--model", "m", "--workload", "agents.toml", "--out", "run"),
+            *("--processes", 2, "--no-report", "--json"),
+            folder=folder,
+        )
+    assert outcome.returncode in {0, 3}, outcome.stderr
+    plan = draw_workload(read_workload(folder / "agents.toml")).plan
+    stored = read_run(folder / "run")
+    assert (stored.requests.status == RequestStatus.LENGTH).all()
+    ended = stored.requests._replace(
+        finished_ns=np.maximum(stored.requests.finished_ns, stored.exchanges.last_byte_ns)
+    )
+    check_order(plan, ended, 5_000_000)
+    summaries = json.loads(outcome.stdout)["requests"]["summaries"]
+    check_answered(summaries[0], plan, stored.requests)
+    shown = run("show", "run", folder=folder)
+    assert any(line.startswith("workflow ") for line in shown.stdout.splitlines())
+
+
+def test_a_trace_of_ones_own_says_who_waits_for_whom(folder):
+    head = {"format": "inferometer-requests", "version": 1, "name": "t", "tenant_names": ["t"]}
+    head |= {"class_names": ["c"], "class_slos": [None]}
+    lengths = {"prompt_tokens": 50, "output_tokens": 5}
+    rows = [
+        {"arrival_ns": 0, "follows": None, "joins": None, "think_ns": None},
+        {"arrival_ns": None, "follows": 0, "joins": 3, "think_ns": 0},
+        {"arrival_ns": None, "follows": 0, "joins": 3, "think_ns": 0},
+        {"arrival_ns": None, "follows": 0, "joins": None, "think_ns": 0},
+    ]
+
+    def simulated(rows):
+        lines = [json.dumps(head), *(json.dumps(row | lengths) for row in rows)]
+        (folder / "trace.jsonl").write_text("\n".join(lines) + "\n")
+        words = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--datasheet")
+        return run(*words, "--workload", "trace.jsonl", "--json", folder=folder)
+
+    outcome = simulated(rows)
+    assert outcome.returncode == 0, outcome.stderr
+    assert workflow_of(json.loads(outcome.stdout)["levels"][0]["summary"])["n_samples"] == 1
+    wrong = [*rows[:2], rows[2] | {"joins": 0}, rows[3]]
+    check_refused(simulated(wrong), 2, "the request of line 4 joins request 0", "a later request")

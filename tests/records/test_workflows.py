@@ -1,0 +1,58 @@
+"""Does a workflow take from its planner's intended send to the end of its synthesis, whatever is known of it?"""
+
+import numpy as np
+from tests.records.test_request_summaries import DONE, GONE, MS, REFUSED, WAITING, run_of
+
+from inferometer.inputs.workload.plan import request_plan
+from inferometer.records.latencies import end_ns, workflow_samples
+from inferometer.records.request_summaries import summarise_requests
+
+__all__ = ["run_of"]
+
+
+def plan_of(n_workflows):
+    """Planner, two subtasks and a synthesis each; the planners come every millisecond."""
+    n = 4 * n_workflows
+    place, planner = np.arange(n) % 4, np.arange(n) // 4 * 4
+    return request_plan(
+        "here",
+        arrival_ns=np.where(place == 0, planner // 4 * MS, -1),
+        prompt_tokens=np.full(n, 100),
+        output_tokens=np.full(n, 4),
+        follows=np.where(place == 0, -1, planner),
+        joins=np.where((place == 1) | (place == 2), planner + 3, -1),
+        think_ns=np.where(place == 0, -1, 0),
+    )
+
+
+def at(row, index, sent_ms, **changes):
+    return row | {"request_index": index, "intended_send_ns": sent_ms * MS} | changes
+
+
+def test_of_each_synthesis_that_was_served(run_of):
+    run = run_of(
+        at(DONE, 0, 0),
+        at(DONE, 4, 1),
+        at(DONE, 8, 2),
+        at(DONE, 12, 3),
+        at(DONE, 1, 400),
+        at(DONE, 2, 400, finished_ns=700 * MS),
+        at(DONE, 3, 700, finished_ns=950 * MS),
+        at(GONE, 7, 710, finished_ns=800 * MS),
+        at(REFUSED, 11, 720),
+    )
+    found = workflow_samples(run.requests, plan_of(5), at_ns=end_ns(run))
+    assert found.rows.tolist() == [0, 1, 3], "the third was refused, the fifth has not begun"
+    assert found.lower_s.tolist() == [0.95, 0.799, 0.947]
+    assert found.upper_s.tolist() == [0.95, np.inf, np.inf]
+
+
+def test_beside_the_latencies_of_requests_where_there_are_some(run_of):
+    run = run_of(at(DONE, 0, 0), at(WAITING, 1, 400), at(WAITING, 2, 400))
+    plan = plan_of(1)
+    assert "workflow" not in {one.latency for one in summarise_requests(run).latencies}
+    none = plan._replace(joins=np.full_like(plan.joins, -1))
+    assert summarise_requests(run, plan=none) == summarise_requests(run)
+    found = summarise_requests(run, plan=plan).latency("workflow")
+    assert (found.n_samples, found.n_bounded_below_only) == (1, 1)
+    assert found.mean.is_lower_bound
