@@ -16,8 +16,6 @@ from inferometer.errors import RecordError, SpecError
 from inferometer.inputs import catalog, synonyms
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.types import Caution, DType, HardwareSpec
-from inferometer.inputs.workload.plan import RequestPlan
-from inferometer.inputs.workload.replay import draw_workload
 from inferometer.records import (
     exchange_errors,
     latencies,
@@ -246,10 +244,9 @@ def request_view(
         The run has no requests, or no such step.
     """
     options = RequestQuestion() if question is None else question
-    objective = options.objective
-    whole = request_summaries.summarise_requests(run, plan=_fanned_out(run))
+    whole = request_summaries.summarise_requests(run, plan=run_titles.fanned_out(run))
+    objective, online = options.objective, online_view(run, options.device)
     judgement = None if objective is None else request_summaries.judge_objective(run, objective)
-    online = online_view(run, options.device)
     steady = None if online is None else online.steady
     parts = first_token_parts(run, online)
     load = _step_series(run)
@@ -289,14 +286,6 @@ def request_view(
         rerun_command=provenance.rerun_command(run),
         tool_version=__version__,
     )
-
-
-def _fanned_out(run: types.Run) -> RequestPlan | None:
-    """The requests of a load test, as they were drawn, where a class of them fans out."""
-    load = run.manifest.load
-    if load is None or all(one.fan_out is None for one in load.workload.classes):
-        return None
-    return draw_workload(load.workload).plan
 
 
 def _timeline(run: types.Run, options: RequestQuestion) -> slot_timeline.SlotTimeline | None:

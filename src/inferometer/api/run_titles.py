@@ -15,12 +15,21 @@ import numpy as np
 from inferometer.errors import SpecError
 from inferometer.inputs.load_plan import LoadPlan, without_secrets
 from inferometer.inputs.workload import types
-from inferometer.inputs.workload.plan import NONE, DrawnWorkload
+from inferometer.inputs.workload.plan import NONE, DrawnWorkload, RequestPlan
+from inferometer.inputs.workload.replay import draw_workload
 from inferometer.inputs.workload.types import AtOnce, OpenArrivals
 from inferometer.measure.load.bodies import body_writer
 from inferometer.measure.resident import available_bytes
 from inferometer.records.types import Run
 from inferometer.units import NS_PER_S, format_bytes, format_duration, format_number
+
+
+def fanned_out(run: Run) -> RequestPlan | None:
+    """The requests of a load test as they were drawn, where a class of them fans out."""
+    load = run.manifest.load
+    if load is None or all(one.fan_out is None for one in load.workload.classes):
+        return None
+    return draw_workload(load.workload).plan
 
 
 class RunName(NamedTuple):

@@ -8,7 +8,6 @@ more. Letters of shapes: S sessions, N requests.
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -268,7 +267,7 @@ def _grown(spec: WorkloadSpec, session: I64, turn: I64, class_index: I64) -> _Tu
     longest = prompt + own.output + fan_out.joined
     np.maximum.at(longest, fan_out.turn, fan_out.subtask_context(prompt + own.output))
     n_too_long = np.cumsum(~is_first & (longest > most_context))
-    kept = n_too_long == np.repeat(n_too_long[first], n_turns)
+    stays = n_too_long == np.repeat(n_too_long[first], n_turns)
     rows = _Turns(
         session=session,
         turn=turn,
@@ -281,7 +280,7 @@ def _grown(spec: WorkloadSpec, session: I64, turn: I64, class_index: I64) -> _Tu
         think_ns=np.where(is_first, NONE, own.think_ns),
         abort_after_ns=own.abort_ns,
     )
-    return _with_parts(rows, fan_out, kept)
+    return _with_parts(rows, fan_out, stays)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,24 +384,27 @@ def _as_requests(spec: WorkloadSpec, fans: dict[int, FanOut], part: int) -> dict
             else (fan.synthesis_prompt_tokens, fan.synthesis_output_tokens)
         )
         pause = Sessions(turns=_ONE, think_s=fan.think_s or Constant(value=0))
-        found[index] = msgspec.structs.replace(
-            one,
+        found[index] = RequestClass(
+            name=one.name,
             prompt_tokens=prompt or _ONE,
             output_tokens=output or one.output_tokens,
+            correlation_ratio=one.correlation_ratio,
+            max_tokens=one.max_tokens,
+            patience_s=one.patience_s,
             sessions=pause,
         )
     return found
 
 
-def _with_parts(turns: _Turns, fan_out: _FannedOut, kept: NDArray[np.bool_]) -> _Turns:
-    """The turns that are kept, subtasks and synthesis behind each that has some."""
-    n_parts = (1 + fan_out.n_subtasks + (fan_out.n_subtasks > 0))[kept]
-    whose = np.repeat(np.flatnonzero(kept), n_parts)
+def _with_parts(turns: _Turns, fan_out: _FannedOut, stays: NDArray[np.bool_]) -> _Turns:
+    """The turns that stay, subtasks and synthesis behind each that has some."""
+    n_parts = (1 + fan_out.n_subtasks + (fan_out.n_subtasks > 0))[stays]
+    whose = np.repeat(np.flatnonzero(stays), n_parts)
     place = np.arange(len(whose)) - np.repeat(np.cumsum(n_parts) - n_parts, n_parts)
     is_synthesis = (place > 0) & (place > fan_out.n_subtasks[whose])
     is_subtask = (place > 0) & ~is_synthesis
     columns = {name: getattr(turns, name)[whose] for name in _Turns.__slots__}
-    subtask, synthesis = kept[fan_out.turn], whose[is_synthesis]
+    subtask, synthesis = stays[fan_out.turn], whose[is_synthesis]
     planned = turns.prompt_tokens + turns.output_tokens
     for is_part, part, drawn, rows in (
         (is_subtask, _SUBTASK, fan_out.subtasks, np.flatnonzero(subtask)),
