@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from inferometer.api.progress import PartsDone
 from inferometer.cli import answer, progress, terminal
 from inferometer.cli.main import _end_of_the_system
 from inferometer.measure.load.watch import LoadProgress
@@ -122,3 +123,17 @@ def test_no_column_of_a_wide_table_is_cut_off(width):
     )
     assert "1.02x" in shown
     assert max(len(line) for line in shown.splitlines()) <= width
+
+
+def test_what_the_first_part_alone_waits_for_is_no_time_left(monkeypatch, capsys):
+    now_s = iter((100.0, 100.0, 160.0, 170.0, 180.0))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now_s))
+    listener = progress.TerminalListener(as_json=False, prints=True)
+    for n_done in range(4):  # the first takes a minute to compile, each other ten seconds
+        listener(PartsDone("step times", n_done, 20))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1:] == [
+        "1/20 step times",
+        "2/20 step times, about 3 min left",
+        "3/20 step times, about 3 min left",
+    ]

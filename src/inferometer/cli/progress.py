@@ -213,13 +213,14 @@ class TerminalListener:
         )
 
     def _print(self, parts: PartsDone) -> None:
+        """A line now and then; the first part compiles and reads what the others find done."""
         now_s = time.monotonic()
-        if parts.n_done == 0:
+        if parts.n_done <= 1:
             self._began_s = now_s
         if now_s < self._next_line_s:
             return
         self._next_line_s = now_s + _BETWEEN_LINES_S
-        each_s = (now_s - self._began_s) / parts.n_done if parts.n_done else 0.0
+        each_s = (now_s - self._began_s) / max(parts.n_done - 1, 1)
         left_s = each_s * (parts.n_parts - parts.n_done)
         left = f", about {_rough(left_s)} left" if left_s else ""
         talk(f"{parts.n_done}/{parts.n_parts} {parts.what}{left}")
