@@ -20,7 +20,7 @@ import numpy as np
 from inferometer import suggestions
 from inferometer.api import compare, load_request, load_run, run_titles
 from inferometer.api.progress import talk
-from inferometer.api.question import SERVER, Option
+from inferometer.api.question import SERVER, Option, option
 from inferometer.errors import MeasureError, RecordError, SpecError
 from inferometer.inputs import load_plan, objectives
 from inferometer.inputs.foreign_bytes import Door
@@ -61,31 +61,25 @@ class _Question(NamedTuple):
 class CompareServers:
     """Which servers are loaded in turns, and how they are compared."""
 
-    ab: Annotated[
-        bool, Option("A and B are servers, not runs.", heading="Runs", is_common=True)
-    ] = False
+    ab: bool = option(False, "A and B are servers, not runs.", "Runs", is_common=True)
     url: Annotated[str, Option("", is_argument=True, parse=SERVER)]
     load: load_request.Load = field(default_factory=load_request.Load)
     other: load_request.Other = field(default_factory=load_request.Other)
-    repeats: Annotated[
-        int,
-        Option("Pairs; settled before the first is made.", heading="Runs", is_common=True, least=1),
-    ] = 6
+    repeats: int = option(
+        6, "Pairs; settled before the first is made.", "Runs", is_common=True, least=1
+    )
     rule: compare.Rule = field(default_factory=compare.Rule)
-    slo: Annotated[
-        str | None,
-        Option(
-            "Also say how often each side met this SLO: 'ttft:p95<500ms'.",
-            heading="Limits",
-            is_common=True,
-            metavar="TEXT",
-        ),
-    ] = None
-    out: Annotated[
-        Path | None,
-        Option("Folder of the runs; the same one resumes.", is_common=True, metavar="DIR"),
-    ] = None
-    dry_run: Annotated[bool, Option("Say what would be sent.", is_common=True)] = False
+    slo: str | None = option(
+        None,
+        "Also say how often each side met this SLO: 'ttft:p95<500ms'.",
+        "Limits",
+        is_common=True,
+        metavar="TEXT",
+    )
+    out: Path | None = option(
+        None, "Folder of the runs; the same one resumes.", is_common=True, metavar="DIR"
+    )
+    dry_run: bool = option(False, "Say what would be sent.", is_common=True)
     given: frozenset[str] = frozenset()
 
 

@@ -117,11 +117,7 @@ def best_use_of(
     ranked = [(use, _row(use, published)) for one in found for use in one.uses if use.most_load]
     # A load that was only located, with none below it shown to meet the SLO, recommends nothing.
     ranked.sort(
-        key=lambda one: (
-            one[1].needs_quality_check,
-            one[1].met_load is None,
-            -one[0].worth_load,
-        )
+        key=lambda one: (one[1].needs_quality_check, one[1].met_load is None, -one[0].worth_load)
     )
     nearest = min(
         (one.nearest for one in found if one.nearest is not None),
@@ -307,9 +303,7 @@ def _table(best_use: BestUse) -> TextTable:
     most = "max users" if is_of_users else "max req/s"
     header = ("layout", "replicas", most, "needs a quality check")
     return TextTable(
-        caption=f"Layouts of {best_use.n_total} devices",
-        header=header,
-        rows=tuple(rows),
+        caption=f"Layouts of {best_use.n_total} devices", header=header, rows=tuple(rows)
     )
 
 

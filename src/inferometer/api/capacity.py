@@ -12,7 +12,7 @@ from inferometer.api.fleet import FleetOptions, Fleets, fleets_of, servers_descr
 from inferometer.api.groups import GROUPS_OPTION
 from inferometer.api.missed import what_serves_one
 from inferometer.api.progress import talk
-from inferometer.api.question import Option
+from inferometer.api.question import Option, option
 from inferometer.api.server import Server, kinds_cautions
 from inferometer.api.sizing_cautions import check_prompts
 from inferometer.api.workload import Workload, workload_of
@@ -175,24 +175,12 @@ class Capacity:
     slo: Annotated[str, REQUIRED_SLO]
     fleet: FleetOptions = field(default_factory=FleetOptions)
     groups: Annotated[Path | None, GROUPS_OPTION] = None
-    resolution: Annotated[
-        float,
-        Option(
-            "How closely to locate the capacity.",
-            heading="Limits",
-            least=0,
-            most=1,
-            is_open=True,
-        ),
-    ] = 0.03
-    probe_requests: Annotated[
-        int,
-        Option(
-            "Of the shortest probe; --requests caps the longest.",
-            heading="Limits",
-            least=100,
-        ),
-    ] = 1000
+    resolution: float = option(
+        0.03, "How closely to locate the capacity.", "Limits", least=0, most=1, is_open=True
+    )
+    probe_requests: int = option(
+        1000, "Of the shortest probe; --requests caps the longest.", "Limits", least=100
+    )
     time_limit: Annotated[float, compute.time_limit_field("7s")] = 7.0
     where: compute.Executor = field(default_factory=compute.Executor)
     given: frozenset[str] = frozenset()
@@ -215,9 +203,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
     )
     objective = parse_objective(question.slo)
     requests = traffic.Traffic(
-        spec=workload,
-        n_requests=question.probe_requests,
-        requests_cap=question.workload.requests,
+        spec=workload, n_requests=question.probe_requests, requests_cap=question.workload.requests
     )
     check_prompts(
         workload,

@@ -9,7 +9,7 @@ from inferometer.api.capacity import REQUIRED_SLO
 from inferometer.api.fleet import start_load_of
 from inferometer.api.load_request import Load, LoadRequest, request_of
 from inferometer.api.progress import talk
-from inferometer.api.question import DURATION, SERVER, Option
+from inferometer.api.question import DURATION, SERVER, Option, option
 from inferometer.decide import capacity, probing
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
@@ -78,32 +78,23 @@ class ServerCapacity:
     url: Annotated[str, Option("", is_argument=True, parse=SERVER)]
     load: Load = field(default_factory=Load)
     slo: Annotated[str, REQUIRED_SLO]
-    resolution: Annotated[
-        float,
-        Option(
-            "How closely to look.", heading="Limits", is_common=True, least=0, most=1, is_open=True
-        ),
-    ] = 0.1
-    probe_for: Annotated[
-        float,
-        Option(
-            "A short probe; a long one takes twice as long. [30s]",
-            heading="Limits",
-            is_common=True,
-            metavar="DURATION",
-            shows_default=False,
-            parse=DURATION,
-        ),
-    ] = 30.0
-    max_probes: Annotated[
-        int,
-        Option(
-            "The search ends with what is known then.", heading="Limits", is_common=True, least=1
-        ),
-    ] = 20
+    resolution: float = option(
+        0.1, "How closely to look.", "Limits", is_common=True, least=0, most=1, is_open=True
+    )
+    probe_for: float = option(
+        30.0,
+        "A short probe; a long one takes twice as long. [30s]",
+        "Limits",
+        is_common=True,
+        metavar="DURATION",
+        shows_default=False,
+        parse=DURATION,
+    )
+    max_probes: int = option(
+        20, "The search ends with what is known then.", "Limits", is_common=True, least=1
+    )
     out: Annotated[
-        Path,
-        Option("Folder of the probes; the same one goes on.", is_common=True, metavar="DIR"),
+        Path, Option("Folder of the probes; the same one goes on.", is_common=True, metavar="DIR")
     ]
     given: frozenset[str] = frozenset()
 

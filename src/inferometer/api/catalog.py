@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from inferometer.api.answer import Answer
-from inferometer.api.question import Option
+from inferometer.api.question import Option, option
 from inferometer.api.workload import Workload, workload_of
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import (
@@ -120,10 +120,7 @@ def _texts(spec: types.WorkloadSpec, tokenizers: tuple[str, ...]) -> TextSummary
         estimated_tokens=sum(map(estimated_tokens, texts)),
         counts=tuple(
             TokenizerCount(
-                tokenizer=path,
-                tokens=pace.n_tokens,
-                encode_s=pace.encode_s,
-                decode_s=pace.decode_s,
+                tokenizer=path, tokens=pace.n_tokens, encode_s=pace.encode_s, decode_s=pace.decode_s
             )
             for path, pace in paces
         ),
@@ -296,16 +293,14 @@ class Catalog:
     kind: Annotated[
         Literal["models", "hardware", "slos", "workloads"], Option("", is_argument=True)
     ]
-    name: Annotated[str | None, Option("", is_argument=True, metavar="[ID]")] = None
-    tokenizer: Annotated[
-        tuple[str, ...],
-        Option(
-            "Of a workload with texts: a tokenizer.json, or a folder with one, that counts its"
-            " tokens and is timed; repeatable.",
-            heading="Workload",
-            metavar="PATH",
-        ),
-    ] = ()
+    name: str | None = option(None, "", is_argument=True, metavar="[ID]")
+    tokenizer: tuple[str, ...] = option(
+        (),
+        "Of a workload with texts: a tokenizer.json, or a folder with one, that counts its tokens"
+        " and is timed; repeatable.",
+        "Workload",
+        metavar="PATH",
+    )
     given: frozenset[str] = frozenset()
 
 

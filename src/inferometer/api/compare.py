@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from inferometer import __version__
 from inferometer.api.answer import Answer
-from inferometer.api.question import Option
+from inferometer.api.question import Option, option
 from inferometer.errors import EXIT_OF_SLO, RecordError, SpecError
 from inferometer.records import layout, reading, run_comparison
 from inferometer.records.curves import WITHOUT_INTERVAL
@@ -172,35 +172,26 @@ def _ratio(estimate: Estimate | None) -> str:
 class Rule:
     """What counts as different."""
 
-    metric: Annotated[
-        str | None,
-        Option(
-            "What the answer is about. [e2e_p50_s of requests, the decode step of all points of"
-            " sweeps]",
-            heading="Limits",
-            is_common=True,
-        ),
-    ] = None
-    margin: Annotated[
-        float,
-        Option(
-            "Differences up to this do not matter.",
-            heading="Limits",
-            is_common=True,
-            least=0,
-            most=1,
-            is_open=True,
-        ),
-    ] = 0.02
-    confidence: Annotated[
-        float,
-        Option(
-            "Of the answer's interval.", heading="Limits", is_common=True, least=0.5, most=0.999
-        ),
-    ] = 0.95
-    force: Annotated[
-        bool, Option("Compare INVALID load tests too.", heading="Limits", is_common=True)
-    ] = False
+    metric: str | None = option(
+        None,
+        "What the answer is about. [e2e_p50_s of requests, the decode step of all points of"
+        " sweeps]",
+        "Limits",
+        is_common=True,
+    )
+    margin: float = option(
+        0.02,
+        "Differences up to this do not matter.",
+        "Limits",
+        is_common=True,
+        least=0,
+        most=1,
+        is_open=True,
+    )
+    confidence: float = option(
+        0.95, "Of the answer's interval.", "Limits", is_common=True, least=0.5, most=0.999
+    )
+    force: bool = option(False, "Compare INVALID load tests too.", "Limits", is_common=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,23 +201,19 @@ class Compare:
     old: Annotated[Path, Option("", heading="Runs", is_argument=True, metavar="A")]
     new: Annotated[Path, Option("", heading="Runs", is_argument=True, metavar="B")]
     rule: Rule = field(default_factory=Rule)
-    paired: Annotated[
-        bool,
-        Option(
-            "The i-th run of A was made next to the i-th of B (in order of their names).",
-            heading="Runs",
-            is_common=True,
-        ),
-    ] = False
-    equal_tokens: Annotated[
-        bool,
-        Option(
-            "Of two sweeps or tables of them: points of as many prompt tokens in another shape, length"
-            " against concurrency.",
-            heading="Runs",
-            is_common=True,
-        ),
-    ] = False
+    paired: bool = option(
+        False,
+        "The i-th run of A was made next to the i-th of B (in order of their names).",
+        "Runs",
+        is_common=True,
+    )
+    equal_tokens: bool = option(
+        False,
+        "Of two sweeps or tables of them: points of as many prompt tokens in another shape, length"
+        " against concurrency.",
+        "Runs",
+        is_common=True,
+    )
     given: frozenset[str] = frozenset()
 
 

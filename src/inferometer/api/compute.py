@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from inferometer.api.progress import PartsDone, talk
-from inferometer.api.question import DURATION, Option
+from inferometer.api.question import DURATION, Option, option
 from inferometer.measure.executors import local, ray_cluster
 from inferometer.simulate import hooks
 
@@ -29,15 +29,13 @@ RAY_ADDRESS_OPTION = Option(
 class Executor:
     """Where the parts of the work are done; the answer is the same."""
 
-    executor: Annotated[
-        Kind | None,
-        Option(
-            "Where the parts of the work are done; the answer is the same. [size: processes; the"
-            " others: inline]",
-            heading="Limits",
-        ),
-    ] = None
-    jobs: Annotated[int | None, Option("Processes. [all cores]", heading="Limits", least=1)] = None
+    executor: Kind | None = option(
+        None,
+        "Where the parts of the work are done; the answer is the same. [size: processes; the"
+        " others: inline]",
+        "Limits",
+    )
+    jobs: int | None = option(None, "Processes. [all cores]", "Limits", least=1)
     ray_address: Annotated[str | None, RAY_ADDRESS_OPTION] = None
 
 

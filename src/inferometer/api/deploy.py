@@ -6,7 +6,7 @@ from typing import Annotated
 
 from inferometer.api import deployment_folder
 from inferometer.api.answer import Lines
-from inferometer.api.question import Option
+from inferometer.api.question import Option, option
 from inferometer.decide.artefacts.folder import read_plan
 from inferometer.decide.artefacts.packaging import Wishes
 from inferometer.errors import SpecError
@@ -30,85 +30,55 @@ class Deploy:
 
     plan: Annotated[Path, Option("", is_argument=True)]
     out: Annotated[Path, Option("Where to.", is_common=True, metavar="DIR")]
-    force: Annotated[bool, Option("Over what is in DIR.", is_common=True)] = False
-    served_name: Annotated[
-        str | None,
-        Option("What clients call the model. [what vLLM loads]", heading="Model", metavar="NAME"),
-    ] = None
-    model_source: Annotated[
-        str | None,
-        Option(
-            "What vLLM loads. [the model's Hugging Face id]",
-            heading="Model",
-            is_common=True,
-            metavar="ID_OR_FOLDER",
-        ),
-    ] = None
-    model_claim: Annotated[
-        str | None,
-        Option(
-            "PersistentVolumeClaim that holds the weights. [its own, and a job that fills it]",
-            heading="Model",
-            metavar="NAME",
-        ),
-    ] = None
-    storage_class: Annotated[
-        str | None,
-        Option(
-            "Of its own claim; many nodes must mount it. [the cluster's default]",
-            heading="Model",
-            metavar="NAME",
-        ),
-    ] = None
-    node_label: Annotated[
-        tuple[str, ...],
-        Option(
-            "Of the nodes that have the device; repeatable.",
-            heading="Hardware",
-            metavar="KEY=VALUE",
-        ),
-    ] = ()
-    image: Annotated[
-        str | None,
-        Option(
-            "The container with vLLM. [vLLM's own for the device]", heading="Engine", metavar="NAME"
-        ),
-    ] = None
-    port: Annotated[int, Option("Of each replica.", heading="Engine", least=1, most=65535)] = 8000
-    namespace: Annotated[str, Option("Of Kubernetes.", heading="Cluster", is_common=True)] = (
-        "default"
+    force: bool = option(False, "Over what is in DIR.", is_common=True)
+    served_name: str | None = option(
+        None, "What clients call the model. [what vLLM loads]", "Model", metavar="NAME"
     )
-    spare: Annotated[
-        int,
-        Option(
-            "Replicas beyond those that the traffic needs.",
-            heading="Cluster",
-            is_common=True,
-            least=0,
-        ),
-    ] = 0
-    most: Annotated[
-        int | None,
-        Option(
-            "Replicas that an autoscaler may start. [no autoscaler]",
-            heading="Cluster",
-            is_common=True,
-            least=1,
-        ),
-    ] = None
-    surge: Annotated[
-        int,
-        Option("Replicas for which devices are free in a rollout.", heading="Cluster", least=0),
-    ] = 0
-    backend: Annotated[
-        tuple[str, ...],
-        Option(
-            "A replica outside Kubernetes, for router and metrics; repeatable.",
-            heading="Cluster",
-            is_common=True,
-            metavar="HOST:PORT",
-        ),
-    ] = ()
+    model_source: str | None = option(
+        None,
+        "What vLLM loads. [the model's Hugging Face id]",
+        "Model",
+        is_common=True,
+        metavar="ID_OR_FOLDER",
+    )
+    model_claim: str | None = option(
+        None,
+        "PersistentVolumeClaim that holds the weights. [its own, and a job that fills it]",
+        "Model",
+        metavar="NAME",
+    )
+    storage_class: str | None = option(
+        None,
+        "Of its own claim; many nodes must mount it. [the cluster's default]",
+        "Model",
+        metavar="NAME",
+    )
+    node_label: tuple[str, ...] = option(
+        (), "Of the nodes that have the device; repeatable.", "Hardware", metavar="KEY=VALUE"
+    )
+    image: str | None = option(
+        None, "The container with vLLM. [vLLM's own for the device]", "Engine", metavar="NAME"
+    )
+    port: int = option(8000, "Of each replica.", "Engine", least=1, most=65535)
+    namespace: str = option("default", "Of Kubernetes.", "Cluster", is_common=True)
+    spare: int = option(
+        0, "Replicas beyond those that the traffic needs.", "Cluster", is_common=True, least=0
+    )
+    most: int | None = option(
+        None,
+        "Replicas that an autoscaler may start. [no autoscaler]",
+        "Cluster",
+        is_common=True,
+        least=1,
+    )
+    surge: int = option(0, "Replicas for which devices are free in a rollout.", "Cluster", least=0)
+    backend: tuple[str, ...] = option(
+        (),
+        "A replica outside Kubernetes, for router and metrics; repeatable.",
+        "Cluster",
+        is_common=True,
+        metavar="HOST:PORT",
+    )
     given: frozenset[str] = frozenset()
 
 

@@ -6,19 +6,13 @@ from typing import Annotated, Final, TypeAlias
 
 from inferometer.api.diagnose_check import sealed_check
 from inferometer.api.diagnose_probe import Probe, probe
-from inferometer.api.diagnose_source import (
-    Source,
-    live_source,
-    past_of,
-    past_source,
-    stored_source,
-)
+from inferometer.api.diagnose_source import Source, live_source, past_of, past_source, stored_source
 from inferometer.api.diagnose_steps import StepsAnswer, recorded_steps, steps_answer
 from inferometer.api.diagnosis import DiagnoseAnswer, answer_of
 from inferometer.api.known_facts import known_facts
 from inferometer.api.load_sending import is_open
 from inferometer.api.progress import talk
-from inferometer.api.question import DURATION, Option
+from inferometer.api.question import DURATION, Option, option
 from inferometer.decide.diagnosis.measured_steps import limits_shown
 from inferometer.decide.diagnosis.rebuilding import rebuilt_servers
 from inferometer.errors import SpecError
@@ -46,116 +40,88 @@ class Diagnose:
             metavar="URL|RUN|LOGFILE",
         ),
     ]
-    slo: Annotated[
-        str | None,
-        Option(
-            "The SLO: ttft:p95<500ms, tpot:p95<50ms. Without it TTFT p95 is explained.",
-            heading="Limits",
-            is_common=True,
-            metavar="SLO",
-        ),
-    ] = None
-    duration: Annotated[
-        float,
-        Option(
-            "For how long the metrics are read. [60s]",
-            heading="Limits",
-            is_common=True,
-            flags=("--for",),
-            metavar="DURATION",
-            parse=DURATION,
-            shows_default=False,
-        ),
-    ] = 60.0
-    known: Annotated[
-        str | None,
-        Option(
-            "Limits of the server that are known, such as"
-            " max_num_seqs=256,max_num_batched_tokens=2048.",
-            heading="Engine",
-            is_common=True,
-            metavar="NAME=VALUE,…",
-        ),
-    ] = None
-    probe: Annotated[
-        bool,
-        Option(
-            "After the window, send a small load that identifies what metrics leave open:"
-            " max_num_seqs, the step budget, TTFT at ease. How much is printed before.",
-            heading="Limits",
-            is_common=True,
-        ),
-    ] = False
-    fpm: Annotated[
-        str | None,
-        Option(
-            "Where the server publishes Forward Pass Metrics (Dynamo, SGLang): each step is heard"
-            " of, and its time is measured, not estimated. Needs the extra fpm.",
-            heading="Runs",
-            is_common=True,
-            metavar="ENDPOINT",
-        ),
-    ] = None
-    steps: Annotated[
-        Path | None,
-        Option(
-            "A log of the server's steps: vLLM's iteration log, Forward Pass Metrics as JSON lines,"
-            " or a scheduler log.",
-            heading="Runs",
-            is_common=True,
-            metavar="LOGFILE",
-        ),
-    ] = None
-    prometheus: Annotated[
-        str | None,
-        Option(
-            "URL of the Prometheus that scraped the server: a time gone by is explained.",
-            heading="Runs",
-            is_common=True,
-            metavar="URL",
-        ),
-    ] = None
-    range: Annotated[
-        str | None,
-        Option(
-            "With --prometheus: from when until when, in UTC where no offset is written:"
-            " 2026-11-23T14:00..14:20.",
-            heading="Runs",
-            is_common=True,
-            metavar="START..END",
-        ),
-    ] = None
-    last: Annotated[
-        float | None,
-        Option(
-            "With --prometheus: the time up to now. [10min]",
-            heading="Runs",
-            is_common=True,
-            metavar="DURATION",
-            parse=DURATION,
-        ),
-    ] = None
-    local: Annotated[
-        bool,
-        Option(
-            "The server runs on this machine: also look at its processes. Do their threads wait for"
-            " cores, is the accelerator held down, is memory far away?",
-            heading="Hardware",
-            is_common=True,
-        ),
-    ] = False
-    out: Annotated[
-        Path | None,
-        Option(
-            "Folder of the sealed prediction. [runs/diagnose-…]",
-            heading="Output",
-            metavar="DIR",
-        ),
-    ] = None
-    ledger: Annotated[
-        Path,
-        Option("Where the prediction is sealed.", heading="Output", metavar="FILE"),
-    ] = LEDGER
+    slo: str | None = option(
+        None,
+        "The SLO: ttft:p95<500ms, tpot:p95<50ms. Without it TTFT p95 is explained.",
+        "Limits",
+        is_common=True,
+        metavar="SLO",
+    )
+    duration: float = option(
+        60.0,
+        "For how long the metrics are read. [60s]",
+        "Limits",
+        is_common=True,
+        flags=("--for",),
+        metavar="DURATION",
+        parse=DURATION,
+        shows_default=False,
+    )
+    known: str | None = option(
+        None,
+        "Limits of the server that are known, such as"
+        " max_num_seqs=256,max_num_batched_tokens=2048.",
+        "Engine",
+        is_common=True,
+        metavar="NAME=VALUE,…",
+    )
+    probe: bool = option(
+        False,
+        "After the window, send a small load that identifies what metrics leave open:"
+        " max_num_seqs, the step budget, TTFT at ease. How much is printed before.",
+        "Limits",
+        is_common=True,
+    )
+    fpm: str | None = option(
+        None,
+        "Where the server publishes Forward Pass Metrics (Dynamo, SGLang): each step is heard of,"
+        " and its time is measured, not estimated. Needs the extra fpm.",
+        "Runs",
+        is_common=True,
+        metavar="ENDPOINT",
+    )
+    steps: Path | None = option(
+        None,
+        "A log of the server's steps: vLLM's iteration log, Forward Pass Metrics as JSON lines, or"
+        " a scheduler log.",
+        "Runs",
+        is_common=True,
+        metavar="LOGFILE",
+    )
+    prometheus: str | None = option(
+        None,
+        "URL of the Prometheus that scraped the server: a time gone by is explained.",
+        "Runs",
+        is_common=True,
+        metavar="URL",
+    )
+    range: str | None = option(
+        None,
+        "With --prometheus: from when until when, in UTC where no offset is written:"
+        " 2026-11-23T14:00..14:20.",
+        "Runs",
+        is_common=True,
+        metavar="START..END",
+    )
+    last: float | None = option(
+        None,
+        "With --prometheus: the time up to now. [10min]",
+        "Runs",
+        is_common=True,
+        metavar="DURATION",
+        parse=DURATION,
+    )
+    local: bool = option(
+        False,
+        "The server runs on this machine: also look at its processes. Do their threads wait for"
+        " cores, is the accelerator held down, is memory far away?",
+        "Hardware",
+        is_common=True,
+    )
+    out: Path | None = option(
+        None, "Folder of the sealed prediction. [runs/diagnose-…]", metavar="DIR"
+    )
+    ledger: Path = option(LEDGER, "Where the prediction is sealed.", metavar="FILE")
     given: frozenset[str] = frozenset()
 
 

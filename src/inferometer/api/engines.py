@@ -1,11 +1,11 @@
 """Which engines can be measured here, and how are others installed?"""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, get_args
+from typing import ClassVar, get_args
 
 from inferometer.api.answer import Answer
 from inferometer.api.progress import talk
-from inferometer.api.question import Option
+from inferometer.api.question import option
 from inferometer.errors import MissingEngineError
 from inferometer.inputs.types import EngineName
 from inferometer.measure.environments import find_environment, install_environment, python_variable
@@ -39,14 +39,12 @@ class EnginesAnswer(Answer):
 class Engines:
     """The engines, and which of them is installed first."""
 
-    install: Annotated[
-        EngineName | None,
-        Option(
-            "Make an environment for this engine, from its locked versions.",
-            heading="Engine",
-            is_common=True,
-        ),
-    ] = None
+    install: EngineName | None = option(
+        None,
+        "Make an environment for this engine, from its locked versions.",
+        "Engine",
+        is_common=True,
+    )
     given: frozenset[str] = frozenset()
 
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 from inferometer import suggestions
 from inferometer.api.fleet import FleetOptions
 from inferometer.api.model_options import SLO_OPTION
-from inferometer.api.question import DURATION, Field, Option, fields_of, question_of
+from inferometer.api.question import DURATION, Field, fields_of, option, question_of
 from inferometer.api.server import Server
 from inferometer.api.simulate import Simulate
 from inferometer.api.workload import Workload
@@ -48,35 +48,27 @@ class Explore:
     workload: Workload = field(default_factory=Workload)
     fleet: FleetOptions = field(default_factory=FleetOptions)
     slo: Annotated[str | None, SLO_OPTION] = None
-    usd_per_hour: Annotated[
-        float | None,
-        Option(
-            "Price of one device per hour. [the catalogue's]",
-            heading="Hardware",
-            is_common=True,
-            least=0,
-            is_open=True,
-        ),
-    ] = None
-    run: Annotated[
-        tuple[Path, ...],
-        Option(
-            "A stored load test, whose point stays on the plots; repeatable.",
-            heading="Runs",
-            is_common=True,
-        ),
-    ] = ()
-    port: Annotated[
-        int, Option("Of the page; 0: one that is free.", is_common=True, least=0, most=65_535)
-    ] = 0
-    export: Annotated[
-        Path | None,
-        Option(
-            "Write the page as one file with the answers around this state, and end.",
-            is_common=True,
-            metavar="FILE",
-        ),
-    ] = None
+    usd_per_hour: float | None = option(
+        None,
+        "Price of one device per hour. [the catalogue's]",
+        "Hardware",
+        is_common=True,
+        least=0,
+        is_open=True,
+    )
+    run: tuple[Path, ...] = option(
+        (),
+        "A stored load test, whose point stays on the plots; repeatable.",
+        "Runs",
+        is_common=True,
+    )
+    port: int = option(0, "Of the page; 0: one that is free.", is_common=True, least=0, most=65_535)
+    export: Path | None = option(
+        None,
+        "Write the page as one file with the answers around this state, and end.",
+        is_common=True,
+        metavar="FILE",
+    )
     given: frozenset[str] = frozenset()
 
     @property

@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 
 from inferometer.api.analysis import analyse, table_rows
 from inferometer.api.answer import Lines
-from inferometer.api.question import Option
+from inferometer.api.question import Option, option
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.objectives import parse_objective
 from inferometer.records.durability import replace_file
@@ -38,20 +38,17 @@ class Export:
     """Which run is written, and in whose format."""
 
     run: Annotated[Path, Option("", is_argument=True)]
-    format: Annotated[
-        ExportFormat | None,
-        Option("Whose format. [csv where FILE ends in .csv]", is_common=True),
-    ] = None
+    format: ExportFormat | None = option(
+        None, "Whose format. [csv where FILE ends in .csv]", is_common=True
+    )
     out: Annotated[Path, Option("Where to.", is_common=True, metavar="FILE")]
-    slo: Annotated[
-        str | None,
-        Option(
-            "With the goodput under this objective: 'ttft:p95<500ms, tpot:p95<50ms'.",
-            heading="Limits",
-            is_common=True,
-            metavar="TEXT",
-        ),
-    ] = None
+    slo: str | None = option(
+        None,
+        "With the goodput under this objective: 'ttft:p95<500ms, tpot:p95<50ms'.",
+        "Limits",
+        is_common=True,
+        metavar="TEXT",
+    )
     given: frozenset[str] = frozenset()
 
 

@@ -6,7 +6,6 @@ trusted?
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
 from inferometer.api.answer import Answer, Paged
 from inferometer.api.fit_page import fit_page, refused_page, server_fit_page
@@ -15,7 +14,7 @@ from inferometer.api.fitted_steps import HeldOutStatistic, fit_served, fit_steps
 from inferometer.api.known_facts import ServerKnowledge
 from inferometer.api.progress import talk
 from inferometer.api.published import TableChoice
-from inferometer.api.question import Option
+from inferometer.api.question import option
 from inferometer.api.runs import RunRequest, Runs, request_of
 from inferometer.errors import EXIT_ANSWERED, EXIT_UNDECIDED, RecordError
 from inferometer.fit.loads.conclusions import Refusal
@@ -57,25 +56,19 @@ class Fit:
     runs: Runs
     choice: TableChoice = field(default_factory=TableChoice)
     knowledge: ServerKnowledge = field(default_factory=ServerKnowledge)
-    load: Annotated[
-        bool,
-        Option(
-            "The runs are load tests of one server: find its step times and limits.",
-            heading="Runs",
-            is_common=True,
-        ),
-    ] = False
-    force: Annotated[bool, Option("With --load: take INVALID load tests too.", heading="Runs")] = (
-        False
+    load: bool = option(
+        False,
+        "The runs are load tests of one server: find its step times and limits.",
+        "Runs",
+        is_common=True,
     )
-    out: Annotated[
-        Path | None,
-        Option(
-            "The fit's file. [step_time.json or server_fit.json beside the first run]",
-            is_common=True,
-            metavar="FILE",
-        ),
-    ] = None
+    force: bool = option(False, "With --load: take INVALID load tests too.", "Runs")
+    out: Path | None = option(
+        None,
+        "The fit's file. [step_time.json or server_fit.json beside the first run]",
+        is_common=True,
+        metavar="FILE",
+    )
     given: frozenset[str] = frozenset()
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 from inferometer.api import cluster as replicas, groups, server as servers_
 from inferometer.api.cluster import Gate, gate_of
-from inferometer.api.question import DURATION, Option
+from inferometer.api.question import DURATION, Option, option
 from inferometer.decide import candidates, traffic
 from inferometer.errors import SpecError
 from inferometer.fit.published.efficiencies import known_levels
@@ -36,54 +36,40 @@ from inferometer.units import parse_bytes_per_s
 class PrefillReplicas:
     """Replicas that compute prompts alone (disaggregated prefill), and the link from them."""
 
-    prefill_replicas: Annotated[
-        int | None,
-        Option(
-            "Replicas that compute prompts alone; --replicas then are those that generate answers."
-            " [none]",
-            heading="Cluster",
-            least=1,
-        ),
-    ] = None
-    prefill_tp: Annotated[
-        int | None,
-        Option("Tensor-parallel devices of each of them. [as --tp]", heading="Cluster", least=1),
-    ] = None
-    prefill_set: Annotated[
-        tuple[str, ...],
-        Option(
-            "A setting of theirs, as --set; repeatable. [as --set]",
-            heading="Cluster",
-            metavar="NAME=VALUE",
-        ),
-    ] = ()
-    kv_link: Annotated[
-        float | None,
-        Option(
-            "How fast KV caches travel: '50GB/s', '400Gbit/s'. [the device's scale-up links]",
-            heading="Cluster",
-            metavar="SPEED",
-            parse=lambda text, where: parse_bytes_per_s(text, where=where),
-        ),
-    ] = None
-    kv_link_latency: Annotated[
-        float,
-        Option(
-            "From the last byte sent to going on. [0s]",
-            heading="Cluster",
-            metavar="DURATION",
-            shows_default=False,
-            parse=DURATION,
-        ),
-    ] = 0.0
-    kv_link_shape: Annotated[
-        LinkShape,
-        Option(
-            "ports: each replica has its own; shared: one link for all.",
-            heading="Cluster",
-            choices=LINK_SHAPES,
-        ),
-    ] = "ports"
+    prefill_replicas: int | None = option(
+        None,
+        "Replicas that compute prompts alone; --replicas then are those that generate answers."
+        " [none]",
+        "Cluster",
+        least=1,
+    )
+    prefill_tp: int | None = option(
+        None, "Tensor-parallel devices of each of them. [as --tp]", "Cluster", least=1
+    )
+    prefill_set: tuple[str, ...] = option(
+        (), "A setting of theirs, as --set; repeatable. [as --set]", "Cluster", metavar="NAME=VALUE"
+    )
+    kv_link: float | None = option(
+        None,
+        "How fast KV caches travel: '50GB/s', '400Gbit/s'. [the device's scale-up links]",
+        "Cluster",
+        metavar="SPEED",
+        parse=lambda text, where: parse_bytes_per_s(text, where=where),
+    )
+    kv_link_latency: float = option(
+        0.0,
+        "From the last byte sent to going on. [0s]",
+        "Cluster",
+        metavar="DURATION",
+        shows_default=False,
+        parse=DURATION,
+    )
+    kv_link_shape: LinkShape = option(
+        "ports",
+        "ports: each replica has its own; shared: one link for all.",
+        "Cluster",
+        choices=LINK_SHAPES,
+    )
     first_token_from: Annotated[
         AnswerBeginsAt,
         Option(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from inferometer import suggestions
 from inferometer.api.answer import Lines
-from inferometer.api.question import Option
+from inferometer.api.question import Option, option
 from inferometer.errors import RecordError
 from inferometer.records.imports.detection import read_results
 from inferometer.records.imports.imported import Imported, PublishedLatency, PublishedSummary, Tool
@@ -60,14 +60,12 @@ class Import:
     """Which files are read, and where their runs go."""
 
     files: Annotated[tuple[Path, ...], Option("", is_argument=True, metavar="FILE...")]
-    out: Annotated[
-        Path | None,
-        Option(
-            "Write the runs: one into DIR, several into folders in it.",
-            is_common=True,
-            metavar="DIR",
-        ),
-    ] = None
+    out: Path | None = option(
+        None,
+        "Write the runs: one into DIR, several into folders in it.",
+        is_common=True,
+        metavar="DIR",
+    )
     given: frozenset[str] = frozenset()
 
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from inferometer import suggestions
-from inferometer.api.question import Option
+from inferometer.api.question import option
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server import LIMITS, SWITCHES, Limit, ReportedSettings, Switch
 
@@ -26,38 +26,31 @@ EXAMPLE: Final = "--known num_gpu_blocks=2588,max_num_seqs=256"
 class ServerKnowledge:
     """What is known of the server behind load tests."""
 
-    server_log: Annotated[
-        Path | None,
-        Option("With --load: the log of its start (vLLM).", heading="Engine", is_common=True),
-    ] = None
-    known: Annotated[
-        str | None,
-        Option(
-            "With --load: limits and switches of the server that are known, such as"
-            " num_gpu_blocks=2588,max_num_seqs=256.",
-            heading="Engine",
-            is_common=True,
-            metavar="NAME=VALUE,…",
-        ),
-    ] = None
-    kernels: Annotated[
-        Path | None,
-        Option(
-            "Of a published serving run (LLMServingSim's folder): the tables of its device's"
-            " kernels (AIConfigurator's folder).",
-            heading="Engine",
-            is_common=True,
-        ),
-    ] = None
-    workload: Annotated[
-        str | None,
-        Option(
-            "With --load of imported runs: the trace that was sent, for prompts that begin alike.",
-            heading="Engine",
-            is_common=True,
-            metavar="FILE",
-        ),
-    ] = None
+    server_log: Path | None = option(
+        None, "With --load: the log of its start (vLLM).", "Engine", is_common=True
+    )
+    known: str | None = option(
+        None,
+        "With --load: limits and switches of the server that are known, such as"
+        " num_gpu_blocks=2588,max_num_seqs=256.",
+        "Engine",
+        is_common=True,
+        metavar="NAME=VALUE,…",
+    )
+    kernels: Path | None = option(
+        None,
+        "Of a published serving run (LLMServingSim's folder): the tables of its device's kernels"
+        " (AIConfigurator's folder).",
+        "Engine",
+        is_common=True,
+    )
+    workload: str | None = option(
+        None,
+        "With --load of imported runs: the trace that was sent, for prompts that begin alike.",
+        "Engine",
+        is_common=True,
+        metavar="FILE",
+    )
 
     def check_is_for(self, *, is_load: bool) -> None:
         """Only fits of load tests take it, and those of published serving runs that start from kernels."""

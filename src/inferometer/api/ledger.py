@@ -3,14 +3,14 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 from rich.console import RenderableType
 
 from inferometer import suggestions
 from inferometer.api.answer import Lines
 from inferometer.api.progress import talk
-from inferometer.api.question import Option
+from inferometer.api.question import option
 from inferometer.api.verify_view import ledger_markdown, ledger_text, short_markdown
 from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door
@@ -32,10 +32,7 @@ BEGIN: Final = "<!-- the ledger: made by `inferometer ledger --into README.md` -
 END: Final = "<!-- the end of the ledger -->"
 BEGIN_SHORT: Final = "<!-- the ledger in short: made by `inferometer ledger --into README.md` -->"
 END_SHORT: Final = "<!-- the end of the short ledger -->"
-_PLACES: Final = (
-    (BEGIN, END, ledger_markdown),
-    (BEGIN_SHORT, END_SHORT, short_markdown),
-)
+_PLACES: Final = ((BEGIN, END, ledger_markdown), (BEGIN_SHORT, END_SHORT, short_markdown))
 """What is written between which lines of a document: everything, or the answer and one small table."""
 
 
@@ -62,29 +59,24 @@ class LedgerAnswer:
 class Ledger:
     """Which ledger is counted, and how the answer is wanted."""
 
-    file: Annotated[Path | None, Option("", is_argument=True, metavar="[FILE]")] = None
-    markdown: Annotated[bool, Option("As it stands in a README.", is_common=True)] = False
-    into: Annotated[
-        Path | None,
-        Option(
-            f"Put it into this file, after {BEGIN}, or in short after {BEGIN_SHORT}.",
-            is_common=True,
-        ),
-    ] = None
-    anchor: Annotated[
-        bool,
-        Option(
-            "Print the chain's head alone, to keep in a git tag or a public note.", is_common=True
-        ),
-    ] = False
-    expect: Annotated[
-        str | None,
-        Option(
-            "An anchor of before: is the chain still the one it was taken of?",
-            is_common=True,
-            metavar="ANCHOR",
-        ),
-    ] = None
+    file: Path | None = option(None, "", is_argument=True, metavar="[FILE]")
+    markdown: bool = option(False, "As it stands in a README.", is_common=True)
+    into: Path | None = option(
+        None,
+        f"Put it into this file, after {BEGIN}, or in short after {BEGIN_SHORT}.",
+        is_common=True,
+    )
+    anchor: bool = option(
+        False,
+        "Print the chain's head alone, to keep in a git tag or a public note.",
+        is_common=True,
+    )
+    expect: str | None = option(
+        None,
+        "An anchor of before: is the chain still the one it was taken of?",
+        is_common=True,
+        metavar="ANCHOR",
+    )
     given: frozenset[str] = frozenset()
 
 

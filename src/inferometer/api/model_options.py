@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, cast, get_args
 
-from inferometer.api.question import DURATION, Option
+from inferometer.api.question import DURATION, Option, option
 from inferometer.errors import SpecError
 from inferometer.inputs.types import (
     AttentionKernel,
@@ -87,64 +87,40 @@ _NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")
 class Engine:
     """The engine in this process's machine, and how it runs the model."""
 
-    engine: Annotated[EngineName, Option("What runs it.", heading="Engine", is_common=True)] = (
-        "transformers"
+    engine: EngineName = option("transformers", "What runs it.", "Engine", is_common=True)
+    mode: EngineMode = option(
+        "eager",
+        "eager; static KV cache; compiled (CUDA graphs on a GPU).",
+        "Engine",
+        is_common=True,
     )
-    mode: Annotated[
-        EngineMode,
-        Option(
-            "eager; static KV cache; compiled (CUDA graphs on a GPU).",
-            heading="Engine",
-            is_common=True,
-        ),
-    ] = "eager"
-    attn: Annotated[
-        AttentionKernel | None,
-        Option(
-            "The attention kernel. [what the engine takes by itself]",
-            heading="Engine",
-            flags=("--attn", "--attn-implementation", "--attention-backend"),
-        ),
-    ] = None
-    dtype: Annotated[
-        str,
-        Option(
-            "Of weights, activations.", heading="Engine", is_common=True, formats=("auto", *FORMATS)
-        ),
-    ] = "auto"
-    kv_dtype: Annotated[
-        DType | None,
-        Option(
-            "KV cache; default: as --dtype.",
-            heading="Engine",
-            formats=FORMATS,
-            flags=KV_DTYPE_FLAGS,
-        ),
-    ] = None
-    quantization: Annotated[
-        DType | None,
-        Option("Weights alone, in fewer bits.", heading="Engine", is_common=True, formats=FORMATS),
-    ] = None
-    device: Annotated[
-        str, Option("Where it runs.", heading="Engine", choices=("auto", "cpu", "cuda"))
-    ] = "auto"
-    tp: Annotated[
-        int,
-        Option("Tensor-parallel ranks.", heading="Engine", is_common=True, least=1, flags=TP_FLAGS),
-    ] = 1
-    threads: Annotated[
-        int | None,
-        Option("CPU threads; default: the cores this process may use.", heading="Engine", least=1),
-    ] = None
-    load_format: Annotated[
-        LoadFormat,
-        Option(
-            "auto: the real weights; dummy: the true architecture with random weights (speed does"
-            " not depend on values).",
-            heading="Engine",
-            is_common=True,
-        ),
-    ] = "auto"
+    attn: AttentionKernel | None = option(
+        None,
+        "The attention kernel. [what the engine takes by itself]",
+        "Engine",
+        flags=("--attn", "--attn-implementation", "--attention-backend"),
+    )
+    dtype: str = option(
+        "auto", "Of weights, activations.", "Engine", is_common=True, formats=("auto", *FORMATS)
+    )
+    kv_dtype: DType | None = option(
+        None, "KV cache; default: as --dtype.", "Engine", formats=FORMATS, flags=KV_DTYPE_FLAGS
+    )
+    quantization: DType | None = option(
+        None, "Weights alone, in fewer bits.", "Engine", is_common=True, formats=FORMATS
+    )
+    device: str = option("auto", "Where it runs.", "Engine", choices=("auto", "cpu", "cuda"))
+    tp: int = option(1, "Tensor-parallel ranks.", "Engine", is_common=True, least=1, flags=TP_FLAGS)
+    threads: int | None = option(
+        None, "CPU threads; default: the cores this process may use.", "Engine", least=1
+    )
+    load_format: LoadFormat = option(
+        "auto",
+        "auto: the real weights; dummy: the true architecture with random weights (speed does not"
+        " depend on values).",
+        "Engine",
+        is_common=True,
+    )
 
 
 def engine_of(options: Engine) -> EngineSpec:
@@ -174,22 +150,18 @@ class Quick:
 
     model: Annotated[str, MODEL_OPTION]
     engine: Engine = field(default_factory=Engine)
-    budget: Annotated[
-        float,
-        Option(
-            "About how long it may take, loading included; two points are measured in any case."
-            " [2min]",
-            heading="Limits",
-            is_common=True,
-            metavar="DURATION",
-            shows_default=False,
-            parse=DURATION,
-        ),
-    ] = 120.0
-    out: Annotated[
-        Path | None,
-        Option("Folder of the run, or X.csv: the table, its run beside it in X.", is_common=True),
-    ] = None
+    budget: float = option(
+        120.0,
+        "About how long it may take, loading included; two points are measured in any case. [2min]",
+        "Limits",
+        is_common=True,
+        metavar="DURATION",
+        shows_default=False,
+        parse=DURATION,
+    )
+    out: Path | None = option(
+        None, "Folder of the run, or X.csv: the table, its run beside it in X.", is_common=True
+    )
     given: frozenset[str] = frozenset()
 
 

@@ -30,7 +30,7 @@ from inferometer.api.prediction import (
     server_speeds,
     sparsity_gain,
 )
-from inferometer.api.question import DURATION, Option
+from inferometer.api.question import DURATION, option
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server_fit import ServerFit
 from inferometer.fit.published.efficiencies import has_stated_links, published_steps
@@ -57,149 +57,97 @@ class Predict:
     """A static batch of one model on one device."""
 
     model: Annotated[str, MODEL_OPTION]
-    hardware: Annotated[
-        str | None,
-        Option(
-            "A device of the catalogue, or this machine, probed now. [that of --fit]",
-            heading="Hardware",
-            is_common=True,
-            metavar="ID|this",
-            is_axis=True,
-        ),
-    ] = None
-    batch: Annotated[
-        int, Option("Sequences at once.", least=1, heading="Workload", is_common=True)
-    ] = 1
-    prompt: Annotated[
-        int, Option("Prompt tokens of each.", least=1, heading="Workload", is_common=True)
-    ] = 512
-    output: Annotated[
-        int, Option("Output tokens of each.", least=1, heading="Workload", is_common=True)
-    ] = 128
-    dtype: Annotated[
-        DType | None,
-        Option(
-            "Of weights and activations. Default: that of --fit, else bfloat16; float16 without it,"
-            " float32 on a CPU.",
-            heading="Model",
-            is_common=True,
-            formats=FORMATS,
-        ),
-    ] = None
-    kv_dtype: Annotated[
-        DType | None,
-        Option(
-            "Of the KV cache. Default: as --dtype.",
-            heading="Model",
-            formats=FORMATS,
-            flags=KV_DTYPE_FLAGS,
-        ),
-    ] = None
-    quantization: Annotated[
-        AskedFormat | None,
-        Option(
-            "Of weights alone. Default: as they were published.",
-            heading="Model",
-            is_common=True,
-            formats=(*FORMATS, "none"),
-        ),
-    ] = None
-    tp: Annotated[
-        int | None,
-        Option(
-            "Tensor-parallel devices. [that of --fit, else 1]",
-            least=1,
-            heading="Hardware",
-            is_common=True,
-            flags=TP_FLAGS,
-        ),
-    ] = None
-    pp: Annotated[
-        int,
-        Option(
-            "Pipeline-parallel stages.",
-            least=1,
-            heading="Hardware",
-            flags=PP_FLAGS,
-        ),
-    ] = 1
+    hardware: str | None = option(
+        None,
+        "A device of the catalogue, or this machine, probed now. [that of --fit]",
+        "Hardware",
+        is_common=True,
+        metavar="ID|this",
+        is_axis=True,
+    )
+    batch: int = option(1, "Sequences at once.", "Workload", least=1, is_common=True)
+    prompt: int = option(512, "Prompt tokens of each.", "Workload", least=1, is_common=True)
+    output: int = option(128, "Output tokens of each.", "Workload", least=1, is_common=True)
+    dtype: DType | None = option(
+        None,
+        "Of weights and activations. Default: that of --fit, else bfloat16; float16 without it,"
+        " float32 on a CPU.",
+        "Model",
+        is_common=True,
+        formats=FORMATS,
+    )
+    kv_dtype: DType | None = option(
+        None,
+        "Of the KV cache. Default: as --dtype.",
+        "Model",
+        formats=FORMATS,
+        flags=KV_DTYPE_FLAGS,
+    )
+    quantization: AskedFormat | None = option(
+        None,
+        "Of weights alone. Default: as they were published.",
+        "Model",
+        is_common=True,
+        formats=(*FORMATS, "none"),
+    )
+    tp: int | None = option(
+        None,
+        "Tensor-parallel devices. [that of --fit, else 1]",
+        "Hardware",
+        least=1,
+        is_common=True,
+        flags=TP_FLAGS,
+    )
+    pp: int = option(1, "Pipeline-parallel stages.", "Hardware", least=1, flags=PP_FLAGS)
     link: Annotated[str | None, LINK_OPTION] = None
     all_reduce_us: Annotated[float | None, ALL_REDUCE_OPTION] = None
-    mode: Annotated[
-        RunMode,
-        Option(
-            "Kernels launched one by one (transformers' eager), graphs in a bare loop (compiled), or"
-            " a serving engine with scheduler and front end.",
-            heading="Engine",
-        ),
-    ] = "engine"
-    all_logits: Annotated[
-        bool,
-        Option("The prefill computes the logits of every position.", heading="Engine"),
-    ] = False
-    ep: Annotated[
-        bool, Option("Experts spread over the tensor-parallel devices.", heading="Hardware")
-    ] = False
-    sparsity: Annotated[
-        bool,
-        Option(
-            "2:4 sparse weights: what they gain, and where the model newly fits.", heading="Model"
-        ),
-    ] = False
-    speculative: Annotated[
-        str | None,
-        Option(
-            "Best number of draft tokens by ngram, eagle, medusa, redrafter, mtp or a draft model,"
-            " and its acceptance where measured; or K,ACCEPTANCE,COST.",
-            heading="Engine",
-            is_common=True,
-            metavar="METHOD[,ACCEPTANCE]",
-        ),
-    ] = None
-    attention_window: Annotated[
-        int | None,
-        Option(
-            "Each layer attends to this number of last tokens, and to --attention-sinks.",
-            heading="Model",
-            least=1,
-        ),
-    ] = None
-    attention_sinks: Annotated[
-        int,
-        Option("First tokens that stay beside --attention-window.", heading="Model", least=0),
-    ] = 0
-    prefix_hit: Annotated[
-        float, Option("Share of each prompt that the prefix cache holds.", heading="Workload")
-    ] = 0.0
-    usd_per_hour: Annotated[
-        float | None,
-        Option("Price of one device. Default: the catalogue's first.", heading="Output"),
-    ] = None
-    gpu_memory_utilization: Annotated[
-        float, Option("Share of memory given to the engine.", heading="Engine")
-    ] = memory.DEFAULT_UTILIZATION.value
-    fit: Annotated[
-        Path | None,
-        Option(
-            "Of `inferometer fit`: its file, or the run's folder.",
-            heading="Hardware",
-            is_common=True,
-        ),
-    ] = None
+    mode: RunMode = option(
+        "engine",
+        "Kernels launched one by one (transformers' eager), graphs in a bare loop (compiled), or a"
+        " serving engine with scheduler and front end.",
+        "Engine",
+    )
+    all_logits: bool = option(False, "The prefill computes the logits of every position.", "Engine")
+    ep: bool = option(False, "Experts spread over the tensor-parallel devices.", "Hardware")
+    sparsity: bool = option(
+        False, "2:4 sparse weights: what they gain, and where the model newly fits.", "Model"
+    )
+    speculative: str | None = option(
+        None,
+        "Best number of draft tokens by ngram, eagle, medusa, redrafter, mtp or a draft model, and"
+        " its acceptance where measured; or K,ACCEPTANCE,COST.",
+        "Engine",
+        is_common=True,
+        metavar="METHOD[,ACCEPTANCE]",
+    )
+    attention_window: int | None = option(
+        None,
+        "Each layer attends to this number of last tokens, and to --attention-sinks.",
+        "Model",
+        least=1,
+    )
+    attention_sinks: int = option(
+        0, "First tokens that stay beside --attention-window.", "Model", least=0
+    )
+    prefix_hit: float = option(0.0, "Share of each prompt that the prefix cache holds.", "Workload")
+    usd_per_hour: float | None = option(
+        None, "Price of one device. Default: the catalogue's first."
+    )
+    gpu_memory_utilization: float = option(
+        memory.DEFAULT_UTILIZATION.value, "Share of memory given to the engine.", "Engine"
+    )
+    fit: Path | None = option(
+        None, "Of `inferometer fit`: its file, or the run's folder.", "Hardware", is_common=True
+    )
     transfer: Annotated[bool, TRANSFER_OPTION] = False
     datasheet: Annotated[bool, DATASHEET_OPTION] = False
-    what_if: Annotated[
-        bool, Option("Add what the usual changes would gain.", heading="Output", is_common=True)
-    ] = False
-    measured_tpot: Annotated[
-        float | None,
-        Option(
-            "A TPOT that was measured at this batch: which share of the bandwidth it uses (MBU).",
-            heading="Output",
-            metavar="DURATION",
-            parse=DURATION,
-        ),
-    ] = None
+    what_if: bool = option(False, "Add what the usual changes would gain.", is_common=True)
+    measured_tpot: float | None = option(
+        None,
+        "A TPOT that was measured at this batch: which share of the bandwidth it uses (MBU).",
+        metavar="DURATION",
+        parse=DURATION,
+    )
     slo: Annotated[str | None, SLO_OPTION] = None
     """All requests of a static batch are alike: each percentile is the latency itself."""
     given: frozenset[str] = frozenset()
@@ -223,9 +171,7 @@ def predict(question: Predict) -> PredictAnswer:
         scenario = replace(scenario, speculation=named.best)
     utilization_fraction = question.gpu_memory_utilization
     sheet = datasheet.predict_scenario(
-        scenario,
-        price=_price(question.usd_per_hour),
-        utilization_fraction=utilization_fraction,
+        scenario, price=_price(question.usd_per_hour), utilization_fraction=utilization_fraction
     )
     published = _published(question, asked)
     other_steps = None if published is None else _without_published(question, asked.hardware)

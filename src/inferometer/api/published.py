@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from inferometer.api.question import Option
+from inferometer.api.question import option
 from inferometer.api.runs import RunRequest
 from inferometer.errors import SpecError
 from inferometer.fit.published.loads import BUDGETS, PublishedLoad, first_of_shape, published_loads
@@ -133,34 +133,24 @@ _INDENT = "\n           "
 class TableChoice:
     """Which rows of published tables."""
 
-    framework: Annotated[
-        str | None,
-        Option(
-            "Of a published table: rows of this engine.", heading="Runs", choices=tuple(BUDGETS)
-        ),
-    ] = None
-    precision: Annotated[
-        str | None,
-        Option(
-            "Of a published table: rows of this format.",
-            heading="Runs",
-            choices=("bf16", "fp8", "fp4", "int4"),
-        ),
-    ] = None
-    series: Annotated[
-        str | None,
-        Option(
-            "Of published statistics of rates: those of this configuration.",
-            heading="Runs",
-            metavar="NAME",
-        ),
-    ] = None
-    tp: Annotated[
-        int | None,
-        Option(
-            "Of a published table: step times of this number of devices.", heading="Runs", least=1
-        ),
-    ] = None
+    framework: str | None = option(
+        None, "Of a published table: rows of this engine.", "Runs", choices=tuple(BUDGETS)
+    )
+    precision: str | None = option(
+        None,
+        "Of a published table: rows of this format.",
+        "Runs",
+        choices=("bf16", "fp8", "fp4", "int4"),
+    )
+    series: str | None = option(
+        None,
+        "Of published statistics of rates: those of this configuration.",
+        "Runs",
+        metavar="NAME",
+    )
+    tp: int | None = option(
+        None, "Of a published table: step times of this number of devices.", "Runs", least=1
+    )
 
 
 class ChosenLoads(NamedTuple):
@@ -207,10 +197,7 @@ def chosen_loads(request: RunRequest, choice: TableChoice) -> ChosenLoads:
             allowed=", ".join(map(str, degrees)) + ", or another",
         )
     return ChosenLoads(
-        tuple(chosen),
-        request.hardware or chosen[0].hardware,
-        choice.tp or degrees[0],
-        left_out,
+        tuple(chosen), request.hardware or chosen[0].hardware, choice.tp or degrees[0], left_out
     )
 
 

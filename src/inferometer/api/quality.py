@@ -10,7 +10,7 @@ import numpy as np
 from inferometer.api.answer import Answer
 from inferometer.api.measured import reference_to
 from inferometer.api.progress import PartsDone, talk
-from inferometer.api.question import Option
+from inferometer.api.question import Option, option
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, SpecError
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.foreign_bytes import Door
@@ -47,99 +47,66 @@ class Quality:
             is_argument=True,
         ),
     ]
-    other: Annotated[
-        str | None,
-        Option(
-            "Another checkpoint of the same tokenizer, compared with it.",
-            heading="Model",
-            is_argument=True,
-        ),
-    ] = None
-    quantization: Annotated[
-        tuple[str, ...],
-        Option(
-            "Weights rounded to nearest: int8, int4 or fp8; repeatable.",
-            heading="Model",
-            is_common=True,
-            formats=WEIGHTS,
-        ),
-    ] = ()
-    group_size: Annotated[
-        int, Option("Weights that share a scale in int4.", heading="Model", least=1)
-    ] = 128
-    kv_dtype: Annotated[
-        tuple[str, ...],
-        Option(
-            "KV cache in int8 or fp8; repeatable.",
-            heading="Model",
-            is_common=True,
-            formats=CACHES,
-            flags=("--kv-dtype", "--kv-cache-dtype"),
-        ),
-    ] = ()
-    sparsity: Annotated[
-        bool, Option("Weights pruned 2:4 by size.", heading="Model", is_common=True)
-    ] = False
-    dtype: Annotated[
-        str,
-        Option(
-            "Of the arithmetic of both.",
-            heading="Model",
-            is_common=True,
-            formats=("float32", "bfloat16", "float16"),
-        ),
-    ] = "float32"
-    device: Annotated[
-        str, Option("Where both run.", heading="Hardware", choices=("cpu", "cuda"))
-    ] = "cpu"
-    engine: Annotated[
-        Literal["transformers", "vllm", "openvino"],
-        Option(
-            "Who reads OTHER, or MODEL again, in formats of its own (--kv-dtype too); the reference"
-            " is read by transformers.",
-            heading="Engine",
-            is_common=True,
-        ),
-    ] = "transformers"
-    text: Annotated[
-        Path | None,
-        Option(
-            "A text of your own traffic. [64,000 characters of Newton's Opticks, 1730]",
-            heading="Workload",
-            is_common=True,
-        ),
-    ] = None
-    tokens: Annotated[
-        int, Option("Tokens to read.", heading="Workload", is_common=True, least=128)
-    ] = 8192
-    window: Annotated[
-        int, Option("Tokens that are read in one piece.", heading="Workload", least=16)
-    ] = 512
-    generated: Annotated[
-        int, Option("Texts to continue greedily.", heading="Workload", least=0)
-    ] = 8
-    gen_tokens: Annotated[
-        int, Option("Tokens of each continuation.", heading="Workload", is_common=True, least=1)
-    ] = 128
-    margin: Annotated[
-        float,
-        Option(
-            "Perplexity may rise by this share.",
-            heading="Limits",
-            is_common=True,
-            least=0,
-            is_open=True,
-        ),
-    ] = 0.01
-    hardware: Annotated[
-        str | None,
-        Option(
-            "Device of the catalogue for which the gain is predicted.",
-            heading="Hardware",
-            is_common=True,
-            metavar="ID",
-        ),
-    ] = None
+    other: str | None = option(
+        None,
+        "Another checkpoint of the same tokenizer, compared with it.",
+        "Model",
+        is_argument=True,
+    )
+    quantization: tuple[str, ...] = option(
+        (),
+        "Weights rounded to nearest: int8, int4 or fp8; repeatable.",
+        "Model",
+        is_common=True,
+        formats=WEIGHTS,
+    )
+    group_size: int = option(128, "Weights that share a scale in int4.", "Model", least=1)
+    kv_dtype: tuple[str, ...] = option(
+        (),
+        "KV cache in int8 or fp8; repeatable.",
+        "Model",
+        is_common=True,
+        formats=CACHES,
+        flags=("--kv-dtype", "--kv-cache-dtype"),
+    )
+    sparsity: bool = option(False, "Weights pruned 2:4 by size.", "Model", is_common=True)
+    dtype: str = option(
+        "float32",
+        "Of the arithmetic of both.",
+        "Model",
+        is_common=True,
+        formats=("float32", "bfloat16", "float16"),
+    )
+    device: str = option("cpu", "Where both run.", "Hardware", choices=("cpu", "cuda"))
+    engine: Literal["transformers", "vllm", "openvino"] = option(
+        "transformers",
+        "Who reads OTHER, or MODEL again, in formats of its own (--kv-dtype too); the reference is"
+        " read by transformers.",
+        "Engine",
+        is_common=True,
+    )
+    text: Path | None = option(
+        None,
+        "A text of your own traffic. [64,000 characters of Newton's Opticks, 1730]",
+        "Workload",
+        is_common=True,
+    )
+    tokens: int = option(8192, "Tokens to read.", "Workload", is_common=True, least=128)
+    window: int = option(512, "Tokens that are read in one piece.", "Workload", least=16)
+    generated: int = option(8, "Texts to continue greedily.", "Workload", least=0)
+    gen_tokens: int = option(
+        128, "Tokens of each continuation.", "Workload", is_common=True, least=1
+    )
+    margin: float = option(
+        0.01, "Perplexity may rise by this share.", "Limits", is_common=True, least=0, is_open=True
+    )
+    hardware: str | None = option(
+        None,
+        "Device of the catalogue for which the gain is predicted.",
+        "Hardware",
+        is_common=True,
+        metavar="ID",
+    )
     given: frozenset[str] = frozenset()
 
 

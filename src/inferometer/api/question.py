@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import (
     Annotated,
     Any,
+    Concatenate,
     Final,
     Literal,
     NamedTuple,
+    ParamSpec,
     TypeVar,
     Union,
     get_args,
@@ -34,7 +36,9 @@ from inferometer.errors import SpecError
 from inferometer.inputs.synonyms import number_format, plain_number
 from inferometer.units import check_number, parse_duration_s
 
+P = ParamSpec("P")
 Q = TypeVar("Q")
+T = TypeVar("T")
 _MOST_LISTED: Final = 10_000
 """Values of one range: what is more is a mistyped step."""
 _LENGTHS: Final = re.compile(r"=|\dk?[x×]\d")
@@ -70,6 +74,20 @@ class Option:
     """From text and the flag's name to the field's value, for what people write: ``60s``."""
     is_axis: bool = False
     """Text of which several make a grid; numbers, formats and choices are so without it."""
+
+
+def _with_default(make: Callable[P, Option]) -> Callable[Concatenate[T, P], T]:
+    def field(default: T, /, *words: P.args, **more: P.kwargs) -> T:
+        return dataclasses.field(default=default, metadata={"option": make(*words, **more)})
+
+    return field
+
+
+option = _with_default(Option)
+"""A field of a question: its default, and what an `Option` of its own knows.
+
+One that must be given, or shares its `Option` with other questions, is ``Annotated`` with it.
+"""
 
 
 class Field(NamedTuple):
@@ -139,21 +157,15 @@ def _fields(owner: type[Any], group: str | None) -> Iterator[Field]:
         hint = hints[one.name]
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             yield from _fields(hint, one.name if group is None else f"{group}.{one.name}")
-        elif get_origin(hint) is Annotated:
-            kind, *notes = get_args(hint)
-            option = next((note for note in notes if isinstance(note, Option)), None)
-            if option is not None:
-                bare, is_optional = _without_none(kind)
-                is_many = get_origin(bare) is tuple
-                yield Field(
-                    one.name,
-                    get_args(bare)[0] if is_many else bare,
-                    is_optional,
-                    is_many,
-                    one.default,
-                    option,
-                    group,
-                )
+            continue
+        kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        notes += one.metadata.values()
+        known = next((note for note in notes if isinstance(note, Option)), None)
+        if known is not None:
+            bare, is_optional = _without_none(kind)
+            is_many = get_origin(bare) is tuple
+            kind = get_args(bare)[0] if is_many else bare
+            yield Field(one.name, kind, is_optional, is_many, one.default, known, group)
 
 
 def _without_none(kind: Any) -> tuple[Any, bool]:  # noqa: ANN401 -- any annotation
@@ -231,12 +243,12 @@ def value_of(field: Field, value: object) -> object:
 
 
 def _one(field: Field, value: object) -> object:  # noqa: PLR0911 -- one kind after the other
-    option = field.option
-    if isinstance(value, str) and option.parse is not None:
-        value = option.parse(value, field.flag)
+    parse, formats = field.option.parse, field.option.formats
+    if isinstance(value, str) and parse is not None:
+        value = parse(value, field.flag)
         return _number(field, value) if field.kind in {int, float} else value
-    if option.formats:
-        return number_format(str(value), allowed=option.formats, where=field.flag)
+    if formats:
+        return number_format(str(value), allowed=formats, where=field.flag)
     if field.choices and not isinstance(value, bool):
         if value not in field.choices:
             raise _refused(field, value, ", ".join(field.choices))

@@ -4,12 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
 from inferometer import __version__, units
 from inferometer.api import request_answer, run_titles, show
 from inferometer.api.answer import Answer
-from inferometer.api.question import Option
+from inferometer.api.question import option
 from inferometer.api.request_view import RequestQuestion
 from inferometer.api.runs import Runs, analyses_of, load_runs, request_of
 from inferometer.api.sweep_view import REPORT_NAME, sweep_view
@@ -137,14 +136,12 @@ class Report:
 
     runs: Runs
     judged: show.Judged = field(default_factory=show.Judged)
-    out: Annotated[
-        Path | None,
-        Option("The page. [report.html in the first run's folder]", is_common=True, metavar="FILE"),
-    ] = None
-    export: Annotated[
-        Path | None,
-        Option("Folder for each chart as SVG and CSV.", is_common=True, metavar="DIR"),
-    ] = None
+    out: Path | None = option(
+        None, "The page. [report.html in the first run's folder]", is_common=True, metavar="FILE"
+    )
+    export: Path | None = option(
+        None, "Folder for each chart as SVG and CSV.", is_common=True, metavar="DIR"
+    )
     given: frozenset[str] = frozenset()
 
 

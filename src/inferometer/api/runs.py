@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 from inferometer.api.analysis import Analysis, analyse, label_runs
 from inferometer.api.load_run import open_run
 from inferometer.api.load_sending import is_open
-from inferometer.api.question import Option
+from inferometer.api.question import Option, option
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.types import DType, EngineMode, EngineSpec, HardwareSpec
@@ -41,47 +41,32 @@ class Runs:
             metavar="RUN...",
         ),
     ]
-    skip_damaged: Annotated[
-        bool, Option("Read what is whole of a damaged record.", heading="Runs", is_common=True)
-    ] = False
-    hardware: Annotated[
-        str | None,
-        Option(
-            "Judge by this device's datasheet too (inferometer catalog hardware).",
-            heading="Runs",
-            is_common=True,
-            metavar="ID",
-        ),
-    ] = None
-    model: Annotated[
-        str | None, Option("A table's model.", heading="Runs", is_common=True, metavar="MODEL")
-    ] = None
-    dtype: Annotated[
-        DType | None, Option("A table's number format.", heading="Runs", formats=get_args(DType))
-    ] = None
-    mode: Annotated[EngineMode, Option("A table's engine mode.", heading="Runs")] = "eager"
-    prompt_tokens: Annotated[
-        int | None,
-        Option(
-            "A table's prompt length, where no column has it.",
-            heading="Runs",
-            least=1,
-            flags=("--prompt",),
-        ),
-    ] = None
-    batch_size: Annotated[
-        int | None,
-        Option(
-            "A table's batch size, where no column has it.",
-            heading="Runs",
-            least=1,
-            flags=("--batch",),
-        ),
-    ] = None
-    gen_tokens: Annotated[
-        int | None,
-        Option("A table's generated tokens, where no column has them.", heading="Runs", least=1),
-    ] = None
+    skip_damaged: bool = option(
+        False, "Read what is whole of a damaged record.", "Runs", is_common=True
+    )
+    hardware: str | None = option(
+        None,
+        "Judge by this device's datasheet too (inferometer catalog hardware).",
+        "Runs",
+        is_common=True,
+        metavar="ID",
+    )
+    model: str | None = option(None, "A table's model.", "Runs", is_common=True, metavar="MODEL")
+    dtype: DType | None = option(None, "A table's number format.", "Runs", formats=get_args(DType))
+    mode: EngineMode = option("eager", "A table's engine mode.", "Runs")
+    prompt_tokens: int | None = option(
+        None,
+        "A table's prompt length, where no column has it.",
+        "Runs",
+        least=1,
+        flags=("--prompt",),
+    )
+    batch_size: int | None = option(
+        None, "A table's batch size, where no column has it.", "Runs", least=1, flags=("--batch",)
+    )
+    gen_tokens: int | None = option(
+        None, "A table's generated tokens, where no column has them.", "Runs", least=1
+    )
 
 
 def load_runs(request: RunRequest, *, takes_partial: bool = False) -> tuple[Run, ...]:

@@ -20,7 +20,7 @@ from inferometer.api.model_options import (
     all_reduce_s,
     refuse_links,
 )
-from inferometer.api.question import Option
+from inferometer.api.question import option
 from inferometer.errors import SpecError
 from inferometer.fit.published.efficiencies import known_levels
 from inferometer.inputs import resolve
@@ -42,38 +42,27 @@ _OF_SETTINGS: Final = frozenset({"kv_dtype", "gpu_memory_utilization", *_SHARED}
 class Settings:
     """Settings that hold for every replica, whatever else is varied."""
 
-    kv_dtype: Annotated[
-        DType | None,
-        Option(
-            "Of the KV cache. [as --dtype]",
-            heading="Model",
-            flags=KV_DTYPE_FLAGS,
-            formats=FORMATS,
-        ),
-    ] = None
-    max_model_len: Annotated[
-        int | None,
-        Option(
-            "Prompt and output together. [what the model and the KV cache can hold]",
-            heading="Engine",
-            least=1,
-        ),
-    ] = None
-    block_size: Annotated[
-        int | None,
-        Option("Tokens in a KV block. [the engine's default]", heading="Engine", least=1),
-    ] = None
-    num_blocks: Annotated[
-        int | None,
-        Option(
-            "KV blocks, as the server's log says. [computed from the device's memory]",
-            heading="Engine",
-            least=1,
-        ),
-    ] = None
-    gpu_memory_utilization: Annotated[
-        float, Option("Share of memory given to the engine.", heading="Engine")
-    ] = Knobs().utilization_fraction
+    kv_dtype: DType | None = option(
+        None, "Of the KV cache. [as --dtype]", "Model", flags=KV_DTYPE_FLAGS, formats=FORMATS
+    )
+    max_model_len: int | None = option(
+        None,
+        "Prompt and output together. [what the model and the KV cache can hold]",
+        "Engine",
+        least=1,
+    )
+    block_size: int | None = option(
+        None, "Tokens in a KV block. [the engine's default]", "Engine", least=1
+    )
+    num_blocks: int | None = option(
+        None,
+        "KV blocks, as the server's log says. [computed from the device's memory]",
+        "Engine",
+        least=1,
+    )
+    gpu_memory_utilization: float = option(
+        Knobs().utilization_fraction, "Share of memory given to the engine.", "Engine"
+    )
 
     @property
     def shared(self) -> dict[str, int]:
@@ -95,101 +84,76 @@ class Server:
     """A model on a device under the settings of an engine."""
 
     model: Annotated[str, MODEL_OPTION]
-    hardware: Annotated[
-        str | None,
-        Option(
-            "A device of the catalogue, or this machine, probed now: for memory, and for step times"
-            " without --fit. [that of --fit]",
-            heading="Hardware",
-            is_common=True,
-            metavar="ID|this",
-            is_axis=True,
-        ),
-    ] = None
-    tp: Annotated[
-        int | None,
-        Option(
-            "Tensor-parallel devices. [that of --fit, else 1]",
-            heading="Hardware",
-            is_common=True,
-            flags=TP_FLAGS,
-            least=1,
-        ),
-    ] = None
-    pp: Annotated[
-        int | None,
-        Option(
-            "Pipeline-parallel stages, vLLM's. [1]", heading="Hardware", flags=PP_FLAGS, least=1
-        ),
-    ] = None
-    fit: Annotated[
-        Path | None,
-        Option(
-            "Of `inferometer fit`: its file, or the run's folder. One of --load brings the"
-            " server's limits too.",
-            heading="Hardware",
-            is_common=True,
-        ),
-    ] = None
+    hardware: str | None = option(
+        None,
+        "A device of the catalogue, or this machine, probed now: for memory, and for step times"
+        " without --fit. [that of --fit]",
+        "Hardware",
+        is_common=True,
+        metavar="ID|this",
+        is_axis=True,
+    )
+    tp: int | None = option(
+        None,
+        "Tensor-parallel devices. [that of --fit, else 1]",
+        "Hardware",
+        is_common=True,
+        flags=TP_FLAGS,
+        least=1,
+    )
+    pp: int | None = option(
+        None, "Pipeline-parallel stages, vLLM's. [1]", "Hardware", flags=PP_FLAGS, least=1
+    )
+    fit: Path | None = option(
+        None,
+        "Of `inferometer fit`: its file, or the run's folder. One of --load brings the server's"
+        " limits too.",
+        "Hardware",
+        is_common=True,
+    )
     transfer: Annotated[bool, TRANSFER_OPTION] = False
     datasheet: Annotated[bool, DATASHEET_OPTION] = False
     link: Annotated[str | None, LINK_OPTION] = None
     all_reduce_us: Annotated[float | None, ALL_REDUCE_OPTION] = None
-    dtype: Annotated[
-        DType | None,
-        Option(
-            "Of weights and activations. [that of --fit, else bfloat16; float16 without it, float32 on a CPU]",
-            heading="Model",
-            is_common=True,
-            formats=FORMATS,
-        ),
-    ] = None
-    quantization: Annotated[
-        AskedFormat | None,
-        Option(
-            "Of weights alone. [as they were published]",
-            heading="Model",
-            is_common=True,
-            formats=(*FORMATS, "none"),
-        ),
-    ] = None
+    dtype: DType | None = option(
+        None,
+        "Of weights and activations. [that of --fit, else bfloat16; float16 without it, float32 on a CPU]",
+        "Model",
+        is_common=True,
+        formats=FORMATS,
+    )
+    quantization: AskedFormat | None = option(
+        None,
+        "Of weights alone. [as they were published]",
+        "Model",
+        is_common=True,
+        formats=(*FORMATS, "none"),
+    )
     settings: Settings = field(default_factory=Settings)
-    policy: Annotated[
-        str | None,
-        Option(
-            "Whose scheduler decides. [that of --fit's engine, else vllm]",
-            heading="Engine",
-            is_common=True,
-            choices=engine_config.ENGINE_NAMES,
-        ),
-    ] = None
-    max_num_seqs: Annotated[
-        int | None,
-        Option(
-            "Sequences that run at once. [the engine's default]",
-            heading="Engine",
-            is_common=True,
-            least=1,
-        ),
-    ] = None
-    max_num_batched_tokens: Annotated[
-        int | None,
-        Option(
-            "Tokens computed in a step. [the engine's default]",
-            heading="Engine",
-            is_common=True,
-            least=1,
-        ),
-    ] = None
-    set: Annotated[
-        tuple[str, ...],
-        Option(
-            "Another setting of the engine, under its own name; repeatable.",
-            heading="Engine",
-            is_common=True,
-            metavar="NAME=VALUE",
-        ),
-    ] = ()
+    policy: str | None = option(
+        None,
+        "Whose scheduler decides. [that of --fit's engine, else vllm]",
+        "Engine",
+        is_common=True,
+        choices=engine_config.ENGINE_NAMES,
+    )
+    max_num_seqs: int | None = option(
+        None,
+        "Sequences that run at once. [the engine's default]",
+        "Engine",
+        is_common=True,
+        least=1,
+    )
+    max_num_batched_tokens: int | None = option(
+        None, "Tokens computed in a step. [the engine's default]", "Engine", is_common=True, least=1
+    )
+    set: tuple[str, ...] = option(
+        (),
+        "Another setting of the engine, under its own name; repeatable.",
+        "Engine",
+        is_common=True,
+        metavar="NAME=VALUE",
+    )
 
     def stated(self) -> Mapping[str, Any]:
         """What a fit is compared with: names and values, None where nothing was given."""
@@ -215,10 +179,7 @@ def server_with(server: Server, values: Mapping[str, int | float | str | bool]) 
     changes: dict[str, Any] = dict(of_server)
     settings: dict[str, Any] = dict(of_settings)
     return replace(
-        server,
-        **changes,
-        settings=replace(server.settings, **settings),
-        set=(*server.set, *words),
+        server, **changes, settings=replace(server.settings, **settings), set=(*server.set, *words)
     )
 
 

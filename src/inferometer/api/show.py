@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from inferometer.api.answer import Answer, Paged
-from inferometer.api.question import Option
+from inferometer.api.question import option
 from inferometer.api.request_answer import RequestRunAnswer, answer_of, are_of_requests, views_of
 from inferometer.api.request_view import RequestQuestion, server_device
 from inferometer.api.runs import Runs, analyses_of, load_runs, request_of
@@ -21,24 +21,20 @@ from inferometer.report.views import SweepReportView
 class Judged:
     """By which SLO, and as a use of which device, runs of requests are judged."""
 
-    slo: Annotated[
-        str | None,
-        Option(
-            "Judge runs of requests: 'ttft:p95<500ms, tpot:p95<50ms'.",
-            heading="Limits",
-            is_common=True,
-            metavar="TEXT",
-        ),
-    ] = None
-    server_hardware: Annotated[
-        str | None,
-        Option(
-            "Of the server that was loaded: MFU and MBU by its own counters. [:bfloat16]",
-            heading="Limits",
-            is_common=True,
-            metavar="ID[:FORMAT]",
-        ),
-    ] = None
+    slo: str | None = option(
+        None,
+        "Judge runs of requests: 'ttft:p95<500ms, tpot:p95<50ms'.",
+        "Limits",
+        is_common=True,
+        metavar="TEXT",
+    )
+    server_hardware: str | None = option(
+        None,
+        "Of the server that was loaded: MFU and MBU by its own counters. [:bfloat16]",
+        "Limits",
+        is_common=True,
+        metavar="ID[:FORMAT]",
+    )
 
 
 def question_of(options: Judged) -> RequestQuestion:

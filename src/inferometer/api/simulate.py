@@ -12,7 +12,7 @@ from inferometer.api.fleet import FleetOptions, servers_described
 from inferometer.api.groups import GROUPS_OPTION
 from inferometer.api.model_options import SLO_OPTION
 from inferometer.api.progress import talk
-from inferometer.api.question import DURATION, Option
+from inferometer.api.question import DURATION, option
 from inferometer.api.server import Server
 from inferometer.api.simulation import (
     SimulateAnswer,
@@ -39,39 +39,32 @@ class Simulate:
     fleet: FleetOptions = field(default_factory=FleetOptions)
     groups: Annotated[Path | None, GROUPS_OPTION] = None
     slo: Annotated[str | None, SLO_OPTION] = None
-    until: Annotated[
-        float | None,
-        Option(
-            "Stop the clock there; requests not done by then are unfinished.",
-            heading="Limits",
-            metavar="DURATION",
-            parse=DURATION,
-        ),
-    ] = None
-    network: Annotated[
-        float | None,
-        Option(
-            "Round trip between client and server, in each latency. [none]",
-            heading="Cluster",
-            metavar="DURATION",
-            parse=DURATION,
-        ),
-    ] = None
-    post: Annotated[
-        float | None,
-        Option(
-            "Detokenising and handing out a request's tokens; inferometer catalog workloads FILE --tokenizer"
-            " MODEL measures it. [none]",
-            heading="Cluster",
-            metavar="DURATION",
-            parse=DURATION,
-        ),
-    ] = None
-    parts: Annotated[
-        bool,
-        Option("Record who did what in each step: for timelines and times of single tokens."),
-    ] = False
-    out: Annotated[Path | None, Option("Folder to store the run in.", is_common=True)] = None
+    until: float | None = option(
+        None,
+        "Stop the clock there; requests not done by then are unfinished.",
+        "Limits",
+        metavar="DURATION",
+        parse=DURATION,
+    )
+    network: float | None = option(
+        None,
+        "Round trip between client and server, in each latency. [none]",
+        "Cluster",
+        metavar="DURATION",
+        parse=DURATION,
+    )
+    post: float | None = option(
+        None,
+        "Detokenising and handing out a request's tokens; inferometer catalog workloads FILE"
+        " --tokenizer MODEL measures it. [none]",
+        "Cluster",
+        metavar="DURATION",
+        parse=DURATION,
+    )
+    parts: bool = option(
+        False, "Record who did what in each step: for timelines and times of single tokens."
+    )
+    out: Path | None = option(None, "Folder to store the run in.", is_common=True)
     where: compute.Executor = field(default_factory=compute.Executor)
     given: frozenset[str] = frozenset()
 

@@ -15,7 +15,7 @@ from inferometer.api.measured import (
     what_will_happen,
 )
 from inferometer.api.model_options import Engine, engine_of
-from inferometer.api.question import Option, parse_counts
+from inferometer.api.question import Option, option, parse_counts
 from inferometer.errors import SpecError
 from inferometer.inputs.resolve import resolve_model
 from inferometer.inputs.sweep_plan import Axes, shuffled, sweep_points
@@ -57,62 +57,36 @@ class Sweep:
         ),
     ]
     engine: Engine = field(default_factory=Engine)
-    seq: Annotated[str, Option("Prompt lengths in tokens.", heading="Workload", is_common=True)] = (
-        "128,256,512"
+    seq: str = option("128,256,512", "Prompt lengths in tokens.", "Workload", is_common=True)
+    batch_sizes: str = option("1,2,4,8", "Sequences at once.", "Workload", is_common=True)
+    axes: Axes | None = option(
+        None,
+        "All pairs, or one axis at a time. [grid; separate with --batch-prompt-len]",
+        "Workload",
+        is_common=True,
     )
-    batch_sizes: Annotated[
-        str, Option("Sequences at once.", heading="Workload", is_common=True)
-    ] = "1,2,4,8"
-    axes: Annotated[
-        Axes | None,
-        Option(
-            "All pairs, or one axis at a time. [grid; separate with --batch-prompt-len]",
-            heading="Workload",
-            is_common=True,
-        ),
-    ] = None
-    batch_prompt_len: Annotated[
-        int | None,
-        Option(
-            "Prompt length of the batch axis. [the shortest of --seq]", heading="Workload", least=1
-        ),
-    ] = None
-    gen_tokens: Annotated[
-        int, Option("Generated for each sequence.", heading="Workload", is_common=True, least=1)
-    ] = 32
-    warmup: Annotated[int, Option("Unmeasured repetitions before.", heading="Limits", least=0)] = 3
-    reps: Annotated[
-        int, Option("6 or more carry a 95 % interval.", heading="Limits", is_common=True, least=1)
-    ] = 7
-    rounds: Annotated[
-        int | None,
-        Option(
-            "Spread the repetitions of a point over this number of visits. [2 in eager mode,"
-            " else 1]",
-            heading="Limits",
-            least=1,
-        ),
-    ] = None
-    collapse_factor: Annotated[
-        float, Option("Flag a token that costs this much more than before.", heading="Output")
-    ] = 2.0
-    seed: Annotated[int, Option("Of the points' order and the prompts.", heading="Limits")] = 0
-    out: Annotated[
-        Path | None,
-        Option(
-            "Folder of the run, or X.csv: the table, its run beside it in X.",
-            heading="Output",
-            is_common=True,
-        ),
-    ] = None
-    dry_run: Annotated[
-        bool,
-        Option(
-            "List the points that would be measured, and measure nothing.",
-            heading="Output",
-            is_common=True,
-        ),
-    ] = False
+    batch_prompt_len: int | None = option(
+        None, "Prompt length of the batch axis. [the shortest of --seq]", "Workload", least=1
+    )
+    gen_tokens: int = option(
+        32, "Generated for each sequence.", "Workload", is_common=True, least=1
+    )
+    warmup: int = option(3, "Unmeasured repetitions before.", "Limits", least=0)
+    reps: int = option(7, "6 or more carry a 95 % interval.", "Limits", is_common=True, least=1)
+    rounds: int | None = option(
+        None,
+        "Spread the repetitions of a point over this number of visits. [2 in eager mode, else 1]",
+        "Limits",
+        least=1,
+    )
+    collapse_factor: float = option(2.0, "Flag a token that costs this much more than before.")
+    seed: int = option(0, "Of the points' order and the prompts.", "Limits")
+    out: Path | None = option(
+        None, "Folder of the run, or X.csv: the table, its run beside it in X.", is_common=True
+    )
+    dry_run: bool = option(
+        False, "List the points that would be measured, and measure nothing.", is_common=True
+    )
     given: frozenset[str] = frozenset()
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from inferometer import __version__
-from inferometer.api.question import Option
+from inferometer.api.question import option
 from inferometer.errors import SpecError
 from inferometer.records.types import Run, RunManifest
 from inferometer.report.tables import TextTable
@@ -71,42 +71,21 @@ _WAYS: Final[tuple[tuple[str, Batching, int], ...]] = (
 class Game:
     """The tick model: a context costs ticks, a token costs one."""
 
-    batching: Annotated[
-        Batching, Option("Who may join when.", heading="Engine", is_common=True)
-    ] = "in-flight"
-    slots: Annotated[
-        int, Option("Requests that run at once.", heading="Engine", is_common=True, least=1)
-    ] = 4
-    prefill_ticks: Annotated[
-        int, Option("What a context costs; a token costs 1.", heading="Engine", least=1)
-    ] = 2
-    chunks: Annotated[
-        int, Option("Chunks of a context.", heading="Engine", is_common=True, least=1)
-    ] = 1
-    output_tokens: Annotated[
-        int, Option("Of an answer.", heading="Workload", is_common=True, least=1)
-    ] = 10
-    deviation: Annotated[
-        float, Option("Of output lengths, normal.", heading="Workload", is_common=True)
-    ] = 0.0
-    load: Annotated[
-        str,
-        Option(
-            "batch:N, concurrency:N, or rate:N in 1,000 ticks.", heading="Workload", is_common=True
-        ),
-    ] = "batch:100"
-    seed: Annotated[int, Option("Of the output lengths.", heading="Workload")] = 0
-    rng: Annotated[Rng, Option("Draws the output lengths.", heading="Workload")] = "numpy"
-    ticks: Annotated[
-        int, Option("How long to play.", heading="Limits", is_common=True, least=1)
-    ] = 100
-    horizon: Annotated[Horizon, Option("Play a step that begins at it?", heading="Limits")] = (
-        "exclusive"
+    batching: Batching = option("in-flight", "Who may join when.", "Engine", is_common=True)
+    slots: int = option(4, "Requests that run at once.", "Engine", is_common=True, least=1)
+    prefill_ticks: int = option(2, "What a context costs; a token costs 1.", "Engine", least=1)
+    chunks: int = option(1, "Chunks of a context.", "Engine", is_common=True, least=1)
+    output_tokens: int = option(10, "Of an answer.", "Workload", is_common=True, least=1)
+    deviation: float = option(0.0, "Of output lengths, normal.", "Workload", is_common=True)
+    load: str = option(
+        "batch:100", "batch:N, concurrency:N, or rate:N in 1,000 ticks.", "Workload", is_common=True
     )
-    count: Annotated[Counted, Option("Requests of TTFT, ITL.")] = "ended"
-    compare: Annotated[
-        bool, Option("The same load under each way of batching.", is_common=True)
-    ] = False
+    seed: int = option(0, "Of the output lengths.", "Workload")
+    rng: Rng = option("numpy", "Draws the output lengths.", "Workload")
+    ticks: int = option(100, "How long to play.", "Limits", is_common=True, least=1)
+    horizon: Horizon = option("exclusive", "Play a step that begins at it?", "Limits")
+    count: Counted = option("ended", "Requests of TTFT, ITL.")
+    compare: bool = option(False, "The same load under each way of batching.", is_common=True)
 
 
 class Played(NamedTuple):

@@ -12,7 +12,7 @@ from inferometer import __version__
 from inferometer.api import decision_pages, tick_game
 from inferometer.api.answer import Lines
 from inferometer.api.progress import talk
-from inferometer.api.question import Option
+from inferometer.api.question import option
 from inferometer.records import reading, slot_timeline
 from inferometer.report import html, perfetto, request_tables, terminal as drawing, timeline_page
 from inferometer.report.page import Line
@@ -50,14 +50,13 @@ class TimelineAnswer:
 class Timeline:
     """Which run or game is drawn, and how much of it."""
 
-    run: Annotated[Path | None, Option("", is_argument=True)] = None
-    first_step: Annotated[int, Option("The first that is shown.", least=0)] = 0
-    steps: Annotated[int, Option("How many steps to show.", is_common=True, least=1)] = 100
+    run: Path | None = option(None, "", is_argument=True)
+    first_step: int = option(0, "The first that is shown.", least=0)
+    steps: int = option(100, "How many steps to show.", is_common=True, least=1)
     game: tick_game.Game = field(default_factory=tick_game.Game)
-    perfetto: Annotated[
-        Path | None,
-        Option("Write a trace for ui.perfetto.dev (.json.gz).", is_common=True, metavar="FILE"),
-    ] = None
+    perfetto: Path | None = option(
+        None, "Write a trace for ui.perfetto.dev (.json.gz).", is_common=True, metavar="FILE"
+    )
     report: Annotated[Path | None, decision_pages.REPORT_OPTION] = None
     given: frozenset[str] = frozenset()
 

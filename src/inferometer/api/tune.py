@@ -4,24 +4,18 @@ import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 from inferometer.api.deployment_folder import check_free
 from inferometer.api.fleet import FleetOptions
 from inferometer.api.progress import PartsDone, talk
-from inferometer.api.question import Option
+from inferometer.api.question import option
 from inferometer.api.server import Server
 from inferometer.api.tune_answer import answer_of
 from inferometer.api.tune_preset import preset_of
 from inferometer.api.tune_started import Remainder, Starting, answered, job_of, planned_of
 from inferometer.api.tune_subject import Subject, Wanted, now_of, subject_of
-from inferometer.api.tuning import (
-    MeasuredTune,
-    PlannedStep,
-    PlannedTune,
-    PresetAnswer,
-    TuneAnswer,
-)
+from inferometer.api.tuning import MeasuredTune, PlannedStep, PlannedTune, PresetAnswer, TuneAnswer
 from inferometer.api.workload import Workload
 from inferometer.decide.tuning.playbook import PLAYBOOK, STEP_NAMES, Step
 from inferometer.decide.tuning.search import ROUNDS, Tuning
@@ -43,61 +37,46 @@ class Tune:
     """The server as it is, its traffic, and what is better."""
 
     server: Server
-    goal: Annotated[
-        Goal,
-        Option(
-            "interactive: latencies further below the SLO; throughput: more requests/s within it;"
-            " cost: the same for each device.",
-            heading="Limits",
-            is_common=True,
-        ),
-    ] = "interactive"
-    slo: Annotated[
-        str | None,
-        Option(
-            "The SLO: ttft:p95<500ms, tpot:p95<50ms.",
-            heading="Limits",
-            is_common=True,
-            metavar="SLO",
-        ),
-    ] = None
+    goal: Goal = option(
+        "interactive",
+        "interactive: latencies further below the SLO; throughput: more requests/s within it;"
+        " cost: the same for each device.",
+        "Limits",
+        is_common=True,
+    )
+    slo: str | None = option(
+        None, "The SLO: ttft:p95<500ms, tpot:p95<50ms.", "Limits", is_common=True, metavar="SLO"
+    )
     workload: Workload = field(default_factory=Workload)
     fleet: FleetOptions = field(default_factory=FleetOptions)
     starting: Starting = field(default_factory=Starting)
-    least_gain: Annotated[
-        float,
-        Option(
-            "Gains below this share are not worth a change.",
-            heading="Limits",
-            least=0,
-            most=1,
-            is_open=True,
-        ),
-    ] = 0.02
-    steps: Annotated[
-        str | None,
-        Option(
-            f"Only these steps, with commas between. [{','.join(STEP_NAMES)}]",
-            heading="Limits",
-            metavar="NAMES",
-        ),
-    ] = None
-    preset: Annotated[
-        Literal["interactive", "batch"] | None,
-        Option(
-            "Print recommended values to start from, each with its reason; nothing is searched.",
-            heading="Limits",
-            is_common=True,
-        ),
-    ] = None
-    dry_run: Annotated[
-        bool, Option("Print what would be tried, and how long it takes.", is_common=True)
-    ] = False
-    out: Annotated[
-        Path | None,
-        Option("Folder for the answer, its page and the command.", is_common=True, metavar="DIR"),
-    ] = None
-    force: Annotated[bool, Option("Over what is in --out.")] = False
+    least_gain: float = option(
+        0.02,
+        "Gains below this share are not worth a change.",
+        "Limits",
+        least=0,
+        most=1,
+        is_open=True,
+    )
+    steps: str | None = option(
+        None,
+        f"Only these steps, with commas between. [{','.join(STEP_NAMES)}]",
+        "Limits",
+        metavar="NAMES",
+    )
+    preset: Literal["interactive", "batch"] | None = option(
+        None,
+        "Print recommended values to start from, each with its reason; nothing is searched.",
+        "Limits",
+        is_common=True,
+    )
+    dry_run: bool = option(
+        False, "Print what would be tried, and how long it takes.", is_common=True
+    )
+    out: Path | None = option(
+        None, "Folder for the answer, its page and the command.", is_common=True, metavar="DIR"
+    )
+    force: bool = option(False, "Over what is in --out.")
     given: frozenset[str] = frozenset()
 
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from inferometer.api.load_request import Load
-from inferometer.api.question import DURATION, Option
+from inferometer.api.question import DURATION, option
 from inferometer.api.tune_measured import (
     N_LEAST_PAIRS,
     Job,
@@ -36,59 +36,42 @@ _N_REQUESTS: Final = 200
 class Starting:
     """How a server that is tuned is started and loaded."""
 
-    start: Annotated[
-        str | None,
-        Option(
-            "MODEL is a URL of this machine: the command that starts the server there.",
-            heading="Runs",
-            is_common=True,
-            metavar="COMMAND",
-        ),
-    ] = None
-    own: Annotated[
-        tuple[str, ...],
-        Option(
-            "With --start: flags to try besides, as one change; repeatable.",
-            heading="Runs",
-            is_common=True,
-            flags=("--try",),
-            metavar="FLAGS",
-        ),
-    ] = ()
-    pairs: Annotated[
-        int,
-        Option(
-            "With --start: pairs of a change, at most; fewer where fewer decide.",
-            heading="Runs",
-            is_common=True,
-            least=N_LEAST_PAIRS,
-            most=99,
-        ),
-    ] = 16
-    usd_per_hour: Annotated[
-        float | None,
-        Option(
-            "With --start: price of one device, for what the tuning costs.",
-            heading="Runs",
-            least=0,
-        ),
-    ] = None
-    start_timeout: Annotated[
-        float,
-        Option(
-            "With --start: until the server must be ready. [10min]",
-            heading="Runs",
-            metavar="DURATION",
-            shows_default=False,
-            parse=DURATION,
-        ),
-    ] = 600.0
-    endpoint: Annotated[
-        Endpoint, Option("With --start: chats, or completions of a prompt.", heading="Runs")
-    ] = "chat"
-    prompts: Annotated[
-        PromptForm, Option("With --start: how prompts are written.", heading="Runs")
-    ] = "words"
+    start: str | None = option(
+        None,
+        "MODEL is a URL of this machine: the command that starts the server there.",
+        "Runs",
+        is_common=True,
+        metavar="COMMAND",
+    )
+    own: tuple[str, ...] = option(
+        (),
+        "With --start: flags to try besides, as one change; repeatable.",
+        "Runs",
+        is_common=True,
+        flags=("--try",),
+        metavar="FLAGS",
+    )
+    pairs: int = option(
+        16,
+        "With --start: pairs of a change, at most; fewer where fewer decide.",
+        "Runs",
+        is_common=True,
+        least=N_LEAST_PAIRS,
+        most=99,
+    )
+    usd_per_hour: float | None = option(
+        None, "With --start: price of one device, for what the tuning costs.", "Runs", least=0
+    )
+    start_timeout: float = option(
+        600.0,
+        "With --start: until the server must be ready. [10min]",
+        "Runs",
+        metavar="DURATION",
+        shows_default=False,
+        parse=DURATION,
+    )
+    endpoint: Endpoint = option("chat", "With --start: chats, or completions of a prompt.", "Runs")
+    prompts: PromptForm = option("words", "With --start: how prompts are written.", "Runs")
 
 
 class Remainder(NamedTuple):

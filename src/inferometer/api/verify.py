@@ -8,7 +8,7 @@ from inferometer import suggestions
 from inferometer.api import diagnose_check, verify_measured, verify_sealing, verify_view
 from inferometer.api.answer import Answer
 from inferometer.api.progress import talk
-from inferometer.api.question import SERVER, Option
+from inferometer.api.question import SERVER, Option, option
 from inferometer.api.sweep_view import REPORT_NAME
 from inferometer.errors import (
     EXIT_ANSWERED,
@@ -70,30 +70,19 @@ class Verify:
     """A plan, and what is done about it now: one of ``url``, ``check`` and ``seal_only``."""
 
     plan: Annotated[Path, Option("", is_argument=True)]
-    url: Annotated[
-        str | None,
-        Option(
-            "Replay the plan's loads against this server.",
-            heading="Runs",
-            is_common=True,
-            parse=SERVER,
-        ),
-    ] = None
-    check: Annotated[
-        tuple[Path, ...],
-        Option("Measured elsewhere; repeatable.", heading="Runs", is_common=True, metavar="RUN"),
-    ] = ()
-    seal_only: Annotated[
-        bool, Option("Predict and seal; measure later.", heading="Runs", is_common=True)
-    ] = False
-    out: Annotated[
-        Path | None,
-        Option("Folder of the experiment; the same one goes on.", is_common=True, metavar="DIR"),
-    ] = None
-    ledger: Annotated[
-        Path,
-        Option("Where seals and what came of them are stored.", is_common=True, metavar="FILE"),
-    ] = LEDGER
+    url: str | None = option(
+        None, "Replay the plan's loads against this server.", "Runs", is_common=True, parse=SERVER
+    )
+    check: tuple[Path, ...] = option(
+        (), "Measured elsewhere; repeatable.", "Runs", is_common=True, metavar="RUN"
+    )
+    seal_only: bool = option(False, "Predict and seal; measure later.", "Runs", is_common=True)
+    out: Path | None = option(
+        None, "Folder of the experiment; the same one goes on.", is_common=True, metavar="DIR"
+    )
+    ledger: Path = option(
+        LEDGER, "Where seals and what came of them are stored.", is_common=True, metavar="FILE"
+    )
     given: frozenset[str] = frozenset()
 
 

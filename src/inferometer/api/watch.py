@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from inferometer.api.answer import Paged
 from inferometer.api.known_facts import known_facts
 from inferometer.api.progress import Screen, talk
-from inferometer.api.question import DURATION, SERVER, Option
+from inferometer.api.question import DURATION, SERVER, Option, option
 from inferometer.api.watch_exporter import WatchExporter, exporting
 from inferometer.api.watch_prediction import prediction_of
 from inferometer.api.watch_state import (
@@ -49,85 +49,67 @@ class Watch:
             parse=SERVER,
         ),
     ]
-    slo: Annotated[
-        str | None,
-        Option(
-            "The SLO: ttft:p95<500ms, tpot:p95<50ms; with it, the time until it is missed.",
-            heading="Limits",
-            is_common=True,
-            metavar="SLO",
-        ),
-    ] = None
-    predicted: Annotated[
-        Path | None,
-        Option(
-            "What `inferometer simulate --json` printed for this traffic: shown beside.",
-            heading="Runs",
-            is_common=True,
-            metavar="FILE",
-        ),
-    ] = None
-    once: Annotated[bool, Option("Watch one window, print the state, and end.", is_common=True)] = (
-        False
+    slo: str | None = option(
+        None,
+        "The SLO: ttft:p95<500ms, tpot:p95<50ms; with it, the time until it is missed.",
+        "Limits",
+        is_common=True,
+        metavar="SLO",
     )
-    duration: Annotated[
-        float | None,
-        Option(
-            "Stop after this time. [when stopped; with --once: --window]",
-            heading="Limits",
-            is_common=True,
-            flags=("--for",),
-            metavar="DURATION",
-            parse=DURATION,
-        ),
-    ] = None
-    window: Annotated[
-        float,
-        Option(
-            "Percentiles and rates are those of so long. [60s]",
-            heading="Limits",
-            is_common=True,
-            metavar="DURATION",
-            parse=DURATION,
-            shows_default=False,
-        ),
-    ] = 60.0
-    every: Annotated[
-        float,
-        Option(
-            "Between two scrapes. [1s]",
-            heading="Limits",
-            metavar="DURATION",
-            parse=DURATION,
-            shows_default=False,
-        ),
-    ] = 1.0
-    known: Annotated[
-        str | None,
-        Option(
-            "Limits of the servers that are known, such as max_num_seqs=256.",
-            heading="Engine",
-            metavar="NAME=VALUE,…",
-        ),
-    ] = None
-    export_port: Annotated[
-        int | None,
-        Option(
-            "Predictions, residuals, the limit and the regime as Prometheus metrics, on this port"
-            " of 127.0.0.1.",
-            is_common=True,
-            least=1,
-            most=65535,
-        ),
-    ] = None
-    limit: Annotated[
-        bool,
-        Option(
-            "Look for what limits each server, by simulation (some seconds of CPU).",
-            heading="Limits",
-            flags=("--limit/--no-limit",),
-        ),
-    ] = True
+    predicted: Path | None = option(
+        None,
+        "What `inferometer simulate --json` printed for this traffic: shown beside.",
+        "Runs",
+        is_common=True,
+        metavar="FILE",
+    )
+    once: bool = option(False, "Watch one window, print the state, and end.", is_common=True)
+    duration: float | None = option(
+        None,
+        "Stop after this time. [when stopped; with --once: --window]",
+        "Limits",
+        is_common=True,
+        flags=("--for",),
+        metavar="DURATION",
+        parse=DURATION,
+    )
+    window: float = option(
+        60.0,
+        "Percentiles and rates are those of so long. [60s]",
+        "Limits",
+        is_common=True,
+        metavar="DURATION",
+        parse=DURATION,
+        shows_default=False,
+    )
+    every: float = option(
+        1.0,
+        "Between two scrapes. [1s]",
+        "Limits",
+        metavar="DURATION",
+        parse=DURATION,
+        shows_default=False,
+    )
+    known: str | None = option(
+        None,
+        "Limits of the servers that are known, such as max_num_seqs=256.",
+        "Engine",
+        metavar="NAME=VALUE,…",
+    )
+    export_port: int | None = option(
+        None,
+        "Predictions, residuals, the limit and the regime as Prometheus metrics, on this port of"
+        " 127.0.0.1.",
+        is_common=True,
+        least=1,
+        most=65535,
+    )
+    limit: bool = option(
+        True,
+        "Look for what limits each server, by simulation (some seconds of CPU).",
+        "Limits",
+        flags=("--limit/--no-limit",),
+    )
     given: frozenset[str] = frozenset()
 
 
@@ -180,11 +162,7 @@ class _Watching:
     """The loop over all servers."""
 
     def __init__(
-        self,
-        servers: list[WatchedUrl],
-        wanted: Wanted,
-        pool: ThreadPoolExecutor,
-        question: Watch,
+        self, servers: list[WatchedUrl], wanted: Wanted, pool: ThreadPoolExecutor, question: Watch
     ) -> None:
         self._servers = servers
         self._wanted = wanted

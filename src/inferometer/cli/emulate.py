@@ -11,7 +11,7 @@ import numpy as np
 from inferometer.api.cluster import Servers
 from inferometer.api.fleet import FleetOptions, servers_described
 from inferometer.api.groups import GROUPS_OPTION
-from inferometer.api.question import DURATION, Option
+from inferometer.api.question import DURATION, option
 from inferometer.api.server import Server
 from inferometer.cli.answer import give
 from inferometer.cli.flags import QuestionCommand, asks
@@ -110,66 +110,39 @@ class Emulate:
     server: Server
     fleet: FleetOptions = field(default_factory=FleetOptions)
     groups: Annotated[Path | None, GROUPS_OPTION] = None
-    host: Annotated[
-        str,
-        Option(
-            "Where to listen; others than this machine are let in only so.",
-            heading="Output",
-            is_common=True,
-        ),
-    ] = LOOPBACK
-    port: Annotated[
-        int, Option("0: any that is free.", heading="Output", is_common=True, least=0, most=65535)
-    ] = 8000
-    served_model_name: Annotated[
-        str | None, Option("What clients call the model. [MODEL]", heading="Output", metavar="NAME")
-    ] = None
-    duration: Annotated[
-        float | None,
-        Option(
-            "Stop after this time. [when stopped]",
-            heading="Output",
-            is_common=True,
-            flags=("--for",),
-            metavar="DURATION",
-            parse=DURATION,
-        ),
-    ] = None
-    seed: Annotated[
-        int,
-        Option("Of answers and faults: the n-th request gets the same.", heading="Output", least=0),
-    ] = 0
-    output_tokens: Annotated[
-        str, Option("Length of answers that may end.", heading="Output", metavar="MEAN|max")
-    ] = f"{DEFAULT_MEAN_TOKENS:.0f}"
-    fault: Annotated[
-        tuple[str, ...],
-        Option(
-            "What goes wrong, and how often; see below. Repeatable.",
-            heading="Output",
-            is_common=True,
-            metavar="FAULTS",
-        ),
-    ] = ()
-    time_scale: Annotated[
-        float, Option("Every step takes longer by this factor.", heading="Output")
-    ] = 1.0
-    tokenizer: Annotated[
-        Path | None,
-        Option("A tokenizer.json. [a token is a word between spaces]", heading="Output"),
-    ] = None
-    emission_log: Annotated[
-        Path | None, Option("File for when each token was due and was written.", heading="Output")
-    ] = None
-    otlp_endpoint: Annotated[
-        str | None,
-        Option(
-            "Send a span of each answer, as vLLM's, to this OpenTelemetry collector (OTLP over"
-            " HTTP).",
-            heading="Output",
-            metavar="URL",
-        ),
-    ] = None
+    host: str = option(
+        LOOPBACK, "Where to listen; others than this machine are let in only so.", is_common=True
+    )
+    port: int = option(8000, "0: any that is free.", is_common=True, least=0, most=65535)
+    served_model_name: str | None = option(
+        None, "What clients call the model. [MODEL]", metavar="NAME"
+    )
+    duration: float | None = option(
+        None,
+        "Stop after this time. [when stopped]",
+        is_common=True,
+        flags=("--for",),
+        metavar="DURATION",
+        parse=DURATION,
+    )
+    seed: int = option(0, "Of answers and faults: the n-th request gets the same.", least=0)
+    output_tokens: str = option(
+        f"{DEFAULT_MEAN_TOKENS:.0f}", "Length of answers that may end.", metavar="MEAN|max"
+    )
+    fault: tuple[str, ...] = option(
+        (),
+        "What goes wrong, and how often; see below. Repeatable.",
+        is_common=True,
+        metavar="FAULTS",
+    )
+    time_scale: float = option(1.0, "Every step takes longer by this factor.")
+    tokenizer: Path | None = option(None, "A tokenizer.json. [a token is a word between spaces]")
+    emission_log: Path | None = option(None, "File for when each token was due and was written.")
+    otlp_endpoint: str | None = option(
+        None,
+        "Send a span of each answer, as vLLM's, to this OpenTelemetry collector (OTLP over HTTP).",
+        metavar="URL",
+    )
     given: frozenset[str] = frozenset()
 
 
