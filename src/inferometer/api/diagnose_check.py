@@ -271,10 +271,7 @@ def _loaded(change: changes.SealedChange, seal: seals.Seal, path: Path) -> claim
 
 
 def _measurement(
-    change: changes.SealedChange,
-    seal: seals.Seal,
-    window: ServerWindow,
-    measured: claims.Measured,
+    change: changes.SealedChange, seal: seals.Seal, window: ServerWindow, measured: claims.Measured
 ) -> claims.Measurement:
     why = changes.why_nothing_is_proved(change, window)
     promise = seal.promises[0].objective if seal.promises else None

@@ -31,8 +31,7 @@ def doctor(_question: Doctor) -> DoctorAnswer:
     checks = judged_all(placement())
     cautions = (one.caution for one in checks if one.finding == "found")
     return DoctorAnswer(
-        host=host_facts(n_threads=None, uses_device=True),
-        cautions=(*examine_machine(), *cautions),
+        host=host_facts(n_threads=None, uses_device=True), cautions=(*examine_machine(), *cautions)
     )
 
 

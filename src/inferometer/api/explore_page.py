@@ -102,12 +102,7 @@ def answer_page(answer: ExploreAnswer, charts: tuple[Chart, ...] | None = None) 
         numbers=(*page.numbers[:5], *_cost(answer)),
         chart=drawn[0] if drawn else None,
         sections=(
-            Section(
-                id="around",
-                title="What lies around it?",
-                nav="Curves",
-                charts=drawn,
-            ),
+            Section(id="around", title="What lies around it?", nav="Curves", charts=drawn),
             *page.sections,
         ),
         tool_version=__version__,

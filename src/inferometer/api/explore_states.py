@@ -134,10 +134,7 @@ def _of_run(question: Explore, folder: Path) -> Explore:
     given: dict[str, Any] = {}
     lengths = ",".join(
         f"{name}={_range(column)}"
-        for name, column in (
-            ("prompt", requests.prompt_tokens),
-            ("output", requests.output_tokens),
-        )
+        for name, column in (("prompt", requests.prompt_tokens), ("output", requests.output_tokens))
     )
     if question.workload == Workload():
         concurrency = request_summaries.concurrency_of(run)

@@ -234,9 +234,7 @@ def other_layouts(
             # This layout cannot be: heads that do not divide, or no memory for a KV cache.
             continue
         deployment = replace(
-            answer.deployment,
-            tensor_parallel_size=n_tensor,
-            n_devices=servers.deployment.n_devices,
+            answer.deployment, tensor_parallel_size=n_tensor, n_devices=servers.deployment.n_devices
         )
         points += trades_of(replace(answer, deployment=deployment), tried, seen)
     return points

@@ -115,11 +115,7 @@ def _limits(
     metric, _, statistic = charted.number.removesuffix("_s").partition("_")
     values = [point.x if is_vertical else point.y for one in curves for point in one.points]
     return [
-        Rule(
-            at=one.limit_s * charted.factor,
-            text=f"SLO: {one.text}",
-            is_vertical=is_vertical,
-        )
+        Rule(at=one.limit_s * charted.factor, text=f"SLO: {one.text}", is_vertical=is_vertical)
         for one in (() if answer.objective is None else answer.objective.thresholds)
         if one.metric == metric
         and (not statistic or percentile_name(one.percentile_fraction or 0.0) == statistic)
@@ -174,10 +170,7 @@ def _against(answer: GridAnswer, axis: str, x: _Charted, y: _Charted) -> Chart:
             title=f"{x.title}, {x.unit}", scale="log" if max(xs) > 20 * min(xs) > 0 else "linear"
         ),
         y=Axis(title=f"{y.title}, {y.unit}", scale=_scale(curves)),
-        rules=[
-            *_limits(answer, x, curves, is_vertical=True),
-            *_limits(answer, y, curves),
-        ],
+        rules=[*_limits(answer, x, curves, is_vertical=True), *_limits(answer, y, curves)],
     )
 
 

@@ -170,11 +170,7 @@ _FAR_TOKENS: Final = 2**20
 
 
 def server_deployment(
-    path: Path,
-    name: str,
-    requested: Mapping[str, Any],
-    hardware: HardwareSpec | None,
-    knobs: Knobs,
+    path: Path, name: str, requested: Mapping[str, Any], hardware: HardwareSpec | None, knobs: Knobs
 ) -> Deployment:
     """The replica that the fit at ``path`` describes; what ``knobs`` say wins over the fit.
 

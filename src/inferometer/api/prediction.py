@@ -325,10 +325,7 @@ def predicted_slo(
     order = ("missed", "undecided", "met")
     weakest = min(
         limits,
-        key=lambda one: (
-            order.index(one.verdict),
-            -one.predicted_s.value / one.threshold.limit_s,
-        ),
+        key=lambda one: (order.index(one.verdict), -one.predicted_s.value / one.threshold.limit_s),
     )
     return PredictedSlo(
         objective=objective, verdict=weakest.verdict, weakest=weakest, limits=limits

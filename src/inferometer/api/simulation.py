@@ -214,9 +214,7 @@ class Simulator:
 
     def _around(self, servers: Servers) -> run_series.Around:
         return run_series.Around(
-            front_end_s=servers.front_end_s or None,
-            network_s=self.network_s,
-            post_s=self.post_s,
+            front_end_s=servers.front_end_s or None, network_s=self.network_s, post_s=self.post_s
         )
 
     def _simulation(
@@ -257,9 +255,7 @@ def _evictions(simulation: outcome.Simulation, servers: Servers) -> Evictions | 
     n_blocks, end_s = int(simulation.evicted_blocks.sum()), simulation.end_ns / NS_PER_S
     per_s = n_blocks / end_s if end_s else 0.0
     return Evictions(
-        n_blocks=n_blocks,
-        blocks_per_s=per_s,
-        bytes_per_s=per_s * servers.deployment.kv_block_bytes,
+        n_blocks=n_blocks, blocks_per_s=per_s, bytes_per_s=per_s * servers.deployment.kv_block_bytes
     )
 
 
@@ -280,9 +276,7 @@ def simulate_workload(
     cases = executor.map(
         simulator.at,
         simulator.cases(
-            record_steps=record_steps,
-            record_parts=record_parts,
-            is_likely_alone=is_likely_alone,
+            record_steps=record_steps, record_parts=record_parts, is_likely_alone=is_likely_alone
         ),
     )
     likely = cases[0]

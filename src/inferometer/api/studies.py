@@ -7,11 +7,7 @@ from typing import Final, NamedTuple
 from inferometer.api import capacity as capacities, predict as predictions, simulate as simulations
 from inferometer.api.decision_pages import CapacityAnswer
 from inferometer.api.grid import Axis, Headline, Verb
-from inferometer.api.grid_findings import (
-    capacity_findings,
-    predict_findings,
-    simulate_findings,
-)
+from inferometer.api.grid_findings import capacity_findings, predict_findings, simulate_findings
 from inferometer.api.prediction import PredictAnswer, e2e_s
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.errors import SpecError

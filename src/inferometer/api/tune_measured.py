@@ -24,13 +24,7 @@ from inferometer.api.known_facts import ServerKnowledge
 from inferometer.api.load_request import request_of
 from inferometer.api.progress import talk
 from inferometer.api.server import Server
-from inferometer.api.tune_pairs import (
-    CONFIDENCE_AGAIN,
-    Bench,
-    Comparison,
-    PairsFound,
-    compared,
-)
+from inferometer.api.tune_pairs import CONFIDENCE_AGAIN, Bench, Comparison, PairsFound, compared
 from inferometer.api.tuning import MeasuredDecision, MeasuredStep
 from inferometer.decide.tuning import playbook, search, trials
 from inferometer.decide.tuning.start_command import StartCommand, with_settings, with_words

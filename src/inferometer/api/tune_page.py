@@ -5,12 +5,7 @@ from typing import Final
 
 from inferometer import __version__
 from inferometer.api.tune_answer import gain_words, interval_words, ratio_words
-from inferometer.api.tuning import (
-    MeasuredTune,
-    PlannedTune,
-    PresetAnswer,
-    TuneAnswer,
-)
+from inferometer.api.tuning import MeasuredTune, PlannedTune, PresetAnswer, TuneAnswer
 from inferometer.decide.tuning.playbook import PLAYBOOK
 from inferometer.records.pitfalls import found_sentence
 from inferometer.report.charts.plot import Chart
@@ -226,10 +221,7 @@ def settled_sections(answer: TuneAnswer | MeasuredTune) -> tuple[Section, Sectio
             command=answer.command,
         ),
         Section(
-            id="checklist",
-            title="What of the checklist is done?",
-            nav="Checklist",
-            tables=(boxes,),
+            id="checklist", title="What of the checklist is done?", nav="Checklist", tables=(boxes,)
         ),
     )
 

@@ -114,9 +114,7 @@ def _of_sweep(
     plan, fit = run.manifest.plan, sealed.plan.server.get("fit")
     if run.manifest.model is None or plan is None:
         raise _other(
-            run,
-            "it is no sweep that names its model and engine",
-            "inferometer sweep or quick",
+            run, "it is no sweep that names its model and engine", "inferometer sweep or quick"
         )
     believed, seen = (
         resolve.resolve_model(sealed.plan.model, load_format="dummy").spec,

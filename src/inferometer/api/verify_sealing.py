@@ -87,12 +87,7 @@ def predict_points(
     if server.fit is not None:
         predicted = _fitted(server.fit, server, model, hardware, steps)
     else:
-        paces = (
-            levels.likely,
-            levels.fast,
-            levels.slow,
-            *(draw.steps for draw in levels.draws),
-        )
+        paces = (levels.likely, levels.fast, levels.slow, *(draw.steps for draw in levels.draws))
         each = (
             [steptime_arrays.shape_duration_s(pace, step.shape) for pace in paces] for step in steps
         )
@@ -114,9 +109,7 @@ def _fitted(
     steps: Sequence[_Step],
 ) -> list[Estimate]:
     fit = named_fit.step_fit(
-        path,
-        named_fit.question_of(server.stated(), model, hardware),
-        is_transfer=server.transfer,
+        path, named_fit.question_of(server.stated(), model, hardware), is_transfer=server.transfer
     )
     return [said.duration_s for said in fit.model.predict_all([step.shape for step in steps])]
 

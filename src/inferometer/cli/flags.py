@@ -208,16 +208,7 @@ _NOWHERE = click.Context(click.Command("inferometer"))
 
 
 Q = TypeVar("Q")
-HEADINGS: Final = (
-    "Runs",
-    "Model",
-    "Hardware",
-    "Workload",
-    "Engine",
-    "Cluster",
-    "Limits",
-    "Output",
-)
+HEADINGS: Final = ("Runs", "Model", "Hardware", "Workload", "Engine", "Cluster", "Limits", "Output")
 _AS_JSON: Final = "as_json"
 _IS_ALL: Final = "inferometer.help_all"
 _N_EXAMPLES: Final = 3

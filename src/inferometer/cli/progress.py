@@ -12,13 +12,7 @@ from typing import Any, Final
 
 import msgspec
 from rich.live import Live
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from inferometer.api.drawing import SafeConsole
 from inferometer.api.progress import AnswerLine, PartsDone, Screen, heard_by, printable_json
