@@ -15,6 +15,21 @@ from inferometer.inputs.workload.replay import draw_workload
 from inferometer.measure.load.bodies import WORDS, body_writer, stretches, token_ids, words
 
 UNKNOWN = "[UNK]"
+FAN_OUT = {
+    "n_requests": 30,
+    "classes": [
+        {
+            "name": "agent",
+            "prompt_tokens": {"kind": "uniform", "low": 3, "high": 30},
+            "output_tokens": {"kind": "uniform", "low": 2, "high": 20},
+            "fan_out": {
+                "subtasks": {"kind": "constant", "value": 3},
+                "prompt_tokens": {"kind": "constant", "value": 9},
+                "output_tokens": {"kind": "uniform", "low": 3, "high": 20},
+            },
+        }
+    ],
+}
 SESSIONS = {
     "n_requests": 30,
     "duration_s": None,
@@ -143,6 +158,24 @@ def test_a_chat_grows_turn_by_turn():
         if plan.follows[row] < 0
     ]
     assert len({tuple(first) for first in firsts}) == 2, "two system prompts"
+
+
+def test_subtasks_and_syntheses_go_on_from_the_planners_talk():
+    spec = with_changes(resolve_workload("64x8"), FAN_OUT, where="the test")
+    plan = draw_workload(spec).plan
+    writer = body_writer(load_plan(endpoint="chat", workload=spec), plan)
+    talks = [json.loads(writer.body(row))["messages"] for row in range(plan.n_requests)]
+    waiting = np.flatnonzero(plan.follows >= 0).tolist()
+    assert len(waiting) > 20
+    for row in waiting:
+        planner = int(plan.follows[row])
+        assert talks[row][: len(talks[planner])] == talks[planner]
+        assert [one["role"] for one in talks[row]] == ["user", "assistant", "user"]
+        n_words = [len(one["content"].split()) for one in talks[row]]
+        assert n_words[1] == plan.output_tokens[planner]
+        assert sum(n_words) == plan.prompt_tokens[row]
+    lasts = {json.dumps(talk[-1]) for talk in talks}
+    assert len(lasts) == plan.n_requests, "each has words of its own"
 
 
 def test_lengths_are_asked_for_exactly_or_as_the_client_allows():
