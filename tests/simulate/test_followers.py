@@ -209,3 +209,9 @@ def test_one_that_waits_for_one_that_never_ends_never_comes(run):
     simulation = run(requests, config, COST)
     assert simulation.outcome is Outcome.STUCK
     assert simulation.n_never_sent == 1
+
+
+@BOTH
+def test_who_follows_one_that_joins_it_waits_for_one_end(run):
+    requests = demand([0, 0], [5, 5], [2, 1], follows=[-1, 0], joins=[1, -1])
+    assert run(requests, CONFIG, COST).requests.intended_send_ns.tolist() == [0, 2000]

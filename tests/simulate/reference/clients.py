@@ -31,14 +31,14 @@ class Clients:
             for request in self.requests
             if demand.follows[request.index] < 0
         ]
-        self._awaiting = defaultdict[int, list[int]](list)
+        self._awaiting = defaultdict[int, set[int]](set)
         self._awaited = defaultdict[int, set[int]](set)
         self._ends_ns = defaultdict[int, list[int]](list)
         for i, (leader, later) in enumerate(zip(demand.follows, demand.joins, strict=True)):
             if leader >= 0:
-                self._awaiting[int(leader)].append(i)
+                self._awaiting[int(leader)].add(i)
             if later >= 0:
-                self._awaiting[i].append(int(later))
+                self._awaiting[i].add(int(later))
         for i, those in self._awaiting.items():
             for one in those:
                 self._awaited[one].add(i)
