@@ -94,6 +94,7 @@ def test_no_token_and_no_block_is_lost(setting):
         content_start=np.zeros(requests.n_requests + 2, np.int64),
         contents=np.empty(0, np.int32),
         follows=np.append(requests.follows, np.int32(-1)),
+        joins=np.append(requests.joins, np.int32(-1)),
         think_ns=np.append(requests.think_ns, 0),
     )
     run = simulate_disaggregated(together, config, costs, record_parts=True)
