@@ -33,6 +33,8 @@ N_DRAWS: Final = 19
 """Of 19 draws the lowest and the highest are the ends of an interval of 90 %."""
 _N_FIRST: Final = 57
 _N_ROUNDS: Final = 3
+_N_MORE_ROUNDS: Final = 3
+"""Where no draw is near after these: a search that is under way, and no other server."""
 _N_AROUND: Final = 3
 """Neighbours of each draw that stays, in each further round."""
 BUDGETS: Final = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
@@ -117,6 +119,11 @@ class Agreement(NamedTuple):
         name = max(ratios, key=lambda one: ratios[one])
         return name, ratios[name]
 
+    @property
+    def is_close(self) -> bool:
+        """Does the nearest draw show every mean that was measured?"""
+        return self.worst[1] <= _WORST_RATIO
+
     def check(self) -> None:
         """Refuse a server that none of the draws resembles.
 
@@ -125,8 +132,8 @@ class Agreement(NamedTuple):
         ModelError
             A mean of the nearest draw is half as large again, or two thirds, as measured.
         """
-        name, ratio = self.worst
-        if ratio > _WORST_RATIO:
+        name, _ = self.worst
+        if not self.is_close:
             seen, simulated = self.measured[name], self.draws[0].means[name]
             raise ModelError(
                 f"no simulated server shows what this one shows: {name} {simulated:.3g} where"
@@ -140,21 +147,20 @@ class Agreement(NamedTuple):
 def rebuilt_servers(window: ServerWindow, known: Mapping[Limit, int], seed: int) -> Agreement:
     """The ``N_DRAWS`` draws that come nearest to the measured means, the nearest first."""
     rng = np.random.default_rng(seed)
-    is_budget_known = "max_num_batched_tokens" in known
     budgets = _budgets(window, known, rng)
     paces = step_paces(window, budgets, seed)
     near = [
         _fitted(window, _drawn(window, known, pace, budget, rng))
         for pace, budget in zip(paces, budgets, strict=True)
     ]
-    for _ in range(_N_ROUNDS):
+    measured = measured_means(window)
+    for i_round in range(_N_ROUNDS + _N_MORE_ROUNDS):
         near = sorted(near, key=lambda one: one.distance)[:N_DRAWS]
-        near += [
-            _fitted(window, _around(window, one, rng, is_budget_known=is_budget_known))
-            for one in near * _N_AROUND
-        ]
+        if i_round >= _N_ROUNDS and Agreement(tuple(near), measured).is_close:
+            break
+        near += [_fitted(window, _around(window, known, one, rng)) for one in near * _N_AROUND]
     nearest = sorted(near, key=lambda one: one.distance)[:N_DRAWS]
-    return Agreement(tuple(nearest), measured_means(window))
+    return Agreement(tuple(nearest), measured)
 
 
 def _pace_spread(window: ServerWindow) -> float:
@@ -311,9 +317,11 @@ def _alike_fraction(window: ServerWindow, rng: np.random.Generator) -> float:
 
 
 def _around(
-    window: ServerWindow, fitted: Fitted, rng: np.random.Generator, *, is_budget_known: bool
+    window: ServerWindow, known: Mapping[Limit, int], fitted: Fitted, rng: np.random.Generator
 ) -> Rebuilt:
     """A neighbour: other requests of the same kind, pace and step budget a little off.
+
+    A ``max_num_seqs`` that was never reached holds no step budget up.
 
     Half of what its gaps between tokens are off by is taken from the pace, and half of what its
     prefills are off by from the time of a row.
@@ -325,15 +333,22 @@ def _around(
     if window.step_log is None:
         row_ratio = math.sqrt(_prefill_ratio(window, fitted))
         row_ratio *= math.exp(rng.normal(0.0, _ROW_SPREAD))
-    budget = near.config.max_num_batched_tokens
+    budget, at_once = near.config.max_num_batched_tokens, near.config.max_num_seqs
+    least = max(at_once, _most_rows(window))
+    if "max_num_seqs" not in known and at_once > _most_running(window):
+        at_once = _never_reached(window)
+        least = max(_most_running(window), _most_rows(window))
+    is_budget_known = "max_num_batched_tokens" in known
     if not is_budget_known and rng.random() < _ANEW_CHANCE:
-        budget = _any_budget(rng, _most_rows(window))
+        budget = _any_budget(rng, min(least, BUDGETS[-1]))
     elif not is_budget_known:
         budget = min(round(budget * math.exp(rng.normal(0.0, _BUDGET_SPREAD))), BUDGETS[-1])
-    budget = max(budget, near.config.max_num_seqs, _most_rows(window))
+    budget = max(budget, least)
     moved = replace(
         near,
-        config=replace(near.config, max_num_batched_tokens=budget),
+        config=replace(
+            near.config, max_num_batched_tokens=budget, max_num_seqs=min(at_once, budget)
+        ),
         steps=slowed(
             near.steps._replace(matmul_row_s=near.steps.matmul_row_s * row_ratio),
             math.sqrt(off_ratio) * math.exp(rng.normal(0.0, _pace_spread(window) / 2)),
@@ -391,10 +406,7 @@ def _config(
     budget: int,
     rng: np.random.Generator,
 ) -> SchedulerConfig:
-    most_running = _most_running(window)
-    most_at_once = known.get("max_num_seqs") or min(
-        _most_at_once(window, most_running, rng), budget
-    )
+    most_at_once = known.get("max_num_seqs") or min(_most_at_once(window, rng), budget)
     summary = window.summary
     block_tokens = summary.kv_block_tokens or _BLOCK_TOKENS
     longest = _longest(plan)
@@ -438,15 +450,19 @@ def _any_budget(rng: np.random.Generator, least: int = 0) -> int:
     return int(rng.choice([one for one in several if one >= least]))
 
 
-def _most_at_once(window: ServerWindow, most_running: int, rng: np.random.Generator) -> int:
+def _most_at_once(window: ServerWindow, rng: np.random.Generator) -> int:
     """``max_num_seqs``: that of a batch that stays full while others wait, or more than ever ran."""
-    beyond = max(_USUAL_MAX_NUM_SEQS, 2 * most_running)
+    most_running, beyond = _most_running(window), _never_reached(window)
     held_back = window.waiting >= 1
     if not held_back.any():
         return beyond
     is_full = window.running[held_back] >= _FULL_FRACTION * most_running
     chance = float(is_full.mean())
     return most_running if rng.random() < chance else beyond
+
+
+def _never_reached(window: ServerWindow) -> int:
+    return max(_USUAL_MAX_NUM_SEQS, 2 * _most_running(window))
 
 
 def _longest(plan: RequestPlan) -> int:
