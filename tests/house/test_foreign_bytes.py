@@ -51,6 +51,7 @@ OWN_OR_GUARDED = {
     "measure/environments.py": "its own lock files",
     "measure/executors/ray_cluster.py": "its own source",
     "measure/host.py": "files of the kernel",
+    "measure/local_server.py": "files of the kernel",
     "measure/resident.py": "files of the kernel",
     "measure/load/messages.py": "messages of its own clients, whose length is capped",
     "measure/scrape.py": "pages that it compressed itself, capped before",
