@@ -81,6 +81,7 @@ def page_of(levels):
         engine="vLLM",
         n_replicas=None,
         router=None,
+        step_times_basis="published",
         step_times_from="a table",
         next_step=None,
     )

@@ -227,6 +227,27 @@ def test_points_are_ranked_among_those_of_their_source() -> None:
         assert "by datasheet" in sentence
 
 
+@pytest.mark.parametrize(
+    ("ask", "options", "ranked"),
+    [
+        (im.simulate, {"rate": 1.0, "requests": 100, "slo": "ttft:p95<9s"}, "Most requests/s"),
+        (im.capacity, {"slo": "ttft:p95<1s", "time_limit": 1.0}, "Most load"),
+    ],
+)
+def test_grids_of_traffic_rank_within_one_source(ask, options, ranked) -> None:
+    """The best of two sources may be the one whose source is kinder."""
+    devices = ["h100_sxm", "mi300x", "tpu_v6e", "gaudi3"]
+    grid = ask(MODEL, hardware=devices, workload="512x64", **options)
+    origins = {one.values["hardware"]: one.words["step_times"] for one in grid.points}
+    assert set(origins.values()) == {"published", "datasheet"}
+    assert [one.code for one in grid.findings].count("MIXED_STEP_TIMES") == 1
+    best = [one.sentence for one in grid.findings if one.code == "BEST"]
+    assert best
+    for sentence in best:
+        assert ranked in sentence
+        assert f"by {origins[sentence.split(': ')[1].split(' ')[0]]}" in sentence
+
+
 def test_a_cached_prefix_changes_the_prefill_alone() -> None:
     """A prefix that was hit once made decode 21 % slower, for the datasheet answered in its place."""
     grid = im.predict(MODEL, hardware="h100_sxm", batch=4, prefix_hit=[0.0, 0.01, 0.5, 0.9])

@@ -186,6 +186,24 @@ def test_the_plans_of_the_page_are_plans(folder):
     assert said["experiment"]["seal"]["belief"]["subject"].startswith("llama-3.1-8b on ")
 
 
+@pytest.mark.parametrize(
+    ("n_requests", "slo", "needed"),
+    [(40, "ttft:p50<10s", 72), (100, "ttft:p50<10s", None), (100, "ttft:p99<10s", 368)],
+)
+def test_a_percentile_of_too_few_requests_is_a_caution(folder, n_requests, slo, needed):
+    """A p95 of 40 requests was sealed without a word, and could only stay undecided."""
+    text = re.sub(
+        r"n_requests = \d+", f"n_requests = {n_requests}", (folder / "loads.toml").read_text()
+    )
+    (folder / "loads.toml").write_text(text.replace("ttft:p50<10s", slo))
+    sealed = verify("loads.toml", "--seal-only", folder=folder)
+    cautions = [one["remedy"] for one in answer_of(sealed)["cautions"]]
+    assert [f"n_requests = {needed} or more" in one for one in cautions] == [True] * bool(needed)
+    shown = run("verify", "loads.toml", "--seal-only", "--out", "out", folder=folder)
+    assert ("CAUTION" in shown.stdout) is bool(needed)
+    assert f"SLO {slo}" in shown.stdout.replace("\n", " ")
+
+
 @pytest.mark.slow
 def test_the_examples_run(folder, fits):
     """Those of --help, each against what it names; exit codes are answers too."""

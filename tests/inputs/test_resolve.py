@@ -144,3 +144,18 @@ def test_what_is_served_is_the_id_that_was_given():
         == "meta-llama/Llama-3.1-8B-Instruct"
     )
     assert resolve_model("qwen2.5-7b", load_format="dummy").spec.hf_id == "Qwen/Qwen2.5-7B-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("text", "typed"),
+    [
+        ("Qwen/Qwen3-32B-FP8", "qwen3-32b --quantization float8"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", "llama-3.1-8b --quantization float8"),
+        ("unsloth/Qwen3-8B-bnb-4bit", "qwen3-8b --quantization int4"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "qwen2.5-7b --quantization int8"),
+    ],
+)
+def test_a_checkpoint_of_fewer_bits_is_the_model_with_a_format(text, typed):
+    with pytest.raises(SpecError) as caught:
+        resolve_model(text, load_format="dummy")
+    assert caught.value.try_ == typed

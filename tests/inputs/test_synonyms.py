@@ -57,6 +57,8 @@ def test_a_format_that_is_known_but_not_possible_here_is_refused_with_what_is():
         ("Intel(R) Xeon(R) Platinum 8480+", "xeon_8480p"),
         ("AMD EPYC 9654 96-Core Processor", "epyc_9654"),
         ("v5e", "tpu_v5e"),
+        ("H100SXM", "h100_sxm"),
+        ("a100sxm4-80gb", "a100_80gb_sxm"),
     ],
 )
 def test_devices(typed, meant):

@@ -56,3 +56,21 @@ def test_a_wrong_plan_is_named(text, words):
     with pytest.raises(SpecError) as raised:
         plan_from_text(text, where="plan.toml")
     assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("[traffic]\nrate = [1.0]", "rates_per_s"),
+        ("[traffic]\nn_request = 5", "n_requests"),
+        ("[traffic]\nn-requests = 5", "n_requests"),
+        ("[traffic]\n[client]\nserved_name = 'm'", "served_model"),
+        ("[traffic]\ntimeout_s = 5", "[client] timeout_s"),
+        ("[trafic]\nrates_per_s = [1.0]", "traffic"),
+        ("[traffic]\nzzz = 1", None),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest(text, meant):
+    with pytest.raises(SpecError, match="unknown field") as caught:
+        plan_from_text(f"name = 'x'\n{SERVER}{text}", where="plan.toml")
+    assert caught.value.try_ == meant

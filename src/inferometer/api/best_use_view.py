@@ -156,7 +156,8 @@ def _next_step(model: str, best_use: BestUse, allowed: Sequence[object]) -> str:
     words = ("--gpus", best.hardware_id, "--tp", best.tensor_parallel_size, flag, f"{load:.3g}")
     formats = ("--quantization", best.weights_dtype) if best.needs_quality_check else ()
     command = suggestions.command("size", model, *allowed, *words, *formats, "--out", "deployment")
-    return f"the files that deploy it: {command}"
+    what = f"as few as {load:.3g} {'users' if flag == '--concurrency' else 'requests/s'} need"
+    return f"the files that deploy {what if asked_load else 'it'}: {command}"
 
 
 def _row(use: Use, published: DType | None) -> UseRow:

@@ -19,6 +19,7 @@ from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import capacity as searches, lone_request, probing, traffic
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.inputs.workload import types
+from inferometer.perfmodel.steptime_levels import weakest_basis
 from inferometer.simulate.deployment import Case, Deployment
 
 _SPAN_RATIO: Final = 1e4
@@ -235,6 +236,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
         engine=servers.deployment.config.engine,
         n_replicas=servers.n_replicas,
         router=servers.rules.router if servers.n_replicas > 1 and servers.groups is None else None,
+        step_times_basis=weakest_basis(one.step_times.basis for one in servers.kinds),
         step_times_from="; ".join(dict.fromkeys(one.step_times.origin for one in servers.kinds)),
         cautions=kinds_cautions(servers.kinds),
         next_step=next_step_of(

@@ -146,5 +146,6 @@ def capacity_of_server(question: ServerCapacity) -> decision_pages.CapacityAnswe
         is_located=found.is_located,
         levels=(decision_pages.paced("measured", found),),
         engine=request.load.url,
+        step_times_basis=None,
         step_times_from=f"the server at {request.load.url}; its probes are in {question.out}",
     )

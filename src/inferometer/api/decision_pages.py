@@ -16,6 +16,7 @@ from inferometer.decide import curves, sizing_types
 from inferometer.decide.capacity import TIME_LIMIT, Capacity, Probe
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED
 from inferometer.inputs.types import Caution
+from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.report import decision_page, decision_views, html
 from inferometer.report.page import Chip, Number, Page, lines_of, spanned
 from inferometer.report.tables import TextTable
@@ -88,6 +89,8 @@ class CapacityAnswer(Answer):
     """At likely step times."""
     levels: tuple[PacedCapacity, ...]
     engine: str
+    step_times_basis: Basis | None
+    """Of groups of replicas the weakest of theirs; None of a server that was measured."""
     step_times_from: str
     n_replicas: int | None = None
     """Together; None where nobody knows: a server that was measured."""

@@ -261,7 +261,7 @@ def _best(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFind
         ("usd_per_million_tokens", "Cheapest", "$ per 1M output tokens"),
     ):
         known = [point for point in fitting if point.numbers.get(number) is not None]
-        for source, members in _by_source(known).items():
+        for source, members in _by_source(known, points).items():
             if len(members) < 2:
                 continue
             best = min(members, key=lambda point: _value(point, number))
@@ -272,15 +272,17 @@ def _best(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFind
     return found
 
 
-def _by_source(points: Sequence[GridPoint]) -> dict[str, list[GridPoint]]:
+def _by_source(
+    points: Sequence[GridPoint], grid: Sequence[GridPoint]
+) -> dict[str, list[GridPoint]]:
     """Points that may be ranked against each other: those with step times of one source.
 
-    The key ends a sentence about them; it is empty where all points share one source.
+    The key ends a sentence about them; it is empty where the whole grid shares one source.
     """
     groups = dict[str, list[GridPoint]]()
     for point in points:
         groups.setdefault(point.words.get("step_times") or "", []).append(point)
-    if len(groups) < 2:
+    if len({point.words.get("step_times") for point in grid if point.refused is None}) < 2:
         return {"": list(points)}
     return {f", by {source}": members for source, members in groups.items()}
 
@@ -321,7 +323,7 @@ def _slo(
         text += f"; {'; '.join(sides[:_MOST_SIDES])}{more}"
     found = [CurveFinding(code="SLO", sentence=f"{text}.")]
     known = [point for point in inside if point.numbers.get(number) is not None]
-    groups = _by_source(known)
+    groups = _by_source(known, points)
     for source, members in groups.items():
         if len(members) < 2 and len(groups) > 1:
             continue  # one point of a source is no ranking; a single one of the grid is an answer
@@ -387,7 +389,7 @@ def simulate_findings(
     """Knees of throughput, jumps of TTFT, and what each policy gains over load."""
     found = _by_rules(axes, points, _SIMULATE_RULES)
     slo = _slo(axes, points, "requests_per_s", "requests/s")
-    return (*_policies(axes, points), *found, *slo, *_fits(points))
+    return (*_policies(axes, points), *found, *_origins(points), *slo, *_fits(points))
 
 
 def _policies(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[CurveFinding]:
@@ -440,9 +442,11 @@ def capacity_findings(
         if (finding := curves.growth(curve)) is not None
     ]
     known = [point for point in points if point.numbers.get(number) is not None]
-    if len(known) > 1:
-        best = max(known, key=lambda point: _value(point, number))
-        unit = "users" if number.endswith("users") else "requests/s"
-        text = f"Most load within the SLO: {_name(best)} ({format_number(_value(best, number))} {unit})."
-        found.append(CurveFinding(code="BEST", sentence=text))
-    return (*found, *_fits(points))
+    unit = "users" if number.endswith("users") else "requests/s"
+    for source, members in _by_source(known, points).items():
+        if len(members) > 1:
+            best = max(members, key=lambda point: _value(point, number))
+            amount = f"{format_number(_value(best, number))} {unit}{source}"
+            text = f"Most load within the SLO: {_name(best)} ({amount})."
+            found.append(CurveFinding(code="BEST", sentence=text))
+    return (*found, *_origins(points), *_fits(points))

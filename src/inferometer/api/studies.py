@@ -13,6 +13,7 @@ from inferometer.api.simulation import SimulateAnswer
 from inferometer.errors import SpecError
 from inferometer.inputs import catalog
 from inferometer.perfmodel.datasheet import DatasheetPrediction, sheet_at
+from inferometer.perfmodel.steptime_levels import weakest_basis
 from inferometer.records.request_summaries import RequestSummary
 from inferometer.stats.estimate import Estimate
 
@@ -76,7 +77,11 @@ def _of_simulation(answer: SimulateAnswer) -> Headline:
         "e2e_p95_s": _percentile(summaries, "e2e", 0.95),
         "busy_fraction": _all([_exact(level.busy_fraction) for level in answer.levels]),
     }
-    return Headline(numbers=numbers, words={"slo": answer.verdict})
+    kinds = (answer.deployment, *(one.deployment for one in answer.groups))
+    if answer.disaggregation is not None:
+        kinds = (*kinds, answer.disaggregation.prefill)
+    basis = weakest_basis(one.step_times_basis for one in kinds)
+    return Headline(numbers=numbers, words={"step_times": basis, "slo": answer.verdict})
 
 
 def _percentile(summaries: list[RequestSummary], latency: str, fraction: float) -> Estimate | None:
@@ -118,7 +123,10 @@ def _of_capacity(answer: CapacityAnswer) -> Headline:
         )
     weakest = None if found[0].weakest is None else found[0].weakest.partition(": ")[0]
     name = "capacity_users" if answer.unit == "users" else "capacity_requests_per_s"
-    return Headline(numbers={name: number}, words={"breaks_first": weakest})
+    return Headline(
+        numbers={name: number},
+        words={"step_times": answer.step_times_basis, "breaks_first": weakest},
+    )
 
 
 def _title(values: Mapping[str, object], axes: tuple[Axis, ...]) -> str:

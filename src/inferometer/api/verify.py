@@ -1,11 +1,17 @@
 """Is it true what was predicted? Sealed before, measured after, in a ledger."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
 from inferometer import suggestions
-from inferometer.api import diagnose_check, verify_measured, verify_sealing, verify_view
+from inferometer.api import (
+    diagnose_check,
+    verify_loads,
+    verify_measured,
+    verify_sealing,
+    verify_view,
+)
 from inferometer.api.answer import Answer
 from inferometer.api.progress import talk
 from inferometer.api.question import SERVER, Option, option
@@ -19,6 +25,7 @@ from inferometer.errors import (
     SpecError,
 )
 from inferometer.inputs import verify_plan
+from inferometer.inputs.types import Caution
 from inferometer.report import html
 from inferometer.report.charts.predicted import verified_charts
 from inferometer.report.page import Chip, Page, Section, lines_of
@@ -43,6 +50,7 @@ class VerifyAnswer(Answer):
     """'' where nothing is open."""
     seal_only: bool
     """Was nothing to be measured yet?"""
+    cautions: tuple[Caution, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -144,7 +152,8 @@ def verify(question: Verify) -> VerifyAnswer:
 
 def verify_page(answer: VerifyAnswer) -> Page:
     """Where the experiment stands, claim by claim."""
-    return verify_page_of(verify_view.view_of(answer.experiment, answer.next_command))
+    page = verify_page_of(verify_view.view_of(answer.experiment, answer.next_command))
+    return replace(page, cautions=answer.cautions)
 
 
 def _replay(sealed: verify_sealing.Sealed, url: str) -> None:
@@ -168,7 +177,11 @@ def _answer(sealed: verify_sealing.Sealed, question: Verify) -> VerifyAnswer:
     next_ = suggestions.command(
         "verify", question.plan, "--out", sealed.folder, "--ledger", question.ledger, *how
     )
-    return _answer_of(sealed.standing(), sealed.folder, question, next_)
+    answer = _answer_of(sealed.standing(), sealed.folder, question, next_)
+    return replace(
+        answer,
+        cautions=verify_loads.too_few_requests(sealed.plan.traffic, sealed.loads, sealed.seal),
+    )
 
 
 def _answer_of(

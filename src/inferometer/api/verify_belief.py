@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, get_args
+from typing import Annotated
 
 from inferometer import suggestions
 from inferometer.api.cluster import Servers, gate_of, gate_text
@@ -18,7 +18,7 @@ from inferometer.inputs.gate import GateSpec
 from inferometer.inputs.verify_plan import ServerTable
 from inferometer.measure.this_machine import THIS_MACHINE
 from inferometer.perfmodel.steptime import FIT_NAME
-from inferometer.perfmodel.steptime_levels import Basis
+from inferometer.perfmodel.steptime_levels import Basis, weakest_basis
 from inferometer.simulate.deployment import Deployment
 from inferometer.verify import seals
 
@@ -149,9 +149,6 @@ def _server_sha256(server: Server) -> str:
     )
 
 
-_WEAKEST_LAST: Final[tuple[Basis, ...]] = get_args(Basis)
-
-
 def belief_in(believed: Believed, servers: Servers, gate: GateSpec | None) -> seals.Belief:
     """The belief in these servers; of groups its basis is the weakest of theirs."""
     deployed = servers.deployment
@@ -163,12 +160,11 @@ def belief_in(believed: Believed, servers: Servers, gate: GateSpec | None) -> se
             believed, deployed.step_times.basis, rests_on, model_id=deployed.model.model_id
         )
     groups = servers.groups.groups
-    weakest = max(servers.kinds, key=lambda one: _WEAKEST_LAST.index(one.step_times.basis))
     of_each = "; ".join(
         f"{one.name} ({one.rule_text}): {_steps_of(one.deployment)}" for one in groups
     )
     return seals.Belief(
-        basis=weakest.step_times.basis,
+        basis=weakest_basis(one.step_times.basis for one in servers.kinds),
         subject=servers.groups.words,
         rests_on=f"groups of replicas, rules of {deployed.config.engine}; {of_each}",
         sha256=belief_sha256(believed),

@@ -7,9 +7,11 @@ from inferometer.api import memory_check, progress, simulation, verify_belief, w
 from inferometer.api.cluster import gate_of
 from inferometer.api.fleet import servers_described
 from inferometer.inputs import objectives
+from inferometer.inputs.types import Caution
 from inferometer.inputs.verify_plan import Traffic
 from inferometer.inputs.workload import plan, reading, replay, types
 from inferometer.measure.executors.local import Inline
+from inferometer.stats.quantiles import min_samples
 from inferometer.verify import claims, seals
 
 
@@ -89,6 +91,37 @@ def predict_loads(
     return claims.Commitment(
         verify_belief.belief_in(believed, servers, gate), tuple(made), tuple(promises)
     )
+
+
+def too_few_requests(
+    traffic: Traffic | None, loads: tuple[AskedLoad, ...], seal: seals.Seal
+) -> tuple[Caution, ...]:
+    """Of each load: has it as many requests as the highest percentile that is sealed needs?
+
+    A percentile of fewer has no interval, and what has none stays undecided.
+    """
+    slo = None if traffic is None else traffic.slo
+    objective = None if slo is None else objectives.parse_objective(slo, where="the plan's slo")
+    promised = () if objective is None else objective.percentile_fractions
+    found = list[Caution]()
+    for asked in loads:
+        n_requests, at = asked.drawn.plan.n_requests, asked.question.at
+        metrics = {claim.metric for claim in seal.claims if claim.at == at}
+        of_claims = [0.95 for metric in metrics if "_p95_" in metric]
+        highest = max([*of_claims, *promised], default=0.0)
+        needed = min_samples(highest) if highest else 0
+        if n_requests < needed:
+            found.append(
+                Caution(
+                    code="TOO_FEW_REQUESTS",
+                    text=(
+                        f"{at}: {objectives.percentile_name(highest)} of {n_requests:,} requests"
+                        " has no interval, so it may stay undecided"
+                    ),
+                    remedy=f"n_requests = {needed} or more, and more still where requests queue",
+                )
+            )
+    return tuple(found)
 
 
 def _ending(spec: types.WorkloadSpec, traffic: Traffic) -> types.WorkloadSpec:

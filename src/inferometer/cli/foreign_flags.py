@@ -134,6 +134,7 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
         A length of prompts without one of answers, or lengths beside a workload.
     """
     own = {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
+    words = _hyphenated(words, own)
     arguments = {one.name for one in command.params if isinstance(one, click.Argument)}
     if words and not words[0].startswith("-") and not arguments and "--model" in own:
         words = ["--model", *words]  # `sweep MODEL`, as `quick MODEL`
@@ -158,6 +159,19 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
         written.append(flag_before)
     written = _all_at_once(_counted_devices(written, own), own)
     return [*_in_seconds(written, words), *_workload(lengths, own, words), *words[ended:]]
+
+
+def _hyphenated(words: Sequence[str], own: set[str]) -> list[str]:
+    """Flags with hyphens for those with underscores, as vLLM reads them; values stay."""
+    known = own.union(_SAME, _ARGUMENTS, _ALIKE, _PROMPT, _OUTPUT, _SWEPT)
+    ended = list(words).index("--") if "--" in words else len(words)
+    written = list[str]()
+    for word in words[:ended]:
+        flag, equals, value = word.partition("=")
+        hyphenated = flag.replace("_", "-")
+        is_flag = flag.startswith("--") and hyphenated in known
+        written.append(hyphenated + equals + value if is_flag else word)
+    return [*written, *words[ended:]]
 
 
 def _counted_devices(words: Sequence[str], own: set[str]) -> list[str]:

@@ -8,6 +8,7 @@ format.
 
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -22,6 +23,7 @@ Table = TypeVar("Table", bound=msgspec.Struct)
 _TOML: Final = Door(noun="TOML", allowed="TOML, or JSON in a .json file")
 _JSON: Final = Door(noun="JSON", allowed="TOML, or JSON in a .json file")
 _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"unknown field `(.+)`")
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
@@ -76,7 +78,41 @@ def _named(message: str, raw: object, table: type[msgspec.Struct], where: str) -
         f"{key}{shown}: {what}" if key else what,
         where=f"{where}, key {key}" if key else where,
         allowed=None if shape is None else _allowed(shape, value),
+        try_=None
+        if (unknown := _UNKNOWN.search(what)) is None
+        else _meant(unknown[1], shape, table),
     )
+
+
+def _meant(key: str, shape: shapes.Type | None, table: type[msgspec.Struct]) -> str | None:
+    """The key of this table that looks like it, or of another one of the file; None where none does."""
+    whole = shapes.type_info(table)
+    here = _keys(shape)
+    elsewhere = {
+        name: one.encode_name
+        for struct in _structs(whole, None)
+        for one in struct.fields
+        for name in _keys(one.type)
+    }
+    near = _nearest(key, here)
+    if near is not None:
+        return near
+    near = _nearest(key, list(elsewhere))
+    return None if near is None else f"[{elsewhere[near]}] {near}"
+
+
+def _keys(shape: shapes.Type | None) -> list[str]:
+    return [one.encode_name for struct in _structs(shape, None) for one in struct.fields]
+
+
+def _nearest(key: str, names: list[str]) -> str | None:
+    """The same word in another case, as a part, or nearly."""
+    plain = {name: name.lower().replace("-", "_") for name in names}
+    wanted = key.lower().replace("-", "_")
+    parts = [name for name, one in plain.items() if len(wanted) > 2 and wanted in one]
+    close = get_close_matches(wanted, plain.values(), n=1)
+    alike = [name for name, one in plain.items() if one in close]
+    return next(iter([*parts, *alike]), None)
 
 
 def _walked(

@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import close_models, known_model
 from inferometer.inputs.foreign_bytes import Door, path_named
 from inferometer.inputs.gguf import read_gguf_model
 from inferometer.inputs.model_config import read_model_config
+from inferometer.inputs.synonyms import named_weights
 from inferometer.inputs.types import DTYPE_BITS, AskedFormat, DType, LoadFormat, ModelSpec
 
 _REVISION: Final = Door(noun="name of a revision", allowed="one line of text", max_bytes=1000)
@@ -193,6 +195,8 @@ def _catalogued(text: str) -> ResolvedModel | None:
 
 
 def _unknown(text: str, load_format: LoadFormat) -> SpecError:
+    weights = named_weights(text)
+    known = None if weights is None else known_model(weights[0])
     close = close_models(text)
     # Who needs no weights has no --load-format.
     remark = " (catalogue: --load-format dummy)" if load_format == "auto" else ""
@@ -204,7 +208,11 @@ def _unknown(text: str, load_format: LoadFormat) -> SpecError:
             " catalogue id"
         ),
         try_=(
-            f"did you mean {', '.join(close)}?{remark}" if close else "inferometer catalog models"
+            f"{known.model_id} {suggestions.flags('--quantization', weights[1])}{remark}"
+            if weights is not None and known is not None
+            else f"did you mean {', '.join(close)}?{remark}"
+            if close
+            else suggestions.command("catalog", "models")
         ),
     )
 

@@ -83,6 +83,9 @@ _NO_NEWS: Final = {
 """Words of drivers' names that tell no two devices of the catalogue apart."""
 
 _VARIANT: Final = re.compile(r"[-_:](?:instruct|thinking|chat|it|hf|base|pt)(?=$|[-_:])")
+_OF_WEIGHTS: Final = {"dynamic", "block", "bnb", "quantized"}
+"""Words that stand beside a format in a checkpoint's name."""
+_MOST_WORDS_OF_FORMAT: Final = 3
 _MODELS: Final = {
     "deepseekr10528": "deepseekr1",
     "deepseekv30324": "deepseekv3",
@@ -101,8 +104,10 @@ _RATE: Final = re.compile(
 _S_PER: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _COUNTED: Final = re.compile(
     r"(?P<before>\d{1,4})\s*[xX×*]\s*(?P<last>[a-zA-Z][^,]*)"
-    r"|(?P<first>[a-zA-Z][^,]*?)\s*[x×*:]\s*(?P<after>\d{1,4})"
+    r"|(?P<first>[a-zA-Z][^,]*?)\s*(?<!\b[rg]t)(?<!\bm)(?<!\bma)[x×*:]\s*(?P<after>\d{1,4})",
+    re.IGNORECASE,
 )
+"""The x of RTX 4090, GTX 1080, MX 450 and Max 1550 counts nothing."""
 _VLLM_NUMBER: Final = re.compile(r"max_\w+|num_blocks|num_gpu_blocks\w*")
 _LENGTH: Final = re.compile(r"\w*(?:prompt|output|prefix|gen)\w*")
 
@@ -223,7 +228,7 @@ def counted_devices(text: str) -> tuple[int, str] | None:
 
     Example
     -------
-    >>> counted_devices("8xH100"), counted_devices("A100-80GB:4"), counted_devices("h100")
+    >>> counted_devices("8xH100"), counted_devices("A100-80GB:4"), counted_devices("rtx4090")
     ((8, 'H100'), (4, 'A100-80GB'), None)
     """
     match = _COUNTED.fullmatch(text.strip())
@@ -242,10 +247,31 @@ def device_words(name: str) -> frozenset[str]:
     """
     plain = re.sub(r"\((?:r|tm)\)|\d+-core processor", " ", name.lower())
     plain = re.sub(r"\b(rtx|pro)(?=\d)", r"\1 ", plain)
+    plain = re.sub(r"(?<=\d)(?=(?:sxm|pcie|nvl)\d?\b)", " ", plain)
     words = [_DEVICE_WORDS.get(word, word) for word in re.split(r"[^a-z0-9.+]+", plain)]
     return frozenset(
         part for word in words for part in word.split("_") if part and part not in _NO_NEWS
     )
+
+
+def named_weights(name: str) -> tuple[str, str] | None:
+    """The name of a model before the format of its weights, and the format; None where it has none.
+
+    Example
+    -------
+    >>> named_weights("Qwen/Qwen3-32B-FP8"), named_weights("Qwen2.5-7B-Instruct-GPTQ-Int4")
+    (('Qwen/Qwen3-32B', 'float8'), ('Qwen2.5-7B-Instruct', 'int4'))
+    >>> named_weights("Llama-3.1-8B-quantized.w8a8"), named_weights("qwen3-32b")
+    (('Llama-3.1-8B', 'int8'), None)
+    """
+    base, found = name, None
+    for _ in range(_MOST_WORDS_OF_FORMAT):
+        before, _, word = re.sub(r"[_.]", "-", base).rpartition("-")
+        weights = known_format(word)
+        if not before or (weights is None and word.lower() not in _OF_WEIGHTS):
+            break
+        base, found = base[: len(before)], found or weights
+    return None if found is None else (base, found)
 
 
 def model_form(name: str) -> str:

@@ -7,9 +7,9 @@ time into twentieths: the fastest and the slowest are the ends of a 90 % interva
 noise of so few draws. Letters of shapes: D draws, K free parameters.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -57,6 +57,18 @@ _TYPICAL_TOKENS: Final = 512
 Basis: TypeAlias = Literal["fitted", "published", "datasheet"]
 """From what step times are: a fit that the user names, published rows whose fit is in the package,
 or a datasheet."""
+_WEAKEST_LAST: Final[tuple[Basis, ...]] = get_args(Basis)
+
+
+def weakest_basis(bases: Iterable[Basis]) -> Basis:
+    """Of servers of several kinds: the source that says least about the servers that run.
+
+    Example
+    -------
+    >>> weakest_basis(["published", "datasheet", "fitted"])
+    'datasheet'
+    """
+    return max(bases, key=_WEAKEST_LAST.index)
 
 
 class StepDraw(NamedTuple):

@@ -470,11 +470,17 @@ VERIFY_DEFINITIONS: Final = (
 
 
 def claims_table(view: VerifyView) -> TextTable:
-    """Every number that was predicted, and what was measured of it."""
+    """Every number that was predicted and every SLO, and what was measured of it."""
     return TextTable(
         caption="Predicted and measured",
         header=("at", "metric", "predicted", "measured", "error", "verdict"),
-        rows=tuple(_row(claim) for claim in view.claims),
+        rows=(
+            *(_row(claim) for claim in view.claims),
+            *(
+                (one.at, f"SLO {one.objective}", one.predicted, one.measured, "–", one.verdict)
+                for one in view.promises
+            ),
+        ),
     )
 
 
