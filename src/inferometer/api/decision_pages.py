@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from inferometer import __version__
 from inferometer.api.answer import Answer
@@ -16,7 +16,6 @@ from inferometer.decide import curves, sizing_types
 from inferometer.decide.capacity import TIME_LIMIT, Capacity, Probe
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED
 from inferometer.inputs.types import Caution
-from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.report import decision_page, decision_views, html
 from inferometer.report.page import Chip, Number, Page, lines_of, spanned
 from inferometer.report.tables import TextTable
@@ -89,7 +88,7 @@ class CapacityAnswer(Answer):
     """At likely step times."""
     levels: tuple[PacedCapacity, ...]
     engine: str
-    step_times_basis: Basis | None
+    step_times_basis: Literal["fitted", "published", "datasheet"] | None
     """Of groups of replicas the weakest of theirs; None of a server that was measured."""
     step_times_from: str
     n_replicas: int | None = None

@@ -104,8 +104,8 @@ def too_few_requests(
     objective = None if slo is None else objectives.parse_objective(slo, where="the plan's slo")
     promised = () if objective is None else objective.percentile_fractions
     found = list[Caution]()
-    for asked in loads:
-        n_requests, at = asked.drawn.plan.n_requests, asked.question.at
+    for load in loads:
+        n_requests, at = load.drawn.plan.n_requests, load.question.at
         metrics = {claim.metric for claim in seal.claims if claim.at == at}
         of_claims = [0.95 for metric in metrics if "_p95_" in metric]
         highest = max([*of_claims, *promised], default=0.0)
