@@ -102,13 +102,13 @@ def too_few_requests(
     """
     slo = None if traffic is None else traffic.slo
     objective = None if slo is None else objectives.parse_objective(slo, where="the plan's slo")
-    promised = () if objective is None else objective.percentile_fractions
+    of_slo = () if objective is None else objective.percentile_fractions
     found = list[Caution]()
     for load in loads:
         n_requests, at = load.drawn.plan.n_requests, load.question.at
         metrics = {claim.metric for claim in seal.claims if claim.at == at}
         of_claims = [0.95 for metric in metrics if "_p95_" in metric]
-        highest = max([*of_claims, *promised], default=0.0)
+        highest = max([*of_claims, *of_slo], default=0.0)
         needed = min_samples(highest) if highest else 0
         if n_requests < needed:
             found.append(
