@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from cluster_strategies import ENGINES, clusters, engines
 from examples import examples
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, strategies as st
 from reference.cluster_run import simulate_groups_plainly
 from simulator_strategies import assert_equal, costs, demands
 
 from inferometer.errors import SpecError
+from inferometer.records.types import ABSENT
 from inferometer.simulate.demand import demand
-from inferometer.simulate.fleet import Fleet, Placement, ReplicaGroup
+from inferometer.simulate.fleet import Dealt, Fleet, Placement, ReplicaGroup
 from inferometer.simulate.gate_config import GateConfig
+from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.run import simulate_cluster, simulate_fleet, simulate_groups
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
@@ -95,6 +97,49 @@ def test_one_group_is_a_cluster_of_equal_replicas(cluster_and_scale, data):
         simulate_groups(requests, Placement(groups=(group,)), record_parts=True),
         simulate_cluster(requests, cluster, cost, record_parts=True),
     )
+
+
+@examples(200)
+@given(settings_of_groups("vllm"))
+def test_a_group_by_itself_does_what_it_does_among_the_others(groups_and_requests):
+    """What the search for the smallest number of a group rests on: of several replicas, who is next among equals
+    depends on the others."""
+    placement, requests = groups_and_requests
+    lone = tuple(replace(group, n_replicas=1) for group in placement.groups)
+    placement = replace(placement, groups=lone)
+    requests = requests._replace(
+        arrival_ns=np.sort(requests.arrival_ns),
+        follows=np.full_like(requests.follows, -1),
+        abort_ns=np.full_like(requests.abort_ns, ABSENT),
+    )
+    group_index = placement.group_of(requests)
+    assume(not any(group.engine.acceptance for group in placement.groups))  # drawn by place
+    whole = simulate_groups(requests, placement)
+    assume(whole.outcome is Outcome.FINISHED)
+    for place in set(group_index.tolist()):
+        alone = Placement(groups=(without_rules(placement.groups[place]),))
+        own = Dealt(placement, place).own(requests)
+        found = simulate_groups(own, alone).requests
+        rows = group_index == place
+        assert found.finished_ns.tolist() == whole.requests.finished_ns[rows].tolist()
+        assert found.first_token_ns.tolist() == whole.requests.first_token_ns[rows].tolist()
+        assert found.cached_tokens.tolist() == whole.requests.cached_tokens[rows].tolist()
+
+
+def without_rules(group):
+    return ReplicaGroup(
+        engine=group.engine, step_times=group.step_times, n_replicas=group.n_replicas
+    )
+
+
+def test_a_group_whose_requests_wait_for_others_is_not_simulated_by_itself():
+    requests = demand([0, 0], [10, 90], [3, 3], follows=[-1, 0])
+    groups = (
+        ReplicaGroup(engine=ENGINE, step_times=FAST, max_prompt_tokens=20),
+        ReplicaGroup(engine=ENGINE, step_times=SLOW),
+    )
+    with pytest.raises(SpecError, match="follows one that is left out"):
+        Dealt(Placement(groups=groups), 1).own(requests)
 
 
 @BOTH

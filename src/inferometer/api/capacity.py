@@ -142,18 +142,9 @@ class Search(NamedTuple):
     @property
     def class_objectives(self) -> tuple[probing.ClassObjective, ...]:
         """Of each class in groups of replicas: its own SLO, or the one of all requests."""
-        drawn = self.fleets.drawn
-        if self.groups is None or len(drawn.class_names) == 1:
+        if self.groups is None:
             return ()
-        return tuple(
-            probing.ClassObjective(
-                name,
-                self.objective
-                if slo is None
-                else parse_objective(slo, where=f"slo of class {name}"),
-            )
-            for name, slo in zip(drawn.class_names, drawn.class_slos, strict=True)
-        )
+        return probing.class_objectives_of(self.fleets.drawn, self.objective)
 
 
 _UNITS: Final = {"requests_per_s": "requests/s", "users": "users"}

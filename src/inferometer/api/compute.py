@@ -31,8 +31,8 @@ class Executor:
 
     executor: Kind | None = option(
         None,
-        "Where the parts of the work are done; the answer is the same. [size: processes; the"
-        " others: inline]",
+        "Where the parts of the work are done; the answer is the same. [size without"
+        " groups: processes; the others: inline]",
         "Limits",
     )
     jobs: int | None = option(None, "Processes. [all cores]", "Limits", least=1)
@@ -44,10 +44,14 @@ def share_of_part(where: Executor, n_parts: int) -> float:
 
     Three parts on two processes take two rounds: each has half.
     """
-    n_at_once = {"inline": 1, "processes": where.jobs or local.n_cores(), "ray": n_parts}[
+    return 1 / max(math.ceil(n_parts / n_at_once(where, n_parts)), 1)
+
+
+def n_at_once(where: Executor, n_parts: int) -> int:
+    """How many of these parts are done side by side?"""
+    return {"inline": 1, "processes": where.jobs or local.n_cores(), "ray": n_parts}[
         where.executor or "inline"
     ]
-    return 1 / max(math.ceil(n_parts / n_at_once), 1)
 
 
 @contextmanager

@@ -90,6 +90,13 @@ def deploy(question: Deploy) -> Lines[DeployAnswer]:
     SpecError, SizingError
         The plan cannot be read, the folder is not free, or vLLM cannot run what was simulated.
     """
+    if question.plan.suffix == ".toml":
+        raise SpecError(
+            "groups of replicas of different kinds are not deployed",
+            where=str(question.plan),
+            allowed="the plan.json of inferometer size --out DIR: replicas of one kind",
+            try_="inferometer size MODEL --gpus IDS --out DIR for the requests of each group",
+        )
     text = text_of(question.plan, noun="plan", endings="plan.json")
     fleet = read_plan(text, where=str(question.plan))
     wishes = Wishes(

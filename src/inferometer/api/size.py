@@ -8,8 +8,10 @@ from inferometer.api import (
     compute,
     decision_pages,
     deployment_folder,
+    groups as groups_of_file,
     named_fit,
     size_best_use,
+    size_groups,
     sizing_answer,
     sizing_cautions,
     sizing_offers,
@@ -31,7 +33,7 @@ from inferometer.api.model_options import (
 )
 from inferometer.api.progress import talk
 from inferometer.api.question import Option, words_of
-from inferometer.api.server import Settings
+from inferometer.api.server import Server, Settings
 from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
 from inferometer.api.sizing_offers import Asked, OverTime, Sought, asked_of
 from inferometer.api.workload import Workload, workload_of
@@ -50,15 +52,16 @@ class Size:
     workload: Workload = field(default_factory=Workload)
     slo: Annotated[str, REQUIRED_SLO]
     gpus: Annotated[
-        str,
+        str | None,
         Option(
             "Devices on offer, with commas between (inferometer catalog hardware), or this machine,"
-            " probed now.",
+            " probed now. [needed without --groups]",
             heading="Hardware",
             is_common=True,
             metavar="IDS|this",
         ),
-    ]
+    ] = None
+    groups: Annotated[Path | None, groups_of_file.GROUPS_OPTION] = None
     total_gpus: Annotated[
         int | None,
         Option(
@@ -186,14 +189,16 @@ def size(question: Size) -> SizeAnswer:
     SizingError
         Nothing on offer holds the model.
     """
+    limit = TimeLimit(question.time_limit)
+    where = replace(question.where, executor=question.where.executor or "processes")
+    table = None if question.prices is None else prices.read_prices(question.prices)
+    if question.groups is not None:
+        return _of_groups(question, question.groups, table, limit)
     resolved = resolve.resolve_model(question.model, load_format="dummy")
     asked = asked_of(workload_of(question.workload), _sought(question), question.over_time)
     asked = asked._replace(question=_in_fleets(question, asked.question))
-    table = None if question.prices is None else prices.read_prices(question.prices)
     tried = _candidates(question, resolved, table, asked.question.fleets)
     sizing_cautions.check_contexts(asked.question, tried)
-    limit = TimeLimit(question.time_limit)
-    where = replace(question.where, executor=question.where.executor or "processes")
     if question.total_gpus is not None:
         devices = _devices(question, question.total_gpus, limit, where, asked.question)
         used = size_best_use.answer_of(resolved, asked.question, tried, devices)
@@ -231,6 +236,44 @@ def size(question: Size) -> SizeAnswer:
         deployment_folder.write_answer(
             question.out, asked.question, found, used_fraction, is_forced=question.force
         )
+    return answer
+
+
+def _of_groups(
+    question: Size,
+    path: Path,
+    table: prices.PriceTable | None,
+    limit: TimeLimit,
+) -> SizeAnswer:
+    """The number of replicas of each group of a file."""
+    size_groups.check_options(question)
+    traffic = asked_of(workload_of(question.workload), _sought(question), question.over_time)
+    server = Server(
+        model=question.model,
+        transfer=question.transfer,
+        datasheet=question.datasheet,
+        link=question.link,
+        all_reduce_us=question.all_reduce_us,
+        dtype=question.dtype,
+        policy=question.engine if "engine" in question.given else None,
+        settings=question.settings,
+    )
+    sought = size_groups.SoughtGroups(
+        path,
+        server,
+        question.fleet,
+        table,
+        limit,
+        question.where,
+        is_sure=question.sure,
+        is_likely=question.likely,
+        has_course=traffic.course is not None,
+        words=words_of(question, size_groups.CARRIED),
+    )
+    answer = size_groups.answer_of(sought, traffic.question)
+    if question.report is not None:
+        answer.save_page(question.report)
+        talk(f"REPORT {question.report}")
     return answer
 
 
@@ -299,7 +342,7 @@ def _pace(question: Size, tried: candidates.Candidates) -> Pace:
 def _sought(question: Size) -> Sought:
     """What must be met; files are refused before the search."""
     if question.out is not None:
-        _check_is_deployed(question.engine, question.gpus)
+        _check_is_deployed(question.engine, _gpus(question))
         deployment_folder.check_written(question.fleet, workload_of(question.workload))
         deployment_folder.check_free(question.out, is_forced=question.force)
     return Sought(
@@ -319,6 +362,24 @@ def _in_fleets(question: Size, asked: sizing_types.SizingQuestion) -> sizing_typ
     fleets = fleets_of(question.fleet, asked.spec)
     is_split_searched = has_total and question.fleet.prefill.prefill_replicas is None
     return replace(asked, fleets=replace(fleets, is_split_searched=is_split_searched))
+
+
+def _gpus(question: Size) -> str:
+    """The devices on offer.
+
+    Raises
+    ------
+    SpecError
+        None are named.
+    """
+    if question.gpus is None:
+        raise SpecError(
+            "--gpus missing: no devices on offer, and no groups of replicas",
+            where="Size",
+            allowed="--gpus, or --groups",
+            try_="--gpus h100_sxm",
+        )
+    return question.gpus
 
 
 def _tried(question: Size) -> sizing_offers.Tried:
@@ -358,7 +419,7 @@ def _candidates(
     tried, spec = _tried(question), resolved.spec
     grid = sizing_offers.grid_of(tried, resolved)
     offers = sizing_offers.offers_of(
-        question.gpus,
+        _gpus(question),
         table,
         fits,
         spec,

@@ -6,6 +6,7 @@ from typing import Final
 from inferometer import __version__
 from inferometer.api.best_use_view import best_use_page
 from inferometer.api.cluster import gate_text
+from inferometer.api.size_groups_page import groups_page
 from inferometer.api.sizing_answer import Impossible, KindRow, OverTime, PaceRow, SizeAnswer
 from inferometer.decide.probing import MOST_TOGETHER
 from inferometer.inputs.objectives import Metric, parse_objective, percentile_name
@@ -32,6 +33,8 @@ def size_page(answer: SizeAnswer, view: DecisionView | None = None) -> Page:
             answer.objective,
             answer.cautions,
         )
+    if answer.groups is not None:
+        return groups_page(answer, answer.groups)
     shown = DecisionView() if view is None else view
     charts, pick = rate_charts(shown), answer.pick
     return Page(

@@ -191,6 +191,7 @@ Examples:
   inferometer size llama-3.1-8b --rate 2 --slo 'ttft:p95<2s' --gpus a100_80gb_sxm --tp 1 --quantization int4
   inferometer size llama-3.1-8b --total-gpus 2 --slo 'ttft:p95<1s, tpot:p95<50ms' --gpus h100_sxm
 
+With --groups FILE (docs/sizing.md): how many replicas of each group of different kinds.
 A trace (--workload FILE) is sized for its busiest window; then replicas come and go with it.
 """,
     ),

@@ -4,6 +4,7 @@
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -11,12 +12,14 @@ from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import CapacityQuestion, Reading, find_capacity
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import Traffic, plan_at
-from inferometer.inputs.objectives import ObjectiveSpec
-from inferometer.inputs.workload.plan import RequestPlan
+from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
+from inferometer.inputs.workload.plan import DrawnWorkload, RequestPlan
+from inferometer.records.columns import Bools
 from inferometer.records.request_summaries import Judgement, judge_objective
 from inferometer.records.types import Run
 from inferometer.simulate import run, simulated_run
 from inferometer.simulate.deployment import Pace
+from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.fleet import Fleet
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.stats.estimate import Verdict
@@ -35,6 +38,10 @@ MOST_TOGETHER: Final = 8
 gains little from more to choose from."""
 
 
+_LEAST_SHARE_FRACTION: Final = 1 / 64
+"""Of a group that gets a smaller share of all requests fewer are simulated."""
+
+
 class ClassObjective(NamedTuple):
     """What the requests of a class of this name are promised."""
 
@@ -42,7 +49,21 @@ class ClassObjective(NamedTuple):
     objective: ObjectiveSpec
 
 
-_SEVEREST: Final[tuple[Verdict, ...]] = ("missed", "undecided", "met")
+def class_objectives_of(
+    drawn: DrawnWorkload, objective: ObjectiveSpec
+) -> tuple[ClassObjective, ...]:
+    """Of each class of a workload with several its own SLO, or this one."""
+    if len(drawn.class_names) == 1:
+        return ()
+    return tuple(
+        ClassObjective(
+            name, objective if slo is None else parse_objective(slo, where=f"slo of class {name}")
+        )
+        for name, slo in zip(drawn.class_names, drawn.class_slos, strict=True)
+    )
+
+
+SEVEREST: Final[tuple[Verdict, ...]] = ("missed", "undecided", "met")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +78,13 @@ class FleetProbe:
     the load; None: of all of the fleet."""
     class_objectives: tuple[ClassObjective, ...] = ()
     """The SLO of each class beside that of all; none: classes are not distinguished."""
+    share_fraction: float = 1.0
+    """Of the drawn requests that come to this fleet; the others go to other groups of replicas."""
 
     def __call__(self, load: float, effort: int) -> Reading:
         """The verdict and the margin at this load; of classes those of the one that fares worst."""
         run = self.run(load, effort)
-        readings = [reading_of(run, judge_objective(run, self.objective))]
-        if run.requests is not None:
-            for index, (name, objective) in enumerate(self.class_objectives):
-                rows = run.requests.class_index == index
-                if bool(rows.any()):
-                    found = reading_of(run, judge_objective(run, objective, rows=rows))
-                    readings.append(found._replace(why=f"class {name}: {found.why}"))
-        worst = max(readings, key=lambda one: one.margin_ratio)
-        return worst._replace(verdict=min((one.verdict for one in readings), key=_SEVEREST.index))
+        return worst_reading(run, self.objective, self.class_objectives)
 
     def run(self, load: float, effort: int) -> Run:
         """The simulated run behind it.
@@ -86,8 +101,33 @@ class FleetProbe:
         """The same with this number of requests."""
         if self.n_replicas is not None:
             load = load * self.fleet.n_replicas / self.n_replicas
-        plan = plan_at(self.traffic.spec, load, n_requests)
+        n_drawn = math.ceil(n_requests / max(self.share_fraction, _LEAST_SHARE_FRACTION))
+        plan = plan_at(self.traffic.spec, load, n_drawn)
         return run_plan(self.fleet, plan, record_steps=record_steps)
+
+
+def worst_reading(
+    run: Run,
+    objective: ObjectiveSpec,
+    class_objectives: Sequence[ClassObjective] = (),
+    rows: Bools | None = None,
+) -> Reading:
+    """What a simulated run says of the SLO, and of each class's own; of all that of what fares worst.
+
+    ``rows``: of N requests only these.
+    """
+    readings = [reading_of(run, judge_objective(run, objective, rows=rows))]
+    requests = run.requests
+    if requests is None:
+        return readings[0]
+    for index, (name, of_class) in enumerate(class_objectives):
+        own = requests.class_index == index
+        own = own if rows is None else own & rows
+        if bool(own.any()):
+            found = reading_of(run, judge_objective(run, of_class, rows=own))
+            readings.append(found._replace(why=f"class {name}: {found.why}"))
+    worst = max(readings, key=lambda one: one.margin_ratio)
+    return worst._replace(verdict=min((one.verdict for one in readings), key=SEVEREST.index))
 
 
 def run_plan(fleet: Fleet, plan: RequestPlan, *, record_steps: bool = False) -> Run:
@@ -105,17 +145,21 @@ def run_plan(fleet: Fleet, plan: RequestPlan, *, record_steps: bool = False) -> 
 
 def _without_idle_cache(fleet: Fleet, plan: RequestPlan) -> Fleet:
     """Without a prefix cache where there is nothing to find: the same steps, sooner."""
-    replicas = fleet.replicas
+    replicas, placement = fleet.replicas, fleet.placement
     is_of_use = replicas.router == "prefix-affine" or bool(plan.prefix_tokens.any())
-    if (
-        is_of_use
-        or fleet.prefill
-        or fleet.placement
-        or not isinstance(replicas.engine, SchedulerConfig)
-    ):
+    if is_of_use or fleet.prefill or not isinstance(replicas.engine, SchedulerConfig):
         return fleet
-    engine = replace(replicas.engine, enable_prefix_caching=False)
-    return replace(fleet, replicas=replace(replicas, engine=engine))
+    if placement is None:
+        return replace(fleet, replicas=replace(replicas, engine=_cacheless(replicas.engine)))
+    groups = tuple(replace(one, engine=_cacheless(one.engine)) for one in placement.groups)
+    placement = replace(placement, groups=groups)
+    return replace(fleet, replicas=placement.cluster, placement=placement)
+
+
+def _cacheless(engine: EngineConfig) -> EngineConfig:
+    if not isinstance(engine, SchedulerConfig):
+        return engine
+    return replace(engine, enable_prefix_caching=False)
 
 
 def reading_of(run: Run, judgement: Judgement) -> Reading:

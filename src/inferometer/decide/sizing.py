@@ -39,14 +39,14 @@ from inferometer.decide.sizing_types import (
 )
 from inferometer.decide.traffic import plan_at
 from inferometer.records import latencies, request_summaries
-from inferometer.records.types import Run
+from inferometer.records.types import RequestTable, Run
 from inferometer.simulate.deployment import PACES, Pace
 from inferometer.units import NS_PER_S
 
-_SATURATING_REQUESTS: Final = 600
-_SATURATING_RATIO: Final = 1e3
+SATURATING_REQUESTS: Final = 600
+SATURATING_RATIO: Final = 1e3
 """Times the traffic: all requests wait at once."""
-_IDLE_FRACTION: Final = 0.02
+IDLE_FRACTION: Final = 0.02
 """Replicas that get this share of what they could do at most are idle: more of them answer no
 faster."""
 _SURE_EFFORT: Final = 1
@@ -235,16 +235,17 @@ def _replicas_that_last(
     try:
         if question.fleets.n_replicas is not None:
             return first if is_enough(first) else None
-        return _fewest_shown(first, is_enough, lambda: phases.is_past(_COUNTED_FRACTION))
+        return fewest_shown(first, is_enough, lambda: phases.is_past(_COUNTED_FRACTION))
     except OutOfTimeError:
         if shown and not any(shown.values()):
             raise
         return min((n for n, is_shown in shown.items() if is_shown), default=first)
 
 
-def _fewest_shown(
+def fewest_shown(
     first: int, is_enough: Callable[[int], bool], is_late: Callable[[], bool]
 ) -> int | None:
+    """The smallest number that is enough, looked for from ``first``; None where twice as many are not."""
     too_few, enough, step = 0, first, max(1, first // 16)
     if is_enough(first):
         while enough > 1 and not is_late() and is_enough(max(enough - step, 1)):
@@ -278,27 +279,40 @@ def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound
             readings[n_replicas] = probe(question.offered_load * n_asked / n_replicas, 0)
         return readings[n_replicas].margin_ratio <= 1
 
-    too_few, enough = (
-        bound.n_replicas - 1,
-        max(bound.n_replicas, math.ceil(question.offered_load / (0.8 * bound.most_load))),
+    start = math.ceil(question.offered_load / (0.8 * bound.most_load))
+    enough = fewest_in_short_runs(
+        bound.n_replicas,
+        start,
+        is_enough,
+        lambda n: question.offered_load / n < IDLE_FRACTION * bound.most_load,
     )
-    while not is_enough(enough):
-        too_few, enough = enough, max(enough + 1, math.ceil(enough * 1.5))
-        if question.offered_load / too_few < _IDLE_FRACTION * bound.most_load:
-            last = readings[too_few]
-            return Searched(
-                candidate,
-                None,
-                f"{_nobody(question)} meet the SLO; {last.why}",
-                len(readings),
-                last.margin_ratio,
-            )
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        too_few, enough = (too_few, middle) if is_enough(middle) else (middle, enough)
+    if enough is None:
+        last = readings[max(readings)]
+        return Searched(
+            candidate,
+            None,
+            f"{_nobody(question)} meet the SLO; {last.why}",
+            len(readings),
+            last.margin_ratio,
+        )
     return Searched(
         candidate, enough, readings[enough].why, len(readings), readings[enough].margin_ratio
     )
+
+
+def fewest_in_short_runs(
+    least: int, start: int, is_enough: Callable[[int], bool], is_idle: Callable[[int], bool]
+) -> int | None:
+    """The smallest number from ``least`` on that is enough; None where not even idle ones are."""
+    too_few, enough = least - 1, max(least, start)
+    while not is_enough(enough):
+        too_few, enough = enough, max(enough + 1, math.ceil(enough * 1.5))
+        if is_idle(too_few):
+            return None
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        too_few, enough = (too_few, middle) if is_enough(middle) else (middle, enough)
+    return enough
 
 
 def _nobody(question: SizingQuestion) -> str:
@@ -376,15 +390,15 @@ def most_of(question: SizingQuestion, candidate: Candidate) -> Bound:
         n_replicas = question.fleets.n_replicas or 1
         return Bound(most, n_replicas, candidate.devices_of(n_replicas))
     probe = probe_of(question, candidate, question.pace, question.fleets.n_replicas or 1)
-    run = probe.run_of(question.offered_load * _SATURATING_RATIO, _SATURATING_REQUESTS)
-    rate = max(_served_per_s(run), 1e-9)
+    run = probe.run_of(question.offered_load * SATURATING_RATIO, SATURATING_REQUESTS)
+    rate = max(served_per_s(run), 1e-9)
     n_replicas = question.fleets.n_replicas or max(
         1, math.ceil(question.offered_load / rate * (1 - 1e-9))
     )
     return Bound(rate, n_replicas, candidate.devices_of(n_replicas))
 
 
-def _served_per_s(run: Run) -> float:
+def served_per_s(run: Run) -> float:
     """The fastest half of a saturated run.
 
     Its filling and its draining are left out, so that this is no less than any steady rate.
@@ -445,13 +459,12 @@ def _served(n_replicas: int, probe: FleetProbe, long_run: _LongRun) -> ServedBy:
         verdict=long_run.known.reading.verdict,
         summary=request_summaries.summarise_requests(run),
         judgement=request_summaries.judge_objective(run, probe.objective),
-        in_flight_load=_in_flight(run) / probe.fleet.replicas.n_replicas,
+        in_flight_load=mean_in_flight(run.requests) / probe.fleet.replicas.n_replicas,
     )
 
 
-def _in_flight(run: Run) -> float:
+def mean_in_flight(requests: RequestTable | None) -> float:
     """How many requests are there on average, from the first arrival to the last end?"""
-    requests = run.requests
     if requests is None:
         return 0.0
     is_done = latencies.is_one_of(requests, latencies.COMPLETED)

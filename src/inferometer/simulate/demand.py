@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inferometer.errors import SpecError
-from inferometer.records.columns import I32, I64
+from inferometer.records.columns import I32, I64, Bools
 from inferometer.records.types import ABSENT
 from inferometer.simulate.engine_config import EngineConfig
 
@@ -182,6 +182,42 @@ def contents_checked(requests: Demand, config: EngineConfig) -> Demand:
             allowed=f"blocks of {config.block_size} tokens",
         )
     return requests
+
+
+def selected(requests: Demand, rows: Bools) -> Demand:
+    """Only these of N requests, with what they contain.
+
+    Raises
+    ------
+    SpecError
+        One of them follows a request that is left out.
+    """
+    places = np.flatnonzero(rows)
+    place_of = np.full(requests.n_requests, -1, np.int32)
+    place_of[places] = np.arange(len(places), dtype=np.int32)
+    before = requests.follows[places]
+    follows = np.where(before < 0, np.int32(-1), place_of[before])
+    if bool(((follows < 0) & (before >= 0)).any()):
+        raise SpecError(
+            "a request follows one that is left out",
+            where=_WHERE,
+            allowed="requests with all that they follow",
+        )
+    n_blocks = np.diff(requests.content_start)[places] if requests.contents.size else 0 * places
+    start = np.concatenate([[0], np.cumsum(n_blocks)]).astype(np.int64)
+    shift = requests.content_start[:-1][places] - start[:-1]
+    contents = requests.contents[np.repeat(shift, n_blocks) + np.arange(start[-1])]
+    columns = {
+        name: column[places]
+        for name, column in requests._asdict().items()
+        if name not in {"follows", "content_start", "contents"}
+    }
+    return Demand(
+        **columns,
+        follows=follows,
+        content_start=start,
+        contents=np.unique(contents, return_inverse=True)[1].astype(np.int32),
+    )
 
 
 def _column(name: str, values: ArrayLike, n_requests: int, dtype: type[Number]) -> NDArray[Number]:

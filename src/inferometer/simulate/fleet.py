@@ -58,14 +58,15 @@ replica had better compute itself, and vLLM's blocks kept free for prefills unde
 from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from inferometer.errors import SpecError
+from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.columns import I32, Bools
-from inferometer.simulate.demand import Demand
+from inferometer.simulate.demand import Demand, selected
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.gate_config import GateConfig
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -366,7 +367,7 @@ class ReplicaGroup:
                 f"n_replicas = {self.n_replicas}", where=_WHERE_GROUPS, allowed="1 or more"
             )
 
-    def takes(self, requests: Demand) -> Bools:
+    def takes(self, requests: Demand | RequestPlan) -> Bools:
         """(N) Do the rules of this group let these requests in?"""
         is_taken = requests.prompt_tokens >= self.min_prompt_tokens
         if self.max_prompt_tokens is not None:
@@ -435,7 +436,7 @@ class Placement:
         """The engine of each replica."""
         return tuple(group.engine for group in self.groups for _ in range(group.n_replicas))
 
-    def group_of(self, requests: Demand) -> I32:
+    def group_of(self, requests: Demand | RequestPlan) -> I32:
         """(N) The group of each request.
 
         Raises
@@ -459,6 +460,24 @@ class Placement:
                 try_="a last group without rules, which takes what is left",
             )
         return chosen
+
+
+class Dealt(NamedTuple):
+    """Of all requests those that go to one group: that group can then be simulated by itself."""
+
+    placement: Placement
+    """Of all groups."""
+    group: int
+
+    def own(self, requests: Demand) -> Demand:
+        """The requests of that group alone.
+
+        Raises
+        ------
+        SpecError
+            One of them follows a request of another group.
+        """
+        return selected(requests, self.placement.group_of(requests) == self.group)
 
 
 def _draws_of(engine: EngineConfig) -> tuple[int, ...]:
@@ -494,6 +513,8 @@ class Fleet:
     """Replicas of different kinds; ``replicas`` then is the placement's ``cluster``."""
     front_end_s: float = 0.0
     """From when a client sends a request to when the scheduler sees it."""
+    dealt: Dealt | None = None
+    """Of all requests only these come; None: all."""
 
     @property
     def n_replicas(self) -> int:

@@ -119,6 +119,8 @@ def run(
     """
     block_size = fleet.replicas.engine.block_size
     requests = demand_of(plan, block_size, has_contents=fleet.has_contents)
+    if fleet.dealt is not None:
+        requests = fleet.dealt.own(requests)
     done = simulate_fleet(
         fleet,
         delayed(requests, fleet.front_end_s),

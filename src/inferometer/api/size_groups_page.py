@@ -1,0 +1,252 @@
+"""What is there to read of a sizing of groups: how many of each, whether that holds, and what one less does?"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from inferometer import __version__
+from inferometer.api.cluster import group_words
+from inferometer.api.sizing_answer import (
+    ALL_GROUPS,
+    GroupRow,
+    SizeAnswer,
+    SizedGroups,
+    SpannedLatency,
+)
+from inferometer.inputs.objectives import Metric, Threshold, parse_objective, percentile_name
+from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of, spanned
+from inferometer.report.request_page import slo_words
+from inferometer.report.request_tables import LATENCY_NAMES
+from inferometer.report.tables import ABSENT_TEXT, TextTable
+from inferometer.report.views import FactGroup
+from inferometer.units import format_number
+
+_MS: Final = 1e3
+_IN_EACH_CLASS: Final = " in each class"
+
+
+def groups_page(answer: SizeAnswer, sized: SizedGroups) -> Page:
+    """The numbers first, then each group, then what it rests on."""
+    return Page(
+        title=_title(answer, sized),
+        subtitle=_subtitle(sized),
+        chips=(Chip(verdict=answer.verdict, text=_verdict(answer, sized)),),
+        numbers=_numbers(answer, sized.whole),
+        table=_latencies(sized),
+        lines=lines_of(
+            ("WHY", "\n".join(_why(sized.rows))),
+            ("TRUST", _trust(sized)),
+            ("NEXT", sized.next_step or ""),
+        ),
+        cautions=answer.cautions,
+        sections=(
+            Section(
+                id="groups",
+                title="How many of each group, and why?",
+                nav="Groups",
+                tables=(_latencies(sized), _costs(sized), _fewer(sized)),
+            ),
+            Section(
+                id="rests-on",
+                title="What does it rest on?",
+                nav="Rests on",
+                groups=(FactGroup(title="Assumptions", facts=tuple(_facts(answer, sized))),),
+            ),
+        ),
+        tool_version=__version__,
+    )
+
+
+def _title(answer: SizeAnswer, sized: SizedGroups) -> str:
+    rate = "" if answer.rate_per_s is None else f"{format_number(answer.rate_per_s)} requests/s of "
+    traffic = f"{answer.model_id}, {rate}{answer.workload_name}"
+    without = [row.name for row in sized.rows if row.n_replicas is None]
+    if without:
+        found = "was shown to meet" if answer.verdict == "undecided" else "meets"
+        return f"{traffic}: no number of {' and of '.join(without)} {found} {answer.objective}"
+    return f"{traffic} → {' and '.join(_group(row) for row in sized.rows)}"
+
+
+def _group(row: GroupRow) -> str:
+    """``2 × llama-3.1-8b on NVIDIA L4 (short)``"""
+    n_replicas, n_devices = row.n_replicas or 1, row.n_devices or 1
+    each = n_devices // n_replicas
+    devices = f"{each} × {row.hardware}" if each > 1 else row.hardware
+    return group_words(row.name, n_replicas, row.model_id, devices)
+
+
+def _subtitle(sized: SizedGroups) -> str:
+    parts = [f"groups of {sized.file}, each the smallest number for its own requests"]
+    parts += [f"{sized.n_requests:,} requests simulated together"] if sized.n_requests else []
+    return " · ".join(parts)
+
+
+def _verdict(answer: SizeAnswer, sized: SizedGroups) -> str:
+    """Who meets it, and on which servers?"""
+    words = slo_words(answer.verdict)
+    if not sized.n_requests:
+        return f"{words}: {answer.objective}"
+    if answer.verdict == "met":
+        return f"{words}: every group and all together, {_servers(sized)}"
+    open_rows = [row.name for row in (*sized.rows, sized.whole) if row.verdict != "met"]
+    return f"{words}: {', '.join(open_rows)} {_servers(sized)}"
+
+
+def _servers(sized: SizedGroups) -> str:
+    others = sized.n_servers - 1
+    if sized.decided_by == "draws":
+        return f"at likely step times and in 90 % of {others} draws"
+    return "at fast, likely and slow step times" if others == 2 else f"in {others} draws"
+
+
+def _numbers(answer: SizeAnswer, whole: GroupRow) -> tuple[Number, ...]:
+    """The latencies of all requests against their limits, the devices and the cost."""
+    limits = {one.metric: one for one in _objective(answer)}
+    numbers = list[Number]()
+    metrics: tuple[tuple[Metric, SpannedLatency | None], ...] = (
+        ("ttft", whole.ttft),
+        ("tpot", whole.tpot),
+        ("e2e", whole.e2e),
+    )
+    for metric, found in metrics:
+        limit = limits.get(metric)
+        if found is None or (limit is None and metric == "e2e"):
+            continue
+        (number,) = duration_number(
+            f"{LATENCY_NAMES[metric]} {percentile_name(found.seen.percentile_fraction)}",
+            found.seen,
+            limit_s=None if limit is None else limit.limit_s,
+        )
+        value = found.seen.seconds.value
+        factor = number.value / value if value else 1.0
+        numbers.append(spanned(number, [found.least_s * factor, found.most_s * factor]))
+    if whole.n_devices is not None:
+        note = f"{whole.n_replicas} replicas"
+        numbers.append(Number(name="devices", value=whole.n_devices, unit="", note=note))
+    if whole.usd_per_hour is not None:
+        numbers.append(Number(name="cost", value=whole.usd_per_hour, unit="$/h"))
+    return tuple(numbers)
+
+
+def _objective(answer: SizeAnswer) -> Sequence[Threshold]:
+    return parse_objective(answer.objective.removesuffix(_IN_EACH_CLASS)).thresholds
+
+
+def _why(rows: Sequence[GroupRow]) -> list[str]:
+    """What each group is nearest to, and what one replica less does."""
+    lines = list[str]()
+    for row in rows:
+        if row.weakest is not None:
+            lead = "" if row.n_replicas is None else "nearest its limit "
+            lines.append(f"{row.name}: {lead}{row.weakest}")
+    return lines + [f"{row.name}: {text}" for row in rows if (text := _one_less(row))]
+
+
+def _one_less(row: GroupRow) -> str:
+    """``with 1: missed (likely step times: met); …``"""
+    fewer = row.fewer
+    if fewer is None:
+        return ""
+    likely = (
+        ""
+        if fewer.verdict == fewer.likely_verdict
+        else f" (likely step times: {fewer.likely_verdict})"
+    )
+    return f"with {fewer.n_replicas}: {fewer.verdict}{likely}; {fewer.why}"
+
+
+def _trust(sized: SizedGroups) -> str:
+    if not sized.n_requests:
+        return "simulated, not measured"
+    return f"intervals: noise, and {_ends(sized)}; simulated, not measured"
+
+
+def _ends(sized: SizedGroups) -> str:
+    others = sized.n_servers - 1
+    return "fast … slow step times" if others == 2 else f"least … most of {others} draws"
+
+
+def _latencies(sized: SizedGroups) -> TextTable:
+    header = ("group", "replicas", "devices", "$/h", "TTFT p95, ms", "TPOT p95, ms", "SLO")
+    rows = [
+        (
+            row.name,
+            _count(row.n_replicas),
+            _devices(row),
+            _usd(row),
+            _spanned(row.ttft),
+            _spanned(row.tpot),
+            row.verdict,
+        )
+        for row in (*sized.rows, sized.whole)
+    ]
+    return TextTable(
+        caption="Group by group, all simulated together", header=header, rows=tuple(rows)
+    )
+
+
+def _costs(sized: SizedGroups) -> TextTable:
+    header = ("group", "gets", "share", "req/s", "in flight each", "layout")
+    rows = [
+        (
+            row.name,
+            row.rule,
+            f"{row.share_fraction:.1%}",
+            ABSENT_TEXT if row.requests_per_s is None else format_number(row.requests_per_s),
+            ABSENT_TEXT if row.in_flight_load is None else format_number(row.in_flight_load),
+            f"{row.parallelism} {row.weights_dtype}",
+        )
+        for row in (*sized.rows, sized.whole)
+    ]
+    return TextTable(caption="Whose requests", header=header, rows=tuple(rows))
+
+
+def _fewer(sized: SizedGroups) -> TextTable:
+    header = ("group", "one less", "SLO", "at likely step times", "why")
+    rows = [
+        (row.name, str(one.n_replicas), one.verdict, one.likely_verdict, one.why)
+        for row in sized.rows
+        if (one := row.fewer) is not None
+    ]
+    return TextTable(caption="With one replica less", header=header, rows=tuple(rows))
+
+
+def _facts(answer: SizeAnswer, sized: SizedGroups) -> list[tuple[str, str]]:
+    return [
+        ("SLO", answer.objective),
+        ("router", "the first group whose rules let a request in; there the least loaded replica"),
+        ("servers", f"{sized.n_servers} that may be the one; decided {_decided(sized)}"),
+        ("groups", sized.file),
+    ]
+
+
+def _decided(sized: SizedGroups) -> str:
+    words = {
+        "likely": "at likely step times",
+        "draws": "at likely step times and 90 % of the draws",
+        "ends": "at likely step times and both ends of their interval",
+    }
+    return words[sized.decided_by]
+
+
+def _spanned(found: SpannedLatency | None) -> str:
+    """``444 [290, 783]``"""
+    if found is None:
+        return ABSENT_TEXT
+    value, least, most = (
+        format_number(one * _MS) for one in (found.seen.seconds.value, found.least_s, found.most_s)
+    )
+    return f"{'≥ ' if found.seen.is_lower_bound else ''}{value} [{least}, {most}]"
+
+
+def _devices(row: GroupRow) -> str:
+    if row.n_devices is None:
+        return row.hardware
+    return _count(row.n_devices) + ("" if row.name == ALL_GROUPS else f" × {row.hardware}")
+
+
+def _count(number: int | None) -> str:
+    return ABSENT_TEXT if number is None else f"{number:,}"
+
+
+def _usd(row: GroupRow) -> str:
+    return ABSENT_TEXT if row.usd_per_hour is None else f"{row.usd_per_hour:.2f}"
