@@ -179,5 +179,5 @@ def test_a_group_needs_a_device(tmp_path):
 
 
 def test_devices_or_groups_must_be_named():
-    with pytest.raises(SpecError, match="--gpus missing"):
+    with pytest.raises(SpecError, match="--gpus is missing"):
         im.size("llama-3.1-8b", rate=5, slo="ttft:p95<1s")

@@ -222,8 +222,8 @@ def test_without_a_verb_the_help_is_the_answer(tmp_path):
         (("export",), "RUN and --out are missing"),
         (("export", "--out", "x.csv"), "RUN is missing"),
         (("export", "run"), "--out is missing"),
-        (("size", "llama-3.1-8b", "--rate", "2"), "--slo and --gpus are missing"),
-        (("size",), "MODEL, --slo and --gpus are missing"),
+        (("size", "llama-3.1-8b", "--rate", "2"), "--slo is missing"),
+        (("size",), "MODEL and --slo are missing"),
     ],
 )
 def test_all_that_is_missing_is_said_at_once(words, missing, tmp_path):

@@ -374,7 +374,7 @@ def _gpus(question: Size) -> str:
     """
     if question.gpus is None:
         raise SpecError(
-            "--gpus missing: no devices on offer, and no groups of replicas",
+            "--gpus is missing: no devices on offer, and no groups of replicas",
             where="Size",
             allowed="--gpus, or --groups",
             try_="--gpus h100_sxm",

@@ -448,7 +448,7 @@ def confirmed(question: GroupsQuestion, numbers: Sequence[int], means: Means) ->
     whole.simulate(chosen, question.cases, whole.first_requests(chosen))
     while True:
         cases = tuple(whole.found[case] for case in question.cases)
-        by_group = [
+        by_group: list[list[Verdict]] = [
             [_verdict_of(case.groups[index]) for case in cases] for index in range(len(chosen))
         ]
         too_few = [index for index, of in enumerate(by_group) if _is_too_few(question, of)]
@@ -458,9 +458,9 @@ def confirmed(question: GroupsQuestion, numbers: Sequence[int], means: Means) ->
             chosen = tuple(n + (index in too_few) for index, n in enumerate(chosen))
             whole.simulate(chosen, question.cases, cases[0].n_requests)
             continue
-        of_whole = [case.whole.verdict for case in cases]
-        verdicts = tuple(_agreed(question, of) for of in by_group)
-        verdict = min((_agreed(question, of_whole), *verdicts), key=SEVEREST.index)
+        of_whole: list[Verdict] = [case.whole.verdict for case in cases]
+        verdicts: tuple[Verdict, ...] = tuple(_agreed(question, of) for of in by_group)
+        verdict: Verdict = min((_agreed(question, of_whole), *verdicts), key=SEVEREST.index)
         is_open = verdict == "undecided" and not too_few
         if not is_open or not whole.go_on(chosen):
             return Confirmed(chosen, cases, verdict, verdicts, tuple(fewer))
@@ -503,12 +503,7 @@ class _Whole:
 
     def go_on(self, numbers: tuple[int, ...]) -> bool:
         """Longer runs of the servers whose verdict is open; False where there is no time, or no more traffic."""
-        is_open = [
-            case
-            for case in self._question.cases
-            if "undecided"
-            in {_verdict_of(one) for one in (*self.found[case].groups, self.found[case].whole)}
-        ]
+        is_open: list[Case] = [case for case in self._question.cases if self._is_open(case)]
         if not is_open:
             return False
         before = self.found[is_open[0]].n_requests
@@ -517,6 +512,10 @@ class _Whole:
             return False
         self.simulate(numbers, is_open, n_requests)
         return True
+
+    def _is_open(self, case: Case) -> bool:
+        found = self.found[case]
+        return any(_verdict_of(one) == "undecided" for one in (*found.groups, found.whole))
 
     def _cost_s(self, n_cases: int, n_requests: int) -> float:
         rounds = math.ceil(n_cases / max(min(self._means.n_at_once, n_cases), 1))
