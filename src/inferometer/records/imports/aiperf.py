@@ -42,16 +42,6 @@ _UNIT_S: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 _PERCENTILES: Final = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 
 
-def is_aiperf_summary(content: JsonFields) -> bool:
-    """Does it look like ``profile_export_aiperf.json``?"""
-    return {"request_throughput", "request_latency", "input_config"} <= set(content.content)
-
-
-def is_aiperf_line(content: JsonFields) -> bool:
-    """Does it look like a line of ``profile_export.jsonl``?"""
-    return {"metadata", "metrics"} <= set(content.content)
-
-
 def read_aiperf_summary(path: Path) -> Imported:
     """The statistics of a run.
 
@@ -66,24 +56,25 @@ def read_aiperf_summary(path: Path) -> Imported:
         tool="aiperf",
         source=file_source(path, "aiperf"),
         tool_version=content.text("aiperf_version"),
-        model=_model(content),
-        offered_requests_per_s=None
-        if load is None
-        else load.number("rate") or load.number("request_rate"),
-        concurrency=None if load is None else load.whole("concurrency"),
-        settings=_settings(content),
-        duration_s=_average(content, "benchmark_duration", _UNIT_S),
-        n_completed=_count(content, "completed_request_count")
-        if content.has("completed_request_count")
-        else _count(content, "request_count"),
-        n_failed=_count(content, "error_request_count"),
-        mean_prompt_tokens=_average(content, "input_sequence_length"),
-        mean_output_tokens=_average(content, "output_sequence_length"),
-        completed_requests_per_s=_average(content, "request_throughput"),
-        good_requests_per_s=_average(content, "goodput"),
-        input_tokens_per_s=_average(content, "input_token_throughput"),
-        output_tokens_per_s=_average(content, "output_token_throughput"),
-        total_tokens_per_s=_average(content, "total_token_throughput"),
+        model=next(
+            (one.text("name") for one in content.child("input_config", "models").children("items")),
+            None,
+        ),
+        offered_requests_per_s=load.number("rate") or load.number("request_rate"),
+        concurrency=load.whole("concurrency"),
+        settings=content.child("run_info").pairs(["cli_command"]),
+        duration_s=_seconds(content.child("benchmark_duration"), "avg"),
+        n_completed=content.child(
+            "completed_request_count" if content.has("completed_request_count") else "request_count"
+        ).whole("avg"),
+        n_failed=content.child("error_request_count").whole("avg"),
+        mean_prompt_tokens=content.child("input_sequence_length").number("avg"),
+        mean_output_tokens=content.child("output_sequence_length").number("avg"),
+        completed_requests_per_s=content.child("request_throughput").number("avg"),
+        good_requests_per_s=content.child("goodput").number("avg"),
+        input_tokens_per_s=content.child("input_token_throughput").number("avg"),
+        output_tokens_per_s=content.child("output_token_throughput").number("avg"),
+        total_tokens_per_s=content.child("total_token_throughput").number("avg"),
         latencies=published(_latency(content, name, tag) for name, tag in LATENCIES.items()),
     )
     return Imported(tool="aiperf", summaries=(summary,))
@@ -101,7 +92,8 @@ def read_aiperf_requests(path: Path) -> Imported:
     rows = [
         _request(line)
         for line in lines
-        if (_metadata(line).text("benchmark_phase") or "profiling") == "profiling"
+        if line.required("metadata").child("metadata").text("benchmark_phase")
+        in {None, "", "profiling"}
     ]
     began_ns = min((row.sent_ns for row in rows), default=0)
     facts = ImportFacts(
@@ -114,7 +106,7 @@ def read_aiperf_requests(path: Path) -> Imported:
 
 
 def _request(line: JsonFields) -> ImportedRequest:
-    metadata, metrics = _metadata(line), line.required("metrics").child("metrics")
+    metadata, metrics = line.child("metadata"), line.required("metrics").child("metrics")
     sent_ns = metadata.required("request_start_ns").whole("request_start_ns") or 0
     ttft_ns, e2e_ns = (
         _duration_ns(metrics, "time_to_first_token"),
@@ -138,40 +130,29 @@ def _request(line: JsonFields) -> ImportedRequest:
     )
 
 
-def _metadata(line: JsonFields) -> JsonFields:
-    metadata = line.required("metadata").child("metadata")
-    if metadata is None:
-        raise line.refuse("metadata", "an object")
-    return metadata
-
-
-def _chunks_ns(metrics: JsonFields | None, first_ns: int) -> tuple[int, ...]:
-    tag = None if metrics is None else metrics.child("inter_chunk_latency")
-    gaps = None if tag is None else tag.numbers("value")
-    if tag is None or gaps is None:
+def _chunks_ns(metrics: JsonFields, first_ns: int) -> tuple[int, ...]:
+    tag = metrics.child("inter_chunk_latency")
+    gaps = tag.numbers("value")
+    if gaps is None:
         return ()
     unit_s = _unit_s(tag)
     return tuple(accumulate([first_ns, *(ns_from_s(gap * unit_s) for gap in gaps)]))
 
 
-def _tokens(metrics: JsonFields | None, names: tuple[str, ...]) -> int:
-    for name in names:
-        tag = None if metrics is None else metrics.child(name)
-        if tag is not None and tag.has("value"):
-            return tag.whole("value") or 0
-    return 0
+def _tokens(metrics: JsonFields, names: tuple[str, ...]) -> int:
+    tags = (metrics.child(name) for name in names)
+    return next((tag.whole("value") or 0 for tag in tags if tag.has("value")), 0)
 
 
-def _duration_ns(metrics: JsonFields | None, name: str) -> int | None:
-    tag = None if metrics is None else metrics.child(name)
-    value = None if tag is None else tag.number("value")
-    return None if tag is None or value is None else ns_from_s(value * _unit_s(tag))
+def _duration_ns(metrics: JsonFields, name: str) -> int | None:
+    value_s = _seconds(metrics.child(name), "value")
+    return None if value_s is None else ns_from_s(value_s)
 
 
 def _latency(content: JsonFields, name: PublishedLatencyName, tag: str) -> PublishedLatency | None:
-    found = content.child(tag)
-    if found is None:
+    if not content.has(tag):
         return None
+    found = content.child(tag)
     return latency_of(
         found,
         name,
@@ -190,39 +171,17 @@ def _unit_s(tag: JsonFields) -> float:
     return _UNIT_S[unit]
 
 
-def _average(content: JsonFields, name: str, units: dict[str, float] | None = None) -> float | None:
-    tag = content.child(name)
-    value = None if tag is None else tag.number("avg")
-    if tag is None or value is None or units is None:
-        return value
-    return value * _unit_s(tag)
+def _seconds(tag: JsonFields, name: str) -> float | None:
+    value = tag.number(name)
+    return None if value is None else value * _unit_s(tag)
 
 
-def _count(content: JsonFields, name: str) -> int | None:
-    tag = content.child(name)
-    return None if tag is None else tag.whole("avg")
-
-
-def _profiling_phase(content: JsonFields) -> JsonFields | None:
+def _profiling_phase(content: JsonFields) -> JsonFields:
     config = content.child("input_config")
-    if config is None:
-        return None
-    load = config.child("loadgen")
-    if load is not None:
-        return load
+    if config.has("loadgen"):
+        return config.child("loadgen")
+    phases = config.children("phases")
     return next(
-        (phase for phase in config.children("phases") if phase.text("name") == "profiling"), None
+        (phase for phase in phases if phase.text("name") == "profiling"),
+        JsonFields(content={}, where=content.where),
     )
-
-
-def _model(content: JsonFields) -> str | None:
-    config = content.child("input_config")
-    models = None if config is None else config.child("models")
-    items = () if models is None else models.children("items")
-    return items[0].text("name") if items else None
-
-
-def _settings(content: JsonFields) -> tuple[tuple[str, str], ...]:
-    run = content.child("run_info")
-    command = None if run is None else run.text("cli_command")
-    return () if command is None else (("cli_command", command),)

@@ -148,50 +148,66 @@ def _read_points(path: Path) -> Imported:
     return Imported(tool="inferencex", points=inferencex.read_inferencex(path))
 
 
+def _having(*names: str) -> Callable[[JsonFields], bool]:
+    return lambda content: content.content.keys() >= {*names}
+
+
+_INFERENCEX: Final = _Format("InferenceX agg_*.json", inferencex.is_inferencex, _read_points)
 _OBJECTS: Final = (
-    _Format("vllm bench serve", vllm_bench.is_vllm_bench, vllm_bench.read_vllm_bench),
     _Format(
-        "AIPerf profile_export_aiperf.json", aiperf.is_aiperf_summary, aiperf.read_aiperf_summary
+        "vllm bench serve",
+        _having("request_throughput", "total_token_throughput", "completed", "duration"),
+        vllm_bench.read_vllm_bench,
+    ),
+    _Format(
+        "AIPerf profile_export_aiperf.json",
+        _having("request_throughput", "request_latency", "input_config"),
+        aiperf.read_aiperf_summary,
     ),
     _Format("GuideLLM benchmarks.json", guidellm.is_guidellm, guidellm.read_guidellm),
     _Format(
         "inference-perf lifecycle metrics",
-        inference_perf.is_inference_perf_summary,
+        _having("load_summary", "successes", "failures"),
         inference_perf.read_inference_perf_summary,
     ),
-    _Format("llm-d Benchmark Report 0.2", llmd.is_llmd, llmd.read_llmd),
-    _Format("InferenceX agg_*.json", inferencex.is_inferencex, _read_points),
+    _Format("llm-d Benchmark Report 0.2", _having("run", "results"), llmd.read_llmd),
+    _Format(
+        "llm-d Benchmark Report 0.2", _having("version", "scenario", "metrics"), llmd.read_llmd
+    ),
+    _INFERENCEX,
     _Format(
         "LLMPerf *_summary.json",
-        statistics_only.is_llmperf_summary,
+        _having("num_concurrent_requests", "results_ttft_s_mean"),
         statistics_only.read_llmperf_summary,
     ),
     _Format(
         "trtllm-bench --report_json",
-        statistics_only.is_trtllm_report,
+        _having("engine", "world_info", "request_info", "performance"),
         statistics_only.read_trtllm_report,
     ),
 )
 _LISTS: Final = (
     _Format(
         "inference-perf per_request_lifecycle_metrics.json",
-        inference_perf.is_inference_perf_request,
+        _having("start_time", "end_time", "request", "info"),
         inference_perf.read_inference_perf_requests,
     ),
-    _Format("InferenceX agg_*.json", inferencex.is_inferencex, _read_points),
+    _INFERENCEX,
     _Format(
         "LLMPerf *_summary.json",
-        statistics_only.is_llmperf_response,
+        _having("ttft_s", "end_to_end_latency_s", "number_output_tokens"),
         statistics_only.refuse_llmperf_responses,
     ),
 )
 _LINES: Final = (
     _Format(
         "SGLang bench_serving's JSON lines",
-        vllm_bench.is_sglang_line,
+        _having("total_output_tokens_retokenized", "completed", "duration"),
         vllm_bench.read_sglang_lines,
     ),
-    _Format("AIPerf profile_export.jsonl", aiperf.is_aiperf_line, aiperf.read_aiperf_requests),
+    _Format(
+        "AIPerf profile_export.jsonl", _having("metadata", "metrics"), aiperf.read_aiperf_requests
+    ),
 )
 _TABLES: Final = (
     "the block of results that vLLM's and SGLang's bench print",

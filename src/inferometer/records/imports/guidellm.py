@@ -9,6 +9,7 @@ Statistics of nothing are 0 in the file and left out here. Checked against files
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -21,8 +22,10 @@ from inferometer.records.imports.imported import (
     PublishedLatency,
     PublishedLatencyName,
     PublishedSummary,
+    StatisticKeys,
     file_source,
     imported_run,
+    latency_of,
     percentiles_of,
     published,
 )
@@ -79,39 +82,37 @@ def read_guidellm(path: Path) -> Imported:
         A field is missing or holds something else; the message names it.
     """
     content, source = read_object(path), file_source(path, "guidellm")
-    metadata = content.child("metadata")
-    version = None if metadata is None else metadata.text("guidellm_version")
+    version = content.child("metadata").text("guidellm_version")
+    model = content.child("config", "spec", "backend").text("model")
     benchmarks = content.children("benchmarks")
     runs = (_run(benchmark, source, version) for benchmark in benchmarks)
     return Imported(
         tool="guidellm",
         runs=tuple(run for run in runs if run is not None),
-        summaries=tuple(
-            _summary(benchmark, source, version, _model(content)) for benchmark in benchmarks
-        ),
+        summaries=tuple(_summary(benchmark, source, version, model) for benchmark in benchmarks),
     )
 
 
 def _summary(
     benchmark: JsonFields, source: Source, version: str | None, model: str | None
 ) -> PublishedSummary:
-    metrics = _child(benchmark, "metrics")
+    metrics = _metrics(benchmark)
     totals = metrics.child("request_totals")
-    strategy = _strategy(benchmark)
-    rate_per_s = None if strategy is None else strategy.number("rate")
+    strategy = benchmark.child("config", "strategy")
+    label, rate_per_s = strategy.text("type_") or "", strategy.number("rate")
     return PublishedSummary(
         tool="guidellm",
         source=source,
         tool_version=version,
-        label=_label(strategy),
+        label=label,
         model=model,
         offered_requests_per_s=(
-            math.inf if rate_per_s is None and _label(strategy) == "throughput" else rate_per_s
+            math.inf if rate_per_s is None and label == "throughput" else rate_per_s
         ),
-        concurrency=None if strategy is None else strategy.whole("streams"),
+        concurrency=strategy.whole("streams"),
         duration_s=benchmark.number("duration"),
-        n_completed=None if totals is None else totals.whole("successful"),
-        n_failed=None if totals is None else totals.whole("errored"),
+        n_completed=totals.whole("successful"),
+        n_failed=totals.whole("errored"),
         mean_prompt_tokens=_mean(metrics, "prompt_token_count"),
         mean_output_tokens=_mean(metrics, "output_token_count"),
         completed_requests_per_s=_mean(metrics, "requests_per_second"),
@@ -130,27 +131,22 @@ def _latency(
     if found is None:
         return None
     listed = found.child("percentiles")
-
-    def seconds(fields: JsonFields, key: str) -> float | None:
-        value = fields.number(key)
-        return None if value is None else value * theirs.unit_s
-
-    percentiles = (
-        {}
-        if listed is None
-        else {
-            at: seconds(listed, key) for key in listed.content if (at := _fraction(key)) is not None
-        }
+    fractions = {at: key for key in listed.content if (at := _fraction(key)) is not None}
+    latency = latency_of(
+        found,
+        name,
+        theirs.field,
+        theirs.definition,
+        keys=StatisticKeys("mean", "std_dev", "min", "max"),
+        percentiles={},
+        unit_s=theirs.unit_s,
     )
-    return PublishedLatency(
-        name=name,
-        named=theirs.field,
-        definition=theirs.definition,
-        mean_s=seconds(found, "mean"),
-        std_s=seconds(found, "std_dev"),
-        min_s=seconds(found, "min"),
-        max_s=seconds(found, "max"),
-        percentiles=percentiles_of(sorted(percentiles.items())),
+    return replace(
+        latency,
+        percentiles=percentiles_of(
+            (at, None if (value := listed.number(key)) is None else value * theirs.unit_s)
+            for at, key in sorted(fractions.items())
+        ),
     )
 
 
@@ -171,7 +167,7 @@ def _run(benchmark: JsonFields, source: Source, version: str | None) -> Run | No
 def _rows(benchmark: JsonFields) -> Iterator[ImportedRequest]:
     requests = benchmark.child("requests")
     for name, status in _STATUSES.items():
-        for request in () if requests is None else requests.children(name):
+        for request in requests.children(name):
             row = _request(request, status)
             if row is not None:
                 yield row
@@ -179,9 +175,8 @@ def _rows(benchmark: JsonFields) -> Iterator[ImportedRequest]:
 
 def _request(request: JsonFields, status: RequestStatus) -> ImportedRequest | None:
     """None: it was never sent."""
-    info = request.child("info")
-    timings = None if info is None else info.child("timings")
-    if timings is None or not timings.has("request_start"):
+    timings = request.child("info", "timings")
+    if not timings.has("request_start"):
         return None
     sent_ns = _ns(timings, "request_start") or 0
     is_done = status == RequestStatus.LENGTH
@@ -216,9 +211,8 @@ def _fraction(key: str) -> float | None:
 
 
 def _of_successful(metrics: JsonFields, name: str) -> JsonFields | None:
-    metric = metrics.child(name)
-    found = None if metric is None else metric.child("successful")
-    return found if found is not None and found.number("count") else None
+    found = metrics.child(name, "successful")
+    return found if found.number("count") else None
 
 
 def _mean(metrics: JsonFields, name: str) -> float | None:
@@ -226,24 +220,7 @@ def _mean(metrics: JsonFields, name: str) -> float | None:
     return None if found is None else found.number("mean")
 
 
-def _strategy(benchmark: JsonFields) -> JsonFields | None:
-    config = benchmark.child("config")
-    return None if config is None else config.child("strategy")
-
-
-def _label(strategy: JsonFields | None) -> str:
-    return "" if strategy is None else strategy.text("type_") or ""
-
-
-def _model(content: JsonFields) -> str | None:
-    config = content.child("config")
-    spec = None if config is None else config.child("spec")
-    backend = None if spec is None else spec.child("backend")
-    return None if backend is None else backend.text("model")
-
-
-def _child(content: JsonFields, name: str) -> JsonFields:
-    child = content.child(name)
-    if child is None:
-        raise content.refuse(name, "an object")
-    return child
+def _metrics(benchmark: JsonFields) -> JsonFields:
+    if not benchmark.has("metrics"):
+        raise benchmark.refuse("metrics", "an object")
+    return benchmark.child("metrics")

@@ -66,16 +66,6 @@ _PERCENTILES: Final = {
 }
 
 
-def is_inference_perf_summary(content: JsonFields) -> bool:
-    """Does it look like a lifecycle report?"""
-    return {"load_summary", "successes", "failures"} <= set(content.content)
-
-
-def is_inference_perf_request(content: JsonFields) -> bool:
-    """Does it look like an entry of the report of each request?"""
-    return {"start_time", "end_time", "request", "info"} <= set(content.content)
-
-
 def read_inference_perf_summary(path: Path) -> Imported:
     """The statistics of a run or a stage.
 
@@ -88,27 +78,24 @@ def read_inference_perf_summary(path: Path) -> Imported:
     load, done, failed = (
         content.required(name).child(name) for name in ("load_summary", "successes", "failures")
     )
-    throughput, latency = (
-        None if done is None else done.child(name) for name in ("throughput", "latency")
-    )
-    mismatches = None if done is None else done.text("token_count_mismatches")
+    throughput, latency = done.child("throughput"), done.child("latency")
     summary = PublishedSummary(
         tool="inference-perf",
         source=file_source(path, "inference-perf"),
         label=path.name.removesuffix("_lifecycle_metrics.json"),
-        offered_requests_per_s=_number(load, "requested_rate"),
-        concurrency=None if load is None else load.whole("concurrency"),
-        settings=() if mismatches is None else (("token_count_mismatches", mismatches),),
-        duration_s=content.number("benchmark_time_seconds") or _number(load, "send_duration"),
-        n_completed=None if done is None else done.whole("count"),
-        n_failed=None if failed is None else failed.whole("count"),
+        offered_requests_per_s=load.number("requested_rate"),
+        concurrency=load.whole("concurrency"),
+        settings=done.pairs(["token_count_mismatches"]),
+        duration_s=content.number("benchmark_time_seconds") or load.number("send_duration"),
+        n_completed=done.whole("count"),
+        n_failed=failed.whole("count"),
         mean_prompt_tokens=_mean(done, ("prompt_tokens", "prompt_len")),
         mean_output_tokens=_mean(done, ("output_tokens", "output_len")),
-        completed_requests_per_s=_number(throughput, "requests_per_sec"),
-        input_tokens_per_s=_number(throughput, "input_tokens_per_sec"),
-        output_tokens_per_s=_number(throughput, "output_tokens_per_sec"),
-        total_tokens_per_s=_number(throughput, "total_tokens_per_sec"),
-        latencies=() if latency is None else tuple(_latencies(latency)),
+        completed_requests_per_s=throughput.number("requests_per_sec"),
+        input_tokens_per_s=throughput.number("input_tokens_per_sec"),
+        output_tokens_per_s=throughput.number("output_tokens_per_sec"),
+        total_tokens_per_s=throughput.number("total_tokens_per_sec"),
+        latencies=tuple(_latencies(latency)),
     )
     return Imported(tool="inference-perf", summaries=(summary,))
 
@@ -133,24 +120,20 @@ def read_inference_perf_requests(path: Path) -> Imported:
 
 def _request(entry: JsonFields) -> ImportedRequest:
     info = entry.required("info").child("info")
-    requested, answered = (
-        None if info is None else info.child(name)
-        for name in ("request_metrics", "response_metrics")
-    )
-    usage = None if answered is None else answered.child("server_usage")
-    text = None if requested is None else requested.child("text")
-    times_s = (None if answered is None else answered.numbers("output_token_times")) or []
-    sent_ns = _ns(entry.required("start_time").number("start_time") or 0.0)
+    answered, text = info.child("response_metrics"), info.child("request_metrics", "text")
+    usage = answered.child("server_usage")
+    times_s = answered.numbers("output_token_times") or []
+    sent_ns = ns_from_s(entry.required("start_time").number("start_time") or 0.0)
     end_s = entry.number("end_time")
-    ended_ns = None if end_s is None else _ns(end_s)
+    ended_ns = None if end_s is None else ns_from_s(end_s)
     is_failed = entry.has("error")
     return ImportedRequest(
         intended_ns=sent_ns,
         sent_ns=sent_ns,
-        first_token_ns=_ns(times_s[0]) if times_s else None,
-        finished_ns=_ns(times_s[-1]) if times_s and not is_failed else ended_ns,
-        prompt_tokens=_whole(usage, "prompt_tokens") or _whole(text, "input_tokens") or 0,
-        output_tokens=_whole(usage, "completion_tokens") or _whole(answered, "output_tokens") or 0,
+        first_token_ns=ns_from_s(times_s[0]) if times_s else None,
+        finished_ns=ns_from_s(times_s[-1]) if times_s and not is_failed else ended_ns,
+        prompt_tokens=usage.whole("prompt_tokens") or text.whole("input_tokens") or 0,
+        output_tokens=usage.whole("completion_tokens") or answered.whole("output_tokens") or 0,
         status=RequestStatus.FAILED if is_failed else RequestStatus.LENGTH,
     )
 
@@ -158,26 +141,14 @@ def _request(entry: JsonFields) -> ImportedRequest:
 def _latencies(latency: JsonFields) -> Iterator[PublishedLatency]:
     for name, (theirs, definition) in LATENCIES.items():
         found = latency.child(theirs)
-        if found is not None and found.has("mean"):
+        if found.has("mean"):
             keys = StatisticKeys("mean", "", "min", "max")
             yield latency_of(found, name, theirs, definition, keys=keys, percentiles=_PERCENTILES)
 
 
-def _number(fields: JsonFields | None, name: str) -> float | None:
-    return None if fields is None else fields.number(name)
-
-
-def _whole(fields: JsonFields | None, name: str) -> int | None:
-    return None if fields is None else fields.whole(name)
-
-
-def _mean(fields: JsonFields | None, names: tuple[str, ...]) -> float | None:
-    found = (None if fields is None else fields.child(name) for name in names)
-    return next((value for one in found if (value := _number(one, "mean")) is not None), None)
-
-
-def _ns(time_s: float) -> int:
-    return ns_from_s(time_s)
+def _mean(fields: JsonFields, names: tuple[str, ...]) -> float | None:
+    means = (fields.child(name).number("mean") for name in names)
+    return next((value for value in means if value is not None), None)
 
 
 # What does a table of inference-perf's stages say, one line for each engine setting and rate?

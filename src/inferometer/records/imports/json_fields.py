@@ -5,7 +5,7 @@ the field's path.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeAlias, cast
@@ -52,7 +52,7 @@ class JsonFields:
             or not isinstance(value, int | float)
             or _LARGEST < abs(value) < math.inf
         ):
-            raise self._wrong(name, "a number")
+            raise self.refuse(name, "a number")
         return float(value)
 
     def whole(self, name: str) -> int | None:
@@ -60,24 +60,30 @@ class JsonFields:
         value = self.number(name)
         most = _LARGEST if name.endswith("_ns") else MOST_COUNT
         if value is not None and (not abs(value) <= most or value != int(value)):
-            raise self._wrong(name, f"a whole number up to {most}")
+            raise self.refuse(name, f"a whole number up to {most}")
         return None if value is None else int(value)
 
     def text(self, name: str) -> str | None:
         """The text of this name; a number or a boolean is written out."""
         value = self.content.get(name)
         if isinstance(value, list | dict):
-            raise self._wrong(name, "text")
+            raise self.refuse(name, "text")
         return None if value is None else str(value)
 
-    def child(self, name: str) -> "JsonFields | None":
-        """The object of this name."""
-        value = self.content.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise self._wrong(name, "an object")
-        return JsonFields(content=value, where=self.where, path=self._path(name))
+    def child(self, *names: str) -> "JsonFields":
+        """The object of this name, or of that in the object of the first; empty where none is."""
+        found = self
+        for name in names:
+            value = found.content.get(name)
+            if not isinstance(value, dict | None):
+                raise found.refuse(name, "an object")
+            found = JsonFields(content=value or {}, where=self.where, path=found._path(name))
+        return found
+
+    def pairs(self, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        """The texts of these names that are there, each with its name."""
+        found = ((name, self.text(name)) for name in names)
+        return tuple((name, text) for name, text in found if text is not None)
 
     def children(self, name: str) -> "tuple[JsonFields, ...]":
         """The objects of the list of this name; empty where there is none."""
@@ -85,7 +91,7 @@ class JsonFields:
         if value is None:
             return ()
         if not isinstance(value, list):
-            raise self._wrong(name, "a list of objects")
+            raise self.refuse(name, "a list of objects")
         return tuple(
             _object(item, self.where, f"{self._path(name)}[{i}]") for i, item in enumerate(value)
         )
@@ -98,7 +104,7 @@ class JsonFields:
         if not isinstance(value, list) or not all(
             item is None or _is_number(item) for item in value
         ):
-            raise self._wrong(name, "a list of numbers")
+            raise self.refuse(name, "a list of numbers")
         return [math.nan if item is None else float(cast("float", item)) for item in value]
 
     def lists(self, name: str) -> list[list[float]] | None:
@@ -109,7 +115,7 @@ class JsonFields:
         if not isinstance(value, list) or not all(
             isinstance(item, list) and all(map(_is_number, item)) for item in value
         ):
-            raise self._wrong(name, "a list of lists of numbers")
+            raise self.refuse(name, "a list of lists of numbers")
         return [
             [float(cast("float", number)) for number in cast("list[Json]", item)] for item in value
         ]
@@ -122,7 +128,7 @@ class JsonFields:
         if not isinstance(value, list) or not all(
             item is None or isinstance(item, str) for item in value
         ):
-            raise self._wrong(name, "a list of texts")
+            raise self.refuse(name, "a list of texts")
         return ["" if item is None else str(item) for item in value]
 
     def required(self, name: str) -> Self:
@@ -143,9 +149,6 @@ class JsonFields:
 
     def refuse(self, name: str, allowed: str) -> RecordError:
         """The error that says what this field holds and what it may hold."""
-        return self._wrong(name, allowed)
-
-    def _wrong(self, name: str, allowed: str) -> RecordError:
         shown = repr(self.content.get(name))
         return RecordError(
             f"{self._path(name)} is {shown[:60]}{'...' if len(shown) > 60 else ''}",

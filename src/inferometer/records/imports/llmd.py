@@ -4,6 +4,7 @@ Read as JSON, which its own tools write and read too. Units stand beside each nu
 and YAML are refused with what to do.
 """
 
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -37,13 +38,6 @@ _PERCENTILES: Final = {
 }
 
 
-def is_llmd(content: JsonFields) -> bool:
-    """Does it look like one?"""
-    return {"run", "results"} <= set(content.content) or {"version", "scenario", "metrics"} <= set(
-        content.content
-    )
-
-
 def read_llmd(path: Path) -> Imported:
     """The summary.
 
@@ -62,46 +56,42 @@ def read_llmd(path: Path) -> Imported:
             allowed="0.2.x",
             try_="the package llmd-benchmark-report converts",
         )
-    aggregate = _descend(content, ("results", "request_performance", "aggregate"))
-    requests, latency, rates = (
-        None if aggregate is None else aggregate.child(name)
-        for name in ("requests", "latency", "throughput")
-    )
-    load = _descend(content, ("scenario", "load", "standardized"))
-    total, n_failed = (
-        None if requests is None else requests.whole(name) for name in ("total", "failures")
-    )
-    incomplete = None if requests is None else requests.whole("incomplete")
+    aggregate = content.child("results", "request_performance", "aggregate")
+    requests, rates = aggregate.child("requests"), aggregate.child("throughput")
+    load = content.child("scenario", "load", "standardized")
+    engine = _engine(content)
+    total, n_failed = requests.whole("total"), requests.whole("failures")
+    is_bounded = load.number("concurrency") != inf  # else none was asked for
     summary = PublishedSummary(
         tool="llm-d",
         source=file_source(path, "llm-d"),
-        tool_version=None if load is None else f"{load.text('tool')} {load.text('tool_version')}",
-        label=_text(content.child("run"), "uid") or "",
-        model=_engine(content, ("model",), "name"),
-        engine=_engine(content, (), "tool"),
-        hardware=_engine(content, ("accelerator",), "model"),
-        offered_requests_per_s=None if load is None else load.number("rate_qps"),
-        concurrency=_finite_whole(load, "concurrency"),
+        tool_version=f"{load.text('tool')} {load.text('tool_version')}" if load.content else None,
+        label=content.child("run").text("uid") or "",
+        model=engine.child("model").text("name"),
+        engine=engine.text("tool"),
+        hardware=engine.child("accelerator").text("model"),
+        offered_requests_per_s=load.number("rate_qps"),
+        concurrency=load.whole("concurrency") if is_bounded else None,
         duration_s=None,
-        n_completed=None if total is None else total - (n_failed or 0) - (incomplete or 0),
+        n_completed=None
+        if total is None
+        else total - (n_failed or 0) - (requests.whole("incomplete") or 0),
         n_failed=n_failed,
-        mean_prompt_tokens=_mean(requests, "input_length"),
-        mean_output_tokens=_mean(requests, "output_length"),
-        completed_requests_per_s=_mean(rates, "request_rate"),
-        input_tokens_per_s=_mean(rates, "input_token_rate"),
-        output_tokens_per_s=_mean(rates, "output_token_rate"),
-        total_tokens_per_s=_mean(rates, "total_token_rate"),
-        latencies=(
-            () if latency is None else published(_latency(latency, name) for name in LATENCIES)
-        ),
+        mean_prompt_tokens=requests.child("input_length").number("mean"),
+        mean_output_tokens=requests.child("output_length").number("mean"),
+        completed_requests_per_s=rates.child("request_rate").number("mean"),
+        input_tokens_per_s=rates.child("input_token_rate").number("mean"),
+        output_tokens_per_s=rates.child("output_token_rate").number("mean"),
+        total_tokens_per_s=rates.child("total_token_rate").number("mean"),
+        latencies=published(_latency(aggregate.child("latency"), name) for name in LATENCIES),
     )
     return Imported(tool="llm-d", summaries=(summary,))
 
 
 def _latency(latency: JsonFields, name: PublishedLatencyName) -> PublishedLatency | None:
-    found = latency.child(LATENCIES[name])
-    if found is None:
+    if not latency.has(LATENCIES[name]):
         return None
+    found = latency.child(LATENCIES[name])
     unit = found.text("units")
     if unit not in _UNIT_S:
         raise found.refuse("units", ", ".join(_UNIT_S))
@@ -116,34 +106,11 @@ def _latency(latency: JsonFields, name: PublishedLatencyName) -> PublishedLatenc
     )
 
 
-def _descend(content: JsonFields, path: tuple[str, ...]) -> JsonFields | None:
-    found: JsonFields | None = content
-    for name in path:
-        found = None if found is None else found.child(name)
-    return found
-
-
-def _engine(content: JsonFields, path: tuple[str, ...], name: str) -> str | None:
-    """Of the first component that is an inference engine."""
-    scenario = content.child("scenario")
-    components = () if scenario is None else scenario.children("stack")
-    standardized = (component.child("standardized") for component in components)
-    engines = (
-        one for one in standardized if one is not None and one.text("kind") == "inference_engine"
+def _engine(content: JsonFields) -> JsonFields:
+    """The first component that is an inference engine; empty where none is."""
+    components = content.child("scenario").children("stack")
+    parts = (component.child("standardized") for component in components)
+    return next(
+        (one for one in parts if one.text("kind") == "inference_engine"),
+        JsonFields(content={}, where=content.where),
     )
-    return next((_text(_descend(engine, path), name) for engine in engines), None)
-
-
-def _text(fields: JsonFields | None, name: str) -> str | None:
-    return None if fields is None else fields.text(name)
-
-
-def _mean(fields: JsonFields | None, name: str) -> float | None:
-    found = None if fields is None else fields.child(name)
-    return None if found is None else found.number("mean")
-
-
-def _finite_whole(fields: JsonFields | None, name: str) -> int | None:
-    """Infinite concurrency is none that was asked for."""
-    value = None if fields is None else fields.number(name)
-    return None if fields is None or value is None or value == float("inf") else fields.whole(name)

@@ -8,10 +8,10 @@ see of detokenising and sending is not in them. Letters of shapes: N requests, K
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -141,7 +141,7 @@ def read_llmservingsim(folder: Path, workload: Path | None = None) -> PublishedS
         A file is missing, or a line is broken; the message has its number.
     """
     requests, queued_ns, digest = _requests(log_of(folder) or folder / "requests.csv")
-    raw = _text(folder / "meta.json")
+    raw = DOOR.text_of(folder / "meta.json")
     meta = DOOR.json(raw, _Meta, where=str(folder / "meta.json"))
     arguments = meta.engine_kwargs
     claims = folder / "llmservingsim_prediction_summary.txt"
@@ -163,7 +163,7 @@ def read_llmservingsim(folder: Path, workload: Path | None = None) -> PublishedS
         arguments=arguments,
         queued_ns=queued_ns,
         prefix=None if workload is None else _prefix(workload, requests),
-        claims=_claims(_text(claims)) if claims.is_file() else (),
+        claims=_claims(DOOR.text_of(claims)) if claims.is_file() else (),
     )
 
 
@@ -206,7 +206,7 @@ def _rows(text: str, path: Path) -> list[dict[str, str]]:
 
 
 def _requests(path: Path) -> tuple[RequestTable, I64, str]:
-    text = _text(path)
+    text = DOOR.text_of(path)
     rows = _rows(text, path)
 
     def column(name: str, most: float = MOST_COUNT) -> F64:
@@ -245,7 +245,7 @@ def _requests(path: Path) -> tuple[RequestTable, I64, str]:
 def _prefix(path: Path, requests: RequestTable) -> PrefixBlocks:
     """The blocks of each prompt, without what exceeds its last full block."""
     start, ids = [0], list[int]()
-    lines = _text(path).splitlines()
+    lines = DOOR.text_of(path).splitlines()
     if len(lines) != len(requests.prompt_tokens):
         raise RecordError(
             f"{len(lines)} requests for a log of {len(requests.prompt_tokens)}", where=str(path)
@@ -272,10 +272,6 @@ def _claims(text: str) -> tuple[Claim, ...]:
         )
         for metric, statistic, measured, simulated in _CLAIM.findall(text)
     )
-
-
-def _text(path: Path) -> str:
-    return DOOR.text_of(path)
 
 
 # Which limits does a record of a vLLM server's configuration name?
@@ -336,10 +332,7 @@ def vllm_facts(text: str, where: str) -> EngineFacts:
         read.engine_kwargs,
     )
 
-    def count(name: str) -> int | None:
-        return next((value for part in parts if (value := getattr(part, name)) is not None), None)
-
-    def switch(name: str) -> bool | None:
+    def first(name: str) -> Any:  # noqa: ANN401  # msgspec checked it
         return next((value for part in parts if (value := getattr(part, name)) is not None), None)
 
     return EngineFacts(
@@ -354,16 +347,7 @@ def vllm_facts(text: str, where: str) -> EngineFacts:
         load_s=None,
         compile_s=None,
         compute_dtype=read.engine_kwargs.dtype,
-        n_kv_blocks=count("num_gpu_blocks"),
-        kv_block_tokens=count("block_size"),
-        scheduler=SchedulerFacts(
-            max_num_seqs=count("max_num_seqs"),
-            max_num_batched_tokens=count("max_num_batched_tokens"),
-            max_model_len=count("max_model_len"),
-            enable_prefix_caching=switch("enable_prefix_caching"),
-            enable_chunked_prefill=switch("enable_chunked_prefill"),
-            async_scheduling=switch("async_scheduling"),
-            tensor_parallel_size=count("tensor_parallel_size"),
-            data_parallel_size=count("data_parallel_size"),
-        ),
+        n_kv_blocks=first("num_gpu_blocks"),
+        kv_block_tokens=first("block_size"),
+        scheduler=SchedulerFacts(**{one.name: first(one.name) for one in fields(SchedulerFacts)}),
     )

@@ -39,16 +39,6 @@ _LLMPERF: Final[dict[PublishedLatencyName, tuple[str, str]]] = {
 _LLMPERF_PERCENTILES: Final = (25, 50, 75, 90, 95, 99)
 
 
-def is_llmperf_summary(content: JsonFields) -> bool:
-    """Does it look like ``MODEL_IN_OUT_summary.json``?"""
-    return {"num_concurrent_requests", "results_ttft_s_mean"} <= set(content.content)
-
-
-def is_llmperf_response(content: JsonFields) -> bool:
-    """Does it look like an entry of ``MODEL_IN_OUT_individual_responses.json``?"""
-    return {"ttft_s", "end_to_end_latency_s", "number_output_tokens"} <= set(content.content)
-
-
 def refuse_llmperf_responses(path: Path) -> Never:
     """Nothing in them says when a request was sent: they make no run."""
     raise RecordError(
@@ -80,7 +70,7 @@ def read_llmperf_summary(path: Path) -> Imported:
         model=content.text("model"),
         engine=content.text("framework"),
         concurrency=content.whole("num_concurrent_requests"),
-        settings=_texts(content, ("mean_input_tokens", "mean_output_tokens")),
+        settings=content.pairs(("mean_input_tokens", "mean_output_tokens")),
         duration_s=n_completed / rate if n_completed and rate else None,
         n_completed=n_completed,
         n_failed=content.whole("results_number_errors"),
@@ -125,11 +115,6 @@ _TRTLLM_SETTINGS: Final = {
 }
 
 
-def is_trtllm_report(content: JsonFields) -> bool:
-    """Does it look like the report of ``trtllm-bench throughput`` or ``latency``?"""
-    return {"engine", "world_info", "request_info", "performance"} <= set(content.content)
-
-
 def read_trtllm_report(path: Path) -> Imported:
     """The statistics of a run. How many at once were asked for, it does not say; how many were, it does.
 
@@ -141,7 +126,6 @@ def read_trtllm_report(path: Path) -> Imported:
     content = read_object(path)
     performance, requests, streamed, engine, machine = (
         content.child(name)
-        or JsonFields(content={}, where=content.where, path=name)  # null where nothing streamed
         for name in ("performance", "request_info", "streaming_metrics", "engine", "machine")
     )
     total_ms = performance.number("total_latency_ms")
@@ -156,8 +140,7 @@ def read_trtllm_report(path: Path) -> Imported:
             sorted(
                 pair
                 for part, names in _TRTLLM_SETTINGS.items()
-                if (found := content.child(part)) is not None
-                for pair in _texts(found, names)
+                for pair in content.child(part).pairs(names)
             )
         ),
         duration_s=None if total_ms is None else total_ms / 1000,
@@ -181,11 +164,10 @@ def read_trtllm_report(path: Path) -> Imported:
 def _trtllm_latency(
     fields: JsonFields, name: PublishedLatencyName, theirs: str
 ) -> PublishedLatency | None:
-    found = fields.child(theirs)
-    if found is None:
+    if not fields.has(theirs):
         return None
     return latency_of(
-        found,
+        fields.child(theirs),
         name,
         theirs,
         DEFINITIONS[name] + ("; of one token: 0" if name == "tpot" else ""),
@@ -193,8 +175,3 @@ def _trtllm_latency(
         percentiles=_TRTLLM_PERCENTILES,
         unit_s=1e-3,
     )
-
-
-def _texts(fields: JsonFields, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    found = ((name, fields.text(name)) for name in names)
-    return tuple((name, text) for name, text in found if text is not None)

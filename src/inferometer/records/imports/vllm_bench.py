@@ -65,13 +65,6 @@ _SETTINGS: Final = (
 _PERCENTILE: Final = re.compile(r"p(\d+(?:\.\d+)?)_(\w+)_ms")
 
 
-def is_vllm_bench(content: JsonFields) -> bool:
-    """Does it look like one?"""
-    return {"request_throughput", "total_token_throughput", "completed", "duration"} <= set(
-        content.content
-    )
-
-
 def read_vllm_bench(path: Path) -> Imported:
     """The summary, and the run where the file is detailed.
 
@@ -99,7 +92,6 @@ def summary_of(content: JsonFields, source: Source, tool: Tool) -> PublishedSumm
         The number of completed requests is missing, or a field holds something else.
     """
     n_completed = content.required("completed").whole("completed") or 0
-    settings = {name: text for name in _SETTINGS if (text := content.text(name)) is not None}
     inputs, outputs = content.number("total_input_tokens"), content.number("total_output_tokens")
     return PublishedSummary(
         tool=tool,
@@ -109,7 +101,7 @@ def summary_of(content: JsonFields, source: Source, tool: Tool) -> PublishedSumm
         engine=content.text("backend"),
         offered_requests_per_s=content.number("request_rate"),
         concurrency=content.whole("max_concurrency"),
-        settings=tuple(sorted(settings.items())),
+        settings=tuple(sorted(content.pairs(_SETTINGS))),
         duration_s=content.number("duration"),
         n_completed=n_completed,
         n_failed=content.whole("failed"),
@@ -265,11 +257,6 @@ _LABELS: Final = {
 }
 """Printed labels in small letters -> vLLM's fields."""
 _LATENCIES: Final = {"e2e_latency": "e2el", "e2e latency": "e2el"}
-
-
-def is_sglang_line(content: JsonFields) -> bool:
-    """Does it look like a line of SGLang's ``bench_serving``?"""
-    return {"total_output_tokens_retokenized", "completed", "duration"} <= set(content.content)
 
 
 def read_sglang_lines(path: Path) -> Imported:
