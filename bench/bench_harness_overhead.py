@@ -24,8 +24,8 @@ from inferometer.inputs.types import (
 )
 from inferometer.measure.ceilings import NumpyCeilings
 from inferometer.measure.engines.protocol import Measure, ModelReference, random_prompts
-from inferometer.measure.engines.transformers_config import configuration_of
 from inferometer.measure.engines.transformers_engine import open_engine
+from inferometer.measure.engines.transformers_loading import configuration_of
 from inferometer.measure.engines.worker import run_point
 from inferometer.stats.quantiles import median_estimate
 

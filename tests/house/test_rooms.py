@@ -34,9 +34,7 @@ ROOTS = {"inferometer", "inferometer.__main__", "inferometer.cli.main", "inferom
 PROCESSES = {"inferometer.measure.engines.transformers_rank", "inferometer.measure.served_guard"}
 """Started with ``python -m`` by their only importer."""
 LONELY_LINES = 80
-LONELY = {
-    "inferometer.inputs.foreign_yaml",
-}
+LONELY: set[str] = set()
 """Short modules with one importer that still stand alone. The set only shrinks."""
 
 DIALECT = re.compile(

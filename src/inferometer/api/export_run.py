@@ -10,7 +10,7 @@ from inferometer.api.question import Option, option
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.objectives import parse_objective
 from inferometer.records.durability import replace_file
-from inferometer.records.exports.formats import ExportFormat
+from inferometer.records.exports import ExportFormat
 from inferometer.records.exports.writing import exported_text
 from inferometer.records.reading import read_run
 from inferometer.records.request_summaries import judge_objective

@@ -12,7 +12,7 @@ from inferometer.api.request_answer import RequestRunAnswer, answer_of
 from inferometer.api.request_view import REPORT_NAME, RequestQuestion, request_view
 from inferometer.errors import EXIT_OF_SLO, MeasureError
 from inferometer.records.durability import replace_file
-from inferometer.records.exports.formats import FILE_NAMES
+from inferometer.records.exports import FILE_NAMES
 from inferometer.records.exports.writing import exported_text
 from inferometer.records.reading import read_run
 from inferometer.records.request_summaries import judge_objective

@@ -35,7 +35,7 @@ from inferometer.measure.load import (
     watch,
 )
 from inferometer.records import durability, layout, types
-from inferometer.records.exports import formats
+from inferometer.records.exports import RequestFormat
 
 _DOOR: Final = foreign_bytes.Door(
     noun="description of the load",
@@ -200,7 +200,7 @@ class LoadTest:
         Option("Folder of the run; the same one resumes it.", is_common=True, metavar="DIR"),
     ] = None
     export: Annotated[
-        tuple[formats.RequestFormat, ...],
+        tuple[RequestFormat, ...],
         Option("Also for other tools, in the run's folder."),
     ] = ()
     report: Annotated[
@@ -254,7 +254,7 @@ class EndedLoad:
     folder: Path
     class_names: tuple[str, ...]
     objective: objectives.ObjectiveSpec | None
-    exports: tuple[formats.RequestFormat, ...]
+    exports: tuple[RequestFormat, ...]
     has_report: bool
     traced: "Traced | None" = None
 

@@ -13,7 +13,7 @@ from inferometer.api.runs import RunRequest
 from inferometer.errors import SpecError
 from inferometer.fit.published.loads import BUDGETS, PublishedLoad, first_of_shape, published_loads
 from inferometer.inputs.types import HardwareSpec
-from inferometer.records import llama_bench
+from inferometer.records import bench_tables
 from inferometer.records.imports.concurrency_table import closed_loops, is_concurrency_table
 from inferometer.records.imports.detection import read_results
 from inferometer.records.imports.imported import PublishedPointTable
@@ -33,7 +33,7 @@ def are_published(paths: Sequence[Path]) -> bool:
     return all(
         path.is_file()
         and (
-            (path.suffix.lower() == ".json" and not llama_bench.is_json(_start_of(path)))
+            (path.suffix.lower() == ".json" and not bench_tables.is_json(_start_of(path)))
             or _is_collected(path)
         )
         for path in paths

@@ -14,8 +14,7 @@ from inferometer.api.question import Option, option
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, SpecError
 from inferometer.inputs import catalog, resolve
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.lossy import CacheFormat, LossyChange, WeightFormat
-from inferometer.inputs.types import DType, EngineSpec
+from inferometer.inputs.types import CacheFormat, DType, EngineSpec, LossyChange, LossyFormat
 from inferometer.measure.engines.protocol import Score, Scored
 from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
 from inferometer.measure.environments import find_environment
@@ -271,7 +270,7 @@ def _of_engine(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Tas
 
 def _changes(question: Quality) -> Iterator[tuple[LossyChange, str]]:
     for weights in dict.fromkeys(question.quantization):
-        change = LossyChange(weights=cast("WeightFormat", weights), group_size=question.group_size)
+        change = LossyChange(weights=cast("LossyFormat", weights), group_size=question.group_size)
         groups = f", groups of {question.group_size}" if weights == "int4" else ""
         yield change, f"{weights} weights{groups}"
     for cache in dict.fromkeys(question.kv_dtype):

@@ -12,7 +12,7 @@ import numpy as np
 from inferometer import suggestions
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.types import Caution
-from inferometer.records import durability, llama_bench, one_batch, tables
+from inferometer.records import bench_tables, durability, tables
 from inferometer.records.imports.concurrency_table import is_concurrency_table
 from inferometer.records.imports.json_fields import DOOR
 from inferometer.records.layout import (
@@ -106,7 +106,7 @@ def read_table(path: Path, facts: TableFacts | None = None) -> Run:
     """
     start = DOOR.start_of(path, 2**16).decode("utf-8", "replace")
     is_json = start.lstrip()[:1] in {"{", "["}
-    is_sweep = is_json and (llama_bench.is_json(start) or one_batch.is_json(start))
+    is_sweep = is_json and bench_tables.is_json(start)
     if is_sweep or not (is_json or is_concurrency_table(start)):
         return read_sweep_csv(path, facts)
     raise SpecError(

@@ -25,7 +25,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.types import Caution, EngineSpec, ModelSpec, Source, SweepPlan, SweepPoint
-from inferometer.records import durability, llama_bench, one_batch, tables
+from inferometer.records import bench_tables, durability, tables
 from inferometer.records.summaries import PointSummary
 from inferometer.records.types import Origin, PointStatus, Run, RunManifest, SweepTable
 from inferometer.stats.estimate import Estimate
@@ -331,8 +331,7 @@ def read_sweep_csv(path: Path, facts: TableFacts | None = None) -> Run:
             where=str(path),
             allowed="a file with a date",
         ) from error
-    for tool in (llama_bench, one_batch):
-        text = tool.as_sweep_table(text, _DOOR, where=str(path)) or text
+    text = bench_tables.as_sweep_table(text, _DOOR, where=str(path)) or text
     lines = _lines_of(text, str(path))
     is_gen_known = facts.gen_tokens is not None or any(line.fields.get("gen") for line in lines)
     sweep = _table_of(lines, facts, str(path))

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from inferometer.inputs.types import EngineSpec, SweepPoint
-from inferometer.measure.engines.channel import Channel, ChannelClosed
 from inferometer.measure.engines.protocol import (
+    Channel,
+    ChannelClosed,
     Command,
     Failed,
     Load,

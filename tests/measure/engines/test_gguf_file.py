@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from inferometer.errors import SpecError
-from inferometer.measure.engines.gguf_file import hash_file, read_gguf
+from inferometer.inputs.gguf import hash_file, read_gguf
 
 
 def test_smollm2_is_counted_as_published(smollm2):

@@ -9,9 +9,12 @@ from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.types import EngineSpec, SweepPoint
 from inferometer.measure.engines import transformers_engine
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory, random_prompts
-from inferometer.measure.engines.transformers_config import configuration_of
 from inferometer.measure.engines.transformers_engine import open_engine
-from inferometer.measure.engines.transformers_loading import replicated_parts, sharding
+from inferometer.measure.engines.transformers_loading import (
+    configuration_of,
+    replicated_parts,
+    sharding,
+)
 
 POINT = SweepPoint(prompt_tokens=9, batch_size=3, gen_tokens=6)
 

@@ -19,9 +19,9 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.quantization_config import GgufConfig
 
 from inferometer.errors import EngineError, SpecError
-from inferometer.measure.engines.gguf_file import hash_file
+from inferometer.inputs.gguf import hash_file
 from inferometer.measure.engines.protocol import ModelReference
-from inferometer.measure.engines.transformers_config import HfConfig
+from inferometer.measure.engines.transformers_loading import HfConfig
 
 _LAYOUT = "1"
 """Raised when what we write changes, so that an older folder is not taken for a new one."""
@@ -118,6 +118,3 @@ def write_whole(folder: Path, write: Callable[[Path], None]) -> None:
                 raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-# What is in a GGUF file: how many parameters, in how many bytes, in which formats?

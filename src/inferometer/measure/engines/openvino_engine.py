@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from inferometer.errors import EngineError, SpecError
+from inferometer.inputs.gguf import GgufContent, hash_file, read_gguf
 from inferometer.inputs.types import DType, EngineSpec, ModelSpec
-from inferometer.measure.engines.gguf_file import GgufContent, hash_file, read_gguf
 from inferometer.measure.engines.protocol import (
     ModelReference,
     OutOfMemory,

@@ -26,9 +26,10 @@ import inferometer
 from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.types import EngineSpec
 from inferometer.measure import lifeline
-from inferometer.measure.engines.channel import Channel, ChannelClosed
 from inferometer.measure.engines.protocol import (
     Ceiling,
+    Channel,
+    ChannelClosed,
     Close,
     Command,
     Failed,

@@ -24,9 +24,10 @@ from inferometer.measure.engines.protocol import (
     Score,
     Scored,
 )
-from inferometer.measure.engines.transformers_config import HfConfig, HfModel
 from inferometer.measure.engines.transformers_loading import (
     TORCH_DTYPE,
+    HfConfig,
+    HfModel,
     check_spec,
     distinct_parameters,
     hash_weights,

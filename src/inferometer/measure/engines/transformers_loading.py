@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig
@@ -11,10 +11,14 @@ from transformers.distributed.configuration_utils import DistributedConfig
 from transformers.initialization import no_init_weights
 
 from inferometer.errors import EngineError, SpecError
-from inferometer.inputs.types import DType, EngineSpec
+from inferometer.inputs.config_writing import config_from_model
+from inferometer.inputs.types import DType, EngineSpec, ModelSpec
 from inferometer.measure.engines.protocol import ModelReference
-from inferometer.measure.engines.transformers_config import HfConfig, HfModel, configuration_of
 
+HfConfig: TypeAlias = Any
+"""A ``PreTrainedConfig``: its attributes are those of its file, known to nobody before."""
+HfModel: TypeAlias = Any
+"""A ``PreTrainedModel``, whose call signature differs from architecture to architecture."""
 TORCH_DTYPE: Final[dict[DType, torch.dtype]] = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -233,3 +237,27 @@ def folder_and_gguf(model: ModelReference) -> tuple[str, dict[str, str]]:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def configuration_of(spec: ModelSpec) -> HfConfig:
+    """The configuration that builds the entry's architecture.
+
+    Raises
+    ------
+    SpecError
+        Its architecture cannot be written down as a configuration, or this transformers does not
+        know it.
+    """
+    fields = {
+        name: value
+        for name, value in config_from_model(spec).items()
+        if name not in {"architectures", "model_type", "torch_dtype"}
+    }
+    try:
+        return AutoConfig.for_model(spec.architecture, **fields)
+    except ValueError as error:
+        raise SpecError(
+            f"transformers does not know the model type {spec.architecture!r}",
+            where=f"the model {spec.model_id!r}",
+            try_="a newer transformers, or a folder with the model's own config.json",
+        ) from error

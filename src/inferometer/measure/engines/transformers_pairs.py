@@ -13,8 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from inferometer.measure.engines.protocol import Ceiling
-from inferometer.measure.engines.transformers_config import HfConfig, HfModel
-from inferometer.measure.engines.transformers_loading import distinct_parameters
+from inferometer.measure.engines.transformers_loading import HfConfig, HfModel, distinct_parameters
 from inferometer.records.summaries import MORE_SEQUENCES
 from inferometer.records.types import ProbeKind
 

@@ -14,10 +14,9 @@ from torch.nn import Linear
 from transformers import AutoTokenizer, DynamicCache
 
 from inferometer.errors import SpecError
-from inferometer.inputs.lossy import CacheFormat, LossyChange
+from inferometer.inputs.types import CacheFormat, LossyChange
 from inferometer.measure.engines.protocol import ModelReference, Score, Scored
-from inferometer.measure.engines.transformers_config import HfModel
-from inferometer.measure.engines.transformers_loading import folder_and_gguf
+from inferometer.measure.engines.transformers_loading import HfModel, folder_and_gguf
 
 _E4M3_MAX = 448.0
 """The largest finite number of float8 E4M3."""

@@ -26,9 +26,9 @@ from inferometer.measure.engines.protocol import (
     Score,
     Scored,
 )
-from inferometer.measure.engines.transformers_config import HfConfig
 from inferometer.measure.engines.transformers_loading import (
     TORCH_DTYPE,
+    HfConfig,
     check_formats,
     distinct_parameters,
     hash_weights,

@@ -23,11 +23,11 @@ from inferometer.errors import EngineError, InferometerError, SpecError
 from inferometer.inputs.types import EngineName, SweepPoint
 from inferometer.measure import lifeline
 from inferometer.measure.ceilings import NumpyCeilings
-from inferometer.measure.engines.channel import Channel, until_gone
 from inferometer.measure.engines.protocol import (
     STEP_KINDS,
     Ceiling,
     CeilingProbe,
+    Channel,
     Close,
     Command,
     Engine,
@@ -45,6 +45,7 @@ from inferometer.measure.engines.protocol import (
     Score,
     Scored,
     random_prompts,
+    until_gone,
 )
 from inferometer.measure.resident import peak_resident_bytes, reset_peak_resident
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.records.columns import F64, I32, Bools
-from inferometer.records.exports.formats import ExportFormat
+from inferometer.records.exports import ExportFormat
 from inferometer.records.exports.llmd_report import llmd_report
 from inferometer.records.latencies import COMPLETED, end_ns, is_one_of
 from inferometer.records.request_summaries import Judgement

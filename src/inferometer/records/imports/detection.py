@@ -12,7 +12,6 @@ from inferometer.records.imports import (
     guidellm,
     inference_perf,
     inferencex,
-    llmd,
     llmservingsim,
     own_requests,
     statistics_only,
@@ -170,9 +169,11 @@ _OBJECTS: Final = (
         _having("load_summary", "successes", "failures"),
         inference_perf.read_inference_perf_summary,
     ),
-    _Format("llm-d Benchmark Report 0.2", _having("run", "results"), llmd.read_llmd),
+    _Format("llm-d Benchmark Report 0.2", _having("run", "results"), statistics_only.read_llmd),
     _Format(
-        "llm-d Benchmark Report 0.2", _having("version", "scenario", "metrics"), llmd.read_llmd
+        "llm-d Benchmark Report 0.2",
+        _having("version", "scenario", "metrics"),
+        statistics_only.read_llmd,
     ),
     _INFERENCEX,
     _Format(

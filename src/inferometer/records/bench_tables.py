@@ -1,14 +1,23 @@
-"""Which table of a sweep is it that llama.cpp's ``llama-bench`` printed (Markdown, CSV, JSON, JSON lines)?
+"""Which table of a sweep did llama.cpp's ``llama-bench`` or SGLang's ``bench_one_batch`` write?
 
-A test is one of three. ``pp512`` times the prefill of 512 tokens, one sequence. ``tg128 @ d512``
-times 128 decode steps, one sequence, after 512 tokens. ``pg`` times both as one, and tells neither:
-it is left out, as a prefill after a context is. ``n_batch`` there is how many tokens of one prompt
-are computed at once, no number of sequences. Source: llama.cpp, tools/llama-bench/README.md.
+llama-bench prints Markdown, CSV, JSON or JSON lines. A test is one of three. ``pp512`` times the
+prefill of 512 tokens, one sequence. ``tg128 @ d512`` times 128 decode steps, one sequence, after
+512 tokens. ``pg`` times both as one, and tells neither: it is left out, as a prefill after a
+context is. ``n_batch`` there is how many tokens of one prompt are computed at once, no number of
+sequences. Source: llama.cpp, tools/llama-bench/README.md.
+
+``bench_one_batch`` and ``bench_one_batch_server`` append a JSON object a line: a batch of equal
+prompts, all at once; times in seconds. Without a server ``prefill_latency`` is the step of all
+prompts and ``median_decode_latency`` a decode step. With one, ``last_ttft`` is when the last of the
+batch had its first token, and the time from there to the end (``latency``) is that of the other
+steps; speculation makes several tokens a step, and such lines are refused. Source:
+sgl-project/sglang, python/sglang/bench_one_batch.py, bench_one_batch_server.py and
+test/bench_one_batch_server_internal.py.
 """
 
 import csv
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from typing import Any, Final, NamedTuple
 
@@ -38,22 +47,44 @@ class _Test(NamedTuple):
 
 
 def is_json(text: str) -> bool:
-    """Does this text begin as llama-bench's JSON, or lines of it, does?"""
+    """Does this text begin as JSON of llama-bench, or lines of it, or SGLang's lines do?"""
+    return _is_llama(text) or _is_one_batch(text)
+
+
+def _is_llama(text: str) -> bool:
     start = text.lstrip()[:_START_CHARACTERS]
     return start[:1] in {"[", "{"} and '"n_prompt"' in start and '"n_gen"' in start
 
 
+def _is_one_batch(text: str) -> bool:
+    start = text.lstrip()[:_START_CHARACTERS]
+    is_one = '"prefill_latency"' in start or '"last_ttft"' in start
+    return start[:1] == "{" and '"batch_size"' in start and is_one
+
+
 def as_sweep_table(text: str, door: Door, *, where: str) -> str | None:
-    """The same numbers as lines under ``HEADER``; None where the text is none of llama-bench.
+    """The same numbers as lines under ``HEADER``; None where the text is of neither.
 
     Raises
     ------
     RecordError
-        Its rows are of several models or settings, no test of them can be read, or one is broken.
+        Its rows are of several models, settings or runs, or of speculation, no test of them can be
+        read, or one is broken.
     """
-    rows = _rows(text, door, where)
-    if rows is None:
+    if _is_one_batch(text):
+        lines = _one_batch_lines(text, door, where)
+    elif (rows := _rows(text, door, where)) is not None:
+        lines = _llama_lines(rows, door, where)
+    else:
         return None
+    buffer = StringIO(newline="")
+    csv.writer(buffer, lineterminator="\n").writerows([HEADER, *lines])
+    return buffer.getvalue()
+
+
+def _llama_lines(
+    rows: Sequence[Mapping[str, Any]], door: Door, where: str
+) -> list[tuple[object, ...]]:
     for name in _SETTINGS:
         values = list(dict.fromkeys(str(row[name]) for row in rows if name in row))
         if len(values) > 1:
@@ -71,16 +102,14 @@ def as_sweep_table(text: str, door: Door, *, where: str) -> str | None:
             allowed="pp tests without a depth and tg tests (pg times both as one)",
             try_="llama-bench -p 512,2048 -n 128 -d 0,2048 -o json",
         )
-    buffer = StringIO(newline="")
-    csv.writer(buffer, lineterminator="\n").writerows([HEADER, *lines])
-    return buffer.getvalue()
+    return lines
 
 
 def _rows(text: str, door: Door, where: str) -> list[Mapping[str, Any]] | None:
     """The records of any of its formats."""
     start = text.lstrip()[:_START_CHARACTERS]
     if start[:1] in {"[", "{"}:
-        if not is_json(text):
+        if not _is_llama(text):
             return None
         parts = [text] if start[0] == "[" else text.splitlines()
         found = [door.json(part, object, where=where) for part in parts if part.strip()]
@@ -142,3 +171,51 @@ def _lines(test: _Test) -> Iterable[tuple[object, ...]]:
         else:
             n = test.n_generated
             yield max(test.depth, 1), 1, n, n, "", f"{time_ms / n:.9g}"
+
+
+def _one_batch_lines(text: str, door: Door, where: str) -> list[tuple[object, ...]]:
+    rows = [
+        (number, door.json(line, dict, where=f"{where}, line {number}"))
+        for number, line in enumerate(text.splitlines(), start=1)
+        if line.strip()
+    ]
+    names = list(dict.fromkeys(str(row.get("run_name")) for _, row in rows))
+    if len(names) > 1:
+        raise RecordError(
+            f"the lines are of several runs: {', '.join(names[:4])}",
+            where=where,
+            allowed="one run name: keep its lines, each other in a file of its own",
+        )
+    return [_one_batch_line(row, door, f"{where}, line {number}") for number, row in rows]
+
+
+def _one_batch_line(row: Mapping[str, Any], door: Door, where: str) -> tuple[object, ...]:
+    def number(name: str) -> float:
+        if row.get(name) is None:
+            raise RecordError(
+                f"the line has no {name}", where=where, allowed="a line as SGLang writes it"
+            )
+        return door.number(str(row[name]), name, where=where)
+
+    n_steps = int(number("output_len")) - 1
+    if "prefill_latency" in row:
+        prefill_s = number("prefill_latency")
+        has_decode = row.get("median_decode_latency") is not None
+        step_s = number("median_decode_latency") if has_decode else None
+    else:
+        if row.get("acc_length") is not None and number("acc_length") > 1:
+            raise RecordError(
+                f"acc_length {row['acc_length']}: several tokens a step",
+                where=where,
+                allowed="runs without speculation",
+            )
+        prefill_s = number("last_ttft")
+        step_s = (number("latency") - prefill_s) / n_steps if n_steps > 0 else None
+    return (
+        int(number("input_len")),
+        int(number("batch_size")),
+        n_steps + 1,
+        n_steps if step_s is not None else "",
+        f"{prefill_s * 1e3:.9g}",
+        "" if step_s is None else f"{step_s * 1e3:.9g}",
+    )
