@@ -563,7 +563,6 @@ def new_manifest(
         host=host.host_facts(
             n_threads=ceilings.n_threads_used(plan.engine), uses_device=plan.engine.device == "cuda"
         ),
-        source=None,
         # Our own engine, once it computes, is no caution: the machine is examined before.
         cautions=() if is_beginning else host.examine_machine(),
     )

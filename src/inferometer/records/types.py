@@ -445,17 +445,17 @@ class EngineFacts:
 
     engine: str
     version: str
-    libraries: tuple[tuple[str, str], ...]
+    libraries: tuple[tuple[str, str], ...] = ()
     """(name, version) of what decides its speed, sorted."""
-    weight_bytes: int | None
+    weight_bytes: int | None = None
     """Bytes of the weights as loaded."""
-    n_parameters: int | None
-    weights_origin: str
+    n_parameters: int | None = None
+    weights_origin: str = "unknown"
     """'file' or 'random'."""
-    weights_sha256: str | None
-    attention_implementation: str | None
-    load_s: float | None
-    compile_s: float | None
+    weights_sha256: str | None = None
+    attention_implementation: str | None = None
+    load_s: float | None = None
+    compile_s: float | None = None
     compute_dtype: str | None = None
     """The number format it says it multiplies in."""
     weight_formats: tuple[tuple[str, int], ...] = ()
@@ -490,13 +490,13 @@ class RunManifest:
     run_id: str
     origin: Origin
     created_utc: str
-    command: tuple[str, ...]
+    command: tuple[str, ...] = ()
     tool_version: str
-    plan: SweepPlan | None
-    model: ModelSpec | None
-    engine: EngineFacts | None
-    host: HostFacts | None
-    source: Source | None
+    plan: SweepPlan | None = None
+    model: ModelSpec | None = None
+    engine: EngineFacts | None = None
+    host: HostFacts | None = None
+    source: Source | None = None
     """Of a published run: where it was published; of a simulated one: what it rests on."""
     git_commit: str | None = None
     is_complete: bool = False
@@ -519,9 +519,9 @@ class Run:
     """What happened: a manifest and its tables. Tables that a run does not have are None."""
 
     manifest: RunManifest
-    sweep: SweepTable | None
-    steps: StepTable | None
-    ceilings: CeilingTable | None
+    sweep: SweepTable | None = None
+    steps: StepTable | None = None
+    ceilings: CeilingTable | None = None
     requests: RequestTable | None = None
     parts: StepPartTable | None = None
     """Who did what in each step; simulated runs have it where it was asked for."""

@@ -173,7 +173,6 @@ class OpenVinoEngine:
             weights_sha256=self.weights_sha256,
             attention_implementation="paged",
             load_s=self._load_s,
-            compile_s=None,
             compute_dtype=self._spec.dtype,
             weight_formats=() if content is None else content.formats,
             kv_cache_dtype=self._kv_cache_dtype(),

@@ -341,7 +341,6 @@ class VllmEngine:
             weights_sha256=self._weights_sha256,
             attention_implementation=self._attention_name(),
             load_s=self._load_s,
-            compile_s=None,
             compute_dtype=str(self._core.vllm_config.model_config.dtype).removeprefix("torch."),
             kv_cache_dtype=(
                 self._spec.dtype if cache.cache_dtype == "auto" else str(cache.cache_dtype)

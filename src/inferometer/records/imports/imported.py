@@ -328,21 +328,15 @@ def imported_run(requests: Sequence[ImportedRequest], facts: ImportFacts) -> Run
         run_id=f"{facts.tool}-{digest}",
         origin="published",
         created_utc=facts.created_utc,
-        command=(),
         tool_version=f"{facts.tool} {facts.tool_version}",
-        plan=None,
         model=facts.model,
         engine=facts.engine,
-        host=None,
         source=facts.source,
         is_complete=True,
     )
     chunks = _chunks(rows, start_ns)
     return Run(
         manifest=manifest,
-        sweep=None,
-        steps=None,
-        ceilings=None,
         requests=_requests(rows, start_ns),
         chunks=chunks,
     )

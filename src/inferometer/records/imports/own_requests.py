@@ -49,12 +49,7 @@ def read_own_requests(path: Path) -> Imported:
         run_id=f"inferometer-{source.where.rpartition(' ')[2]}",
         origin="published",
         created_utc="unknown",
-        command=(),
         tool_version="unknown",
-        plan=None,
-        model=None,
-        engine=None,
-        host=None,
         source=source,
         is_complete=True,
     )

@@ -233,7 +233,6 @@ def read_llmd(path: Path) -> Imported:
         hardware=engine.child("accelerator").text("model"),
         offered_requests_per_s=load.number("rate_qps"),
         concurrency=load.whole("concurrency") if is_bounded else None,
-        duration_s=None,
         n_completed=None
         if total is None
         else total - (n_failed or 0) - (requests.whole("incomplete") or 0),

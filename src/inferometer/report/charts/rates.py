@@ -197,7 +197,6 @@ def _latency_chart(view: RateView, name: str, picks: Sequence[_Pick]) -> Chart |
                 x=Axis(title=traffic.axis),
                 y=Axis(title=f"{name}, ms (log scale)", scale="log"),
                 marks=(*marks, *_marked(view)),
-                height=300,
                 legend=" · ".join(
                     note for note in (f"bars and band: {view.interval}", _hollow(placed)) if note
                 ),

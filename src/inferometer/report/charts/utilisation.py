@@ -76,7 +76,6 @@ def energy_chart(view: SweepReportView) -> Chart | None:
     boxes = Boxes(
         boxes=[box_of(row, 0, rate.value) for row, (_, _, rate) in enumerate(shown)],
         name=name,
-        colour="c0",
         tips=[tip((label, ""), (name, estimate_cell(rate))) for label, _, rate in shown],
     )
     best = max(points, key=lambda point: point[2].value)
