@@ -77,42 +77,29 @@ def host_facts(*, n_threads: int | None, uses_device: bool) -> HostFacts:
 def examine_machine() -> tuple[Caution, ...]:
     """What would make numbers bad on this machine, each with its remedy? Takes half a second."""
     busy, stolen_fraction = _watch_others()
-    found = [
-        *_governor(),
-        *busy,
-        *_stolen(stolen_fraction),
-        *_load(),
-        *_swap(),
-        *_free_memory(),
-        *_quota(),
-        *_hyperthreads(),
-        *_clock_source(),
-        *_wait_policy(),
-        *_device(),
-    ]
-    return tuple(found)
+    looks = (_load, _swap, _free_memory, _quota, _hyperthreads, _clock_source, _wait_policy)
+    found = (_governor(), *busy, _stolen(stolen_fraction), *(look() for look in looks), *_device())
+    return tuple(one for one in found if one is not None)
 
 
 def busy_text() -> str | None:
     """Who else uses the processors now, or did in the last minute; None: nobody. Takes half a second."""
     busy, stolen_fraction = _watch_others()
-    return "; ".join(one.text for one in (*busy, *_stolen(stolen_fraction), *_load())) or None
+    return "; ".join(one.text for one in (*busy, _stolen(stolen_fraction), _load()) if one) or None
 
 
-def _governor() -> list[Caution]:
+def _governor() -> Caution | None:
     governor = _read(_CPU / "cpu0" / "cpufreq" / "scaling_governor")
     if governor in {None, "performance"}:
-        return []
-    return [
-        Caution(
-            code="CPU_GOVERNOR",
-            text=(
-                f"the CPU's clock follows the load (governor {governor!r}), so first steps are"
-                " slower than later ones"
-            ),
-            remedy="sudo cpupower frequency-set -g performance",
-        )
-    ]
+        return None
+    return Caution(
+        code="CPU_GOVERNOR",
+        text=(
+            f"the CPU's clock follows the load (governor {governor!r}), so first steps are"
+            " slower than later ones"
+        ),
+        remedy="sudo cpupower frequency-set -g performance",
+    )
 
 
 def _watch_others() -> tuple[list[Caution], float | None]:
@@ -148,138 +135,122 @@ def _watch_others() -> tuple[list[Caution], float | None]:
     return [caution], stolen_fraction
 
 
-def _stolen(stolen_fraction: float | None) -> list[Caution]:
+def _stolen(stolen_fraction: float | None) -> Caution | None:
     if stolen_fraction is None or stolen_fraction < 0.01:
-        return []
-    return [
-        Caution(
-            code="STOLEN_TIME",
-            text=(
-                f"the hypervisor gave {format_fraction(stolen_fraction)} of the processor time to"
-                " other machines"
-            ),
-            remedy="a machine with dedicated cores, or more repetitions and a look at the spread",
-        )
-    ]
+        return None
+    return Caution(
+        code="STOLEN_TIME",
+        text=(
+            f"the hypervisor gave {format_fraction(stolen_fraction)} of the processor time to"
+            " other machines"
+        ),
+        remedy="a machine with dedicated cores, or more repetitions and a look at the spread",
+    )
 
 
-def _load() -> list[Caution]:
+def _load() -> Caution | None:
     load_1min = os.getloadavg()[0]
     n_cores = len(os.sched_getaffinity(0))
     if load_1min < 0.5 * n_cores:
-        return []
-    return [
-        Caution(
-            code="LOAD",
-            text=(
-                f"{load_1min:.1f} processes ran or waited on average in the last minute, on"
-                f" {n_cores} cores"
-            ),
-            remedy="wait until the machine is quiet (uptime)",
-        )
-    ]
+        return None
+    return Caution(
+        code="LOAD",
+        text=(
+            f"{load_1min:.1f} processes ran or waited on average in the last minute, on"
+            f" {n_cores} cores"
+        ),
+        remedy="wait until the machine is quiet (uptime)",
+    )
 
 
-def _swap() -> list[Caution]:
+def _swap() -> Caution | None:
     swap = psutil.swap_memory()
     if swap.used < 64 * 2**20:
-        return []
-    return [
-        Caution(
-            code="SWAP",
-            text=(
-                f"{format_bytes(swap.used)} of memory lie in swap: a step that touches them waits"
-                " for the disk"
-            ),
-            remedy="free memory, then sudo swapoff -a && sudo swapon -a",
-        )
-    ]
+        return None
+    return Caution(
+        code="SWAP",
+        text=(
+            f"{format_bytes(swap.used)} of memory lie in swap: a step that touches them waits"
+            " for the disk"
+        ),
+        remedy="free memory, then sudo swapoff -a && sudo swapon -a",
+    )
 
 
-def _free_memory() -> list[Caution]:
+def _free_memory() -> Caution | None:
     memory = psutil.virtual_memory()
     if memory.available > MIN_FREE_FRACTION * memory.total:
-        return []
-    return [
-        Caution(
-            code="LITTLE_MEMORY",
-            text=f"{format_bytes(memory.available)} of {format_bytes(memory.total)} are free",
-            remedy="end what holds memory; points that need more are refused as out of memory",
-        )
-    ]
+        return None
+    return Caution(
+        code="LITTLE_MEMORY",
+        text=f"{format_bytes(memory.available)} of {format_bytes(memory.total)} are free",
+        remedy="end what holds memory; points that need more are refused as out of memory",
+    )
 
 
-def _quota() -> list[Caution]:
+def _quota() -> Caution | None:
     quota = _read(Path("/sys/fs/cgroup/cpu.max"))
     if quota is None or quota.startswith("max"):
-        return []
+        return None
     quota_us, period_us = (int(part) for part in quota.split())
     n_cores = len(os.sched_getaffinity(0))
     if quota_us >= n_cores * period_us:
-        return []
-    return [
-        Caution(
-            code="CPU_QUOTA",
-            text=(
-                f"this container may use {quota_us / period_us:.2g} of {n_cores} cores: steps stop"
-                " when the quota of a period is spent"
-            ),
-            remedy=suggestions.flags("--threads", max(quota_us // period_us, 1))
-            + ", or a container with whole cores (cpuset instead of quota)",
-        )
-    ]
+        return None
+    return Caution(
+        code="CPU_QUOTA",
+        text=(
+            f"this container may use {quota_us / period_us:.2g} of {n_cores} cores: steps stop"
+            " when the quota of a period is spent"
+        ),
+        remedy=suggestions.flags("--threads", max(quota_us // period_us, 1))
+        + ", or a container with whole cores (cpuset instead of quota)",
+    )
 
 
-def _hyperthreads() -> list[Caution]:
+def _hyperthreads() -> Caution | None:
     siblings = {
         _read(_CPU / f"cpu{cpu}" / "topology" / "thread_siblings_list")
         for cpu in os.sched_getaffinity(0)
     } - {None}
     n_threads = len(os.sched_getaffinity(0))
     if not siblings or len(siblings) == n_threads:
-        return []
-    return [
-        Caution(
-            code="HYPERTHREADS",
-            text=(
-                f"{n_threads} hardware threads share {len(siblings)} cores: two of them on one core"
-                " do not do the work of two"
-            ),
-            remedy=suggestions.flags("--threads", len(siblings)),
-        )
-    ]
+        return None
+    return Caution(
+        code="HYPERTHREADS",
+        text=(
+            f"{n_threads} hardware threads share {len(siblings)} cores: two of them on one core"
+            " do not do the work of two"
+        ),
+        remedy=suggestions.flags("--threads", len(siblings)),
+    )
 
 
-def _clock_source() -> list[Caution]:
+def _clock_source() -> Caution | None:
     source = _read(Path("/sys/devices/system/clocksource/clocksource0/current_clocksource"))
     if source in {None, "tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"}:
-        return []
-    return [
-        Caution(
-            code="SLOW_CLOCK",
-            text=(
-                f"the kernel's clock is {source!r}: reading it takes a microsecond or more, and it"
-                " may drift"
-            ),
-            remedy="boot with clocksource=tsc where the processor's counter is stable",
-        )
-    ]
+        return None
+    return Caution(
+        code="SLOW_CLOCK",
+        text=(
+            f"the kernel's clock is {source!r}: reading it takes a microsecond or more, and it"
+            " may drift"
+        ),
+        remedy="boot with clocksource=tsc where the processor's counter is stable",
+    )
 
 
-def _wait_policy() -> list[Caution]:
+def _wait_policy() -> Caution | None:
     policy = os.environ.get("OMP_WAIT_POLICY")
     if policy is None or policy.lower() == "passive":
-        return []
-    return [
-        Caution(
-            code="OMP_WAIT_POLICY",
-            text=(
-                f"OMP_WAIT_POLICY={policy}: threads that spin at barriers make a step 15 to 80"
-                " times slower beside one busy neighbour"
-            ),
-            remedy="export OMP_WAIT_POLICY=passive; engines that this tool starts have it already",
-        )
-    ]
+        return None
+    return Caution(
+        code="OMP_WAIT_POLICY",
+        text=(
+            f"OMP_WAIT_POLICY={policy}: threads that spin at barriers make a step 15 to 80"
+            " times slower beside one busy neighbour"
+        ),
+        remedy="export OMP_WAIT_POLICY=passive; engines that this tool starts have it already",
+    )
 
 
 def placement(

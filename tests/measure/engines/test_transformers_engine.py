@@ -8,7 +8,12 @@ from transformers import AutoModelForCausalLM
 from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.types import EngineSpec, SweepPoint
 from inferometer.measure.engines import transformers_engine
-from inferometer.measure.engines.protocol import ModelReference, OutOfMemory, random_prompts
+from inferometer.measure.engines.protocol import (
+    ModelReference,
+    OutOfMemory,
+    is_memory,
+    random_prompts,
+)
 from inferometer.measure.engines.transformers_engine import open_engine
 from inferometer.measure.engines.transformers_loading import (
     configuration_of,
@@ -173,8 +178,8 @@ def test_weights_larger_than_memory_are_refused(tiny, monkeypatch):
     ],
 )
 def test_want_of_memory_is_recognised(words):
-    assert transformers_engine.is_want_of_memory(RuntimeError(words))
-    assert not transformers_engine.is_want_of_memory(RuntimeError("shape '[1]' is invalid"))
+    assert is_memory(RuntimeError(words))
+    assert not is_memory(RuntimeError("shape '[1]' is invalid"))
 
 
 def test_attention_is_sharded_only_where_heads_divide(tiny):

@@ -23,6 +23,8 @@ from inferometer.measure.engines.protocol import (
     Repetition,
     Score,
     Scored,
+    is_memory,
+    last_line,
 )
 from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
@@ -51,7 +53,6 @@ _HELD_BLOCKS: Final = {"Q4_1": (32, 18.5), "Q8_0": (32, 35.0), "F16": (1, 2.0), 
 """GGUF format -> (weights in a block, bytes that OpenVINO holds for them): the codes, a 16-bit
 scale and a zero point as wide as a code. Source: constants of the graph that openvino-genai
 2026.4.1 builds from such files."""
-_MEMORY_WORDS: Final = ("bad_alloc", "Cannot allocate memory", "out of memory", "not enough memory")
 
 
 def open_engine(spec: EngineSpec, model: ModelReference) -> "OpenVinoEngine":
@@ -203,10 +204,10 @@ class OpenVinoEngine:
         try:
             return self._run(prompt_ids, gen_tokens)
         except (MemoryError, RuntimeError) as error:
-            if _is_memory(error):
-                raise OutOfMemory(_last_line(error)) from None
+            if is_memory(error):
+                raise OutOfMemory(last_line(error)) from None
             raise EngineError(
-                f"OpenVINO failed: {_last_line(error)}", where="one of its steps"
+                f"OpenVINO failed: {last_line(error)}", where="one of its steps"
             ) from error
 
     def score(self, task: Score) -> Scored:
@@ -347,10 +348,10 @@ def _start(location: Path, properties: dict[str, Any]) -> Pipeline:
     try:
         return ContinuousBatchingPipeline(str(location), scheduler, "CPU", properties, {})
     except (MemoryError, RuntimeError) as error:
-        if _is_memory(error):
-            raise OutOfMemory(_last_line(error)) from None
+        if is_memory(error):
+            raise OutOfMemory(last_line(error)) from None
         raise EngineError(
-            f"OpenVINO could not load the model: {_last_line(error)}",
+            f"OpenVINO could not load the model: {last_line(error)}",
             where=str(location),
             try_="--engine transformers",
         ) from error
@@ -418,11 +419,3 @@ def _held_bytes(content: GgufContent) -> int | None:
         block_weights, block_bytes = _HELD_BLOCKS[name]
         total_bytes += n_weights / block_weights * block_bytes
     return round(total_bytes)
-
-
-def _is_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or any(word in str(error) for word in _MEMORY_WORDS)
-
-
-def _last_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

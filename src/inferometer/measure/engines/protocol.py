@@ -266,6 +266,29 @@ def random_prompts(point: SweepPoint, *, vocab_size: int, seed: int, repetition:
     return rng.integers(low, high, size=(point.batch_size, point.prompt_tokens), dtype=np.int64)
 
 
+_MEMORY_WORDS: Final = (
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "bad_alloc",
+    "out of memory",
+    "not enough memory",
+    "less than requested memory for kv",
+)
+
+
+def is_memory(error: BaseException) -> bool:
+    """Did an allocation fail, in whichever engine's words?"""
+    return isinstance(error, MemoryError) or any(word in str(error) for word in _MEMORY_WORDS)
+
+
+def last_line(error: BaseException) -> str:
+    """What is it that an engine complains about, without pydantic's frame around it?"""
+    text = str(error).strip() or type(error).__name__
+    if "Value error, " in text:
+        return text.partition("Value error, ")[2].partition(" [type=")[0]
+    return text.splitlines()[-1].strip()
+
+
 # How do messages pass between two processes?
 
 

@@ -23,6 +23,7 @@ from inferometer.measure.engines.protocol import (
     Repetition,
     Score,
     Scored,
+    is_memory,
 )
 from inferometer.measure.engines.transformers_loading import (
     TORCH_DTYPE,
@@ -161,12 +162,12 @@ class TransformersEngine:
                 return self._run(ids.to(self._device), gen_tokens)
         except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
             self._decoder.release()
-            is_memory = is_want_of_memory(error)
+            is_short = is_memory(error)
             if self._spec.tensor_parallel_size > 1 and (
-                is_memory or (self._ranks is not None and self._ranks.ran_out_of_memory())
+                is_short or (self._ranks is not None and self._ranks.ran_out_of_memory())
             ):
                 die_of_memory()
-            if is_memory:
+            if is_short:
                 raise OutOfMemory(str(error).splitlines()[0]) from None
             raise
 
@@ -327,12 +328,6 @@ class Decoder:
 SPARE_BYTES: Final = 256 * 2**20
 """Left to the rest of the machine: what needs more than is free without it is refused, not
 tried."""
-_MEMORY_WORDS: Final = (
-    "can't allocate memory",
-    "bad_alloc",
-    "out of memory",
-    "Cannot allocate memory",
-)
 
 
 def check_weights_fit(spec: EngineSpec, config: HfConfig) -> None:
@@ -397,11 +392,6 @@ def check_point_fits(
             f"{format_bytes(kv_bytes)} of KV cache and {format_bytes(activation_bytes)} of"
             f" activations, {format_bytes(free_bytes)} are free"
         )
-
-
-def is_want_of_memory(error: BaseException) -> bool:
-    """Did an allocation fail, in whichever of torch's words?"""
-    return isinstance(error, MemoryError) or any(word in str(error) for word in _MEMORY_WORDS)
 
 
 def die_of_memory() -> NoReturn:

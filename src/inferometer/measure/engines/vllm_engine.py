@@ -25,6 +25,8 @@ from inferometer.measure.engines.protocol import (
     Repetition,
     Score,
     Scored,
+    is_memory,
+    last_line,
 )
 from inferometer.measure.engines.transformers_loading import (
     TORCH_DTYPE,
@@ -52,13 +54,6 @@ MAX_SEQUENCES: Final = 256
 KV_BLOCK_TOKENS: Final = 128
 """vLLM's own choice on a CPU."""
 SPARE_BYTES: Final = 256 * 2**20
-_MEMORY_WORDS: Final = (
-    "can't allocate memory",
-    "bad_alloc",
-    "out of memory",
-    "Cannot allocate memory",
-    "less than requested memory for kv",
-)
 _VARIABLES: Final = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": (
         "0"
@@ -199,19 +194,6 @@ def stop_core(core: VllmCore) -> None:
 
     core.engine_core.shutdown()
     cleanup_dist_env_and_memory()
-
-
-def is_memory(error: BaseException) -> bool:
-    """Does this error say that memory ran out?"""
-    return isinstance(error, MemoryError) or any(word in str(error) for word in _MEMORY_WORDS)
-
-
-def last_line(error: BaseException) -> str:
-    """What is it that vLLM complains about, without pydantic's frame around it?"""
-    text = str(error).strip() or type(error).__name__
-    if "Value error, " in text:
-        return text.partition("Value error, ")[2].partition(" [type=")[0]
-    return text.splitlines()[-1].strip()
 
 
 def _set_variables(spec: EngineSpec) -> None:
