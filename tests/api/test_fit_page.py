@@ -1,6 +1,6 @@
 """Does the page of a fit to a served run say how far off the second half of its requests was?"""
 
-from inferometer.api.fit_page import fit_page
+from inferometer.api.fit_views import fit_page
 from inferometer.api.fitted_steps import HeldOutStatistic, ServedFit
 from inferometer.fit.published.efficiencies import published_steps
 from inferometer.inputs.catalog import find_hardware, find_model

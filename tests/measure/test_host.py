@@ -2,7 +2,7 @@ import os
 import subprocess
 import sys
 
-from inferometer.api.doctor import Doctor, doctor
+from inferometer.api.machine import Doctor, doctor
 from inferometer.measure import host
 from inferometer.measure.host import examine_machine, host_facts
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from inferometer.api.explored_curves import simulator_at
+from inferometer.api.explored import simulator_at
 from inferometer.api.question import question_of
 from inferometer.api.simulate import Simulate
 from inferometer.api.simulation import OneCase

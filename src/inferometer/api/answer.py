@@ -51,8 +51,8 @@ _PAGED_BY: Final[Mapping[str, str]] = {
     "ShowAnswer": "inferometer.api.show:show_pages",
     "GridAnswer": "inferometer.api.grid_page:grid_page",
     "CatalogAnswer": "inferometer.api.catalog:catalog_page",
-    "DoctorAnswer": "inferometer.api.doctor:doctor_page",
-    "EnginesAnswer": "inferometer.api.engines:engines_page",
+    "DoctorAnswer": "inferometer.api.machine:doctor_page",
+    "EnginesAnswer": "inferometer.api.machine:engines_page",
     "QualityAnswer": "inferometer.api.quality_page:quality_page",
 }
 """The function that makes the page of an answer, or its pages, as ``module:name``."""

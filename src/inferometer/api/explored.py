@@ -4,21 +4,278 @@ The random numbers are the same in every state, and loads of a curve do not depe
 is requested: a move of one slider moves one thing.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from functools import lru_cache
+from typing import ClassVar, Final, NamedTuple
 
-from inferometer.api import explore, explored_curves as around, simulation
+import numpy as np
+
+from inferometer.api import (
+    cluster,
+    explore,
+    fleet as fleets,
+    progress,
+    server as servers_,
+    simulate,
+    simulation,
+)
 from inferometer.api.answer import Answer
 from inferometer.api.explore import Explore
-from inferometer.api.simulate import Simulate
-from inferometer.api.simulation import SimulateAnswer
+from inferometer.api.workload import workload_of
+from inferometer.decide import curves
 from inferometer.errors import ModelError, SpecError
+from inferometer.inputs import objectives
 from inferometer.measure.executors.local import Executor
-from inferometer.records import run_series, slot_timeline
-from inferometer.report.decision_views import LimitCost, RatePoint, TradePoint
+from inferometer.records import latencies, request_summaries, run_series, slot_timeline
+from inferometer.records.request_summaries import Percentile, RequestSummary
+from inferometer.report import decision_views
 from inferometer.simulate.deployment import Case
-from inferometer.stats.estimate import Estimate
+from inferometer.stats.estimate import Estimate, Verdict
+from inferometer.units import NS_PER_S, format_number
+
+CURVE_REQUESTS: Final = 500
+"""Of each point of a curve."""
+_RATIOS: Final = (0.08, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.6)
+"""Of the rate at which the server is full."""
+_USERS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_OTHER_TP: Final = (1, 2, 4, 8)
+_TRADED: Final = (0.1, 0.4, 0.7, 0.9)
+_BURST_PER_S: Final = 1e6
+_BURST_REQUESTS: Final = 1500
+_FEWEST: Final = 20
+
+
+class Load(NamedTuple):
+    """One point of a curve: which question, which of the servers that may be the one."""
+
+    question: simulate.Simulate
+    case: Case
+
+
+class Seen(NamedTuple):
+    """What came of it."""
+
+    summary: RequestSummary
+    judgement: request_summaries.Judgement | None
+
+    @property
+    def limit_ratio(self) -> float:
+        """The limits, times those of the SLO, that its percentiles reach, the noise aside."""
+        judged = [] if self.judgement is None else self.judgement.thresholds
+        reached = [
+            one.seen.seconds.value / one.threshold.limit_s for one in judged if one.seen is not None
+        ]
+        return max(reached, default=math.inf)
+
+
+def loads_of(question: Explore, executor: Executor) -> tuple[float, ...]:
+    """Loads from idle to more than the server carries, whatever load is requested for."""
+    if question.workload.concurrency is not None:
+        return tuple(float(one) for one in _USERS)
+    full_per_s = _full_per_s(question, executor)
+    return tuple(float(f"{full_per_s * ratio:.2g}") for ratio in _RATIOS)
+
+
+def _full_per_s(question: Explore, executor: Executor) -> float:
+    """Requests per second while the server is full."""
+    requested = question.at_load(_BURST_PER_S, _BURST_REQUESTS)
+    bare = replace(requested, given=frozenset(), slo=None)
+    return executor.map(_burst_per_s, [bare])[0]
+
+
+@lru_cache(maxsize=64)
+def _burst_per_s(question: simulate.Simulate) -> float:
+    """All requests come at once: how many end in a second between the first and the last quarter?"""
+    requests = simulator_at(question).at(simulation.OneCase("likely")).run.requests
+    if requests is None:
+        raise ValueError("a simulation has requests")
+    ended_ns = requests.finished_ns[latencies.is_one_of(requests, latencies.COMPLETED)]
+    if len(ended_ns) < _FEWEST:
+        raise ModelError(
+            f"{len(ended_ns)} of {len(requests.status)} requests end",
+            where="--workload, --max-model-len",
+            allowed="requests that this server can hold",
+            try_="shorter prompts and answers, or more memory",
+        )
+    first_ns, last_ns = np.quantile(ended_ns, (0.25, 0.75))
+    return 0.5 * len(ended_ns) * NS_PER_S / max(1.0, float(last_ns - first_ns))
+
+
+@lru_cache(maxsize=64)
+def servers_at(server: servers_.Server, fleet: fleets.FleetOptions) -> cluster.Servers:
+    """The servers of these options; what was built of them stays."""
+    n_sharing = fleet.cluster.data_parallel_size
+    return fleets.servers_of(fleet, servers_.deployment_of(server, n_sharing=n_sharing))
+
+
+@lru_cache(maxsize=32)
+def simulator_at(
+    question: simulate.Simulate, *, record_steps: bool = False
+) -> simulation.Simulator:
+    """The servers, and their requests drawn."""
+    objective = None if question.slo is None else objectives.parse_objective(question.slo)
+    with progress.heard_by(lambda _: None):  # of each point of a curve there is nothing to say
+        return simulate.simulator_of(
+            workload_of(question.workload),
+            servers_at(question.server, question.fleet),
+            objective,
+            None,
+            cluster.gate_of(question.fleet.gate),
+            record_steps=record_steps,
+        )
+
+
+def load_of(question: Explore, load: float, case: Case) -> Load:
+    """The point, whatever load is requested for: what was computed of it stays."""
+    requested = question.at_load(load, CURVE_REQUESTS)
+    return Load(replace(requested, given=frozenset()), case)
+
+
+@lru_cache(maxsize=4000)
+def seen_at(part: Load) -> Seen:
+    """One point; it is short, for somebody waits for all of them."""
+    level = simulator_at(part.question).at(simulation.OneCase(part.case)).level
+    return Seen(level.summary, level.judgement)
+
+
+def ends_of(answer: simulation.SimulateAnswer) -> tuple[Case, ...]:
+    """The two servers that may be the one whose TTFT is least and most: the ends of a curve's band."""
+    others = answer.levels[1:]
+    if not others:
+        return ()
+    if all(level.step_times != "draw" for level in others):
+        return ("fast", "slow")
+    ttft_s = [
+        math.inf if (found := level.summary.latency("ttft").percentile(0.95)) is None
+        else found.seconds.value
+        for level in others
+    ]  # fmt: skip
+    return ttft_s.index(min(ttft_s)), ttft_s.index(max(ttft_s))
+
+
+def point_of(load: float, group: Sequence[Seen], *, is_closed: bool) -> decision_views.RatePoint:
+    """One point of a curve: the likely case, its intervals widened to hold the other cases."""
+    likely, *others = group
+    summary = likely.summary
+    judgement = likely.judgement
+
+    def spanned(latency: str, fraction: float) -> Percentile | None:
+        found = summary.latency(latency).percentile(fraction)  # type: ignore[arg-type]
+        ends = [
+            other.seconds.value
+            for one in others
+            if (other := one.summary.latency(latency).percentile(fraction)) is not None  # type: ignore[arg-type]
+        ]
+        return None if found is None else replace(found, seconds=_spanning(found.seconds, ends))
+
+    return decision_views.RatePoint(
+        label=f"{format_number(load)} {'users' if is_closed else 'requests/s'}",
+        concurrency=round(load) if is_closed else None,
+        offered_requests_per_s=None if is_closed else load,
+        ttft_p50=spanned("ttft", 0.5),
+        ttft_p95=spanned("ttft", 0.95),
+        tpot_p50=spanned("tpot", 0.5),
+        tpot_p95=spanned("tpot", 0.95),
+        output_tokens_per_s=summary.output_tokens_per_s,
+        completed_requests_per_s=summary.completed_requests_per_s,
+        good_requests_per_s=None if judgement is None else judgement.good_requests_per_s,
+        ttft_parts=None,
+        verdict=None,
+    )
+
+
+def _spanning(estimate: Estimate, ends: Sequence[float]) -> Estimate:
+    known = [one for one in (estimate.low, estimate.value, estimate.high) if one is not None]
+    if not ends:
+        return estimate
+    return replace(estimate, low=min(*known, *ends), high=max(*known, *ends))
+
+
+def trades_of(
+    answer: simulation.SimulateAnswer, loads: Sequence[float], seen: Sequence[Seen]
+) -> list[decision_views.TradePoint]:
+    """Speed per user against output per device, of one layout."""
+    where, points = answer.deployment, list[decision_views.TradePoint]()
+    n_devices = where.n_devices * where.n_replicas
+    for load, one in zip(loads, seen, strict=True):
+        per_user, rate = one.summary.tokens_per_s_per_user, one.summary.output_tokens_per_s
+        if per_user is None or rate is None:
+            continue
+        verdict: Verdict = "undecided"
+        if one.judgement is not None:
+            verdict = "met" if one.limit_ratio < 1 else "missed"
+        points.append(
+            decision_views.TradePoint(
+                device=f"TP {where.tensor_parallel_size}",
+                offered_requests_per_s=load,
+                tokens_per_s_per_user=per_user,
+                device_tokens_per_s=rate.scaled(1 / n_devices),
+                verdict=verdict,
+            )
+        )
+    return points
+
+
+def other_layouts(
+    question: Explore, answer: simulation.SimulateAnswer, loads: Sequence[float], executor: Executor
+) -> list[decision_views.TradePoint]:
+    """The same on another number of tensor-parallel devices, where the model fits and a device is named."""
+    own = answer.deployment.tensor_parallel_size
+    if question.server.hardware is None or question.server.fit is not None:
+        return []
+    full, points = loads[-3], list[decision_views.TradePoint]()
+    for n_tensor in _OTHER_TP:
+        other = replace(question, server=replace(question.server, tp=n_tensor))
+        if n_tensor == own or answer.disaggregation is not None:
+            continue
+        try:
+            servers = servers_at(other.server, other.fleet)
+            wide = max(1.0, n_tensor / own)
+            tried = tuple(
+                dict.fromkeys(float(f"{max(1, full * ratio * wide):.2g}") for ratio in _TRADED)
+            )
+            seen = executor.map(seen_at, [load_of(other, load, "likely") for load in tried])
+        except (SpecError, ModelError):
+            # This layout cannot be: heads that do not divide, or no memory for a KV cache.
+            continue
+        deployment = replace(
+            answer.deployment, tensor_parallel_size=n_tensor, n_devices=servers.deployment.n_devices
+        )
+        points += trades_of(replace(answer, deployment=deployment), tried, seen)
+    return points
+
+
+def limit_costs(
+    question: Explore,
+    answer: simulation.SimulateAnswer,
+    usd_per_hour: float | None,
+    loads: Sequence[float],
+    seen: Sequence[Seen],
+) -> tuple[decision_views.LimitCost, ...]:
+    """Dollars per hour for this traffic under stricter and laxer limits, by whole replicas."""
+    rate_per_s, slo = question.workload.rate, question.slo
+    if rate_per_s is None or slo is None or usd_per_hour is None:
+        return ()
+    objective, where = objectives.parse_objective(slo), answer.deployment
+    costs = list[decision_views.LimitCost]()
+    for ratio in curves.LIMIT_RATIOS:
+        within = [load for load, one in zip(loads, seen, strict=True) if one.limit_ratio < ratio]
+        if not within:
+            continue
+        n_replicas = math.ceil(rate_per_s * where.n_replicas / max(within) * (1 - 1e-9))
+        costs.append(
+            decision_views.LimitCost(
+                device=where.hardware or "this device",
+                limit_ratio=ratio,
+                objective=curves.with_limits(objective, ratio).text,
+                n_replicas=n_replicas,
+                usd_per_hour=usd_per_hour / where.n_replicas * n_replicas,
+            )
+        )
+    return tuple(costs)
+
 
 _TOKENS: Final = 1e6
 _SECONDS_PER_HOUR: Final = 3600.0
@@ -33,17 +290,17 @@ class ExploreAnswer(Answer):
     table: ClassVar[str | None] = "points"
 
     command: str
-    simulation: SimulateAnswer
+    simulation: simulation.SimulateAnswer
     """What ``inferometer simulate`` answers; of a coarse answer the likely step times alone."""
     is_coarse: bool
     usd_per_hour: float | None
     """Of all devices; None where no price is known."""
     usd_per_million_output_tokens: Estimate | None
-    points: tuple[RatePoint, ...]
+    points: tuple[decision_views.RatePoint, ...]
     """The same server at other loads, each by few requests; intervals span step times, too."""
     requests_per_point: int
-    trades: tuple[TradePoint, ...]
-    limit_costs: tuple[LimitCost, ...]
+    trades: tuple[decision_views.TradePoint, ...]
+    limit_costs: tuple[decision_views.LimitCost, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +323,7 @@ def coarse(question: Explore, executor: Executor) -> Explored:
 def sketched(question: Explore, executor: Executor) -> Explored:
     """The likely run and the curves around it, at likely step times."""
     found = coarse(question, executor)
-    return _around(found, around.loads_of(question, executor), executor)
+    return _around(found, loads_of(question, executor), executor)
 
 
 def refined(question: Explore, executor: Executor) -> Explored:
@@ -79,9 +336,9 @@ def refined(question: Explore, executor: Executor) -> Explored:
     """
     simulated = _simulate(question.simulated, executor)
     found = _explored(question, simulated, is_coarse=False)
-    loads = around.loads_of(question, executor)
-    found = _around(found, loads, executor, *around.ends_of(found.answer.simulation))
-    others = around.other_layouts(question, found.answer.simulation, loads, executor)
+    loads = loads_of(question, executor)
+    found = _around(found, loads, executor, *ends_of(found.answer.simulation))
+    others = other_layouts(question, found.answer.simulation, loads, executor)
     answer = replace(found.answer, trades=(*found.answer.trades, *others))
     return replace(found, answer=answer, timelines=_timelines(question, executor))
 
@@ -89,30 +346,28 @@ def refined(question: Explore, executor: Executor) -> Explored:
 def _around(found: Explored, loads: Sequence[float], executor: Executor, *ends: Case) -> Explored:
     """The answer with the points of its curves, each at the likely case and these ends."""
     question, answer = found.question, found.answer
-    parts = [around.load_of(question, load, case) for load in loads for case in ("likely", *ends)]
-    seen, width = executor.map(around.seen_at, parts), 1 + len(ends)
+    parts = [load_of(question, load, case) for load in loads for case in ("likely", *ends)]
+    seen, width = executor.map(seen_at, parts), 1 + len(ends)
     groups = [seen[i : i + width] for i in range(0, len(seen), width)]
     is_closed = question.workload.concurrency is not None
     likely = [group[0] for group in groups]
     answer = replace(
         answer,
         points=tuple(
-            around.point_of(load, group, is_closed=is_closed)
+            point_of(load, group, is_closed=is_closed)
             for load, group in zip(loads, groups, strict=True)
         ),
-        trades=tuple(around.trades_of(answer.simulation, loads, likely)),
-        limit_costs=around.limit_costs(
-            question, answer.simulation, answer.usd_per_hour, loads, likely
-        ),
+        trades=tuple(trades_of(answer.simulation, loads, likely)),
+        limit_costs=limit_costs(question, answer.simulation, answer.usd_per_hour, loads, likely),
     )
     return replace(found, answer=answer)
 
 
 def _simulate(
-    question: Simulate, executor: Executor, *, is_likely_alone: bool = False
+    question: simulate.Simulate, executor: Executor, *, is_likely_alone: bool = False
 ) -> simulation.Simulated:
     return simulation.simulate_workload(
-        around.simulator_at(question, record_steps=True),
+        simulator_at(question, record_steps=True),
         executor,
         record_steps=True,
         is_likely_alone=is_likely_alone,
@@ -137,7 +392,7 @@ def _explored(question: Explore, simulated: simulation.Simulated, *, is_coarse: 
             if hourly is None or rate is None or rate.value <= 0
             else _per_million(hourly, rate),
             points=(),
-            requests_per_point=around.CURVE_REQUESTS,
+            requests_per_point=CURVE_REQUESTS,
             trades=(),
             limit_costs=(),
         ),
@@ -161,9 +416,9 @@ def _per_million(usd_per_hour: float, rate: Estimate) -> Estimate:
     )
 
 
-def _usd_per_hour(question: Explore, answer: SimulateAnswer) -> float | None:
+def _usd_per_hour(question: Explore, answer: simulation.SimulateAnswer) -> float | None:
     """Of all devices that serve: the price that was given, else the catalogue's first."""
-    servers = around.servers_at(question.server, question.fleet)
+    servers = servers_at(question.server, question.fleet)
     device = servers.deployment.hardware
     one = question.usd_per_hour
     if one is None and device is not None and device.prices:
@@ -188,17 +443,17 @@ def _timelines(
     requested = question.simulated
     requested = replace(
         requested,
-        workload=replace(requested.workload, requests=around.CURVE_REQUESTS, duration=None),
+        workload=replace(requested.workload, requests=CURVE_REQUESTS, duration=None),
     )
     own = requested.server.policy or "vllm"
     other = "static" if own != "static" else "vllm"
     within = replace(requested.server, policy=other, set=(), max_num_batched_tokens=None)
     cases = [(own, requested), (other, replace(requested, server=within))]
 
-    def timeline(case: tuple[str, Simulate]) -> slot_timeline.SlotTimeline | None:
+    def timeline(case: tuple[str, simulate.Simulate]) -> slot_timeline.SlotTimeline | None:
         try:
             run = (
-                around.simulator_at(case[1], record_steps=True)
+                simulator_at(case[1], record_steps=True)
                 .at(simulation.OneCase("likely", record_steps=True, record_parts=True))
                 .run
             )

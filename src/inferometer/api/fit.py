@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from inferometer.api.answer import Answer, Paged
-from inferometer.api.fit_page import fit_page, refused_page, server_fit_page
+from inferometer.api.fit_views import fit_page, refused_page, server_fit_page
 from inferometer.api.fitted_servers import fit_load_tests, fit_rate_statistics, rate_statistics
 from inferometer.api.fitted_steps import HeldOutStatistic, fit_served, fit_steps
 from inferometer.api.known_facts import ServerKnowledge

@@ -2,15 +2,23 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import numpy as np
 
+from inferometer import __version__, suggestions
 from inferometer.api.analysis import Analysis, decode_shape_of, held_out_estimate, prefill_shape_of
-from inferometer.fit.sweeps.diagnostics import explain
-from inferometer.fit.sweeps.step_time import is_judged
-from inferometer.inputs.types import SweepPoint
+from inferometer.api.fitted_steps import ServedFit
+from inferometer.fit.loads import conclusions, server_fit
+from inferometer.fit.loads.server import KnobFit
+from inferometer.fit.sweeps import diagnostics, step_time
+from inferometer.inputs.types import Caution, SweepPoint
+from inferometer.perfmodel import steptime_limits, types
 from inferometer.perfmodel.roofline import exact
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
+from inferometer.report.page import Chip, Page, Section, duration_number, lines_of
+from inferometer.report.request_tables import duration_cell
+from inferometer.report.tables import ABSENT_TEXT, LEAST_FOR_P95, TextTable, error_text
 from inferometer.report.views import (
     Curve,
     CurvePoint,
@@ -97,7 +105,7 @@ def predictions(analysis: Analysis) -> tuple[PredictedPoint, ...]:
                 measured_s=_around(point.measured_s, measured),
                 predicted_s=held_out_estimate(point),
                 is_held_out=True,
-                is_judged=is_judged(point),
+                is_judged=step_time.is_judged(point),
             )
         )
     return tuple(found)
@@ -132,7 +140,7 @@ def explained(analysis: Analysis) -> tuple[Explained, ...]:
             limited_by=step.limited_by,
         )
         for step in sorted(
-            explain(analysis.run, analysis.model),
+            diagnostics.explain(analysis.run, analysis.model),
             key=lambda step: (step.phase, step.prompt_tokens, step.batch_size),
         )
     )
@@ -219,3 +227,297 @@ def parameter_row(parameter: FittedParameter) -> ParameterRow:
         interval=interval,
         informed_by=parameter.informed_by,
     )
+
+
+_CAUTION_SCATTER: Final = 2.0
+_AT_PEAK: Final = 1.01
+_TYPICAL_TOKENS: Final = 512
+_TYPICAL_BATCH: Final = 16
+
+
+def fit_page(model: StepTimeModel, model_file: str, served: ServedFit | None = None) -> Page:
+    """Error on points held out, parameters with intervals, and the box in which the model was checked.
+
+    Of published loads, which know no single step, the held-out errors are those of what clients
+    saw.
+    """
+    trained, is_seen = model.trained_on, bool(_seen_as(model))
+    unit = "latencies of" if is_seen else "step times of"
+    what = f"{trained.n_observations} {unit} {trained.n_configurations} points"
+    what += "" if model.subject is None else f": {model.subject.text}"
+    checked = (
+        (_agreement_table(served),)
+        if served is not None and served.held_out
+        else (_errors(model),)
+        if model.held_out
+        else ()
+    )
+    words = (model.model.model_id, "--fit", model_file, "--concurrency", "16")
+    steps = _steps(model)
+    return Page(
+        title=(
+            f"{model.model.model_id} on {trained.hardware or 'a machine that is not named'}:"
+            f" {steps[-1][0]} takes {duration_cell(steps[-1][1]).partition(' [')[0]}"
+        ),
+        subtitle=f"fitted to {what}",
+        numbers=tuple(number for name, found in steps for number in duration_number(name, found)),
+        table=checked[0] if checked else None,
+        lines=lines_of(
+            ("TRUST", _off_halves(served) if served and served.held_out else _off(model)),
+            ("NEXT", suggestions.command("simulate", *words) if is_seen else ""),
+            ("DATA", model_file),
+        ),
+        cautions=tuple(
+            Caution(code="at a bound", text=one.why, remedy=one.remedy)
+            for one in diagnostics.at_bounds(model)
+        ),
+        sections=(
+            Section(
+                id="parameters",
+                title="What was fitted, and where does it hold?",
+                nav="Parameters",
+                tables=(*checked, _parameters(model.parameters), _box(model)),
+            ),
+        ),
+        tool_version=__version__,
+    )
+
+
+def _errors(model: StepTimeModel) -> TextTable:
+    seen = _seen_as(model)
+    rows = tuple(
+        (
+            seen.get(error.phase, error.phase),
+            str(error.n_points),
+            format_fraction(error.median_fraction),
+            format_fraction(error.p95_fraction) if error.n_points >= LEAST_FOR_P95 else ABSENT_TEXT,
+            format_fraction(error.coverage_fraction),
+        )
+        for error in model.held_out
+    )
+    header = ("held out", "points", "median error", "95th percentile", "in the 90 % interval")
+    return TextTable(caption="Error on points held out", header=header, rows=rows)
+
+
+def _parameters(parameters: tuple[FittedParameter, ...]) -> TextTable:
+    rows = tuple(
+        (row.name, row.value, row.interval, row.informed_by)
+        for row in map(parameter_row, parameters)
+    )
+    header = ("parameter", "value", "90 % interval", "based on")
+    return TextTable(caption="Parameters of a step", header=header, rows=rows)
+
+
+def _box(model: StepTimeModel) -> TextTable:
+    rows = tuple((side.quantity, f"{side.low:,.0f}", f"{side.high:,.0f}") for side in model.box)
+    return TextTable(
+        caption="Shapes in which it holds", header=("valid box", "from", "to"), rows=rows
+    )
+
+
+def _agreement_table(served: ServedFit) -> TextTable:
+    rows = tuple(
+        (
+            f"{one.latency.upper()} {one.statistic}",
+            format_duration(one.measured_s),
+            format_duration(one.simulated_s),
+            f"{one.simulated_s / one.measured_s - 1:+.1%}",
+        )
+        for one in served.held_out
+    )
+    header = (served.held_out_words, "measured", "simulated", "error")
+    return TextTable(caption="Simulated against measured", header=header, rows=rows)
+
+
+def _seen_as(model: StepTimeModel) -> dict[str, str]:
+    """What clients call the phases, where their latencies were fitted."""
+    return {"decode": "TPOT", "prefill": "TTFT"} if model.front_end_s is not None else {}
+
+
+def _steps(model: StepTimeModel) -> list[tuple[str, Estimate]]:
+    """How long do a prefill and decode steps take?"""
+    context = steptime_limits.nearest(
+        model.box, "context tokens per decoding request", _TYPICAL_TOKENS
+    )
+    prompt = steptime_limits.nearest(model.box, "prompt tokens per request", _TYPICAL_TOKENS)
+    batches = sorted(
+        {
+            steptime_limits.nearest(model.box, "decoding requests", batch)
+            for batch in (1, _TYPICAL_BATCH)
+        }
+    )
+    shapes = {
+        f"a prefill of {prompt:,} tokens": types.prefill_shape(batch_size=1, prompt_tokens=prompt)
+    }
+    shapes |= {
+        f"a decode step at batch {batch}": types.decode_shape(
+            batch_size=batch, context_tokens=context
+        )
+        for batch in batches
+    }
+    steps = model.predict_all(list(shapes.values()))
+    return [(name, step.duration_s) for name, step in zip(shapes, steps, strict=True)]
+
+
+def _off(model: StepTimeModel) -> str:
+    """How far off was it on points held out?"""
+    seen = _seen_as(model)
+    off = ", ".join(
+        error_text(
+            seen.get(error.phase, error.phase),
+            error.median_fraction,
+            error.n_points,
+            error.coverage_fraction,
+        )
+        for error in model.held_out
+    )
+    return f"error on points held out: {off}" if off else "no points were held out"
+
+
+def _off_halves(served: ServedFit) -> str:
+    """How far off was it on the statistics that were held out?"""
+    errors = {
+        f"{one.latency.upper()} {one.statistic}": one.simulated_s / one.measured_s - 1
+        for one in served.held_out
+    }
+    worst = max(errors, key=lambda name: abs(errors[name]))
+    middle = float(np.median(np.abs(list(errors.values()))))
+    return (
+        f"{len(errors)} statistics of the {served.held_out_words}: median error"
+        f" {format_fraction(middle)}, worst {errors[worst]:+.1%} ({worst})"
+    )
+
+
+def server_fit_page(fit: server_fit.ServerFit, fit_file: str) -> Page:
+    """What the server is, how sure that is, and which load tests would tell more."""
+    words = (fit.served_model, "--fit", fit_file, "--rate", "R")
+    steps = _server_steps(fit)
+    probes = [f"{knob.name}: {knob.probe}" for knob in fit.knobs if knob.probe is not None]
+    of = "" if fit.subject is None else f" · {fit.subject.text}"
+    limits = [
+        f"{_interval(knob) or _value(knob.value)} {conclusions.LIMIT_WORDS[knob.name]}"
+        for knob in fit.knobs
+        if knob.name in conclusions.LIMIT_WORDS
+    ]
+    return Page(
+        title=f"{fit.served_model}: {steps[1][0]} takes {format_duration(steps[1][1].value)}",
+        subtitle=f"fitted to {_seen_words(fit)}{of}",
+        numbers=tuple(number for name, found in steps for number in duration_number(name, found)),
+        table=_knobs(fit),
+        lines=lines_of(
+            ("LIMIT", ", ".join(limits)),
+            ("OR", f"a further load test would tell {'; '.join(probes)}" if probes else ""),
+            ("TRUST", _residual(fit)),
+            ("NEXT", suggestions.command("simulate", *words)),
+            ("DATA", fit_file),
+        ),
+        cautions=tuple(_cautions(fit)),
+        sections=(
+            Section(
+                id="parameters",
+                title="What was fitted?",
+                nav="Parameters",
+                tables=(_knobs(fit), _parameters(fit.parameters)),
+            ),
+        ),
+        tool_version=__version__,
+    )
+
+
+def refused_page(fit: server_fit.ServerFit, refusal: conclusions.Refusal) -> Page:
+    """Why the load tests were not fitted, and what would settle it."""
+    return Page(
+        title=f"Undecided: {refusal.reason}",
+        subtitle=_seen_words(fit),
+        chips=(Chip(verdict="undecided", text="no server explains these load tests"),),
+        lines=lines_of(
+            ("WHY", "\n".join(refusal.facts)),
+            ("TRUST", f"none: {_residual(fit)}; nothing was written"),
+            ("NEXT", refusal.probe),
+        ),
+        tool_version=__version__,
+    )
+
+
+def _seen_words(fit: server_fit.ServerFit) -> str:
+    seen = fit.seen
+    return (
+        f"{seen.n_requests:,} requests in {len(seen.run_ids)} load tests, {seen.n_answers_at_once}"
+        " answers at once"
+    )
+
+
+def _knobs(fit: server_fit.ServerFit) -> TextTable:
+    rows = tuple(
+        (knob.name, _value(knob.value), _interval(knob), knob.informed_by, knob.text)
+        for knob in fit.knobs
+    )
+    header = ("limit or switch", "taken as", "90 % interval", "based on", "in words")
+    return TextTable(caption="Limits and switches of the server", header=header, rows=rows)
+
+
+def _residual(fit: server_fit.ServerFit) -> str:
+    """How far is the simulation of the fitted server from the load tests?"""
+    tpot, ttft = (
+        format_fraction(share) for share in (fit.tpot_residual_fraction, fit.ttft_residual_fraction)
+    )
+    return (
+        f"simulated again, the mean TPOT of like requests is off by {tpot}, TTFT by {ttft}:"
+        f" {fit.scatter_ratio:.2g} times what is expected"
+    )
+
+
+def _cautions(fit: server_fit.ServerFit) -> list[Caution]:
+    """What makes this fit less good."""
+    cautions = list[Caution]()
+    if fit.scatter_ratio > _CAUTION_SCATTER:
+        cautions.append(
+            Caution(
+                code="residual",
+                text=(
+                    "the residual is large: prompts that begin alike, a machine that does other"
+                    " work, or a limit that is named wrongly; the intervals are wider for it"
+                ),
+                remedy="name the workload (--workload FILE)",
+            )
+        )
+    at_peak = [
+        one.name
+        for one, floor_s in zip(fit.parameters, fit.floors_s, strict=False)
+        if floor_s and one.estimate.value < _AT_PEAK * floor_s
+    ]
+    if at_peak:
+        cautions.append(
+            Caution(
+                code="at the peak",
+                text=f"{', '.join(at_peak)} at the device's peak, as fast as can be",
+                remedy="check --hardware, --dtype and --tp",
+            )
+        )
+    return cautions
+
+
+def _server_steps(fit: server_fit.ServerFit) -> list[tuple[str, Estimate]]:
+    """How long does a prompt take, its way in and out included, and a decode step?"""
+    seen, n_decodes = fit.seen, max(fit.seen.n_answers_at_once // 2, 1)
+    prefill = types.prefill_shape(batch_size=1, prompt_tokens=seen.median_prompt_tokens)
+    decode = types.decode_shape(batch_size=n_decodes, context_tokens=seen.median_context_tokens)
+    return [
+        (
+            f"a prompt of {seen.median_prompt_tokens:,} tokens",
+            fit.step_estimate(prefill, further_s=fit.front_end_s),
+        ),
+        (f"a decode step at batch {n_decodes}", fit.step_estimate(decode)),
+    ]
+
+
+def _value(value: int | bool) -> str:  # noqa: FBT001 -- a limit or a switch
+    return ("on" if value else "off") if isinstance(value, bool) else f"{value:,}"
+
+
+def _interval(knob: KnobFit) -> str:
+    if isinstance(knob.value, bool) or knob.low is None:
+        return ""
+    if knob.low == knob.high:
+        return f"{knob.low:,}"
+    return f"{knob.low:,} or more" if knob.high is None else f"{knob.low:,} to {knob.high:,}"

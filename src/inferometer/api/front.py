@@ -17,8 +17,6 @@ from inferometer.api import (
     catalog as catalogs,
     compare as comparisons,
     diagnose as diagnoses,
-    doctor as doctors,
-    engines as engine_states,
     explain as explanations,
     explore as explorations,
     explore_states,
@@ -26,6 +24,7 @@ from inferometer.api import (
     fit as fits,
     load as loads,
     load_sending,
+    machine,
     predict as predictions,
     quality as qualities,
     quick as quicks,
@@ -334,14 +333,14 @@ def catalog(
     return catalogs.catalog(catalogs.Catalog(kind=kind, name=name, tokenizer=tuple(tokenizer)))
 
 
-@_takes(doctors.Doctor)
-def doctor() -> doctors.DoctorAnswer:
+@_takes(machine.Doctor)
+def doctor() -> machine.DoctorAnswer:
     """What would make numbers bad on this machine?"""
-    return doctors.doctor(doctors.Doctor())
+    return machine.doctor(machine.Doctor())
 
 
-@_takes(engine_states.Engines)
-def engines(*, progress: Listener | None = None, **options: object) -> engine_states.EnginesAnswer:
+@_takes(machine.Engines)
+def engines(*, progress: Listener | None = None, **options: object) -> machine.EnginesAnswer:
     """Which engines can be measured here?"""
     with heard_by(progress):
-        return engine_states.engines(question_of(engine_states.Engines, options))
+        return machine.engines(question_of(machine.Engines, options))

@@ -16,14 +16,15 @@ from inferometer.api.watch_exporter import WatchExporter, exporting
 from inferometer.api.watch_prediction import prediction_of
 from inferometer.api.watch_state import (
     RegimeChange,
+    Wanted,
     WatchAnswer,
     WatchedLimit,
     WatchedServer,
+    WatchedUrl,
     limit_of,
     verdict_of,
     words_of,
 )
-from inferometer.api.watched_server import Wanted, WatchedUrl
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.objectives import parse_objective
 from inferometer.records.server_series import table_of

@@ -1,39 +1,27 @@
 """What does a watched server show now: its latencies, how full it is, what changed, what limits it?"""
 
 import math
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
 
+from inferometer.api import diagnose_source, diagnosis
 from inferometer.api.answer import Answer
-from inferometer.api.diagnose_source import Source
-from inferometer.api.diagnosis import DiagnoseAnswer, answer_of
 from inferometer.api.watch_prediction import METRICS, Prediction
-from inferometer.decide.diagnosis.rebuilding import rebuilt_servers
+from inferometer.decide.diagnosis import rebuilding
 from inferometer.decide.diagnosis.window import observed_window
-from inferometer.decide.watching.regimes import (
-    WORDS,
-    Breach,
-    Change,
-    Condition,
-    part_means,
-    time_to_breach,
-)
-from inferometer.errors import EXIT_OF_SLO, InferometerError
+from inferometer.decide.watching import intervals, regimes
+from inferometer.errors import EXIT_OF_SLO, InferometerError, MeasureError, RecordError
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, percentile_name
-from inferometer.records.server_names import Histogram
-from inferometer.records.server_series import (
-    ServerRecord,
-    counter_series,
-    histogram_growth,
-    histogram_series,
-)
-from inferometer.records.server_summaries import ServerSummary, bucket_percentile
+from inferometer.measure.scrape import MetricsPage, MetricsSource, metrics_url
+from inferometer.records import exposition, server_names, server_series, server_summaries
 from inferometer.records.types import ServerSampleTable
 from inferometer.stats.estimate import Verdict
+from inferometer.units import NS_PER_S
 
 _ALL: Final = slice(None)
 _SEED: Final = 1
@@ -91,7 +79,7 @@ class RegimeChange:
 
     url: str
     at_utc: str
-    condition: Condition
+    condition: regimes.Condition
     has_begun: bool
     text: str
     residual_ratio: float | None = None
@@ -104,7 +92,7 @@ class WatchedServer:
 
     url: str
     at_utc: str
-    conditions: tuple[Condition, ...]
+    conditions: tuple[regimes.Condition, ...]
     """None of them: healthy."""
     server: str | None = None
     window_s: float = 0.0
@@ -149,9 +137,9 @@ class WatchAnswer(Answer):
         return EXIT_OF_SLO[self.slo_verdict]
 
 
-def words_of(change: Change, url: str, utc: Mapping[float, str]) -> RegimeChange:
+def words_of(change: regimes.Change, url: str, utc: Mapping[float, str]) -> RegimeChange:
     """The change as a line; ``utc`` has its instants."""
-    words = WORDS[change.condition]
+    words = regimes.WORDS[change.condition]
     at_utc = utc[change.at_s]
     since_utc = None if change.since_s is None else utc[change.since_s]
     if change.residual_ratio is not None and change.has_begun:
@@ -174,7 +162,9 @@ def words_of(change: Change, url: str, utc: Mapping[float, str]) -> RegimeChange
 
 
 def latencies_of(
-    record: ServerRecord, objective: ObjectiveSpec | None, prediction: Prediction | None
+    record: server_series.ServerRecord,
+    objective: ObjectiveSpec | None,
+    prediction: Prediction | None,
 ) -> tuple[WatchedLatency, ...]:
     """p50 and p95 of TTFT, TPOT and E2E, and what the SLO names."""
     limits: dict[tuple[Metric, float], float] = {
@@ -190,8 +180,10 @@ def latencies_of(
     names: dict[tuple[Metric, float], None] = dict.fromkeys([*usual, *limits])
     for metric, fraction in names:
         histogram = _histogram(record, metric)
-        growth = None if histogram is None else histogram_growth(record, histogram, _ALL)
-        bucket = None if growth is None else bucket_percentile(growth, fraction)
+        growth = (
+            None if histogram is None else server_series.histogram_growth(record, histogram, _ALL)
+        )
+        bucket = None if growth is None else server_summaries.bucket_percentile(growth, fraction)
         if histogram is None or growth is None or bucket is None:
             continue
         limit_s = limits.get((metric, fraction))
@@ -219,42 +211,49 @@ def latencies_of(
     return tuple(found)
 
 
-def _histogram(record: ServerRecord, metric: Metric) -> Histogram | None:
+def _histogram(record: server_series.ServerRecord, metric: Metric) -> server_names.Histogram | None:
     """Of this latency; gaps between tokens where the server has no TPOT of requests."""
-    names: tuple[Histogram, ...] = ("tpot", "itl") if metric == "tpot" else (metric,)
-    return next((name for name in names if histogram_series(record, name) is not None), None)
+    names: tuple[server_names.Histogram, ...] = ("tpot", "itl") if metric == "tpot" else (metric,)
+    return next(
+        (name for name in names if server_series.histogram_series(record, name) is not None), None
+    )
 
 
 def _breach(
-    record: ServerRecord, histogram: Histogram, now_s: float, limit_s: float
-) -> Breach | None:
-    series = histogram_series(record, histogram)
+    record: server_series.ServerRecord,
+    histogram: server_names.Histogram,
+    now_s: float,
+    limit_s: float,
+) -> regimes.Breach | None:
+    series = server_series.histogram_series(record, histogram)
     if series is None:
         return None
     n, total = series
-    return time_to_breach(*part_means(n.at_s, n.value, total.value), now_s, limit_s)
+    return regimes.time_to_breach(*regimes.part_means(n.at_s, n.value, total.value), now_s, limit_s)
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def acceptance_of(record: ServerRecord) -> float | None:
+def acceptance_of(record: server_series.ServerRecord) -> float | None:
     """Accepted / drafted tokens of the window; None without speculation."""
     drafted, accepted = (
-        counter_series(record, name) for name in ("draft_tokens", "accepted_tokens")
+        server_series.counter_series(record, name) for name in ("draft_tokens", "accepted_tokens")
     )
     if drafted is None or accepted is None or drafted.value[-1] <= 0:
         return None
     return float(accepted.value[-1] / drafted.value[-1])
 
 
-def residuals_of(summary: ServerSummary, prediction: Prediction) -> tuple[Residual, ...]:
+def residuals_of(
+    summary: server_summaries.ServerSummary, prediction: Prediction
+) -> tuple[Residual, ...]:
     """Means, which histograms have exactly."""
     found: list[Residual] = []
     for metric in METRICS:
         predicted = prediction.means_s.get(metric)
-        names: tuple[Histogram, ...] = (
+        names: tuple[server_names.Histogram, ...] = (
             ("tpot", "itl") if metric == "tpot" else ("ttft",) if metric == "ttft" else ("e2e",)
         )
         time = next((one for one in map(summary.time, names) if one is not None), None)
@@ -303,9 +302,11 @@ def limit_of(
     """What limits the server in this window, by simulation (``diagnose``), or why it is not known."""
     try:
         window = observed_window(samples)
-        agreement = rebuilt_servers(window, known, _SEED)
+        agreement = rebuilding.rebuilt_servers(window, known, _SEED)
         agreement.check()
-        answer = answer_of(url, Source(window=window), agreement, objective, known).answer
+        answer = diagnosis.answer_of(
+            url, diagnose_source.Source(window=window), agreement, objective, known
+        ).answer
     except InferometerError as error:
         return WatchedLimit(at_utc=at_utc, words=f"not known: {error.what}", shares_fraction={})
     return WatchedLimit(
@@ -316,7 +317,7 @@ def limit_of(
     )
 
 
-def _limit_words(answer: DiagnoseAnswer) -> str:
+def _limit_words(answer: diagnosis.DiagnoseAnswer) -> str:
     row = next((one for one in answer.causes if one.name == answer.cause), None)
     if row is None:
         return "nothing: no setting costs a tenth of the latency"
@@ -326,10 +327,125 @@ def _limit_words(answer: DiagnoseAnswer) -> str:
     return f"{maybe}{row.words}{part}; {row.change}"
 
 
-def _shares(answer: DiagnoseAnswer) -> dict[str, float]:
+def _shares(answer: diagnosis.DiagnoseAnswer) -> dict[str, float]:
     now_s = answer.latencies[0].simulated_s.value
     if now_s <= 0:
         return {}
     return {
         one.name: float(np.clip(one.shares_s[0].value / now_s, 0.0, 1.0)) for one in answer.causes
     }
+
+
+_TIMEOUT_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The question, read."""
+
+    objective: ObjectiveSpec | None
+    prediction: Prediction | None
+    window_s: float
+    every_s: float
+
+
+class WatchedUrl:
+    """One server: its pages of the window, its regimes, and what limits it."""
+
+    def __init__(self, url: str, wanted: Wanted) -> None:
+        self.url = url
+        self._wanted = wanted
+        self._page = MetricsPage(MetricsSource(url=metrics_url(url)), _TIMEOUT_S)
+        self._reader = exposition.PageReader(server_names.kept_series)
+        self._scrapes = deque[tuple[int, tuple[exposition.PageSample, ...] | None]]()
+        self.regimes = regimes.Regimes()
+        self.limit: WatchedLimit | None = None
+        self.problem = ""
+        self.changed_s = 0.0
+        self.diagnosed_s = float("-inf")
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._page.close()
+
+    def look(self, now_ns: Callable[[], int]) -> tuple[regimes.Change, ...]:
+        """Scrape once; what that changes.
+
+        Its instant is that at which the page was there: a server that is late wrote it just before.
+        """
+        try:
+            page = self._page.get()
+            at_ns = now_ns()
+            samples = self._reader.read(page)
+        except (MeasureError, RecordError) as error:
+            at_ns = now_ns()
+            self.problem = error.what
+            changes = self.regimes.miss(at_ns / NS_PER_S)
+        else:
+            self.problem = ""
+            changes = self._taken(at_ns, samples)
+        if changes:
+            self.changed_s = at_ns / NS_PER_S
+        return changes
+
+    def _taken(
+        self, at_ns: int, samples: tuple[exposition.PageSample, ...]
+    ) -> tuple[regimes.Change, ...]:
+        self._scrapes.append((at_ns, samples))
+        while at_ns - self._scrapes[0][0] > self._wanted.window_s * NS_PER_S:
+            self._scrapes.popleft()
+        if len(self._scrapes) < 2:
+            return ()
+        record = server_series.server_record(server_series.table_of(list(self._scrapes)[-2:]))
+        interval = intervals.last_interval(record)
+        if interval.is_restarted:
+            while len(self._scrapes) > 1:
+                self._scrapes.popleft()
+        return self.regimes.take(interval)
+
+    def samples(self) -> list[tuple[int, tuple[exposition.PageSample, ...] | None]]:
+        """The window's pages, to be read by another thread."""
+        return list(self._scrapes)
+
+    def state(self, at_utc: str) -> WatchedServer:
+        """The server now."""
+        conditions = tuple(self.regimes.conditions)
+        if len(self._scrapes) < 2 or self.problem:
+            return WatchedServer(url=self.url, at_utc=at_utc, conditions=conditions)
+        table = server_series.table_of(self._scrapes)
+        record, summary = (
+            server_series.server_record(table),
+            server_summaries.summarise_server(table),
+        )
+        prediction = self._wanted.prediction
+        took_s = summary.end_s - summary.start_s
+        latencies = latencies_of(record, self._wanted.objective, prediction)
+        why_not = "" if prediction is None else prediction.why_not_valid(summary)
+        last = intervals.last_interval(record)
+        return WatchedServer(
+            url=self.url,
+            server=summary.kind,
+            at_utc=at_utc,
+            conditions=conditions,
+            window_s=took_s,
+            n_requests=summary.n_finished,
+            requests_per_s=_per_s(summary.n_finished, took_s),
+            output_tokens_per_s=_per_s(summary.output_tokens, took_s),
+            n_running=None if summary.running is None else round(last.running),
+            n_waiting=None if summary.waiting is None else round(last.waiting),
+            kv_used_fraction=last.kv_usage,
+            n_preemptions=summary.n_preemptions,
+            prefix_hit_fraction=summary.prefix_hit_fraction,
+            acceptance_fraction=acceptance_of(record),
+            latencies=latencies,
+            step_residual_ratio=self.regimes.drifts.pace.residual,
+            model_valid=None if prediction is None else not why_not,
+            why_not_valid=why_not,
+            residuals=() if prediction is None else residuals_of(summary, prediction),
+            headroom_ratio=headroom_of(latencies),
+            limit=self.limit,
+        )
+
+
+def _per_s(count: int | None, took_s: float) -> float | None:
+    return None if count is None or took_s <= 0 else count / took_s

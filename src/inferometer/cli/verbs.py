@@ -486,7 +486,7 @@ Examples:
         has_page=False,
     ),
     "doctor": Verb(
-        "inferometer.api.doctor",
+        "inferometer.api.machine",
         "What would make numbers bad on this machine?",
         help="""What would make numbers bad on this machine, and what can be done about it?
 
@@ -498,7 +498,7 @@ Example:
         is_whole=True,
     ),
     "engines": Verb(
-        "inferometer.api.engines",
+        "inferometer.api.machine",
         "Which engines can be measured here, and how are others installed?",
         help="""Which engines can be measured here, and how are others installed?""",
         examples="""\b

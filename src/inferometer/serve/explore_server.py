@@ -22,7 +22,6 @@ from inferometer.api import (
     explore,
     explore_page,
     explore_states,
-    explore_teaching,
     explored as exploring,
     progress,
 )
@@ -183,7 +182,7 @@ def serving(
     """
     answers = Answers(launched, measured)
     page = explore_html.render_explorer(
-        start_of(launched), explore.choices(), explore_teaching.CHAPTERS, explore_page.CHART_IDS
+        start_of(launched), explore.choices(), explore_page.CHAPTERS, explore_page.CHART_IDS
     ).encode()
     assets = {
         f"/{name}": (kind, html.resource(name).encode())
@@ -318,7 +317,7 @@ def write_file(started: explore_states.Started, path: Path) -> int:
         progress.talk(progress.PartsDone("states", len(grid), len(states)))
     start = {**start_of(started.question), "grid": grid}
     text = explore_html.render_file(
-        start, explore.choices(), explore_teaching.CHAPTERS, explore_page.CHART_IDS
+        start, explore.choices(), explore_page.CHAPTERS, explore_page.CHART_IDS
     )
     make_folder(path.parent)
     replace_file(path, text.encode())
