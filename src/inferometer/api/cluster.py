@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from inferometer.api.question import Option
+from inferometer.api.question import option
 from inferometer.errors import SpecError
 from inferometer.inputs.gate import GateOrder, GateSpec, read_gate
 from inferometer.inputs.types import Caution
@@ -30,61 +30,49 @@ from inferometer.simulate.gate_config import GateConfig
 class Cluster:
     """Replicas of one server, and the router before them."""
 
-    replicas: Annotated[
-        int | None,
-        Option(
-            "Servers of this kind behind a router. [1; `size`: as many as it takes]",
-            heading="Cluster",
-            is_common=True,
-            least=1,
-            most=10_000,
-        ),
-    ] = None
-    data_parallel_size: Annotated[
-        int,
-        Option(
-            "Replicas that share the experts and take each step together (vLLM's, with"
-            " --enable-expert-parallel).",
-            heading="Cluster",
-            least=1,
-        ),
-    ] = 1
-    router: Annotated[
-        Router | None,
-        Option(
-            "Who gets a request; prefix-affine: where its prefix went; class-aware: each class has"
-            " replicas of its own; vllm: as its data parallelism does. [least-loaded; vllm with"
-            " --data-parallel-size]",
-            heading="Cluster",
-            is_common=True,
-            choices=ROUTERS,
-        ),
-    ] = None
-    class_replicas: Annotated[
-        tuple[str, ...],
-        Option(
-            "class-aware: the replicas of a class, from 0; repeatable. [shared evenly]",
-            heading="Cluster",
-            metavar="CLASS=N,...",
-        ),
-    ] = ()
-    prefix_threshold: Annotated[
-        float,
-        Option(
-            "prefix-affine: a known prefix counts where it is more than this share of the prompt.",
-            heading="Cluster",
-            least=0,
-            most=1,
-        ),
-    ] = 0.3
-    balance_abs: Annotated[
-        int,
-        Option("prefix-affine: loads that differ by more, and", heading="Cluster", least=0),
-    ] = 64
-    balance_rel: Annotated[
-        float,
-        Option("… by more than this factor, are evened out.", heading="Cluster", least=0),
-    ] = 1.5
+    replicas: int | None = option(
+        None,
+        "Servers of this kind behind a router. [1; `size`: as many as it takes]",
+        "Cluster",
+        is_common=True,
+        least=1,
+        most=10_000,
+    )
+    data_parallel_size: int = option(
+        1,
+        "Replicas that share the experts and take each step together (vLLM's, with"
+        " --enable-expert-parallel).",
+        "Cluster",
+        least=1,
+    )
+    router: Router | None = option(
+        None,
+        "Who gets a request; prefix-affine: where its prefix went; class-aware: each class has"
+        " replicas of its own; vllm: as its data parallelism does. [least-loaded; vllm with"
+        " --data-parallel-size]",
+        "Cluster",
+        is_common=True,
+        choices=ROUTERS,
+    )
+    class_replicas: tuple[str, ...] = option(
+        (),
+        "class-aware: the replicas of a class, from 0; repeatable. [shared evenly]",
+        "Cluster",
+        metavar="CLASS=N,...",
+    )
+    prefix_threshold: float = option(
+        0.3,
+        "prefix-affine: a known prefix counts where it is more than this share of the prompt.",
+        "Cluster",
+        least=0,
+        most=1,
+    )
+    balance_abs: int = option(
+        64, "prefix-affine: loads that differ by more, and", "Cluster", least=0
+    )
+    balance_rel: float = option(
+        1.5, "… by more than this factor, are evened out.", "Cluster", least=0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,23 +370,16 @@ def _class_replicas(text: str) -> tuple[str, tuple[int, ...]]:
 class Gate:
     """What stands before the engines and decides which request goes in when."""
 
-    gate: Annotated[
-        Path | None,
-        Option(
-            "Order, windows, limits, buckets and admission before the engine: a .toml file, see"
-            " docs/gates.md.",
-            heading="Cluster",
-            metavar="FILE",
-        ),
-    ] = None
-    order: Annotated[
-        GateOrder | None,
-        Option(
-            "Who goes in first: a gate that orders, or that of --gate.",
-            heading="Cluster",
-            is_common=True,
-        ),
-    ] = None
+    gate: Path | None = option(
+        None,
+        "Order, windows, limits, buckets and admission before the engine: a .toml file, see"
+        " docs/gates.md.",
+        "Cluster",
+        metavar="FILE",
+    )
+    order: GateOrder | None = option(
+        None, "Who goes in first: a gate that orders, or that of --gate.", "Cluster", is_common=True
+    )
 
 
 def gate_of(options: Gate) -> GateSpec | None:

@@ -9,7 +9,7 @@ import msgspec
 from inferometer import suggestions
 from inferometer.api.compute import RAY_ADDRESS_OPTION
 from inferometer.api.progress import talk
-from inferometer.api.question import DURATION, Option
+from inferometer.api.question import DURATION, option
 from inferometer.api.workload import Replayed, Workload, replay_changes, workload_of
 from inferometer.errors import SpecError
 from inferometer.inputs.foreign_bytes import Door
@@ -31,200 +31,141 @@ class Load:
     """The requests of a load test, and how they are sent."""
 
     workload: Workload = field(default_factory=Workload)
-    model: Annotated[
-        str | None,
-        Option(
-            "What the server calls the model. [the one that it offers]",
-            heading="Workload",
-            is_common=True,
-            metavar="NAME",
-        ),
-    ] = None
-    endpoint: Annotated[
-        Endpoint, Option("Chats, or completions of a prompt.", heading="Workload", is_common=True)
-    ] = "chat"
-    stream: Annotated[
-        bool,
-        Option(
-            "Token by token, or each answer whole.",
-            heading="Workload",
-            flags=("--stream/--no-stream",),
-        ),
-    ] = True
-    ramp: Annotated[
-        str | None,
-        Option(
-            "Requests per second that grow (or fall): 1:20:60s.",
-            heading="Workload",
-            is_common=True,
-            metavar="FROM:TO:OVER",
-        ),
-    ] = None
-    max_concurrency: Annotated[
-        int | None,
-        Option(
-            "Beside a rate: the most requests in flight; others wait at the client, and the wait"
-            " counts in TTFT. Alone: as --concurrency.",
-            heading="Workload",
-            is_common=True,
-            least=1,
-        ),
-    ] = None
-    trace: Annotated[
-        str | None,
-        Option(
-            "Arrivals at the instants of a trace; lengths are the workload's.",
-            heading="Workload",
-            metavar="FILE",
-        ),
-    ] = None
-    prompts: Annotated[
-        PromptForm, Option("How prompts are written.", heading="Workload", is_common=True)
-    ] = "words"
-    tokenizer: Annotated[
-        str | None,
-        Option(
-            "For --prompts tokenizer: a tokenizer.json, or a folder with one.",
-            heading="Workload",
-            metavar="PATH",
-        ),
-    ] = None
-    respect_eos: Annotated[
-        bool,
-        Option(
-            "Let the model end its answers. [ask for the workload's lengths (ignore_eos)]",
-            heading="Workload",
-        ),
-    ] = False
-    body: Annotated[
-        tuple[str, ...],
-        Option(
-            "Further keys of each request's body, such as temperature=0.",
-            heading="Workload",
-            metavar="KEY=JSON",
-        ),
-    ] = ()
-    send_priorities: Annotated[
-        bool,
-        Option(
-            "Say each request's priority in its body, as servers with priority scheduling take it.",
-            heading="Workload",
-        ),
-    ] = False
-    header: Annotated[
-        tuple[str, ...],
-        Option(
-            "Sent and not stored; 'NAME: $VARIABLE' takes the environment's.",
-            heading="Limits",
-            is_common=True,
-            metavar="'NAME: VALUE'",
-        ),
-    ] = ()
-    proxy: Annotated[
-        str | None,
-        Option(
-            "Through which requests go. [http_proxy, https_proxy, all_proxy, unless no_proxy names"
-            " the host]",
-            heading="Limits",
-            metavar="URL",
-        ),
-    ] = None
-    insecure: Annotated[
-        bool, Option("Do not verify the server's certificate.", heading="Limits")
-    ] = False
-    processes: Annotated[
-        int,
-        Option("That send, on one schedule.", heading="Limits", is_common=True, least=1, most=64),
-    ] = 1
-    executor: Annotated[
-        Literal["processes", "ray"],
-        Option(
-            "Where they run: here, or in turn on the hosts of a Ray cluster, whose clocks are"
-            " measured.",
-            heading="Limits",
-        ),
-    ] = "processes"
-    max_connections: Annotated[
-        int | None,
-        Option(
-            "Open at once. [as many as there are requests in flight]", heading="Limits", least=1
-        ),
-    ] = None
-    timeout: Annotated[
-        float,
-        Option(
-            "A request that takes longer is given up. [600s]",
-            heading="Limits",
-            is_common=True,
-            metavar="DURATION",
-            shows_default=False,
-            parse=DURATION,
-        ),
-    ] = 600.0
-    connect_timeout: Annotated[
-        float,
-        Option(
-            "Until a connection stands. [10s]",
-            heading="Limits",
-            metavar="DURATION",
-            shows_default=False,
-            parse=DURATION,
-        ),
-    ] = 10.0
-    head_timeout: Annotated[
-        float | None,
-        Option(
-            "Until an answer begins. [--timeout]",
-            heading="Limits",
-            metavar="DURATION",
-            parse=DURATION,
-        ),
-    ] = None
-    read_timeout: Annotated[
-        float | None,
-        Option(
-            "Until an answer goes on. [--timeout]",
-            heading="Limits",
-            metavar="DURATION",
-            parse=DURATION,
-        ),
-    ] = None
-    max_body: Annotated[
-        int | None,
-        Option(
-            "A longer answer is given up. [1MiB, and 16KiB for each token requested]",
-            heading="Limits",
-            metavar="SIZE",
-            parse=lambda text, where: parse_bytes(text, where=where),
-        ),
-    ] = None
-    drain: Annotated[
-        float,
-        Option(
-            "After --for, wait so long for what is in flight. [60s]",
-            heading="Limits",
-            is_common=True,
-            metavar="DURATION",
-            shows_default=False,
-            parse=DURATION,
-        ),
-    ] = 60.0
-    preflight: Annotated[
-        bool,
-        Option(
-            "Ask for one token before the run: would it be refused?",
-            heading="Limits",
-            flags=("--preflight/--no-preflight",),
-        ),
-    ] = True
-    metrics_url: Annotated[
-        str | None,
-        Option(
-            "Where the server's own metrics are. [URL/metrics, where there are any]",
-            heading="Limits",
-            metavar="URL",
-        ),
-    ] = None
+    model: str | None = option(
+        None,
+        "What the server calls the model. [the one that it offers]",
+        "Workload",
+        is_common=True,
+        metavar="NAME",
+    )
+    endpoint: Endpoint = option(
+        "chat", "Chats, or completions of a prompt.", "Workload", is_common=True
+    )
+    stream: bool = option(
+        True, "Token by token, or each answer whole.", "Workload", flags=("--stream/--no-stream",)
+    )
+    ramp: str | None = option(
+        None,
+        "Requests per second that grow (or fall): 1:20:60s.",
+        "Workload",
+        is_common=True,
+        metavar="FROM:TO:OVER",
+    )
+    max_concurrency: int | None = option(
+        None,
+        "Beside a rate: the most requests in flight; others wait at the client, and the wait"
+        " counts in TTFT. Alone: as --concurrency.",
+        "Workload",
+        is_common=True,
+        least=1,
+    )
+    trace: str | None = option(
+        None,
+        "Arrivals at the instants of a trace; lengths are the workload's.",
+        "Workload",
+        metavar="FILE",
+    )
+    prompts: PromptForm = option("words", "How prompts are written.", "Workload", is_common=True)
+    tokenizer: str | None = option(
+        None,
+        "For --prompts tokenizer: a tokenizer.json, or a folder with one.",
+        "Workload",
+        metavar="PATH",
+    )
+    respect_eos: bool = option(
+        False,
+        "Let the model end its answers. [ask for the workload's lengths (ignore_eos)]",
+        "Workload",
+    )
+    body: tuple[str, ...] = option(
+        (),
+        "Further keys of each request's body, such as temperature=0.",
+        "Workload",
+        metavar="KEY=JSON",
+    )
+    send_priorities: bool = option(
+        False,
+        "Say each request's priority in its body, as servers with priority scheduling take it.",
+        "Workload",
+    )
+    header: tuple[str, ...] = option(
+        (),
+        "Sent and not stored; 'NAME: $VARIABLE' takes the environment's.",
+        "Limits",
+        is_common=True,
+        metavar="'NAME: VALUE'",
+    )
+    proxy: str | None = option(
+        None,
+        "Through which requests go. [http_proxy, https_proxy, all_proxy, unless no_proxy names the"
+        " host]",
+        "Limits",
+        metavar="URL",
+    )
+    insecure: bool = option(False, "Do not verify the server's certificate.", "Limits")
+    processes: int = option(
+        1, "That send, on one schedule.", "Limits", is_common=True, least=1, most=64
+    )
+    executor: Literal["processes", "ray"] = option(
+        "processes",
+        "Where they run: here, or in turn on the hosts of a Ray cluster, whose clocks are"
+        " measured.",
+        "Limits",
+    )
+    max_connections: int | None = option(
+        None, "Open at once. [as many as there are requests in flight]", "Limits", least=1
+    )
+    timeout: float = option(
+        600.0,
+        "A request that takes longer is given up. [600s]",
+        "Limits",
+        is_common=True,
+        metavar="DURATION",
+        shows_default=False,
+        parse=DURATION,
+    )
+    connect_timeout: float = option(
+        10.0,
+        "Until a connection stands. [10s]",
+        "Limits",
+        metavar="DURATION",
+        shows_default=False,
+        parse=DURATION,
+    )
+    head_timeout: float | None = option(
+        None, "Until an answer begins. [--timeout]", "Limits", metavar="DURATION", parse=DURATION
+    )
+    read_timeout: float | None = option(
+        None, "Until an answer goes on. [--timeout]", "Limits", metavar="DURATION", parse=DURATION
+    )
+    max_body: int | None = option(
+        None,
+        "A longer answer is given up. [1MiB, and 16KiB for each token requested]",
+        "Limits",
+        metavar="SIZE",
+        parse=lambda text, where: parse_bytes(text, where=where),
+    )
+    drain: float = option(
+        60.0,
+        "After --for, wait so long for what is in flight. [60s]",
+        "Limits",
+        is_common=True,
+        metavar="DURATION",
+        shows_default=False,
+        parse=DURATION,
+    )
+    preflight: bool = option(
+        True,
+        "Ask for one token before the run: would it be refused?",
+        "Limits",
+        flags=("--preflight/--no-preflight",),
+    )
+    metrics_url: str | None = option(
+        None,
+        "Where the server's own metrics are. [URL/metrics, where there are any]",
+        "Limits",
+        metavar="URL",
+    )
     ray_address: Annotated[str | None, RAY_ADDRESS_OPTION] = None
 
 
@@ -232,28 +173,22 @@ class Load:
 class Other:
     """The second server of a comparison, where it differs from the first."""
 
-    other_url: Annotated[
-        str | None, Option("", heading="Limits", metavar="[B]", is_argument=True)
-    ] = None
-    b_model: Annotated[
-        str | None, Option("What B calls its model. [--model]", heading="Limits", metavar="NAME")
-    ] = None
-    b_header: Annotated[
-        tuple[str, ...],
-        Option(
-            "As --header, of B alone; takes the place of A's of that name.",
-            heading="Limits",
-            metavar="'NAME: VALUE'",
-        ),
-    ] = ()
-    b_body: Annotated[
-        tuple[str, ...],
-        Option(
-            "As --body, of B alone; takes the place of A's of that name.",
-            heading="Limits",
-            metavar="KEY=JSON",
-        ),
-    ] = ()
+    other_url: str | None = option(None, "", "Limits", metavar="[B]", is_argument=True)
+    b_model: str | None = option(
+        None, "What B calls its model. [--model]", "Limits", metavar="NAME"
+    )
+    b_header: tuple[str, ...] = option(
+        (),
+        "As --header, of B alone; takes the place of A's of that name.",
+        "Limits",
+        metavar="'NAME: VALUE'",
+    )
+    b_body: tuple[str, ...] = option(
+        (),
+        "As --body, of B alone; takes the place of A's of that name.",
+        "Limits",
+        metavar="KEY=JSON",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ import msgspec
 
 from inferometer.api import progress, run_titles
 from inferometer.api.load_request import Load, LoadRequest, arrivals_of, request_of
-from inferometer.api.question import SERVER, Option
+from inferometer.api.question import SERVER, Option, option
 from inferometer.errors import MeasureError, RecordError, SpecError
 from inferometer.inputs import foreign_bytes, objectives
 from inferometer.inputs.load_plan import LoadPlan, body_value_without_secrets, without_secrets
@@ -186,53 +186,40 @@ class LoadTest:
 
     url: Annotated[str, Option("", is_argument=True, parse=SERVER)]
     load: Load = field(default_factory=Load)
-    slo: Annotated[
-        str | None,
-        Option(
-            "The SLO: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.",
-            heading="Limits",
-            is_common=True,
-            metavar="TEXT",
-        ),
-    ] = None
-    out: Annotated[
-        Path | None,
-        Option("Folder of the run; the same one resumes it.", is_common=True, metavar="DIR"),
-    ] = None
-    export: Annotated[
-        tuple[RequestFormat, ...],
-        Option("Also for other tools, in the run's folder."),
-    ] = ()
-    report: Annotated[
-        bool,
-        Option(
-            "Write the page report.html into the folder.",
-            is_common=True,
-            flags=("--report/--no-report",),
-        ),
-    ] = True
-    otlp_endpoint: Annotated[
-        str | None,
-        Option(
-            "Send a span of each traced request and the run's metrics to this OpenTelemetry"
-            " collector (OTLP over HTTP) after the run, and the header traceparent to the server.",
-            metavar="URL",
-        ),
-    ] = None
-    otlp_sample: Annotated[
-        float,
-        Option("Share of requests that are traced.", metavar="FRACTION", least=0, most=1),
-    ] = 1.0
-    dry_run: Annotated[bool, Option("Say what would be sent.", is_common=True)] = False
-    metrics_port: Annotated[
-        int | None,
-        Option(
-            "Counts and latencies so far as Prometheus metrics, on this port of 127.0.0.1.",
-            is_common=True,
-            least=1,
-            most=65535,
-        ),
-    ] = None
+    slo: str | None = option(
+        None,
+        "The SLO: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.",
+        "Limits",
+        is_common=True,
+        metavar="TEXT",
+    )
+    out: Path | None = option(
+        None, "Folder of the run; the same one resumes it.", is_common=True, metavar="DIR"
+    )
+    export: tuple[RequestFormat, ...] = option((), "Also for other tools, in the run's folder.")
+    report: bool = option(
+        True,
+        "Write the page report.html into the folder.",
+        is_common=True,
+        flags=("--report/--no-report",),
+    )
+    otlp_endpoint: str | None = option(
+        None,
+        "Send a span of each traced request and the run's metrics to this OpenTelemetry collector"
+        " (OTLP over HTTP) after the run, and the header traceparent to the server.",
+        metavar="URL",
+    )
+    otlp_sample: float = option(
+        1.0, "Share of requests that are traced.", metavar="FRACTION", least=0, most=1
+    )
+    dry_run: bool = option(False, "Say what would be sent.", is_common=True)
+    metrics_port: int | None = option(
+        None,
+        "Counts and latencies so far as Prometheus metrics, on this port of 127.0.0.1.",
+        is_common=True,
+        least=1,
+        most=65535,
+    )
     given: frozenset[str] = frozenset()
 
 

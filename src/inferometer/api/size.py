@@ -32,7 +32,7 @@ from inferometer.api.model_options import (
     refuse_links,
 )
 from inferometer.api.progress import talk
-from inferometer.api.question import Option, words_of
+from inferometer.api.question import option, words_of
 from inferometer.api.server import Server, Settings
 from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
 from inferometer.api.sizing_offers import Asked, OverTime, Sought, asked_of
@@ -51,130 +51,99 @@ class Size:
     model: Annotated[str, MODEL_OPTION]
     workload: Workload = field(default_factory=Workload)
     slo: Annotated[str, REQUIRED_SLO]
-    gpus: Annotated[
-        str | None,
-        Option(
-            "Devices on offer, with commas between (inferometer catalog hardware), or this machine,"
-            " probed now. [needed without --groups]",
-            heading="Hardware",
-            is_common=True,
-            metavar="IDS|this",
-        ),
-    ] = None
+    gpus: str | None = option(
+        None,
+        "Devices on offer, with commas between (inferometer catalog hardware), or this machine,"
+        " probed now. [needed without --groups]",
+        "Hardware",
+        is_common=True,
+        metavar="IDS|this",
+    )
     groups: Annotated[Path | None, groups_of_file.GROUPS_OPTION] = None
-    total_gpus: Annotated[
-        int | None,
-        Option(
-            "I have this number of them: the layout that carries the most requests/s within the"
-            " SLO, in the published format and in others.",
-            heading="Hardware",
-            is_common=True,
-            least=1,
-            most=1024,
-        ),
-    ] = None
-    tp: Annotated[
-        str,
-        Option(
-            "Tensor-parallel sizes to try.", heading="Hardware", is_common=True, flags=TP_FLAGS[:1]
-        ),
-    ] = "1,2,4,8"
-    pp: Annotated[
-        str | None,
-        Option(
-            "Pipeline stages to try, vLLM's. [1; more where the KV cache is too small for the"
-            " model's contexts]",
-            heading="Hardware",
-            metavar="SIZES",
-        ),
-    ] = None
-    fit: Annotated[
-        tuple[str, ...],
-        Option(
-            "Step times of `inferometer fit`, not the datasheet's; one for each format and TP.",
-            heading="Hardware",
-            is_common=True,
-            metavar="[ID=]FILE",
-        ),
-    ] = ()
+    total_gpus: int | None = option(
+        None,
+        "I have this number of them: the layout that carries the most requests/s within the SLO,"
+        " in the published format and in others.",
+        "Hardware",
+        is_common=True,
+        least=1,
+        most=1024,
+    )
+    tp: str = option(
+        "1,2,4,8", "Tensor-parallel sizes to try.", "Hardware", is_common=True, flags=TP_FLAGS[:1]
+    )
+    pp: str | None = option(
+        None,
+        "Pipeline stages to try, vLLM's. [1; more where the KV cache is too small for the model's"
+        " contexts]",
+        "Hardware",
+        metavar="SIZES",
+    )
+    fit: tuple[str, ...] = option(
+        (),
+        "Step times of `inferometer fit`, not the datasheet's; one for each format and TP.",
+        "Hardware",
+        is_common=True,
+        metavar="[ID=]FILE",
+    )
     transfer: Annotated[bool, TRANSFER_OPTION] = False
     datasheet: Annotated[bool, DATASHEET_OPTION] = False
     link: Annotated[str | None, LINK_OPTION] = None
     all_reduce_us: Annotated[float | None, ALL_REDUCE_OPTION] = None
-    prices: Annotated[
-        Path | None,
-        Option(
-            "YAML of rents, bought devices, APIs. [the catalogue's rents]",
-            heading="Hardware",
-            is_common=True,
-        ),
-    ] = None
-    engine: Annotated[
-        Literal["vllm", "sglang", "trtllm"],
-        Option("Whose scheduler; --out writes vLLM's files.", heading="Engine"),
-    ] = "vllm"
-    dtype: Annotated[
-        types.DType | None,
-        Option(
-            "Of weights and activations. Default: bfloat16; float16 without it, float32 on a CPU.",
-            heading="Model",
-            is_common=True,
-            formats=FORMATS,
-        ),
-    ] = None
-    quantization: Annotated[
-        str | None,
-        Option(
-            "Of weights, tried besides that in which they were published: float8,int4; none: as"
-            " --dtype.",
-            heading="Model",
-            is_common=True,
-            metavar="FORMATS",
-        ),
-    ] = None
-    max_num_seqs: Annotated[
-        str, Option("Sequences at once, to try.", heading="Engine", is_common=True)
-    ] = "64,256"
-    max_num_batched_tokens: Annotated[
-        str, Option("Tokens computed in a step, to try.", heading="Engine", is_common=True)
-    ] = "2048,8192"
-    set: Annotated[
-        tuple[str, ...],
-        Option(
-            "Values to try of another setting of the engine: enable_chunked_prefill=true,false.",
-            heading="Engine",
-            metavar="NAME=VALUES",
-        ),
-    ] = ()
+    prices: Path | None = option(
+        None,
+        "YAML of rents, bought devices, APIs. [the catalogue's rents]",
+        "Hardware",
+        is_common=True,
+    )
+    engine: Literal["vllm", "sglang", "trtllm"] = option(
+        "vllm", "Whose scheduler; --out writes vLLM's files.", "Engine"
+    )
+    dtype: types.DType | None = option(
+        None,
+        "Of weights and activations. Default: bfloat16; float16 without it, float32 on a CPU.",
+        "Model",
+        is_common=True,
+        formats=FORMATS,
+    )
+    quantization: str | None = option(
+        None,
+        "Of weights, tried besides that in which they were published: float8,int4; none: as"
+        " --dtype.",
+        "Model",
+        is_common=True,
+        metavar="FORMATS",
+    )
+    max_num_seqs: str = option("64,256", "Sequences at once, to try.", "Engine", is_common=True)
+    max_num_batched_tokens: str = option(
+        "2048,8192", "Tokens computed in a step, to try.", "Engine", is_common=True
+    )
+    set: tuple[str, ...] = option(
+        (),
+        "Values to try of another setting of the engine: enable_chunked_prefill=true,false.",
+        "Engine",
+        metavar="NAME=VALUES",
+    )
     settings: Settings = field(default_factory=Settings)
     fleet: FleetOptions = field(default_factory=FleetOptions)
-    sure: Annotated[
-        bool,
-        Option(
-            "As many replicas as meet the SLO at the slow end of the step times too. [where"
-            " published rows or a fit tell these]",
-            heading="Limits",
-            is_common=True,
-        ),
-    ] = False
-    likely: Annotated[
-        bool,
-        Option("As many replicas as meet the SLO at the likely step times.", heading="Limits"),
-    ] = False
+    sure: bool = option(
+        False,
+        "As many replicas as meet the SLO at the slow end of the step times too. [where published"
+        " rows or a fit tell these]",
+        "Limits",
+        is_common=True,
+    )
+    likely: bool = option(
+        False, "As many replicas as meet the SLO at the likely step times.", "Limits"
+    )
     over_time: OverTime = field(default_factory=OverTime)
-    probe_requests: Annotated[
-        int,
-        Option("Of a short simulation; long: 4 times.", heading="Limits", least=100),
-    ] = 1000
+    probe_requests: int = option(1000, "Of a short simulation; long: 4 times.", "Limits", least=100)
     time_limit: Annotated[float, time_limit_field("10s")] = 10.0
     report: Annotated[Path | None, decision_pages.REPORT_OPTION] = None
-    out: Annotated[
-        Path | None,
-        Option(
-            "Write the files that run, watch and check the answer.", is_common=True, metavar="DIR"
-        ),
-    ] = None
-    force: Annotated[bool, Option("Over what is in --out.")] = False
+    out: Path | None = option(
+        None, "Write the files that run, watch and check the answer.", is_common=True, metavar="DIR"
+    )
+    force: bool = option(False, "Over what is in --out.")
     where: compute.Executor = field(default_factory=compute.Executor)
     given: frozenset[str] = frozenset()
 

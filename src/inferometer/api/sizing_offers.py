@@ -4,13 +4,13 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Final, NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 
 import numpy as np
 
 from inferometer import suggestions
 from inferometer.api import named_fit
-from inferometer.api.question import DURATION, Option, parse_counts
+from inferometer.api.question import DURATION, option, parse_counts
 from inferometer.api.server import Settings
 from inferometer.decide import sizing_types, traffic
 from inferometer.decide.candidates import Grid, Offer
@@ -274,35 +274,24 @@ def _formats(text: str) -> list[str]:
 class OverTime:
     """How replicas come and go with traffic that changes."""
 
-    window: Annotated[
-        float | None,
-        Option(
-            "Of traffic that changes: how often replicas are changed. [1/96 of it, from 30s]",
-            heading="Workload",
-            metavar="DURATION",
-            parse=DURATION,
-        ),
-    ] = None
-    start_up: Annotated[
-        float,
-        Option(
-            "From a replica's start to its first request. [3min]",
-            heading="Cluster",
-            metavar="DURATION",
-            shows_default=False,
-            parse=DURATION,
-        ),
-    ] = 180.0
-    target: Annotated[
-        float,
-        Option(
-            "Of what replicas carry, to scale by.",
-            heading="Cluster",
-            least=0,
-            most=1,
-            is_open=True,
-        ),
-    ] = 0.7
+    window: float | None = option(
+        None,
+        "Of traffic that changes: how often replicas are changed. [1/96 of it, from 30s]",
+        "Workload",
+        metavar="DURATION",
+        parse=DURATION,
+    )
+    start_up: float = option(
+        180.0,
+        "From a replica's start to its first request. [3min]",
+        "Cluster",
+        metavar="DURATION",
+        shows_default=False,
+        parse=DURATION,
+    )
+    target: float = option(
+        0.7, "Of what replicas carry, to scale by.", "Cluster", least=0, most=1, is_open=True
+    )
 
 
 class Asked(NamedTuple):

@@ -1,11 +1,11 @@
 """Which requests are sent to a server, of which lengths, when, and was their rate offered?"""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
-from inferometer.api.question import DURATION, Option
+from inferometer.api.question import DURATION, option
 from inferometer.errors import SpecError
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import reading, types
@@ -28,87 +28,68 @@ _OF_TRACES: Final = {
 class Workload:
     """Which requests, of which lengths, come when?"""
 
-    workload: Annotated[
-        str,
-        Option(
-            "A preset, lengths (1024x256), a workload file, or a trace.",
-            heading="Workload",
-            is_axis=True,
-            is_common=True,
-        ),
-    ] = "chat"
-    rate: Annotated[
-        float | None,
-        Option(
-            "Requests per second, which come whether or not earlier ones are done (open loop).",
-            heading="Workload",
-            is_common=True,
-            least=0,
-            is_open=True,
-        ),
-    ] = None
-    concurrency: Annotated[
-        int | None,
-        Option(
-            "Users who each wait for an answer before they send the next request (closed loop).",
-            heading="Workload",
-            is_common=True,
-            least=1,
-        ),
-    ] = None
-    burstiness: Annotated[
-        float | None,
-        Option(
-            "Shape of gamma arrivals; 1 is Poisson, smaller is burstier.",
-            heading="Workload",
-            least=0,
-            is_open=True,
-        ),
-    ] = None
-    requests: Annotated[
-        int | None,
-        Option(
-            f"Number of requests. [{N_REQUESTS} where nothing else ends it; more where an SLO"
-            " needs them]",
-            heading="Workload",
-            is_common=True,
-            least=1,
-        ),
-    ] = None
-    duration: Annotated[
-        float | None,
-        Option(
-            "End with the last request that comes within this time: 60s, 10min.",
-            heading="Workload",
-            is_common=True,
-            flags=("--for",),
-            metavar="DURATION",
-            parse=DURATION,
-            least=0,
-            is_open=True,
-        ),
-    ] = None
-    seed: Annotated[
-        int | None,
-        Option("Of all that is drawn. [the workload's]", heading="Workload", least=0),
-    ] = None
-    trace_format: Annotated[
-        types.TraceFormat | None,
-        Option("Of a trace. [detected from its content]", heading="Workload"),
-    ] = None
-    speed_up: Annotated[
-        float | None,
-        Option(
-            "Replay a trace faster by this factor; of ServeGen's clients, their rates.",
-            heading="Workload",
-            least=0,
-            is_open=True,
-        ),
-    ] = None
-    output_tokens: Annotated[
-        int | None,
-        Option("Requested where a trace does not say it.", heading="Workload", least=1),
-    ] = None
+    workload: str = option(
+        "chat",
+        "A preset, lengths (1024x256), a workload file, or a trace.",
+        "Workload",
+        is_axis=True,
+        is_common=True,
+    )
+    rate: float | None = option(
+        None,
+        "Requests per second, which come whether or not earlier ones are done (open loop).",
+        "Workload",
+        is_common=True,
+        least=0,
+        is_open=True,
+    )
+    concurrency: int | None = option(
+        None,
+        "Users who each wait for an answer before they send the next request (closed loop).",
+        "Workload",
+        is_common=True,
+        least=1,
+    )
+    burstiness: float | None = option(
+        None,
+        "Shape of gamma arrivals; 1 is Poisson, smaller is burstier.",
+        "Workload",
+        least=0,
+        is_open=True,
+    )
+    requests: int | None = option(
+        None,
+        f"Number of requests. [{N_REQUESTS} where nothing else ends it; more where an SLO"
+        " needs them]",
+        "Workload",
+        is_common=True,
+        least=1,
+    )
+    duration: float | None = option(
+        None,
+        "End with the last request that comes within this time: 60s, 10min.",
+        "Workload",
+        is_common=True,
+        flags=("--for",),
+        metavar="DURATION",
+        parse=DURATION,
+        least=0,
+        is_open=True,
+    )
+    seed: int | None = option(None, "Of all that is drawn. [the workload's]", "Workload", least=0)
+    trace_format: types.TraceFormat | None = option(
+        None, "Of a trace. [detected from its content]", "Workload"
+    )
+    speed_up: float | None = option(
+        None,
+        "Replay a trace faster by this factor; of ServeGen's clients, their rates.",
+        "Workload",
+        least=0,
+        is_open=True,
+    )
+    output_tokens: int | None = option(
+        None, "Requested where a trace does not say it.", "Workload", least=1
+    )
 
     @property
     def has_end(self) -> bool:
