@@ -313,8 +313,11 @@ def words_of(question: object, names: tuple[str, ...]) -> list[object]:
         given: frozenset[str] = getattr(question, "given", frozenset())
         value = getattr(owner, field.name)
         if field.name in names and field.name in given and value is not None:
+            yes, _, no = field.flags[0].partition("/")
             for one in value if field.is_many else (value,):
-                words += [field.flags[0]] if one is True else [field.flags[0], one]
+                if one is False and not no:  # a flag that is off has no word of its own
+                    continue
+                words += [yes if one else no] if isinstance(one, bool) else [yes, one]
     return words
 
 

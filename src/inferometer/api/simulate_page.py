@@ -248,7 +248,10 @@ def _why_open(answer: simulation.SimulateAnswer) -> str:
 def _latencies(answer: simulation.SimulateAnswer) -> TextTable:
     rows = list[tuple[str, ...]]()
     likely = answer.levels[0].summary
-    for name in (*METRICS, *(one.latency for one in likely.latencies if one.latency == "workflow")):
+    names: list[Latency] = [*METRICS]
+    if any(one.latency == "workflow" for one in likely.latencies):
+        names.append("workflow")
+    for name in names:
         ends = " … ".join(
             _p95(level.summary, name) for level in ends_of_latency(answer.levels, name)
         )

@@ -1,8 +1,8 @@
 """Who comes and who goes next, and what happens when a request ends? Compiled.
 
 Two sources: requests that come by themselves, sorted, and those that wait for others' ends, a heap
-of the ones whose time is known. Of both, whoever is due first comes first, of several due at once the one
-with the smaller index. Clients that go away are a heap too.
+of the ones whose time is known. Of both, whoever is due first comes first, of several due at once
+the one with the smaller index. Clients that go away are a heap too.
 """
 
 from inferometer.records.columns import I32
@@ -76,12 +76,13 @@ def end_outside(state: State, index: int, status: int, when_ns: int) -> None:
     request.status = status
     request.finished_ns = when_ns
     if len(state.arrivals.follower) > 0:
-        after = state.arrivals.follower[index]
+        after: int = state.arrivals.follower[index]
         while after != NOTHING:
             _waits_for_one_less(state, after, when_ns)
             after = state.arrivals.next_follower[after]
         if len(state.arrivals.joins) > 0 and state.arrivals.joins[index] != NOTHING:
-            _waits_for_one_less(state, state.arrivals.joins[index], when_ns)
+            joined: int = state.arrivals.joins[index]
+            _waits_for_one_less(state, joined, when_ns)
 
 
 @compiled
