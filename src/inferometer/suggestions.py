@@ -16,16 +16,22 @@ def command(verb: str, *words: object) -> str:
     >>> command("show", "runs/two words")
     "inferometer show 'runs/two words'"
     """
-    return _written("inferometer", verb, *(str(word) for word in words))
+    return _written("inferometer", verb, *map(_word, words))
 
 
 def flags(*words: object) -> str:
     """Flags to add to the command that was typed.
 
-    >>> flags("--model", "a;b", "--tp", 2)
-    "--model 'a;b' --tp 2"
+    >>> flags("--model", "a;b", "--tp", 2, "--rate", 20.0)
+    "--model 'a;b' --tp 2 --rate 20"
     """
-    return _written(*(str(word) for word in words))
+    return _written(*map(_word, words))
+
+
+def _word(word: object) -> str:
+    """A whole number without its point, as people type it."""
+    is_whole = isinstance(word, float) and word.is_integer() and abs(word) < 1e15
+    return f"{word:.0f}" if is_whole else str(word)
 
 
 def _written(*words: str) -> str:
