@@ -24,7 +24,7 @@ from inferometer.units import NS_PER_S
 
 _PROC: Final = Path("/proc")
 _LEAST_S: Final = 1.0
-"""Of cores wanted: below it a server did nothing of which there is anything to say."""
+"""Core seconds that threads wanted: below it the server did too little to judge it."""
 
 LocalNumbers = dict[PitfallName, float | None]
 

@@ -83,7 +83,7 @@ def test_the_logits_trap_is_a_pitfall_that_explain_finds(axes, published_run, la
     found = logits_check([trapped])
     assert (found.finding, round(found.measured_ratio, 1)) == ("found", 0.1)
     cured = replace(trapped, model=replace(trapped.model, computes_all_logits=False))
-    assert logits_check([cured]).finding == "ruled out"
+    assert logits_check([cured]).finding == "not reported"
     assert logits_check([]).finding == "not reported"
 
 

@@ -317,7 +317,7 @@ def _drawn(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FannedOut:
-    """Subtasks (B rows) and syntheses (a row for each of N turns, of which some have none)."""
+    """Subtasks (B rows) and syntheses (a row for each of N turns; some turns have none)."""
 
     n_subtasks: I64
     """(N) 0 where the turn is one request."""

@@ -84,7 +84,7 @@ class DrawnWorkload:
 
 
 def first_requests(plan: RequestPlan, n_requests: int | None) -> RequestPlan:
-    """The plan's first requests, for none of which one waits that is left out; None: all of them."""
+    """The plan's first ``n_requests`` (None: all); whoever is left out waits for none of them."""
     cut = RequestPlan._make(column[:n_requests] for column in plan)
     is_left_out = cut.joins >= cut.n_requests
     return cut._replace(joins=np.where(is_left_out, np.int32(NONE), cut.joins))
