@@ -110,6 +110,7 @@ def test_a_group_by_itself_does_what_it_does_among_the_others(groups_and_request
     requests = requests._replace(
         arrival_ns=np.sort(requests.arrival_ns),
         follows=np.full_like(requests.follows, -1),
+        joins=np.full_like(requests.joins, -1),
         abort_ns=np.full_like(requests.abort_ns, ABSENT),
     )
     group_index = placement.group_of(requests)
@@ -140,6 +141,23 @@ def test_a_group_whose_requests_wait_for_others_is_not_simulated_by_itself():
     )
     with pytest.raises(SpecError, match="follows one that is left out"):
         Dealt(Placement(groups=groups), 1).own(requests)
+
+
+def test_who_waits_for_several_waits_for_the_same_ones_in_its_group():
+    """Requests 1, 3, 4, 5 are one group's: the last comes when both 3 and 4 have ended."""
+    prompts, follows = [90, 10, 90, 10, 10, 10], [-1, -1, 0, 1, 1, 3]
+    groups = (
+        ReplicaGroup(engine=ENGINE, step_times=FAST, max_prompt_tokens=20),
+        ReplicaGroup(engine=ENGINE, step_times=SLOW),
+    )
+    dealt = Dealt(Placement(groups=groups), 0)
+    joins = [-1, -1, -1, -1, 5, -1]
+    own = dealt.own(demand([0] * 6, prompts, [3] * 6, follows=follows, joins=joins))
+    assert own.follows.tolist() == [-1, 0, 0, 1]
+    assert own.joins.tolist() == [-1, -1, 3, -1]
+    joins[2] = 5
+    with pytest.raises(SpecError, match="follows one that is left out"):
+        dealt.own(demand([0] * 6, prompts, [3] * 6, follows=follows, joins=joins))
 
 
 @BOTH

@@ -190,14 +190,15 @@ def selected(requests: Demand, rows: Bools) -> Demand:
     Raises
     ------
     SpecError
-        One of them follows a request that is left out.
+        One of them waits for a request that is left out.
     """
     places = np.flatnonzero(rows)
-    place_of = np.full(requests.n_requests, -1, np.int32)
+    place_of = np.full(requests.n_requests + 1, -1, np.int32)  # the last: of no request
     place_of[places] = np.arange(len(places), dtype=np.int32)
     before = requests.follows[places]
-    follows = np.where(before < 0, np.int32(-1), place_of[before])
-    if bool(((follows < 0) & (before >= 0)).any()):
+    follows, joins = place_of[before], place_of[requests.joins]
+    left_out = (follows < 0) & (before >= 0)
+    if left_out.any() or (joins[~rows] >= 0).any():
         raise SpecError(
             "a request follows one that is left out",
             where=_WHERE,
@@ -210,11 +211,12 @@ def selected(requests: Demand, rows: Bools) -> Demand:
     columns = {
         name: column[places]
         for name, column in requests._asdict().items()
-        if name not in {"follows", "content_start", "contents"}
+        if name not in {"follows", "joins", "content_start", "contents"}
     }
     return Demand(
         **columns,
         follows=follows,
+        joins=joins[places],
         content_start=start,
         contents=np.unique(contents, return_inverse=True)[1].astype(np.int32),
     )
