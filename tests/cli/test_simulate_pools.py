@@ -1,6 +1,7 @@
 """Does ``inferometer simulate`` answer for prefill and decode pools, for routers with rules of their own, and for memory with holes?"""
 
 import json
+import re
 
 import pytest
 from command_line import check_refused, run
@@ -141,6 +142,24 @@ def test_paged_and_contiguous_memory_can_be_compared(tmp_path):
     assert read_run(tmp_path / "run").step_memory is not None
     assert run("report", "run", "--out", "report.html", folder=tmp_path).returncode == 0
     assert "Free KV blocks, and the largest hole" in (tmp_path / "report.html").read_text()
+
+
+def test_compaction_moves_pieces_and_says_so(tmp_path):
+    knobs = ("--num-blocks", 1500, "--max-model-len", 8192, "--set", "kv_allocation=contiguous")
+    knobs += ("--set", "enable_prefix_caching=false", "--set", "compaction_bytes_per_s=1e10")
+    printed = run(*LLAMA, "--rate", 30, *knobs, "--verbose", folder=tmp_path).stdout
+    assert re.search(r"[0-9,]+ blocks \([0-9.]+ GiB\) moved in the background", printed)
+    answer = answered(*LLAMA, "--rate", 30, *knobs, "--out", "run", folder=tmp_path)
+    knobs_used = answer["deployment"]["knobs"]
+    assert knobs_used["kv_block_bytes"] == 2 * 32 * 8 * 128 * 2 * 16
+    assert answer["memory"]["moved_blocks"] > 0
+    caution = next(one for one in answer["cautions"] if one["code"] == "free compaction")
+    assert "10 GB/s" in caution["text"]
+    memory = read_run(tmp_path / "run").step_memory
+    assert memory is not None
+    assert memory.moved_blocks.sum() == answer["memory"]["moved_blocks"]
+    assert run("report", "run", "--out", "report.html", folder=tmp_path).returncode == 0
+    assert "were moved in the background" in (tmp_path / "report.html").read_text()
 
 
 def test_swapping_is_seen(tmp_path):

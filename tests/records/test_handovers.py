@@ -5,6 +5,7 @@ import pytest
 
 from inferometer.records import tables
 from inferometer.records.latencies import summarise_handovers
+from inferometer.records.layout import LOADERS
 from inferometer.records.reading import read_run
 from inferometer.records.run_series import hole_series, summarise_memory, swap_series, value_series
 from inferometer.records.store import write_run
@@ -99,7 +100,7 @@ def run_with_holes(make_manifest) -> Run:
         STEP | {"start_ns": start, "duration_ns": long, "kv_blocks_used": used}
         for start, long, used in ((0, 10, 4), (10, 10, 8), (20, 20, 6))
     ]
-    memory = [(6, 6, 0, 0), (2, 1, 3, 5), (4, 3, -1, 0)]
+    memory = [(6, 6, 0, 0, 0), (2, 1, 3, 5, 2), (4, 3, -1, 0, 4)]
     return Run(
         manifest=make_manifest(None, origin="simulated", is_complete=True),
         sweep=None,
@@ -123,12 +124,15 @@ def test_memory_by_hand(run_with_holes):
     )
     assert found.mean_fragmented_fraction == pytest.approx((0 * 10 + 1 / 2 * 10 + 1 / 4 * 20) / 40)
     assert found.waits_for_compaction_fraction == 10 / 40
+    assert found.moved_blocks == hole_series(run_with_holes).n_moved == 2 + 4
     assert np.nanmax(hole_series(run_with_holes).largest.most) == 6
     assert np.nanmax(swap_series(run_with_holes).most) == 5
 
 
 def test_what_nobody_could_tell_is_none(run_with_holes):
-    unknown = run_with_holes.step_memory._replace(swapped_blocks=np.full(3, ABSENT))
+    unknown = run_with_holes.step_memory._replace(
+        swapped_blocks=np.full(3, ABSENT), moved_blocks=np.full(3, ABSENT)
+    )
     without = Run(
         manifest=run_with_holes.manifest,
         sweep=None,
@@ -138,12 +142,20 @@ def test_what_nobody_could_tell_is_none(run_with_holes):
         step_memory=unknown,
     )
     assert summarise_memory(without).swapped_blocks is None
+    assert summarise_memory(without).moved_blocks is hole_series(without).n_moved is None
     assert swap_series(without) is None
     paged = Run(
         manifest=run_with_holes.manifest, sweep=None, steps=run_with_holes.steps, ceilings=None
     )
     assert summarise_memory(paged).mean_fragmented_fraction is None
     assert hole_series(paged) is None
+
+
+def test_nobody_moved_what_an_older_record_does_not_say_was_moved(run_with_holes):
+    columns = run_with_holes.step_memory._asdict()
+    del columns["moved_blocks"]
+    grown = LOADERS[3].loader_of("step_memory")(columns)
+    assert tables.from_columns(StepMemoryTable, grown).moved_blocks.tolist() == [ABSENT] * 3
 
 
 def test_the_memory_of_steps_comes_back_as_it_was(tmp_path, run_with_holes):

@@ -379,7 +379,7 @@ def _window_cautions(deployment: Deployment) -> tuple[Caution, ...]:
 def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:
     """What the numbers rest on, where that is less than a measurement."""
     if deployment.step_times.basis != "datasheet":
-        return fit_cautions(deployment)
+        return (*fit_cautions(deployment), *_compaction_cautions(deployment))
     return (
         *ceiling_cautions(deployment.hardware),
         Caution(
@@ -388,4 +388,18 @@ def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:
             remedy="inferometer sweep and inferometer fit on the device, then --fit",
         ),
         *fit_cautions(deployment),
+        *_compaction_cautions(deployment),
     )
+
+
+def _compaction_cautions(deployment: Deployment) -> tuple[Caution, ...]:
+    """What does moving pieces of the KV cache cost that is not counted?"""
+    bytes_per_s: float = getattr(deployment.config, "compaction_bytes_per_s", 0.0)
+    if bytes_per_s == 0:
+        return ()
+    text = (
+        f"pieces of the KV cache move at {bytes_per_s / 1e9:g} GB/s a device in the"
+        " background and slow no step, though both read and write the same memory"
+    )
+    remedy = "a rate that is small against the memory's bandwidth"
+    return (Caution(code="free compaction", text=text, remedy=remedy),)

@@ -411,6 +411,11 @@ def _memory_words(
             f"and for {memory.waits_for_compaction_fraction:.0%} of the time somebody waited whom"
             " moving pieces would have let in"
         )
+    if memory.moved_blocks is not None:
+        line += (
+            f"; {memory.moved_blocks:,} blocks ({format_bytes(memory.moved_blocks * block_bytes)})"
+            " moved in the background"
+        )
     return (
         line
         if memory.swapped_blocks is None

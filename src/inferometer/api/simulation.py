@@ -22,7 +22,7 @@ from inferometer.simulate import deployment, gate_config, outcome, run, simulate
 from inferometer.stats.estimate import Verdict
 from inferometer.units import NS_PER_S, format_duration
 
-MEMORY_KNOBS: Final = frozenset({"kv_allocation", "preemption_mode"})
+MEMORY_KNOBS: Final = frozenset({"kv_allocation", "preemption_mode", "compaction_bytes_per_s"})
 """Of the engine: whoever says one of them wants to know what comes of it."""
 
 

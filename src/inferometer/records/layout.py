@@ -189,7 +189,16 @@ def _with_page_faults(columns: dict[str, Column]) -> dict[str, Column]:
     return {"minor_faults": unknown, "major_faults": unknown, **columns}
 
 
-_GROWN: Final = {"steps": _with_replicas, "sweep": _with_page_faults}
+def _with_moves(columns: dict[str, Column]) -> dict[str, Column]:
+    """Steps in whose background nothing was moved."""
+    return {"moved_blocks": np.full(len(next(iter(columns.values()))), ABSENT), **columns}
+
+
+_GROWN: Final = {
+    "steps": _with_replicas,
+    "sweep": _with_page_faults,
+    "step_memory": _with_moves,
+}
 LOADERS: Final[dict[int, Loader]] = {
     version: Loader(manifest=_manifest_as_it_is, columns=_GROWN) for version in (1, 2, 3)
 }

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from inferometer.records import tables
 from inferometer.records.columns import F64, I32, I64
 from inferometer.records.latencies import DeliveryGaps, LatencySamples
-from inferometer.records.types import ABSENT, ExchangeTable, LagTable, RequestTable, Run, StepTable
+from inferometer.records.types import (
+    ABSENT,
+    ExchangeTable,
+    LagTable,
+    RequestTable,
+    Run,
+    StepMemoryTable,
+    StepTable,
+)
 from inferometer.units import NS_PER_S
 
 N_WINDOWS: Final = 240
@@ -364,6 +372,8 @@ class HoleSeries(NamedTuple):
     free: ValueSeries
     largest: ValueSeries
     debt: ValueSeries
+    n_moved: int | None
+    """Blocks, over the whole run; None where nothing moves them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,6 +390,8 @@ class StepMemorySummary:
     """Of the time: somebody waited for whom enough was free, but not in one piece."""
     swapped_blocks: int | None
     """To the host and back; None where nothing is swapped."""
+    moved_blocks: int | None
+    """Together, in the background; None where nothing moves them."""
 
 
 def summarise_memory(run: Run) -> StepMemorySummary | None:
@@ -414,6 +426,7 @@ def summarise_memory(run: Run) -> StepMemorySummary | None:
             if memory is not None and has_swaps
             else None
         ),
+        moved_blocks=None if memory is None else _n_moved(memory),
     )
 
 
@@ -427,7 +440,13 @@ def hole_series(run: Run) -> HoleSeries | None:
         value_series(steps, memory.free_blocks),
         value_series(steps, memory.largest_hole_blocks),
         value_series(steps, debt),
+        _n_moved(memory),
     )
+
+
+def _n_moved(memory: StepMemoryTable) -> int | None:
+    moved = memory.moved_blocks
+    return None if bool(np.all(moved == ABSENT)) else int(np.maximum(moved, 0).sum())
 
 
 def swap_series(run: Run) -> ValueSeries | None:

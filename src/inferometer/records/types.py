@@ -371,6 +371,9 @@ class StepMemoryTable(NamedTuple):
     it fits; -1: moving does not help."""
     swapped_blocks: I64
     """Copied to the host or back before the step."""
+    moved_blocks: I64
+    """Of a cache in which each request has one piece, moved together in the background since the
+    step before; ABSENT where nothing is."""
 
 
 class StepPartTable(NamedTuple):

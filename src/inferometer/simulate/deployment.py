@@ -246,7 +246,7 @@ def deploy(
     block_size = shared.get("block_size", engine_config.default_block_size(knobs.policy))
     own = {
         **_window_knobs(model, hardware, knobs),
-        **_swap_knobs(model, engine, hardware, block_size, knobs.own),
+        **_copying_knobs(model, engine, hardware, block_size, knobs.own),
         **knobs.own,
     }
     kv_origin = "given"
@@ -447,18 +447,19 @@ def _longest_context(
     return max(bisect.bisect_right(range(model.max_position_tokens + 1), 0, key=n_short) - 1, 2)
 
 
-def _swap_knobs(
+def _copying_knobs(
     model: ModelSpec,
     engine: EngineSpec,
     hardware: HardwareSpec | None,
     block_size: int,
     own: Mapping[str, str],
 ) -> dict[str, str]:
-    """What swapping needs to know, where it is asked for.
+    """What swapping and compaction need to know, where they are asked for.
 
     The bytes of a block on one device, and the speed of its host link.
     """
-    if own.get("preemption_mode") != "swap":
+    is_swapping = own.get("preemption_mode") == "swap"
+    if not is_swapping and "compaction_bytes_per_s" not in own:
         return {}
     n_shards = kv_cache.n_kv_shards(model, engine)
     knobs = {
@@ -466,7 +467,7 @@ def _swap_knobs(
             kv_cache.kv_bytes(model, kv_dtype(engine), context_tokens=block_size) // n_shards
         )
     }
-    if hardware is not None and hardware.pcie_bytes_per_s is not None:
+    if is_swapping and hardware is not None and hardware.pcie_bytes_per_s is not None:
         knobs["swap_bytes_per_s"] = str(hardware.pcie_bytes_per_s.value)
     return knobs
 

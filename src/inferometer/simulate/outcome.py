@@ -89,9 +89,10 @@ class StepLog(NamedTuple):
     kv_blocks_used: I64
     replica: I64
     free_blocks: I64
-    """With the next two, the columns of a ``HoleTable``; ABSENT where the KV cache is paged."""
+    """With the next three, the columns of a ``HoleTable``; ABSENT where the KV cache is paged."""
     largest_hole_blocks: I64
     compaction_debt_blocks: I64
+    moved_blocks: I64
     swapped_blocks: I64
     """Copied to the host or back before the step; ABSENT where nothing is swapped."""
     n_filled: I64
@@ -141,7 +142,9 @@ class HoleTable(NamedTuple):
     compaction_debt_blocks: I64
     """The fewest blocks to move, neighbours sliding together, so that the largest request that
     waits fits. 0 where nobody waits or it fits; -1 where too little is free, so that moving does
-    not help."""
+    not help. What is under way counts whole."""
+    moved_blocks: I64
+    """By the compaction, in the background since the row before; ABSENT where there is none."""
 
 
 class TransferTable(NamedTuple):

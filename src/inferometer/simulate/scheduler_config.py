@@ -100,7 +100,9 @@ class SchedulerConfig:
     in the queue lacks a slot or blocks for its prompt whoever runs and has more left than it, the
     most of all, is preempted. With ``one_prefill_at_a_time`` nobody is admitted in a step in which
     another request is in its prefill; "contiguous" gives each request one piece of memory for its
-    prompt and all tokens that it may generate.
+    prompt and all tokens that it may generate. Then ``compaction_bytes_per_s`` (0: off), of each
+    device, slides pieces together in the background until the largest that waits, of those for whom
+    enough is free, fits; a piece is in use where it was until all of it is moved.
 
     Speculation drafts ``num_speculative_tokens`` for each token sampled. ``draft_method`` is vLLM's
     ``method``: "draft_model" and "eagle" (MTP too) reserve as many slots ahead, "draft_model" one
@@ -158,6 +160,7 @@ class SchedulerConfig:
     swap_space_bytes: int = 4 * 2**30
     swap_bytes_per_s: float | None = None
     kv_block_bytes: int | None = None
+    compaction_bytes_per_s: float = 0.0
     pipeline_parallel_size: int = 1
     sliding_window: int = 0
     num_sliding_groups: int = 0
@@ -232,6 +235,7 @@ class SchedulerConfig:
             self._check_speculation()
         if self.preemption_mode == "swap":
             self._check_swap()
+        self._check_compaction()
 
     def _check_groups(self) -> None:
         if self.sliding_window == 0:
@@ -300,6 +304,20 @@ class SchedulerConfig:
         if self.swap_space_bytes < 0:
             self._refuse("swap_space_bytes", "0 or more")
 
+    def _check_compaction(self) -> None:
+        if self.compaction_bytes_per_s == 0:
+            return
+        if not self.compaction_bytes_per_s > 0:
+            self._refuse("compaction_bytes_per_s", "0 (off) or more: that of one device")
+        if not self.is_contiguous:
+            self._refuse(
+                "compaction_bytes_per_s",
+                "0 (off) where the KV cache is paged: any free block will do",
+                try_="kv_allocation=contiguous",
+            )
+        if self.kv_block_bytes is None or self.kv_block_bytes <= 0:
+            self._refuse("kv_block_bytes", "above 0 where pieces are moved: that of one device")
+
     def _refuse(self, name: str, allowed: str, *, try_: str | None = None) -> None:
         raise SpecError(f"{name} = {getattr(self, name)}", where=_WHERE, allowed=allowed, try_=try_)
 
@@ -310,6 +328,7 @@ class SchedulerConfig:
         changes += (
             ", one prefill at a time" * self.one_prefill_at_a_time
             + ", contiguous KV cache" * (self.kv_allocation != "paged")
+            + ", compaction" * self.is_compacting
         )
         changes += f", {self.num_speculative_tokens} drafted tokens" * (
             self.num_speculative_tokens > 0
@@ -337,6 +356,18 @@ class SchedulerConfig:
     def is_contiguous(self) -> bool:
         """Does each request get one piece of memory for all its tokens?"""
         return self.kv_allocation == "contiguous" or self.rules == "orca"
+
+    @property
+    def is_compacting(self) -> bool:
+        """Are pieces of memory moved together in the background?"""
+        return self.compaction_bytes_per_s > 0
+
+    @property
+    def move_block_ps(self) -> int:
+        """How many picoseconds does it take to move a block?"""
+        if self.kv_block_bytes is None or not self.is_compacting:
+            return 0
+        return round(self.kv_block_bytes / self.compaction_bytes_per_s * _PS_PER_S)
 
     @property
     def step_budget_tokens(self) -> int:

@@ -239,10 +239,8 @@ def _step_memory(simulation: Simulation) -> StepMemoryTable | None:
     unknown = np.full(len(simulation.steps.start_ns), ABSENT)
     swapped = unknown if swapped is None else swapped
     if holes is None:
-        return StepMemoryTable(unknown, unknown, unknown, swapped)
-    return StepMemoryTable(
-        holes.free_blocks, holes.largest_hole_blocks, holes.compaction_debt_blocks, swapped
-    )
+        return StepMemoryTable(unknown, unknown, unknown, swapped, unknown)
+    return StepMemoryTable(**holes._asdict(), swapped_blocks=swapped)
 
 
 def cautions_of(

@@ -248,7 +248,7 @@ class Replica:
             memory = (
                 self.scheduler.n_kv_blocks_used,
                 self.number,
-                *(batch.holes or (ABSENT, ABSENT, ABSENT)),
+                *(batch.holes or (ABSENT,) * 4),
                 self._swapped_blocks(batch),
             )
             self._log.steps.append((start_ns, duration_ns, *counts, *step[2:], *memory))

@@ -106,8 +106,10 @@ class Scheduler:
             request.priority = self._num_left(request)
         self.waiting.add(request)
 
-    def schedule(self, now_ns: int = 0) -> Batch:  # noqa: ARG002 -- others wait for a time, vLLM does not
-        """Decide the next step."""
+    def schedule(self, now_ns: int = 0) -> Batch:
+        """Decide the next step; what time it is matters to a memory that is compacted alone."""
+        if self._contiguous is not None:
+            self._contiguous.take_moved(now_ns)
         self._num_swapped_blocks = 0
         self._current_step += 1
         chosen: dict[Request, int] = {}
@@ -124,9 +126,10 @@ class Scheduler:
                 part.request.next_decode_eligible_step = (
                     self._current_step + self._config.pipeline_parallel_size
                 )
-        holes = (
-            None if self._contiguous is None else self._contiguous.holes(self.waiting.in_order())
-        )
+        holes = None
+        if self._contiguous is not None:
+            self._contiguous.plan_moves(now_ns, self.waiting.in_order())
+            holes = self._contiguous.holes(self.waiting.in_order(), is_logged=bool(scheduled))
         return Batch(
             scheduled, tuple(preempted), holes=holes, num_swapped_blocks=self._num_swapped_blocks
         )

@@ -82,12 +82,13 @@ def holes_chart(view: RequestReportView) -> Chart | None:
         else "None of the free blocks"
     )
     debt = int(_peak(holes.debt.most))
+    moved = "" if holes.n_moved is None else f" {holes.n_moved:,} were moved in the background."
     return Chart(
         chart_id="load-holes",
         title="Free KV blocks, and the largest hole",
         finding=(
             f"{share} lay outside the largest hole on average; at most {debt:,} had to be moved for"
-            " the largest request that waited."
+            f" the largest request that waited.{moved}"
         ),
         plots=(_plot(load, lines, "KV blocks"),),
         header=(

@@ -6,6 +6,9 @@ one piece, the same as ``reference.holes.ContiguousKvCache``: ``by_address`` lis
 in order of addresses; a piece begins at the first entry of its slot's row of the block table.
 """
 
+from typing import Final
+
+from inferometer.records.types import ABSENT
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import groups, pool, slots
 from inferometer.simulate.kernel.config import Config
@@ -13,6 +16,7 @@ from inferometer.simulate.kernel.state import NOTHING, Counters, Request, State
 from inferometer.simulate.outcome import Status, StepLog
 
 _STOPPED = int(Status.STOPPED)
+_ANY_NUMBER: Final = 2**40
 
 
 @compiled
@@ -23,11 +27,11 @@ def admit_in_one_piece(state: State, index: int) -> bool:
     if n_blocks > counters.n_free - (config.watermark_blocks if counters.n_running > 0 else 0):
         return False
     place = 0
-    while place <= counters.n_pieces and _gap(state, place) < n_blocks:
+    while place <= counters.n_pieces and _gap(state, place, 0) < n_blocks:
         place += 1
     if place > counters.n_pieces:
         return False
-    start = _end_before(state, place)
+    start = _end_before(state, place, 0)
     slots.take(state, index)
     state.memory.block_table[request.slot, 0] = start
     request.num_blocks = n_blocks
@@ -57,69 +61,157 @@ def free_piece(state: State, index: int) -> None:
 
 
 @compiled
+def take_moved(state: State) -> None:
+    """What is moved by now lies where it was to go, and what is under way goes on.
+
+    The rest of the plan is dropped, to be made anew.
+    """
+    counters, moves, n_left = state.counters[0], state.memory.moves, 0
+    for i_move in range(counters.n_moves):
+        move = moves[i_move]
+        request = state.requests[move.request]
+        if move.end_ns <= counters.now_ns:
+            counters.n_moved_blocks += move.n_blocks
+            if request.slot != NOTHING:
+                state.memory.block_table[request.slot, 0] = move.start
+        elif move.begin_ns < counters.now_ns and request.slot != NOTHING:
+            first = moves[0]
+            first.request, first.start = move.request, move.start
+            first.n_blocks, first.begin_ns, first.end_ns = (
+                move.n_blocks,
+                move.begin_ns,
+                move.end_ns,
+            )
+            n_left = 1
+    counters.n_moves = counters.is_moving = n_left
+
+
+@compiled
+def plan_moves(state: State) -> None:
+    """Pieces slide towards 0, one after the other, until the largest that can be let in fits."""
+    counters = state.counters[0]
+    wanted = _largest_wanted(state, counters.n_free)
+    begin_ns: int = state.memory.moves[0].end_ns if counters.is_moving else counters.now_ns
+    last = _last_gap(state, wanted)
+    first = _first_gap(state, wanted, last)
+    start = _end_before(state, first, 1)
+    for place in range(first, last):
+        index = state.memory.by_address[place]
+        move = state.memory.moves[counters.n_moves]
+        move.request, move.start, move.begin_ns = index, start, begin_ns
+        move.n_blocks = state.requests[index].num_blocks
+        begin_ns += (move.n_blocks * state.config[0].move_block_ps + 500) // 1000
+        move.end_ns = begin_ns
+        start += move.n_blocks
+        counters.n_moves += 1
+
+
+@compiled
 def note_holes(state: State, log: StepLog, row: int) -> None:
-    """Log what is free, and what the largest of those that wait would need."""
-    counters, largest = state.counters[0], 0
+    """Log what is free, what the largest of those that wait would need, and what was moved."""
+    config, counters, largest = state.config[0], state.counters[0], 0
     for place in range(counters.n_pieces + 1):
-        largest = max(largest, _gap(state, place))
+        largest = max(largest, _gap(state, place, 0))
+    wanted = _largest_wanted(state, _ANY_NUMBER)
     log.free_blocks[row] = counters.n_free
     log.largest_hole_blocks[row] = largest
-    log.compaction_debt_blocks[row] = _debt(state, _largest_wanted(state))
+    log.compaction_debt_blocks[row] = 0 if wanted <= largest else _debt(state, wanted)
+    log.moved_blocks[row] = counters.n_moved_blocks if config.is_compacting else ABSENT
+    counters.n_moved_blocks = 0
 
 
 @compiled
 def _debt(state: State, wanted: int) -> int:
     """The fewest blocks that have to move until neighbouring gaps are one of the size wanted.
 
-    -1 where all gaps together are too small.
+    A piece that is under way counts whole. -1 where all gaps together are too small.
     """
     counters = state.counters[0]
     if wanted > counters.n_free:
         return -1
-    least: int = state.config[0].n_kv_blocks
+    last = _last_gap(state, wanted)
+    n_moved: int = state.memory.moves[0].n_blocks if counters.is_moving else 0
+    for place in range(_first_gap(state, wanted, last), last):
+        n_moved += state.requests[state.memory.by_address[place]].num_blocks
+    return n_moved
+
+
+@compiled
+def _last_gap(state: State, wanted: int) -> int:
+    """Which is the last of the neighbouring gaps that are enough together and cost least to join?"""
+    counters = state.counters[0]
+    least, found = state.config[0].n_kv_blocks + 1, 0
     first, n_free, n_moved = 0, 0, 0
     for last in range(counters.n_pieces + 1):
         if last > 0:
             n_moved += state.requests[state.memory.by_address[last - 1]].num_blocks
-        n_free += _gap(state, last)
-        while first < last and n_free - _gap(state, first) >= wanted:
-            n_free -= _gap(state, first)
+        n_free += _gap(state, last, 1)
+        while first < last and n_free - _gap(state, first, 1) >= wanted:
+            n_free -= _gap(state, first, 1)
             n_moved -= state.requests[state.memory.by_address[first]].num_blocks
             first += 1
-        if n_free >= wanted:
-            least = min(least, n_moved)
-    return least
+        if n_free >= wanted and n_moved < least:
+            least, found = n_moved, last
+    return found
 
 
 @compiled
-def _largest_wanted(state: State) -> int:
-    """How many blocks does the largest of those that wait need?"""
+def _first_gap(state: State, wanted: int, last: int) -> int:
+    """And the first of them?"""
+    first = last
+    n_free = _gap(state, last, 1)
+    while n_free < wanted:
+        first -= 1
+        n_free += _gap(state, first, 1)
+    return first
+
+
+@compiled
+def _largest_wanted(state: State, n_most: int) -> int:
+    """How many blocks does the largest of those that wait need, of those that need no more than this?"""
     counters, size, most = state.counters[0], len(state.queue.waiting), 0
     for i_waiting in range(counters.waiting_size):
         place = counters.waiting_head + i_waiting
         request = state.requests[state.queue.waiting[place - size if place >= size else place]]
         if request.status < _STOPPED:
-            most = max(most, _n_needed(state.config[0], request))
+            n_blocks = _n_needed(state.config[0], request)
+            if n_blocks <= n_most:
+                most = max(most, n_blocks)
     return most
 
 
 @compiled
-def _gap(state: State, place: int) -> int:
-    """The free blocks before a piece, or behind the last."""
+def _gap(state: State, place: int, is_settled: int) -> int:
+    """The free blocks before a piece, or behind the last; settled: once what is under way is there.
+
+    A piece that is under way takes all the room from where it will begin to where it ends now.
+    """
     counters = state.counters[0]
     start: int = state.config[0].n_kv_blocks
     if place < counters.n_pieces:
-        start = state.memory.block_table[state.requests[state.memory.by_address[place]].slot, 0]
-    return start - _end_before(state, place)
+        start = _start(state, place, 1)
+    return start - _end_before(state, place, is_settled)
 
 
 @compiled
-def _end_before(state: State, place: int) -> int:
+def _end_before(state: State, place: int, is_settled: int) -> int:
     if place == 0:
         return 0
-    request = state.requests[state.memory.by_address[place - 1]]
-    end: int = state.memory.block_table[request.slot, 0] + request.num_blocks
+    end: int = (
+        _start(state, place - 1, is_settled)
+        + state.requests[state.memory.by_address[place - 1]].num_blocks
+    )
     return end
+
+
+@compiled
+def _start(state: State, place: int, is_settled: int) -> int:
+    """Where does a piece begin, now or once what is under way is there?"""
+    index = state.memory.by_address[place]
+    start: int = state.memory.block_table[state.requests[index].slot, 0]
+    if is_settled and state.counters[0].is_moving and state.memory.moves[0].request == index:
+        start = state.memory.moves[0].start
+    return start
 
 
 @compiled

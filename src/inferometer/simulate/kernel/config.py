@@ -55,6 +55,8 @@ class Config(Row):
     is_evicting_oldest: i64
     is_one_prefill: i64
     is_contiguous: i64
+    is_compacting: i64
+    move_block_ps: i64
     num_spec_tokens: i64
     num_lookahead_tokens: i64
     num_draft_slots: i64
@@ -163,6 +165,8 @@ def _vllm_columns(config: SchedulerConfig) -> dict[str, int]:
         "is_reserving": config.scheduler_reserve_full_isl,
         "is_one_prefill": config.one_prefill_at_a_time,
         "is_contiguous": config.is_contiguous,
+        "is_compacting": config.is_compacting,
+        "move_block_ps": config.move_block_ps,
         "is_plain": config.rules == "vllm"
         and config.pipeline_parallel_size == 1
         and config.num_speculative_tokens == 0

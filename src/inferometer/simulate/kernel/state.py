@@ -210,6 +210,16 @@ class Part(Row):
     n_delivered: i32
 
 
+class Move(Row):
+    """A request's piece of memory that slides to a lower start, and when."""
+
+    request: i64
+    start: i64
+    n_blocks: i64
+    begin_ns: i64
+    end_ns: i64
+
+
 class Batch(Row):
     """A batch in flight: its times, and what they depend on.
 
@@ -243,7 +253,8 @@ class Counters(Row):
     ``is_due``: has it anything to decide now? ``is_decided`` (one replica alone): was the next step
     decided since the last event? ``n_rows`` of the block table behind the slots were
     ever used. ``first_unanswered`` and ``last_unanswered`` are one more than a request, 0 for
-    nobody. ``n_evicted`` blocks or pages of a cached prefix made room for others.
+    nobody. ``n_evicted`` blocks or pages of a cached prefix made room for others. ``is_moving``: was the
+    first of ``n_moves`` under way at the last decision? ``n_moved_blocks`` since the last logged.
     """
 
     n_free: i64
@@ -259,6 +270,9 @@ class Counters(Row):
     now_ns: i64
     current_step: i64
     n_pieces: i64
+    n_moves: i64
+    is_moving: i64
+    n_moved_blocks: i64
     wake_ns: i64
     first_batch: i64
     n_in_flight: i64
@@ -328,6 +342,8 @@ class Memory(NamedTuple):
     order; in a pool also rows of those that have none."""
     by_address: I32
     """(M + 1) Whose piece of a contiguous KV cache comes after whose?"""
+    moves: Rows[Move]
+    """(M + 1, or 0 where nothing is moved) One after the other."""
     nodes: Rows[Node]
     """(B + 1, or 0 for engines other than SGLang)"""
 
@@ -449,12 +465,14 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
 
 def _memory(requests: Demand, config: EngineConfig, n_columns: int) -> Memory:
     n_groups = n_kv_groups_of(config)
+    is_compacting = isinstance(config, SchedulerConfig) and config.is_compacting
     return Memory(
         blocks=_block_records(config.n_kv_blocks + 1),
         first_equal=np.full(requests.n_contents * n_groups, NOTHING, np.int32),
         last_equal=np.full(requests.n_contents * n_groups, NOTHING, np.int32),
         block_table=np.zeros((config.max_num_active, n_columns * n_groups), np.int32),
         by_address=np.empty(config.max_num_active + 1, np.int32),
+        moves=blank((config.max_num_active + 1) * is_compacting, Move),
         nodes=node_records(config),
     )
 

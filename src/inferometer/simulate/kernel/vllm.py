@@ -45,7 +45,11 @@ def schedule(state: State, i_batch: int) -> None:
     state.batches[i_batch].num_swapped_blocks = 0
     state.counters[0].n_preempted = 0
     state.counters[0].current_step += 1
+    if state.config[0].is_compacting:
+        blocks.take_moved(state)
     _choose(state, i_batch)
+    if state.config[0].is_compacting:
+        blocks.plan_moves(state)
     launch(state, i_batch)
 
 
