@@ -76,6 +76,12 @@ class Quality:
         is_common=True,
         formats=("float32", "bfloat16", "float16"),
     )
+    other_dtype: tuple[str, ...] = option(
+        (),
+        "The same weights with arithmetic in another format; repeatable.",
+        "Model",
+        formats=("float32", "bfloat16", "float16"),
+    )
     device: str = option("cpu", "Where both run.", "Hardware", choices=("cpu", "cuda"))
     engine: Literal["transformers", "vllm", "openvino"] = option(
         "transformers",
@@ -241,21 +247,25 @@ def _tasks(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Task]:
     if other is not None:
         n_changes += 1
         yield _Task(question.other or "", other, LossyChange(), plain)
+    for dtype in dict.fromkeys(question.other_dtype):
+        n_changes += 1
+        engine = replace(plain, dtype=cast("DType", dtype))
+        yield _Task(f"{dtype} arithmetic", model, LossyChange(), engine)
     if n_changes == 0:
         raise SpecError(
             "nothing is changed",
             where="quality",
-            allowed="--quantization, --kv-dtype, --sparsity or another checkpoint",
+            allowed="--quantization, --kv-dtype, --sparsity, --other-dtype or another checkpoint",
             try_="--quantization int8",
         )
 
 
 def _of_engine(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Task]:
     """The model as the named engine holds it, with its usual KV cache and with each other one."""
-    if question.quantization or question.sparsity:
+    if question.quantization or question.sparsity or question.other_dtype:
         raise SpecError(
             f"{question.engine} does not round or prune weights itself",
-            where="--engine, --quantization, --sparsity",
+            where="--engine, --quantization, --sparsity, --other-dtype",
             allowed="a checkpoint in its format as OTHER, and --kv-dtype",
             try_="the same command without --engine, which rounds them in transformers",
         )

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+from inferometer.api import tune_engine, tune_engine_answer, tune_preset
 from inferometer.api.deployment_folder import check_free
 from inferometer.api.fleet import FleetOptions
 from inferometer.api.progress import PartsDone, talk
 from inferometer.api.question import option
 from inferometer.api.server import Server
 from inferometer.api.tune_answer import answer_of
-from inferometer.api.tune_preset import preset_of
 from inferometer.api.tune_started import Remainder, Starting, answered, job_of, planned_of
 from inferometer.api.tune_subject import Subject, Wanted, now_of, subject_of
 from inferometer.api.tuning import MeasuredTune, PlannedStep, PlannedTune, PresetAnswer, TuneAnswer
@@ -28,6 +28,13 @@ _OF_START: Final = frozenset(
     | {"max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "block_size"}
 )
 """What --start itself says of a server that is measured."""
+_OF_ENGINE: Final = frozenset(
+    {"engine", "mode", "attn", "threads", "load_format", "seq", "batch_sizes", "gen_tokens", "reps"}
+)
+_ALSO_OF_ENGINE: Final = frozenset(
+    {"model", "dtype", "kv_dtype", "quantization", "tp", "goal", "slo", "least_gain", "steps"}
+    | {"pairs", "seed", "dry_run", "out"}
+)
 _CAPACITY_SIMULATIONS: Final = 9
 """Of a search for the highest rate, about."""
 
@@ -50,6 +57,7 @@ class Tune:
     workload: Workload = field(default_factory=Workload)
     fleet: FleetOptions = field(default_factory=FleetOptions)
     starting: Starting = field(default_factory=Starting)
+    of_engine: tune_engine.EngineTuning = field(default_factory=tune_engine.EngineTuning)
     least_gain: float = option(
         0.02,
         "Gains below this share are not worth a change.",
@@ -60,7 +68,8 @@ class Tune:
     )
     steps: str | None = option(
         None,
-        f"Only these steps, with commas between. [{','.join(STEP_NAMES)}]",
+        f"Only these steps, with commas between. [{','.join(STEP_NAMES)}; of --engine:"
+        f" {','.join(tune_engine.STEP_NAMES)}]",
         "Limits",
         metavar="NAMES",
     )
@@ -92,6 +101,9 @@ def tune(question: Tune) -> TuneAnswer | MeasuredTune | PlannedTune | PresetAnsw
     SpecError, ModelError
         The question cannot be answered as it is put.
     """
+    if question.of_engine.engine is not None:
+        return _of_engine(question)
+    _check_not_of_engine(question)
     if question.starting.start is not None or "://" in question.server.model:
         return _measured(question)
     policy = question.server.policy or _ENGINES[0]
@@ -103,7 +115,7 @@ def tune(question: Tune) -> TuneAnswer | MeasuredTune | PlannedTune | PresetAnsw
             try_="--policy vllm",
         )
     if question.preset is not None:
-        return preset_of(question.preset, question.server, policy)
+        return tune_preset.preset_of(question.preset, question.server, policy)
     steps = _steps(question.steps)
     if question.out is not None:
         check_free(question.out, is_forced=question.force)
@@ -140,6 +152,40 @@ def _measured(question: Tune) -> MeasuredTune | PlannedTune:
     if question.dry_run:
         return planned_of(job)
     return answered(job)
+
+
+def _of_engine(question: Tune) -> MeasuredTune | PlannedTune:
+    other = sorted(question.given - _ALSO_OF_ENGINE - _OF_ENGINE)
+    if other:
+        raise SpecError(
+            f"--{other[0].replace('_', '-')} says nothing of a batch that an engine runs here",
+            where="--engine",
+            allowed=", ".join(f"--{one.replace('_', '-')}" for one in sorted(_OF_ENGINE)),
+            try_="--seq 128 --batch-sizes 1 --gen-tokens 32",
+        )
+    asked = tune_engine.Asked(
+        server=question.server,
+        wanted=Wanted(question.goal, question.slo, question.least_gain),
+        steps=question.steps,
+        n_most=question.starting.pairs,
+        seed=question.workload.seed or 0,
+        out=question.out,
+    )
+    job = tune_engine.job_of(question.of_engine, asked)
+    if question.dry_run:
+        return tune_engine.planned_of(job)
+    return tune_engine_answer.answer_of(job, tune_engine.measured(job))
+
+
+def _check_not_of_engine(question: Tune) -> None:
+    stated = sorted(question.given & _OF_ENGINE)
+    if stated:
+        raise SpecError(
+            f"--{stated[0].replace('_', '-')} is of an engine that runs the model here",
+            where="--engine",
+            allowed="it beside --engine",
+            try_="--engine transformers",
+        )
 
 
 def _steps(names: str | None) -> tuple[Step, ...]:

@@ -331,7 +331,7 @@ def _step(job: Job, done: Done, step: playbook.Step, number: int) -> MeasuredSte
     is_simulated = predicted.gain_ratio is not None
     effects = _effects(job, done.model, settings, seed) if is_simulated else None
     found = _compared(job, done, step.name, command, number, effects)
-    decision, why = _decision(found, is_lossy=step.kind == "lossy")
+    decision, why = decision_of(found, is_lossy=step.kind == "lossy")
     row = MeasuredStep(
         name=step.name,
         title=step.title,
@@ -413,7 +413,7 @@ def _own(job: Job, done: Done, words: str, number: int) -> MeasuredStep:
     """Flags of the user's; nothing is predicted of them."""
     command = with_words(done.command, words.split())
     found = _compared(job, done, f"own-{number:02d}", command, number)
-    decision, why = _decision(found, is_lossy=False)
+    decision, why = decision_of(found, is_lossy=False)
     if decision == "keep":
         _keep(job, done, words, command, found, number)
     return MeasuredStep(
@@ -472,7 +472,8 @@ def _keep(
         talk(f"the changed server is not fitted anew: {error.what}")
 
 
-def _decision(found: PairsFound, *, is_lossy: bool) -> tuple[MeasuredDecision, str]:
+def decision_of(found: PairsFound, *, is_lossy: bool) -> tuple[MeasuredDecision, str]:
+    """What pairs decide of a change, and why."""
     n_pairs = len(found.log_ratios)
     if found.ending == "fault":
         return "failed", found.fault

@@ -16,7 +16,7 @@ from inferometer.api.tuning import Box, MeasuredStep, MeasuredTune, SettingRow, 
 from inferometer.decide.diagnosis import observed
 from inferometer.decide.tuning.trials import Outcome
 from inferometer.errors import COMMAND, InferometerError
-from inferometer.inputs.types import Caution
+from inferometer.inputs import objectives, types
 from inferometer.inputs.workload.types import ClosedArrivals, WorkloadSpec
 from inferometer.records.pitfalls import PITFALLS, CheckRow, PitfallName, judged
 from inferometer.stats.comparison import pair_gain
@@ -54,10 +54,10 @@ def answer_of(
         selected_gain_fraction=None if confirmed is None else math.expm1(done.selected_log_ratio),
         noise_fraction=float(np.std(done.same.log_ratios, ddof=1)),
         same_gain_fraction=done.same.gain,
-        latencies=_latencies(job, before, after),
-        slo_before=_verdict(before),
-        slo_after=_verdict(after),
-        settings=_settings(done) if is_confirmed else (),
+        latencies=latencies_of(job.bench.objective, before, after),
+        slo_before=verdict_of_runs(before),
+        slo_after=verdict_of_runs(after),
+        settings=settings_of(done.steps) if is_confirmed else (),
         command=command.text,
         command_before=job.start.text,
         checklist=_checklist(job, done, before, after),
@@ -118,10 +118,11 @@ def _score_words(goal: str) -> str:
     return "requests/s within the SLO"
 
 
-def _latencies(
-    job: Job, before: Sequence[Outcome], after: Sequence[Outcome]
+def latencies_of(
+    objective: objectives.ObjectiveSpec, before: Sequence[Outcome], after: Sequence[Outcome]
 ) -> tuple[TunedLatency, ...]:
-    limited = [one for one in job.bench.objective.thresholds if one.percentile_fraction is not None]
+    """Each threshold, before and after."""
+    limited = [one for one in objective.thresholds if one.percentile_fraction is not None]
     return tuple(
         TunedLatency(
             text=one.text,
@@ -149,7 +150,7 @@ def _middle(seconds: Sequence[float]) -> Estimate | None:
     )
 
 
-def _verdict(outcomes: Sequence[Outcome]) -> Verdict:
+def verdict_of_runs(outcomes: Sequence[Outcome]) -> Verdict:
     """Met or missed where every load test says so."""
     n_met = sum(one.margin_ratio <= 1 for one in outcomes)
     if not outcomes or 0 < n_met < len(outcomes):
@@ -157,7 +158,8 @@ def _verdict(outcomes: Sequence[Outcome]) -> Verdict:
     return "met" if n_met else "missed"
 
 
-def _settings(done: Done) -> tuple[SettingRow, ...]:
+def settings_of(steps: Sequence[MeasuredStep]) -> tuple[SettingRow, ...]:
+    """The changes that were taken."""
     return tuple(
         SettingRow(
             name=one.name,
@@ -167,7 +169,7 @@ def _settings(done: Done) -> tuple[SettingRow, ...]:
             if one.gain_fraction is None
             else f"{interval_words(one.gain_fraction)}; {one.why}",
         )
-        for one in done.steps
+        for one in steps
         if one.decision == "keep"
     )
 
@@ -184,24 +186,24 @@ def _quality(done: Done) -> tuple[str, ...]:
     )
 
 
-def _cautions(done: Done, confirmed: PairsFound | None) -> list[Caution]:
-    found = list[Caution]()
+def _cautions(done: Done, confirmed: PairsFound | None) -> list[types.Caution]:
+    found = list[types.Caution]()
     same = done.same.gain
     if same is not None and ((same.low or 0) > 0 or (same.high or 0) < 0):
         text = f"the command differs from itself by {interval_words(same)}"
         remedy = f"{COMMAND}doctor says what disturbs this machine"
-        found.append(Caution(code="NOT_THE_SAME", text=text, remedy=remedy))
+        found.append(types.Caution(code="NOT_THE_SAME", text=text, remedy=remedy))
     n_runs = 2 * sum(len(one.log_ratios) for one in done.found)
     n_invalid = sum(one.n_invalid for one in done.found)
     if n_invalid:
         text = f"the load client calls {n_invalid} of {n_runs} load tests INVALID"
         found.append(
-            Caution(code="INVALID", text=text, remedy="their reports in the folder say why")
+            types.Caution(code="INVALID", text=text, remedy="their reports in the folder say why")
         )
     n_without = sum(one.n_without_metrics for one in done.found)
     if 0 < n_without < n_runs:
         found.append(
-            Caution(
+            types.Caution(
                 code="METRICS_GONE",
                 text=f"the server's metrics were not there in {n_without} of {n_runs} load tests",
                 remedy="clients' latencies decide; nothing rests on the server's metrics",
@@ -209,7 +211,7 @@ def _cautions(done: Done, confirmed: PairsFound | None) -> list[Caution]:
         )
     if done.model.distrust:
         found.append(
-            Caution(
+            types.Caution(
                 code="NO_MODEL",
                 text=f"no model explains this server's load tests: {done.model.distrust}",
                 remedy="its predictions were not used to skip a step: all were measured",
@@ -218,7 +220,7 @@ def _cautions(done: Done, confirmed: PairsFound | None) -> list[Caution]:
     if confirmed is not None and confirmed.ending != "keep":
         why = confirmed.fault or "what looked better was not so in fresh pairs"
         found.append(
-            Caution(
+            types.Caution(
                 code="NOT_CONFIRMED",
                 text=f"nothing is changed: {why}",
                 remedy="longer load tests (--for), or more pairs (--pairs)",
@@ -257,7 +259,7 @@ def _checklist(
             f" {len(before)} load tests of it in the confirmation; {job.bench.folder}",
         ),
         Box(name="SLOs set", is_ticked=True, evidence=job.bench.objective.text),
-        _box(
+        box_of(
             "kernels and graphs", [one for one in measured if one.title == "of your own"], _KERNELS
         ),
         Box(
@@ -265,9 +267,11 @@ def _checklist(
             is_ticked=n_preempted == 0 or None,
             evidence=f"{n_preempted:,} preemptions that the server reports in {len(after)} load tests",
         ),
-        _box("quantised with quality checked", lossy, "--steps weight_precision measures its gain"),
-        _box("batching tuned per class", batching, "not question for"),
-        _box(
+        box_of(
+            "quantised with quality checked", lossy, "--steps weight_precision measures its gain"
+        ),
+        box_of("batching tuned per class", batching, "not question for"),
+        box_of(
             "speculation decided by acceptance",
             [one for one in measured if one.name == "speculation"],
             "--steps speculation measures n-grams on prompts of your own (--workload TRACE)",
@@ -288,7 +292,8 @@ def _checklist(
     )
 
 
-def _box(name: str, steps: Sequence[MeasuredStep], otherwise: str) -> Box:
+def box_of(name: str, steps: Sequence[MeasuredStep], otherwise: str) -> Box:
+    """Ticked with what these steps showed; not known where there are none."""
     if not steps:
         return Box(name=name, is_ticked=None, evidence=f"not measured; {otherwise}")
     return Box(

@@ -68,7 +68,7 @@ def _page_of(
             f"{answer.engine} {where} · {answer.workload_name} at {answer.load:g}"
             f" {answer.load_unit} · goal {answer.goal}: {answer.score_words}"
         ),
-        chips=(chip_of(answer),),
+        chips=chips_of(answer),
         numbers=_numbers(answer) if isinstance(answer, TuneAnswer) else latency_numbers(answer),
         table=short,
         chart=gains_chart(gains, title),
@@ -120,12 +120,14 @@ def gains_chart(
     )
 
 
-def chip_of(answer: TuneAnswer | MeasuredTune) -> Chip:
-    """Whether the SLO is met, afterwards and before."""
+def chips_of(answer: TuneAnswer | MeasuredTune) -> tuple[Chip, ...]:
+    """Whether the SLO is met, afterwards and before; nothing without an SLO."""
+    if answer.slo_after is None:
+        return ()
     words = {"met": "meets", "missed": "misses", "undecided": "undecided:"}
     before = "" if answer.slo_before == answer.slo_after else f" (as it is: {answer.slo_before})"
     text = f"{words[answer.slo_after]} {answer.objective}{before}"
-    return Chip(verdict=answer.slo_after, text=text)
+    return (Chip(verdict=answer.slo_after, text=text),)
 
 
 def latency_numbers(answer: TuneAnswer | MeasuredTune) -> tuple[Number, ...]:
@@ -255,7 +257,9 @@ def planned_page(answer: PlannedTune) -> Page:
         (one.title, one.flags, ", ".join(one.changes[:6]) + _more(one.changes) or one.why_none)
         for one in answer.steps
     )
-    if answer.n_restarts or answer.duration_s is None:
+    if answer.is_engine:
+        title = f"{answer.n_candidates} changes in {len(answer.steps)} steps, measured in pairs"
+    elif answer.n_restarts or answer.duration_s is None:
         title = f"{len(answer.steps)} steps, measured in pairs of fresh servers"
     else:
         title = (
@@ -300,7 +304,7 @@ def measured_tune_page(answer: MeasuredTune) -> Page:
     return _page_of(
         answer,
         title=_measured_title(answer),
-        where=f"{version}at {answer.url}",
+        where=f"{version}{'on this machine' if answer.url is None else f'at {answer.url}'}",
         short=_measured_steps(answer, is_short=True),
         gains=[(one.change, one.gain_fraction, one.decision == "keep") for one in answer.steps],
         lines=lines_of(
@@ -323,11 +327,15 @@ def _measured_title(answer: MeasuredTune) -> str:
     taken = [one.change or one.name for one in answer.steps if one.decision == "keep"]
     gain = answer.gain_fraction
     if not taken:
-        return f"{answer.model}: no change of the flags is sure to help"
+        return f"{answer.model}: no change of the {_what(answer)} is sure to help"
     if not answer.is_confirmed or gain is None:
         return f"{answer.model}: nothing is changed; what looked better was not so in fresh pairs"
     more = f" and {len(taken) - 2} more" if len(taken) > 2 else ""
     return f"{answer.model}: {interval_words(gain)} with {' and '.join(taken[-2:])}{more}"
+
+
+def _what(answer: MeasuredTune) -> str:
+    return "options" if answer.url is None else "flags"
 
 
 def _measured_steps(answer: MeasuredTune, *, is_short: bool) -> TextTable:
@@ -362,6 +370,9 @@ def _measured_why(answer: MeasuredTune) -> str:
 
 
 def _cost(answer: MeasuredTune) -> str:
+    if answer.url is None:
+        each = format_duration(answer.start_s)
+        return f"{answer.n_servers} loads of the model, the first in {each}"
     return (
         f"{answer.n_servers} servers were started, each in {format_duration(answer.start_s)} or so;"
         " none is left"
@@ -372,8 +383,10 @@ def _measured_trust(answer: MeasuredTune) -> str:
     same = answer.same_gain_fraction
     noise = f"pairs of the same command scatter by {answer.noise_fraction:.1%}"
     mean = "" if same is None else f" and differ by {interval_words(same)}"
+    n_simulations = answer.n_simulations
+    chosen = f"; {n_simulations:,} simulations chose what to measure" if n_simulations else ""
     return (
         f"measured; {noise}{mean}; intervals of 90 % that hold at every look, so that a change"
-        " that does nothing is taken in at most 1 of 20 steps, and must gain again in the end;"
-        f" {answer.n_simulations:,} simulations chose what to measure"
+        " that does nothing is taken in at most 1 of 20 steps, and must gain again in the end"
+        + chosen
     )

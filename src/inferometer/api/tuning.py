@@ -126,6 +126,8 @@ class PlannedTune(Answer):
     n_restarts: int
     """Of a server: a simulated one needs none."""
     cost: str = "no server is started: 0 restarts, 0 GPU-minutes"
+    is_engine: bool = False
+    """Of an engine on this machine: restarts are loads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,16 +183,18 @@ class MeasuredTune(Answer):
     table: ClassVar[str | None] = "steps"
 
     model: str
-    url: str
+    url: str | None
+    """None: no server, an engine of this machine."""
     engine: str
     version: str | None
     """None: the server does not tell."""
     goal: Goal
-    objective: str
+    objective: str | None
+    """None: without an SLO."""
     workload_name: str
     load: float
-    """Users, or requests per second."""
-    load_unit: Literal["users", "requests/s"]
+    """Users, requests per second, or sequences of a batch."""
+    load_unit: Literal["users", "requests/s", "sequences"]
     score_words: str
     least_gain_fraction: float
     steps: tuple[MeasuredStep, ...]
@@ -204,8 +208,8 @@ class MeasuredTune(Answer):
     same_gain_fraction: Estimate | None
     """The gain in pairs of the same command, which is none."""
     latencies: tuple[TunedLatency, ...]
-    slo_before: Verdict
-    slo_after: Verdict
+    slo_before: Verdict | None
+    slo_after: Verdict | None
     settings: tuple[SettingRow, ...]
     """In which the command departs from the one that was given."""
     command: str
@@ -214,10 +218,10 @@ class MeasuredTune(Answer):
     checks: tuple[CheckRow, ...]
     """Pitfalls of the command as it was given: medians over the load tests of it against itself."""
     n_servers: int
-    """Started, in all."""
+    """Started, or engines that were loaded, in all."""
     n_simulations: int
     start_s: float
-    """Of the first server."""
+    """Of the first server or load."""
     quality_checks: tuple[str, ...]
     cautions: tuple[Caution, ...]
     next_step: str

@@ -39,6 +39,11 @@ from inferometer.measure.engines.transformers_loading import (
 from inferometer.measure.engines.transformers_pairs import PairedSteps
 from inferometer.measure.engines.transformers_quality import read_text
 from inferometer.measure.engines.transformers_ranks import Ranks, rank_of_this_process
+from inferometer.measure.engines.transformers_weights import (
+    check_weights,
+    pack_weights,
+    packed_sizes,
+)
 from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64
 from inferometer.records.types import EngineFacts
@@ -54,6 +59,7 @@ def open_engine(spec: EngineSpec, model: ModelReference) -> "TransformersEngine"
         The question is bad; the weights do not fit; transformers failed.
     """
     check_spec(spec)
+    check_weights(spec)
     begin_s = time.perf_counter()
     if spec.n_threads is not None:
         torch.set_num_threads(max(spec.n_threads // spec.tensor_parallel_size, 1))
@@ -74,7 +80,7 @@ def open_engine(spec: EngineSpec, model: ModelReference) -> "TransformersEngine"
     loaded = load_model(
         spec, model, config, device.partition(":")[0] if spec.device == "cpu" else device
     )
-    engine = TransformersEngine(spec, model, loaded, ranks)
+    engine = TransformersEngine(spec, model, pack_weights(loaded, spec.quantization), ranks)
     engine.warm_up(begin_s)
     return engine
 
@@ -102,6 +108,7 @@ class TransformersEngine:
     def facts(self) -> EngineFacts:
         """What is loaded, in which versions?"""
         parameters = list(distinct_parameters(self._model))
+        packed_bytes, n_packed = packed_sizes(self._model)
         is_random = self._spec.load_format == "dummy" or self._reference.location is None
         versions = {
             "torch": str(torch.__version__),
@@ -116,8 +123,9 @@ class TransformersEngine:
             ),
             weight_bytes=sum(
                 parameter.numel() * parameter.element_size() for parameter in parameters
-            ),
-            n_parameters=sum(parameter.numel() for parameter in parameters),
+            )
+            + packed_bytes,
+            n_parameters=sum(parameter.numel() for parameter in parameters) + n_packed,
             weights_origin="random" if is_random else "file",
             weights_sha256=self._weights_sha256,
             attention_implementation=getattr(self._model.config, "_attn_implementation", None),
@@ -183,7 +191,8 @@ class TransformersEngine:
 
     def paired_steps(self) -> tuple[Ceiling, ...]:
         """Steps of this model and of a narrow one, in turns; nothing but of eager steps of one process."""
-        if self._spec.mode != "eager" or self._spec.tensor_parallel_size > 1:
+        is_plain = self._spec.mode == "eager" and self._spec.quantization is None
+        if not is_plain or self._spec.tensor_parallel_size > 1:
             return ()
         return self._pairs.bout()
 

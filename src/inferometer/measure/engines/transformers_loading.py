@@ -55,7 +55,7 @@ def check_spec(spec: EngineSpec) -> None:
             where="--dtype",
             allowed=", ".join(allowed),
         )
-    check_formats(spec, "transformers")
+    _check_kv_cache(spec)
 
 
 def check_formats(spec: EngineSpec, engine: str) -> None:
@@ -67,6 +67,10 @@ def check_formats(spec: EngineSpec, engine: str) -> None:
             allowed="none (a GGUF file is unpacked to --dtype)",
             try_="--engine openvino, which keeps a GGUF's 4-bit weights",
         )
+    _check_kv_cache(spec)
+
+
+def _check_kv_cache(spec: EngineSpec) -> None:
     if spec.kv_cache_dtype not in {None, spec.dtype}:
         raise SpecError(
             f"a KV cache in {spec.kv_cache_dtype!r}",

@@ -1,0 +1,406 @@
+"""Which options of an engine make a model faster on this machine: measured in pairs, taken or dropped?
+
+The options as they are run first against themselves: the noise of the machine. Each change is then
+measured against the options that hold by then, and taken or dropped. At the end all changes
+together are measured in fresh pairs, both sides loaded anew for each, with other prompts.
+"""
+
+import hashlib
+import math
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from inferometer import suggestions
+from inferometer.api import measured as measuring, server as servers, tune_pairs, tune_subject
+from inferometer.api.model_options import Engine, engine_of
+from inferometer.api.progress import talk
+from inferometer.api.question import option, parse_counts
+from inferometer.api.tune_engine_pairs import DOOR, Engines, OptionPairs, Runs, Version, compared
+from inferometer.api.tune_measured import N_LEAST, N_SAME, decision_of, open_folder
+from inferometer.api.tuning import MeasuredDecision, MeasuredStep, PlannedStep, PlannedTune
+from inferometer.decide.tuning import engine_steps
+from inferometer.errors import MeasureError, SpecError
+from inferometer.inputs import objectives, resolve, sweep_plan, types
+from inferometer.measure.environments import find_environment
+from inferometer.records import durability
+
+STEP_NAMES: Final = engine_steps.ENGINE_STEP_NAMES
+_CONFIRMING: Final = 100_000
+"""First pair of the confirmation; a step's is its number times as many pairs as it has at most."""
+_N_LEAST_CONFIRMED: Final = 3
+_VERSION_FILE: Final = "engine.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTuning:
+    """A model that an engine runs here, and what it runs."""
+
+    engine: Literal["transformers", "openvino"] | None = option(
+        None,
+        "MODEL is run here, by this engine, whose options are tuned (those of `inferometer sweep`).",
+        "Runs",
+        is_common=True,
+    )
+    mode: types.EngineMode = option("eager", "With --engine: how steps run as it is.", "Engine")
+    attn: types.AttentionKernel | None = option(
+        None, "With --engine: the attention kernel. [what it takes by itself]", "Engine"
+    )
+    threads: int | None = option(
+        None, "With --engine: CPU threads. [the cores this process may use]", "Engine", least=1
+    )
+    load_format: types.LoadFormat = option(
+        "auto", "With --engine: the real weights, or random ones (dummy).", "Engine"
+    )
+    seq: str = option("128", "With --engine: prompt lengths in tokens.", "Workload")
+    batch_sizes: str = option("1", "With --engine: sequences at once.", "Workload")
+    gen_tokens: int = option(32, "With --engine: generated for each sequence.", "Workload", least=2)
+    reps: int = option(2, "With --engine: repetitions of each side in a pair.", "Limits", least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineJob:
+    """What is tuned, and how far."""
+
+    model: str
+    resolved: resolve.ResolvedModel
+    spec: types.EngineSpec
+    runs: Runs
+    steps: tuple[engine_steps.EngineStep, ...]
+    named: frozenset[str]
+    n_most: int
+
+    @property
+    def engines(self) -> Engines:
+        """Nothing is loaded."""
+        python = find_environment(self.spec.engine).python
+        vocab_size = self.resolved.spec.vocab_size
+        return Engines(measuring.reference_to(self.resolved), vocab_size, str(python))
+
+    def command(self, spec: types.EngineSpec, seq: str = "", batches: str = "") -> str:
+        """The sweep that runs these options."""
+        points = self.runs.points
+        words = ["--engine", spec.engine, *engine_steps.option_words(spec)]
+        words += [] if spec.load_format == "auto" else ["--load-format", spec.load_format]
+        words += [] if spec.tensor_parallel_size == 1 else ["--tp", spec.tensor_parallel_size]
+        words += ["--seq", seq or _listed({one.prompt_tokens for one in points})]
+        words += ["--batch-sizes", batches or _listed({one.batch_size for one in points})]
+        return suggestions.command(
+            "sweep", self.model, *words, "--gen-tokens", points[0].gen_tokens
+        )
+
+
+class Asked(NamedTuple):
+    """The rest of the question."""
+
+    server: servers.Server
+    wanted: tune_subject.Wanted
+    steps: str | None
+    n_most: int
+    seed: int
+    out: Path | None
+
+
+@dataclass(slots=True)
+class EngineDone:
+    """What was found so far."""
+
+    version: Version
+    spec: types.EngineSpec
+    same: tune_pairs.PairsFound
+    confirmed: tune_pairs.PairsFound | None = None
+    steps: list[MeasuredStep] = field(default_factory=list)
+    lossy: list[str] = field(default_factory=list)
+    """Commands that check the quality of what was faster."""
+    selected_log_ratio: float = 0.0
+    n_loads: int = 0
+
+
+def job_of(tuning: EngineTuning, asked: Asked) -> EngineJob:
+    """What is to be done.
+
+    Raises
+    ------
+    SpecError
+        The model is not here, or a step or an SLO does not exist for it.
+    """
+    spec = _spec(tuning, asked.server)
+    resolved = resolve.resolve_model(asked.server.model, load_format=spec.load_format)
+    goal, slo, least_gain = asked.wanted
+    objective = None if slo is None else objectives.parse_objective(slo)
+    points = sweep_plan.sweep_points(
+        prompts=parse_counts(tuning.seq, where="--seq"),
+        batches=parse_counts(tuning.batch_sizes, where="--batch-sizes"),
+        gen_tokens=tuning.gen_tokens,
+        axes="grid",
+    )
+    _check_objective(objective)
+    steps = _steps(asked.steps)
+    job = EngineJob(
+        model=asked.server.model,
+        resolved=resolved,
+        spec=spec,
+        runs=Runs(
+            points=points,
+            n_reps=tuning.reps,
+            seed=asked.seed,
+            objective=objective,
+            goal=goal,
+            least_gain_ratio=least_gain,
+            folder=Path(),
+        ),
+        steps=steps,
+        named=frozenset(one.name for one in steps) if asked.steps else frozenset(),
+        n_most=asked.n_most,
+    )
+    digest = hashlib.sha256(msgspec.json.encode(_question(job))).hexdigest()[:8]
+    folder = asked.out or Path("runs") / f"tune-{digest}"
+    return replace(job, runs=replace(job.runs, folder=folder))
+
+
+def _spec(tuning: EngineTuning, server: servers.Server) -> types.EngineSpec:
+    """The options as they are, by the flags of `inferometer sweep`."""
+    quantization = None if server.quantization == "none" else server.quantization
+    return engine_of(
+        Engine(
+            engine=tuning.engine or "transformers",
+            mode=tuning.mode,
+            attn=tuning.attn,
+            dtype=server.dtype or "auto",
+            kv_dtype=server.settings.kv_dtype,
+            quantization=quantization,
+            tp=server.tp or 1,
+            threads=tuning.threads,
+            load_format=tuning.load_format,
+        )
+    )
+
+
+def _check_objective(objective: objectives.ObjectiveSpec | None) -> None:
+    for one in () if objective is None else objective.thresholds:
+        if one.metric == "queue" or one.percentile_fraction is None:
+            raise SpecError(
+                f"{one.text} of a batch that runs at once",
+                where="--slo",
+                allowed="percentiles of ttft, tpot and e2e",
+                try_="--slo 'ttft:p50<500ms, tpot:p50<50ms'",
+            )
+
+
+def _steps(names: str | None) -> tuple[engine_steps.EngineStep, ...]:
+    wanted = engine_steps.ENGINE_STEP_NAMES
+    if names is not None:
+        wanted = tuple(one.strip() for one in names.split(","))
+    unknown = [one for one in wanted if one not in engine_steps.ENGINE_STEP_NAMES]
+    if unknown:
+        raise SpecError(
+            f"there is no step {unknown[0]!r} of an engine",
+            where="--steps",
+            allowed=", ".join(engine_steps.ENGINE_STEP_NAMES),
+            try_="--steps graphs_and_host,threads",
+        )
+    return tuple(one for one in engine_steps.ENGINE_STEPS if one.name in wanted)
+
+
+def _question(job: EngineJob) -> dict[str, object]:
+    """What makes two tunings the same one."""
+    objective = job.runs.objective
+    return {
+        "model": job.model,
+        "spec": job.spec,
+        "points": job.runs.points,
+        "n_reps": job.runs.n_reps,
+        "seed": job.runs.seed,
+        "slo": None if objective is None else objective.text,
+        "goal": job.runs.goal,
+        "least_gain": job.runs.least_gain_ratio,
+        "steps": [one.name for one in job.steps],
+        "named": sorted(job.named),
+        "pairs": job.n_most,
+    }
+
+
+def planned_of(job: EngineJob) -> PlannedTune:
+    """What would be measured; the model is loaded once, and one repetition timed.
+
+    Raises
+    ------
+    EngineError, OutOfMemory
+        It does not run as it is.
+    """
+    rows, n_changes = list[PlannedStep](), 0
+    for step in job.steps:
+        tries = step.tries(job.spec)
+        words = () if isinstance(tries, str) else tuple(one.words for one in tries)
+        n_changes += len(words)
+        rows.append(
+            PlannedStep(
+                name=step.name,
+                title=step.title,
+                flags=step.flags,
+                changes=words,
+                why_none=tries if isinstance(tries, str) else "",
+                unpredicted="all of it",
+            )
+        )
+    with job.engines as engines:
+        began_s = time.monotonic()
+        engines.version(job.spec)
+        load_s = time.monotonic() - began_s
+        times = engines.times((job.spec, 0), replace(job.runs, n_reps=1), 0)
+    pair_s = 2 * job.runs.n_reps * sum(one.seconds("e2e") for one in times)
+    least, most = (_cost_s(n_changes, n, load_s, pair_s) for n in (N_LEAST, job.n_most))
+    n_loads = 2 + n_changes + 2 * job.n_most
+    return PlannedTune(
+        steps=tuple(rows),
+        n_candidates=n_changes,
+        n_simulations=0,
+        duration_s=math.ceil(most),
+        n_restarts=n_loads,
+        is_engine=True,
+        cost=(
+            f"{max(least / 60, 0.1):.1f} to {most / 60:.1f} minutes and what is compiled:"
+            f" at most {n_loads} loads of {load_s:.1f} s and"
+            f" {N_SAME + (n_changes + 1) * job.n_most} pairs of {pair_s:.1f} s (one load and one"
+            " repetition were timed)"
+        ),
+    )
+
+
+def _cost_s(n_changes: int, n_pairs: int, load_s: float, pair_s: float) -> float:
+    """Of the options against themselves, the changes, and the confirmation."""
+    n_loads = 2 + n_changes + 2 * n_pairs
+    return n_loads * load_s + (N_SAME + (n_changes + 1) * n_pairs) * pair_s
+
+
+def measured(job: EngineJob) -> EngineDone:
+    """All steps, then the confirmation, or go on with them.
+
+    Raises
+    ------
+    MeasureError, RecordError
+        The options as they are do not run, or it was interrupted; the folder is another question's.
+    """
+    folder = job.runs.folder
+    durability.make_folder(folder)
+    lock = durability.WriterLock.acquire(folder / "writer.lock")
+    try:
+        open_folder(folder, _question(job))
+        with job.engines as engines:
+            return _measured(job, engines)
+    except KeyboardInterrupt:
+        raise MeasureError(
+            "interrupted: whole pairs are stored",
+            where=str(folder),
+            try_="the same command again: it goes on with what is missing",
+        ) from None
+    finally:
+        lock.release()
+
+
+def _measured(job: EngineJob, engines: Engines) -> EngineDone:
+    version = _version(job, engines)
+    pairs = OptionPairs("00-same", (job.spec, job.spec), 0, N_SAME, N_SAME)
+    same, n_loads = compared(job.runs, engines, pairs)
+    if same.gain is None:
+        raise MeasureError(same.fault, where=f"{job.runs.folder}, the options as they are")
+    done = EngineDone(version=version, spec=job.spec, same=same, n_loads=n_loads)
+    for step in job.steps:
+        # one option each, so that a change of a step is the same whether or not the one before came
+        tries = step.tries(done.spec)
+        if isinstance(tries, str):
+            done.steps.append(_row(step, None, "not measured", None, tries))
+            continue
+        for change in tries:
+            _change(job, engines, done, step, change)
+    if done.spec != job.spec:
+        both = OptionPairs(
+            "99-confirmation",
+            (job.spec, done.spec),
+            _CONFIRMING,
+            _N_LEAST_CONFIRMED,
+            job.n_most,
+            tune_pairs.CONFIDENCE_AGAIN,
+            has_fresh_loads=True,
+        )
+        done.confirmed, n_loads = compared(job.runs, engines, both)
+        done.n_loads += n_loads
+    return done
+
+
+def _version(job: EngineJob, engines: Engines) -> Version:
+    """What the engine is; another version in the middle ends the tuning."""
+    path = job.runs.folder / _VERSION_FILE
+    if path.exists():
+        return DOOR.json(DOOR.bytes_of(path), Version, where=str(path))
+    talk(f"loading {job.command(job.spec)}")
+    version = engines.version(job.spec)
+    durability.replace_file(path, msgspec.json.encode(version))
+    return version
+
+
+def _change(
+    job: EngineJob,
+    engines: Engines,
+    done: EngineDone,
+    step: engine_steps.EngineStep,
+    change: engine_steps.EngineChange,
+) -> None:
+    """One change against the options that hold by now."""
+    number = 1 + sum(one.change is not None for one in done.steps)
+    found, n_loads = compared(
+        job.runs,
+        engines,
+        OptionPairs(
+            f"{number:02d}-{step.name}",
+            (done.spec, change.spec),
+            number * job.n_most,
+            N_LEAST,
+            job.n_most,
+        ),
+    )
+    done.n_loads += n_loads
+    is_named = step.name in job.named
+    decision, why = decision_of(found, is_lossy=step.is_lossy and not is_named)
+    if step.is_lossy and decision in {"keep", "check quality"}:
+        why += f", taken as --steps names {step.name}" if is_named else ""
+        done.lossy += _quality(job, change.spec, done.spec)
+    done.steps.append(_row(step, change.words, decision, found, why))
+    if decision == "keep":
+        done.spec = change.spec
+        done.selected_log_ratio += found.log_gain
+
+
+def _quality(job: EngineJob, after: types.EngineSpec, before: types.EngineSpec) -> list[str]:
+    """The command that checks what changed; of random weights there is none."""
+    if after.load_format == "dummy":
+        return []
+    [name] = engine_steps.changed_names(after, before)
+    words = engine_steps.quality_words(job.model, after.engine, after, name)
+    return [suggestions.command("quality", *words)]
+
+
+def _row(
+    step: engine_steps.EngineStep,
+    change: str | None,
+    decision: MeasuredDecision,
+    found: tune_pairs.PairsFound | None,
+    why: str,
+) -> MeasuredStep:
+    return MeasuredStep(
+        name=step.name,
+        title=step.title,
+        decision=decision,
+        change=change,
+        predicted_gain_fraction=None,
+        gain_fraction=None if found is None else found.gain,
+        n_pairs=0 if found is None else len(found.log_ratios),
+        why=why,
+    )
+
+
+def _listed(values: set[int]) -> str:
+    return ",".join(map(str, sorted(values)))

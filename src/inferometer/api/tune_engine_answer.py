@@ -1,0 +1,142 @@
+"""What is answered of a tuning of an engine on this machine?"""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from inferometer.api.tune_answer import interval_words, write_answer
+from inferometer.api.tune_engine import EngineDone, EngineJob
+from inferometer.api.tune_measured_answer import (
+    box_of,
+    latencies_of,
+    settings_of,
+    verdict_of_runs,
+)
+from inferometer.api.tuning import Box, MeasuredTune
+from inferometer.errors import COMMAND
+from inferometer.inputs.types import Caution
+
+
+def answer_of(job: EngineJob, done: EngineDone) -> MeasuredTune:
+    """The answer; written to the folder with its page and the command."""
+    confirmed, objective = done.confirmed, job.runs.objective
+    is_confirmed = confirmed is not None and confirmed.ending == "keep"
+    shown = done.same if confirmed is None or not confirmed.after else confirmed
+    before, after = shown.before, shown.after if is_confirmed else shown.before
+    batch_size = max(one.batch_size for one in job.runs.points)
+    spec = done.spec if is_confirmed else job.spec
+    answer = MeasuredTune(
+        model=job.resolved.spec.model_id,
+        url=None,
+        engine=job.spec.engine,
+        version=done.version.version,
+        goal=job.runs.goal,
+        objective=None if objective is None else objective.text,
+        workload_name=_points_words(job),
+        load=float(batch_size),
+        load_unit="sequences",
+        score_words=_score_words(job),
+        least_gain_fraction=job.runs.least_gain_ratio,
+        steps=tuple(done.steps),
+        is_confirmed=is_confirmed,
+        gain_fraction=None if confirmed is None else confirmed.gain,
+        selected_gain_fraction=None if confirmed is None else math.expm1(done.selected_log_ratio),
+        noise_fraction=float(np.std(done.same.log_ratios, ddof=1)),
+        same_gain_fraction=done.same.gain,
+        latencies=() if objective is None else latencies_of(objective, before, after),
+        slo_before=None if objective is None else verdict_of_runs(before),
+        slo_after=None if objective is None else verdict_of_runs(after),
+        settings=settings_of(done.steps) if is_confirmed else (),
+        command=job.command(spec),
+        command_before=job.command(job.spec),
+        checklist=_checklist(job, done),
+        checks=(),
+        n_servers=done.n_loads,
+        n_simulations=0,
+        start_s=done.version.load_s,
+        quality_checks=tuple(dict.fromkeys(done.lossy)),
+        cautions=tuple(_cautions(done)),
+        next_step=f"other lengths and batches with these options: {_wider(job, done)}",
+        folder=str(job.runs.folder),
+    )
+    write_answer(answer, Path(answer.folder), answer.command)
+    return answer
+
+
+def _points_words(job: EngineJob) -> str:
+    words = [
+        f"{one.batch_size} x {one.prompt_tokens} tokens and {one.gen_tokens} more"
+        for one in job.runs.points
+    ]
+    return ", ".join(words)
+
+
+def _score_words(job: EngineJob) -> str:
+    if job.runs.goal == "interactive" and job.runs.objective is not None:
+        return "headroom: the limit of the weakest latency over that latency"
+    return "generated tokens/s"
+
+
+def _wider(job: EngineJob, done: EngineDone) -> str:
+    is_confirmed = done.confirmed is not None and done.confirmed.ending == "keep"
+    return job.command(done.spec if is_confirmed else job.spec, "128,256,512", "1,2,4,8")
+
+
+def _cautions(done: EngineDone) -> list[Caution]:
+    found, same = list[Caution](), done.same.gain
+    if same is not None and ((same.low or 0) > 0 or (same.high or 0) < 0):
+        text = f"the same options, loaded twice, differ by {interval_words(same)}"
+        remedy = f"{COMMAND}doctor says what disturbs this machine"
+        found.append(Caution(code="NOT_THE_SAME", text=text, remedy=remedy))
+    confirmed = done.confirmed
+    if confirmed is not None and confirmed.ending != "keep":
+        why = confirmed.fault or "what looked better was not so in fresh pairs"
+        remedy = "more repetitions in a pair (--reps), or more pairs (--pairs)"
+        found.append(
+            Caution(code="NOT_CONFIRMED", text=f"nothing is changed: {why}", remedy=remedy)
+        )
+    return found
+
+
+def _checklist(job: EngineJob, done: EngineDone) -> tuple[Box, ...]:
+    """The ten boxes, each with what was measured."""
+    measured = [one for one in done.steps if one.n_pairs]
+    kernels = [one for one in measured if one.name in {"graphs_and_host", "kernels", "threads"}]
+    lossy = [one for one in measured if one.name.endswith("_precision")]
+    objective, tp = job.runs.objective, job.spec.tensor_parallel_size
+    unknown = {
+        "KV cache paged and sized": "static batches run alone: nothing is paged out",
+        "batching tuned per class": f"{COMMAND}sweep measures other batches",
+        "speculation decided by acceptance": "this engine runs without drafts here",
+        "limits and fairness": "no server, and so no gate",
+        "dashboards, spans and alarms": f"`{COMMAND}size … --out DIR` writes dashboards and alarms",
+    }
+    boxes = {
+        "baseline recorded": Box(
+            name="baseline recorded",
+            is_ticked=True,
+            evidence=f"{len(done.same.log_ratios)} pairs of the options against themselves;"
+            f" {job.runs.folder}",
+        ),
+        "SLOs set": Box(
+            name="SLOs set",
+            is_ticked=None if objective is None else True,
+            evidence="none: tokens/s decide" if objective is None else objective.text,
+        ),
+        "kernels and graphs": box_of("kernels and graphs", kernels, "--steps has none of them"),
+        "quantised with quality checked": box_of(
+            "quantised with quality checked", lossy, "no step of fewer bits was measured"
+        ),
+        "TP minimal": Box(
+            name="TP minimal", is_ticked=True if tp == 1 else None, evidence=f"TP {tp}"
+        ),
+    }
+    boxes |= {
+        name: Box(name=name, is_ticked=None, evidence=f"not known: {why}")
+        for name, why in unknown.items()
+    }
+    order = ("baseline recorded", "SLOs set", "kernels and graphs", "KV cache paged and sized")
+    order += ("quantised with quality checked", "batching tuned per class")
+    order += ("speculation decided by acceptance", "TP minimal", "limits and fairness")
+    return tuple(boxes[name] for name in (*order, "dashboards, spans and alarms"))

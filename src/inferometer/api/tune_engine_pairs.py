@@ -1,0 +1,332 @@
+"""How are two sets of options of an engine measured against one another, on this machine?
+
+Both are loaded side by side, each in a process of its own, and run the same prompts in turns, so
+that what the machine does meanwhile hits both; where memory holds only one, each turn loads anew.
+
+::
+
+    OUT/NAME-DIGEST/pair-00.json, …     the times of every repetition
+    OUT/NAME-DIGEST/fault.txt           why the change cannot be measured
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+import msgspec
+import numpy as np
+
+from inferometer.api.progress import talk
+from inferometer.api.tune_answer import interval_words
+from inferometer.api.tune_pairs import CONFIDENCE, Ending, PairsFound
+from inferometer.decide.tuning.trials import Goal, Outcome
+from inferometer.errors import EngineError, RecordError, SpecError
+from inferometer.inputs import foreign_bytes, objectives, types
+from inferometer.measure.engines.protocol import Measure, ModelReference, OutOfMemory, Repeated
+from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
+from inferometer.records import durability
+from inferometer.stats.comparison import PairDecision, is_futile, judge_pairs
+
+N_WARMUP: Final = 2
+"""Repetitions after a load; one at each visit where points take turns."""
+_APART: Final = 1000
+"""Between the numbers of the repetitions of two pairs: each has prompts of its own."""
+_ORDER_SEED: Final = 0xAB
+DOOR: Final = foreign_bytes.Door(
+    noun="pair",
+    allowed="the file as it was written",
+    refusal=RecordError,
+    try_="the same command without that file, which measures it again",
+)
+_ENDINGS: Final[dict[PairDecision, Ending]] = {
+    "keep": "keep",
+    "drop": "drop",
+    "go on": "undecided",
+}
+
+
+class Timed(NamedTuple):
+    """One repetition of a point."""
+
+    point_index: int
+    prefill_ns: int
+    decode_step_ns: tuple[int, ...]
+
+    def seconds(self, metric: str) -> float:
+        """A request's latency: all of the batch have the same."""
+        decode_s = sum(self.decode_step_ns) / 1e9
+        if metric == "ttft":
+            return self.prefill_ns / 1e9
+        if metric == "tpot":
+            return decode_s / len(self.decode_step_ns)
+        return self.prefill_ns / 1e9 + decode_s
+
+
+class PairTimes(NamedTuple):
+    """Both sides of one pair, and what was loaded for it."""
+
+    sides: tuple[tuple[Timed, ...], tuple[Timed, ...]]
+    n_loads: int
+
+
+class Version(NamedTuple):
+    """What one engine is."""
+
+    engine: str
+    version: str
+    load_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """What is run in each pair, and what is better."""
+
+    points: tuple[types.SweepPoint, ...]
+    n_reps: int
+    seed: int
+    objective: objectives.ObjectiveSpec | None
+    goal: Goal
+    least_gain_ratio: float
+    folder: Path
+
+    def outcome(self, times: Sequence[Timed]) -> Outcome:
+        """Latencies at the points where they are weakest, tokens/s in the mean of all points."""
+        thresholds = () if self.objective is None else self.objective.thresholds
+        limited = [
+            (one, one.percentile_fraction)
+            for one in thresholds
+            if one.percentile_fraction is not None
+        ]
+        seen = tuple(self._latency_s(times, one.metric, share) for one, share in limited)
+        margin = max(
+            (s / one.limit_s for s, (one, _) in zip(seen, limited, strict=True)), default=math.nan
+        )
+        rate = self._tokens_per_s(times)
+        is_headroom = self.goal == "interactive" and self.objective is not None
+        return Outcome(
+            score=1 / margin if is_headroom else rate,
+            margin_ratio=margin,
+            latencies_s=seen,
+            good_requests_per_s=0.0,
+            output_tokens_per_s=rate,
+            n_preemptions=0,
+            n_requests=len(times),
+        )
+
+    def _latency_s(self, times: Sequence[Timed], metric: str, share: float) -> float:
+        return max(
+            float(
+                np.quantile([one.seconds(metric) for one in times if one.point_index == i], share)
+            )
+            for i in range(len(self.points))
+        )
+
+    def _tokens_per_s(self, times: Sequence[Timed]) -> float:
+        """The geometric mean over points of the tokens of a batch over its time."""
+        logs = list[float]()
+        for index, point in enumerate(self.points):
+            took_s = [one.seconds("e2e") for one in times if one.point_index == index]
+            logs.append(math.log(point.batch_size * point.gen_tokens / float(np.mean(took_s))))
+        return math.exp(float(np.mean(logs)))
+
+
+@dataclass(slots=True)
+class Engines:
+    """The engines that are loaded now: two at most, and one where memory holds no two."""
+
+    model: ModelReference
+    vocab_size: int
+    python: str
+    is_alone: bool = False
+    n_loads: int = 0
+    _loaded: dict[tuple[types.EngineSpec, int], RemoteEngine] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        """Nothing is loaded yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End their processes."""
+        self.close()
+
+    def close(self, but: Sequence[tuple[types.EngineSpec, int]] = ()) -> None:
+        """End all processes but these engines'."""
+        for key in [one for one in self._loaded if one not in but]:
+            self._loaded.pop(key).close()
+
+    def version(self, spec: types.EngineSpec) -> Version:
+        """What runs these options; it stays loaded."""
+        facts = self._engine((spec, 0))[0].facts()
+        return Version(facts.engine, facts.version, facts.load_s or 0.0)
+
+    def times(self, key: tuple[types.EngineSpec, int], runs: Runs, pair: int) -> tuple[Timed, ...]:
+        """The repetitions of all points.
+
+        Raises
+        ------
+        OutOfMemory, EngineError, SpecError
+            It does not fit alone; the engine failed or cannot do this.
+        """
+        try:
+            return self._times(key, runs, pair)
+        except OutOfMemory:
+            if len(self._loaded) < 2 and key in self._loaded:
+                raise
+            self.is_alone = True
+            self.close()
+            return self._times(key, runs, pair)
+
+    def _times(self, key: tuple[types.EngineSpec, int], runs: Runs, pair: int) -> tuple[Timed, ...]:
+        engine, is_new = self._engine(key)
+        n_warmup = N_WARMUP if is_new else int(len(runs.points) > 1)
+        return tuple(
+            Timed(index, one.repetition.prefill_ns, one.repetition.decode_step_ns)
+            for index, point in enumerate(runs.points)
+            for one in engine.measure(
+                Measure(
+                    point=point,
+                    n_warmup=n_warmup,
+                    n_reps=runs.n_reps,
+                    seed=runs.seed,
+                    vocab_size=self.vocab_size,
+                    probes=None,
+                    first_repetition=pair * _APART + N_WARMUP - n_warmup,
+                )
+            )
+            if isinstance(one, Repeated) and not one.repetition.is_warmup
+        )
+
+    def _engine(self, key: tuple[types.EngineSpec, int]) -> tuple[RemoteEngine, bool]:
+        """The engine, and whether it was loaded just now."""
+        if key in self._loaded:
+            return self._loaded[key], False
+        if self.is_alone:
+            self.close()
+        engine = RemoteEngine(key[0], self.model, WorkerSettings(python=self.python))
+        self.n_loads += 1
+        try:
+            engine.facts()
+        except BaseException:
+            engine.close(patience_s=0.0)
+            raise
+        self._loaded[key] = engine
+        return engine, True
+
+
+class OptionPairs(NamedTuple):
+    """Which options are compared, and in how many pairs."""
+
+    name: str
+    specs: tuple[types.EngineSpec, types.EngineSpec]
+    """Without the change, and with it."""
+    first_pair: int
+    """Number of the first pair's prompts: other comparisons have others."""
+    n_least: int
+    n_most: int
+    confidence_fraction: float = CONFIDENCE
+    has_fresh_loads: bool = False
+    """Both are loaded anew for each pair."""
+
+    def keys(self, pair: int) -> tuple[tuple[types.EngineSpec, int], tuple[types.EngineSpec, int]]:
+        """The engines of a pair: of equal options two, too."""
+        copy = 1 + pair if self.has_fresh_loads else 0
+        is_same = self.specs[0] == self.specs[1]
+        return (self.specs[0], copy), (self.specs[1], copy + is_same)
+
+
+def compared(runs: Runs, engines: Engines, pairs: OptionPairs) -> tuple[PairsFound, int]:
+    """Measure pairs until they decide, or read those that were measured; and the loads they took.
+
+    Raises
+    ------
+    EngineError, SpecError
+        The engine without the change failed; what was measured stays, and the same command goes on.
+    """
+    digest = hashlib.sha256(msgspec.json.encode(pairs.specs)).hexdigest()[:6]
+    place = runs.folder / f"{pairs.name}-{digest}"
+    fault = place / "fault.txt"
+    if fault.exists():
+        return _faulty(DOOR.text_of(fault)), 1
+    durability.make_folder(place)
+    seen, n_loads = list[tuple[Outcome, Outcome]](), 0
+    found = _found(runs, pairs, seen)
+    for pair, first in enumerate(_first_sides(runs, pairs)):
+        times = _pair(runs, engines, pairs, place / f"pair-{pair:02d}.json", first)
+        if isinstance(times, str):
+            durability.replace_file(fault, times.encode())
+            return _faulty(times), 1
+        n_loads += times.n_loads
+        seen.append((runs.outcome(times.sides[0]), runs.outcome(times.sides[1])))
+        found = _found(runs, pairs, seen)
+        gain = "no gain" if found.gain is None else interval_words(found.gain)
+        talk(f"{pairs.name}: {gain} after {len(seen)} of at most {pairs.n_most} pairs")
+        is_over = found.ending != "undecided" or is_futile(
+            found.log_ratios,
+            n_most=pairs.n_most,
+            least_gain_ratio=runs.least_gain_ratio,
+            confidence_fraction=pairs.confidence_fraction,
+        )
+        if is_over and len(seen) >= pairs.n_least:
+            break
+    return found, n_loads
+
+
+def _first_sides(runs: Runs, pairs: OptionPairs) -> list[int]:
+    """Which side comes first in each pair: each in half of them, in an order that is drawn."""
+    rng = np.random.default_rng([_ORDER_SEED, runs.seed, pairs.first_pair])
+    begins = int(rng.integers(2))
+    order = rng.permutation([(begins + pair) % 2 for pair in range(pairs.n_most)])
+    return [int(one) for one in order]
+
+
+def _pair(
+    runs: Runs, engines: Engines, pairs: OptionPairs, path: Path, first: int
+) -> PairTimes | str:
+    """One pair, measured or read; why not, where the changed side cannot be measured."""
+    if path.exists():
+        return DOOR.json(DOOR.bytes_of(path), PairTimes, where=str(path))
+    number = int(path.stem.rpartition("-")[2])
+    keys = pairs.keys(number)
+    engines.close(but=keys)
+    n_before, sides = engines.n_loads, dict[int, tuple[Timed, ...]]()
+    for side in (first, 1 - first):
+        try:
+            sides[side] = engines.times(keys[side], runs, pairs.first_pair + number)
+        except (OutOfMemory, EngineError, SpecError) as error:
+            if isinstance(error, OutOfMemory) and not side:
+                raise EngineError(f"it does not fit: {error}", where=str(path.parent)) from None
+            if not side:
+                raise
+            return (str(error).strip().splitlines() or ["the engine failed"])[0]
+    times = PairTimes((sides[0], sides[1]), engines.n_loads - n_before)
+    durability.replace_file(path, msgspec.json.encode(times))
+    return times
+
+
+def _faulty(what: str) -> PairsFound:
+    return PairsFound(ending="fault", gain=None, before=(), after=(), log_ratios=(), fault=what)
+
+
+def _found(runs: Runs, pairs: OptionPairs, seen: Sequence[tuple[Outcome, Outcome]]) -> PairsFound:
+    logs = tuple(math.log(new.score / old.score) for old, new in seen)
+    judged = judge_pairs(
+        [logs],
+        least_gain_ratio=runs.least_gain_ratio,
+        confidence_fraction=pairs.confidence_fraction,
+    )
+    return PairsFound(
+        ending=_ENDINGS[judged.decision],
+        gain=judged.gain,
+        before=tuple(old for old, _ in seen),
+        after=tuple(new for _, new in seen),
+        log_ratios=logs,
+    )

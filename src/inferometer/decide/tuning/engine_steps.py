@@ -1,0 +1,148 @@
+"""Which options of an engine of this machine does each step try, one change at a time?
+
+A step looks at the options as they are and lists changes, or says why there is nothing to try.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+
+from inferometer.inputs.types import EngineName, EngineSpec
+
+EngineStepName: TypeAlias = Literal[
+    "graphs_and_host",
+    "kernels",
+    "threads",
+    "kv_precision",
+    "weight_precision",
+    "compute_precision",
+]
+ENGINE_STEP_NAMES: Final = get_args(EngineStepName)
+
+FLAGS: Final = {
+    "mode": "--mode",
+    "attention": "--attn",
+    "dtype": "--dtype",
+    "kv_cache_dtype": "--kv-dtype",
+    "quantization": "--quantization",
+    "n_threads": "--threads",
+}
+"""What a step changes -> its flag of `inferometer sweep`."""
+_USUAL_ATTENTION: Final = "sdpa"
+"""What transformers takes by itself for every architecture that has it."""
+_LEAST_THREADS: Final = 1
+
+
+class EngineChange(NamedTuple):
+    """The options after one change."""
+
+    words: str
+    spec: EngineSpec
+
+
+Tries: TypeAlias = tuple[EngineChange, ...] | str
+
+
+class EngineStep(NamedTuple):
+    """One step: its changes, each measured against the options that hold by then."""
+
+    name: EngineStepName
+    title: str
+    flags: str
+    tries: Callable[[EngineSpec], Tries]
+    is_lossy: bool = False
+    """Answers change, so that quality decides."""
+
+
+def option_words(spec: EngineSpec, names: Sequence[str] = tuple(FLAGS)) -> list[object]:
+    """Flags and values of these options, as far as they are stated."""
+    return [
+        word
+        for name in names
+        if (value := getattr(spec, name)) is not None
+        for word in (FLAGS[name], value)
+    ]
+
+
+def changed_names(spec: EngineSpec, before: EngineSpec) -> tuple[str, ...]:
+    """The options in which both differ."""
+    return tuple(
+        one.name for one in fields(spec) if getattr(spec, one.name) != getattr(before, one.name)
+    )
+
+
+def _changes(now: EngineSpec, name: str, values: Sequence[object], nothing: str) -> Tries:
+    found = list[EngineChange]()
+    for value in values:
+        change: dict[str, Any] = {name: value}
+        found.append(EngineChange(f"{FLAGS[name]} {value}", replace(now, **change)))
+    return tuple(found) or nothing
+
+
+def _modes(now: EngineSpec) -> Tries:
+    if now.engine != "transformers":
+        return f"{now.engine} always runs its compiled graph on a paged cache"
+    values = [one for one in ("static", "compiled") if one != now.mode]
+    return _changes(now, "mode", values if now.mode != "compiled" else (), "compiled already")
+
+
+def _attention(now: EngineSpec) -> Tries:
+    if now.engine != "transformers":
+        return f"{now.engine} has its own paged attention alone"
+    other = "sdpa" if (now.attention or _USUAL_ATTENTION) == "eager" else "eager"
+    return _changes(now, "attention", (other,), "")
+
+
+def _threads(now: EngineSpec) -> Tries:
+    if now.device != "cpu" or now.n_threads is None:
+        return "the device computes"
+    half = now.n_threads // 2
+    return _changes(now, "n_threads", (half,) if half >= _LEAST_THREADS else (), "one thread")
+
+
+def _kv_cache(now: EngineSpec) -> Tries:
+    if now.engine != "openvino":
+        return "the KV cache of transformers has the format of the activations"
+    stored = now.kv_cache_dtype or now.dtype
+    values = () if stored == "int8" else ("int8",)
+    return _changes(now, "kv_cache_dtype", values, f"{stored} already")
+
+
+def _weights(now: EngineSpec) -> Tries:
+    if now.engine != "transformers":
+        return "a file's own formats are used as they are: another file is another MODEL"
+    if now.device != "cpu":
+        return "this engine has no such kernels on that device"
+    values = {None: ("int8", "int4"), "int8": ("int4",)}.get(now.quantization, ())
+    return _changes(now, "quantization", values, f"{now.quantization} already")
+
+
+def _arithmetic(now: EngineSpec) -> Tries:
+    values = ("bfloat16",) if now.dtype == "float32" else ()
+    return _changes(now, "dtype", values, f"{now.dtype} already")
+
+
+ENGINE_STEPS: Final = (
+    EngineStep("graphs_and_host", "static cache, compiled steps", "--mode", _modes),
+    EngineStep("kernels", "attention kernel", "--attn", _attention),
+    EngineStep("threads", "threads", "--threads", _threads),
+    EngineStep(
+        "compute_precision", "precision of the arithmetic", "--dtype", _arithmetic, is_lossy=True
+    ),
+    EngineStep("kv_precision", "precision of the KV cache", "--kv-dtype", _kv_cache, is_lossy=True),
+    EngineStep(
+        "weight_precision", "precision of the weights", "--quantization", _weights, is_lossy=True
+    ),
+)
+"""All steps, in their order: what loses nothing comes first."""
+
+
+def quality_words(model: str, engine: EngineName, spec: EngineSpec, name: str) -> list[object]:
+    """The words of `inferometer quality` that check a lossy change of this option."""
+    value = getattr(spec, name)
+    if name == "quantization":
+        grouped = ["--group-size", 64] if value == "int4" else []
+        return [model, "--quantization", value, *grouped]
+    if name == "kv_cache_dtype":
+        return [model, "--engine", engine, "--kv-dtype", value]
+    return [model, "--other-dtype", value]
