@@ -163,7 +163,7 @@ def _of_engine(question: Tune) -> MeasuredTune | PlannedTune:
             allowed=", ".join(f"--{one.replace('_', '-')}" for one in sorted(_OF_ENGINE)),
             try_="--seq 128 --batch-sizes 1 --gen-tokens 32",
         )
-    asked = tune_engine.Asked(
+    rest = tune_engine.EngineRemainder(
         server=question.server,
         wanted=Wanted(question.goal, question.slo, question.least_gain),
         steps=question.steps,
@@ -171,7 +171,7 @@ def _of_engine(question: Tune) -> MeasuredTune | PlannedTune:
         seed=question.workload.seed or 0,
         out=question.out,
     )
-    job = tune_engine.job_of(question.of_engine, asked)
+    job = tune_engine.job_of(question.of_engine, rest)
     if question.dry_run:
         return tune_engine.planned_of(job)
     return tune_engine_answer.answer_of(job, tune_engine.measured(job))

@@ -8,7 +8,7 @@ together are measured in fresh pairs, both sides loaded anew for each, with othe
 import hashlib
 import math
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -93,7 +93,7 @@ class EngineJob:
         )
 
 
-class Asked(NamedTuple):
+class EngineRemainder(NamedTuple):
     """The rest of the question."""
 
     server: servers.Server
@@ -104,22 +104,24 @@ class Asked(NamedTuple):
     out: Path | None
 
 
-@dataclass(slots=True)
 class EngineDone:
     """What was found so far."""
 
-    version: Version
-    spec: types.EngineSpec
-    same: tune_pairs.PairsFound
-    confirmed: tune_pairs.PairsFound | None = None
-    steps: list[MeasuredStep] = field(default_factory=list)
-    lossy: list[str] = field(default_factory=list)
-    """Commands that check the quality of what was faster."""
-    selected_log_ratio: float = 0.0
-    n_loads: int = 0
+    def __init__(
+        self, version: Version, spec: types.EngineSpec, same: tune_pairs.PairsFound, n_loads: int
+    ) -> None:
+        self.version = version
+        self.spec = spec
+        self.same = same
+        self.n_loads = n_loads
+        self.confirmed: tune_pairs.PairsFound | None = None
+        self.steps = list[MeasuredStep]()
+        self.lossy = list[str]()
+        """Commands that check the quality of what was faster."""
+        self.selected_log_ratio = 0.0
 
 
-def job_of(tuning: EngineTuning, asked: Asked) -> EngineJob:
+def job_of(tuning: EngineTuning, rest: EngineRemainder) -> EngineJob:
     """What is to be done.
 
     Raises
@@ -127,9 +129,9 @@ def job_of(tuning: EngineTuning, asked: Asked) -> EngineJob:
     SpecError
         The model is not here, or a step or an SLO does not exist for it.
     """
-    spec = _spec(tuning, asked.server)
-    resolved = resolve.resolve_model(asked.server.model, load_format=spec.load_format)
-    goal, slo, least_gain = asked.wanted
+    spec = _spec(tuning, rest.server)
+    resolved = resolve.resolve_model(rest.server.model, load_format=spec.load_format)
+    goal, slo, least_gain = rest.wanted
     objective = None if slo is None else objectives.parse_objective(slo)
     points = sweep_plan.sweep_points(
         prompts=parse_counts(tuning.seq, where="--seq"),
@@ -138,26 +140,26 @@ def job_of(tuning: EngineTuning, asked: Asked) -> EngineJob:
         axes="grid",
     )
     _check_objective(objective)
-    steps = _steps(asked.steps)
+    steps = _steps(rest.steps)
     job = EngineJob(
-        model=asked.server.model,
+        model=rest.server.model,
         resolved=resolved,
         spec=spec,
         runs=Runs(
             points=points,
             n_reps=tuning.reps,
-            seed=asked.seed,
+            seed=rest.seed,
             objective=objective,
             goal=goal,
             least_gain_ratio=least_gain,
             folder=Path(),
         ),
         steps=steps,
-        named=frozenset(one.name for one in steps) if asked.steps else frozenset(),
-        n_most=asked.n_most,
+        named=frozenset(one.name for one in steps) if rest.steps else frozenset(),
+        n_most=rest.n_most,
     )
     digest = hashlib.sha256(msgspec.json.encode(_question(job))).hexdigest()[:8]
-    folder = asked.out or Path("runs") / f"tune-{digest}"
+    folder = rest.out or Path("runs") / f"tune-{digest}"
     return replace(job, runs=replace(job.runs, folder=folder))
 
 
@@ -307,7 +309,7 @@ def _measured(job: EngineJob, engines: Engines) -> EngineDone:
     same, n_loads = compared(job.runs, engines, pairs)
     if same.gain is None:
         raise MeasureError(same.fault, where=f"{job.runs.folder}, the options as they are")
-    done = EngineDone(version=version, spec=job.spec, same=same, n_loads=n_loads)
+    done = EngineDone(version, job.spec, same, n_loads)
     for step in job.steps:
         # one option each, so that a change of a step is the same whether or not the one before came
         tries = step.tries(done.spec)

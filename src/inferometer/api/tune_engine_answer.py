@@ -102,41 +102,28 @@ def _cautions(done: EngineDone) -> list[Caution]:
 def _checklist(job: EngineJob, done: EngineDone) -> tuple[Box, ...]:
     """The ten boxes, each with what was measured."""
     measured = [one for one in done.steps if one.n_pairs]
-    kernels = [one for one in measured if one.name in {"graphs_and_host", "kernels", "threads"}]
-    lossy = [one for one in measured if one.name.endswith("_precision")]
+    lossless = [one for one in measured if one.name in {"graphs_and_host", "kernels", "threads"}]
+    lossy = [one for one in measured if one not in lossless]
     objective, tp = job.runs.objective, job.spec.tensor_parallel_size
-    unknown = {
-        "KV cache paged and sized": "static batches run alone: nothing is paged out",
-        "batching tuned per class": f"{COMMAND}sweep measures other batches",
-        "speculation decided by acceptance": "this engine runs without drafts here",
-        "limits and fairness": "no server, and so no gate",
-        "dashboards, spans and alarms": f"`{COMMAND}size … --out DIR` writes dashboards and alarms",
-    }
-    boxes = {
-        "baseline recorded": Box(
-            name="baseline recorded",
-            is_ticked=True,
-            evidence=f"{len(done.same.log_ratios)} pairs of the options against themselves;"
-            f" {job.runs.folder}",
-        ),
-        "SLOs set": Box(
+    recorded = f"{len(done.same.log_ratios)} pairs of the options against themselves"
+    has_slo = objective is not None
+    return (
+        Box(name="baseline recorded", is_ticked=True, evidence=f"{recorded}; {job.runs.folder}"),
+        Box(
             name="SLOs set",
-            is_ticked=None if objective is None else True,
+            is_ticked=has_slo or None,
             evidence="none: tokens/s decide" if objective is None else objective.text,
         ),
-        "kernels and graphs": box_of("kernels and graphs", kernels, "--steps has none of them"),
-        "quantised with quality checked": box_of(
-            "quantised with quality checked", lossy, "no step of fewer bits was measured"
-        ),
-        "TP minimal": Box(
-            name="TP minimal", is_ticked=True if tp == 1 else None, evidence=f"TP {tp}"
-        ),
-    }
-    boxes |= {
-        name: Box(name=name, is_ticked=None, evidence=f"not known: {why}")
-        for name, why in unknown.items()
-    }
-    order = ("baseline recorded", "SLOs set", "kernels and graphs", "KV cache paged and sized")
-    order += ("quantised with quality checked", "batching tuned per class")
-    order += ("speculation decided by acceptance", "TP minimal", "limits and fairness")
-    return tuple(boxes[name] for name in (*order, "dashboards, spans and alarms"))
+        box_of("kernels and graphs", lossless, "no such step was wanted"),
+        _unknown("KV cache paged and sized", "static batches run alone"),
+        box_of("quantised with quality checked", lossy, "no step of fewer bits was measured"),
+        _unknown("batching tuned per class", f"{COMMAND}sweep measures other batches"),
+        _unknown("speculation decided by acceptance", "nothing is drafted"),
+        Box(name="TP minimal", is_ticked=tp == 1 or None, evidence=f"TP {tp}"),
+        _unknown("limits and fairness", "there is no server"),
+        _unknown("dashboards, spans and alarms", "there is no server"),
+    )
+
+
+def _unknown(name: str, why: str) -> Box:
+    return Box(name=name, is_ticked=None, evidence=f"not known: {why}")

@@ -12,7 +12,7 @@ that what the machine does meanwhile hits both; where memory holds only one, eac
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -134,16 +134,16 @@ class Runs:
         return math.exp(float(np.mean(logs)))
 
 
-@dataclass(slots=True)
 class Engines:
     """The engines that are loaded now: two at most, and one where memory holds no two."""
 
-    model: ModelReference
-    vocab_size: int
-    python: str
-    is_alone: bool = False
-    n_loads: int = 0
-    _loaded: dict[tuple[types.EngineSpec, int], RemoteEngine] = field(default_factory=dict)
+    def __init__(self, model: ModelReference, vocab_size: int, python: str) -> None:
+        self.model = model
+        self.vocab_size = vocab_size
+        self.python = python
+        self.is_alone = False
+        self.n_loads = 0
+        self._loaded = dict[tuple[types.EngineSpec, int], RemoteEngine]()
 
     def __enter__(self) -> Self:
         """Nothing is loaded yet."""

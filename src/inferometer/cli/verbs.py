@@ -309,6 +309,9 @@ With --start MODEL is the address of a server that is started here, loaded and s
 and again: what the simulation proposes is measured in pairs of fresh servers, and confirmed in
 other pairs at the end. The same command goes on after Ctrl-C or a crash.
 
+With --engine MODEL is run here by that engine: each of its options is measured in pairs of both
+variants, loaded side by side, and what is taken is confirmed by fresh loads.
+
 Exit 0: the SLO is met afterwards, 10 missed, 11 undecided.""",
         examples="""\b
 Examples:

@@ -109,7 +109,8 @@ def test_random_weights_are_built_in_their_dtype(tiny):
         ({"device": "cuda"}, "cuda"),
         ({"dtype": "int4"}, "int4"),
         ({"dtype": "float8"}, "float8"),
-        ({"quantization": "int8"}, "quantization"),
+        ({"quantization": "float8"}, "quantization"),
+        ({"quantization": "int8", "tensor_parallel_size": 2}, "quantization"),
         ({"kv_cache_dtype": "float8"}, "KV cache"),
     ],
 )

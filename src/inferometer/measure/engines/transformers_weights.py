@@ -44,7 +44,7 @@ def check_weights(spec: EngineSpec) -> None:
         )
 
 
-class PackedLinear(Module):
+class PackedLinear(Module):  # type: ignore[misc]  # torch has no types here
     """A linear layer whose weights are integers, with a scale for each row or group."""
 
     packed: Tensor
@@ -58,18 +58,18 @@ class PackedLinear(Module):
         packed, scales = _int8(weight) if self.is_int8 else _int4(weight)
         self.register_buffer("packed", packed)
         self.register_buffer("scales", scales.to(linear.weight.dtype))
-        self.bias = linear.bias
+        self.bias: Tensor | None = linear.bias
 
     @property
     def held_bytes(self) -> int:
         """Of integers and scales."""
-        return self.packed.nbytes + self.scales.nbytes
+        return int(self.packed.nbytes + self.scales.nbytes)
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, inputs) to (…, outputs)."""
         rows = x.reshape(-1, x.shape[-1])
         if self.is_int8:
-            out = torch._weight_int8pack_mm(rows, self.packed, self.scales)  # noqa: SLF001
+            out = torch.ops.aten._weight_int8pack_mm(rows, self.packed, self.scales)  # noqa: SLF001
         else:
             out = torch.ops.aten._weight_int4pack_mm_for_cpu(  # noqa: SLF001
                 rows, self.packed, GROUP_SIZE, self.scales
@@ -98,7 +98,7 @@ def packed_sizes(model: HfModel) -> tuple[int, int]:
 
 
 def _fits_int4(linear: Linear) -> bool:
-    return linear.in_features % GROUP_SIZE == 0 and linear.out_features % _INT4_ROWS == 0
+    return not linear.in_features % GROUP_SIZE and not linear.out_features % _INT4_ROWS
 
 
 def _int8(weight: Tensor) -> tuple[Tensor, Tensor]:
