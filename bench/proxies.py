@@ -27,8 +27,7 @@ http {{
     listen 127.0.0.1:{port};
     location / {{
       proxy_pass http://{upstream};
-      proxy_http_version 1.1;
-      proxy_set_header Connection "";
+      proxy_http_version 1.0;
       proxy_buffering on;
       proxy_ignore_headers X-Accel-Buffering;
       proxy_read_timeout 600s;
@@ -41,7 +40,8 @@ http {{
   }}
 }}
 """
-"""As nginx is found before many servers: answers are gathered before they are passed on."""
+"""As nginx is found before many servers, with the HTTP/1.0 that was its default for long: such an
+answer has no chunks, and a buffer of it is filled before it is passed on."""
 
 
 @contextmanager

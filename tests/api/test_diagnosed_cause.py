@@ -2,8 +2,9 @@
 
 from inferometer.api.diagnosis import cause_named
 from inferometer.decide.diagnosis.causes import CAUSES
-from inferometer.decide.diagnosis.shares import Change, Conclusion, Share
+from inferometer.decide.diagnosis.shares import Change, Conclusion, Share, conclusion
 from inferometer.records.pitfalls import judged
+from inferometer.stats.estimate import Estimate
 
 
 def concluded(name, finding="limited"):
@@ -29,3 +30,30 @@ def test_what_is_ruled_out_or_slows_no_step_names_nothing():
     assert cause_named(concluded("step_floor"), checks) == ("limited", "step_floor")
     healthy = Conclusion(finding="healthy", cause=None)
     assert cause_named(healthy, (judged("waits_for_cores", 0.6),)) == ("healthy", None)
+
+
+def seconds(low, value, high):
+    return Estimate(
+        value=value, low=low, high=high, confidence_fraction=0.9, n_samples=19, method="draws"
+    )
+
+
+def share(name, *shares):
+    cause = next(one for one in CAUSES if one.name == name)
+    return Share(cause=cause, shares=shares, change=Change(None, 1.0, ()))
+
+
+def test_a_setting_that_lengthens_another_latency_beyond_its_limit_is_not_the_cause():
+    """As measured of a real server: the batch is full, and its steps are too long already."""
+    now = seconds(5.5, 6.3, 7.1)
+    shares = (
+        share("max_num_seqs", seconds(4.1, 4.8, 5.5), seconds(-0.17, -0.15, -0.12)),
+        share("overload", seconds(5.3, 6.0, 6.9), seconds(0.09, 0.11, 0.12)),
+    )
+    for missed, cause in (
+        ((True, True), "overload"),
+        ((True, False), "max_num_seqs"),
+        ((), "max_num_seqs"),
+    ):
+        found = conclusion(shares, now, "missed", missed)
+        assert (found.finding, found.cause.cause.name) == ("limited", cause)

@@ -149,10 +149,12 @@ def answer_of(
     )
     now = shares.estimates(base)
     latencies = _latencies(window, percentiles, now, thresholds)
-    slo = _slo_verdict(latencies)
+    verdicts = _verdicts(latencies)
+    slo = _slo_verdict(verdicts)
     fresh = under_fresh_requests(window, draws, _SEED)
     found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
-    concluded = shares.conclusion(found, now[0], slo)
+    missed = [one == "missed" for one in verdicts]
+    concluded = shares.conclusion(found, now[0], slo, missed)
     checks = observed.checked(source.window, source.parts, source.local)
     finding, cause = cause_named(concluded, checks)
     answer = DiagnoseAnswer(
@@ -272,11 +274,13 @@ def _latency(
     )
 
 
-def _slo_verdict(latencies: Sequence[LatencyRow]) -> Verdict | None:
-    """Missed where one is: by the server's own buckets, and within them by the simulated ones."""
-    verdicts: list[Verdict] = [
-        _is_met(one, one.limit_s) for one in latencies if one.limit_s is not None
-    ]
+def _verdicts(latencies: Sequence[LatencyRow]) -> list[Verdict]:
+    """Of each limit, by the server's own buckets, and within them by the simulated latencies."""
+    return [_is_met(one, one.limit_s) for one in latencies if one.limit_s is not None]
+
+
+def _slo_verdict(verdicts: Sequence[Verdict]) -> Verdict | None:
+    """Missed where one is."""
     if not verdicts:
         return None
     if "missed" in verdicts:

@@ -81,6 +81,14 @@ def test_a_draft_that_does_not_match_is_found_and_a_good_one_is_not():
         assert one.measured_ratio == 1 + accepted / 1000
 
 
+def test_looking_for_drafts_that_never_come_does_not_pay():
+    samples = samples_of()
+    for name in ("drafts", "accepted_tokens"):
+        samples = with_series(samples, f"vllm:spec_decode_num_{name}_total", "", 0.0)
+    one = findings(samples)["speculation_not_paying"]
+    assert (one.finding, one.measured_ratio) == ("found", 1.0)
+
+
 def test_an_idle_server_and_uneven_engines_are_found():
     rare = poisson(3.5, 60, seed=1, prompt=(20, 0.1), output=(4, 0.1))
     assert findings(samples_of(plan=rare))["too_little_load"].finding == "found"

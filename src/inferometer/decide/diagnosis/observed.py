@@ -82,10 +82,13 @@ def _front_end_fraction(window: ServerWindow) -> float | None:
 
 
 def _accepted_length(window: ServerWindow) -> float | None:
-    """Tokens of a step, for each request: what is accepted of its draft, and one more."""
+    """Tokens of a step, for each request: what is accepted of its draft, and one more.
+
+    A server that speculates and never finds a draft (no n-gram comes again) pays for the search.
+    """
     drafts, accepted = _grown(window, "drafts"), _grown(window, "accepted_tokens")
-    if drafts and accepted is not None:
-        return 1 + accepted / drafts
+    if drafts is not None and accepted is not None and window.output_tokens[-1] > 0:
+        return 1 + accepted / drafts if drafts else 1.0
     series = gauge_series(window.record, "accepted_length")
     if series is None:
         return None

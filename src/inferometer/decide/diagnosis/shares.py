@@ -5,8 +5,9 @@ requests: what the latency falls by is the cause's share. The lowest and the hig
 the ends of an interval of 90 %.
 
 A cause is named only where its share is above 0 in every draw, and more than a tenth of the
-latency. Settings come first, since they cost least to change; then the traffic; the work itself is
-named where the SLO is missed and nothing else is to blame.
+latency; a setting only where it does not lengthen another latency that misses its limit. Settings
+come first, since they cost least to change; then the traffic; the work itself is named where the
+SLO is missed and nothing else is to blame.
 """
 
 import math
@@ -182,11 +183,21 @@ class Conclusion:
     """What limits; of an undecided finding what may limit; None: nothing worth a change."""
 
 
-def conclusion(shares: Sequence[Share], now: Estimate, slo: Verdict | None) -> Conclusion:
-    """The cause of the first latency, which is ``now``; ``slo``: is the objective met?"""
+def conclusion(
+    shares: Sequence[Share], now: Estimate, slo: Verdict | None, missed: Sequence[bool] = ()
+) -> Conclusion:
+    """The cause of the first latency, which is ``now``; ``slo``: is the objective met?
+
+    ``missed`` (percentiles): is the limit of that latency surely missed? A setting that lengthens
+    another one of them is not what limits the server.
+    """
     if slo == "met":
         return Conclusion(finding="healthy", cause=None)
-    settings = [one for one in shares if one.cause.kind == "setting" and _is_worth(one, now)]
+    settings = [
+        one
+        for one in shares
+        if one.cause.kind == "setting" and _is_worth(one, now) and not _worsens(one, missed)
+    ]
     traffic = next((one for one in shares if one.cause.kind == "traffic"), None)
     ranked = sorted(settings, key=lambda one: -one.shares[0].value)
     sure = [one for one in ranked if _is_sure(one)]
@@ -212,6 +223,13 @@ def conclusion(shares: Sequence[Share], now: Estimate, slo: Verdict | None) -> C
 
 def _is_worth(share: Share, now: Estimate) -> bool:
     return share.shares[0].value > _WORTH_FRACTION * now.value
+
+
+def _worsens(share: Share, missed: Sequence[bool]) -> bool:
+    return any(
+        is_missed and one.high is not None and one.high < 0
+        for one, is_missed in zip(share.shares, missed, strict=False)
+    )
 
 
 def _rivals(setting: Share, traffic: Share) -> bool:
