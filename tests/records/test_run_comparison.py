@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
+from tests.records.load_run import load_plan
 
 from inferometer.errors import SpecError
 from inferometer.records.reading import read_run
@@ -55,6 +56,32 @@ def test_a_slower_engine_is_found_and_by_how_much():
     assert said.answer.ratio.low < 1.2 < said.answer.ratio.high * 1.05
     assert (said.n_old, said.n_new, said.replicate) == (5, 5, "run")
     assert {one.metric for one in said.others} >= {"ttft_p50_s", "output_tokens_per_s"}
+
+
+def sent_to(runs, url, model="m"):
+    """The same runs, as load tests of this server."""
+    load = load_plan(url=url, served_model=model)
+    return tuple(replace(run, manifest=replace(run.manifest, load=load)) for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("launch_s", "url", "model", "is_found"),
+    [
+        (12e-3, "http://b", "m", True),
+        (12e-3, "http://a", "m", False),
+        (12e-3, "http://b", "other", False),
+        (8.2e-3, "http://b", "m", False),
+    ],
+)
+def test_unlike_providers_of_one_model_are_found(launch_s, url, model, is_found):
+    said = compare_runs(
+        sent_to(runs_of(range(6)), "http://a"),
+        sent_to(runs_of(range(6), launch_s=launch_s), url, model),
+        ComparisonRule(is_paired=True),
+    )
+    found = [one for one in said.cautions if one.code == "UNLIKE_PROVIDERS"]
+    assert bool(found) == is_found
+    assert not found or "is at least 1." in found[0].text
 
 
 def test_the_same_engine_is_equivalent_within_a_margin_and_not_different():

@@ -38,6 +38,7 @@ PitfallName: TypeAlias = Literal[
     "waits_for_cores",
     "oversubscribed_threads",
     "unbound_numa",
+    "unlike_providers",
 ]
 
 
@@ -396,6 +397,18 @@ PITFALLS: Final = (
         why="memory of another node is read at a fraction of the bandwidth",
         change="numactl --cpunodebind=0 --membind=0, one server for each node",
         refuted_by="step times do not fall on one node",
+    ),
+    Pitfall(
+        name="unlike_providers",
+        words="two servers of one model answer the same requests at different paces",
+        number="TPOT of one is at least {value:.2f} times that of the other",
+        limit_ratio=1.1,
+        why="clocks and the order of requests make a few per cent between equal devices",
+        change=(
+            "the slower one as the faster is: engine version, flags, precision, clocks, neighbours"
+            " (inferometer diagnose says of each what limits it)"
+        ),
+        refuted_by="the two change places when they change devices",
     ),
 )
 """What loses requests first, then what costs time, then waste, then what lies below the server."""

@@ -6,7 +6,7 @@ false alarm (Bonferroni), so that nothing is different by accident.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -17,6 +17,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs.types import Caution
 from inferometer.records.columns import F64
 from inferometer.records.latencies import Latency
+from inferometer.records.pitfalls import judged
 from inferometer.records.repetitions import repetitions_of
 from inferometer.records.request_summaries import RequestSummary, summarise_requests
 from inferometer.records.types import Run, RunManifest
@@ -263,6 +264,8 @@ def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
     replicate: Replicate = "repetition" if is_single else "run"
     rest = [other for other in numbers if other != name]
     others_confidence = 1 - (1 - rule.confidence_fraction) / max(1, len(rest))
+    paces = numbers.get("tpot_p50_s")
+    unlike = () if paces is None else _unlike(old[0].manifest, new[0].manifest, paces, rule)
     return RunComparison(
         replicate=replicate,
         is_paired=rule.is_paired,
@@ -275,7 +278,7 @@ def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
         ),
         others_confidence_fraction=others_confidence,
         differences=differences(old[0].manifest, new[0].manifest),
-        cautions=_cautions(old, new, is_single=is_single),
+        cautions=(*_cautions(old, new, is_single=is_single), *unlike),
         equal_tokens=pairs,
     )
 
@@ -553,6 +556,20 @@ def _cautions(old: Sequence[Run], new: Sequence[Run], *, is_single: bool) -> tup
             )
         )
     return tuple(cautions)
+
+
+def _unlike(
+    old: RunManifest, new: RunManifest, paces: _Numbers, rule: ComparisonRule
+) -> Iterator[Caution]:
+    """Of two servers of one model: the least by which their TPOT differs, if that is much."""
+    a, b = old.load, new.load
+    if a is None or b is None or a.url == b.url or a.served_model != b.served_model:
+        return
+    ratio = _compared("tpot_p50_s", paces, rule, rule.confidence_fraction, "run").ratio
+    if ratio is not None and ratio.low is not None and ratio.high is not None:
+        found = judged("unlike_providers", max(ratio.low, 1 / ratio.high))
+        if found.finding == "found":
+            yield found.caution
 
 
 def _flat(manifest: RunManifest) -> dict[str, str]:
