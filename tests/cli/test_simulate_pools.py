@@ -162,6 +162,19 @@ def test_compaction_moves_pieces_and_says_so(tmp_path):
     assert "were moved in the background" in (tmp_path / "report.html").read_text()
 
 
+def test_who_cannot_move_pieces_says_what_was_typed(tmp_path):
+    rate = ("--set", "compaction_bytes_per_s=1e10")
+    check_refused(
+        run(*LLAMA, *rate, folder=tmp_path), 2, "compaction_bytes_per_s = 1", "contiguous"
+    )
+    check_refused(
+        run(*LLAMA, "--policy", "sglang", *rate, folder=tmp_path),
+        2,
+        "sglang has no compaction_bytes_per_s",
+        "--set",
+    )
+
+
 def test_swapping_is_seen(tmp_path):
     knobs = ("--num-blocks", 1500, "--max-model-len", 8192, "--set", "preemption_mode=swap")
     answer = answered(*LLAMA, "--rate", 30, *knobs, folder=tmp_path)

@@ -245,6 +245,7 @@ def deploy(
     shared = _with_defaults(knobs, limits) if knobs.policy == "vllm" else dict(knobs.shared)
     block_size = shared.get("block_size", engine_config.default_block_size(knobs.policy))
     own = {
+        **knobs.own,  # first, so that an engine without one of them names what was typed
         **_window_knobs(model, hardware, knobs),
         **_copying_knobs(model, engine, hardware, block_size, knobs.own),
         **knobs.own,
