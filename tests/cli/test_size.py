@@ -169,6 +169,8 @@ def test_what_is_nearest_is_said_with_how_far_it_is_and_what_to_ask_instead():
     )
     text = " ".join(done.stdout.split())
     assert "nearest: NVIDIA H100 SXM5 80GB, TP1 bfloat16, max_num_seqs 256, at " in text
+    first_screen = text.partition(" WHY ")[0]
+    assert first_screen.count("tpot:p50<1ms") == 1
     assert " times its limit" in text
     assert "NEXT limits " in text
     assert "tried: 1 kinds of replica, 1 searched" in text

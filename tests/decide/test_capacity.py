@@ -94,6 +94,27 @@ def test_users_are_whole(capacity, start):
         question(kind="users", start_load=float(start), lowest_load=1.0, resolution_ratio=1e-6),
     )
     assert (found.met_load, found.missed_load) == (capacity, capacity + 1)
+    assert found.located_load == capacity, "nobody serves half a user"
+
+
+def test_what_misses_first_is_what_the_longest_probes_saw():
+    """A short run at a lower load may be late by chance; longer ones show that the load is carried."""
+
+    def probe(load, effort):
+        margin = load / (9.0 if effort == 0 else 10.0)
+        verdict = "undecided" if effort == 0 else "met" if margin <= 1 else "missed"
+        return Reading(verdict, margin, f"{load:.3g} by effort {effort}", 1000 * 4**effort, 1.0)
+
+    found = find_capacity(probe, question(start_load=9.5, proof_effort=2))
+    beyond = [one for one in found.probes if one.reading.margin_ratio > 1]
+    assert min(beyond, key=lambda one: one.offered_load).effort == 0, "the case is the one meant"
+    assert found.weakest.endswith("by effort 2")
+    assert (
+        found.weakest
+        == min(
+            (one for one in beyond if one.effort == 2), key=lambda one: one.offered_load
+        ).reading.why
+    )
 
 
 def test_three_times_fewer_probe_seconds_than_a_linear_sweep_of_the_same_precision():

@@ -273,7 +273,8 @@ def _levels(
 def _scaled(found: searches.Capacity, ratio: float) -> searches.Capacity:
     """What short probes located, brought to the length of those of the likely step times."""
     load = found.guessed_load if found.located_load is None else found.located_load
-    return replace(found, located_load=None if load is None else load * ratio)
+    scaled = None if load is None else searches.whole_load(found.kind, load * ratio)
+    return replace(found, located_load=scaled)
 
 
 def _nowhere(kind: searches.LoadKind, alone: lone_request.LoneRequest) -> searches.Capacity:

@@ -86,14 +86,15 @@ def _title(answer: SizeAnswer) -> str:
         )
     nearest = f"; nearest: {_nearest(answer.impossible[0])}" if answer.impossible else ""
     if answer.n_unexamined:
-        return f"{asked}: nothing was shown to meet {answer.objective} in time{nearest}"
-    return f"{asked}: nothing on offer meets {answer.objective}{nearest}"
+        return f"{asked}: nothing was shown to meet the SLO in time{nearest}"
+    return f"{asked}: nothing on offer meets the SLO{nearest}"
 
 
 def _subtitle(answer: SizeAnswer) -> str:
     pick = answer.pick
     if pick is None:
-        return answer.objective
+        (_, tried), *_ = _tried(answer)
+        return tried
     knobs = [f"{name} {value}" for name, value in pick.knobs[:1]]
     return " · ".join(
         (
@@ -121,6 +122,16 @@ def _chips(answer: SizeAnswer) -> tuple[Chip, ...]:
     return (Chip(verdict=pick.verdict, text=f"{slo_words(pick.verdict)}: {ends}"),)
 
 
+def _likely(pick: KindRow) -> PaceRow:
+    """At likely step times, as ``simulate`` answers."""
+    return next((pace for pace in pick.paces if pace.step_times == "likely"), pick.asked)
+
+
+def _sized_at(pick: KindRow) -> str:
+    """At which step times the replicas were counted, where these are not the likely ones."""
+    return "" if pick.sized_at == "likely" else f" at {pick.sized_at} step times"
+
+
 def _headroom(pick: KindRow, *, is_open: bool) -> str:
     """How much more traffic is carried; ``is_open``: nothing that was simulated is too much."""
     if is_open:
@@ -130,7 +141,7 @@ def _headroom(pick: KindRow, *, is_open: bool) -> str:
 
 def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
     """The latencies against their limits, what is carried, the reserve, and the cost."""
-    served, numbers = pick.asked.served, list[Number]()
+    served, asked, numbers = _likely(pick).served, pick.asked.served, list[Number]()
     limits = {one.metric: one for one in parse_objective(answer.objective).thresholds}
     latencies: tuple[tuple[Metric, Percentile | None], ...] = (
         ("ttft", served.ttft),
@@ -146,10 +157,11 @@ def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
                 limit_s=None if limit is None else limit.limit_s,
             )
             at_paces = [getattr(pace.served, metric) for pace in pick.paces]
+            of_asked: Percentile | None = getattr(asked, metric)
+            noise = () if of_asked is None else (of_asked.seconds.low, of_asked.seconds.high)
+            ends = [*(one.seconds.value for one in at_paces if one is not None), *noise]
             factor = number.value / found.seconds.value if found.seconds.value else 1.0
-            numbers.append(
-                spanned(number, [one.seconds.value * factor for one in at_paces if one is not None])
-            )
+            numbers.append(spanned(number, [one * factor for one in ends if one is not None]))
     pace = pick.asked
     kept, broken, located = _capacity_of(pace)
     if kept is not None and located is not None:
@@ -161,7 +173,7 @@ def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
                 unit="req/s" if answer.users is None else "users",
                 low=kept if is_between else None,
                 high=broken if is_between else None,
-                note=_headroom(pick, is_open=broken is None and located == kept),
+                note=_headroom(pick, is_open=broken is None and located == kept) + _sized_at(pick),
             )
         )
     numbers.append(
@@ -192,11 +204,13 @@ def _why(answer: SizeAnswer) -> list[str]:
     pick = answer.pick
     if pick is None:
         return [f"{one.hardware}, {one.layout}: {one.why}" for one in answer.impossible]
-    weakest = pick.asked.served.weakest
-    lines = [f"nearest its limit: {weakest}"] if weakest else []
-    lines += (
-        [f"more traffic breaks first: {pick.asked.breaks_first}"] if pick.asked.breaks_first else []
+    weakest, breaks_first, at = (
+        pick.asked.served.weakest,
+        pick.asked.breaks_first,
+        _sized_at(pick),
     )
+    lines = [f"nearest its limit{at}: {weakest}"] if weakest else []
+    lines += [f"more traffic breaks first{at}: {breaks_first}"] if breaks_first else []
     return [*lines, *_failure(answer)]
 
 
@@ -448,7 +462,9 @@ def _latencies(answer: SizeAnswer) -> TextTable:
         for row in answer.kinds
     ]
     return TextTable(
-        caption="Latency under this traffic [95 % interval]", header=header, rows=tuple(rows)
+        caption=f"Latency under this traffic{_sized_at(answer.kinds[0])} [95 % interval]",
+        header=header,
+        rows=tuple(rows),
     )
 
 

@@ -165,8 +165,8 @@ class Capacity:
 
     kind: LoadKind
     located_load: float | None
-    """Where the weakest latency reaches its limit, by the longest probes; None where it does so
-    at no load that was asked."""
+    """Where the weakest latency reaches its limit, by the longest probes; users are whole. None
+    where it does so at no load that was asked."""
     met_load: float | None
     """The highest load that was shown to meet the SLO; None: none was."""
     missed_load: float | None
@@ -193,13 +193,28 @@ class Capacity:
 
     @property
     def weakest(self) -> str | None:
-        """What breaks first: the sentence of the lowest load that broke the promise."""
+        """What breaks first: the sentence of the lowest load beyond its limit, by the longest probes.
+
+        Short ones do not show how a queue grows, and their noise may put a load beyond it that
+        longer ones show to be within.
+        """
         beyond = [probe for probe in self.probes if probe.reading.margin_ratio > 1]
         return (
-            min(beyond, key=lambda probe: (probe.offered_load, -probe.effort)).reading.why
+            min(beyond, key=lambda probe: (-probe.effort, probe.offered_load)).reading.why
             if beyond
             else None
         )
+
+
+def whole_load(kind: LoadKind, load: float | None) -> float | None:
+    """The load that there can be: nobody serves a part of a user.
+
+    Example
+    -------
+    >>> whole_load("users", 91.9), whole_load("requests_per_s", 91.9)
+    (91.0, 91.9)
+    """
+    return load if load is None or kind != "users" else float(math.floor(load))
 
 
 def find_capacity(
@@ -311,7 +326,7 @@ class _Search:
             is_located |= not self._is_wide(kept, broken, _CLOSE_ENOUGH_RATIO)
         return Capacity(
             kind=question.kind,
-            located_load=self._located(kept, broken),
+            located_load=whole_load(question.kind, self._located(kept, broken)),
             met_load=kept,
             missed_load=broken,
             is_located=is_located or is_near,
