@@ -607,3 +607,15 @@ name = "report"
 prompt_tokens = { kind = "constant", value = 3000 }
 output_tokens = { kind = "constant", value = 600 }
 """
+
+
+def test_a_queue_that_grows_misses_the_slo_however_few_the_requests(tmp_path):
+    """500 requests in 2.5 s were called undecided at 14 times the limit; more of them wait longer still."""
+    words = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--datasheet", "--rate", 200)
+    answer = answered(
+        *words, "--requests", 500, "--slo", "ttft:p95<1s", folder=tmp_path, exit_code=10
+    )
+    assert "overload" in {caution["code"] for caution in answer["cautions"]}
+    assert {level["judgement"]["verdict"] for level in answer["levels"]} == {"missed"}
+    weakest = answer["levels"][0]["judgement"]["weakest"]
+    assert "the queue grows without bound" in weakest["why"]

@@ -451,14 +451,19 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
     """Judge the objective on this run, or on N of its requests, and name the weakest link.
 
     Limits without a percentile count for goodput alone; where no threshold has one, the verdict is
-    *undecided*.
+    *undecided*. A percentile beyond its limit is missed where the queue grows without bound: more
+    requests would wait longer still.
     """
     requests = run.requests
     if requests is None:
         raise ValueError("a run without requests promises nothing")
     requests = requests if rows is None else select(requests, rows)
     at_ns = end_ns(run)
-    judged = tuple(_judged(threshold, requests, at_ns) for threshold in objective.thresholds)
+    is_growing = any(caution.code == "overload" for caution in run.manifest.cautions)
+    judged = tuple(
+        _judged(threshold, requests, at_ns, is_growing=is_growing)
+        for threshold in objective.thresholds
+    )
     with_percentile = [one for one in judged if one.threshold.percentile_fraction is not None]
     weakest = min(with_percentile, key=_strength) if with_percentile else None
     is_broken = _broken(requests, objective, at_ns)
@@ -476,7 +481,9 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
     )
 
 
-def _judged(threshold: Threshold, requests: RequestTable, at_ns: int) -> JudgedThreshold:
+def _judged(
+    threshold: Threshold, requests: RequestTable, at_ns: int, *, is_growing: bool
+) -> JudgedThreshold:
     if threshold.percentile_fraction is None:
         return JudgedThreshold(
             threshold=threshold,
@@ -501,9 +508,16 @@ def _judged(threshold: Threshold, requests: RequestTable, at_ns: int) -> JudgedT
             verdict="missed",
             why=_why_missed(threshold, seen, within),
         )
+    if seen is not None and is_growing and verdict == "undecided" and _is_beyond(seen, threshold):
+        why = f"{format_duration(seen.seconds.value)}, and the queue grows without bound"
+        return JudgedThreshold(threshold=threshold, seen=seen, verdict="missed", why=why)
     return JudgedThreshold(
         threshold=threshold, seen=seen, verdict=verdict, why=_why(threshold, seen, verdict)
     )
+
+
+def _is_beyond(seen: Percentile, threshold: Threshold) -> bool:
+    return seen.seconds.value > threshold.limit_s
 
 
 def _certainly_missed(is_within: Bools, percentile_fraction: float) -> Estimate | None:
