@@ -103,6 +103,33 @@ def test_a_catalogue_model_without_weights_says_how_to_go_on(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "exit_code", "try_"),
+    [
+        (("verify", "pln.toml", "--seal-only"), 2, "try: did you mean plan.toml?"),
+        (("verify", "else.txt", "--seal-only"), 2, "try: inferometer size MODEL --rate 1"),
+        (("fit", "sweeps.csv"), 4, "try: did you mean sweep.csv?"),
+        (("fit", "runs/none"), 4, "try: inferometer quick MODEL --out runs/NAME"),
+        (("deploy", "llama-3.1-8b", "--out", "files"), 2, "try: inferometer size llama-3.1-8b"),
+        (("deploy", "llama-3.1-8b"), 2, "try: --out files"),
+        (
+            ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--workload", "rag"),
+            2,
+            "try: --workload prefix=512,prompt=4096,output=256",
+        ),
+        (
+            ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--workload", "zzzz"),
+            2,
+            "try: --workload 1024x256",
+        ),
+    ],
+)
+def test_what_is_not_there_says_what_could_be_meant(words, exit_code, try_, tmp_path):
+    for name in ("plan.toml", "sweep.csv"):
+        (tmp_path / name).write_text("")
+    check_refused(run(*words, folder=tmp_path), exit_code, try_)
+
+
 @pytest.fixture
 def record(tmp_path: Path) -> Path:
     """A record of schema version 1."""

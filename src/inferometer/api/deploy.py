@@ -10,7 +10,9 @@ from inferometer.api.question import Option, option
 from inferometer.decide.artefacts.folder import read_plan
 from inferometer.decide.artefacts.packaging import Wishes
 from inferometer.errors import SpecError
+from inferometer.inputs.catalog import known_model
 from inferometer.inputs.file_tables import text_of
+from inferometer.inputs.verify_plan import sizing_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,7 @@ class Deploy:
     """Which plan is written out, and for which place."""
 
     plan: Annotated[Path, Option("", is_argument=True)]
-    out: Annotated[Path, Option("Where to.", is_common=True, metavar="DIR")]
+    out: Annotated[Path, Option("The folder to write to.", is_common=True, metavar="DIR")]
     force: bool = option(False, "Over what is in DIR.", is_common=True)
     served_name: str | None = option(
         None, "What clients call the model. [what vLLM loads]", "Model", metavar="NAME"
@@ -97,7 +99,13 @@ def deploy(question: Deploy) -> Lines[DeployAnswer]:
             allowed="the plan.json of inferometer size --out DIR: replicas of one kind",
             try_="inferometer size MODEL --gpus IDS --out DIR for the requests of each group",
         )
-    text = text_of(question.plan, noun="plan", endings="plan.json")
+    model = known_model(str(question.plan))
+    text = text_of(
+        question.plan,
+        noun="plan",
+        endings="plan.json",
+        try_=sizing_of("MODEL" if model is None else model.model_id),
+    )
     fleet = read_plan(text, where=str(question.plan))
     wishes = Wishes(
         served_name=question.served_name,

@@ -138,8 +138,14 @@ def _missing(
     names = [_name(click.MissingParameter(ctx=context, param=one)) for one in known] or [
         _name(error)
     ]
-    if all(name in _USUAL for name in names):
-        try_ = suggestions.flags(*(word for name in names for word in (name, _USUAL[name])))
+    usual = [
+        _USUAL.get("DIR" if one.metavar == "DIR" else name)
+        for name, one in zip(names, known or [error.param], strict=True)
+        if one is not None
+    ]
+    if usual and None not in usual:
+        pairs = zip(names, usual, strict=True)
+        try_ = suggestions.flags(*(word for pair in pairs for word in pair))
     if len(names) == 1:
         return SpecError(
             f"{names[0]} is missing", where=names[0], allowed=_allowed(error), try_=try_
@@ -200,7 +206,12 @@ _MEANT = {
     "tensor-parallel": ("tp",),
 }
 """What others call a choice of ours, of any flag or argument."""
-_USUAL = {"--slo": "ttft:p95<500ms, tpot:p95<50ms", "--hardware": "h100_sxm", "--gpus": "h100_sxm"}
+_USUAL = {
+    "--slo": "ttft:p95<500ms, tpot:p95<50ms",
+    "--hardware": "h100_sxm",
+    "--gpus": "h100_sxm",
+    "DIR": "files",
+}
 """What a first command could have where it has none: a chat that begins at once and writes faster
 than people read."""
 _NUMBERS = (click.types.IntParamType, click.types.FloatParamType)

@@ -27,15 +27,15 @@ _UNKNOWN: Final = re.compile(r"unknown field `(.+)`")
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
-def text_of(path: Path, *, noun: str, endings: str) -> str:
-    """What stands in the file of ``noun``.
+def text_of(path: Path, *, noun: str, endings: str, try_: str | None = None) -> str:
+    """What stands in the file of ``noun``; ``try_``: how such a file is made.
 
     Raises
     ------
     SpecError
         It cannot be read.
     """
-    return Door(noun=noun, allowed=f"a {endings} file").text_of(path)
+    return Door(noun=noun, allowed=f"a {endings} file", try_=try_).text_of(path)
 
 
 def table_from_text(text: str, table: type[Table], *, where: str, is_json: bool = False) -> Table:

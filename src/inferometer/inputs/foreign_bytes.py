@@ -17,6 +17,8 @@ import zlib
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import IO, Final, TypeVar, cast
 
@@ -335,7 +337,10 @@ class Door:
                     f"the {self.noun} is damaged: {error}", where, self.allowed
                 ) from error
             raise self._refused(
-                f"the {self.noun} cannot be read: {error.strerror or error}", where, self.allowed
+                f"the {self.noun} cannot be read: {error.strerror or error}",
+                where,
+                self.allowed,
+                try_=nearby(Path(where)) if isinstance(error, FileNotFoundError) else None,
             ) from error
         except (*_BROKEN, *_WRONG) as error:
             raise self._refused(
@@ -346,6 +351,25 @@ class Door:
         self, what: str, where: str, allowed: str, *, try_: str | None = None
     ) -> InferometerError:
         return self.refusal(what, where=where, allowed=allowed, try_=try_ or self.try_)
+
+
+_MOST_NAMES: Final = 1000
+
+
+def nearby(path: Path) -> str | None:
+    """Which files are called like one that is not there; None where none is, or its folder is not there.
+
+    Example
+    -------
+    >>> nearby(Path("no such folder/plan.toml")) is None
+    True
+    """
+    try:
+        names = [one.name for one in islice(path.parent.iterdir(), _MOST_NAMES)]
+    except OSError:
+        return None
+    alike = [str(path.with_name(name)) for name in get_close_matches(path.name, names)]
+    return f"did you mean {' or '.join(alike)}?" if alike else None
 
 
 def path_named(text: str, *, where: str) -> Path:

@@ -133,8 +133,19 @@ def read_plan(path: Path) -> VerifyPlan:
     """
     if path.suffix.lower() == ".json":
         path = _beside(path)
-    text = text_of(path, noun="plan", endings=".toml")
+    text = text_of(
+        path,
+        noun="plan",
+        endings=".toml",
+        try_=f"{sizing_of('MODEL')}; docs/verify.md shows a plan",
+    )
     return _rooted(plan_from_text(text, where=str(path)), path.parent)
+
+
+def sizing_of(model: str) -> str:
+    """The command that writes ``plan.json`` and ``verify.toml`` of this model."""
+    traffic = ("--rate", 1, "--slo", "ttft:p95<1s", "--gpus", "h100_sxm")
+    return suggestions.command("size", model, *traffic, "--out", "plan")
 
 
 def _beside(path: Path) -> Path:

@@ -11,6 +11,7 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.errors import RecordError, SpecError
+from inferometer.inputs.foreign_bytes import nearby
 from inferometer.inputs.types import Caution
 from inferometer.records import bench_tables, durability, tables
 from inferometer.records.imports.concurrency_table import is_concurrency_table
@@ -211,6 +212,7 @@ def directory_of(path: Path) -> Path:
             "there is no such file or folder",
             where=str(path),
             allowed="the folder of a run, or a CSV table of a sweep",
+            try_=nearby(path) or suggestions.command("quick", "MODEL", "--out", "runs/NAME"),
         )
     inner = (
         sorted(manifest.parent for manifest in path.glob(f"*/{MANIFEST_NAME}"))

@@ -157,3 +157,37 @@ def read_own_trace_of(tmp_path):
     path = tmp_path / "r.jsonl"
     path.write_text(f"{HEAD}\n{ROWS}")
     return read_own_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log.csv", "arrival_ns,prompt_tokens,output_tokens\n0,512,128\n5,64,9\n"),
+        (
+            "log.jsonl",
+            "\n".join(
+                (
+                    '{"arrival_ns": 0, "prompt_tokens": 512, "output_tokens": 128}',
+                    '{"arrival_ns": 5, "prompt_tokens": 64, "output_tokens": 9}',
+                )
+            ),
+        ),
+    ],
+)
+def test_three_columns_are_a_trace_without_a_head(name, text, tmp_path):
+    """docs/workloads.md: only arrivals, prompts and outputs must be there."""
+    path = tmp_path / name
+    path.write_text(text)
+    found = read_trace(TraceSource(path=str(path)))
+    assert (found.format, found.workload.name) == ("inferometer", "log")
+    assert found.workload.plan.arrival_ns.tolist() == [0, 5]
+    assert found.workload.plan.prompt_tokens.tolist() == [512, 64]
+    assert found.workload.plan.output_tokens.tolist() == [128, 9]
+
+
+def test_a_trace_of_unknown_columns_says_which_are_known(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("time,input_tokens,output_tokens\n0,512,128\n")
+    with pytest.raises(SpecError, match="format is not known") as caught:
+        read_trace(TraceSource(path=str(path)))
+    assert "arrival_ns,prompt_tokens,output_tokens" in caught.value.try_

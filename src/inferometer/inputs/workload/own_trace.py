@@ -2,10 +2,11 @@
 
 One row a request, the columns those of ``RequestPlan``; what does not apply is null (CSV: empty).
 The names of classes and tenants stand in a head: the first line (CSV: behind ``#``), or Parquet's
-metadata.
+metadata. Lines of requests without classes and tenants need none.
 """
 
 import csv
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -169,8 +170,11 @@ def _rows(plan: RequestPlan) -> Iterator[tuple[int | None, ...]]:
 def _read_lines(path: Path) -> tuple[Head, dict[str, NDArray[Any]], list[int]]:
     found = lines(path)
     number, first = next(found, (0, b""))
-    is_csv = first.startswith(b"#")
-    head = decoded(first.removeprefix(b"#"), Head, path, number)
+    has_head = OWN_FORMAT.encode() in first
+    is_csv = not first.startswith(b"{")
+    head = decoded(first.removeprefix(b"#"), Head, path, number) if has_head else _headless(path)
+    if not has_head:
+        found = itertools.chain([(number, first)], found)
     numbers: list[int] = []
     values: dict[str, list[int]] = {}
     for number, row in _csv_rows(found, path) if is_csv else _json_rows(found, path):
@@ -186,6 +190,17 @@ def _read_lines(path: Path) -> tuple[Head, dict[str, NDArray[Any]], list[int]]:
     _check_names(values, path)
     with DOOR.refusing(str(path)):  # a number beyond 64 bits
         return head, {name: np.array(column, np.int64) for name, column in values.items()}, numbers
+
+
+def _headless(path: Path) -> Head:
+    return Head(
+        format=OWN_FORMAT,
+        version=_VERSION,
+        name=path.stem,
+        class_names=("requests",),
+        class_slos=(None,),
+        tenant_names=("all",),
+    )
 
 
 def _json_rows(

@@ -124,12 +124,29 @@ def checked_workload(spec: WorkloadSpec) -> WorkloadSpec:
     return with_changes(spec, {}, where="the workload")
 
 
-def _nearest(text: str) -> str | None:
-    """A preset spelled like it, or the other length of a prompt's; None where neither is."""
+_CALLED: Final = {
+    **dict.fromkeys(
+        ("rag", "retrieval", "search", "summarization"), "prefix=512,prompt=4096,output=256"
+    ),
+    **dict.fromkeys(("summarisation", "summary", "documents"), "prompt=8192,output=256"),
+    **dict.fromkeys(("sharegpt", "conversation", "chatbot", "assistant", "dialogue"), "chat"),
+    **dict.fromkeys(("coding", "completion", "copilot", "humaneval"), "code"),
+    **dict.fromkeys(("offline", "throughput"), "batch"),
+    **dict.fromkeys(("thinking", "cot", "math"), "reasoning"),
+    **dict.fromkeys(("long", "mooncake"), "long-context"),
+}
+"""What others call traffic that a preset, or lengths, describe."""
+
+
+def _nearest(text: str) -> str:
+    """A preset or lengths that others call so, or spelled like it, or the prompt's length and another."""
     if text.isdecimal():
         return f"--workload {text}x256"
-    close = get_close_matches(text.lower(), preset_names(), n=1)
-    return f"--workload {close[0]}" if close else None
+    names = {name: name for name in preset_names()} | _CALLED
+    close = get_close_matches(text.lower(), names, n=1)
+    if close:
+        return f"--workload {names[close[0]]}"
+    return "--workload 1024x256, with your own lengths of prompts and answers"
 
 
 def _inside(folder: Path) -> str:

@@ -34,6 +34,8 @@ from inferometer.units import NS_PER_S
 
 DOOR: Final = Door(noun="trace", allowed="a text file, or one compressed with gzip")
 OWN_FORMAT: Final = "inferometer-requests"
+_OWN_COLUMN: Final = b"arrival_ns"
+"""Stands in the first line of a file without a head: a CSV's names, or a JSON line."""
 _FORMATS: Final = (
     "azure, mooncake, llmservingsim, sharegpt, openai-batch, prompts, otel, inferometer"
 )
@@ -112,7 +114,10 @@ def detect_format(path: Path) -> TraceFormat:
     if first.startswith(b"{"):
         decoded(first, dict[str, msgspec.Raw], path, number)
     raise SpecError(
-        "the trace's format is not known", where=str(path), allowed=_FORMATS, try_="--trace-format"
+        "the trace's format is not known",
+        where=str(path),
+        allowed=_FORMATS,
+        try_="a first line arrival_ns,prompt_tokens,output_tokens and one line a request (CSV)",
     )
 
 
@@ -125,7 +130,8 @@ def known_format(path: Path) -> TraceFormat | None:
         The file cannot be read.
     """
     start = DOOR.start_of(path)
-    if start.startswith(b"PAR1") or OWN_FORMAT.encode() in start[:200].partition(b"\n")[0]:
+    first = start.partition(b"\n")[0]
+    if start.startswith(b"PAR1") or OWN_FORMAT.encode() in first[:200] or _OWN_COLUMN in first:
         return "inferometer"
     if start.lower().startswith(b"timestamp,contexttokens,generatedtokens"):
         return "azure"
