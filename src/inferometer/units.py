@@ -324,6 +324,18 @@ def format_number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def format_request_rate(requests_per_s: float) -> str:
+    """How is a rate of requests written?
+
+    Example
+    -------
+    >>> format_request_rate(1.0), format_request_rate(2.5)
+    ('1 request/s', '2.5 requests/s')
+    """
+    number = format_number(requests_per_s)
+    return f"{number} request/s" if number == "1" else f"{number} requests/s"
+
+
 def _parse_quantity(
     text: str,
     factors: dict[str, float] | dict[str, int],

@@ -31,6 +31,7 @@ from inferometer.units import (
     format_duration,
     format_number,
     format_rate,
+    format_request_rate,
 )
 
 
@@ -214,7 +215,7 @@ def _correlation(joint: description.JointLengths) -> str:
 def _arrivals(plan: description.PlanDescription) -> str:
     if plan.rate_per_s is None:
         return "all at once, or of users who wait for their answers"
-    return f"{format_number(plan.rate_per_s)} requests/s over {format_duration(plan.span_s)}"
+    return f"{format_request_rate(plan.rate_per_s)} over {format_duration(plan.span_s)}"
 
 
 def _burstiness(plan: description.PlanDescription) -> str:

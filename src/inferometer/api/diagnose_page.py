@@ -12,7 +12,7 @@ from inferometer.report.charts.predicted import Effect, effects_chart
 from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of
 from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Estimate
-from inferometer.units import format_duration, format_number
+from inferometer.units import format_duration, format_number, format_request_rate
 
 _WORTH_FRACTION: Final = 0.05
 _HALF_OPEN: Final = "{low:,} or more"
@@ -26,7 +26,7 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
         subtitle=(
             f"{answer.server} · {answer.window_s:.0f} s of its metrics"
             f"{'' if answer.when is None else f' ({answer.when})'}, {answer.n_requests:,}"
-            f" requests, {format_number(answer.requests_per_s)} requests/s ·"
+            f" requests, {format_request_rate(answer.requests_per_s)} ·"
             f" {_mean(answer.in_flight)} running, {_mean(answer.in_queue)} waiting"
         ),
         chips=(_chip(answer),),

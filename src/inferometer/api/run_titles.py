@@ -21,7 +21,13 @@ from inferometer.inputs.workload.types import AtOnce, OpenArrivals
 from inferometer.measure.load.bodies import body_writer
 from inferometer.measure.resident import available_bytes
 from inferometer.records.types import Run
-from inferometer.units import NS_PER_S, format_bytes, format_duration, format_number
+from inferometer.units import (
+    NS_PER_S,
+    format_bytes,
+    format_duration,
+    format_number,
+    format_request_rate,
+)
 
 
 def fanned_out(run: Run) -> RequestPlan | None:
@@ -104,7 +110,7 @@ def traffic_text(load: LoadPlan) -> str:
                 f" {format_number(arrivals.rate_per_s)} requests/s{cap}"
             )
         case types.OpenArrivals():
-            return f"{format_number(arrivals.rate_per_s)} requests/s{cap}"
+            return f"{format_request_rate(arrivals.rate_per_s)}{cap}"
         case types.AtOnce():
             return f"all at once{cap}"
         case types.TraceArrivals():

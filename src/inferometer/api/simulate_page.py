@@ -19,7 +19,7 @@ from inferometer.report.tables import TextTable
 from inferometer.report.views import FactGroup, Statement
 from inferometer.simulate.simulated_run import Role
 from inferometer.stats.estimate import Estimate
-from inferometer.units import format_bytes, format_duration, format_number
+from inferometer.units import format_bytes, format_duration, format_number, format_request_rate
 
 _HEADLINE: Final[tuple[Latency, ...]] = ("ttft", "tpot")
 _FRACTIONS: Final = (0.5, 0.95, 0.99)
@@ -138,7 +138,7 @@ def _traffic(answer: simulation.SimulateAnswer) -> str:
     """``5 requests/s of chat``: the rate that was given, else that of the arrivals."""
     given_per_s, asked = answer.given_rate_per_s, answer.workload
     offered_per_s = _offered_per_s(answer) if given_per_s is None else given_per_s
-    traffic = "" if offered_per_s is None else f"{format_number(offered_per_s)} requests/s of "
+    traffic = "" if offered_per_s is None else f"{format_request_rate(offered_per_s)} of "
     if offered_per_s is None and asked.n_requests > 1 and asked.rate_per_s is None:
         traffic = f"concurrency {asked.n_requests - asked.n_followers} of "
     return f"{traffic}{answer.workload_name}"
@@ -153,7 +153,7 @@ def _subtitle(answer: simulation.SimulateAnswer) -> str:
         (
             where.engine,
             *([] if answer.groups else [f"{weights}{where.dtype}", *knobs]),
-            f"{likely.n_requests:,} requests simulated, {format_duration(likely.span_s)}",
+            f"{likely.n_requests:,} request{'s' * (likely.n_requests != 1)} simulated, {format_duration(likely.span_s)}",
         )
     )
 

@@ -18,7 +18,7 @@ from inferometer.report.request_page import slo_words
 from inferometer.report.request_tables import LATENCY_NAMES
 from inferometer.report.tables import ABSENT_TEXT, TextTable
 from inferometer.report.views import FactGroup
-from inferometer.units import format_number
+from inferometer.units import format_number, format_request_rate
 
 _MS: Final = 1e3
 _IN_EACH_CLASS: Final = " in each class"
@@ -57,7 +57,7 @@ def groups_page(answer: SizeAnswer, sized: SizedGroups) -> Page:
 
 
 def _title(answer: SizeAnswer, sized: SizedGroups) -> str:
-    rate = "" if answer.rate_per_s is None else f"{format_number(answer.rate_per_s)} requests/s of "
+    rate = "" if answer.rate_per_s is None else f"{format_request_rate(answer.rate_per_s)} of "
     traffic = f"{answer.model_id}, {rate}{answer.workload_name}"
     without = [row.name for row in sized.rows if row.n_replicas is None]
     if without:

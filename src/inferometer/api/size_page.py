@@ -18,7 +18,7 @@ from inferometer.report.request_page import slo_words
 from inferometer.report.request_tables import LATENCY_NAMES, share_cell
 from inferometer.report.tables import ABSENT_TEXT, TextTable, estimate_cell
 from inferometer.report.views import FactGroup
-from inferometer.units import format_duration, format_number
+from inferometer.units import format_duration, format_number, format_request_rate
 
 _MAX_REFUSED: Final = 3
 _MS: Final = 1e3
@@ -72,8 +72,7 @@ def size_page(answer: SizeAnswer, view: DecisionView | None = None) -> Page:
 def _traffic(answer: SizeAnswer) -> str:
     if answer.users is not None or answer.rate_per_s is None:
         return f"{answer.users:,} user{'s' * (answer.users != 1)} of {answer.workload_name}"
-    plural = "" if answer.rate_per_s == 1 else "s"
-    return f"{format_number(answer.rate_per_s)} request{plural}/s of {answer.workload_name}"
+    return f"{format_request_rate(answer.rate_per_s)} of {answer.workload_name}"
 
 
 def _title(answer: SizeAnswer) -> str:
@@ -251,7 +250,7 @@ def _next(answer: SizeAnswer) -> str:
     if answer.users is None or answer.rate_per_s is None:
         return ""
     return (
-        f"they send {format_number(answer.rate_per_s)} requests/s; --out DIR writes the files that"
+        f"they send {format_request_rate(answer.rate_per_s)}; --out DIR writes the files that"
         " deploy it"
     )
 

@@ -15,6 +15,7 @@ from inferometer.api.tuning import Box, SettingRow, TuneAnswer, TunedLatency
 from inferometer.decide.artefacts.vllm_command import departures, serve_command
 from inferometer.decide.tuning.search import StepFound, Tuned
 from inferometer.decide.tuning.trials import Aim, Built, Outcome, estimate_of, verdict_of
+from inferometer.inputs.resolve import resolve_model
 from inferometer.records import durability
 from inferometer.records.pitfalls import CheckRow, empty_share, judged_all
 from inferometer.simulate.deployment import Deployment
@@ -280,8 +281,10 @@ def _quantised(subject: Subject, deployment: Deployment) -> Box:
 
 
 def quality_command(subject: Subject, settings: dict[str, str]) -> str:
-    """What checks a lossy change."""
-    words = [subject.server.model]
+    """What checks a lossy change; FOLDER where the weights of the model are not here."""
+    model = subject.server.model
+    is_here = resolve_model(model, load_format="dummy").weights_available
+    words = [model if is_here else "FOLDER"]
     for name, flag in (("kv_dtype", "--kv-dtype"), ("quantization", "--quantization")):
         if name in settings:
             words += [flag, settings[name]]

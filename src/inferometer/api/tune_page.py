@@ -28,6 +28,9 @@ _WORDS: Final = {
 }
 
 
+_ONE: Final = {"users": "user", "requests/s": "request/s"}
+
+
 def tune_page(answer: TuneAnswer) -> Page:
     """The gain first, then each step, the command and the checklist."""
     return _page_of(
@@ -66,7 +69,7 @@ def _page_of(
         title=title,
         subtitle=(
             f"{answer.engine} {where} · {answer.workload_name} at {answer.load:g}"
-            f" {answer.load_unit} · goal {answer.goal}: {answer.score_words}"
+            f" {_ONE.get(answer.load_unit) if answer.load == 1 else answer.load_unit} · goal {answer.goal}: {answer.score_words}"
         ),
         chips=chips_of(answer),
         numbers=_numbers(answer) if isinstance(answer, TuneAnswer) else latency_numbers(answer),

@@ -138,14 +138,13 @@ def _missing(
     names = [_name(click.MissingParameter(ctx=context, param=one)) for one in known] or [
         _name(error)
     ]
+    parameters = known or ([] if error.param is None else [error.param])
     usual = [
-        _USUAL.get("DIR" if one.metavar == "DIR" else name)
-        for name, one in zip(names, known or [error.param], strict=True)
-        if one is not None
+        (name, _USUAL.get("DIR" if one.metavar == "DIR" else name))
+        for name, one in zip(names, parameters, strict=False)
     ]
-    if usual and None not in usual:
-        pairs = zip(names, usual, strict=True)
-        try_ = suggestions.flags(*(word for pair in pairs for word in pair))
+    if usual and all(value is not None for _, value in usual):
+        try_ = suggestions.flags(*(word for pair in usual for word in pair))
     if len(names) == 1:
         return SpecError(
             f"{names[0]} is missing", where=names[0], allowed=_allowed(error), try_=try_
