@@ -1,10 +1,13 @@
 """What does an answer of `capacity` say of its interval, and what would narrow it?"""
 
+from dataclasses import replace
+
 import pytest
 
 from inferometer.api.capacity import next_step_of
 from inferometer.api.decision_pages import CapacityAnswer, CapacityRow, PacedCapacity, capacity_page
 from inferometer.decide.capacity import TIME_LIMIT
+from inferometer.report.decision_views import ProbeRow
 
 
 def level(step_times, located, why="the longest probes stayed undecided"):
@@ -62,6 +65,21 @@ def test_what_was_shown_at_the_end_of_the_time_is_told_with_its_width():
     assert "located within 13.2% when its time was over" in trust_of(
         (level("likely", 20.1, TIME_LIMIT),)
     )
+
+
+def test_every_probe_of_the_terminal_is_on_the_page():
+    probe = ProbeRow(
+        offered_load=20.0,
+        effort=2,
+        n_requests=16_000,
+        took_s=800.0,
+        verdict="met",
+        margin_ratio=0.9,
+        why="tpot: 45 ms",
+    )
+    likely = level("likely", 20.1)
+    page = page_of((replace(likely, capacity=replace(likely.capacity, probes=(probe,))),))
+    assert page.table in [table for section in page.sections for table in section.tables]
 
 
 def trust_of(levels):

@@ -619,3 +619,12 @@ def test_a_queue_that_grows_misses_the_slo_however_few_the_requests(tmp_path):
     assert {level["judgement"]["verdict"] for level in answer["levels"]} == {"missed"}
     weakest = answer["levels"][0]["judgement"]["weakest"]
     assert "the queue grows without bound" in weakest["why"]
+
+
+def test_the_page_has_every_percentile_of_the_terminal(tmp_path):
+    words = (*LLAMA, "--rate", 5, "--report", "page.html")
+    text = run(*words, folder=tmp_path).stdout.splitlines()
+    header = next(line.split() for line in text if line.startswith("latency"))
+    page = (tmp_path / "page.html").read_text()
+    assert "p90" in header
+    assert all(f">{name}</th>" in page for name in header[1:])

@@ -147,7 +147,8 @@ def capacity_page(answer: CapacityAnswer) -> Page:
         met_load=found.met_load,
         missed_load=found.missed_load,
     )
-    sections = decision_page.decision_sections(view)
+    table = _probes(found, answer.unit) if found.probes else None
+    sections = decision_page.decision_sections(view, searched=() if table is None else (table,))
     charts = [chart for section in sections for chart in section.charts]
     n_probes = sum(len(level.capacity.probes) for level in answer.levels)
     spent_s = sum(level.probe_s for level in answer.levels)
@@ -157,7 +158,7 @@ def capacity_page(answer: CapacityAnswer) -> Page:
         subtitle=f"{answer.engine} · {probed if n_probes else 'no traffic simulated'}",
         chips=_chips(answer),
         numbers=_numbers(answer),
-        table=_probes(found, answer.unit) if found.probes else None,
+        table=table,
         chart=charts[0] if charts else None,
         lines=lines_of(
             ("WHY", f"misses first: {found.weakest}" if found.weakest else found.why),

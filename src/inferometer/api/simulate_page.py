@@ -22,7 +22,7 @@ from inferometer.stats.estimate import Estimate
 from inferometer.units import format_bytes, format_duration, format_number, format_request_rate
 
 _HEADLINE: Final[tuple[Latency, ...]] = ("ttft", "tpot")
-_FRACTIONS: Final = (0.5, 0.95, 0.99)
+_FRACTIONS: Final = (0.5, 0.9, 0.95, 0.99)
 _OF_CLASSES: Final[tuple[Latency, ...]] = ("ttft", "tpot", "e2e")
 _ABSENT: Final = "–"
 _ROLES: Final[dict[Role, str]] = {"both": "all", "prefill": "prompts", "decode": "answers"}

@@ -49,9 +49,14 @@ _DEFINITIONS: Final = (
 
 
 def decision_sections(
-    view: DecisionView, tables: tuple[TextTable, ...] = ()
+    view: DecisionView,
+    tables: tuple[TextTable, ...] = (),
+    searched: tuple[TextTable, ...] = (),
 ) -> tuple[Section, ...]:
-    """The sections of a page on a decision; those without data are left out."""
+    """The sections of a page on a decision; those without data are left out.
+
+    ``tables`` stand beside what else could be bought, ``searched`` beside the search.
+    """
 
     def drawn(*names: str) -> tuple[Chart, ...]:
         return decision_charts(view, names)
@@ -77,7 +82,11 @@ def decision_sections(
             charts=drawn("traffic", "replicas"),
         ),
         Section(
-            id="search", title="How was the capacity found?", nav="Search", charts=drawn("probes")
+            id="search",
+            title="How was the capacity found?",
+            nav="Search",
+            tables=searched,
+            charts=drawn("probes"),
         ),
         method_section(_DEFINITIONS),
     )
