@@ -235,8 +235,8 @@ def format_duration(duration_s: float) -> str:
 
     Example
     -------
-    >>> format_duration(0.0314), format_duration(12.5), format_duration(3700)
-    ('31.4 ms', '12.5 s', '1 h 2 min')
+    >>> format_duration(0.0314), format_duration(12.5), format_duration(164), format_duration(3700)
+    ('31.4 ms', '12.5 s', '2.73 min', '1 h 2 min')
     """
     if duration_s < 0:
         return "-" + format_duration(-duration_s)
@@ -249,7 +249,9 @@ def format_duration(duration_s: float) -> str:
         if duration_s < limit_s:
             return f"{format_number(duration_s * factor_ratio)} {unit}"
     minutes = round(duration_s / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 60:
+        return f"{format_number(duration_s / 60)} min"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def format_bytes(size_bytes: float) -> str:

@@ -230,3 +230,19 @@ def test_all_that_is_missing_is_said_at_once(words, missing, tmp_path):
     outcome = command_line.run(*words, folder=tmp_path)
     assert outcome.returncode == 2
     assert missing in outcome.stderr
+
+
+def test_a_closed_stdout_is_no_traceback(tmp_path):
+    """``inferometer predict … >&-``: the answer goes nowhere, and the exit code is the answer's."""
+    words = (
+        sys.executable,
+        "-m",
+        "inferometer",
+        "predict",
+        "llama-3.1-8b",
+        "--hardware",
+        "h100_sxm",
+    )
+    command = ("sh", "-c", 'exec "$@" >&-', "sh", *words)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

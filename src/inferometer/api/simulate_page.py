@@ -149,11 +149,12 @@ def _subtitle(answer: simulation.SimulateAnswer) -> str:
     where, likely = answer.deployment, answer.levels[0].summary
     weights = "" if where.quantization is None else f"{where.quantization} weights, else "
     knobs = [f"{name} {value}" for name in _KNOBS if (value := where.knobs.get(name)) is not None]
+    n_simulated = f"{likely.n_requests:,} request{'s' * (likely.n_requests != 1)}"
     return " · ".join(
         (
             where.engine,
             *([] if answer.groups else [f"{weights}{where.dtype}", *knobs]),
-            f"{likely.n_requests:,} request{'s' * (likely.n_requests != 1)} simulated, {format_duration(likely.span_s)}",
+            f"{n_simulated} simulated, {format_duration(likely.span_s)}",
         )
     )
 

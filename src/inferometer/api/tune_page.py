@@ -65,11 +65,12 @@ def _page_of(
     tried: Section,
 ) -> Page:
     """What tuning by simulation and by measurement show alike."""
+    unit = _ONE[answer.load_unit] if answer.load == 1 else answer.load_unit
     return Page(
         title=title,
         subtitle=(
             f"{answer.engine} {where} · {answer.workload_name} at {answer.load:g}"
-            f" {_ONE.get(answer.load_unit) if answer.load == 1 else answer.load_unit} · goal {answer.goal}: {answer.score_words}"
+            f" {unit} · goal {answer.goal}: {answer.score_words}"
         ),
         chips=chips_of(answer),
         numbers=_numbers(answer) if isinstance(answer, TuneAnswer) else latency_numbers(answer),

@@ -13,7 +13,8 @@ import signal
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -151,7 +152,7 @@ Exit codes: 0 answered, 2 bad question, 3 measurement failed, 4 record, 5 model,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
-        "terminal_width": None if sys.stdout.isatty() else 100,
+        "terminal_width": None if sys.stdout is not None and sys.stdout.isatty() else 100,
     },
 )
 @click.version_option(__version__, prog_name="inferometer")
@@ -201,11 +202,21 @@ def orderly_ends() -> Generator[Ending]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def _open_stdout() -> Generator[None]:
+    """Where the shell has closed it (``>&-``), the answer goes nowhere, as what Python prints does."""
+    if sys.stdout:
+        yield
+        return
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        yield
+
+
 def main() -> None:
     """Run the command line; every error of ours ends in its own exit code."""
     sys.excepthook = show_crash
     hooks.listen(talk)
-    with orderly_ends() as ending:
+    with _open_stdout(), orderly_ends() as ending:
         _run(ending)
 
 
