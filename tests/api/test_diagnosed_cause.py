@@ -50,10 +50,10 @@ def test_a_setting_that_lengthens_another_latency_beyond_its_limit_is_not_the_ca
         share("max_num_seqs", seconds(4.1, 4.8, 5.5), seconds(-0.17, -0.15, -0.12)),
         share("overload", seconds(5.3, 6.0, 6.9), seconds(0.09, 0.11, 0.12)),
     )
-    for missed, cause in (
-        ((True, True), "overload"),
-        ((True, False), "max_num_seqs"),
+    for verdicts, cause in (
+        (("missed", "missed"), "overload"),
+        (("missed", "undecided"), "max_num_seqs"),
         ((), "max_num_seqs"),
     ):
-        found = conclusion(shares, now, "missed", missed)
+        found = conclusion(shares, now, "missed", verdicts)
         assert (found.finding, found.cause.cause.name) == ("limited", cause)

@@ -219,3 +219,19 @@ def test_groups_that_do_not_go_together_are_refused():
     )
     with pytest.raises(SpecError, match="groups alone"):
         simulate_fleet(behind_gate, demand([0], [8], [2]))
+
+
+def test_a_replica_without_pieces_of_memory_has_no_holes():
+    contiguous = replace(ENGINE, kv_allocation="contiguous", enable_prefix_caching=False)
+    placement = Placement(
+        groups=(
+            ReplicaGroup(engine=contiguous, step_times=FAST, max_prompt_tokens=20),
+            ReplicaGroup(engine=replace(ENGINE, enable_prefix_caching=False), step_times=SLOW),
+        )
+    )
+    requests = demand([0] * 5, [10, 90, 10, 90, 10], [3] * 5)
+    fast, plain = (one(requests, placement) for one in (simulate_groups, simulate_groups_plainly))
+    assert_equal(fast, plain)
+    is_paged = fast.steps.replica == 1
+    assert (fast.holes.largest_hole_blocks[is_paged] == ABSENT).all()
+    assert (fast.holes.largest_hole_blocks[~is_paged] != ABSENT).all()

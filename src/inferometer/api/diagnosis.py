@@ -149,12 +149,10 @@ def answer_of(
     )
     now = shares.estimates(base)
     latencies = _latencies(window, percentiles, now, thresholds)
-    verdicts = _verdicts(latencies)
-    slo = _slo_verdict(verdicts)
+    slo = _slo_verdict(verdicts := _verdicts(latencies))
     fresh = under_fresh_requests(window, draws, _SEED)
     found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
-    missed = [one == "missed" for one in verdicts]
-    concluded = shares.conclusion(found, now[0], slo, missed)
+    concluded = shares.conclusion(found, now[0], slo, verdicts)
     checks = observed.checked(source.window, source.parts, source.local)
     finding, cause = cause_named(concluded, checks)
     answer = DiagnoseAnswer(

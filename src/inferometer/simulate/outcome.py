@@ -231,7 +231,8 @@ def max_barren_steps(max_model_len: int) -> int:
 def new_log(n_rows: int, *, has_holes: bool = True, has_swaps: bool = True) -> StepLog:
     """An empty log with room for ``n_rows`` steps.
 
-    The columns of contiguous memory and of swapping are empty where no engine has them.
+    The columns of contiguous memory and of swapping are empty where no engine has them; where one
+    of several has, the others' rows stay as they are here.
     """
     is_wanted = dict.fromkeys(HoleTable._fields, has_holes) | {"swapped_blocks": has_swaps}
     columns = [
@@ -241,7 +242,10 @@ def new_log(n_rows: int, *, has_holes: bool = True, has_swaps: bool = True) -> S
         )
         for name in StepLog._fields[:-1]
     ]
-    return StepLog._make([*columns, np.zeros(1, np.int64)])
+    log = StepLog._make([*columns, np.zeros(1, np.int64)])
+    for name in is_wanted:
+        getattr(log, name).fill(ABSENT)
+    return log
 
 
 def new_part_log(n_rows: int) -> PartLog:

@@ -184,19 +184,19 @@ class Conclusion:
 
 
 def conclusion(
-    shares: Sequence[Share], now: Estimate, slo: Verdict | None, missed: Sequence[bool] = ()
+    shares: Sequence[Share], now: Estimate, slo: Verdict | None, verdicts: Sequence[Verdict] = ()
 ) -> Conclusion:
     """The cause of the first latency, which is ``now``; ``slo``: is the objective met?
 
-    ``missed`` (percentiles): is the limit of that latency surely missed? A setting that lengthens
-    another one of them is not what limits the server.
+    ``verdicts`` (percentiles): of the limit of each latency. A setting that lengthens one that is
+    missed is not what limits the server.
     """
     if slo == "met":
         return Conclusion(finding="healthy", cause=None)
     settings = [
         one
         for one in shares
-        if one.cause.kind == "setting" and _is_worth(one, now) and not _worsens(one, missed)
+        if one.cause.kind == "setting" and _is_worth(one, now) and not _worsens(one, verdicts)
     ]
     traffic = next((one for one in shares if one.cause.kind == "traffic"), None)
     ranked = sorted(settings, key=lambda one: -one.shares[0].value)
@@ -225,10 +225,10 @@ def _is_worth(share: Share, now: Estimate) -> bool:
     return share.shares[0].value > _WORTH_FRACTION * now.value
 
 
-def _worsens(share: Share, missed: Sequence[bool]) -> bool:
+def _worsens(share: Share, verdicts: Sequence[Verdict]) -> bool:
     return any(
-        is_missed and one.high is not None and one.high < 0
-        for one, is_missed in zip(share.shares, missed, strict=False)
+        verdict == "missed" and one.high is not None and one.high < 0
+        for one, verdict in zip(share.shares, verdicts, strict=False)
     )
 
 
