@@ -9,6 +9,8 @@ import jsonschema
 import pytest
 from command_line import check_refused, run
 
+from inferometer.api.tune_engine_pairs import Timed
+
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -82,6 +84,11 @@ def tuned(folder, *words):
     return answer, outcome
 
 
+def test_a_neighbours_slice_of_a_core_is_no_time_of_a_step():
+    one = Timed(0, 5_000_000, (1_000_000, 2_000_000, 900_000_000))
+    assert [one.seconds(name) for name in ("ttft", "tpot", "e2e")] == [0.005, 0.002, 0.011]
+
+
 @pytest.mark.slow
 def test_pairs_are_measured_and_read_again(folder):
     words = ("--steps", "kernels", "--slo", "ttft:p50<60s, tpot:p50<60s", "--out", "tuned")
@@ -106,7 +113,8 @@ def test_pairs_are_measured_and_read_again(folder):
 
 @pytest.mark.slow
 def test_compiled_steps_of_a_tiny_model_are_taken_and_the_command_runs(folder):
-    answer, _ = tuned(folder, "--steps", "graphs_and_host", "--out", "tuned")
+    longer = ("--gen-tokens", "64", "--reps", "3", "--pairs", "12")
+    answer, _ = tuned(folder, "--steps", "graphs_and_host", *longer, "--out", "tuned")
     steps = {one["change"]: one for one in answer["steps"]}
     assert steps["--mode compiled"]["decision"] == "keep", answer
     assert answer["is_confirmed"]

@@ -57,13 +57,16 @@ class Timed(NamedTuple):
     decode_step_ns: tuple[int, ...]
 
     def seconds(self, metric: str) -> float:
-        """A request's latency: all of the batch have the same."""
-        decode_s = sum(self.decode_step_ns) / 1e9
+        """A request's latency: all of the batch have the same.
+
+        TPOT is the median step: a slice that a neighbour takes of a core is no time of the engine.
+        """
         if metric == "ttft":
             return self.prefill_ns / 1e9
+        step_s = float(np.median(self.decode_step_ns)) / 1e9
         if metric == "tpot":
-            return decode_s / len(self.decode_step_ns)
-        return self.prefill_ns / 1e9 + decode_s
+            return step_s
+        return self.prefill_ns / 1e9 + step_s * len(self.decode_step_ns)
 
 
 class PairTimes(NamedTuple):
@@ -130,7 +133,7 @@ class Runs:
         logs = list[float]()
         for index, point in enumerate(self.points):
             took_s = [one.seconds("e2e") for one in times if one.point_index == index]
-            logs.append(math.log(point.batch_size * point.gen_tokens / float(np.mean(took_s))))
+            logs.append(math.log(point.batch_size * point.gen_tokens / float(np.median(took_s))))
         return math.exp(float(np.mean(logs)))
 
 
