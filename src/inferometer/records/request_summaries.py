@@ -451,7 +451,7 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
     """Judge the objective on this run, or on N of its requests, and name the weakest link.
 
     Limits without a percentile count for goodput alone; where no threshold has one, the verdict is
-    *undecided*. A percentile beyond its limit is missed where the queue grows without bound: more
+    *undecided*. A TTFT or E2E beyond its limit is missed where the queue grows without bound: more
     requests would wait longer still.
     """
     requests = run.requests
@@ -517,7 +517,8 @@ def _judged(
 
 
 def _is_beyond(seen: Percentile, threshold: Threshold) -> bool:
-    return seen.seconds.value > threshold.limit_s
+    """Of what the queue is part of: TPOT is that of a full batch however long it becomes."""
+    return threshold.metric in {"ttft", "e2e"} and seen.seconds.value > threshold.limit_s
 
 
 def _certainly_missed(is_within: Bools, percentile_fraction: float) -> Estimate | None:
