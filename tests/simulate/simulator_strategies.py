@@ -117,7 +117,7 @@ def batch_configs(draw):
 def demands(draw, config, *, can_abort=True, can_stop=True, can_follow=True, scale=1):
     """Requests that sometimes share prefixes, in groups that arrive together or apart, or follow others; some are too long.
 
-    Of those that follow, some do so together, and some wait for several.
+    Of those that follow, some do so together, some wait for several, and some accompany one of these.
     """
     n_requests = draw(st.integers(1, 14))
     integers = st.lists(st.integers(0, 400), min_size=n_requests, max_size=n_requests)
@@ -131,9 +131,14 @@ def demands(draw, config, *, can_abort=True, can_stop=True, can_follow=True, sca
     for i, choice in enumerate(draw(integers)):
         if can_follow and i and choice % 2 and (can_fan_out or choice % i not in follows):
             follows[i] = choice % i
-    joins = np.full(n_requests, -1)
+    think, joins, accompanies = np.array(draw(integers)) // 4 * scale, *np.full((2, n_requests), -1)
     for i, choice in enumerate(draw(integers) if can_fan_out else []):
-        those = i + 1 + np.flatnonzero(follows[i + 1 :] >= 0)
+        those = np.flatnonzero((follows[:i] >= 0) & (accompanies[:i] < 0))
+        if choice % 3 == 0 and len(those):
+            accompanies[i] = lead = those[choice % len(those)]
+            follows[i] = follows[lead]
+    for i, choice in enumerate(draw(integers) if can_fan_out else []):
+        those = i + 1 + np.flatnonzero((follows[i + 1 :] >= 0) & (accompanies[i + 1 :] < 0))
         if choice % 2 and len(those):
             joins[i] = those[choice % len(those)]
     requests = demand(
@@ -144,7 +149,8 @@ def demands(draw, config, *, can_abort=True, can_stop=True, can_follow=True, sca
         priority=np.array(draw(integers)) % 3,
         follows=follows,
         joins=joins,
-        think_ns=np.array(draw(integers)) // 4 * scale,
+        accompanies=accompanies,
+        think_ns=think,
         abort_ns=np.where(
             can_abort & (patience < 80),
             np.where(follows < 0, arrival, 0) + patience * scale,

@@ -49,6 +49,13 @@ def test_impossible_ends_are_named():
         ({"follows": [-1, 0, -1], "joins": [-1, 1, -1]}, "request 1 joins request 1"),
         ({"follows": [-1, 0, 0], "joins": [3, -1, -1]}, "request 0 joins request 3"),
         ({"follows": [-1, 0, 0], "joins": [-1, -2, -1]}, "request 1 joins request -2"),
+        (
+            {"follows": [-1, 0, 0], "accompanies": [-1, -1, 1], "joins": [2, -1, -1]},
+            "request 0 joins request 2",
+        ),
+        ({"accompanies": [-1, 0, -1]}, "request 1 accompanies request 0"),
+        ({"follows": [-1, 0, 0], "accompanies": [-1, 2, -1]}, "request 1 accompanies request 2"),
+        ({"follows": [-1, 0, 1], "accompanies": [-1, -1, 1]}, "request 2 accompanies request 1"),
         ({"follows": [-1, 0, 1], "think_ns": [0, -1, 0]}, "think_ns of request 1 is -1"),
         (
             {"follows": [-1, 0, 1], "abort_ns": [50, ABSENT, -2]},

@@ -95,6 +95,7 @@ def test_no_token_and_no_block_is_lost(setting):
         contents=np.empty(0, np.int32),
         follows=np.append(requests.follows, np.int32(-1)),
         joins=np.append(requests.joins, np.int32(-1)),
+        accompanies=np.append(requests.accompanies, np.int32(-1)),
         think_ns=np.append(requests.think_ns, 0),
     )
     run = simulate_disaggregated(together, config, costs, record_parts=True)

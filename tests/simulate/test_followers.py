@@ -212,6 +212,27 @@ def test_one_that_waits_for_one_that_never_ends_never_comes(run):
 
 
 @BOTH
+def test_who_accompanies_another_waits_for_the_same_ends(run):
+    """A request of 2 steps, two of 1 and 3 steps, and three that all wait for both of these.
+
+    The last of them ends at 5,000 ns; each comes after its own pause, or when it may.
+    """
+    requests = demand(
+        [0, 0, 0, 0, 0, 9000],
+        [5] * 6,
+        [2, 1, 3, 1, 2, 1],
+        follows=[-1, 0, 0, 1, 1, 1],
+        joins=[-1, -1, 3, -1, -1, -1],
+        accompanies=[-1, -1, 1, -1, 3, 3],
+        think_ns=[0, 0, 0, 100, 100, 300],
+    )
+    table = run(requests, CONFIG, COST).requests
+    by_request = np.argsort(table.request_index)
+    assert table.intended_send_ns[by_request].tolist() == [0, 2000, 2000, 5100, 5100, 9000]
+    assert table.finished_ns[by_request].tolist() == [2000, 3000, 5000, 6100, 7100, 10_000]
+
+
+@BOTH
 def test_who_follows_one_that_joins_it_waits_for_one_end(run):
     requests = demand([0, 0], [5, 5], [2, 1], follows=[-1, 0], joins=[1, -1])
     assert run(requests, CONFIG, COST).requests.intended_send_ns.tolist() == [0, 2000]

@@ -111,6 +111,7 @@ def test_a_group_by_itself_does_what_it_does_among_the_others(groups_and_request
         arrival_ns=np.sort(requests.arrival_ns),
         follows=np.full_like(requests.follows, -1),
         joins=np.full_like(requests.joins, -1),
+        accompanies=np.full_like(requests.accompanies, -1),
         abort_ns=np.full_like(requests.abort_ns, ABSENT),
     )
     group_index = placement.group_of(requests)
@@ -155,6 +156,9 @@ def test_who_waits_for_several_waits_for_the_same_ones_in_its_group():
     own = dealt.own(demand([0] * 6, prompts, [3] * 6, follows=follows, joins=joins))
     assert own.follows.tolist() == [-1, 0, 0, 1]
     assert own.joins.tolist() == [-1, -1, 3, -1]
+    follows_too = [*follows[:5], follows[4]]
+    together = demand([0] * 6, prompts, [3] * 6, follows=follows_too, accompanies=[-1] * 5 + [4])
+    assert dealt.own(together).accompanies.tolist() == [-1, -1, -1, 2]
     joins[2] = 5
     with pytest.raises(SpecError, match="follows one that is left out"):
         dealt.own(demand([0] * 6, prompts, [3] * 6, follows=follows, joins=joins))

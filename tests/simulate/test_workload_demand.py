@@ -30,6 +30,7 @@ def test_columns_arrive():
         "tenant_index",
         "follows",
         "joins",
+        "accompanies",
     ):
         assert np.array_equal(getattr(requests, name), getattr(plan, name)), name
     leads = plan.follows == NONE

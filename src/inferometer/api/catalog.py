@@ -83,7 +83,7 @@ def describe_workload(name: str, tokenizers: tuple[str, ...]) -> CatalogWorkload
     spec = workload_of(Workload(workload=name))
     if _kind(spec) in traces.WITH_TEXTS:  # they say nothing of when requests come
         spec = workload_of(Workload(workload=name, concurrency=1))
-    drawn = replay.draw_workload(spec)
+    drawn = replay.draw_workload(spec, has_beams=True)
     return CatalogWorkload(
         name=drawn.name,
         note=spec.note,

@@ -122,7 +122,7 @@ def simulator_of(
     record_steps: bool,
 ) -> Simulator:
     """The servers with the requests drawn, which must fit into memory."""
-    drawn = replay.draw_workload(workload)
+    drawn = replay.draw_workload(workload, has_beams=True)
     servers = servers.known(drawn)._replace(seed=workload.seed)
     memory_check.check_drawn(
         drawn.plan, servers.cluster, record_steps=record_steps, n_replicas=servers.n_in_all
@@ -173,6 +173,7 @@ def may_go_on(workload: types.WorkloadSpec, *, has_end: bool) -> bool:
         and workload.replay is None
         and workload.duration_s is None
         and workload.n_requests is not None
+        and all(one.beams is None for one in workload.classes)
     )
 
 

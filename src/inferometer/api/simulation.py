@@ -213,6 +213,8 @@ class Simulator:
         )
 
     def _around(self, servers: Servers) -> run_series.Around:
+        if (self.workload.plan.accompanies != plan.NONE).any():  # the server's own requests
+            return run_series.Around()
         return run_series.Around(
             front_end_s=servers.front_end_s or None, network_s=self.network_s, post_s=self.post_s
         )

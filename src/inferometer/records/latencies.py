@@ -106,22 +106,49 @@ def latency_samples(requests: RequestTable, latency: Latency, *, at_ns: int) -> 
 def workflow_samples(requests: RequestTable, plan: RequestPlan, *, at_ns: int) -> LatencySamples:
     """How long did each fan-out that joins take, from its planner's intended send to the end of the synthesis?
 
-    ``rows`` are the planners. Those whose synthesis was refused or failed have no such time.
+    And each search of several beams, from its first request's to the end of the last one's. ``rows``
+    are these first ones. Those of which a request that ends it was refused or failed have no such
+    time.
     """
-    syntheses = np.unique(plan.joins[plan.joins != NONE])
+    members, begun_by = _workflows(plan)
+    begins, of = np.unique(begun_by, return_inverse=True)
     place = np.full(plan.n_requests, NONE)
     place[requests.request_index] = np.arange(len(requests.request_index))
-    planner, last = place[plan.follows[syntheses]], place[syntheses]
-    has_come = (planner != NONE) & (last != NONE)
-    is_left_out = has_come & is_one_of(requests, NOT_SERVED)[last]
-    planner, last = (rows[(planner != NONE) & ~is_left_out] for rows in (planner, last))
-    order = np.argsort(requests.intended_send_ns[planner], kind="stable")
-    planner, last = planner[order], last[order]
-    ended_ns = np.where(last == NONE, ABSENT, requests.finished_ns[last])
-    is_done = (last != NONE) & is_one_of(requests, COMPLETED)[last]
-    left_ns = np.where(ended_ns == ABSENT, at_ns, ended_ns)
-    lower_s = (left_ns - requests.intended_send_ns[planner]) / NS_PER_S
-    return LatencySamples(planner, lower_s, np.where(is_done, lower_s, np.inf))
+    planner, last = place[plan.follows[begins]], place[members]
+    has_come = last != NONE
+    ended_ns = np.where(has_come, requests.finished_ns[last], ABSENT)
+
+    def counted(those: Bools) -> I64:
+        return np.bincount(of[those], minlength=len(begins))
+
+    is_open = counted(ended_ns == ABSENT) > 0
+    is_done = counted(has_come & is_one_of(requests, COMPLETED)[last]) == counted(of >= 0)
+    is_left_out = counted(has_come & is_one_of(requests, NOT_SERVED)[last]) > 0
+    left_ns = np.full(len(begins), NONE, np.int64)
+    np.maximum.at(left_ns, of, ended_ns)
+    left_ns[is_open] = at_ns
+    rows = np.flatnonzero((planner != NONE) & ~is_left_out)
+    rows = rows[np.argsort(requests.intended_send_ns[planner[rows]], kind="stable")]
+    lower_s = (left_ns[rows] - requests.intended_send_ns[planner[rows]]) / NS_PER_S
+    return LatencySamples(planner[rows], lower_s, np.where(is_done[rows], lower_s, np.inf))
+
+
+def _workflows(plan: RequestPlan) -> tuple[I64, I64]:
+    """Requests that end workflows, and for each the one of that workflow's which follows the planner.
+
+    A synthesis is both. Of beams, each step's are sent together: the first of a step follows the
+    first of the step before, up to the step that follows the search's first request.
+    """
+    row, is_companion = np.arange(plan.n_requests), plan.accompanies != NONE
+    is_lead = np.zeros(plan.n_requests, np.bool_)
+    is_lead[plan.accompanies[is_companion]] = True
+    begun_by = np.where(is_lead & is_lead[plan.follows], plan.follows, row)
+    while (begun_by[begun_by] != begun_by).any():
+        begun_by = begun_by[begun_by]
+    begun_by = np.where(is_companion, begun_by[plan.accompanies], begun_by)
+    ends = is_lead | is_companion
+    ends[plan.joins[(plan.joins != NONE) & ~is_companion]] = True
+    return row[ends], begun_by[ends]
 
 
 def is_one_of(requests: RequestTable, statuses: tuple[RequestStatus, ...]) -> Bools:

@@ -141,7 +141,7 @@ class RequestSummary:
 def summarise_requests(
     run: Run, *, percentiles: Sequence[float] = PERCENTILES, plan: RequestPlan | None = None
 ) -> RequestSummary:
-    """What became of all requests of the run, and how fast? Where ``plan`` has fan-outs that join, workflows too.
+    """What became of all requests of the run, and how fast? Where ``plan`` has fan-outs that join, or beams, workflows too.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def summarise_requests(
     """
     requests, at_ns = _requests_of(run), end_ns(run)
     summary = _of_traffic(run, _summarise(requests, "all requests", at_ns, percentiles))
-    if plan is None or not (plan.joins != NONE).any():
+    if plan is None or not ((plan.joins != NONE) | (plan.accompanies != NONE)).any():
         return summary
     samples = workflow_samples(requests, plan, at_ns=at_ns)
     workflow = summarise_latency("workflow", samples, percentiles)

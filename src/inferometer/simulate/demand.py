@@ -51,6 +51,9 @@ class Demand(NamedTuple):
     joins: I32
     """Which later request, that follows another, waits for the end of this one too? It is sent
     when all for which it waits have ended, however they did. -1: none does."""
+    accompanies: I32
+    """For the ends for which earlier request, that follows the same one, waits is this one sent too,
+    each after its own pause? -1: for those of none."""
     think_ns: I64
     """Pause from that end, or the last of those ends, to the sending."""
 
@@ -85,6 +88,7 @@ def demand(  # noqa: PLR0913 -- one for each column
     abort_ns: ArrayLike | None = None,
     follows: ArrayLike | None = None,
     joins: ArrayLike | None = None,
+    accompanies: ArrayLike | None = None,
     think_ns: ArrayLike | None = None,
 ) -> Demand:
     """The requests of these columns, without shared prefixes; ``with_contents`` adds those.
@@ -94,7 +98,7 @@ def demand(  # noqa: PLR0913 -- one for each column
     SpecError
         A column of another length, an arrival before its predecessor or before 0, a length below 1,
         an abort before its arrival; a request that follows a later one, or joins an earlier one or
-        one that comes by itself.
+        one that comes by itself, or accompanies one that follows another one.
     """
     n_requests = len(np.asarray(arrival_ns))
 
@@ -119,6 +123,7 @@ def demand(  # noqa: PLR0913 -- one for each column
         contents=np.empty(0, np.int32),
         follows=counts("follows", follows, default=-1),
         joins=counts("joins", joins, default=-1),
+        accompanies=counts("accompanies", accompanies, default=-1),
         think_ns=times_ns("think_ns", think_ns),
     )
     _check(made)
@@ -195,9 +200,9 @@ def selected(requests: Demand, rows: Bools) -> Demand:
     places = np.flatnonzero(rows)
     place_of = np.full(requests.n_requests + 1, -1, np.int32)  # the last: of no request
     place_of[places] = np.arange(len(places), dtype=np.int32)
-    before = requests.follows[places]
-    follows, joins = place_of[before], place_of[requests.joins]
-    left_out = (follows < 0) & (before >= 0)
+    before, beside = requests.follows[places], requests.accompanies[places]
+    follows, joins, accompanies = place_of[before], place_of[requests.joins], place_of[beside]
+    left_out = ((follows < 0) & (before >= 0)) | ((accompanies < 0) & (beside >= 0))
     if left_out.any() or (joins[~rows] >= 0).any():
         raise SpecError(
             "a request follows one that is left out",
@@ -211,12 +216,13 @@ def selected(requests: Demand, rows: Bools) -> Demand:
     columns = {
         name: column[places]
         for name, column in requests._asdict().items()
-        if name not in {"follows", "joins", "content_start", "contents"}
+        if name not in {"follows", "joins", "accompanies", "content_start", "contents"}
     }
     return Demand(
         **columns,
         follows=follows,
         joins=joins[places],
+        accompanies=accompanies,
         content_start=start,
         contents=np.unique(contents, return_inverse=True)[1].astype(np.int32),
     )
@@ -293,13 +299,14 @@ def _check_followers(requests: Demand) -> None:
     joining = np.flatnonzero(requests.joins != -1)
     awaiting = requests.joins[joining]
     is_later = (awaiting > joining) & (awaiting < requests.n_requests)
-    may_wait = is_later & (requests.follows[np.where(is_later, awaiting, 0)] != -1)
+    awaited = np.where(is_later, awaiting, 0)
+    may_wait = is_later & (requests.follows[awaited] != -1) & (requests.accompanies[awaited] == -1)
     if not may_wait.all():
         first = joining[~may_wait][0]
         text = f"request {first} joins request {requests.joins[first]}"
-        raise SpecError(
-            text, where=_WHERE, allowed="-1 (none) or a later request that follows another"
-        )
+        allowed = "-1 (none) or a later request that follows another and accompanies none"
+        raise SpecError(text, where=_WHERE, allowed=allowed)
+    _check_companions(requests)
     unthinkable = np.flatnonzero((requests.think_ns < 0) | (requests.think_ns > _MAX_THINK_NS))
     if unthinkable.size:
         raise SpecError(
@@ -307,3 +314,17 @@ def _check_followers(requests: Demand) -> None:
             where=_WHERE,
             allowed="0 to 2^61",
         )
+
+
+def _check_companions(requests: Demand) -> None:
+    companions = np.flatnonzero(requests.accompanies != -1)
+    lead = requests.accompanies[companions]
+    is_earlier = (lead >= 0) & (lead < companions)
+    lead = np.where(is_earlier, lead, 0)
+    goes = is_earlier & (requests.follows[lead] != -1) & (requests.accompanies[lead] == -1)
+    goes &= requests.follows[lead] == requests.follows[companions]
+    if not goes.all():
+        first = companions[~goes][0]
+        text = f"request {first} accompanies request {requests.accompanies[first]}"
+        allowed = "-1 (none) or an earlier request that follows the same one and accompanies none"
+        raise SpecError(text, where=_WHERE, allowed=allowed)

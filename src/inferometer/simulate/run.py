@@ -435,6 +435,7 @@ def demand_of(plan: RequestPlan, block_size: int, *, has_contents: bool = True) 
         ),
         follows=plan.follows,
         joins=plan.joins,
+        accompanies=plan.accompanies,
         think_ns=np.where(is_follower, plan.think_ns, 0),
     )
     if not has_contents:

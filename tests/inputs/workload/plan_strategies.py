@@ -22,9 +22,15 @@ def plans(draw):
             shared[row] = min(
                 int(share[row]), int(prompt[row]), int(prompt[owner[row]] + output[owner[row]])
             )
-    joins = np.full(n, NONE)
+    joins, accompanies = np.full((2, n), NONE)
+    for row in range(n):
+        those = np.flatnonzero((follows[:row] != NONE) & (accompanies[:row] == NONE))
+        if len(those) and draw(st.booleans()):
+            accompanies[row] = lead = draw(st.sampled_from(those.tolist()))
+            follows[row] = follows[lead]
     for row in range(n - 1):
-        those = row + 1 + np.flatnonzero(follows[row + 1 :] != NONE)
+        those = (follows[row + 1 :] != NONE) & (accompanies[row + 1 :] == NONE)
+        those = row + 1 + np.flatnonzero(those)
         if len(those) and draw(st.booleans()):
             joins[row] = draw(st.sampled_from(those.tolist()))
     arrival = np.cumsum(np.array(draw(numbers)) * 10**7)
@@ -34,6 +40,7 @@ def plans(draw):
         arrival_ns=np.where(is_follower, NONE, arrival),
         follows=follows,
         joins=joins,
+        accompanies=accompanies,
         think_ns=np.where(is_follower, np.array(draw(numbers)), NONE),
         prompt_tokens=prompt,
         output_tokens=output,

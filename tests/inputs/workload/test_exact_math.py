@@ -73,7 +73,7 @@ from inferometer.inputs.workload.types import WorkloadSpec
 plan = draw_workload(msgspec.json.decode({SPEC!r}, type=WorkloadSpec)).plan
 print(hashlib.sha256(b"".join(column.astype(column.dtype.newbyteorder("<")).tobytes() for column in plan)).hexdigest())
 """
-GOLDEN = "dfe9f5afc1cf53f0acb3a7d7038a3ba2301f0c6ae4d5de1f004def01c087ca50"
+GOLDEN = "81c43ae2b62d7a72db3652c317ca89734505bcccb63d85bf30b1f00a2853bd0d"
 
 
 def digest(**environment):

@@ -82,15 +82,22 @@ def test_processes_share_out_every_missing_request_once(data, n_requests, n_proc
         data.draw(st.sampled_from([NONE, *range(max(0, row - 3), row)]))
         for row in range(n_requests)
     ]
-    joins = [NONE] * n_requests
+    joins, accompanies = [NONE] * n_requests, [NONE] * n_requests
+    for row in range(n_requests):
+        those = [lead for lead in range(row) if follows[lead] != NONE and accompanies[lead] == NONE]
+        accompanies[row] = lead = data.draw(st.sampled_from([NONE, NONE, *those[-2:]]))
+        follows[row] = follows[row] if lead == NONE else follows[lead]
+    alone = [row for row in range(n_requests) if follows[row] != NONE and accompanies[row] == NONE]
     for row in range(n_requests - 1):
-        those = [later for later in range(row + 1, n_requests) if follows[later] != NONE]
+        those = [later for later in alone if later > row]
         joins[row] = data.draw(st.sampled_from([NONE, *those[:3]]))
     arrival = [NONE if leader != NONE else 10 * row for row, leader in enumerate(follows)]
     think = [5 if leader != NONE else NONE for leader in follows]
-    plan = a_plan(n_requests, arrival_ns=arrival, follows=follows, joins=joins, think_ns=think)
+    columns = {"follows": follows, "joins": joins, "accompanies": accompanies}
+    plan = a_plan(n_requests, arrival_ns=arrival, think_ns=think, **columns)
     awaited = [
-        {leader} - {NONE} | {other for other in range(row) if joins[other] == row}
+        {leader} - {NONE}
+        | {other for other in range(row) if joins[other] in {row, accompanies[row]} - {NONE}}
         for row, leader in enumerate(follows)
     ]
     done: set[int] = set()

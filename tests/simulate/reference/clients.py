@@ -39,6 +39,10 @@ class Clients:
                 self._awaiting[int(leader)].add(i)
             if later >= 0:
                 self._awaiting[i].add(int(later))
+        for i, lead in enumerate(demand.accompanies.tolist()):
+            if lead >= 0:
+                for those in self._awaiting.values():
+                    those.update({i} if lead in those else ())
         for i, those in self._awaiting.items():
             for one in those:
                 self._awaited[one].add(i)

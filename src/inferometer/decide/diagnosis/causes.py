@@ -102,6 +102,7 @@ def _fewer(one: Rebuilt, factor: float) -> Rebuilt:
     fewer = fewer._replace(
         follows=place[fewer.follows].astype(np.int32),
         joins=place[fewer.joins].astype(np.int32),
+        accompanies=place[fewer.accompanies].astype(np.int32),
         prefix_request=owner.astype(np.int32),
         prefix_tokens=np.where(owner == NONE, 0, fewer.prefix_tokens).astype(np.int32),
     )

@@ -308,6 +308,8 @@ def _drawn(
     for index, one in classes.items():
         mine = np.flatnonzero(class_index == index)
         new[mine], output[mine], most[mine] = _lengths(one, u["prompt"][mine], u["output"][mine])
+        if one.beams is not None:
+            output[mine] = most[mine]
         if one.sessions is not None:
             think_ns[mine] = seconds_to_ns(sampled(one.sessions.think_s), u["think"][mine])
         if one.patience_s is not None:
@@ -491,7 +493,10 @@ def _plan(spec: WorkloadSpec, arrival_ns: I64, turns: _Turns, n_kept: int) -> Re
             - 1
         )
     has_sessions = np.array(
-        [one.sessions is not None or one.fan_out is not None for one in spec.classes]
+        [
+            any(part is not None for part in (one.sessions, one.fan_out, one.beams))
+            for one in spec.classes
+        ]
     )
     return request_plan(
         _WHERE,

@@ -35,6 +35,7 @@ _NULLABLE: Final = (
     "arrival_ns",
     "follows",
     "joins",
+    "accompanies",
     "think_ns",
     "abort_after_ns",
     "session_index",
@@ -280,10 +281,14 @@ def _root_arrival(columns: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
     """When the first request of each row's chain arrives, the last of these where chains join."""
     arrival: list[int] = columns["arrival_ns"].tolist()
     leaders: list[int] = columns["follows"].tolist() if "follows" in columns else []
-    joins: list[int] = columns["joins"].tolist() if "joins" in columns else [NONE] * len(leaders)
-    for row, (leader, later) in enumerate(zip(leaders, joins, strict=True)):
-        if leader != NONE:
-            arrival[row] = max(arrival[row], arrival[leader])
+    none = [NONE] * len(leaders)
+    joins, leads = (
+        columns[name].tolist() if name in columns else none for name in ("joins", "accompanies")
+    )
+    for row, (leader, later, lead) in enumerate(zip(leaders, joins, leads, strict=True)):
+        for other in (leader, lead):
+            if other != NONE:
+                arrival[row] = max(arrival[row], arrival[other])
         if row < later < len(leaders):
             arrival[later] = max(arrival[later], arrival[row])
     return np.array(arrival, np.int64)
@@ -298,5 +303,7 @@ def _reordered(
     place[-1] = NONE
     moved = {name: column[order] for name, column in columns.items()}
     return moved | {
-        name: place[moved[name]] for name in ("follows", "joins", "prefix_request") if name in moved
+        name: place[moved[name]]
+        for name in ("follows", "joins", "accompanies", "prefix_request")
+        if name in moved
     }

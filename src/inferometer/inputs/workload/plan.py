@@ -42,6 +42,9 @@ class RequestPlan(NamedTuple):
     joins: I32
     """The later request that waits for the end of this one too, beside that of the one it follows:
     it is sent after the last of them. NONE where none does."""
+    accompanies: I32
+    """The earlier request that follows the same one, for whose other ends this one waits too: it is
+    sent ``think_ns`` after the last of them. NONE where there is none."""
     think_ns: I64
     """From that end, or the last of those ends, to the sending; NONE where it follows none."""
     prompt_tokens: I32
@@ -107,6 +110,7 @@ _TYPES: Final = {name: _ELEMENTS[hint] for name, hint in get_type_hints(RequestP
 _NULLABLE: Final[tuple[str, ...]] = (
     "follows",
     "joins",
+    "accompanies",
     "think_ns",
     "abort_after_ns",
     "session_index",
@@ -172,7 +176,7 @@ def _range_checks(
     for name in ("prompt_tokens", "output_tokens"):
         yield name, getattr(plan, name) < 1, "", {"allowed": "1 or more"}
     yield "max_tokens", plan.max_tokens < plan.output_tokens, ", below its output_tokens", {}
-    for name in ("follows", "prefix_request"):
+    for name in ("follows", "accompanies", "prefix_request"):
         pointer = getattr(plan, name)
         is_wrong = (pointer < NONE) | (pointer >= np.arange(plan.n_requests))
         yield name, is_wrong, "", {"allowed": "an earlier request (counted from 0), or none"}
@@ -268,14 +272,27 @@ def _check_followers(plan: RequestPlan, where: str, row_name: Callable[[int], st
     )
     is_joining = plan.joins != NONE
     is_later = (plan.joins > np.arange(plan.n_requests)) & (plan.joins < plan.n_requests)
-    may_wait = is_later & is_follower[np.where(is_later, plan.joins, 0)]
+    awaited = np.where(is_later, plan.joins, 0)
+    may_wait = is_later & is_follower[awaited] & (plan.accompanies[awaited] == NONE)
     _refuse(
         is_joining & ~may_wait,
         "{} joins request {}",
         plan.joins,
         where,
         row_name,
-        allowed="a later request (counted from 0) that follows another, or none",
+        allowed="a later request (counted from 0) that follows another and accompanies none, or none",
+    )
+    is_companion = plan.accompanies != NONE
+    lead = np.where(is_companion, plan.accompanies, 0)
+    goes = is_follower[lead] & (plan.accompanies[lead] == NONE)
+    goes &= plan.follows[lead] == plan.follows
+    _refuse(
+        is_companion & ~goes,
+        "{} accompanies request {}",
+        plan.accompanies,
+        where,
+        row_name,
+        allowed="an earlier request that follows the same one and accompanies none, or none",
     )
 
 

@@ -1,17 +1,19 @@
 """Which requests does a workload ask, whatever it is made of: classes, a trace, ServeGen's clients?"""
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from inferometer import suggestions
 from inferometer.errors import SpecError
+from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import arrivals, distributions, reading, servegen
 from inferometer.inputs.workload.arrivals import uniforms
 from inferometer.inputs.workload.distributions import Floats
-from inferometer.inputs.workload.drawing import RecordedArrivals, draw_classes
+from inferometer.inputs.workload.drawing import MAX_REQUESTS, RecordedArrivals, draw_classes
 from inferometer.inputs.workload.plan import (
     I64,
     MOST_NS,
@@ -20,6 +22,7 @@ from inferometer.inputs.workload.plan import (
     RequestPlan,
     check_plan,
     first_requests,
+    request_plan,
 )
 from inferometer.inputs.workload.traces import read_trace
 from inferometer.inputs.workload.types import (
@@ -36,13 +39,16 @@ from inferometer.units import NS_PER_S
 _WHERE: Final = "the workload"
 
 
-def draw_workload(spec: WorkloadSpec) -> DrawnWorkload:
+def draw_workload(spec: WorkloadSpec, *, has_beams: bool = False) -> DrawnWorkload:
     """The requests of a workload, the same for the same specification and files on every machine.
+
+    ``has_beams``: beam searches are made the requests of one token that a server makes of them.
 
     Raises
     ------
     SpecError
-        The specification or a file that it points to says what cannot be.
+        The specification or a file that it points to says what cannot be; a class has beams, and
+        not ``has_beams``.
     """
     checked = reading.checked_workload(spec)
     if isinstance(checked.replay, ServeGenSource):
@@ -51,7 +57,19 @@ def draw_workload(spec: WorkloadSpec) -> DrawnWorkload:
     recorded = _recorded(ready.arrivals) if isinstance(ready.arrivals, TraceArrivals) else None
     if isinstance(ready.replay, TraceSource):
         return _replayed(ready, ready.replay, recorded)
+    searching = [one.name for one in ready.classes if one.beams is not None]
+    if searching and not has_beams:
+        raise SpecError(
+            f"class {searching[0]!r} has beams",
+            where=_WHERE,
+            allowed="classes without [classes.beams]; simulate alone makes the requests that a"
+            " server makes of a beam search, and nothing here sends use_beam_search",
+            try_="the same file without [classes.beams], or "
+            + suggestions.command("simulate", "llama-3.1-8b", "--workload", spec.name),
+        )
     drawn = draw_classes(ready, recorded)
+    if searching:
+        drawn = _with_beams(drawn, ready)
     if isinstance(ready.arrivals, OpenArrivals) and ready.arrivals.profile is None:
         return replace(drawn, asked_rate_per_s=ready.arrivals.rate_per_s)
     return drawn
@@ -208,3 +226,131 @@ def _late_cut(plan: RequestPlan, spec: WorkloadSpec) -> RequestPlan:
         )
     late = np.flatnonzero(plan.arrival_ns > round(spec.duration_s * NS_PER_S))
     return first_requests(plan, int(late[0])) if late.size else plan
+
+
+class _Searches(NamedTuple):
+    """N requests, each of which becomes the R requests of a beam search, or stays one."""
+
+    width: I64
+    """(N) 0 of one that stays."""
+    root: I64
+    """(N) Its first row."""
+    last: I64
+    """(N) The first row of its last step."""
+    whose: I64
+    """(R) The request of each row."""
+    step: I64
+    """(R) From 0."""
+    beam: I64
+    """(R) From 0."""
+    is_last: NDArray[np.bool_]
+    """(R) Is it of the last step?"""
+    think_ns: I64
+    """(R) Of a later step: from the end of the step before."""
+
+
+def _with_beams(drawn: DrawnWorkload, spec: WorkloadSpec) -> DrawnWorkload:
+    """The same requests, those of classes with beams each become the requests of its beams.
+
+    Step t of a search of width w has w requests of one token (the first step has one), whose prompts
+    are t tokens longer than the search's. All wait for all of the step before. Each goes on from one
+    of these, its parent, drawn with equal chances: with the parent's own token where it is the first
+    that does, else with another.
+    """
+    plan, these = drawn.plan, _searches(drawn.plan, spec)
+    whose, is_later = these.whose, these.step > 0
+    links = _links_of_beams(plan, these)
+    first = np.where(these.step > 1, links["follows"], these.root[whose])
+    chance = uniforms(spec.seed, "beams", len(whose)) * these.width[whose]
+    parent = np.where(is_later, first + np.where(these.step > 1, chance.astype(np.int64), 0), NONE)
+    goes_on_first = np.zeros(len(whose), np.bool_)
+    goes_on_first[np.unique(parent, return_index=True)[1]] = True
+    columns = {name: getattr(plan, name)[whose] for name in RequestPlan._fields} | links
+    prompt, is_searched = columns["prompt_tokens"] + these.step, these.width[whose] > 0
+    columns |= {
+        "arrival_ns": np.where(is_later, NONE, columns["arrival_ns"]),
+        "think_ns": np.where(is_later, these.think_ns, columns["think_ns"]),
+        "prompt_tokens": prompt,
+        "output_tokens": np.where(is_searched, 1, columns["output_tokens"]),
+        "max_tokens": np.where(is_searched, 1, columns["max_tokens"]),
+        "prefix_request": np.where(is_later, parent, links["prefix_request"]),
+        "prefix_tokens": np.where(is_later, prompt - ~goes_on_first, columns["prefix_tokens"]),
+    }
+    caution = _beams_caution(int((these.width > 0).sum()), int(is_searched.sum()))
+    plan = request_plan(_WHERE, **columns)
+    return replace(drawn, plan=plan, cautions=(*drawn.cautions, caution))
+
+
+def _searches(plan: RequestPlan, spec: WorkloadSpec) -> _Searches:
+    width, think_s, apart_s = np.array(
+        [
+            (0, 0, 0)
+            if (beams := one.beams) is None
+            else (beams.width, beams.think_s, beams.apart_s)
+            for one in spec.classes
+        ]
+    ).T[:, plan.class_index]
+    width = width.astype(np.int64)
+    n_steps = np.where(width > 0, plan.output_tokens.astype(np.int64), 1)
+    n_rows = 1 + width * (n_steps - 1)
+    if n_rows.sum() > MAX_REQUESTS:
+        raise SpecError(
+            f"{n_rows.sum():,} requests of one token for {plan.n_requests:,} beam searches",
+            where=_WHERE,
+            allowed=f"{MAX_REQUESTS:,}",
+            try_="fewer requests, or shorter outputs",
+        )
+    root = np.cumsum(n_rows) - n_rows
+    whose = np.repeat(np.arange(plan.n_requests), n_rows)
+    place = np.arange(len(whose)) - root[whose]
+    later, beam = np.divmod(place - 1, np.maximum(width[whose], 1))
+    beam = np.where(place > 0, beam, 0)
+    return _Searches(
+        width=width,
+        root=root,
+        last=root + n_rows - np.where(n_steps > 1, width, 1),
+        whose=whose,
+        step=later + 1,
+        beam=beam,
+        is_last=later + 1 == n_steps[whose] - 1,
+        think_ns=np.rint((think_s[whose] + beam * apart_s[whose]) * NS_PER_S).astype(np.int64),
+    )
+
+
+def _links_of_beams(plan: RequestPlan, these: _Searches) -> dict[str, I64]:
+    """What each row points to; whatever followed a search waits for all of its last step."""
+    whose, row, width = these.whose, np.arange(len(these.whose)), these.width[these.whose]
+    is_later, is_beside = these.step > 0, these.beam > 0
+    links = dict[str, I64]()
+    for name, place in (
+        ("follows", these.last),
+        ("joins", these.root),
+        ("accompanies", these.root),
+        ("prefix_request", these.last),
+    ):
+        to = getattr(plan, name).astype(np.int64)
+        links[name] = np.where(is_later, NONE, np.where(to == NONE, NONE, place[to])[whose])
+    lead = row - these.beam
+    before = np.where(these.step > 1, lead - width, these.root[whose])
+    links["follows"] = np.where(is_later, before, links["follows"])
+    links["accompanies"] = np.where(is_beside, lead, links["accompanies"])
+    waits = np.full(plan.n_requests, NONE)
+    """For each search, the first row of whatever follows it."""
+    after = np.flatnonzero((plan.follows != NONE) & (these.width[plan.follows] > 0))
+    waits[plan.follows[after]] = these.root[after]
+    joined = np.where(these.is_last, waits[whose], lead + width)
+    links["joins"] = np.where(is_beside, joined, links["joins"])
+    return links
+
+
+def _beams_caution(n_searches: int, n_requests: int) -> Caution:
+    return Caution(
+        code="beams",
+        text=(
+            f"{n_searches:,} beam searches are {n_requests:,} requests of one token each, as vLLM's"
+            " server sends them: TTFT and E2E are those of one token of one beam, TPOT is of none of"
+            " them, and workflow is a whole search; which beams go on is drawn with equal chances;"
+            " network and HTTP front end are not counted"
+        ),
+        remedy="read workflow for the time of a search, E2E for that of one of its tokens",
+    )

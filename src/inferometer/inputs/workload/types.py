@@ -227,6 +227,22 @@ class FanOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     source: str | None = None
 
 
+class Beams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Each request is a beam search of ``width`` beams, as vLLM 0.32.0 sends it to its engine.
+
+    For each token it sends a request of one token for each beam, and waits for all of them
+    (``vllm/entrypoints/generate/beam_search/online.py``); the first token is one request. A search
+    never ends early: it takes ``max_tokens`` steps, whatever ``output_tokens`` is. ``think_s`` after
+    the last of them it sends the next ones, ``apart_s`` after one another: medians of vLLM's server
+    in front of a tiny model on two busy CPU cores, widths 2 to 8.
+    """
+
+    width: Annotated[int, msgspec.Meta(ge=2, le=1000)]
+    think_s: NotNegative = 8e-4
+    apart_s: NotNegative = 2e-4
+    source: str | None = None
+
+
 class SystemPrompts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``n_prompts`` texts that sessions begin with, in front of ``prompt_tokens``.
 
@@ -257,8 +273,14 @@ class RequestClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     patience_s: Distribution | None = None
     sessions: Sessions | None = None
     fan_out: FanOut | None = None
+    beams: Beams | None = None
     system_prompts: SystemPrompts | None = None
     source: str | None = None
+
+    def __post_init__(self) -> None:
+        excluded = (self.fan_out, self.patience_s)
+        if self.beams is not None and excluded != (None, None):
+            raise ValueError("a class with beams has neither fan_out nor patience_s")
 
 
 class Tenants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

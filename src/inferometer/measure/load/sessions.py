@@ -149,6 +149,17 @@ def _waits(plan: RequestPlan, is_done: NDArray[np.bool_]) -> tuple[I64, I64]:
     followers, joining = np.flatnonzero(plan.follows != NONE), np.flatnonzero(plan.joins != NONE)
     before = np.concatenate([plan.follows[followers], joining]).astype(np.int64)
     after = np.concatenate([followers, plan.joins[joining]]).astype(np.int64)
+    companions = np.flatnonzero(plan.accompanies != NONE)
+    if companions.size:  # what joins one of them is awaited by all that are sent with it
+        joining = joining[np.argsort(plan.joins[joining], kind="stable")]
+        begin, end = (
+            np.searchsorted(plan.joins[joining], plan.accompanies[companions], side=side)
+            for side in ("left", "right")
+        )
+        shift = begin - (np.cumsum(end - begin) - (end - begin))
+        place = np.repeat(shift, end - begin) + np.arange(int((end - begin).sum()))
+        before = np.concatenate([before, joining[place]])
+        after = np.concatenate([after, np.repeat(companions, end - begin)])
     is_open = ~is_done[before] & ~is_done[after]
     return before[is_open], after[is_open]
 

@@ -87,13 +87,26 @@ def end_outside(state: State, index: int, status: int, when_ns: int) -> None:
 
 @compiled
 def _waits_for_one_less(state: State, index: int, when_ns: int) -> None:
-    """One of the ends for which a request waits has come; after the last of them it will be sent."""
-    sent_ns = max(state.arrivals.earliest_ns[index], when_ns + state.arrivals.think_ns[index])
+    """One of the ends for which a request waits has come; after the last it will be sent, and who accompanies it."""
+    last_ns = when_ns
     if len(state.arrivals.joins) > 0:
-        state.arrivals.earliest_ns[index] = sent_ns
+        last_ns = max(state.arrivals.last_end_ns[index], when_ns)
+        state.arrivals.last_end_ns[index] = last_ns
         state.arrivals.n_awaited[index] -= 1
         if state.arrivals.n_awaited[index] > 0:
             return
+    _sends(state, index, last_ns)
+    if len(state.arrivals.next_companion) > 0:
+        beside: int = state.arrivals.next_companion[index]
+        while beside != NOTHING:
+            _sends(state, beside, last_ns)
+            beside = state.arrivals.next_companion[beside]
+
+
+@compiled
+def _sends(state: State, index: int, last_end_ns: int) -> None:
+    """All have ended for which a request waits: it is known when it will come."""
+    sent_ns = max(state.arrivals.earliest_ns[index], last_end_ns + state.arrivals.think_ns[index])
     state.requests[index].sent_ns = sent_ns
     state.requests[index].arrival_ns = sent_ns
     _push(state, state.arrivals.due, state.world[0].n_due, index, 0)

@@ -383,10 +383,15 @@ class Arrivals(NamedTuple):
     """(N, or 0 where nobody waits for several) Who waits for each request too?"""
     n_awaited: I32
     """(as joins) How many ends does each request still wait for?"""
+    last_end_ns: I64
+    """(as joins) Of the ends for which each waited, when was the last so far?"""
+    next_companion: I32
+    """(N, or 0 where nobody accompanies another) Who waits for the same ends as each request, the
+    next of them?"""
     think_ns: I64
     """(as follower)"""
     earliest_ns: I64
-    """(as follower) Of one that waits for several: by what has ended so far."""
+    """(as follower) When does each come at the earliest?"""
     abort_ns: I64
     """(N) Of one that follows another and is not sent: how long after its sending."""
     leaving: I32
@@ -491,29 +496,40 @@ def _queue(requests: Demand, config: EngineConfig) -> Queue:
 
 
 def _arrivals(requests: Demand) -> Arrivals:
-    followers = np.flatnonzero(requests.follows != NOTHING)
-    follower = np.full(requests.n_requests if followers.size else 0, NOTHING, np.int32)
-    next_follower = follower.copy()
-    in_order = followers[np.argsort(requests.follows[followers], kind="stable")]
-    leaders = requests.follows[in_order]
-    is_next = np.diff(leaders, prepend=NOTHING) == 0
-    follower[leaders[~is_next]] = in_order[~is_next]
-    next_follower[in_order[:-1][is_next[1:]]] = in_order[is_next]
+    n_followers = int(np.count_nonzero(requests.follows != NOTHING))
+    is_alone = requests.accompanies == NOTHING
+    follower, next_follower = _chains(np.where(is_alone, requests.follows, NOTHING))
+    first, further = _chains(requests.accompanies)
     joins = requests.joins if (requests.joins != NOTHING).any() else np.empty(0, np.int32)
     n_awaited = np.bincount(joins[joins != NOTHING], minlength=len(joins)).astype(np.int32)
     return Arrivals(
         arrival_order=np.flatnonzero(requests.follows == NOTHING).astype(np.int32),
-        due=np.empty(len(followers), np.int32),
+        due=np.empty(n_followers, np.int32),
         follower=follower,
         next_follower=next_follower,
         joins=joins,
         n_awaited=n_awaited + (requests.follows[: len(joins)] != NOTHING).astype(np.int32),
+        last_end_ns=np.zeros(len(joins), np.int64),
+        next_companion=np.where(first == NOTHING, further, first),
         think_ns=requests.think_ns[: len(follower)],
-        earliest_ns=requests.arrival_ns[: len(follower)].copy(),
+        earliest_ns=requests.arrival_ns[: len(follower)],
         abort_ns=requests.abort_ns.copy(),
         leaving=leaving_order(requests),
         ended=np.empty(0, np.int32),
     )
+
+
+def _chains(leaders: I32) -> tuple[I32, I32]:
+    """(N, or 0 where nobody has one) The first of those that have each as their leader; the next with the same."""
+    rows = np.flatnonzero(leaders != NOTHING)
+    first = np.full(len(leaders) if rows.size else 0, NOTHING, np.int32)
+    following = first.copy()
+    in_order = rows[np.argsort(leaders[rows], kind="stable")]
+    whose = leaders[in_order]
+    is_next = np.diff(whose, prepend=NOTHING) == 0
+    first[whose[~is_next]] = in_order[~is_next]
+    following[in_order[:-1][is_next[1:]]] = in_order[is_next]
+    return first, following
 
 
 def _most_blocks(requests: Demand, config: EngineConfig, n_drafts: int) -> int:
