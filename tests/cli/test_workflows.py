@@ -149,3 +149,45 @@ def test_a_trace_of_ones_own_says_who_waits_for_whom(folder):
     assert workflow_of(json.loads(outcome.stdout)["levels"][0]["summary"])["n_samples"] == 1
     wrong = [*rows[:2], rows[2] | {"joins": 0}, rows[3]]
     check_refused(simulated(wrong), 2, "the request of line 4 joins request 0", "a later request")
+
+
+BEAMS = """
+name = "beams"
+n_requests = 20
+[arrivals]
+kind = "open"
+rate_per_s = 4
+[[classes]]
+name = "search"
+prompt_tokens = { kind = "uniform", low = 40, high = 300 }
+output_tokens = { kind = "constant", value = 6 }
+[classes.beams]
+width = 3
+"""
+
+
+def test_beam_searches_are_simulated_and_refused_elsewhere(folder):
+    (folder / "beams.toml").write_text(BEAMS)
+    words = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--datasheet")
+    outcome = run(*words, "--workload", "beams.toml", "--out", "run", "--json", folder=folder)
+    assert outcome.returncode == 0, outcome.stderr
+    answer = json.loads(outcome.stdout)
+    (caution,) = [one["text"] for one in answer["cautions"] if one["code"] == "beams"]
+    assert "20 beam searches are 320 requests" in caution
+    table = read_run(folder / "run").requests
+    assert len(table.status) == 20 * (1 + 3 * 5)
+    roots = np.flatnonzero(
+        draw_workload(read_workload(folder / "beams.toml"), has_beams=True).plan.follows == NONE
+    )
+    search = np.searchsorted(roots, table.request_index, side="right")
+    seconds = [
+        (table.finished_ns[search == one].max() - table.intended_send_ns[search == one].min()) / 1e9
+        for one in range(1, 21)
+    ]
+    found = workflow_of(answer["levels"][0]["summary"])
+    assert (found["n_samples"], found["n_bounded_below_only"]) == (20, 0)
+    assert found["mean"]["seconds"]["value"] == pytest.approx(np.mean(seconds))
+    with start(SERVER) as emulator:
+        words = ("load", emulator.url, "--model", "m", "--workload", "beams.toml")
+        refused = run(*words, folder=folder)
+    check_refused(refused, 2, "class 'search' has beams", "the same file without [classes.beams]")

@@ -56,3 +56,42 @@ def test_beside_the_latencies_of_requests_where_there_are_some(run_of):
     found = summarise_requests(run, plan=plan).latency("workflow")
     assert (found.n_samples, found.n_bounded_below_only) == (1, 1)
     assert found.mean.is_lower_bound
+
+
+def plan_of_beams(n_searches):
+    """Searches of two beams and three tokens, which come every millisecond."""
+    n = 5 * n_searches
+    place, first = np.arange(n) % 5, np.arange(n) // 5 * 5
+    return request_plan(
+        "here",
+        arrival_ns=np.where(place == 0, first // 5 * MS, -1),
+        prompt_tokens=np.full(n, 100),
+        output_tokens=np.full(n, 1),
+        follows=np.select([place == 0, place < 3], [-1, first], first + 1),
+        joins=np.where(place == 2, first + 3, -1),
+        accompanies=np.select([place == 2, place == 4], [first + 1, first + 3], -1),
+        think_ns=np.where(place == 0, -1, 0),
+    )
+
+
+def test_a_beam_search_ends_with_the_last_of_its_last_beams(run_of):
+    steps = [
+        at(DONE, 5 * k + i, sent_ms, finished_ns=(sent_ms + 90 + 7 * i) * MS)
+        for k in range(4)
+        for i, sent_ms in ((0, k), (1, 200), (2, 200))
+    ]
+    run = run_of(
+        *sorted(steps, key=lambda row: row["intended_send_ns"]),
+        at(DONE, 3, 400, finished_ns=950 * MS),
+        at(DONE, 4, 400, finished_ns=901 * MS),
+        at(DONE, 8, 400, finished_ns=920 * MS),
+        at(GONE, 9, 400, finished_ns=930 * MS),
+        at(DONE, 13, 400, finished_ns=920 * MS),
+        at(REFUSED, 14, 401),
+    )
+    found = workflow_samples(run.requests, plan_of_beams(4), at_ns=end_ns(run))
+    assert found.rows.tolist() == [0, 1, 3], "one of the third's was refused"
+    assert found.lower_s.tolist() == [0.95, 0.929, 0.947], "the fourth's last step has not begun"
+    assert found.upper_s.tolist() == [0.95, np.inf, np.inf]
+    summary = summarise_requests(run, plan=plan_of_beams(4)).latency("workflow")
+    assert (summary.n_samples, summary.n_bounded_below_only) == (3, 2)

@@ -141,7 +141,7 @@ class RequestSummary:
 def summarise_requests(
     run: Run, *, percentiles: Sequence[float] = PERCENTILES, plan: RequestPlan | None = None
 ) -> RequestSummary:
-    """What became of all requests of the run, and how fast? Where ``plan`` has fan-outs that join, or beams, workflows too.
+    """What became of all requests of the run, and how fast? Where ``plan`` has workflows, they too.
 
     Raises
     ------

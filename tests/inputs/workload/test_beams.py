@@ -1,5 +1,7 @@
 """Are beam searches the requests that vLLM's server makes of them, and whom does each wait for?"""
 
+from itertools import pairwise
+
 import msgspec
 import numpy as np
 import pytest
@@ -54,7 +56,7 @@ def test_each_token_is_a_request_for_each_beam_that_waits_for_all_before(width, 
     for steps in searches:
         assert [len(rows) for rows in steps] == [1] + [width] * (tokens - 1)
         assert awaited(plan, steps[0][0]) == set()
-        for before, rows in zip(steps, steps[1:], strict=False):
+        for before, rows in pairwise(steps):
             for beam, row in enumerate(rows.tolist()):
                 assert awaited(plan, row) == set(before.tolist())
                 assert plan.think_ns[row] == (5 + 2 * beam) * US
@@ -67,7 +69,7 @@ def test_a_beam_holds_the_tokens_of_one_before_it_and_no_two_hold_the_same(width
     contents = block_contents(plan, block_size)
     parents = []
     for steps in steps_of(plan):
-        for before, rows in zip(steps, steps[1:], strict=False):
+        for before, rows in pairwise(steps):
             assert set(plan.prefix_request[rows]) <= set(before.tolist())
             for row in rows:
                 parent, n_said = plan.prefix_request[row], plan.prompt_tokens[row] - 1

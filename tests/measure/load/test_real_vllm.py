@@ -3,9 +3,11 @@
 Every request served, every length honoured.
 """
 
+import json
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +17,15 @@ from tests.measure.vllm_server import vllm_server
 import otlp_receiver
 from inferometer.inputs import span_names as names
 from inferometer.inputs.otlp_spans import read_spans
+from inferometer.inputs.workload.reading import read_workload
+from inferometer.inputs.workload.replay import draw_workload
 from inferometer.measure.load.bodies import FIRST_TOKEN_ID, N_TOKEN_IDS, WORDS
 from inferometer.records.reading import read_run
 from inferometer.records.request_spans import span_times
 from inferometer.records.types import ABSENT, RequestStatus
+from inferometer.simulate.run import demand_of, simulate
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.step_cost import linear_cost
 
 pytestmark = pytest.mark.slow
 PLAIN = [f"<{index}>" for index in range(FIRST_TOKEN_ID + N_TOKEN_IDS)]
@@ -165,3 +172,69 @@ def spans_of(collector):
 
 def n_served(spans):
     return sum(span.number(names.IN_QUEUE) is not None for span in spans)
+
+
+BEAMS = """
+n_requests = 1
+[[classes]]
+name = "search"
+prompt_tokens = { kind = "constant", value = 100 }
+output_tokens = { kind = "constant", value = 40 }
+[classes.beams]
+width = WIDTH
+"""
+COUNTS = (
+    "prompt_tokens_total",
+    "generation_tokens_total",
+    "request_success_total",
+    "prefix_cache_queries_total",
+    "prefix_cache_hits_total",
+)
+
+
+def counted(url):
+    """The server's counters, when they stand still."""
+    found, before = None, ()
+    while found != before:
+        time.sleep(1.5)
+        with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        before, found = (
+            found,
+            [
+                sum(float(line.split()[-1]) for line in lines if line.startswith(f"vllm:{name}"))
+                for name in COUNTS
+            ],
+        )
+    return np.array(found)
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_its_beam_search_is_the_requests_of_our_plan(url, width, tmp_path):
+    """As many requests of one token, as long prompts, and as many tokens of them found in blocks of 128."""
+    (tmp_path / "beams.toml").write_text(BEAMS.replace("WIDTH", str(width)))
+    plan = draw_workload(read_workload(tmp_path / "beams.toml"), has_beams=True).plan
+    config = SchedulerConfig(num_blocks=500, max_model_len=1024, max_num_seqs=8, block_size=128)
+    simulated = simulate(demand_of(plan, 128), config, linear_cost(launch_s=1e-2)).requests
+    n_prompt = int(simulated.prompt_tokens.sum())
+    body = {
+        "model": "tiny",
+        "prompt": [FIRST_TOKEN_ID + (37 * k + width) % N_TOKEN_IDS for k in range(100)],
+        "max_tokens": 40,
+        "n": width,
+        "use_beam_search": True,
+        "temperature": 0.0,
+    }
+    before = counted(url)
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        assert len(json.loads(answer.read())["choices"]) == width
+    assert (counted(url) - before).tolist() == [
+        n_prompt,
+        plan.n_requests,
+        plan.n_requests,
+        n_prompt,
+        int(simulated.cached_tokens.sum()),
+    ]

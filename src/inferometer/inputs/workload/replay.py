@@ -277,7 +277,7 @@ def _with_beams(drawn: DrawnWorkload, spec: WorkloadSpec) -> DrawnWorkload:
         "prefix_tokens": np.where(is_later, prompt - ~goes_on_first, columns["prefix_tokens"]),
     }
     caution = _beams_caution(int((these.width > 0).sum()), int(is_searched.sum()))
-    plan = request_plan(_WHERE, **columns)
+    plan = request_plan(_WHERE, "request {}".format, **columns)
     return replace(drawn, plan=plan, cautions=(*drawn.cautions, caution))
 
 
