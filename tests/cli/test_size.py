@@ -99,6 +99,22 @@ def test_what_the_time_limit_leaves_out_is_counted():
     )
 
 
+def test_the_sizing_that_is_suggested_counts_at_the_same_step_times():
+    """At slow ones it bought seven devices for the rate that four were said to serve."""
+    for flag, pace in (("--likely", "likely"), ("--sure", "slow")):
+        given = () if flag == "--likely" else (flag,)
+        code, said = size("--total-gpus", "1", "--gpus", "h100_sxm", "--tp", "1", *given)
+        assert (code, said["sized_for"]) == (0, pace)
+        assert f" {flag} " in said["best_use"]["next_step"]
+    refused = CliRunner().invoke(
+        app, ["size", "llama-3.1-8b", "--total-gpus", "1", "--gpus", "l4", "--slo", "ttft:p95<1ms"]
+    )
+    head, _, why = refused.stdout.partition("\nWHY ")
+    assert why
+    assert head.count("ttft:p95<1ms") == 1
+    assert "no layout of 1 device meets" in head
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "exit_code", "verdict"), [("1/s", 0, "met"), ("6000/min", 10, "missed")]

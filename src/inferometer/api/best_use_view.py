@@ -9,6 +9,7 @@ from inferometer.decide.best_use import FoundUse, Use
 from inferometer.inputs.types import Caution, DType
 from inferometer.report.page import Chip, Number, Page, lines_of
 from inferometer.report.tables import TextTable
+from inferometer.simulate.deployment import Pace
 from inferometer.stats.estimate import Verdict
 from inferometer.units import format_number
 
@@ -188,11 +189,11 @@ def _row(use: Use, published: DType | None) -> UseRow:
 
 
 def best_use_page(
-    best_use: BestUse, subject: str, objective: str, cautions: tuple[Caution, ...]
+    best_use: BestUse, subject: str, objective: str, pace: Pace, cautions: tuple[Caution, ...]
 ) -> Page:
-    """The best layout, what other formats would gain, and the next best layouts."""
+    """The best layout at step times of this pace, what other formats would gain, and the next best."""
     best = best_use.best
-    tried = _tried(best_use)
+    tried = f"at {pace} step times; {_tried(best_use)}"
     if best is None:
         return _no_page(best_use, subject, objective, tried, cautions)
     shown = (
@@ -261,7 +262,7 @@ def _no_page(
 ) -> Page:
     """No layout meets the SLO: what comes nearest, and what else could be asked."""
     return Page(
-        title=f"{subject}: no layout of {best_use.n_total} devices meets {objective}",
+        title=f"{subject}: no layout of {_devices(best_use.n_total)} meets the SLO",
         chips=(Chip(verdict="missed", text=f"missed: {objective}"),),
         lines=lines_of(
             ("WHY", best_use.why_none or ""), ("TRUST", tried), ("NEXT", best_use.next_step or "")
@@ -269,6 +270,10 @@ def _no_page(
         cautions=cautions,
         tool_version=__version__,
     )
+
+
+def _devices(n_total: int) -> str:
+    return f"{n_total} device{'s' * (n_total != 1)}"
 
 
 def _offers(best_use: BestUse, best: UseRow) -> list[str]:
@@ -304,7 +309,7 @@ def _table(best_use: BestUse) -> TextTable:
     most = "max users" if is_of_users else "max req/s"
     header = ("layout", "replicas", most, "needs a quality check")
     return TextTable(
-        caption=f"Layouts of {best_use.n_total} devices", header=header, rows=tuple(rows)
+        caption=f"Layouts of {_devices(best_use.n_total)}", header=header, rows=tuple(rows)
     )
 
 

@@ -74,7 +74,8 @@ def answer_of(
         devices.n_total,
         found,
         resolved.quantization(),
-        devices.words,
+        # A sizing counts at slow step times by default: at others it buys other numbers.
+        [*devices.words, "--sure" if question.pace == "slow" else "--likely"],
         devices.asked_load,
         is_of_users=question.is_of_users,
     )

@@ -31,6 +31,7 @@ def size_page(answer: SizeAnswer, view: DecisionView | None = None) -> Page:
             answer.best_use,
             f"{answer.model_id}, {answer.workload_name}",
             answer.objective,
+            answer.sized_for,
             answer.cautions,
         )
     if answer.groups is not None:
