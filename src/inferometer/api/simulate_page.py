@@ -185,9 +185,10 @@ def _numbers(answer: simulation.SimulateAnswer) -> tuple[Number, ...]:
         spanned(
             number,
             [
-                other[number.name].value
+                value
                 for other in others
-                if number.name in other and other[number.name].unit == number.unit
+                if number.name in other
+                and (value := other[number.name].value_in(number.unit)) is not None
             ],
         )
         for number in numbers

@@ -99,6 +99,14 @@ class Number:
         """``≥ 576``"""
         return f"{'≥ ' if self.is_at_least else ''}{format_number(self.value)}"
 
+    def value_in(self, unit: str) -> float | None:
+        """The value in this unit; None where the two do not measure the same."""
+        if unit == self.unit:
+            return self.value
+        if not {unit, self.unit} <= _SECONDS_PER_UNIT.keys():
+            return None
+        return self.value * _SECONDS_PER_UNIT[self.unit] / _SECONDS_PER_UNIT[unit]
+
     @property
     def interval(self) -> str:
         """``[470, 720]``; '' without one."""
