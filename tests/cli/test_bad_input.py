@@ -112,6 +112,7 @@ def test_a_catalogue_model_without_weights_says_how_to_go_on(tmp_path):
         (("fit", "runs/none"), 4, "try: inferometer quick MODEL --out runs/NAME"),
         (("deploy", "llama-3.1-8b", "--out", "files"), 2, "try: inferometer size llama-3.1-8b"),
         (("deploy", "llama-3.1-8b"), 2, "try: --out files"),
+        (("timeline", "--perfetto", ""), 2, "'' is not the name of a file or folder"),
         (
             ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--workload", "rag"),
             2,

@@ -45,6 +45,16 @@ class Several(click.ParamType[Any]):
         return self.kind.convert(value, param, ctx)
 
 
+class NamedPath(click.Path):
+    """A path with a name: no empty text, which Python takes for the folder itself."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; an empty text is refused."""
+        if value == "":
+            self.fail("'' is not the name of a file or folder", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def one_of(kind: click.ParamType[Any]) -> click.ParamType[Any]:
     """The type of one value of a flag that takes several."""
     return kind.kind if isinstance(kind, Several) else kind
@@ -458,7 +468,7 @@ def _click_type(field: Field) -> Any:
         return WholeNumber(low, high)
     if field.kind is float:
         return Number(option.least, option.most, min_open=option.is_open)
-    return click.Path(path_type=Path) if field.kind is Path else click.STRING
+    return NamedPath(path_type=Path) if field.kind is Path else click.STRING
 
 
 json_option: Final = click.option(
@@ -498,7 +508,7 @@ def _ask_report(ctx: click.Context, _parameter: click.Parameter, value: Path | N
 
 _report_option: Final = click.option(
     "--report",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NamedPath(path_type=Path, dir_okay=False),
     expose_value=False,
     callback=_ask_report,
     cls=QuestionOption,
