@@ -54,6 +54,14 @@ def test_the_gain_stands_beside_the_verdict(answer):
     assert len(answer.rows()) == 4
 
 
+def test_the_same_weights_are_read_with_other_arithmetic(smollm2):
+    [row] = im.quality(
+        smollm2.location, other_dtype=["bfloat16"], tokens=128, window=64, generated=1, gen_tokens=2
+    ).changes
+    assert row.name == "bfloat16 arithmetic"
+    assert 0 < abs(row.difference.perplexity_ratio.value - 1) < 0.02
+
+
 def test_what_cannot_be_read_is_refused(smollm2, tmp_path: Path):
     short = tmp_path / "short.txt"
     short.write_text("Too short.")

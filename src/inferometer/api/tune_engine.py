@@ -309,7 +309,7 @@ def _measured(job: EngineJob, engines: Engines) -> EngineDone:
     same, n_loads = compared(job.runs, engines, pairs)
     if same.gain is None:
         raise MeasureError(same.fault, where=f"{job.runs.folder}, the options as they are")
-    done = EngineDone(version, job.spec, same, n_loads)
+    done = EngineDone(version, job.spec, same, 1 + n_loads)  # one for its version
     for step in job.steps:
         # one option each, so that a change of a step is the same whether or not the one before came
         tries = step.tries(done.spec)
