@@ -11,9 +11,12 @@ traffic, and the sealed prediction is checked. Over half an hour on two quiet co
 import argparse
 import json
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,8 +34,9 @@ ROOMY = {
     "max-num-batched-tokens": 2048,
     "block-size": 32,
 }
-N_BUSY = 6
-"""Programs that share a core with a slow client, and are preferred to it."""
+STOPPED_S, RUNS_S = 0.4, 0.1
+"""A client whose core is taken from it, as by other guests of its host: for how long, and how long
+it runs between."""
 TALK = """
 [arrivals]
 kind = "open"
@@ -76,7 +80,7 @@ class Case:
     threads: int = 1
     mode: str = "compiled"
     client: str = "direct"
-    """Or "proxy": behind one that buffers; "busy": on a core with other programs."""
+    """Or "proxy": behind one that buffers; "stopped": on a core that is taken from it at times."""
     slo: str = "ttft:p95<500ms, tpot:p95<80ms"
     for_s: int = FOR_S
     is_local: bool = False
@@ -125,7 +129,7 @@ CASES = (
     ),
     Case("prefix cache on", ("healthy",), workload=SHARED),
     Case("overload", ("overload", "prompt_compute", "step_floor"), rate_per_s=30.0),
-    Case("slow client", ("outside",), client="busy"),
+    Case("slow client", ("outside",), client="stopped"),
     Case("slow proxy", ("outside",), client="proxy"),
     Case(
         "draft that does not match",
@@ -157,18 +161,23 @@ def _line(words):
 
 
 @contextmanager
-def crowded(core):
-    """Programs on this core that do nothing but be busy."""
-    busy = [
-        subprocess.Popen(["taskset", "-c", core, sys.executable, "-c", "while True: pass"])
-        for _ in range(N_BUSY)
-    ]
+def taken_from(process):
+    """A process that runs a fifth of the time."""
+    is_over = threading.Event()
+
+    def steal():
+        while not is_over.wait(RUNS_S):
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(STOPPED_S)
+            process.send_signal(signal.SIGCONT)
+
+    thread = threading.Thread(target=steal)
+    thread.start()
     try:
         yield
     finally:
-        for process in busy:
-            process.kill()
-            process.wait()
+        is_over.set()
+        thread.join()
 
 
 class Served:
@@ -187,7 +196,6 @@ class Served:
                 self._folder / "model",
                 *flags,
                 *case.flags,
-                core="0" if case.client == "busy" else None,
                 mode=case.mode,
                 threads=case.threads,
             )
@@ -215,12 +223,11 @@ class Served:
              "--out", out, *words)
         )  # fmt: skip
         with ExitStack() as stack:
-            if case.client == "busy":
-                stack.enter_context(crowded("1"))
-                line = ["taskset", "-c", "1", "nice", "-n", "10", *line]
             process = subprocess.Popen(
                 line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
+            if case.client == "stopped":
+                stack.enter_context(taken_from(process))
             if case.is_local:
                 answer = inferometer(
                     "diagnose", self._url, "--local", "--for", f"{case.for_s - 5}s", "--slo", case.slo, "--json",

@@ -23,6 +23,7 @@ from inferometer.api.prediction import (
     FittedSpeeds,
     PredictAnswer,
     PredictedSlo,
+    answered_speeds,
     fitted_speeds,
     likely_changes,
     measured_decode,
@@ -188,6 +189,7 @@ def predict(question: Predict) -> PredictAnswer:
             if is_measured
             else "datasheet"
         ),
+        answered=answered_speeds(sheet, fitted),
         datasheet=sheet,
         fitted=fitted,
         without_published=other_steps,

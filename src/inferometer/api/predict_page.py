@@ -12,7 +12,6 @@ from inferometer.perfmodel.datasheet import (
     STEP_TIME_CAUTIONS,
     DatasheetPrediction,
     PhaseAnswer,
-    sheet_at,
 )
 from inferometer.perfmodel.memory import how_it_fits
 from inferometer.perfmodel.roofline import WITHIN_LINK
@@ -144,10 +143,11 @@ def _title(answer: PredictAnswer) -> str:
     server = f"{scenario.model.model_id} on {devices}{scenario.hardware.name}"
     if not answer.datasheet.sizes.memory.fits:
         return f"{server} does not fit"
-    ttft_s, tpot_s, decode = _answered(answer)
+    said = answer.answered
     return (
-        f"{server}: TTFT {format_duration(ttft_s.value)}, TPOT {format_duration(tpot_s.value)},"
-        f" {format_number(decode.value)} output tok/s"
+        f"{server}: TTFT {format_duration(said.ttft_s.value)},"
+        f" TPOT {format_duration(said.tpot_s.value)},"
+        f" {format_number(said.decode_tokens_per_s.value)} output tok/s"
     )
 
 
@@ -173,22 +173,18 @@ def _too_much(sheet: DatasheetPrediction) -> str:
 
 
 def _numbers(answer: PredictAnswer) -> tuple[Number, ...]:
-    ttft_s, tpot_s, decode = _answered(answer)
-    sheet = _answered_sheet(answer)
-    speeds, costs = sheet.speeds, sheet.costs
-    used = (
-        () if answer.fitted else rate_number("MBU of decode", speeds.mbu_fraction.scaled(100), "%")
-    )
-    per_user = speeds.tokens_per_s_per_user
-    price = "" if costs.price is None else f"at {format_number(costs.price.usd_per_hour)} $/h"
+    said, sheet = answer.answered, answer.datasheet
+    mbu = sheet.speeds.mbu_fraction.scaled(100)
+    per_user, paid = said.tokens_per_s_per_user, sheet.costs.price
+    price = "" if paid is None else f"at {format_number(paid.usd_per_hour)} $/h"
     return (
-        *duration_number("TTFT", ttft_s),
-        *duration_number("TPOT", tpot_s),
-        *duration_number("E2E", _e2e_s(sheet)),
+        *duration_number("TTFT", said.ttft_s),
+        *duration_number("TPOT", said.tpot_s),
+        *duration_number("E2E", said.e2e_s),
         *rate_number("per user", per_user, "tok/s", note=reading_text(per_user.value)),
-        *rate_number("output, decoding", decode, "tok/s"),
-        *used,
-        *rate_number("cost of 1M output tok", costs.usd_per_million_tokens, "$", note=price),
+        *rate_number("output, decoding", said.decode_tokens_per_s, "tok/s"),
+        *(() if answer.fitted else rate_number("MBU of decode", mbu, "%")),
+        *rate_number("cost of 1M output tok", said.usd_per_million_tokens, "$", note=price),
     )
 
 
@@ -300,52 +296,28 @@ def _trust_in_peaks(answer: PredictAnswer) -> str:
     return "the datasheet alone: nothing was measured, so intervals are wide"
 
 
-def _answered(answer: PredictAnswer) -> tuple[Estimate, Estimate, Estimate]:
-    """TTFT, TPOT and the output rate while decoding, by the fit where there is one."""
-    said = answer.fitted or answer.datasheet.speeds
-    return said.ttft_s, said.tpot_s, said.decode_tokens_per_s
-
-
-def _answered_sheet(answer: PredictAnswer) -> DatasheetPrediction:
-    """Rates and costs of the latencies that are answered, the fit's where there is one."""
-    if answer.fitted is None:
-        return answer.datasheet
-    return sheet_at(answer.datasheet, answer.fitted.ttft_s, answer.fitted.tpot_s)
-
-
-def _e2e_s(sheet: DatasheetPrediction) -> Estimate:
-    """TTFT and the tokens after the first: the time of the whole batch."""
-    n_output = sheet.scenario.batch_size * sheet.scenario.output_tokens
-    return sheet.speeds.output_tokens_per_s.inverted(n_output)
-
-
 def _speeds(answer: PredictAnswer) -> TextTable:
-    sheet, fitted = _answered_sheet(answer), answer.fitted
-    speeds, costs = sheet.speeds, sheet.costs
+    said, sheet = answer.answered, answer.datasheet
     rows = list[tuple[str, str, str]]()
 
     def row(name: str, estimate: Estimate, write: Callable[[float], str]) -> None:
         rows.append((name, *_with_range(estimate, write)))
 
-    ttft_s, tpot_s, decode = _answered(answer)
-    row("TTFT", ttft_s, format_duration)
-    row("TPOT", tpot_s, format_duration)
-    row("E2E", _e2e_s(sheet), format_duration)
-    row("output tok/s, decoding", decode, format_number)
-    row("output tok/s, prefill too", speeds.output_tokens_per_s, format_number)
-    if fitted is None:  # a fit has its own idea of what the ceilings give
-        row("MBU of decode", speeds.mbu_fraction, format_fraction)
-        row("MFU of prefill", speeds.mfu_fraction, format_fraction)
-    if costs.usd_per_million_tokens is not None and costs.price is not None:
-        row("$ / 1M output tokens", costs.usd_per_million_tokens, format_number)
-        price = f"{format_number(costs.price.usd_per_hour)} $/h"
-        rows.append(("price of a device", price, costs.price.basis))
-    if costs.joule_per_million_tokens is not None:
-        row(
-            "kWh / 1M output tokens",
-            costs.joule_per_million_tokens.scaled(1 / 3.6e6),
-            format_number,
-        )
+    row("TTFT", said.ttft_s, format_duration)
+    row("TPOT", said.tpot_s, format_duration)
+    row("E2E", said.e2e_s, format_duration)
+    row("output tok/s, decoding", said.decode_tokens_per_s, format_number)
+    row("output tok/s, prefill too", said.output_tokens_per_s, format_number)
+    if answer.fitted is None:  # a fit has its own idea of what the ceilings give
+        row("MBU of decode", sheet.speeds.mbu_fraction, format_fraction)
+        row("MFU of prefill", sheet.speeds.mfu_fraction, format_fraction)
+    paid = sheet.costs.price
+    if said.usd_per_million_tokens is not None and paid is not None:
+        row("$ / 1M output tokens", said.usd_per_million_tokens, format_number)
+        rows.append(("price of a device", f"{format_number(paid.usd_per_hour)} $/h", paid.basis))
+    if said.joule_per_million_tokens is not None:
+        kwh = said.joule_per_million_tokens.scaled(1 / 3.6e6)
+        row("kWh / 1M output tokens", kwh, format_number)
     return TextTable(caption="Speed", header=("", "likely", "between"), rows=tuple(rows))
 
 

@@ -15,7 +15,7 @@ from inferometer.fit.loads import server_fit
 from inferometer.inputs import catalog
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold
 from inferometer.perfmodel import steptime, types
-from inferometer.perfmodel.datasheet import DatasheetPrediction
+from inferometer.perfmodel.datasheet import DatasheetPrediction, sheet_at
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.memory import SmallestGroup
 from inferometer.perfmodel.scenario import Scenario, decode_of, plain_decode_of, prefill_of
@@ -64,6 +64,24 @@ class FittedSpeeds:
     device, or not stated of what."""
     origin: str | None = None
     """What was fitted, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredSpeeds:
+    """What is answered: by the fit, or published rows, where there are any, else by the datasheet."""
+
+    ttft_s: Estimate
+    tpot_s: Estimate
+    e2e_s: Estimate
+    """TTFT and the tokens after the first: the time of the whole batch."""
+    tokens_per_s_per_user: Estimate
+    decode_tokens_per_s: Estimate
+    """While all sequences decode."""
+    output_tokens_per_s: Estimate
+    """Output tokens over the time of the whole batch."""
+    usd_per_million_tokens: Estimate | None
+    """Of output; None where no price is known."""
+    joule_per_million_tokens: Estimate | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +144,7 @@ class PredictAnswer(Answer):
     """
 
     basis: Literal["datasheet", "measured ceilings", "published", "fitted"]
+    answered: AnsweredSpeeds
     datasheet: DatasheetPrediction
     fitted: FittedSpeeds | None
     without_published: str | None = None
@@ -150,6 +169,24 @@ class PredictAnswer(Answer):
         if not self.datasheet.sizes.memory.fits:
             return SizingError.exit_code
         return EXIT_OF_SLO[None if self.slo is None else self.slo.verdict]
+
+
+def answered_speeds(sheet: DatasheetPrediction, fitted: FittedSpeeds | None) -> AnsweredSpeeds:
+    """Latencies, and the rates and costs that follow from them."""
+    if fitted is not None:
+        sheet = sheet_at(sheet, fitted.ttft_s, fitted.tpot_s)
+    speeds, costs = sheet.speeds, sheet.costs
+    n_output = sheet.scenario.batch_size * sheet.scenario.output_tokens
+    return AnsweredSpeeds(
+        ttft_s=speeds.ttft_s,
+        tpot_s=speeds.tpot_s,
+        e2e_s=speeds.output_tokens_per_s.inverted(n_output),
+        tokens_per_s_per_user=speeds.tokens_per_s_per_user,
+        decode_tokens_per_s=(fitted or speeds).decode_tokens_per_s,
+        output_tokens_per_s=speeds.output_tokens_per_s,
+        usd_per_million_tokens=costs.usd_per_million_tokens,
+        joule_per_million_tokens=costs.joule_per_million_tokens,
+    )
 
 
 def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSpeeds:
