@@ -10,6 +10,7 @@ traffic, and the sealed prediction is checked. Over half an hour on two quiet co
 
 import argparse
 import json
+import os
 import re
 import signal
 import subprocess
@@ -17,11 +18,11 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from proxies import buffering_proxy
+from proxies import throttling_proxy
 from results_log import log_row
 from vllm_here import vllm_server, write_model
 
@@ -80,7 +81,7 @@ class Case:
     threads: int = 1
     mode: str = "compiled"
     client: str = "direct"
-    """Or "proxy": behind one that buffers; "stopped": on a core that is taken from it at times."""
+    """Or "proxy": behind one that throttles; "stopped": on a core that is taken from it at times."""
     slo: str = "ttft:p95<500ms, tpot:p95<80ms"
     for_s: int = FOR_S
     is_local: bool = False
@@ -162,14 +163,15 @@ def _line(words):
 
 @contextmanager
 def taken_from(process):
-    """A process that runs a fifth of the time."""
+    """A process and its children, which run a fifth of the time."""
     is_over = threading.Event()
 
     def steal():
         while not is_over.wait(RUNS_S):
-            process.send_signal(signal.SIGSTOP)
-            time.sleep(STOPPED_S)
-            process.send_signal(signal.SIGCONT)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGSTOP)
+                time.sleep(STOPPED_S)
+                os.killpg(process.pid, signal.SIGCONT)
 
     thread = threading.Thread(target=steal)
     thread.start()
@@ -202,7 +204,7 @@ class Served:
         )
         self._asked = self._url
         if case.client == "proxy":
-            self._asked = self._stack.enter_context(buffering_proxy(self._url))
+            self._asked = self._stack.enter_context(throttling_proxy(self._url))
         return self
 
     def __exit__(self, *problem):
@@ -224,8 +226,9 @@ class Served:
         )  # fmt: skip
         with ExitStack() as stack:
             process = subprocess.Popen(
-                line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
+                line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                start_new_session=True,
+            )  # fmt: skip
             if case.client == "stopped":
                 stack.enter_context(taken_from(process))
             if case.is_local:

@@ -144,12 +144,14 @@ def _share(answer: DiagnoseAnswer, cause: CauseRow) -> str:
 
 
 def _outside(answer: DiagnoseAnswer) -> str:
-    client_s, outside_s = answer.client_ttft_s, answer.outside_ttft_s
-    if answer.cause != "outside" or client_s is None or outside_s is None:
+    found = [one for one in answer.outside if one.share is not None]
+    if answer.cause != "outside" or not found:
         return ""
+    worst = max(found, key=lambda one: one.share or 0)
     return (
-        f"{format_duration(outside_s)} of a mean TTFT of {format_duration(client_s)} pass outside"
-        " the server: a buffering or busy proxy, the network, or a client that is late"
+        f"{format_duration(worst.outside_s or 0)} of a mean {worst.latency.upper()} of"
+        f" {format_duration(worst.client_s)} pass outside the server: a buffering or busy proxy,"
+        " the network, or a client that is late"
     )
 
 

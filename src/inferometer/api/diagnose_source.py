@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 from inferometer.api.load_run import open_run
 from inferometer.api.load_sending import is_open
 from inferometer.api.progress import PartsDone, talk
+from inferometer.decide.diagnosis.observed import OutsideRow, outside_rows
 from inferometer.decide.diagnosis.window import ServerWindow, observed_window
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.measure import forward_passes, local_server, scrape
 from inferometer.measure.prometheus import TimeRange, prometheus_samples, time_range
 from inferometer.records import reading
-from inferometer.records.server_summaries import TtftParts, ttft_parts
 from inferometer.records.step_logs import step_log_of
 from inferometer.records.types import Run, ServerSampleTable
 from inferometer.units import format_duration
@@ -45,8 +45,8 @@ class Source:
     """The past time, in UTC, by Prometheus; None: as it is now, or in a load test."""
     samples: ServerSampleTable | None = None
     """Of a server that was read just now."""
-    parts: TtftParts | None = None
-    """Of a load test: where its requests' TTFT went, before and within the server."""
+    outside: tuple[OutsideRow, ...] = ()
+    """Of a load test: what its clients measured against what the server reports."""
     local: local_server.LocalNumbers | None = None
     """Of a server on this machine, where that was asked for: what its processes show."""
 
@@ -113,8 +113,10 @@ def stored_source(folder: Path) -> Source:
         step_log=None if run.steps is None else step_log_of(run.steps, "steps of a run"),
     )
     requests = run.requests
-    parts = None if requests is None else ttft_parts(requests, window.summary)
-    return Source(window=window, parts=parts)
+    return Source(
+        window=window,
+        outside=() if requests is None else outside_rows(requests, window.summary),
+    )
 
 
 def past_source(prometheus: str, target: str, past: TimeRange) -> Source:

@@ -108,10 +108,8 @@ class DiagnoseAnswer(Answer):
     """Shares of the KV cache."""
     n_preemptions: int | None
     is_closed_loop: bool
-    client_ttft_s: float | None
-    """Mean TTFT as the client of a load test measured it; None: there was none."""
-    outside_ttft_s: float | None
-    """By how much that is more than the server's own: the client, a proxy, the network."""
+    outside: tuple[observed.OutsideRow, ...]
+    """Of a load test: what its clients measured against what the server reports."""
     probe: Probe | None = None
     """What a small load identified; None: nothing was sent."""
     check: SealedCheck | None = None
@@ -153,7 +151,7 @@ def answer_of(
     fresh = under_fresh_requests(window, draws, _SEED)
     found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
     concluded = shares.conclusion(found, now[0], slo, verdicts)
-    checks = observed.checked(source.window, source.parts, source.local)
+    checks = observed.checked(source.window, source.outside, source.local)
     finding, cause = cause_named(concluded, checks)
     answer = DiagnoseAnswer(
         target=target,
@@ -179,8 +177,7 @@ def answer_of(
         kv_usage=window.summary.kv_usage,
         n_preemptions=window.summary.n_preemptions,
         is_closed_loop=window.is_closed_loop,
-        client_ttft_s=None if source.parts is None else source.parts.total_s,
-        outside_ttft_s=observed.outside_s(source.parts),
+        outside=source.outside,
     )
     return Diagnosed(answer, _advised(answer, concluded.cause, fresh))
 

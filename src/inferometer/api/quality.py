@@ -98,7 +98,7 @@ class Quality:
     )
     tokens: int = option(8192, "Tokens to read.", "Workload", is_common=True, least=128)
     window: int = option(512, "Tokens that are read in one piece.", "Workload", least=16)
-    generated: int = option(8, "Texts to continue greedily.", "Workload", least=0)
+    generated: int = option(8, "Texts to continue greedily.", "Workload", least=1)
     gen_tokens: int = option(
         128, "Tokens of each continuation.", "Workload", is_common=True, least=1
     )

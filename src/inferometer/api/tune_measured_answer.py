@@ -87,7 +87,7 @@ def checks_of_loads(folders: Sequence[Path]) -> tuple[CheckRow, ...]:
         except InferometerError as error:
             reasons.append(error.what)
             continue
-        for row in observed.checked(source.window, source.parts):
+        for row in observed.checked(source.window, source.outside):
             if row.measured_ratio is not None:
                 seen[row.name].append(row.measured_ratio)
     why = reasons[0] if reasons and len(reasons) == len(folders) else ""

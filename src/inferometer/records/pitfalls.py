@@ -190,7 +190,7 @@ PITFALLS: Final = (
     Pitfall(
         name="outside",
         words="the latency passes outside the server: a slow client, a proxy, or the network",
-        number="{value:.0%} of the client's mean TTFT before and after the server",
+        number="{value:.0%} of the client's mean TTFT, or E2E, before and after the server",
         limit_ratio=0.5,
         why="most of it: what the server's settings change is the smaller part",
         change="a client that reads at once, a proxy that does not buffer, a connection that stays",

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from served_pages import poisson, served_pages
 
-from inferometer.decide.diagnosis.observed import checked
+from inferometer.decide.diagnosis.observed import OutsideRow, checked
 from inferometer.decide.diagnosis.window import observed_window
 from inferometer.simulate import step_cost
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -150,3 +150,12 @@ def test_another_servers_names_show_the_same():
     assert windows[1].summary.time("ttft").mean_s == pytest.approx(
         windows[0].summary.time("ttft").mean_s
     )
+
+
+def test_answers_that_are_held_back_after_their_first_token_are_found():
+    window = observed_window(samples_of())
+    soon = OutsideRow(latency="ttft", client_s=0.2, outside_s=0.01)
+    for outside_s, finding in ((6.0, "found"), (1.0, "ruled out"), (None, "not reported")):
+        late = OutsideRow(latency="e2e", client_s=8.0, outside_s=outside_s)
+        found = {one.name: one for one in checked(window, (soon, late))}
+        assert found["outside"].finding == finding

@@ -3,16 +3,20 @@
 None of a number is a server that does not report it, or a window to which it does not apply.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 
 from inferometer.decide.diagnosis.window import ServerWindow
+from inferometer.records.latencies import COMPLETED, is_one_of
 from inferometer.records.pitfalls import CheckRow, PitfallName, empty_share, judged_all
 from inferometer.records.server_names import Counter
 from inferometer.records.server_series import counter_series, gauge_series, series_of
-from inferometer.records.server_summaries import TtftParts
+from inferometer.records.server_summaries import ServerSummary, ttft_parts
+from inferometer.records.types import RequestTable
+from inferometer.units import NS_PER_S
 
 _FAR_OUTSIDE_S: Final = 0.05
 """Below it a connection over a wide area explains it: round trips take tens of milliseconds."""
@@ -22,29 +26,55 @@ _BUSY_CACHE_HITS: Final = 0.5
 """Of looked-up prompt tokens: where this much is found, eviction is no concern."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideRow:
+    """A mean latency as the clients of a load test measured it, against the server's own."""
+
+    latency: Literal["ttft", "e2e"]
+    client_s: float
+    """From the intended send on."""
+    outside_s: float | None
+    """By how much that is more than the server's: the client, a proxy, the network; None: the server
+    does not report it."""
+
+    @property
+    def share(self) -> float | None:
+        """Of the client's; None where it is no more than a connection over a wide area explains."""
+        is_far = self.outside_s is not None and self.outside_s > _FAR_OUTSIDE_S
+        return self.outside_s / self.client_s if is_far and self.outside_s is not None else None
+
+
+def outside_rows(requests: RequestTable, server: ServerSummary) -> tuple[OutsideRow, ...]:
+    """TTFT, and E2E of what was completed, in the summary's window."""
+    rows, parts = list[OutsideRow](), ttft_parts(requests, server)
+    if parts is not None:
+        around_s = None if parts.network_s is None else parts.client_s + parts.network_s
+        rows.append(OutsideRow(latency="ttft", client_s=parts.total_s, outside_s=around_s))
+    ended_s = requests.finished_ns / NS_PER_S
+    is_within = is_one_of(requests, COMPLETED) & (ended_s >= server.start_s)
+    is_within &= ended_s <= server.end_s
+    if is_within.any():
+        own = server.time("e2e")
+        client_s = float((ended_s - requests.intended_send_ns / NS_PER_S)[is_within].mean())
+        outside_s = None if own is None else client_s - own.mean_s
+        rows.append(OutsideRow(latency="e2e", client_s=client_s, outside_s=outside_s))
+    return tuple(rows)
+
+
 def checked(
     window: ServerWindow,
-    parts: TtftParts | None = None,
+    outside: Sequence[OutsideRow] = (),
     local: Mapping[PitfallName, float | None] | None = None,
 ) -> tuple[CheckRow, ...]:
     """Every pitfall that metrics and the client of a load test show, in the order of the table.
 
     ``local`` is what the server's own machine shows.
     """
-    seconds, share = outside_s(parts), None
-    if parts is not None and seconds is not None and seconds > _FAR_OUTSIDE_S:
-        share = seconds / parts.total_s
+    share = max((one.share for one in outside if one.share is not None), default=None)
     seen: dict[PitfallName, float | None] = {
         name: measure(window) for name, measure in _MEASURES.items()
     }
     return judged_all({**seen, "outside": share, **(local or {})})
-
-
-def outside_s(parts: TtftParts | None) -> float | None:
-    """By how much the client's mean TTFT is more than the server's."""
-    if parts is None or parts.network_s is None:
-        return None
-    return parts.client_s + parts.network_s
 
 
 def _grown(window: ServerWindow, counter: Counter) -> float | None:
