@@ -10,9 +10,7 @@ traffic, and the sealed prediction is checked. Over half an hour on two quiet co
 
 import argparse
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 from proxies import throttling_proxy
 from results_log import log_row
 from vllm_here import vllm_server, write_model
@@ -161,17 +160,26 @@ def _line(words):
     return [str(Path(sys.executable).parent / "inferometer"), *map(str, words)]
 
 
+def _each(processes, what):
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):
+            getattr(one, what)()
+
+
 @contextmanager
 def taken_from(process):
     """A process and its children, which run a fifth of the time."""
-    is_over = threading.Event()
+    is_over, clients = threading.Event(), []
 
     def steal():
+        nonlocal clients
         while not is_over.wait(RUNS_S):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGSTOP)
-                time.sleep(STOPPED_S)
-                os.killpg(process.pid, signal.SIGCONT)
+            with suppress(psutil.NoSuchProcess):
+                whole = psutil.Process(process.pid)
+                clients = [whole, *whole.children(recursive=True)]
+            _each(clients, "suspend")
+            time.sleep(STOPPED_S)
+            _each(clients, "resume")
 
     thread = threading.Thread(target=steal)
     thread.start()
@@ -226,9 +234,8 @@ class Served:
         )  # fmt: skip
         with ExitStack() as stack:
             process = subprocess.Popen(
-                line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                start_new_session=True,
-            )  # fmt: skip
+                line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
             if case.client == "stopped":
                 stack.enter_context(taken_from(process))
             if case.is_local:

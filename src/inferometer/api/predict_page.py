@@ -120,19 +120,19 @@ def _of_slo(one: PredictedLimit) -> str:
 
 def _cautions(answer: PredictAnswer) -> tuple[Caution, ...]:
     """Those of the datasheet; beside fitted step times, only what concerns the what-ifs."""
-    said = answer.datasheet.cautions
+    texts = answer.datasheet.cautions
     if answer.basis == "fitted":  # a measured group has its network in it
-        said = tuple(text for text in said if not text.endswith(WITHIN_LINK))
+        texts = tuple(text for text in texts if not text.endswith(WITHIN_LINK))
     if answer.fitted is not None:
         of_steps = STEP_TIME_CAUTIONS if answer.what_ifs else frozenset[str]()
-        said = tuple(
+        texts = tuple(
             f"on what the changes gain, by datasheet: {text}" if text in of_steps else text
-            for text in said
+            for text in texts
             if text in of_steps or text not in STEP_TIME_CAUTIONS
         )
     return (
         *(() if answer.fitted else ceiling_cautions(answer.datasheet.scenario.hardware)),
-        *(Caution(code="datasheet", text=text, remedy="") for text in said),
+        *(Caution(code="datasheet", text=text, remedy="") for text in texts),
     )
 
 
@@ -143,11 +143,11 @@ def _title(answer: PredictAnswer) -> str:
     server = f"{scenario.model.model_id} on {devices}{scenario.hardware.name}"
     if not answer.datasheet.sizes.memory.fits:
         return f"{server} does not fit"
-    said = answer.answered
+    speeds = answer.answered
     return (
-        f"{server}: TTFT {format_duration(said.ttft_s.value)},"
-        f" TPOT {format_duration(said.tpot_s.value)},"
-        f" {format_number(said.decode_tokens_per_s.value)} output tok/s"
+        f"{server}: TTFT {format_duration(speeds.ttft_s.value)},"
+        f" TPOT {format_duration(speeds.tpot_s.value)},"
+        f" {format_number(speeds.decode_tokens_per_s.value)} output tok/s"
     )
 
 
@@ -173,18 +173,18 @@ def _too_much(sheet: DatasheetPrediction) -> str:
 
 
 def _numbers(answer: PredictAnswer) -> tuple[Number, ...]:
-    said, sheet = answer.answered, answer.datasheet
+    speeds, sheet = answer.answered, answer.datasheet
     mbu = sheet.speeds.mbu_fraction.scaled(100)
-    per_user, paid = said.tokens_per_s_per_user, sheet.costs.price
+    per_user, paid = speeds.tokens_per_s_per_user, sheet.costs.price
     price = "" if paid is None else f"at {format_number(paid.usd_per_hour)} $/h"
     return (
-        *duration_number("TTFT", said.ttft_s),
-        *duration_number("TPOT", said.tpot_s),
-        *duration_number("E2E", said.e2e_s),
+        *duration_number("TTFT", speeds.ttft_s),
+        *duration_number("TPOT", speeds.tpot_s),
+        *duration_number("E2E", speeds.e2e_s),
         *rate_number("per user", per_user, "tok/s", note=reading_text(per_user.value)),
-        *rate_number("output, decoding", said.decode_tokens_per_s, "tok/s"),
+        *rate_number("output, decoding", speeds.decode_tokens_per_s, "tok/s"),
         *(() if answer.fitted else rate_number("MBU of decode", mbu, "%")),
-        *rate_number("cost of 1M output tok", said.usd_per_million_tokens, "$", note=price),
+        *rate_number("cost of 1M output tok", speeds.usd_per_million_tokens, "$", note=price),
     )
 
 
@@ -297,26 +297,26 @@ def _trust_in_peaks(answer: PredictAnswer) -> str:
 
 
 def _speeds(answer: PredictAnswer) -> TextTable:
-    said, sheet = answer.answered, answer.datasheet
+    speeds, sheet = answer.answered, answer.datasheet
     rows = list[tuple[str, str, str]]()
 
     def row(name: str, estimate: Estimate, write: Callable[[float], str]) -> None:
         rows.append((name, *_with_range(estimate, write)))
 
-    row("TTFT", said.ttft_s, format_duration)
-    row("TPOT", said.tpot_s, format_duration)
-    row("E2E", said.e2e_s, format_duration)
-    row("output tok/s, decoding", said.decode_tokens_per_s, format_number)
-    row("output tok/s, prefill too", said.output_tokens_per_s, format_number)
+    row("TTFT", speeds.ttft_s, format_duration)
+    row("TPOT", speeds.tpot_s, format_duration)
+    row("E2E", speeds.e2e_s, format_duration)
+    row("output tok/s, decoding", speeds.decode_tokens_per_s, format_number)
+    row("output tok/s, prefill too", speeds.output_tokens_per_s, format_number)
     if answer.fitted is None:  # a fit has its own idea of what the ceilings give
         row("MBU of decode", sheet.speeds.mbu_fraction, format_fraction)
         row("MFU of prefill", sheet.speeds.mfu_fraction, format_fraction)
     paid = sheet.costs.price
-    if said.usd_per_million_tokens is not None and paid is not None:
-        row("$ / 1M output tokens", said.usd_per_million_tokens, format_number)
+    if speeds.usd_per_million_tokens is not None and paid is not None:
+        row("$ / 1M output tokens", speeds.usd_per_million_tokens, format_number)
         rows.append(("price of a device", f"{format_number(paid.usd_per_hour)} $/h", paid.basis))
-    if said.joule_per_million_tokens is not None:
-        kwh = said.joule_per_million_tokens.scaled(1 / 3.6e6)
+    if speeds.joule_per_million_tokens is not None:
+        kwh = speeds.joule_per_million_tokens.scaled(1 / 3.6e6)
         row("kWh / 1M output tokens", kwh, format_number)
     return TextTable(caption="Speed", header=("", "likely", "between"), rows=tuple(rows))
 

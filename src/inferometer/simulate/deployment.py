@@ -455,7 +455,7 @@ def _copying_knobs(
     block_size: int,
     own: Mapping[str, str],
 ) -> dict[str, str]:
-    """What swapping and compaction need to know, where they are asked for.
+    """What swapping and compaction need to know, where they are on.
 
     The bytes of a block on one device, and the speed of its host link.
     """

@@ -229,7 +229,7 @@ def _late_cut(plan: RequestPlan, spec: WorkloadSpec) -> RequestPlan:
 
 
 class _Searches(NamedTuple):
-    """N requests, each of which becomes the R requests of a beam search, or stays one."""
+    """N requests; each becomes the R requests of a beam search, or stays one."""
 
     width: I64
     """(N) 0 of one that stays."""
