@@ -19,7 +19,7 @@ def test_sessions_that_hold_the_rate_are_named():
     assert caution.text.startswith(
         "0.107 requests/s were offered of 1 asked for: 95 of 300 requests are later turns"
     )
-    assert "all took 47 min" in caution.text
+    assert "all took 46.6 min" in caution.text
     assert "--requests" in caution.remedy
 
 

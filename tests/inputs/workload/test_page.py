@@ -37,7 +37,7 @@ def test_examples_run():
 def test_files_are_read(text):
     spec = workload_from_text(text, where="the page")
     if spec.replay is None:
-        assert draw_workload(spec).plan.n_requests > 100
+        assert draw_workload(spec, has_beams=True).plan.n_requests > 100
 
 
 def preset_row(name):
