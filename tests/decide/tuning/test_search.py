@@ -25,8 +25,8 @@ def subject(server=NARROW, workload=BUSY, goal="interactive", slo=SLO):
     return subject_of(Wanted(goal, slo, 0.02), server, workload, FleetOptions(), "vllm")
 
 
-def tuned(server=NARROW, workload=BUSY, **more):
-    return tune(Tune(server=server, workload=workload, slo=SLO, **more))
+def tuned(server=NARROW, workload=BUSY, slo=SLO, **more):
+    return tune(Tune(server=server, workload=workload, slo=slo, **more))
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,11 @@ def test_a_wrong_draft_large_blocks_and_too_much_tp_are_pitfalls():
         set=tuple(f"{name}={value}" for name, value in wrong.items()),
     )
     answer = tuned(
-        server, Workload(workload="chat", rate=4.0, requests=60), goal="cost", steps="parallelism"
+        server,
+        Workload(workload="chat", rate=1.0, requests=60),
+        slo="ttft:p95<20s, tpot:p95<1s",  # that one device meets in every draw of step times
+        goal="cost",
+        steps="parallelism",
     )
     found = {one.name: one for one in answer.checks}
     assert found["speculation_not_paying"].measured_ratio == pytest.approx(1.1111)
