@@ -28,7 +28,7 @@ _WORDS: Final = {
 }
 
 
-_ONE: Final = {"users": "user", "requests/s": "request/s"}
+_ONE: Final = {"users": "user", "requests/s": "request/s", "sequences": "sequence"}
 
 
 def tune_page(answer: TuneAnswer) -> Page:
