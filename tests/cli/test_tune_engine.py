@@ -107,6 +107,11 @@ def test_pairs_are_measured_and_read_again(folder):
     assert again["steps"][0]["change"] == "--attn eager"
     assert all(path.read_bytes() == content for path, content in list(times.items())[:-1])
     assert pairs[-1].exists()
+    pairs[-1].unlink()
+    version = folder / "tuned" / "engine.json"
+    version.write_text(version.read_text().replace(answer["version"], "0.0.1"))
+    changed = run("tune", "tiny", *HERE, *SHORT, *words, folder=folder)
+    check_refused(changed, 3, "was 0.0.1 when this began")
     other = run("tune", "tiny", *HERE, *SHORT, *words, "--reps", "3", folder=folder)
     check_refused(other, 4, "begun for another question")
 

@@ -14,7 +14,7 @@ from inferometer.api.question import option
 from inferometer.api.server import Server
 from inferometer.api.tune_answer import answer_of
 from inferometer.api.tune_started import Remainder, Starting, answered, job_of, planned_of
-from inferometer.api.tune_subject import Subject, Wanted, now_of, subject_of
+from inferometer.api.tune_subject import Subject, Wanted, chosen_steps, now_of, subject_of
 from inferometer.api.tuning import MeasuredTune, PlannedStep, PlannedTune, PresetAnswer, TuneAnswer
 from inferometer.api.workload import Workload
 from inferometer.decide.tuning.playbook import PLAYBOOK, STEP_NAMES, Step
@@ -116,7 +116,7 @@ def tune(question: Tune) -> TuneAnswer | MeasuredTune | PlannedTune | PresetAnsw
         )
     if question.preset is not None:
         return tune_preset.preset_of(question.preset, question.server, policy)
-    steps = _steps(question.steps)
+    steps = chosen_steps(question.steps, PLAYBOOK, "--steps max_num_seqs,step_budget")
     if question.out is not None:
         check_free(question.out, is_forced=question.force)
     wanted = Wanted(question.goal, question.slo, question.least_gain)
@@ -145,7 +145,7 @@ def _measured(question: Tune) -> MeasuredTune | PlannedTune:
             try_="--start 'vllm serve MODEL --max-num-seqs 64'",
         )
     wanted = Wanted(question.goal, question.slo, question.least_gain)
-    steps = _steps(question.steps)
+    steps = chosen_steps(question.steps, PLAYBOOK, "--steps max_num_seqs,step_budget")
     named = frozenset(one.name for one in steps) if question.steps is not None else frozenset()
     remainder = Remainder(wanted, question.workload, steps, named, question.out)
     job = job_of(question.server.model, question.starting, remainder)
@@ -186,21 +186,6 @@ def _check_not_of_engine(question: Tune) -> None:
             allowed="it beside --engine",
             try_="--engine transformers",
         )
-
-
-def _steps(names: str | None) -> tuple[Step, ...]:
-    if names is None:
-        return PLAYBOOK
-    wanted = [name.strip() for name in names.split(",")]
-    unknown = [name for name in wanted if name not in STEP_NAMES]
-    if unknown:
-        raise SpecError(
-            f"there is no step {unknown[0]!r}",
-            where="--steps",
-            allowed=", ".join(STEP_NAMES),
-            try_="--steps max_num_seqs,step_budget",
-        )
-    return tuple(one for one in PLAYBOOK if one.name in wanted)
 
 
 def _planned(subject: Subject, steps: tuple[Step, ...]) -> PlannedTune:

@@ -8,6 +8,7 @@ together are measured in fresh pairs, both sides loaded anew for each, with othe
 import hashlib
 import math
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -140,7 +141,9 @@ def job_of(tuning: EngineTuning, rest: EngineRemainder) -> EngineJob:
         axes="grid",
     )
     _check_objective(objective)
-    steps = _steps(rest.steps)
+    steps = tune_subject.chosen_steps(
+        rest.steps, engine_steps.ENGINE_STEPS, "--steps graphs_and_host,threads"
+    )
     job = EngineJob(
         model=rest.server.model,
         resolved=resolved,
@@ -192,21 +195,6 @@ def _check_objective(objective: objectives.ObjectiveSpec | None) -> None:
             )
 
 
-def _steps(names: str | None) -> tuple[engine_steps.EngineStep, ...]:
-    wanted = engine_steps.ENGINE_STEP_NAMES
-    if names is not None:
-        wanted = tuple(one.strip() for one in names.split(","))
-    unknown = [one for one in wanted if one not in engine_steps.ENGINE_STEP_NAMES]
-    if unknown:
-        raise SpecError(
-            f"there is no step {unknown[0]!r} of an engine",
-            where="--steps",
-            allowed=", ".join(engine_steps.ENGINE_STEP_NAMES),
-            try_="--steps graphs_and_host,threads",
-        )
-    return tuple(one for one in engine_steps.ENGINE_STEPS if one.name in wanted)
-
-
 def _question(job: EngineJob) -> dict[str, object]:
     """What makes two tunings the same one."""
     objective = job.runs.objective
@@ -248,7 +236,7 @@ def planned_of(job: EngineJob) -> PlannedTune:
                 unpredicted="all of it",
             )
         )
-    with job.engines as engines:
+    with closing(job.engines) as engines:
         began_s = time.monotonic()
         engines.version(job.spec)
         load_s = time.monotonic() - began_s
@@ -291,7 +279,7 @@ def measured(job: EngineJob) -> EngineDone:
     lock = durability.WriterLock.acquire(folder / "writer.lock")
     try:
         open_folder(folder, _question(job))
-        with job.engines as engines:
+        with closing(job.engines) as engines:
             return _measured(job, engines)
     except KeyboardInterrupt:
         raise MeasureError(
@@ -334,13 +322,15 @@ def _measured(job: EngineJob, engines: Engines) -> EngineDone:
 
 
 def _version(job: EngineJob, engines: Engines) -> Version:
-    """What the engine is; another version in the middle ends the tuning."""
+    """What the engine is; a load of another version in the middle ends the tuning."""
     path = job.runs.folder / _VERSION_FILE
     if path.exists():
-        return DOOR.json(DOOR.bytes_of(path), Version, where=str(path))
-    talk(f"loading {job.command(job.spec)}")
-    version = engines.version(job.spec)
-    durability.replace_file(path, msgspec.json.encode(version))
+        version = DOOR.json(DOOR.bytes_of(path), Version, where=str(path))
+    else:
+        talk(f"loading {job.command(job.spec)}")
+        version = engines.version(job.spec)
+        durability.replace_file(path, msgspec.json.encode(version))
+    engines.began_with = version.version
     return version
 
 

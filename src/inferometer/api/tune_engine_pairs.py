@@ -14,8 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,11 +23,17 @@ from inferometer.api.progress import talk
 from inferometer.api.tune_answer import interval_words
 from inferometer.api.tune_pairs import CONFIDENCE, Ending, PairsFound
 from inferometer.decide.tuning.trials import Goal, Outcome
-from inferometer.errors import EngineError, RecordError, SpecError
+from inferometer.errors import EngineError, MeasureError, RecordError, SpecError
 from inferometer.inputs import foreign_bytes, objectives, types
-from inferometer.measure.engines.protocol import Measure, ModelReference, OutOfMemory, Repeated
+from inferometer.measure.engines.protocol import (
+    Measure,
+    ModelReference,
+    OutOfMemory,
+    Repeated,
+)
 from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
 from inferometer.records import durability
+from inferometer.records.types import EngineFacts
 from inferometer.stats.comparison import PairDecision, is_futile, judge_pairs
 
 N_WARMUP: Final = 2
@@ -114,7 +119,7 @@ class Runs:
             score=1 / margin if is_headroom else rate,
             margin_ratio=margin,
             latencies_s=seen,
-            good_requests_per_s=0.0,
+            good_requests_per_s=math.nan,
             output_tokens_per_s=rate,
             n_preemptions=0,
             n_requests=len(times),
@@ -146,20 +151,9 @@ class Engines:
         self.python = python
         self.is_alone = False
         self.n_loads = 0
+        self.began_with: str | None = None
+        """The engine's version when the folder was begun."""
         self._loaded = dict[tuple[types.EngineSpec, int], RemoteEngine]()
-
-    def __enter__(self) -> Self:
-        """Nothing is loaded yet."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End their processes."""
-        self.close()
 
     def close(self, but: Sequence[tuple[types.EngineSpec, int]] = ()) -> None:
         """End all processes but these engines'."""
@@ -217,12 +211,20 @@ class Engines:
         engine = RemoteEngine(key[0], self.model, WorkerSettings(python=self.python))
         self.n_loads += 1
         try:
-            engine.facts()
+            self._check_version(engine.facts())
         except BaseException:
             engine.close(patience_s=0.0)
             raise
         self._loaded[key] = engine
         return engine, True
+
+    def _check_version(self, facts: EngineFacts) -> None:
+        if self.began_with not in {None, facts.version}:
+            raise MeasureError(
+                f"{facts.engine} is {facts.version}, and was {self.began_with} when this began",
+                where="the pairs that are stored",
+                try_="the same command with another --out, or the engine as it was",
+            )
 
 
 class OptionPairs(NamedTuple):
@@ -253,6 +255,8 @@ def compared(runs: Runs, engines: Engines, pairs: OptionPairs) -> tuple[PairsFou
     ------
     EngineError, SpecError
         The engine without the change failed; what was measured stays, and the same command goes on.
+    MeasureError
+        It is another version than when the folder was begun.
     """
     digest = hashlib.sha256(msgspec.json.encode(pairs.specs)).hexdigest()[:6]
     place = runs.folder / f"{pairs.name}-{digest}"

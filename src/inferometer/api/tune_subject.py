@@ -1,14 +1,16 @@
 """What is tuned: a server as it is, its variants, its traffic, and what is better?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from inferometer import suggestions
 from inferometer.api.fleet import FleetOptions, Fleets, fleets_of, start_load_of
 from inferometer.api.server import Server, deployment_of, server_with
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide.traffic import Traffic
-from inferometer.decide.tuning.playbook import Now, Variant
+from inferometer.decide.tuning.engine_steps import EngineStep
+from inferometer.decide.tuning.playbook import Now, Step, Variant
 from inferometer.decide.tuning.trials import Aim, Built, Goal, Trials
 from inferometer.errors import SpecError
 from inferometer.fit.loads.load_tests import MIN_REQUESTS
@@ -25,6 +27,9 @@ _SHARE_OF_MOST: Final = 20
 _WAVES: Final = 4
 """Requests of each user of a closed loop, at least."""
 _OF_CLUSTER: Final = frozenset({"replicas", "router"})
+
+
+AStep = TypeVar("AStep", Step, EngineStep)
 
 
 class Wanted(NamedTuple):
@@ -132,6 +137,29 @@ def _built(as_it_is: Server, fleets: Fleets, variant: Variant) -> Built:
         n_replicas=n_replicas,
         router=changed.router,
     )
+
+
+def chosen_steps(names: str | None, known: Sequence[AStep], try_: str) -> tuple[AStep, ...]:
+    """Those of the known steps that ``--steps`` names, in the playbook's order; all without it.
+
+    Raises
+    ------
+    SpecError
+        There is no such step.
+    """
+    if names is None:
+        return tuple(known)
+    wanted = [name.strip() for name in names.split(",")]
+    called = [str(one.name) for one in known]
+    unknown = [name for name in wanted if name not in called]
+    if unknown:
+        raise SpecError(
+            f"there is no step {unknown[0]!r}",
+            where="--steps",
+            allowed=", ".join(called),
+            try_=try_,
+        )
+    return tuple(one for one in known if one.name in wanted)
 
 
 def now_of(subject: Subject, variant: Variant) -> Now:

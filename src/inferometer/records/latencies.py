@@ -107,8 +107,7 @@ def workflow_samples(requests: RequestTable, plan: RequestPlan, *, at_ns: int) -
     """How long did each fan-out that joins take, from its planner's intended send to the end of the synthesis?
 
     And each search of several beams, from its first request's to the end of the last one's. ``rows``
-    are these first ones. Those of which a request that ends it was refused or failed have no such
-    time.
+    are these first ones. Where a request that ends it was refused or failed there is no such time.
     """
     members, begun_by = _workflows(plan)
     begins, of = np.unique(begun_by, return_inverse=True)
