@@ -16,9 +16,14 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from inferometer import suggestions
-from inferometer.api import measured as measuring, server as servers, tune_pairs, tune_subject
+from inferometer.api import (
+    measured as measuring,
+    progress,
+    server as servers,
+    tune_pairs,
+    tune_subject,
+)
 from inferometer.api.model_options import Engine, engine_of
-from inferometer.api.progress import talk
 from inferometer.api.question import option, parse_counts
 from inferometer.api.tune_engine_pairs import DOOR, Engines, OptionPairs, Runs, Version, compared
 from inferometer.api.tune_measured import N_LEAST, N_SAME, decision_of, open_folder
@@ -327,7 +332,7 @@ def _version(job: EngineJob, engines: Engines) -> Version:
     if path.exists():
         version = DOOR.json(DOOR.bytes_of(path), Version, where=str(path))
     else:
-        talk(f"loading {job.command(job.spec)}")
+        progress.talk(f"loading {job.command(job.spec)}")
         version = engines.version(job.spec)
         durability.replace_file(path, msgspec.json.encode(version))
     engines.began_with = version.version
