@@ -18,7 +18,7 @@ from inferometer.inputs.catalog import (
 )
 from inferometer.inputs.objectives import PresetObjective, find_presets
 from inferometer.inputs.types import Caution, Constant, HardwareSpec, ModelSpec, Source
-from inferometer.inputs.workload import description, reading, replay, trace_formats, traces, types
+from inferometer.inputs.workload import description, reading, replay, traces, types
 from inferometer.inputs.workload.trace_formats import estimated_tokens, text_of_parts
 from inferometer.measure.load.bodies import token_pace
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
@@ -99,7 +99,7 @@ def _kind(spec: types.WorkloadSpec) -> types.TraceFormat | None:
     source = spec.replay
     if not isinstance(source, types.TraceSource):
         return None
-    return source.format or trace_formats.detect_format(Path(source.path))
+    return source.format or traces.detect_format(Path(source.path))
 
 
 def _texts(spec: types.WorkloadSpec, tokenizers: tuple[str, ...]) -> TextSummary | None:

@@ -187,7 +187,7 @@ def test_three_columns_are_a_trace_without_a_head(name, text, tmp_path):
 
 def test_a_trace_of_unknown_columns_says_which_are_known(tmp_path):
     path = tmp_path / "log.csv"
-    path.write_text("time,input_tokens,output_tokens\n0,512,128\n")
+    path.write_text("time,words,letters\n0,512,128\n")
     with pytest.raises(SpecError, match="format is not known") as caught:
         read_trace(TraceSource(path=str(path)))
-    assert "arrival_ns,prompt_tokens,output_tokens" in caught.value.try_
+    assert "arrival_s,prompt_tokens,output_tokens" in caught.value.try_

@@ -2,21 +2,25 @@
 
 One row a request, the columns those of ``RequestPlan``; what does not apply is null (CSV: empty).
 The names of classes and tenants stand in a head: the first line (CSV: behind ``#``), or Parquet's
-metadata. Lines of requests without classes and tenants need none.
+metadata. Lines of requests without classes and tenants need none. Tables of others are read too,
+where a column counts the tokens of prompts and one those of answers, whatever they are called.
 """
 
 import csv
 import itertools
+import math
+import re
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.errors import SpecError
-from inferometer.inputs.foreign_bytes import Door
+from inferometer.inputs.foreign_bytes import Door, shortened
 from inferometer.inputs.foreign_parquet import connection, parquet_columns, parquet_metadata
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.plan import (
@@ -26,7 +30,16 @@ from inferometer.inputs.workload.plan import (
     column_types,
     request_plan,
 )
-from inferometer.inputs.workload.trace_formats import DOOR, OWN_FORMAT, broken, decoded, lines
+from inferometer.inputs.workload.trace_formats import (
+    DOOR,
+    OWN_FORMAT,
+    TraceRow,
+    broken,
+    decoded,
+    lines,
+    ns_from_trace,
+)
+from inferometer.units import NS_PER_S
 
 _PARQUET: Final = Door(noun="file of requests", allowed="a whole Parquet file")
 _VERSION: Final = 1
@@ -44,6 +57,24 @@ _NULLABLE: Final = (
 _NEEDED: Final = ("prompt_tokens", "output_tokens")
 _SUFFIXES: Final = (".jsonl", ".csv", ".parquet")
 _METADATA_KEY: Final = "inferometer"
+_PROMPT: Final = re.compile(
+    r"(num|n)?_?(prompt|input|context|request|prefill|query)_?(token|tok|len|length|size)s?(len|count)?|isl"
+)
+_OUTPUT: Final = re.compile(
+    r"(num|n)?_?(output|completion|generated|generation|response|decode|answer|token)_?"
+    r"(token|tok|len|length|size)s?(len|count)?|osl"
+)
+_AT: Final = re.compile(
+    r"(request_?)?(timestamp|arrival(_?time(_?stamp)?)?s?|arrived(_?at)?|(start|send|sent)?_?time"
+    r"|ts|created(_?at)?|sent_?at|date_?time)_?(?P<unit>ns|us|ms|s|sec|seconds|milliseconds)?"
+)
+_SINCE_1970: Final = ((1e17, 1), (1e14, 1000), (1e11, 1_000_000), (1e8, NS_PER_S))
+"""Above which an instant counts nanoseconds, microseconds, milliseconds or seconds since 1970."""
+_MOST_DIGITS: Final = 20
+_UNITS_NS: Final = {"n": 1, "u": 1000, "m": 1_000_000, "s": NS_PER_S}
+_INSTANT: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(?: ?(UTC|Z|[+-]\d\d:?\d\d))?"
+)
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -307,3 +338,140 @@ def _reordered(
         for name in ("follows", "joins", "accompanies", "prefix_request")
         if name in moved
     }
+
+
+class TableHeading(NamedTuple):
+    """Which columns of a table of requests are the instant (None: it has none), prompt and answer?"""
+
+    at: str | None
+    prompt: str
+    output: str
+    names: tuple[str, ...]
+    delimiter: str
+    """Empty where each line is a JSON object."""
+
+    @property
+    def unit_ns(self) -> int | None:
+        """Nanoseconds of the instants' unit, where the column's name ends in one."""
+        match = None if self.at is None else _AT.fullmatch(_plain(self.at))
+        return None if match is None or not match["unit"] else _UNITS_NS[match["unit"][0]]
+
+
+def table_heading(first: bytes) -> TableHeading | None:
+    """What the first line of a table says, by the names that tools give to such columns.
+
+    None where no column counts the tokens of prompts, or none those of answers.
+
+    Example
+    -------
+    >>> table_heading(b"Timestamp,Model,Request tokens,Response tokens").output
+    'Response tokens'
+    """
+    text = first.decode("utf-8", errors="replace")
+    delimiter = "" if text.startswith("{") else max(",;\t|", key=text.count)
+    try:
+        names = (
+            _fields(text, delimiter)
+            if delimiter
+            else tuple(_flat(DOOR.json(first, dict[str, object], where="the first line")))
+        )
+    except (csv.Error, SpecError):
+        return None
+    at, prompt, output = (
+        next((name for name in names if pattern.fullmatch(_plain(name))), None)
+        for pattern in (_AT, _PROMPT, _OUTPUT)
+    )
+    if prompt is None or output is None:
+        return None
+    return TableHeading(at, prompt, output, names, delimiter)
+
+
+def _flat(record: dict[str, object]) -> dict[str, object]:
+    """The plain values of a JSON object, and those of the ``usage`` in it."""
+    usage = record.get("usage")
+    all_of_it = record | (usage if isinstance(usage, dict) else {})
+    return {str(name): one for name, one in all_of_it.items() if not isinstance(one, dict | list)}
+
+
+def _fields(text: str, delimiter: str) -> tuple[str, ...]:
+    return tuple(next(csv.reader([text], delimiter=delimiter), ()))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
+
+
+def wall_ns(text: str) -> int | None:
+    """The instant that a date says, in nanoseconds since 1970; UTC where it names no zone.
+
+    None where it is no date.
+
+    Example
+    -------
+    >>> wall_ns("1970-01-01 01:00:02.5+01:00")
+    2500000000
+    """
+    match = _INSTANT.fullmatch(text)
+    if match is None:
+        return None
+    zone = "+00:00" if match[3] in {None, "Z", "UTC"} else match[3]
+    try:
+        whole = datetime.fromisoformat(match[1] + zone)
+    except ValueError:
+        return None
+    return round(whole.timestamp()) * NS_PER_S + int((match[2] or "").ljust(9, "0"))
+
+
+def table_rows(path: Path, *, is_csv: bool = False) -> Iterator[TraceRow]:
+    """Requests of a table that counts the tokens of prompts and answers; an empty count is 0.
+
+    Instants are dates, or numbers of the unit in their column's name. Without one the size of the
+    first tells which, if it counts from 1970; else they are seconds, and the rows say so.
+    """
+    found = lines(path)
+    number, line = next(found, (0, b""))
+    heading = table_heading(line)
+    if heading is None or (is_csv and not heading.delimiter):
+        broken(path, number, "no columns of prompt and output tokens")
+    unit_ns, is_assumed = heading.unit_ns, False
+    rows = found if heading.delimiter else itertools.chain([(number, line)], found)
+    for number, line in rows:
+        record = _record(heading, line, path, number)
+        at = None if heading.at is None else record.get(heading.at)
+        at_ns = wall_ns(at) if isinstance(at, str) else None
+        if heading.at is not None and at_ns is None:
+            value = _number(at, heading.at, path, number)
+            if unit_ns is None:
+                unit_ns = next((ns for least, ns in _SINCE_1970 if value > least), NS_PER_S)
+                is_assumed = value <= _SINCE_1970[-1][0]
+            at_ns = ns_from_trace(value, unit_ns, path, number)
+        counts = [
+            _number(record.get(name) or 0, name, path, number)
+            for name in (heading.prompt, heading.output)
+        ]
+        if not all(0 <= count < 2**31 and count == int(count) for count in counts):
+            broken(path, number, f"{counts[0]!r}, {counts[1]!r} are no counts of tokens")
+        yield TraceRow(number, at_ns, int(counts[0]), int(counts[1]), unit_is_assumed=is_assumed)
+
+
+def _record(heading: TableHeading, line: bytes, path: Path, number: int) -> dict[str, object]:
+    if not heading.delimiter:
+        return _flat(decoded(line, dict[str, object], path, number))
+    fields = _fields(line.decode("utf-8", errors="replace"), heading.delimiter)
+    if len(fields) != len(heading.names):
+        broken(path, number, f"{len(fields)} fields for {len(heading.names)} columns")
+    return dict(zip(heading.names, fields, strict=True))
+
+
+def _number(value: object, name: str, path: Path, number: int) -> float:
+    if isinstance(value, str):
+        text = value.strip()
+        if text.isdecimal() and len(text) < _MOST_DIGITS:
+            return int(text)
+        try:
+            value = float(text)
+        except ValueError:
+            broken(path, number, f"{name} = {shortened(text)} is no number and no date")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        broken(path, number, f"{name} = {shortened(value)} is no number")
+    return value

@@ -173,8 +173,9 @@ def _range_checks(
     plan: RequestPlan,
 ) -> Iterator[tuple[str, NDArray[np.bool_], str, dict[str, str]]]:
     """Each column that has a range: its name, where it is outside, why, and what is allowed."""
+    try_ = "remove them, or skip_empty = true under [replay] of a workload file"
     for name in ("prompt_tokens", "output_tokens"):
-        yield name, getattr(plan, name) < 1, "", {"allowed": "1 or more"}
+        yield name, getattr(plan, name) < 1, "", {"allowed": "1 or more", "try_": try_}
     yield "max_tokens", plan.max_tokens < plan.output_tokens, ", below its output_tokens", {}
     for name in ("follows", "accompanies", "prefix_request"):
         pointer = getattr(plan, name)

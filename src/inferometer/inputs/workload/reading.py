@@ -14,7 +14,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs.file_tables import table_from, table_from_text, text_of
 from inferometer.inputs.foreign_bytes import path_named
 from inferometer.inputs.workload import servegen
-from inferometer.inputs.workload.trace_formats import known_format
+from inferometer.inputs.workload.traces import known_format
 from inferometer.inputs.workload.types import TraceSource, WorkloadSpec
 
 

@@ -5,9 +5,7 @@ taken; where it has only text, a token is taken for four characters, and the row
 """
 
 import math
-import re
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple, NoReturn, TypeVar
@@ -25,7 +23,6 @@ from inferometer.inputs.otlp_spans import (
     output_tokens_of,
     spans_of,
 )
-from inferometer.inputs.workload.types import TraceFormat
 from inferometer.units import NS_PER_S
 
 # Which lines does a trace file have, which of the known formats is it, and what is one request of
@@ -34,25 +31,10 @@ from inferometer.units import NS_PER_S
 
 DOOR: Final = Door(noun="trace", allowed="a text file, or one compressed with gzip")
 OWN_FORMAT: Final = "inferometer-requests"
-_OWN_COLUMN: Final = b"arrival_ns"
-"""Stands in the first line of a file without a head: a CSV's names, or a JSON line."""
-_FORMATS: Final = (
-    "azure, mooncake, llmservingsim, sharegpt, openai-batch, prompts, otel, inferometer"
-)
-_KEYS: Final[tuple[tuple[str, TraceFormat], ...]] = (
-    ("input_length", "mooncake"),
-    ("input_toks", "llmservingsim"),
-    ("custom_id", "openai-batch"),
-    ("conversations", "sharegpt"),
-    ("prompt", "prompts"),
-    ("question", "prompts"),
-    ("turns", "prompts"),
-    ("resourceSpans", "otel"),
-)
 _Parsed = TypeVar("_Parsed")
 CHARACTERS_PER_TOKEN: Final = 4
-_ASKS: Final = ("human", "user", "system")
-_ANSWERS: Final = ("gpt", "assistant", "chatgpt", "bing", "bard", "model")
+_ASKS: Final = ("human", "user", "system", "developer", "tool", "function", "observation")
+_ANSWERS: Final = ("gpt", "assistant", "chatgpt", "bing", "bard", "model", "function_call")
 
 
 class Spoken(NamedTuple):
@@ -79,6 +61,8 @@ class TraceRow(NamedTuple):
     new."""
     prompt_is_estimate: bool = False
     output_is_estimate: bool = False
+    unit_is_assumed: bool = False
+    """The instant is a number of a unit that the trace does not name."""
     n_later_turns: int = 0
     """Left out, since the trace does not have the answers between."""
     said: tuple[Spoken, ...] = ()
@@ -95,56 +79,6 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         The file cannot be read.
     """
     return DOOR.lines_of(path)
-
-
-def detect_format(path: Path) -> TraceFormat:
-    """Which format is the file, going by its beginning?
-
-    Raises
-    ------
-    SpecError
-        None of the known ones.
-    """
-    found = known_format(path)
-    if found is not None:
-        return found
-    number, first = next(lines(path), (0, b""))
-    if not first:
-        raise SpecError("the trace is empty", where=str(path), allowed=_FORMATS)
-    if first.startswith(b"{"):
-        decoded(first, dict[str, msgspec.Raw], path, number)
-    raise SpecError(
-        "the trace's format is not known",
-        where=str(path),
-        allowed=_FORMATS,
-        try_="a first line arrival_ns,prompt_tokens,output_tokens and one line a request (CSV)",
-    )
-
-
-def known_format(path: Path) -> TraceFormat | None:
-    """Which format is the file, going by its beginning; None where it is none of the known ones.
-
-    Raises
-    ------
-    SpecError
-        The file cannot be read.
-    """
-    start = DOOR.start_of(path)
-    first = start.partition(b"\n")[0]
-    if start.startswith(b"PAR1") or OWN_FORMAT.encode() in first[:200] or _OWN_COLUMN in first:
-        return "inferometer"
-    if start.lower().startswith(b"timestamp,contexttokens,generatedtokens"):
-        return "azure"
-    if start.startswith(b"["):
-        return "sharegpt"
-    try:
-        keys = DOOR.json(next(lines(path), (0, b""))[1], dict[str, msgspec.Raw], where=str(path))
-    except SpecError:
-        return None
-    for key, name in _KEYS:
-        if key in keys:
-            return name
-    return None
 
 
 def decoded(line: bytes, kind: type[_Parsed], path: Path, number: int) -> _Parsed:
@@ -188,21 +122,21 @@ def broken(
     raise SpecError(f"line {number} is broken: {what}", where=where, allowed=allowed, try_=try_)
 
 
-_INSTANT: Final = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:\+00:00|Z)?")
 _NS_PER_MS: Final = 1_000_000
-_LLMSERVINGSIM_BLOCK: Final = 16
+_SMALL_BLOCK: Final = 16
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Id = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class MooncakeLine(msgspec.Struct, frozen=True):
-    """A request of a Mooncake trace; other keys are passed over."""
+    """A request of a Mooncake trace, or of Qwen's (``chat_id``); other keys are passed over."""
 
     timestamp: float
     input_length: Count
     output_length: Count
     hash_ids: tuple[int, ...] = ()
+    chat_id: int | None = None
 
 
 class LlmServingSimLine(msgspec.Struct, frozen=True):
@@ -214,30 +148,17 @@ class LlmServingSimLine(msgspec.Struct, frozen=True):
     hash_runs: tuple[tuple[Id, Count], ...] = ()
 
 
-def azure_rows(path: Path) -> Iterator[TraceRow]:
-    """Requests of an Azure LLM inference trace: instants of the wall clock, prompt and output tokens."""
-    for number, line in lines(path):
-        if number == 1:
-            continue
-        fields = line.decode("utf-8", errors="replace").split(",")
-        match = _INSTANT.fullmatch(fields[0])
-        if len(fields) != 3 or match is None:
-            broken(
-                path,
-                number,
-                f"{line.decode(errors='replace')!r} is not TIMESTAMP,ContextTokens,GeneratedTokens",
-            )
-        if not all(field.isdecimal() and len(field) < 10 for field in fields[1:]):
-            broken(path, number, f"{fields[1]!r}, {fields[2]!r} are no counts of tokens")
-        at_ns = _wall_ns(match[1], match[2] or "", path, number)
-        yield TraceRow(number, at_ns, int(fields[1]), int(fields[2]))
-
-
 def mooncake_rows(path: Path, block_tokens: int) -> Iterator[TraceRow]:
-    """Requests of a Mooncake trace: ms, lengths, hash ids of ``block_tokens``-token blocks."""
+    """Requests of a Mooncake trace: ms, lengths, hash ids of ``block_tokens``-token blocks.
+
+    Qwen's traces have the same names, seconds, and blocks of 16 tokens.
+    """
     for number, line in lines(path):
         row = decoded(line, MooncakeLine, path, number)
-        at_ns = ns_from_trace(row.timestamp, _NS_PER_MS, path, number)
+        unit_ns = _NS_PER_MS
+        if row.chat_id is not None:
+            unit_ns, block_tokens = NS_PER_S, _SMALL_BLOCK
+        at_ns = ns_from_trace(row.timestamp, unit_ns, path, number)
         _check_blocks(len(row.hash_ids), row.input_length, block_tokens, path, number)
         yield TraceRow(
             number,
@@ -259,7 +180,7 @@ def llmservingsim_rows(path: Path) -> Iterator[TraceRow]:
         _check_blocks(
             sum(count for _, count in row.hash_runs),
             row.input_toks,
-            _LLMSERVINGSIM_BLOCK,
+            _SMALL_BLOCK,
             path,
             number,
         )
@@ -272,7 +193,7 @@ def llmservingsim_rows(path: Path) -> Iterator[TraceRow]:
             row.input_toks,
             row.output_toks,
             block_ids=ids,
-            block_tokens=_LLMSERVINGSIM_BLOCK,
+            block_tokens=_SMALL_BLOCK,
         )
 
 
@@ -312,25 +233,31 @@ def _check_blocks(
         broken(path, number, f"{what} (hash_block_tokens = {fitting} would fit)")
 
 
-def _wall_ns(seconds: str, fraction: str, path: Path, number: int) -> int:
-    try:
-        whole = datetime.fromisoformat(seconds).replace(tzinfo=UTC)
-    except ValueError as error:
-        broken(path, number, str(error))
-    return round(whole.timestamp()) * NS_PER_S + int(fraction.ljust(9, "0"))
-
-
 class Said(msgspec.Struct, frozen=True):
-    """A message of a conversation."""
+    """A message of a conversation, in ShareGPT's words or in OpenAI's (``role``, ``content``)."""
 
-    value: str
-    by: str = msgspec.field(name="from")
+    value: str | None = None
+    by: str | None = msgspec.field(name="from", default=None)
+    role: str | None = None
+    content: str | list[dict[str, object]] | None = None
+
+    @property
+    def text(self) -> str:
+        """What is said; '' of a call without words."""
+        return text_of_parts(self.content or "") if self.value is None else self.value
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """An item of a ShareGPT file; other keys are passed over."""
+    """An item of a ShareGPT file, or of one that calls it otherwise; other keys are passed over."""
 
-    conversations: tuple[Said, ...]
+    conversations: tuple[Said, ...] = ()
+    conversation: tuple[Said, ...] = ()
+    messages: tuple[Said, ...] = ()
+
+    @property
+    def said(self) -> tuple[Said, ...]:
+        """Its messages."""
+        return self.conversations or self.conversation or self.messages
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -401,8 +328,10 @@ def sharegpt_rows(
     """
     for index, (number, raw) in enumerate(_items(path)):
         said_tokens, n_turns, new = 0, 0, list[Spoken]()
-        for message in decoded(raw, Conversation, path, number).conversations:
-            tokens = estimated_tokens(message.value)
+        for message in decoded(raw, Conversation, path, number).said:
+            if message.by is not None and message.value is None:
+                broken(path, number, f"a message from {message.by!r} without a value")
+            tokens = estimated_tokens(message.text)
             role = _role(message, path, number)
             if role == "assistant" and (said_tokens or n_turns):
                 if n_turns == 0 or not only_first_turn:
@@ -418,7 +347,7 @@ def sharegpt_rows(
                     yield row._replace(said=tuple(new) if with_texts else ())
                 n_turns += 1
                 new = []
-            new.append(Spoken(role, message.value))
+            new.append(Spoken(role, message.text))
             said_tokens += tokens
 
 
@@ -514,15 +443,16 @@ def text_of_parts(content: str | list[dict[str, object]]) -> str:
 
 
 def _role(message: Said, path: Path, number: int) -> str:
-    if message.by in _ANSWERS:
+    by = message.by or message.role
+    if by in _ANSWERS:
         return "assistant"
-    if message.by not in _ASKS:
+    if by not in _ASKS:
         broken(
             path,
             number,
-            f"a message is from {message.by!r}, not from one of {', '.join((*_ASKS, *_ANSWERS))}",
+            f"a message is from {by!r}, not from one of {', '.join((*_ASKS, *_ANSWERS))}",
         )
-    return "system" if message.by == "system" else "user"
+    return "system" if by == "system" else "user"
 
 
 def _spoken(body: BatchBody) -> Iterator[Spoken]:

@@ -5,14 +5,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from inferometer.errors import SpecError
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import trace_formats
-from inferometer.inputs.workload.own_trace import read_own_trace
+from inferometer.inputs.workload.own_trace import read_own_trace, table_heading, table_rows
 from inferometer.inputs.workload.plan import I64, NONE, DrawnWorkload, request_plan
-from inferometer.inputs.workload.trace_formats import Spoken, TraceRow, detect_format
+from inferometer.inputs.workload.trace_formats import (
+    DOOR,
+    OWN_FORMAT,
+    Spoken,
+    TraceRow,
+    decoded,
+    lines,
+)
 from inferometer.inputs.workload.types import TraceFormat, TraceSource
 from inferometer.units import NS_PER_S
 
@@ -20,7 +28,24 @@ _COARSE_S: Final = 0.1
 """Where several requests share each instant and the next is this far or more, instants were
 rounded."""
 
-_WALL_CLOCK: Final[tuple[TraceFormat, ...]] = ("azure", "otel")
+_OWN_COLUMN: Final = b"arrival_ns"
+"""Stands in the first line of a file without a head: a CSV's names, or a JSON line."""
+_FORMATS: Final = (
+    "azure, mooncake, llmservingsim, sharegpt, openai-batch, prompts, otel, inferometer, table"
+)
+_KEYS: Final[tuple[tuple[str, TraceFormat], ...]] = (
+    ("input_length", "mooncake"),
+    ("input_toks", "llmservingsim"),
+    ("custom_id", "openai-batch"),
+    ("conversations", "sharegpt"),
+    ("conversation", "sharegpt"),
+    ("messages", "sharegpt"),
+    ("prompt", "prompts"),
+    ("question", "prompts"),
+    ("turns", "prompts"),
+    ("resourceSpans", "otel"),
+)
+_WALL_CLOCK: Final[tuple[TraceFormat, ...]] = ("azure", "otel", "table")
 WITH_TEXTS: Final[tuple[TraceFormat, ...]] = ("sharegpt", "openai-batch", "prompts")
 
 
@@ -64,6 +89,57 @@ class PrefixTree:
         return owner, n_shared
 
 
+def detect_format(path: Path) -> TraceFormat:
+    """Which format is the file, going by its beginning?
+
+    Raises
+    ------
+    SpecError
+        None of the known ones.
+    """
+    found = known_format(path)
+    if found is not None:
+        return found
+    number, first = next(lines(path), (0, b""))
+    if not first:
+        raise SpecError("the trace is empty", where=str(path), allowed=_FORMATS)
+    if first.startswith(b"{"):
+        decoded(first, dict[str, msgspec.Raw], path, number)
+    raise SpecError(
+        "the trace's format is not known",
+        where=str(path),
+        allowed=_FORMATS,
+        try_="a first line arrival_s,prompt_tokens,output_tokens and one line a request (CSV)",
+    )
+
+
+def known_format(path: Path) -> TraceFormat | None:
+    """Which format is the file, going by its beginning; None where it is none of the known ones.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read.
+    """
+    start = DOOR.start_of(path)
+    first = start.partition(b"\n")[0]
+    if start.startswith(b"PAR1") or OWN_FORMAT.encode() in first[:200] or _OWN_COLUMN in first:
+        return "inferometer"
+    if start.lower().startswith(b"timestamp,contexttokens,generatedtokens"):
+        return "azure"
+    if start.startswith(b"["):
+        return "sharegpt"
+    line = next(lines(path), (0, b""))[1]
+    try:
+        keys = DOOR.json(line, dict[str, msgspec.Raw], where=str(path))
+    except SpecError:
+        keys = {}
+    for key, name in _KEYS:
+        if key in keys:
+            return name
+    return None if table_heading(line) is None else "table"
+
+
 def read_trace(source: TraceSource) -> ReadTrace:
     """The requests of a trace file of any known format, line by line.
 
@@ -86,7 +162,10 @@ def read_trace(source: TraceSource) -> ReadTrace:
         raise SpecError(
             "the trace has no requests", where=str(path), allowed=f"requests in the format {kind}"
         )
-    if kind in _WALL_CLOCK:  # the wall clock's instants: the first request comes at 0
+    has_instants = all(row.arrival_ns is not None for row in rows)
+    if (
+        kind in _WALL_CLOCK and has_instants
+    ):  # the wall clock's instants: the first request comes at 0
         start_ns = min(row.arrival_ns or 0 for row in rows)
         rows = [row._replace(arrival_ns=(row.arrival_ns or 0) - start_ns) for row in rows]
     cautions = [*_estimates(rows)]
@@ -101,7 +180,6 @@ def read_trace(source: TraceSource) -> ReadTrace:
             cautions.append(
                 Caution(code="rows_skipped", text=text, remedy="skip_empty = false refuses them")
             )
-    has_instants = all(row.arrival_ns is not None for row in rows)
     if has_instants and not source.is_sorted:
         rows.sort(key=lambda row: row.arrival_ns or 0)
     cautions += _coarse(rows) if has_instants and not source.jitter_s else []
@@ -146,7 +224,8 @@ def _rows(
     kind: TraceFormat, path: Path, source: TraceSource, *, with_texts: bool = False
 ) -> Iterator[TraceRow]:
     readers: dict[TraceFormat, Callable[[], Iterator[TraceRow]]] = {
-        "azure": lambda: trace_formats.azure_rows(path),
+        "azure": lambda: table_rows(path, is_csv=True),
+        "table": lambda: table_rows(path),
         "mooncake": lambda: trace_formats.mooncake_rows(path, source.hash_block_tokens),
         "llmservingsim": lambda: trace_formats.llmservingsim_rows(path),
         "otel": lambda: trace_formats.otel_rows(path),
@@ -234,6 +313,12 @@ def _estimates(rows: Sequence[TraceRow]) -> Iterator[Caution]:
                 f"a token is taken for {trace_formats.CHARACTERS_PER_TOKEN} characters"
             ),
             remedy="a trace with token counts, or the model's tokenizer",
+        )
+    if any(row.unit_is_assumed for row in rows):
+        yield Caution(
+            code="unit_of_instants_assumed",
+            text="nothing says the unit of the trace's instants: they are taken as seconds",
+            remedy="--speed-up 1000 if they are milliseconds",
         )
     n_later = sum(row.n_later_turns for row in rows)
     if n_later:

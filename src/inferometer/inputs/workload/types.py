@@ -25,6 +25,7 @@ TraceFormat: TypeAlias = Literal[
     "prompts",
     "otel",
     "inferometer",
+    "table",
 ]
 Process: TypeAlias = Literal["poisson", "gamma", "constant"]
 
