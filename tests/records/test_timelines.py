@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.signal import lfilter
 
 from inferometer.errors import RecordError
 from inferometer.records import tables
 from inferometer.records.latencies import LatencySamples, end_ns, latency_samples, tail_of
 from inferometer.records.reading import read_run
+from inferometer.records.request_summaries import summarise_latency
 from inferometer.records.run_series import latency_windows, step_series
 from inferometer.records.slot_timeline import (
     NOBODY,
@@ -261,6 +263,19 @@ def test_a_tail_falls_and_holds_its_interval(recorded):
     assert ((tail.low_s <= tail.value_s) & (tail.value_s <= tail.high_s))[has].all()
     shares = [(samples.lower_s > value).mean() for value in tail.value_s]
     assert (shares <= tail.share_fraction + 1e-12).all()
+
+
+def test_a_tail_has_the_intervals_of_tables_and_they_are_in_order():
+    rng = np.random.default_rng(0)
+    taken_s = np.exp(lfilter([1.0], [1.0, -0.9], rng.standard_normal(4000)))
+    taken_s[1000:1240] = rng.uniform(5.0, 6.0, 240)
+    samples = LatencySamples(np.arange(4000), taken_s, taken_s)
+    tail = tail_of(samples)
+    for ends in (tail.low_s, tail.high_s):
+        assert (np.diff(ends[~np.isnan(ends)]) >= 0).all()
+    for one in summarise_latency("e2e", samples).percentiles:
+        at = int(np.argmin(np.abs(tail.share_fraction - (1 - one.percentile_fraction))))
+        assert (tail.low_s[at], tail.high_s[at]) == (one.seconds.low, one.seconds.high)
 
 
 def test_a_tail_of_what_was_not_done(recorded):

@@ -1,5 +1,6 @@
 """Do intervals of one run hold the truth as often as they say, though its samples depend on one another?"""
 
+import itertools
 import math
 
 import numpy as np
@@ -14,6 +15,7 @@ from inferometer.stats.autocorrelated import (
     independent_samples,
     run_mean_estimate,
     run_quantile_estimate,
+    run_quantile_estimates,
     run_share_estimate,
 )
 from inferometer.stats.estimate import judge
@@ -74,6 +76,31 @@ def test_what_never_ended_bounds_from_below_only():
     assert at_p95.low < 3.0 < at_p95.value * 1.2
     assert judge(at_p95, 5.0) == "undecided"
     assert judge(at_p95, 1.0) == "missed"
+
+
+def waves_and_spikes(seed):
+    """One wave of 6 % of the samples holds the p90, above it independent ones hold the p95."""
+    rng = np.random.default_rng(seed)
+    samples = rng.uniform(1.0, 2.0, 4000)
+    samples[1000:1240] = rng.uniform(5.0, 6.0, 240)
+    return np.where(rng.random(4000) < 0.055, rng.uniform(8.0, 10.0, 4000), samples)
+
+
+def test_no_end_of_an_interval_decreases_from_quantile_to_quantile():
+    fractions = (0.5, 0.9, 0.95, 0.97, 0.99)
+    widened = set()
+    for seed in range(20):
+        samples = waves_and_spikes(seed)
+        never = np.where(samples > np.quantile(samples, 0.998), np.inf, samples)
+        found = run_quantile_estimates(samples, fractions, upper=never)
+        with_interval = [estimate for estimate in found if estimate.low is not None]
+        for lower, higher in itertools.pairwise(with_interval):
+            assert lower.low <= higher.low
+            assert lower.high <= higher.high
+        alone = tuple(run_quantile_estimate(samples, one, upper=never) for one in fractions)
+        assert all(a == b for at, a, b in zip(fractions, alone, found, strict=True) if at != 0.97)
+        widened |= {at for at, one in zip(fractions, found, strict=True) if "widened" in one.method}
+    assert 0.95 in widened
 
 
 @given(

@@ -27,7 +27,7 @@ from inferometer.records.types import (
     Run,
     VisitTable,
 )
-from inferometer.stats.autocorrelated import run_quantile_estimate
+from inferometer.stats.autocorrelated import run_quantile_estimates
 from inferometer.stats.estimate import Estimate
 from inferometer.units import NS_PER_S
 
@@ -199,8 +199,7 @@ def _tpot(requests: RequestTable) -> LatencySamples:
 
 N_HEIGHTS: Final = 32
 NAMED_SHARES: Final = (0.5, 0.1, 0.05, 0.01, 0.001)
-"""Heights at which a tail is quoted: they are among its heights, so that the p95 of a tail is
-that of every table."""
+"""Heights at which a tail is quoted: the p95 of a tail and its interval are those of every table."""
 
 
 class Tail(NamedTuple):
@@ -228,15 +227,25 @@ def tail_of(samples: LatencySamples) -> Tail | None:
     shares = np.unique(
         np.concatenate([np.geomspace(0.5 / n, 0.5, N_HEIGHTS), named, [0.75, 0.9, 1 - 0.5 / n]])
     )[::-1]
-    rows: list[tuple[float, float, float, float, float]] = []
-    sorted_upper = np.sort(samples.upper_s)
-    for share in shares.tolist():
-        estimate = run_quantile_estimate(samples.lower_s, 1 - share, upper=samples.upper_s)
-        if estimate is not None:
-            low, high = (np.nan if end is None else end for end in (estimate.low, estimate.high))
-            above = sorted_upper[min(n - 1, max(0, int(np.ceil((1 - share) * n)) - 1))]
-            rows.append((share, estimate.value, low, high, float(above > estimate.value)))
-    return Tail._make(np.array(column) for column in zip(*rows, strict=True))
+    fractions = (1 - shares).tolist()
+    of_all = run_quantile_estimates(samples.lower_s, fractions, upper=samples.upper_s)
+    quoted = [1 - share for share in named]
+    of_tables = run_quantile_estimates(samples.lower_s, quoted, upper=samples.upper_s)
+    estimates = list(
+        (
+            dict(zip(fractions, of_all, strict=True)) | dict(zip(quoted, of_tables, strict=True))
+        ).values()
+    )
+    values_s, low_s, high_s = np.array(
+        [(one.value, one.low, one.high) for one in estimates], np.float64
+    ).T
+    has_none = np.isnan(low_s)
+    # What bounds a higher quantile from above, or a lower one from below, bounds this one too.
+    low_s = np.where(has_none, np.nan, np.fmax.accumulate(low_s))
+    high_s = np.where(has_none, np.nan, np.fmin.accumulate(high_s[::-1])[::-1])
+    ranks = np.clip(np.ceil(np.array(fractions) * n).astype(np.int64) - 1, 0, n - 1)
+    is_bound = (np.sort(samples.upper_s)[ranks] > values_s).astype(np.float64)
+    return Tail(shares, values_s, low_s, high_s, is_bound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,17 +288,13 @@ def summarise_handovers(run: Run) -> HandoverSummary | None:
     lower_s, upper_s = gaps.lower_s[order], gaps.upper_s[order]
     if not lower_s.size:
         return None
-    estimates = [
-        (fraction, run_quantile_estimate(lower_s, fraction, upper=upper_s))
-        for fraction in FRACTIONS
-    ]
+    estimates = run_quantile_estimates(lower_s, FRACTIONS, upper=upper_s)
     return HandoverSummary(
         n_requests=len(lower_s),
         n_never_arrived=int(np.isinf(upper_s).sum()),
         percentiles=tuple(
             HandoverPercentile(percentile_fraction=fraction, seconds=estimate)
-            for fraction, estimate in estimates
-            if estimate is not None
+            for fraction, estimate in zip(FRACTIONS, estimates, strict=True)
         ),
     )
 

@@ -36,7 +36,11 @@ from inferometer.records.types import (
     Run,
     ServerSampleTable,
 )
-from inferometer.stats.autocorrelated import run_mean_estimate, run_quantile_estimate
+from inferometer.stats.autocorrelated import (
+    run_mean_estimate,
+    run_quantile_estimate,
+    run_quantile_estimates,
+)
 from inferometer.stats.estimate import Estimate
 from inferometer.units import NS_PER_S, s_from_ns
 
@@ -537,12 +541,10 @@ def _times(
 def _part(name: str, part_s: F64, total_s: F64, is_slow: np.ndarray) -> SpanPart | None:
     has_part = ~np.isnan(part_s)
     present_s = part_s[has_part]
-    p50_s, p95_s = (
-        run_quantile_estimate(present_s, fraction) for fraction in (0.5, _TAIL_FRACTION)
-    )
     slowest = is_slow & has_part
-    if p50_s is None or p95_s is None or not total_s[slowest].any():
+    if not total_s[slowest].any():
         return None
+    p50_s, p95_s = run_quantile_estimates(present_s, (0.5, _TAIL_FRACTION))
     mean_s = run_mean_estimate(present_s, float(present_s.mean()), name="mean of requests")
     return SpanPart(
         name=name,

@@ -44,7 +44,7 @@ from inferometer.stats.autocorrelated import (
     N_BATCHES,
     quantile_rank,
     run_mean_estimate,
-    run_quantile_estimate,
+    run_quantile_estimates,
     run_share_estimate,
 )
 from inferometer.stats.estimate import Estimate, Verdict, judge
@@ -284,18 +284,17 @@ def summarise_latency(
 ) -> LatencySummary:
     """Mean and percentiles of one latency; from NaN-free samples in order of sending."""
     found: list[Percentile] = []
-    for fraction in percentiles:
-        estimate = run_quantile_estimate(samples.lower_s, fraction, upper=samples.upper_s)
-        if estimate is not None:
-            rank = quantile_rank(len(samples.upper_s), fraction)
-            above_s = float(np.partition(samples.upper_s, rank)[rank])
-            found.append(
-                Percentile(
-                    percentile_fraction=fraction,
-                    seconds=estimate,
-                    is_lower_bound=above_s > estimate.value,
-                )
+    estimates = run_quantile_estimates(samples.lower_s, percentiles, upper=samples.upper_s)
+    for fraction, estimate in zip(percentiles, estimates, strict=False):
+        rank = quantile_rank(len(samples.upper_s), fraction)
+        above_s = float(np.partition(samples.upper_s, rank)[rank])
+        found.append(
+            Percentile(
+                percentile_fraction=fraction,
+                seconds=estimate,
+                is_lower_bound=above_s > estimate.value,
             )
+        )
     return LatencySummary(
         latency=latency,
         n_samples=len(samples.rows),
@@ -402,16 +401,13 @@ def inter_token_summary(run: Run) -> InterTokenSummary:
 
 
 def _summary(samples_s: F64) -> GapSummary:
-    estimates = [
-        (fraction, run_quantile_estimate(samples_s, fraction)) for fraction in ITL_PERCENTILES
-    ]
+    estimates = run_quantile_estimates(samples_s, ITL_PERCENTILES)
     return GapSummary(
         n_samples=len(samples_s),
         mean_s=float(np.mean(samples_s)) if len(samples_s) else None,
         percentiles=tuple(
             Percentile(percentile_fraction=fraction, seconds=estimate, is_lower_bound=False)
-            for fraction, estimate in estimates
-            if estimate is not None
+            for fraction, estimate in zip(ITL_PERCENTILES, estimates, strict=False)
         ),
     )
 

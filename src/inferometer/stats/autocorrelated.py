@@ -14,7 +14,7 @@ Dependent Sequences, Operations Research 32 (1984).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -32,6 +32,8 @@ MIN_SAMPLES: Final = 40
 MIN_INDEPENDENT_SAMPLES: Final = 10
 """A run with a smaller effective sample size is too short to know that size."""
 MIN_SAMPLES_OF_A_BATCH: Final = 4
+TABLED_FRACTIONS: Final = (0.5, 0.9, 0.95, 0.99, 0.999)
+"""Quantiles that tables show, whose intervals must agree with one another."""
 
 _Floats = NDArray[np.float64]
 
@@ -53,9 +55,7 @@ def run_quantile_estimate(
 ) -> Estimate | None:
     """A quantile of one run's samples, in the order in which they were taken.
 
-    None without samples. ``upper`` bounds each sample from above where ``samples`` are lower
-    bounds (infinite for one that was never seen to end): the value is that of the lower bounds,
-    the interval's upper end that of the upper ones.
+    None without samples. Its interval is that of ``run_quantile_estimates`` of this one.
 
     Example
     -------
@@ -63,20 +63,56 @@ def run_quantile_estimate(
     >>> estimate.method
     'quantile 0.5; n = 1000 is worth 6 independent samples; too small for a 95 % interval, which needs 10'
     """
+    return next(iter(run_quantile_estimates(samples, (quantile_fraction,), upper=upper)), None)
+
+
+def run_quantile_estimates(
+    samples: ArrayLike,
+    quantile_fractions: Sequence[float],
+    *,
+    upper: ArrayLike | None = None,
+) -> tuple[Estimate, ...]:
+    """Quantiles of one run's samples, in the order in which they were taken; none without samples.
+
+    ``upper`` bounds each sample from above where ``samples`` are lower bounds (infinite for one
+    that was never seen to end): the value is that of the lower bounds, the interval's upper end
+    that of the upper ones. Each quantile has an effective sample size of its own, so that the
+    interval of a higher one may begin or end below that of a lower one: both are widened until
+    no end decreases from quantile to quantile. ``TABLED_FRACTIONS`` count in every family, so
+    that a quantile alone has the interval that it has in a table.
+    """
     lower = np.asarray(samples, dtype=np.float64)
     if lower.size == 0:
-        return None
-    value = _order_statistic(lower, quantile_rank(lower.size, quantile_fraction))
+        return ()
+    above = lower if upper is None else np.asarray(upper, dtype=np.float64)
+    tabled = (
+        fraction
+        for fraction in TABLED_FRACTIONS
+        if lower.size >= max(MIN_SAMPLES, min_samples(fraction))
+    )
+    sorted_lower, sorted_above = np.sort(lower), np.sort(above)
+    estimates = {
+        fraction: _quantile_alone(lower, sorted_lower, sorted_above, fraction)
+        for fraction in sorted({*quantile_fractions, *tabled})
+    }
+    in_order = dict(zip(estimates, _in_order(list(estimates.values())), strict=True))
+    return tuple(in_order[fraction] for fraction in quantile_fractions)
+
+
+def _quantile_alone(
+    lower: _Floats, sorted_lower: _Floats, sorted_above: _Floats, quantile_fraction: float
+) -> Estimate:
+    """A quantile with the interval of its own effective sample size."""
+    value = float(sorted_lower[quantile_rank(lower.size, quantile_fraction)])
     worth = independent_samples(lower <= value)
     plan = interval_plan(
         lower.size, worth, quantile_fraction, confidence_fraction=DEFAULT_CONFIDENCE_FRACTION
     )
     low = high = None
     if plan.low_rank is not None and plan.high_rank is not None:
-        above = lower if upper is None else np.asarray(upper, dtype=np.float64)
         low, high = (
-            min(_order_statistic(lower, plan.low_rank), value),
-            max(_order_statistic(above, plan.high_rank), value),
+            min(float(sorted_lower[plan.low_rank]), value),
+            max(float(sorted_above[plan.high_rank]), value),
         )
     return Estimate(
         value=value,
@@ -86,6 +122,22 @@ def run_quantile_estimate(
         n_samples=lower.size,
         method=plan.method,
     )
+
+
+def _in_order(estimates: Sequence[Estimate]) -> list[Estimate]:
+    """Estimates of ascending quantiles, widened so that no end of an interval decreases."""
+    lows = [math.inf if estimate.low is None else estimate.low for estimate in estimates]
+    highs = [-math.inf if estimate.high is None else estimate.high for estimate in estimates]
+    least = np.minimum.accumulate(lows[::-1])[::-1].tolist()
+    most = np.maximum.accumulate(highs).tolist()
+    return [
+        estimate
+        if estimate.low is None or (low, high) == (estimate.low, estimate.high)
+        else replace(
+            estimate, low=low, high=high, method=f"{estimate.method}, widened to other quantiles'"
+        )
+        for estimate, low, high in zip(estimates, least, most, strict=True)
+    ]
 
 
 def quantile_rank(n_samples: int, quantile_fraction: float) -> int:
@@ -277,11 +329,6 @@ def _batch_means(samples: _Floats, n_batches: int) -> _Floats:
         samples[samples.size - n_each * n_batches :].reshape(n_batches, n_each).mean(axis=1)
     )
     return means
-
-
-def _order_statistic(samples: _Floats, rank: int) -> float:
-    """The sample of this rank, from 0."""
-    return float(np.partition(samples, rank)[rank])
 
 
 # The end of a run's warm-up, and whether the run is steady after it.
