@@ -309,6 +309,17 @@ def test_bad_questions(folder, words, exit_code, said):
 def test_a_ledger_that_is_not_there_is_no_empty_one(folder):
     check_refused(run("ledger", "none.jsonl", folder=folder), 4, "no such ledger")
     assert "No prediction was sealed yet" in run("ledger", folder=folder).stdout
+    check_refused(run("ledger", "--ledger", "none.jsonl", folder=folder), 4, "no such ledger")
+
+
+def test_a_ledger_is_named_as_verify_names_it(folder):
+    verify("points.toml", "--seal-only", folder=folder)
+    named = run("ledger", "--ledger", "l.jsonl", folder=folder)
+    assert named.returncode == 0
+    assert "ANSWER" in named.stdout
+    assert named.stdout == run("ledger", "l.jsonl", folder=folder).stdout
+    both = run("ledger", "l.jsonl", "--ledger", "l.jsonl", folder=folder)
+    check_refused(both, 2, "two ledgers")
 
 
 def test_a_server_that_is_not_there_leaves_the_seal_open(folder):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from sealed_examples import AT, LATER_UTC, SEALED_UTC, estimate, measurement, seal
 
+from inferometer.api.verify_view import answer_lines, ledger_markdown
 from inferometer.errors import RecordError, SpecError
 from inferometer.verify.claims import REPLAYED, Attempt
 from inferometer.verify.ledger import (
@@ -59,11 +60,22 @@ def test_it_reads_back_and_says_how_right_it_was(path):
 def test_what_was_never_measured_stays_open(tmp_path):
     path = tmp_path / "ledger.jsonl"
     append(path, at_utc=SEALED_UTC, add=lambda _: SEAL)
-    assert score_of(read_ledger(path)).n_open == 1
+    assert score_of(read_ledger(path)).n_open == 2, "a latency and a verdict"
     record(path, measurement(estimate(2.0), validity="INVALID"))
     score = score_of(read_ledger(path))
-    assert (score.n_open, score.totals, score.experiments[0].verdict) == (1, (), "INVALID")
+    assert (score.n_open, score.totals, score.experiments[0].verdict) == (2, (), "INVALID")
     assert score.experiments[0].open_questions == (AT,)
+
+
+def test_a_verdict_on_an_slo_is_a_prediction_that_may_be_open(tmp_path):
+    """The count in the answer and the rows of the table count the same predictions."""
+    path = tmp_path / "ledger.jsonl"
+    append(path, at_utc=SEALED_UTC, add=lambda _: SEAL)
+    score = score_of(read_ledger(path))
+    assert (score.n_claims, score.n_open) == (2, 2)
+    (line,) = answer_lines(score)
+    assert line.startswith("2 of 2 sealed predictions are open")
+    assert ledger_markdown(score).splitlines()[-1].split(" | ")[6] == "2"
 
 
 def test_the_first_valid_measurement_counts(path):

@@ -12,7 +12,7 @@ from inferometer.api.answer import Lines
 from inferometer.api.progress import talk
 from inferometer.api.question import option
 from inferometer.api.verify_view import ledger_markdown, ledger_text, short_markdown
-from inferometer.errors import RecordError
+from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.records.durability import replace_file
 from inferometer.records.layout import now_utc
@@ -60,6 +60,9 @@ class Ledger:
     """Which ledger is counted, and how the answer is wanted."""
 
     file: Path | None = option(None, "", is_argument=True, metavar="[FILE]")
+    ledger: Path | None = option(
+        None, "The same as FILE, under the name that verify has for it.", metavar="FILE"
+    )
     markdown: bool = option(False, "As it stands in a README.", is_common=True)
     into: Path | None = option(
         None,
@@ -100,11 +103,19 @@ def answer_of(question: Ledger) -> LedgerAnswer:
 
     Raises
     ------
-    RecordError
-        There is no such ledger, or it was tampered with.
+    RecordError, SpecError
+        There is no such ledger, or it was tampered with; two are named.
     """
-    path = question.file or LEDGER
-    if question.file is not None and not path.exists():
+    given = question.file or question.ledger
+    if question.file and question.ledger:
+        raise SpecError(
+            f"there are two ledgers: {question.file} and {question.ledger}",
+            where="FILE and --ledger",
+            allowed="one of them",
+            try_=suggestions.command("ledger", question.file),
+        )
+    path = given or LEDGER
+    if given is not None and not path.exists():
         raise RecordError(
             "there is no such ledger",
             where=str(path),

@@ -70,12 +70,11 @@ def view_of(experiment: Experiment, next_command: str) -> VerifyView:
 
 def _answer(experiment: Experiment) -> str:
     verdicts = experiment.verdicts
-    n_all = len(experiment.claims) + len(experiment.promises)
     counts = {
         "wrong": verdicts.count("wrong"),
         "held": verdicts.count("held"),
         "undecided": verdicts.count("undecided"),
-        "open": n_all - len(verdicts),
+        "open": experiment.n_open,
     }
     counted = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
     lead = {
@@ -85,6 +84,7 @@ def _answer(experiment: Experiment) -> str:
         "open": "sealed, not all of it measured",
         "INVALID": "a measurement is INVALID and proves nothing",
     }[experiment.verdict]
+    n_all = experiment.n_predictions
     return f"{experiment.seal.experiment}: {lead}; of {n_all} predictions {counted}"
 
 
@@ -331,7 +331,7 @@ def _experiment_row(one: Experiment) -> tuple[str, ...]:
         one.sealed_utc[:16].replace("T", " "),
         one.seal.belief.basis,
         *(str(verdicts.count(word)) for word in ("held", "wrong", "undecided")),
-        str(len(one.claims) + len(one.promises) - len(verdicts)),
+        str(one.n_open),
         _percent(median(errors)) if errors else "–",
         one.verdict + (f" ({', '.join(notes)})" if notes else ""),
     )

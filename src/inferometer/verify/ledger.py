@@ -367,6 +367,16 @@ class Experiment:
         return tuple(found)
 
     @property
+    def n_predictions(self) -> int:
+        """Everything that was sealed: numbers, and verdicts on SLOs."""
+        return len(self.claims) + len(self.promises)
+
+    @property
+    def n_open(self) -> int:
+        """Of them: without an outcome."""
+        return self.n_predictions - len(self.verdicts)
+
+    @property
     def n_broken_off(self) -> int:
         """Replays that were begun and have no run in the ledger."""
         n_runs = Counter(one.at for one in self.measured if one.asked_as == REPLAYED)
@@ -408,7 +418,9 @@ class Score:
     metrics: tuple[MetricScore, ...]
     """The same by metric."""
     n_claims: int
+    """Everything that was sealed: numbers, and verdicts on SLOs."""
     n_open: int
+    """Of them: never measured, or only by INVALID runs."""
 
 
 def score_of(entries: Sequence[Entry]) -> Score:
@@ -437,10 +449,8 @@ def score_of(entries: Sequence[Entry]) -> Score:
             for basis in bases
         ),
         metrics=tuple(_score(metric, basis, found) for (basis, metric), found in outcomes.items()),
-        n_claims=sum(len(experiment.claims) for experiment in experiments),
-        n_open=sum(
-            state.outcome is None for experiment in experiments for state in experiment.claims
-        ),
+        n_claims=sum(experiment.n_predictions for experiment in experiments),
+        n_open=sum(experiment.n_open for experiment in experiments),
     )
 
 
