@@ -126,6 +126,26 @@ def test_a_rate_beside_a_number_of_devices_is_judged(rate, exit_code, verdict):
     assert ("how many it takes" in said["best_use"]["next_step"]) == (verdict == "missed")
 
 
+def test_headroom_is_of_the_capacity_that_is_shown():
+    flags = (*SMALL, "--gpus", "l40s", "--tp", "1", "--rate", "2")
+    page = CliRunner().invoke(app, ["size", "llama-3.1-8b", "--slo", EASY, *flags]).stdout
+    _, said = size("--gpus", "l40s", "--tp", "1", "--rate", "2")
+    pick = said["pick"]
+    asked = next(one for one in pick["paces"] if one["step_times"] == pick["sized_at"])
+    located, low, high = (
+        asked[f"{name}_requests_per_s"] for name in ("located", "met", "missed")
+    )
+    assert low < located < high
+    beyond = [load / 2 - 1 for load in (located, low, high)]
+    assert beyond == pytest.approx(
+        [pick[f"headroom_{name}fraction"] for name in ("", "low_", "high_")]
+    )
+    value, least, most = (f"{one:.0%}" for one in beyond)
+    (line,) = (line for line in page.splitlines() if line.strip().startswith("capacity"))
+    assert f"headroom {value} [{least}, {most}]" in line
+    assert f"{located:.3g}" in line
+
+
 @pytest.mark.slow
 def test_i_have_two_gpus(tmp_path, monkeypatch):
     """One search, whose answer is looked at as a record, on the terminal, on its page and in its files."""

@@ -109,7 +109,6 @@ def test_the_pick_is_judged_at_three_paces(best):
     assert slow.n_replicas is None or slow.n_replicas >= best.n_replicas
     assert fast.n_replicas <= best.n_replicas
     assert best.verdict in {"met", "undecided"}
-    assert best.headroom_fraction >= 0
     assert likely.capacity.met_load >= 12.0
 
 

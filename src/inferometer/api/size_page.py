@@ -132,11 +132,15 @@ def _sized_at(pick: KindRow) -> str:
     return "" if pick.sized_at == "likely" else f" at {pick.sized_at} step times"
 
 
-def _headroom(pick: KindRow, *, is_open: bool) -> str:
-    """How much more traffic is carried; ``is_open``: nothing that was simulated is too much."""
-    if is_open:
-        return "or more: no load that was simulated misses the SLO"
-    return "" if pick.headroom_fraction is None else f"headroom {pick.headroom_fraction:.0%}"
+def _headroom(row: KindRow) -> str:
+    """How much more traffic the replicas carry: ``45% [0%, 53%]``."""
+    value, low, high = (
+        *(row.headroom_fraction, row.headroom_low_fraction),
+        row.headroom_high_fraction,
+    )
+    if value is None or low is None:
+        return ABSENT_TEXT
+    return f"{value:.0%} or more" if high is None else f"{value:.0%} [{low:.0%}, {high:.0%}]"
 
 
 def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
@@ -163,17 +167,17 @@ def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
             factor = number.value / found.seconds.value if found.seconds.value else 1.0
             numbers.append(spanned(number, [one * factor for one in ends if one is not None]))
     pace = pick.asked
-    kept, broken, located = _capacity_of(pace)
-    if kept is not None and located is not None:
-        is_between = broken is not None and kept <= located <= broken
+    if pace.carried is not None:
+        carried = pace.carried
         numbers.append(
             Number(
                 name="capacity",
-                value=located if is_between else kept,
+                value=carried.load,
                 unit="req/s" if answer.users is None else "users",
-                low=kept if is_between else None,
-                high=broken if is_between else None,
-                note=_headroom(pick, is_open=broken is None and located == kept) + _sized_at(pick),
+                low=carried.low if carried.high is not None else None,
+                high=carried.high,
+                is_at_least=carried.high is None,
+                note=f"headroom {_headroom(pick)}{_sized_at(pick)}",
             )
         )
     numbers.append(
@@ -485,7 +489,7 @@ def _rates(answer: SizeAnswer) -> TextTable:
             _number(row.instance_requests_per_s),
             _number(row.device_requests_per_s),
             _capacity(row.asked),
-            ABSENT_TEXT if row.headroom_fraction is None else f"{row.headroom_fraction:.0%}",
+            _headroom(row),
             str(row.n_replicas_if_one_fails),
         )
         for row in answer.kinds
@@ -548,20 +552,10 @@ def _ms(percentile: Percentile | None) -> str:
 
 def _capacity(pace: PaceRow) -> str:
     """Of all replicas: the highest rate shown to meet the SLO, and the lowest shown to miss it."""
-    met, missed, _ = _capacity_of(pace)
-    if met is None:
+    if pace.carried is None:
         return ABSENT_TEXT
+    _, met, missed = pace.carried
     return f"{format_number(met)}{'' if missed is None else f'–{format_number(missed)}'}"
-
-
-def _capacity_of(pace: PaceRow) -> tuple[float | None, float | None, float | None]:
-    """The loads that meet the SLO, that miss it, and between: requests per second, or users."""
-    met, missed, located = (
-        (pace.met_requests_per_s, pace.missed_requests_per_s, pace.located_requests_per_s)
-        if pace.met_users is None
-        else (pace.met_users, pace.missed_users, pace.located_users)
-    )
-    return met, missed, met if located is None else located
 
 
 def _most(answer: SizeAnswer) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from inferometer.api import best_use_view, sizing_cautions
 from inferometer.api.answer import Answer
@@ -138,6 +138,24 @@ class ServedRow:
     """Share of the requests that were within every limit."""
 
 
+class Carried(NamedTuple):
+    """The highest load within the SLO: requests per second, or users."""
+
+    load: float
+    """Where the weakest link reaches its limit, where that lies between the other two; else
+    ``low``."""
+    low: float
+    """The highest load that was shown to meet the SLO."""
+    high: float | None
+    """The lowest that was shown to miss it; None: none was."""
+
+    def beyond(self, load: float) -> "Carried":
+        """How much more than this load: shares of it."""
+        return Carried(
+            self.load / load - 1, self.low / load - 1, self.high and self.high / load - 1
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceRow:
     """The replicas of the answer, if steps take so long."""
@@ -160,6 +178,20 @@ class PaceRow:
     SLO."""
     missed_users: int | None = None
     located_users: int | None = None
+
+    @property
+    def carried(self) -> Carried | None:
+        """What all replicas carry within the SLO; None where no load was shown to meet it."""
+        met, missed, located = (
+            (self.met_requests_per_s, self.missed_requests_per_s, self.located_requests_per_s)
+            if self.met_users is None
+            else (self.met_users, self.missed_users, self.located_users)
+        )
+        if met is None:
+            return None
+        if missed is None or located is None or not met <= located <= missed:
+            return Carried(met, met, missed)
+        return Carried(located, met, missed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +231,12 @@ class KindRow:
     """The highest rate of a replica that was shown to meet the SLO, in this cluster."""
     device_requests_per_s: float | None
     headroom_fraction: float | None
+    """How much more traffic these replicas carry within the SLO, of this traffic: at the capacity
+    that is shown; None where it is not known."""
+    headroom_low_fraction: float | None
+    """At the highest load that was shown to meet the SLO."""
+    headroom_high_fraction: float | None
+    """At the lowest load that was shown to miss it; None: none was."""
     without_one: ServedRow | None
     """One replica less; None where there is one."""
     n_replicas_if_one_fails: int
@@ -230,6 +268,9 @@ def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
         if offer.owned is None or rented is None
         else offer.owned.break_even_fraction(rented.usd_per_hour)
     )
+    paces = tuple(_pace(answer) for answer in kind.paces.values())
+    carried = next(pace for pace in paces if pace.step_times == kind.asked_pace).carried
+    headroom = None if carried is None else carried.beyond(kind.offered_load)
     return KindRow(
         hardware_id=kind.hardware_id,
         hardware=kind.hardware,
@@ -256,12 +297,14 @@ def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
         costs=costs_of(kind, apis),
         instance_requests_per_s=None if met is None else met / kind.n_replicas,
         device_requests_per_s=None if met is None else met / kind.n_devices,
-        headroom_fraction=kind.headroom_fraction,
+        headroom_fraction=None if headroom is None else headroom.load,
+        headroom_low_fraction=None if headroom is None else headroom.low,
+        headroom_high_fraction=None if headroom is None else headroom.high,
         without_one=None if kind.without_one is None else served_row(kind.without_one),
         n_replicas_if_one_fails=kind.n_replicas_if_one_fails,
         n_kv_blocks=config.n_kv_blocks,
         sized_at=kind.asked_pace,
-        paces=tuple(_pace(answer) for answer in kind.paces.values()),
+        paces=paces,
         step_times_from=candidate.deployment.step_times.origin,
     )
 

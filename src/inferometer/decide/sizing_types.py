@@ -160,15 +160,6 @@ class SizedKind:
         verdicts: set[Verdict] = {answer.served.verdict for answer in self.paces.values()}
         return verdicts.pop() if len(verdicts) == 1 else "undecided"
 
-    @property
-    def headroom_fraction(self) -> float | None:
-        """How much more traffic it carries at the step times that it was sized for.
-
-        None where its capacity is not known.
-        """
-        kept = self.sized_at.capacity.met_load
-        return None if kept is None else kept / self.offered_load - 1
-
 
 Map = Callable[[Callable[["Task"], "Done"], Iterable["Task"]], Iterable["Done"]]
 """``map``, in this process or in many."""
