@@ -1,12 +1,13 @@
 """What does an answer of `capacity` say of its interval, and what would narrow it?"""
 
+import math
 from dataclasses import replace
 
 import pytest
 
-from inferometer.api.capacity import next_step_of
+from inferometer.api.capacity import lengthened, next_step_of
 from inferometer.api.decision_pages import CapacityAnswer, CapacityRow, PacedCapacity, capacity_page
-from inferometer.decide.capacity import TIME_LIMIT
+from inferometer.decide.capacity import TIME_LIMIT, CapacityQuestion, Reading, find_capacity
 from inferometer.report.decision_views import ProbeRow
 
 
@@ -22,6 +23,27 @@ def level(step_times, located, why="the longest probes stayed undecided"):
         probes=(),
     )
     return PacedCapacity(step_times=step_times, capacity=row, probe_s=1.0)
+
+
+def users_within(capacity):
+    """The users whose latency, which grows with them, is within its limit."""
+
+    def probe(load, effort):
+        return Reading("met" if load <= capacity else "missed", load / capacity, "", 100, 1.0)
+
+    return find_capacity(
+        probe,
+        CapacityQuestion(kind="users", start_load=100, lowest_load=1, highest_load=10_000),
+    )
+
+
+@pytest.mark.parametrize("n_users", [142, 142.9])
+def test_users_of_a_draw_are_rounded_down_once(n_users):
+    """A server like the likely one carries the same users, however far short probes overrate both."""
+    likely, same, slower = (users_within(n_users * factor) for factor in (1, 1.11, 1.11 * 0.7))
+    as_likely, fewer = lengthened(likely, [same, same, slower])
+    assert likely.located_load == as_likely.located_load == 142
+    assert fewer.located_load == math.floor(n_users * 0.7)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What is the highest load at which the SLO is met, at each case of the step times? Simulated."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -256,25 +257,33 @@ def _levels(
         found = executor.map(
             search.paired, [CaseLoad(case, start, likely.steepness_ratio) for case in cases]
         )
-    ratio = 1.0
-    crossing = found[0].located_load
-    if likely.located_load is not None and crossing is not None:
-        ratio = likely.located_load / crossing
-    others = zip(cases[1:], found[1:], strict=True)
     return (
         paced("likely", likely),
         *(
-            paced(case if isinstance(case, str) else "draw", _scaled(one, ratio))
-            for case, one in others
+            paced(case if isinstance(case, str) else "draw", one)
+            for case, one in zip(cases[1:], lengthened(likely, found), strict=True)
         ),
     )
 
 
-def _scaled(found: searches.Capacity, ratio: float) -> searches.Capacity:
-    """What short probes located, brought to the length of those of the likely step times."""
-    load = found.guessed_load if found.located_load is None else found.located_load
-    scaled = None if load is None else searches.whole_load(found.kind, load * ratio)
-    return replace(found, located_load=scaled)
+def lengthened(
+    likely: searches.Capacity, short: Sequence[searches.Capacity]
+) -> list[searches.Capacity]:
+    """What short probes located, brought to the length of those of the likely step times.
+
+    The first of them is at likely step times; the others are returned. Users are made whole here,
+    once: of loads that were whole before, another user would be lost.
+    """
+    ratio = 1.0
+    crossing = short[0].crossing_load
+    if likely.crossing_load is not None and crossing is not None:
+        ratio = likely.crossing_load / crossing
+    found = list[searches.Capacity]()
+    for one in short[1:]:
+        load = one.guessed_load if one.crossing_load is None else one.crossing_load
+        scaled = None if load is None else searches.whole_load(one.kind, load * ratio)
+        found.append(replace(one, located_load=scaled))
+    return found
 
 
 def _nowhere(kind: searches.LoadKind, alone: lone_request.LoneRequest) -> searches.Capacity:

@@ -185,6 +185,8 @@ class Capacity:
     reach 1, as it grows with the load elsewhere."""
     steepness_ratio: float | None = None
     """As in the question: that one, or what the probes say."""
+    crossing_load: float | None = None
+    """``located_load`` before users are made whole: what other loads are compared with."""
 
     @property
     def probe_s(self) -> float:
@@ -214,7 +216,7 @@ def whole_load(kind: LoadKind, load: float | None) -> float | None:
     >>> whole_load("users", 91.9), whole_load("requests_per_s", 91.9)
     (91.0, 91.9)
     """
-    return load if load is None or kind != "users" else float(math.floor(load))
+    return load if load is None or kind != "users" else float(math.floor(load * (1 + 1e-9)))
 
 
 def find_capacity(
@@ -324,9 +326,11 @@ class _Search:
         is_located = self._is_near(*ends) and (self._effort > 0 or not question.proof_effort)
         if cut_short == TIME_LIMIT and kept is not None and broken is not None:
             is_located |= not self._is_wide(kept, broken, _CLOSE_ENOUGH_RATIO)
+        located = self._located(kept, broken)
         return Capacity(
             kind=question.kind,
-            located_load=whole_load(question.kind, self._located(kept, broken)),
+            located_load=whole_load(question.kind, located),
+            crossing_load=located,
             met_load=kept,
             missed_load=broken,
             is_located=is_located or is_near,
