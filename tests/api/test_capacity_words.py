@@ -5,9 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from inferometer.api.capacity import lengthened, next_step_of
+from inferometer.api.capacity import next_step_of
 from inferometer.api.decision_pages import CapacityAnswer, CapacityRow, PacedCapacity, capacity_page
-from inferometer.decide.capacity import TIME_LIMIT, CapacityQuestion, Reading, find_capacity
+from inferometer.decide.capacity import (
+    TIME_LIMIT,
+    CapacityQuestion,
+    Reading,
+    find_capacity,
+    lengthened,
+)
 from inferometer.report.decision_views import ProbeRow
 
 

@@ -132,9 +132,7 @@ def test_headroom_is_of_the_capacity_that_is_shown():
     _, said = size("--gpus", "l40s", "--tp", "1", "--rate", "2")
     pick = said["pick"]
     asked = next(one for one in pick["paces"] if one["step_times"] == pick["sized_at"])
-    located, low, high = (
-        asked[f"{name}_requests_per_s"] for name in ("located", "met", "missed")
-    )
+    located, low, high = (asked[f"{name}_requests_per_s"] for name in ("located", "met", "missed"))
     assert low < located < high
     beyond = [load / 2 - 1 for load in (located, low, high)]
     assert beyond == pytest.approx(

@@ -1,7 +1,6 @@
 """What is the highest load at which the SLO is met, at each case of the step times? Simulated."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -261,29 +260,9 @@ def _levels(
         paced("likely", likely),
         *(
             paced(case if isinstance(case, str) else "draw", one)
-            for case, one in zip(cases[1:], lengthened(likely, found), strict=True)
+            for case, one in zip(cases[1:], searches.lengthened(likely, found), strict=True)
         ),
     )
-
-
-def lengthened(
-    likely: searches.Capacity, short: Sequence[searches.Capacity]
-) -> list[searches.Capacity]:
-    """What short probes located, brought to the length of those of the likely step times.
-
-    The first of them is at likely step times; the others are returned. Users are made whole here,
-    once: of loads that were whole before, another user would be lost.
-    """
-    ratio = 1.0
-    crossing = short[0].crossing_load
-    if likely.crossing_load is not None and crossing is not None:
-        ratio = likely.crossing_load / crossing
-    found = list[searches.Capacity]()
-    for one in short[1:]:
-        load = one.guessed_load if one.crossing_load is None else one.crossing_load
-        scaled = None if load is None else searches.whole_load(one.kind, load * ratio)
-        found.append(replace(one, located_load=scaled))
-    return found
 
 
 def _nowhere(kind: searches.LoadKind, alone: lone_request.LoneRequest) -> searches.Capacity:

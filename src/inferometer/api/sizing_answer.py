@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from inferometer.api import best_use_view, sizing_cautions
 from inferometer.api.answer import Answer
-from inferometer.decide.candidates import Candidates, Refusal
+from inferometer.decide.candidates import Candidates, Offer, Refusal
 from inferometer.decide.capacity import TIME_LIMIT
 from inferometer.decide.elastic import Course, Elastic, PolicyOutcome, Scaling, capacities_of
 from inferometer.decide.failure import FailureOutcome
@@ -150,10 +150,9 @@ class Carried(NamedTuple):
     """The lowest that was shown to miss it; None: none was."""
 
     def beyond(self, load: float) -> "Carried":
-        """How much more than this load: shares of it."""
-        return Carried(
-            self.load / load - 1, self.low / load - 1, self.high and self.high / load - 1
-        )
+        """How much more than this load, as shares of it."""
+        high = None if self.high is None else self.high / load - 1
+        return Carried(self.load / load - 1, self.low / load - 1, high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,12 +261,6 @@ def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
     )
     tokens_in, tokens_out = mean_tokens(served)
     met = None if kind.is_of_users else kind.sized_at.capacity.met_load
-    rented = offer.price
-    break_even = (
-        None
-        if offer.owned is None or rented is None
-        else offer.owned.break_even_fraction(rented.usd_per_hour)
-    )
     paces = tuple(_pace(answer) for answer in kind.paces.values())
     carried = next(pace for pace in paces if pace.step_times == kind.asked_pace).carried
     headroom = None if carried is None else carried.beyond(kind.offered_load)
@@ -291,9 +284,9 @@ def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
         n_devices=kind.n_devices,
         verdict=kind.verdict,
         usd_per_hour=kind.usd_per_hour,
-        rent=rented,
+        rent=offer.price,
         owned=offer.owned,
-        owned_break_even_fraction=break_even,
+        owned_break_even_fraction=_break_even_fraction(offer),
         costs=costs_of(kind, apis),
         instance_requests_per_s=None if met is None else met / kind.n_replicas,
         device_requests_per_s=None if met is None else met / kind.n_devices,
@@ -307,6 +300,12 @@ def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
         paces=paces,
         step_times_from=candidate.deployment.step_times.origin,
     )
+
+
+def _break_even_fraction(offer: Offer) -> float | None:
+    if offer.owned is None or offer.price is None:
+        return None
+    return offer.owned.break_even_fraction(offer.price.usd_per_hour)
 
 
 def served_row(served: ServedBy) -> ServedRow:

@@ -16,7 +16,7 @@ it looks at the clock between its pieces.
 import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from inferometer.errors import InferometerError, SpecError
@@ -217,6 +217,24 @@ def whole_load(kind: LoadKind, load: float | None) -> float | None:
     (91.0, 91.9)
     """
     return load if load is None or kind != "users" else float(math.floor(load * (1 + 1e-9)))
+
+
+def lengthened(likely: Capacity, short: Sequence[Capacity]) -> list[Capacity]:
+    """What short probes located, brought to the length of those of the likely step times.
+
+    The first of them is at likely step times; the others are returned. Users are made whole here,
+    once: of loads that were whole before, another user would be lost.
+    """
+    ratio = 1.0
+    crossing = short[0].crossing_load
+    if likely.crossing_load is not None and crossing is not None:
+        ratio = likely.crossing_load / crossing
+    found = list[Capacity]()
+    for one in short[1:]:
+        load = one.guessed_load if one.crossing_load is None else one.crossing_load
+        scaled = None if load is None else whole_load(one.kind, load * ratio)
+        found.append(replace(one, located_load=scaled))
+    return found
 
 
 def find_capacity(
