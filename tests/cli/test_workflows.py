@@ -191,3 +191,58 @@ def test_beam_searches_are_simulated_and_refused_elsewhere(folder):
         words = ("load", emulator.url, "--model", "m", "--workload", "beams.toml")
         refused = run(*words, folder=folder)
     check_refused(refused, 2, "class 'search' has beams", "the same file without [classes.beams]")
+
+
+def test_a_beam_search_is_sent_over_the_network_once(folder):
+    """Each search takes a round trip longer, not one for each of its tokens; a plain request too."""
+    plain = (
+        BEAMS.partition("[classes.beams]")[0].partition("[[classes]]")[2].replace("search", "plain")
+    )
+    (folder / "beams.toml").write_text(f"{BEAMS}[[classes]]{plain}")
+    words = (
+        "simulate",
+        "llama-3.1-8b",
+        "--hardware",
+        "h100_sxm",
+        "--datasheet",
+        "--workload",
+        "beams.toml",
+    )
+
+    def simulated(*more):
+        outcome = run(*words, *more, "--json", folder=folder)
+        assert outcome.returncode == 0, outcome.stderr
+        return json.loads(outcome.stdout)
+
+    near, far = simulated("--out", "near"), simulated("--network", "300ms", "--out", "far")
+    before, after = (read_run(folder / name).requests for name in ("near", "far"))
+    plan = draw_workload(read_workload(folder / "beams.toml"), has_beams=True).plan
+    comes_by_itself = plan.follows[after.request_index] == NONE
+    first_s = (after.first_token_ns - after.intended_send_ns) / 1e9
+    assert (first_s[comes_by_itself] >= 0.3).all()
+    assert (first_s[~comes_by_itself] < 0.3).all()
+    assert (before.first_token_ns - before.intended_send_ns < 3e8).all()
+    means = [
+        workflow_of(one["levels"][0]["summary"])["mean"]["seconds"]["value"] for one in (near, far)
+    ]
+    assert means[1] - means[0] == pytest.approx(0.3, rel=0.1)
+    parts = far["e2e_parts"]
+    assert parts["network_s"] == pytest.approx(0.3 * comes_by_itself.mean())
+    named = ("network_s", "front_end_s", "queue_s", "prefill_s", "decode_s")
+    assert sum(parts[name] or 0 for name in named) == pytest.approx(parts["total_s"])
+
+
+def test_a_stored_run_of_beams_is_shown_and_what_searches_loads_refuses_them(folder):
+    (folder / "beams.toml").write_text(BEAMS)
+    model = ("llama-3.1-8b", "--datasheet", "--workload", "beams.toml")
+    server = ("--hardware", "h100_sxm")
+    assert run("simulate", *model, *server, "--out", "run", folder=folder).returncode == 0
+    shown = run("show", "run", "--json", folder=folder)
+    assert shown.returncode == 0, shown.stderr
+    assert "320 requests" in run("show", "run", folder=folder).stdout
+    slo = ("--slo", "ttft:p95<1s")
+    for words in (
+        ("capacity", *model, *server, *slo),
+        ("size", *model, "--gpus", "h100_sxm", *slo),
+    ):
+        check_refused(run(*words, folder=folder), 2, "class 'search' has beams")

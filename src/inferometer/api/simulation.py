@@ -213,10 +213,12 @@ class Simulator:
         )
 
     def _around(self, servers: Servers) -> run_series.Around:
-        if (self.workload.plan.accompanies != plan.NONE).any():  # the server's own requests
-            return run_series.Around()
+        sent = plan.sent_by_server(self.workload.plan.accompanies)
         return run_series.Around(
-            front_end_s=servers.front_end_s or None, network_s=self.network_s, post_s=self.post_s
+            front_end_s=servers.front_end_s or None,
+            network_s=self.network_s,
+            post_s=self.post_s,
+            is_added=~sent if sent.any() else None,
         )
 
     def _simulation(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from inferometer.errors import RecordError
 from inferometer.inputs.objectives import Metric
-from inferometer.inputs.workload.plan import NONE, RequestPlan
+from inferometer.inputs.workload.plan import NONE, RequestPlan, sent_by_server
 from inferometer.records.columns import F64, I32, I64, Bools
 from inferometer.records.types import (
     ABSENT,
@@ -139,13 +139,12 @@ def _workflows(plan: RequestPlan) -> tuple[I64, I64]:
     first of the step before, up to the step that follows the search's first request.
     """
     row, is_companion = np.arange(plan.n_requests), plan.accompanies != NONE
-    is_lead = np.zeros(plan.n_requests, np.bool_)
-    is_lead[plan.accompanies[is_companion]] = True
+    ends = sent_by_server(plan.accompanies)
+    is_lead = ends & ~is_companion
     begun_by = np.where(is_lead & is_lead[plan.follows], plan.follows, row)
     while (begun_by[begun_by] != begun_by).any():
         begun_by = begun_by[begun_by]
     begun_by = np.where(is_companion, begun_by[plan.accompanies], begun_by)
-    ends = is_lead | is_companion
     ends[plan.joins[(plan.joins != NONE) & ~is_companion]] = True
     return row[ends], begun_by[ends]
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.records import tables
-from inferometer.records.columns import F64, I32, I64
+from inferometer.records.columns import F64, I32, I64, Bools
 from inferometer.records.latencies import DeliveryGaps, LatencySamples
 from inferometer.records.types import (
     ABSENT,
@@ -482,11 +482,17 @@ class Around:
     """There and back."""
     post_s: float | None = None
     """Detokenising, and handing out."""
+    is_added: Bools | None = None
+    """(N of the plan) To which requests; None: to all. A server sends itself what is left out."""
 
     @property
     def added_s(self) -> float:
         """What is added to each latency."""
         return (self.front_end_s or 0.0) + (self.network_s or 0.0) + (self.post_s or 0.0)
+
+    def share_fraction(self, requests: RequestTable) -> float:
+        """Of these requests: those to which they are added."""
+        return 1.0 if self.is_added is None else float(self.is_added[requests.request_index].mean())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -524,22 +530,25 @@ def e2e_parts(
         return None
     waited_ns = requests.admitted_ns[rows] - arrived_ns(requests, around)[rows]
     window_s = None if window_ns is None else _seconds(np.minimum(window_ns[rows], waited_ns))
+    share = around.share_fraction(tables.select(requests, rows))
     return E2eParts(
         n_requests=len(rows),
         total_s=_seconds(requests.finished_ns[rows] - requests.intended_send_ns[rows]),
-        network_s=around.network_s,
-        front_end_s=around.front_end_s,
+        network_s=around.network_s and around.network_s * share,
+        front_end_s=around.front_end_s and around.front_end_s * share,
         queue_s=_seconds(waited_ns) - (window_s or 0.0),
         window_s=window_s,
         prefill_s=_seconds(requests.first_token_ns[rows] - requests.admitted_ns[rows]),
         decode_s=_seconds(requests.finished_ns[rows] - requests.first_token_ns[rows]),
-        post_s=around.post_s,
+        post_s=around.post_s and around.post_s * share,
     )
 
 
 def arrived_ns(requests: RequestTable, around: Around) -> I64:
     """When each request came to the gate or the scheduler."""
-    return np.asarray(requests.intended_send_ns + round(around.added_s * NS_PER_S), dtype=np.int64)
+    is_added = True if around.is_added is None else around.is_added[requests.request_index]
+    added_ns = round(around.added_s * NS_PER_S) * np.asarray(is_added, dtype=np.int64)
+    return np.asarray(requests.intended_send_ns + added_ns, dtype=np.int64)
 
 
 def idle_ns(requests: RequestTable, around: Around, steps: StepTable) -> F64:

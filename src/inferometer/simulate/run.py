@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import SpecError
-from inferometer.inputs.workload.plan import NONE, RequestPlan, block_contents
+from inferometer.inputs.workload.plan import NONE, RequestPlan, block_contents, sent_by_server
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.columns import I64
 from inferometer.records.types import ABSENT
@@ -128,7 +128,7 @@ def run(
         record_steps=record_steps,
         record_parts=record_parts,
     )
-    return as_clients_see(done, fleet.front_end_s)
+    return as_clients_see(done, requests, fleet.front_end_s)
 
 
 def simulate_fleet(
@@ -447,7 +447,8 @@ def demand_of(plan: RequestPlan, block_size: int, *, has_contents: bool = True) 
 def delayed(requests: Demand, front_end_s: float) -> Demand:
     """The requests as they come to the scheduler, later by what HTTP, tokenising and a queue between processes take.
 
-    One that follows another is sent when its client has seen the end of that.
+    One that follows another is sent when its client has seen the end of that. What a server sends
+    itself comes at once: a beam search passes the front end once.
 
     Example
     -------
@@ -455,32 +456,28 @@ def delayed(requests: Demand, front_end_s: float) -> Demand:
     >>> delayed(demand([0, 5], [8, 8], [2, 2]), 1e-3).arrival_ns.tolist()
     [1000000, 1000005]
     """
-    delay_ns = round(front_end_s * NS_PER_S)
-    leaves = (requests.abort_ns != ABSENT) & (
-        requests.follows < 0
-    )  # a follower's patience begins with its own sending
-    abort_ns = requests.abort_ns.copy()
-    abort_ns[leaves] += delay_ns
+    delay_ns = _delay_ns(requests, front_end_s)
+    is_after = requests.follows >= 0
+    leaves = (requests.abort_ns != ABSENT) & ~is_after
+    # a follower's patience begins with its own sending
     return requests._replace(
         arrival_ns=requests.arrival_ns + delay_ns,
-        think_ns=_after(requests, delay_ns),
-        abort_ns=abort_ns,
+        think_ns=requests.think_ns + is_after * np.maximum(delay_ns, _SOON_NS),
+        abort_ns=requests.abort_ns + leaves * delay_ns,
     )
 
 
-def as_clients_see(simulation: Simulation, front_end_s: float) -> Simulation:
+def as_clients_see(simulation: Simulation, requests: Demand, front_end_s: float) -> Simulation:
     """The same simulation of ``delayed`` requests, sent when their clients sent them."""
-    delay_ns = round(front_end_s * NS_PER_S)
-    if delay_ns == 0:
-        return simulation
     table = simulation.requests
+    delay_ns = _delay_ns(requests, front_end_s)[table.request_index]
     sent = table._replace(
         intended_send_ns=table.intended_send_ns - delay_ns, sent_ns=table.sent_ns - delay_ns
     )
     return simulation._replace(requests=sent)
 
 
-def _after(requests: Demand, delay_ns: int) -> I64:
-    think_ns = requests.think_ns.copy()
-    think_ns[requests.follows >= 0] += max(delay_ns, _SOON_NS)
-    return think_ns
+def _delay_ns(requests: Demand, front_end_s: float) -> I64:
+    """Of each request (N)."""
+    delay_ns = np.int64(round(front_end_s * NS_PER_S))
+    return np.where(sent_by_server(requests.accompanies), np.int64(0), delay_ns)

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from inferometer.errors import SpecError
-from inferometer.inputs.workload.plan import NONE, block_contents
+from inferometer.inputs.workload.plan import NONE, block_contents, first_requests, request_plan
 from inferometer.inputs.workload.reading import with_changes
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.inputs.workload.types import WorkloadSpec
+from inferometer.simulate.run import demand_of
 
 US = 1000
 
@@ -154,3 +155,14 @@ def test_what_sends_no_beams_refuses_them():
         spec_of(fan_out=fan_out)
     with pytest.raises(SpecError, match="requests of one token for 90 beam searches"):
         drawn(spec_of(n_requests=90, tokens=2_000_000))
+
+
+@pytest.mark.parametrize("n_requests", [1, 3, 14, 15, 101])
+def test_a_probe_that_ends_within_a_search_sends_its_first_requests(n_requests):
+    """As a search for loads takes them, the plan cut anywhere is one that can be sent, and each waits as before."""
+    plan = drawn(spec_of())
+    cut = first_requests(plan, n_requests)
+    checked = request_plan("the cut plan", "request {}".format, **cut._asdict())
+    assert checked.n_requests == demand_of(checked, 16).n_requests == n_requests
+    for row in range(n_requests):
+        assert awaited(checked, row) == awaited(plan, row)

@@ -93,6 +93,20 @@ def first_requests(plan: RequestPlan, n_requests: int | None) -> RequestPlan:
     return cut._replace(joins=np.where(is_left_out, np.int32(NONE), cut.joins))
 
 
+def sent_by_server(accompanies: I32) -> NDArray[np.bool_]:
+    """Which requests (N) does a server send itself: every step of a beam search after its first request?
+
+    Example
+    -------
+    >>> sent_by_server(np.array([-1, -1, 1, -1], np.int32)).tolist()
+    [False, True, True, False]
+    """
+    is_companion = np.asarray(accompanies != NONE, dtype=np.bool_)
+    is_sent = is_companion.copy()
+    is_sent[accompanies[is_companion]] = True
+    return is_sent
+
+
 class BlockContents(NamedTuple):
     """What each full block of prompt and output holds.
 

@@ -350,7 +350,7 @@ def _beams_caution(n_searches: int, n_requests: int) -> Caution:
             f"{n_searches:,} beam searches are {n_requests:,} requests of one token each, as vLLM's"
             " server sends them: TTFT and E2E are those of one token of one beam, TPOT is of none of"
             " them, and workflow is a whole search; which beams go on is drawn with equal chances;"
-            " network and HTTP front end are not counted"
+            " network and HTTP front end count once a search, in that of its first token"
         ),
         remedy="read workflow for the time of a search, E2E for that of one of its tokens",
     )
