@@ -1,12 +1,14 @@
 """Are SGLang's lines and the printed block of vLLM's and SGLang's bench read as their summaries?"""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from inferometer.errors import RecordError
 from inferometer.records.imports.detection import read_results
 
+RESULTS = Path(__file__).parent / "results"
 BLOCK = """\
 ============ Serving Benchmark Result ============
 Successful requests:                     100
@@ -98,6 +100,19 @@ def test_a_block_of_sglang_is_told_by_its_retokenized_tokens(tmp_path):
     assert (found.tool, one.engine, one.concurrency) == ("sglang-bench", "sglang", None)
     assert one.offered_requests_per_s == float("inf")
     assert one.latency("e2e").mean_s == pytest.approx(2.09807)
+
+
+def test_appended_results_of_vllm_are_a_run_and_a_summary_each(tmp_path):
+    """`vllm bench serve --append-result` writes a line for each run into one file."""
+    whole = json.loads((RESULTS / "vllm-bench-detailed.json").read_text())
+    short = json.loads((RESULTS / "vllm-bench-summary.json").read_text())
+    path = tmp_path / "all.json"
+    path.write_text("\n".join(map(json.dumps, (whole, short, whole | {"request_rate": 7}))))
+    found = read_results(path)
+    assert (found.tool, len(found.runs)) == ("vllm-bench", 2)
+    assert [one.offered_requests_per_s for one in found.summaries][::2] == [20, 7]
+    alone = read_results(RESULTS / "vllm-bench-detailed.json")
+    assert found.summaries[0].latencies == alone.summaries[0].latencies
 
 
 def test_each_line_of_sglang_is_a_summary(tmp_path):

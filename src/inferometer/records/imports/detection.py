@@ -152,12 +152,11 @@ def _having(*names: str) -> Callable[[JsonFields], bool]:
 
 
 _INFERENCEX: Final = _Format("InferenceX agg_*.json", inferencex.is_inferencex, _read_points)
+_is_vllm_bench: Final = _having(
+    "request_throughput", "total_token_throughput", "completed", "duration"
+)
 _OBJECTS: Final = (
-    _Format(
-        "vllm bench serve",
-        _having("request_throughput", "total_token_throughput", "completed", "duration"),
-        vllm_bench.read_vllm_bench,
-    ),
+    _Format("vllm bench serve", _is_vllm_bench, vllm_bench.read_vllm_bench),
     _Format(
         "AIPerf profile_export_aiperf.json",
         _having("request_throughput", "request_latency", "input_config"),
@@ -206,6 +205,7 @@ _LINES: Final = (
         _having("total_output_tokens_retokenized", "completed", "duration"),
         vllm_bench.read_sglang_lines,
     ),
+    _Format("vllm bench serve", _is_vllm_bench, vllm_bench.read_vllm_lines),
     _Format(
         "AIPerf profile_export.jsonl", _having("metadata", "metrics"), aiperf.read_aiperf_requests
     ),

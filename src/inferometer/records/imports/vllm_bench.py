@@ -13,6 +13,7 @@ source.
 """
 
 import re
+from collections.abc import Iterator
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
@@ -73,14 +74,37 @@ def read_vllm_bench(path: Path) -> Imported:
     RecordError
         A field is missing or holds something else; the message names it.
     """
-    content = read_object(path)
-    source = file_source(path, "vllm-bench")
-    run = _run(content, source) if content.has("start_times") else None
+    return _imported([read_object(path)], file_source(path, "vllm-bench"))
+
+
+def read_vllm_lines(path: Path) -> Imported:
+    """The same of each line: ``--append-result`` writes one for each run.
+
+    Raises
+    ------
+    RecordError
+        A line is no JSON, or a field holds something else; the message names it.
+    """
+    return _imported(list(_objects(path)), file_source(path, "vllm-bench"))
+
+
+def _imported(contents: list[JsonFields], source: Source) -> Imported:
     return Imported(
         tool="vllm-bench",
-        runs=() if run is None else (run,),
-        summaries=(summary_of(content, source, "vllm-bench"),),
+        runs=tuple(_run(one, source) for one in contents if one.has("start_times")),
+        summaries=tuple(summary_of(one, source, "vllm-bench") for one in contents),
     )
+
+
+def _objects(path: Path) -> Iterator[JsonFields]:
+    """The object in each line that is not blank."""
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            content = parse_json(line, where)
+            if not isinstance(content, dict):
+                raise RecordError("this is no object", where=where)
+            yield JsonFields(content=content, where=where)
 
 
 def summary_of(content: JsonFields, source: Source, tool: Tool) -> PublishedSummary:
@@ -268,15 +292,12 @@ def read_sglang_lines(path: Path) -> Imported:
         A line is no JSON, or a field holds something else; the message names it.
     """
     source = file_source(path, "sglang-bench")
-    found = list[PublishedSummary]()
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
-        if line.strip():
-            where = f"{path}, line {number}"
-            content = parse_json(line, where)
-            if not isinstance(content, dict):
-                raise RecordError("this is no object", where=where)
-            fields = JsonFields(content=_as_vllm(content), where=where)
-            found.append(summary_of(fields, source, "sglang-bench"))
+    found = [
+        summary_of(
+            JsonFields(content=_as_vllm(one.content), where=one.where), source, "sglang-bench"
+        )
+        for one in _objects(path)
+    ]
     return Imported(tool="sglang-bench", summaries=tuple(found))
 
 
