@@ -307,3 +307,100 @@ def test_llama_4_counts_its_shared_expert_and_its_dense_layers():
         "layer_types": ["chunked_attention"] * 3 + ["full_attention"],
     }
     assert read(listed).attention.full_attention_every == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        # Counts of transformers' own class, built from the same fields on the meta device.
+        ({"hidden_act": "relu2"}, 8_030_261_248 - 32 * 4096 * 14336),
+        ({"model_type": "bitnet", "hidden_act": "relu2"}, 8_030_261_248),
+        ({"hidden_act": "silu"}, 8_030_261_248),
+    ],
+)
+def test_the_activation_says_whether_an_unknown_mlp_has_a_gate(changes, expected):
+    llama = {
+        "model_type": "newcomer",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+        "vocab_size": 128256,
+        "max_position_embeddings": 131072,
+    }
+    assert n_parameters(read(llama | changes)) == expected
+
+
+def test_experts_in_the_words_of_ernie():
+    """baidu/ERNIE-4.5-21B-A3B: its class has 21,825,437,888 parameters, 1,728 of them biases."""
+    model = read(
+        {
+            "model_type": "ernie4_5_moe",
+            "num_hidden_layers": 28,
+            "hidden_size": 2560,
+            "num_attention_heads": 20,
+            "num_key_value_heads": 4,
+            "intermediate_size": 12288,
+            "moe_intermediate_size": 1536,
+            "moe_k": 6,
+            "moe_num_experts": 64,
+            "moe_num_shared_experts": 2,
+            "moe_layer_start_index": 1,
+            "vocab_size": 103424,
+            "max_position_embeddings": 131072,
+            "tie_word_embeddings": True,
+        }
+    )
+    assert n_parameters(model) == 21_825_437_888 - 1728
+    assert (model.moe.n_experts_per_token, model.moe.n_shared_experts) == (6, 2)
+
+
+def test_falcon_has_one_kv_head_whatever_its_file_says():
+    falcon = CASES["falcon"][0] | {"model_type": "falcon", "new_decoder_architecture": False}
+    for said in ({}, {"num_kv_heads": 4}):
+        assert read(falcon | {"multi_query": True} | said).attention.n_kv_heads == 1
+    assert read(falcon | {"multi_query": False, "num_kv_heads": 2}).attention.n_kv_heads == 2
+
+
+def test_a_window_of_0_is_none():
+    qwen = CASES["qwen2_moe"][0] | {"model_type": "qwen2_moe", "sliding_window": 0}
+    assert read(qwen).attention.sliding_window_tokens is None
+
+
+def test_deepseek_v4_as_transformers_writes_it_is_the_published_one():
+    published = CASES["deepseek_v4"][0] | {"model_type": "deepseek_v4"}
+    kinds = {
+        0: "sliding_attention",
+        4: "compressed_sparse_attention",
+        128: "heavily_compressed_attention",
+    }
+    ratios = published["compress_ratios"][: published["num_hidden_layers"]]
+    n_hashed = published.get("num_hash_layers", 0)
+    written = {
+        k: v for k, v in published.items() if k not in {"compress_ratios", "num_hash_layers"}
+    }
+    written["layer_types"] = [kinds[one] for one in ratios]
+    written["mlp_layer_types"] = ["hash_moe"] * n_hashed + ["moe"] * (len(ratios) - n_hashed)
+    assert read(written) == read(published)
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"layer_types": ["hybrid"] * 4}, "layers of a kind that is not known"),
+        ({"layer_types": ["linear_attention"] * 4}, "layers of a kind that is not known"),
+        ({"block_configs": [{"attention": {"no_op": True}}] * 4}, "'block_configs'"),
+        ({"type_vocab_size": 2}, "is an encoder"),
+    ],
+)
+def test_an_unknown_model_with_layers_of_another_kind_is_refused(fields, what):
+    with pytest.raises(SpecError, match=what):
+        read(LLAMA | {"model_type": "newcomer"} | fields)
+
+
+def test_fields_that_give_layers_another_shape_are_named():
+    odd = {"swa_head_dim": 32, "num_global_key_value_heads": 2, "hidden_size_per_layer_input": 8}
+    note = read(LLAMA | {"model_type": "newcomer"} | odd).note
+    assert all(name in note for name in odd)
+    assert "not read" not in read(LLAMA | {"model_type": "newcomer", "global_head_dim": None}).note

@@ -39,7 +39,7 @@ class Family:
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
     """What transformers' class assumes where published files say nothing."""
     fill: Callable[[Config], dict[str, object]] = _nothing
-    """Usual fields that follow from the family's own."""
+    """Usual fields that follow from the family's own; its own, where it overrules the file."""
     ties_by_default: bool = False
     qkv_bias: bool | Flag = False
     out_bias: bool | Flag = False
@@ -95,8 +95,9 @@ def _fill_falcon(config: Config) -> dict[str, object]:
         bool(config.get("new_decoder_architecture")),
         config.get("num_ln_in_parallel_attn"),
     )
+    # The old architecture's class has one such head, whatever the file says of `num_kv_heads`.
     if not is_new and config.get("multi_query", True):
-        filled["num_key_value_heads"] = 1
+        filled["num_kv_heads"] = 1
     has_two_norms = (
         n_parallel_norms in {None, 2} if is_new else not config.get("parallel_attn", True)
     )
@@ -134,6 +135,22 @@ def _fill_llama4(config: Config) -> dict[str, object]:
     return filled
 
 
+def _fill_deepseek_v4(config: Config) -> dict[str, object]:
+    """What transformers writes by layer where the published files have a number for each layer."""
+    kinds, experts = config.get("layer_types"), config.get("mlp_layer_types")
+    filled = dict[str, object]()
+    if isinstance(kinds, list) and {*map(str, kinds)} <= _COMPRESSED_KINDS.keys():
+        filled["compress_ratios"] = [_COMPRESSED_KINDS[str(kind)] for kind in kinds]
+    if isinstance(experts, list):
+        filled["num_hash_layers"] = experts.count("hash_moe")
+    return filled
+
+
+_COMPRESSED_KINDS: Final = {
+    "sliding_attention": 0,
+    "compressed_sparse_attention": 4,
+    "heavily_compressed_attention": 128,
+}
 _MOST_LISTED_LAYERS: Final = 10_000
 _ATTENTION_BIAS: Final = Flag(name="attention_bias", default=False)
 _MLP_BIAS: Final = Flag(name="mlp_bias", default=False)
@@ -235,6 +252,7 @@ FAMILIES: Final[dict[str, Family]] = {
         router_bias=True,
         has_sinks=True,
         window="all",
+        fill=_fill_deepseek_v4,
         defaults={"num_key_value_heads": 1, "head_dim": 512, "n_shared_experts": 1, "hc_mult": 4},
     ),
     "falcon": Family(
@@ -484,9 +502,32 @@ NOT_ATTENTION_FIELDS: Final = (
     "conv_L_cache",
     "lru_width",
     "rwkv_hidden_size",
+    "block_configs",
 )
 """Fields of layers that are not understood here: state-space models, block-sparse and compressed
-attention. Linear attention (``linear_num_value_heads``) and top-k attention (``index_topk``) are."""
+attention, layers that each have a shape of their own. Linear attention
+(``linear_num_value_heads``) and top-k attention (``index_topk``) are."""
+
+LAYER_KINDS: Final = frozenset(
+    ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
+)
+"""What ``layer_types`` of an unknown ``model_type`` may say, and ``linear_attention``."""
+
+OTHER_NAMES: Final = {
+    "num_experts_per_tok": ("moe_k", "moe_topk", "top_k_experts"),
+    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
+    "first_k_dense_replace": ("moe_layer_start_index", "num_dense_layers"),
+}
+"""Of an unknown ``model_type``, as ERNIE, EXAONE and AFMoE write them."""
+
+UNREAD_FIELDS: Final = re.compile(
+    r"(swa|num_swa|num_global|global)_.*(heads?|dim)|.*_per_layer(_config|_input)?|per_layer_config"
+    r"|num_kv_shared_layers|cross_attention_layers"
+)
+"""Fields that give some layers another shape, which is not counted here."""
+
+UNGATED_ACTIVATIONS: Final = frozenset(("relu", "relu2", "xielu"))
+"""An MLP with one of these has no gate: Nemotron, Arcee, Apertus."""
 
 
 # In which format are the weights of a quantised checkpoint, by its `quantization_config`?

@@ -13,9 +13,13 @@ from inferometer.errors import SpecError
 from inferometer.inputs.config_families import (
     ALIASES,
     FAMILIES,
+    LAYER_KINDS,
     LLAMA_LIKE,
     NOT_ATTENTION_FIELDS,
     NOT_DECODERS,
+    OTHER_NAMES,
+    UNGATED_ACTIVATIONS,
+    UNREAD_FIELDS,
     Family,
     Flag,
     quantised_format,
@@ -63,8 +67,9 @@ class ConfigFields:
     filled: Mapping[str, object] = field(default_factory=dict[str, object])
 
     def value(self, name: str) -> object:
-        """What the file, or else the family, says; None where neither does."""
-        found = self.config.get(self.own_name(name))
+        """What the file, or else the family, says (under its own name, the family first), or None."""
+        own = self.own_name(name)
+        found = self.filled.get(own) if own != name and own in self.filled else self.config.get(own)
         return self.filled.get(name) if found is None else found
 
     def own_name(self, name: str) -> str:
@@ -176,12 +181,10 @@ _DOOR: Final = Door(
 )
 _COMPRESSED: Final = (0, 4, 128)
 """Tokens that a layer of DeepSeek-V4 compresses into a row: none, few of which it chooses, many."""
-_EXPERT_COUNTS: Final = ("n_routed_experts", "num_local_experts", "num_experts")
+_EXPERT_COUNTS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
 _DTYPES: Final[dict[str, DType]] = {
-    "float32": "float32",
-    "float16": "float16",
-    "bfloat16": "bfloat16",
-}
+    "float32": "float32", "float16": "float16", "bfloat16": "bfloat16"
+}  # fmt: skip
 
 
 def read_model_config(path: Path) -> ModelSpec:
@@ -251,14 +254,18 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
             where=where,
             allowed=f"one of {', '.join(FAMILIES)}, or a Llama-like one",
         )
-    if fields.flag("is_encoder_decoder", default=False) or model_type in NOT_DECODERS:
-        kind = "an encoder" if model_type in NOT_DECODERS else "an encoder-decoder model"
+    family = FAMILIES.get(ALIASES.get(model_type, model_type))
+    is_encoder = model_type in NOT_DECODERS or config.get("type_vocab_size") is not None
+    if fields.flag("is_encoder_decoder", default=False) or is_encoder:
+        kind = "an encoder" if is_encoder else "an encoder-decoder model"
         raise SpecError(
             f"model_type {model_type!r} is {kind}",
             where=where,
             allowed="a decoder-only language model",
         )
     alien = [name for name in NOT_ATTENTION_FIELDS if config.get(name) is not None]
+    if family is None and _has_unknown_kinds(config):
+        alien.append("layer_types")
     if alien:
         raise SpecError(
             f"model_type {model_type!r} has layers of a kind that is not known here (field"
@@ -266,31 +273,41 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
             where=where,
             allowed="full, sliding, latent, top-k or linear attention",
         )
-    family = FAMILIES.get(ALIASES.get(model_type, model_type))
     if family is not None:
         return family, ALIASES.get(model_type, model_type), None
     likeness, found = _likeness(config)
-    return (
-        likeness,
-        model_type,
-        (
-            f"model_type {model_type!r} is not known here: read as if it were Llama"
-            f"{found and f' with {found}'}; counts may be off"
-        ),
+    note = (
+        f"model_type {model_type!r} is not known here: read as if it were Llama"
+        f"{found and f' with {found}'}; counts may be off"
     )
+    unread = [name for name, value in config.items() if value and UNREAD_FIELDS.fullmatch(name)]
+    if unread:
+        note += f", for these fields are not read: {', '.join(unread[:6])}"
+    return likeness, model_type, note
+
+
+def _has_unknown_kinds(config: Mapping[str, object]) -> bool:
+    kinds = config.get("layer_types")
+    known = LAYER_KINDS | ({"linear_attention"} if config.get("linear_num_value_heads") else set())
+    return isinstance(kinds, list) and not {str(kind) for kind in kinds} <= known
 
 
 def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
     """Llama with what the fields of an unknown ``model_type`` state, and that in words."""
     experts = next((name for name in _EXPERT_COUNTS if config.get(name) is not None), None)
-    size = (
-        "moe_intermediate_size"
-        if config.get("moe_intermediate_size") is not None
-        else "intermediate_size"
-    )
+    named = {
+        usual: next((name for name in names if config.get(name) is not None), usual)
+        for usual, names in OTHER_NAMES.items()
+        if config.get(usual) is None
+    }
+    activation = config.get("hidden_act") or config.get("hidden_activation")
+    size = "moe_intermediate_size"
+    size = "intermediate_size" if config.get(size) is None else size
     has_linear = config.get("linear_num_value_heads") is not None
     likeness = replace(
         LLAMA_LIKE,
+        names=named,
+        is_gated=activation not in UNGATED_ACTIVATIONS or config.get("model_type") == "bitnet",
         experts=experts,
         expert_size=size,
         has_latent_attention=config.get("kv_lora_rank") is not None,
@@ -300,6 +317,7 @@ def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
     )
     states_layers = {"layer_types", "full_attention_interval"} & config.keys()
     kinds = {
+        "a plain MLP": not likeness.is_gated,
         "latent": likeness.has_latent_attention,
         "top-k": config.get("index_topk") is not None,
         "gated linear": has_linear,
@@ -390,15 +408,13 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
 
 def _window(fields: ConfigFields, family: Family) -> tuple[int | None, int | None, int | None]:
     """The window, every how many layers are full, and how many are where there is no such pattern."""
-    window_tokens, n_layers = (
-        fields.optional_count("sliding_window"),
-        fields.count("num_hidden_layers"),
-    )
+    window_tokens = fields.optional_count("sliding_window", minimum=0) or None  # 0: turned off
+    n_layers = fields.count("num_hidden_layers")
     is_off = family.window == "switch" and not fields.flag("use_sliding_window", default=False)
     if family.window == "none" or window_tokens is None or is_off:
         return None, 1, None
     kinds = fields.texts("layer_types")
-    if kinds is not None:
+    if kinds is not None and fields.value("compress_ratios") is None:
         return _listed_window(kinds, window_tokens, n_layers, where=fields.where)
     if family.window == "all":
         return window_tokens, None, None
