@@ -404,3 +404,23 @@ def test_fields_that_give_layers_another_shape_are_named():
     note = read(LLAMA | {"model_type": "newcomer"} | odd).note
     assert all(name in note for name in odd)
     assert "not read" not in read(LLAMA | {"model_type": "newcomer", "global_head_dim": None}).note
+
+
+@pytest.mark.parametrize(
+    ("quantised", "is_noted"),
+    [
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}, True),
+        ({"quant_method": "fp8", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}, True),
+        ({"quant_method": "fp8", "kv_cache_scheme": None}, False),
+        ({"quant_method": "awq", "bits": 4}, False),
+    ],
+)
+def test_a_checkpoint_with_a_cache_of_8_bits_says_so(quantised, is_noted):
+    note = read(LLAMA | {"quantization_config": quantised}).note
+    assert (note is not None and "--kv-dtype float8" in note) == is_noted
+
+
+def test_the_tower_of_a_multimodal_file_is_named():
+    nested = {"model_type": "seer", "text_config": LLAMA, "vision_config": {"hidden_size": 64}}
+    assert read(nested).note == "vision_config is not counted: its weights come on top"
+    assert read(nested | {"vision_config": None}).note is None

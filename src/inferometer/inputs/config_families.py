@@ -470,24 +470,10 @@ ALIASES: Final = {
 LLAMA_LIKE: Final = _LLAMA
 """What an unknown ``model_type`` is read as."""
 
-NOT_DECODERS: Final = frozenset(
-    (
-        "albert",
-        "bert",
-        "camembert",
-        "clip",
-        "deberta",
-        "deberta-v2",
-        "distilbert",
-        "electra",
-        "modernbert",
-        "mpnet",
-        "roberta",
-        "siglip",
-        "vit",
-        "xlm-roberta",
-    )
-)
+NOT_DECODERS: Final = frozenset((
+    "albert", "bert", "camembert", "clip", "deberta", "deberta-v2", "distilbert", "electra",
+    "modernbert", "mpnet", "roberta", "siglip", "vit", "xlm-roberta",
+))  # fmt: skip
 """Encoders, which decode nothing."""
 
 NOT_ATTENTION_FIELDS: Final = (
@@ -561,16 +547,24 @@ def quantised_format(config: Mapping[str, object]) -> DType | None:
     return _in_words(" ".join((method, str(config.get("quant_algo")), _of_quark(config))))
 
 
-def unknown_format(config: object) -> str | None:
-    """A note on quantised weights whose format is not known here; None where none are."""
+def format_notes(config: object) -> tuple[str, ...]:
+    """Notes on a quantised checkpoint: weights of a format that is not known, a KV cache of 8 bits."""
     if not isinstance(config, dict):
-        return None
+        return ()
     method, bits = config.get("quant_method"), config.get("bits")
     of_bits = "" if bits is None else f" of {bits!r} bits"
-    return (
+    unknown = (
         f"quantization_config of method {method!r}{of_bits} is not known here: weights are taken as"
         " of 16 bits (--quantization states theirs)"
     )
+    cache = str(config.get("kv_cache_scheme") or config.get("kv_cache_quant_algo")).lower()
+    of_8_bits = (
+        "the checkpoint's KV cache is of 8 bits, which vLLM takes by default; here --kv-dtype float8"
+        " counts it so"
+    )
+    is_of_8 = "fp8" in cache or ("'num_bits': 8" in cache and "float" in cache)
+    is_known = quantised_format(config) is not None
+    return (() if is_known else (unknown,)) + ((of_8_bits,) if is_of_8 else ())
 
 
 def _in_words(words: str) -> DType | None:

@@ -22,8 +22,8 @@ from inferometer.inputs.config_families import (
     UNREAD_FIELDS,
     Family,
     Flag,
+    format_notes,
     quantised_format,
-    unknown_format,
 )
 from inferometer.inputs.foreign_bytes import Door, shortened
 from inferometer.inputs.types import (
@@ -229,7 +229,10 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
         }
         text_config: dict[str, object] = {str(name): value for name, value in nested.items()}
         text_config.setdefault("model_type", config.get("model_type"))
-        return model_from_config(shared | text_config, where=where, model_id=model_id)
+        model = model_from_config(shared | text_config, where=where, model_id=model_id)
+        towers = [name for name in ("vision_config", "audio_config") if config.get(name)]
+        notes = [f"{one} is not counted: its weights come on top" for one in towers]
+        return replace(model, note="; ".join(filter(None, (*notes, model.note))) or None)
     family, model_type, note = _family(config, where=where)
     # A null that the file says overrules the class's default: Mistral 0.2 turns its window off so.
     silent = {
@@ -241,8 +244,8 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
         config=config, where=where, names=family.names, filled=silent | family.fill(config)
     )
     model = _model(fields, family, model_type=model_type, model_id=model_id)
-    unknown = None if model.checkpoint_dtype else unknown_format(config.get("quantization_config"))
-    return replace(model, note="; ".join(one for one in (note, unknown) if one) or None)
+    notes = [one for one in (note, *format_notes(config.get("quantization_config"))) if one]
+    return replace(model, note="; ".join(notes) or None)
 
 
 def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, str | None]:
@@ -280,8 +283,7 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
         f"model_type {model_type!r} is not known here: read as if it were Llama"
         f"{found and f' with {found}'}; counts may be off"
     )
-    unread = [name for name, value in config.items() if value and UNREAD_FIELDS.fullmatch(name)]
-    if unread:
+    if unread := [name for name, one in config.items() if one and UNREAD_FIELDS.fullmatch(name)]:
         note += f", for these fields are not read: {', '.join(unread[:6])}"
     return likeness, model_type, note
 
