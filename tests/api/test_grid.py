@@ -220,7 +220,7 @@ def test_points_are_ranked_among_those_of_their_source() -> None:
         "published", "datasheet", "datasheet",
     ]  # fmt: skip
     assert [one.partition(": ")[0] for one in best] == [
-        "Fastest per user", "Cheapest", "Most output tok/s within the SLO",
+        "Fastest per user", "Cheapest", "Most decode tok/s within the SLO",
     ]  # fmt: skip
     for sentence in best:
         assert ": graphs (" in sentence

@@ -109,7 +109,7 @@ def predict_findings(
         *_same_tokens(axes, points),
         *_origins(points),
         *_best(axes, points),
-        *_slo(axes, points, "decode_tokens_per_s", "output tok/s"),
+        *_slo(axes, points, "decode_tokens_per_s", "decode tok/s"),
         *_what_orders_devices(axes, points),
         *_fits(points),
     )
@@ -238,7 +238,7 @@ def _same_tokens(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[Cu
     ends = [
         f"prompt {point.values['prompt']} x batch {point.values['batch']}: TTFT"
         f" {format_duration(_value(point, 'ttft_s'))}, {format_number(_value(point, 'decode_tokens_per_s'))}"
-        " output tok/s"
+        " decode tok/s"
         for point in (ordered[0], ordered[-1])
     ]
     text = f"The same prompt tokens, different outcomes: {ends[0]}; {ends[1]}."

@@ -147,7 +147,7 @@ def _title(answer: PredictAnswer) -> str:
     return (
         f"{server}: TTFT {format_duration(speeds.ttft_s.value)},"
         f" TPOT {format_duration(speeds.tpot_s.value)},"
-        f" {format_number(speeds.decode_tokens_per_s.value)} output tok/s"
+        f" {format_number(speeds.decode_tokens_per_s.value)} tok/s decoding"
     )
 
 

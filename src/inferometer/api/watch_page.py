@@ -112,7 +112,7 @@ def _table(server: WatchedServer) -> TextTable | None:
 
 def _bucket(one: WatchedLatency) -> str:
     high = "…" if one.high_s is None else format_duration(one.high_s)
-    return f"{format_duration(one.low_s)} to {high}"
+    return f"{format_duration(one.low_s)} to {high}" if one.low_s else f"below {high}"
 
 
 def _predicted(one: WatchedLatency) -> str:
