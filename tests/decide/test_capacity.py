@@ -14,7 +14,9 @@ from inferometer.decide.capacity import (
     Reading,
     find_capacity,
 )
+from inferometer.decide.traffic import plan_at
 from inferometer.errors import MeasureError, SpecError
+from inferometer.inputs.workload.reading import resolve_workload, with_changes
 
 
 def question(**changes):
@@ -323,3 +325,16 @@ def test_the_number_of_probes_is_bounded():
 def test_impossible_questions(changes):
     with pytest.raises(SpecError):
         question(**changes)
+
+
+@pytest.mark.parametrize("arrivals", [{}, {"arrivals": {"concurrency": 4, "kind": "closed"}}])
+def test_a_short_trace_is_searched_with_the_requests_that_it_has(tmp_path, arrivals):
+    """1,000 requests of a trace of 3 were asked for, and refused."""
+    path = tmp_path / "log.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n0,9,3\n50,8,2\n90,7,1\n")
+    spec = with_changes(resolve_workload(str(path)), arrivals, where="the test")
+    plans = [plan_at(spec, load, 1000) for load in (2.0, 4.0)]
+    assert [plan.n_requests for plan in plans] == [3, 3]
+    if not arrivals:
+        slow, fast = (plan.arrival_ns for plan in plans)
+        assert slow[1:] == pytest.approx(2 * fast[1:], rel=1e-6)

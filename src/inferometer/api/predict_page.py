@@ -176,7 +176,8 @@ def _numbers(answer: PredictAnswer) -> tuple[Number, ...]:
     speeds, sheet = answer.answered, answer.datasheet
     mbu = sheet.speeds.mbu_fraction.scaled(100)
     per_user, paid = speeds.tokens_per_s_per_user, sheet.costs.price
-    price = "" if paid is None else f"at {format_number(paid.usd_per_hour)} $/h"
+    devices = f"{sheet.scenario.n_devices} × " if sheet.scenario.n_devices > 1 else ""
+    price = "" if paid is None else f"at {devices}{format_number(paid.usd_per_hour)} $/h"
     return (
         *duration_number("TTFT", speeds.ttft_s),
         *duration_number("TPOT", speeds.tpot_s),

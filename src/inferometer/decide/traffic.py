@@ -45,22 +45,17 @@ class Traffic:
 
 def plan_at(spec: types.WorkloadSpec, load: float, n_requests: int) -> RequestPlan:
     """The requests of the workload at this load; of a trace at most those that it has."""
-    arrivals = spec.arrivals
+    is_trace = isinstance(spec.replay, types.TraceSource)
+    arrivals = types.OpenArrivals() if is_trace and spec.arrivals is None else spec.arrivals
+    n_requests = min(n_requests, _n_recorded(spec)) if is_trace else n_requests
     if isinstance(arrivals, types.OpenArrivals) and arrivals.profile is None:
-        unit = _unit_plan(spec, n_requests)
+        unit = _unit_plan_of(spec, n_requests)
         return unit._replace(
             arrival_ns=np.where(
                 unit.arrival_ns == NONE, NONE, np.rint(unit.arrival_ns / load)
             ).astype(np.int64)
         )
     return replay.draw_workload(at_load(spec, load, n_requests)).plan
-
-
-def _unit_plan(spec: types.WorkloadSpec, n_requests: int) -> RequestPlan:
-    """At one request per second: other rates stretch the same pattern."""
-    if isinstance(spec.replay, types.TraceSource):
-        n_requests = min(n_requests, _n_recorded(spec))
-    return _unit_plan_of(spec, n_requests)
 
 
 @lru_cache(maxsize=8)
@@ -71,6 +66,7 @@ def _n_recorded(spec: types.WorkloadSpec) -> int:
 
 @lru_cache(maxsize=8)
 def _unit_plan_of(spec: types.WorkloadSpec, n_requests: int) -> RequestPlan:
+    """At one request per second: other rates stretch the same pattern."""
     return replay.draw_workload(at_load(spec, 1.0, n_requests)).plan
 
 

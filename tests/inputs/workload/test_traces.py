@@ -508,3 +508,20 @@ def test_published_block_ids_are_those_of_the_trace(published):
     )
     pairs = np.unique(np.stack([theirs, ours]), axis=1)
     assert len(np.unique(theirs)) == len(np.unique(ours)) == pairs.shape[1]
+
+
+def test_a_trace_that_mostly_pauses_says_so(written):
+    rows = [f"{at + (90_000 if at > 12 else 0)},100,10" for at in range(25)]
+    cautions = [
+        [
+            one.text
+            for one in read_trace(
+                written("\n".join(["arrival_s,prompt_len,output_len", *some]))
+            ).workload.cautions
+        ]
+        for some in (rows, rows[:12])
+    ]
+    assert cautions[1] == []
+    assert cautions[0] == [
+        "25 h 0 min of the trace's 25 h 0 min pass without a request: rates are means over them too"
+    ]

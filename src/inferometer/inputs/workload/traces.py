@@ -22,8 +22,9 @@ from inferometer.inputs.workload.trace_formats import (
     lines,
 )
 from inferometer.inputs.workload.types import TraceFormat, TraceSource
-from inferometer.units import NS_PER_S
+from inferometer.units import NS_PER_S, format_duration
 
+_FEWEST_FOR_A_GAP: Final = 20
 _COARSE_S: Final = 0.1
 """Where several requests share each instant and the next is this far or more, instants were
 rounded."""
@@ -183,6 +184,7 @@ def read_trace(source: TraceSource) -> ReadTrace:
     if has_instants and not source.is_sorted:
         rows.sort(key=lambda row: row.arrival_ns or 0)
     cautions += _coarse(rows) if has_instants and not source.jitter_s else []
+    cautions += _gaps(rows) if has_instants else []
     return ReadTrace(
         format=kind, workload=_workload(rows, path, tuple(cautions)), has_instants=has_instants
     )
@@ -356,3 +358,16 @@ def _coarse(rows: Sequence[TraceRow]) -> list[Caution]:
             code="instants_are_coarse", text=text, remedy=f"jitter_s = {step_s:.3g} spreads them"
         )
     ]
+
+
+def _gaps(rows: Sequence[TraceRow]) -> list[Caution]:
+    """A caution where most of a trace's time passes between two requests."""
+    instants = np.sort([row.arrival_ns or 0 for row in rows])
+    if len(rows) < _FEWEST_FOR_A_GAP:
+        return []
+    longest_ns, span_ns = int(np.diff(instants).max()), int(instants[-1] - instants[0])
+    if 2 * longest_ns <= span_ns:
+        return []
+    longest, span = (format_duration(one / NS_PER_S) for one in (longest_ns, span_ns))
+    text = f"{longest} of the trace's {span} pass without a request: rates are means over them too"
+    return [Caution(code="instants_have_a_gap", text=text, remedy="cut the trace there")]
