@@ -36,6 +36,18 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("none",), ("real", "none"), ("real", "--server-log", "none.log"), ("real", "--workload", "none.toml")],
+    ids=["run", "second run", "log", "workload"],
+)  # fmt: skip
+def test_what_is_missing_is_named_before_anything_is_simulated(folder, words):
+    refused = run("fit", "--load", *words, folder=folder)
+    assert refused.returncode in {2, 4}
+    assert "none" in refused.stderr
+    assert "simulating" not in refused.stderr
+
+
 @pytest.mark.slow
 def test_a_fit_far_from_the_requests_is_undecided_and_not_written(folder):
     found = run("fit", "--load", "stalled", "--known", KNOWN, "--out", "server.json", folder=folder)

@@ -12,7 +12,6 @@ from inferometer.api.fit_views import fit_page, refused_page, server_fit_page
 from inferometer.api.fitted_servers import fit_load_tests, fit_rate_statistics, rate_statistics
 from inferometer.api.fitted_steps import HeldOutStatistic, fit_served, fit_steps
 from inferometer.api.known_facts import ServerKnowledge
-from inferometer.api.progress import talk
 from inferometer.api.published import TableChoice
 from inferometer.api.question import option
 from inferometer.api.runs import RunRequest, Runs, request_of
@@ -119,7 +118,6 @@ def fit(question: Fit) -> Paged[FitAnswer]:
 
 
 def _of_loads(question: Fit, request: RunRequest, path: Path) -> Paged[FitAnswer]:
-    talk("simulating the load tests until they do as they did: about a minute")
     judged = fit_load_tests(
         request, question.knowledge, n_tensor=question.choice.tp, forced=question.force
     )

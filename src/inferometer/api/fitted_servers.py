@@ -63,9 +63,9 @@ def fit_load_tests(
         facts=facts,
         reported=with_known(reported.reported_by_server(runs, log), known_facts(known.known)),
     )
-    return estimation.judged_server(
-        [load_tests.LoadTest(run=run, plan=_plan(run, known.workload)) for run in runs], subject
-    )
+    tests = [load_tests.LoadTest(run=run, plan=_plan(run, known.workload)) for run in runs]
+    progress.talk("simulating the load tests until they do as they did: about a minute")
+    return estimation.judged_server(tests, subject)
 
 
 def _address(runs: Sequence[Run]) -> conclusions.Address:
