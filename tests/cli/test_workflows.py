@@ -246,3 +246,87 @@ def test_a_stored_run_of_beams_is_shown_and_what_searches_loads_refuses_them(fol
         ("size", *model, "--gpus", "h100_sxm", *slo),
     ):
         check_refused(run(*words, folder=folder), 2, "class 'search' has beams")
+
+
+BUSY = AGENTS.replace("rate_per_s = 60", "rate_per_s = 4").replace(
+    "n_requests = 120", "n_requests = 400"
+)
+
+
+def test_a_limit_of_workflows_is_an_slo_of_simulations_and_searches(folder):
+    (folder / "agents.toml").write_text(BUSY)
+    model = ("llama-3.1-8b", "--datasheet", "--workload", "agents.toml")
+    on = ("--hardware", "h100_sxm")
+    met = run("simulate", *model, *on, "--slo", "workflow p95 < 20s", "--json", folder=folder)
+    assert met.returncode == 0, met.stderr
+    answer = json.loads(met.stdout)
+    parts = {one["name"]: one["n_requests"] for one in answer["classes"]}
+    n_cut = parts.pop("agent", 0)  # of a workflow whose synthesis is beyond the last request
+    assert list(parts) == ["agent planner", "agent subtask", "agent synthesis"]
+    assert parts["agent planner"] == parts["agent synthesis"]
+    assert sum(parts.values()) + n_cut == answer["levels"][0]["summary"]["n_requests"]
+    (judged,) = answer["levels"][0]["judgement"]["thresholds"]
+    of_summary = workflow_of(answer["levels"][0]["summary"])["percentiles"]
+    (p95,) = [one for one in of_summary if one["percentile_fraction"] == 0.95]
+    assert judged["seen"]["seconds"] == p95["seconds"]
+    text = run(
+        "simulate", *model, *on, "--slo", "workflow p95 < 20s", "--verbose", folder=folder
+    ).stdout
+    assert "workflow p95" in text
+    assert "agent synthesis" in text
+    missed = run("simulate", *model, *on, "--slo", "workflow p95 < 10ms", folder=folder)
+    assert missed.returncode == 10
+    assert "of workflows took less than 10 ms" in missed.stdout
+
+
+def test_capacity_and_size_search_by_workflows(folder):
+    (folder / "agents.toml").write_text(BUSY)
+    model = ("llama-3.1-8b", "--datasheet", "--workload", "agents.toml", "--slo", "workflow:p95<1s")
+    found = run(
+        *("capacity", *model, "--hardware", "h100_sxm", "--max-num-seqs", "16", "--json"),
+        *("--probe-requests", "400", "--requests", "2000", "--time-limit", "4s"),
+        folder=folder,
+    )
+    assert found.returncode in {0, 11}, found.stderr
+    likely = json.loads(found.stdout)["levels"][0]["capacity"]
+    assert likely["located_load"] > 4
+    assert all("workflow:p95" in one["why"] for one in likely["probes"] if one["margin_ratio"] < 5)
+    sized = run(
+        *(
+            "size",
+            *model[:-1],
+            "workflow:p95<3s",
+            "--gpus",
+            "l40s",
+            "--tp",
+            "1",
+            "--max-num-seqs",
+            "16",
+            "--json",
+        ),
+        *("--probe-requests", "200", "--requests", "2000", "--quantization", "bfloat16"),
+        folder=folder,
+    )
+    assert sized.returncode in {0, 11}, sized.stderr
+    pick = json.loads(sized.stdout)["pick"]
+    asked = next(one for one in pick["paces"] if one["step_times"] == pick["sized_at"])
+    assert asked["served"]["workflow"]["seconds"]["value"] <= 3.0
+    files = run("size", *model, "--gpus", "l40s", "--out", "files", folder=folder)
+    check_refused(files, 2, "know no workflows")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("simulate", "--hardware", "h100_sxm", "--rate", "2"),
+        ("capacity", "--hardware", "h100_sxm"),
+        ("size", "--gpus", "h100_sxm", "--rate", "2"),
+        ("tune", "--hardware", "h100_sxm", "--workload", "agents.toml"),
+        ("predict", "--hardware", "h100_sxm"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_where_no_workflow_is_known_their_limit_is_refused(folder, words):
+    verb, *flags = words
+    refused = run(verb, "llama-3.1-8b", *flags, "--slo", "workflow p95 < 20s", folder=folder)
+    check_refused(refused, 2, "no workflow is known here", "e2e:p95<20s")

@@ -44,7 +44,7 @@ def test_spellings_of_one_promise(text):
 )
 def test_what_is_written_is_read(thresholds):
     objective = ObjectiveSpec(thresholds=tuple(thresholds))
-    assert parse_objective(objective.text) == objective
+    assert parse_objective(objective.text, has_workflows=True) == objective
 
 
 def test_a_bare_number_is_taken_for_what_was_most_likely_meant():
@@ -156,3 +156,11 @@ def test_every_preset_promises_something_and_has_a_source():
 )
 def test_a_percentile_may_come_first_and_a_limit_be_said_in_words(text):
     assert parse_objective(text).text == "ttft:p99<2000ms"
+
+
+def test_a_limit_of_workflows_is_taken_where_there_may_be_some():
+    found = parse_objective("workflow p95 < 20s, p99 agent latency < 1min", has_workflows=True)
+    assert found.text == "workflow:p95<20s, workflow:p99<60s"
+    with pytest.raises(SpecError, match="no workflow is known here") as refused:
+        parse_objective("ttft:p95<1s, workflow p95 < 20s")
+    assert parse_objective(refused.value.try_).text == "ttft:p95<1000ms, e2e:p95<20s"

@@ -8,7 +8,14 @@ from typing import Annotated, Final, NamedTuple
 from inferometer.api import compute
 from inferometer.api.cluster import Servers
 from inferometer.api.decision_pages import CapacityAnswer, PacedCapacity, paced
-from inferometer.api.fleet import FleetOptions, Fleets, fleets_of, servers_described, start_load_of
+from inferometer.api.fleet import (
+    FleetOptions,
+    Fleets,
+    fleets_of,
+    servers_described,
+    slo_of,
+    start_load_of,
+)
 from inferometer.api.groups import GROUPS_OPTION
 from inferometer.api.missed import what_serves_one
 from inferometer.api.progress import talk
@@ -17,7 +24,7 @@ from inferometer.api.server import Server, kinds_cautions
 from inferometer.api.sizing_cautions import check_prompts
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import capacity as searches, lone_request, probing, traffic
-from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
+from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload import types
 from inferometer.perfmodel.steptime_levels import weakest_basis
 from inferometer.simulate.deployment import Case, Deployment
@@ -193,7 +200,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
     servers = servers_described(question.groups, question.server, question.fleet).known(
         fleets.drawn
     )
-    objective = parse_objective(question.slo)
+    objective = slo_of(question.slo, workload, fleets)
     requests = traffic.Traffic(
         spec=workload, n_requests=question.probe_requests, requests_cap=question.workload.requests
     )

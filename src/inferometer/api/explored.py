@@ -115,7 +115,11 @@ def simulator_at(
     question: simulate.Simulate, *, record_steps: bool = False
 ) -> simulation.Simulator:
     """The servers, and their requests drawn."""
-    objective = None if question.slo is None else objectives.parse_objective(question.slo)
+    objective = (
+        None
+        if question.slo is None
+        else objectives.parse_objective(question.slo, has_workflows=True)
+    )
     with progress.heard_by(lambda _: None):  # of each point of a curve there is nothing to say
         return simulate.simulator_of(
             workload_of(question.workload),
@@ -258,7 +262,7 @@ def limit_costs(
     rate_per_s, slo = question.workload.rate, question.slo
     if rate_per_s is None or slo is None or usd_per_hour is None:
         return ()
-    objective, where = objectives.parse_objective(slo), answer.deployment
+    objective, where = objectives.parse_objective(slo, has_workflows=True), answer.deployment
     costs = list[decision_views.LimitCost]()
     for ratio in curves.LIMIT_RATIOS:
         within = [load for load, one in zip(loads, seen, strict=True) if one.limit_ratio < ratio]

@@ -16,8 +16,9 @@ from inferometer.decide import candidates, traffic
 from inferometer.errors import SpecError
 from inferometer.fit.published.efficiencies import known_levels
 from inferometer.inputs.gate import GateSpec
+from inferometer.inputs.objectives import ObjectiveSpec, check_workflows, parse_objective
 from inferometer.inputs.workload import replay, types
-from inferometer.inputs.workload.plan import DrawnWorkload
+from inferometer.inputs.workload.plan import DrawnWorkload, has_workflows
 from inferometer.simulate import deployment as pools, gate_config
 from inferometer.simulate.deployment import Case, Deployment, deploy
 from inferometer.simulate.fleet import (
@@ -329,6 +330,20 @@ def fleets_of(options: FleetOptions, workload: types.WorkloadSpec) -> Fleets:
     """
     drawn = replay.draw_workload(traffic.at_load(workload, start_load_of(workload), _FEW_REQUESTS))
     return Fleets(options=options, gate=gate_of(options.gate), drawn=drawn, seed=workload.seed)
+
+
+def slo_of(text: str, workload: types.WorkloadSpec, fleets: Fleets) -> ObjectiveSpec:
+    """The SLO, which this traffic must be able to meet or to miss.
+
+    Raises
+    ------
+    SpecError
+        It is no SLO, or has a limit for workflows, and the traffic has none.
+    """
+    objective = parse_objective(text, has_workflows=True)
+    fans_out = any(one.fan_out is not None for one in workload.classes)
+    check_workflows(objective, has_workflows=fans_out or has_workflows(fleets.drawn.plan))
+    return objective
 
 
 def start_load_of(workload: types.WorkloadSpec) -> float:

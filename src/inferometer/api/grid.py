@@ -171,7 +171,11 @@ def grid(verb: Verb, values: Mapping[str, object], axes: tuple[Axis, ...]) -> Gr
         axes={axis.name: axis.values for axis in axes},
         points=points,
         findings=verb.findings(axes, points),
-        objective=parse_objective(slo) if isinstance(slo := fixed.get("slo"), str) else None,
+        objective=(
+            parse_objective(slo, has_workflows=True)
+            if isinstance(slo := fixed.get("slo"), str)
+            else None
+        ),
     )
 
 

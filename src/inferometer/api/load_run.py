@@ -15,7 +15,7 @@ from inferometer.errors import MeasureError
 from inferometer.inputs import span_ids
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import replay
-from inferometer.inputs.workload.plan import DrawnWorkload
+from inferometer.inputs.workload.plan import DrawnWorkload, has_workflows
 from inferometer.inputs.workload.types import ClosedArrivals
 from inferometer.measure import host, otlp
 from inferometer.measure.load import bodies, watch
@@ -83,7 +83,8 @@ def run_of(
         lags=decoded.lags,
     )
     judged = validity.validity_of(run, plan=workload.plan, percentiles=percentiles)
-    return replace(run, manifest=replace(manifest, validity=judged))
+    drawn = workload.plan if has_workflows(workload.plan) else None
+    return replace(run, manifest=replace(manifest, validity=judged), drawn=drawn)
 
 
 def _offered_per_s(decoded: load_decoding.DecodedLoad) -> float | None:

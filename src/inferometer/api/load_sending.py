@@ -259,9 +259,15 @@ def send(question: LoadTest) -> EndedLoad | None:
         The folder cannot be written or holds another run.
     """
     request, traced = _traced(request_of(question.url, question.load), question)
-    objective = None if question.slo is None else objectives.parse_objective(question.slo)
+    objective = (
+        None
+        if question.slo is None
+        else objectives.parse_objective(question.slo, has_workflows=True)
+    )
     run_titles.check_size(request.load)
     drawn = replay.draw_workload(request.load.workload)
+    if objective is not None:
+        objectives.check_workflows(objective, has_workflows=plan.has_workflows(drawn.plan))
     run_titles.check_prompts(request.load, drawn)
     folder = question.out or run_titles.default_folder(request.load)
     default = run_titles.default_traffic(request.load, arrivals_of(question.load))

@@ -4,7 +4,7 @@ Every surface (terminal, HTML) draws this one view.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, get_args
 
@@ -244,13 +244,13 @@ def request_view(
         The run has no requests, or no such step.
     """
     options = RequestQuestion() if question is None else question
-    whole = request_summaries.summarise_requests(run, plan=run_titles.fanned_out(run))
+    run = replace(run, drawn=run_titles.fanned_out(run))
+    whole = request_summaries.summarise_requests(run)
     objective, online = options.objective, online_view(run, options.device)
     judgement = None if objective is None else request_summaries.judge_objective(run, objective)
     steady = None if online is None else online.steady
     parts = first_token_parts(run, online)
-    load = _step_series(run)
-    lead = _leading_cautions(run)
+    load, lead = _step_series(run), _leading_cautions(run)
     n_kv_blocks = _n_kv_blocks(run, options)
     lines = views.FiveLines(
         answer=_answer(whole, judgement),
@@ -263,7 +263,7 @@ def request_view(
         title=run_titles.title_of(run),
         subtitle=f"{run.manifest.origin} · {whole.n_requests:,} requests",
         five_lines=lines,
-        summaries=(whole, *steady_summaries(run, online), *_classes(run, options.class_names)),
+        summaries=(whole, *_parts(run, online, options.class_names)),
         judgement=judgement,
         handovers=latencies.summarise_handovers(run),
         tails=tails(run),
@@ -288,6 +288,14 @@ def request_view(
     )
 
 
+def _parts(
+    run: types.Run, online: views.OnlineView | None, class_names: Sequence[str]
+) -> tuple[request_summaries.RequestSummary, ...]:
+    """The steady state, and each class."""
+    classes = request_summaries.summarise_classes(run, class_names)
+    return (*steady_summaries(run, online), *classes)
+
+
 def _timeline(run: types.Run, options: RequestQuestion) -> slot_timeline.SlotTimeline | None:
     if run.steps is None or run.parts is None or not len(run.steps.start_ns):
         return None
@@ -304,16 +312,6 @@ def _leading_cautions(run: types.Run) -> tuple[Caution, ...]:
     """The cautions that stand above the numbers, the gravest first."""
     lead = (one for one in run.manifest.cautions if one.code in LEAD_CODES)
     return tuple(sorted(lead, key=lambda one: LEAD_CODES.index(one.code)))
-
-
-def _classes(run: types.Run, names: Sequence[str]) -> tuple[request_summaries.RequestSummary, ...]:
-    """Each class, where there is more than one."""
-    index = requests_of(run).class_index
-    n_classes = int(index.max(initial=0)) + 1
-    if len(np.unique(index)) < 2:
-        return ()
-    known = [names[i] if i < len(names) else f"class {i}" for i in range(n_classes)]
-    return request_summaries.summarise_groups(run, index, known)
 
 
 def _answer(

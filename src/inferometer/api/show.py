@@ -46,7 +46,7 @@ def question_of(options: Judged) -> RequestQuestion:
         An objective that is none, or a device or format that is not known.
     """
     return RequestQuestion(
-        objective=None if options.slo is None else parse_objective(options.slo),
+        objective=None if options.slo is None else parse_objective(options.slo, has_workflows=True),
         device=server_device(options.server_hardware),
     )
 

@@ -25,7 +25,7 @@ from inferometer.api.workload import Workload, workload_of
 from inferometer.decide.traffic import Traffic
 from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.workload import replay, types
-from inferometer.inputs.workload.plan import DrawnWorkload
+from inferometer.inputs.workload.plan import DrawnWorkload, has_workflows
 from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.units import NS_PER_S
 
@@ -82,7 +82,11 @@ def simulate(question: Simulate) -> SimulateAnswer:
         The question cannot be answered as it is asked.
     """
     workload = workload_of(question.workload)
-    objective = None if question.slo is None else objectives.parse_objective(question.slo)
+    objective = (
+        None
+        if question.slo is None
+        else objectives.parse_objective(question.slo, has_workflows=True)
+    )
     until_ns = None if question.until is None else round(question.until * NS_PER_S)
     servers = servers_described(question.groups, question.server, question.fleet)
     gate = gate_of(question.fleet.gate)
@@ -123,6 +127,8 @@ def simulator_of(
 ) -> Simulator:
     """The servers with the requests drawn, which must fit into memory."""
     drawn = replay.draw_workload(workload, has_beams=True)
+    if objective is not None:
+        objectives.check_workflows(objective, has_workflows=has_workflows(drawn.plan))
     servers = servers.known(drawn)._replace(seed=workload.seed)
     memory_check.check_drawn(
         drawn.plan, servers.cluster, record_steps=record_steps, n_replicas=servers.n_in_all

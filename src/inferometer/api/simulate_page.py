@@ -251,8 +251,8 @@ def _latencies(answer: simulation.SimulateAnswer) -> TextTable:
     rows = list[tuple[str, ...]]()
     likely = answer.levels[0].summary
     names: list[Latency] = [*METRICS]
-    if any(one.latency == "workflow" for one in likely.latencies):
-        names.append("workflow")
+    if all(one.latency != "workflow" for one in likely.latencies):
+        names.remove("workflow")
     for name in names:
         ends = " … ".join(
             _p95(level.summary, name) for level in ends_of_latency(answer.levels, name)

@@ -77,7 +77,7 @@ class SimulateAnswer(Answer):
     deployment: simulated_record.DeploymentView
     levels: tuple[Level, ...]
     classes: tuple[request_summaries.RequestSummary, ...]
-    """Of the likely run, where the workload has several."""
+    """Of the likely run, where the workload has several, or workflows, each of whose parts is one."""
     replicas: tuple[simulated_run.ReplicaShare, ...]
     """Of the likely run, where there are several."""
     groups: tuple[simulated_record.GroupView, ...]
@@ -170,6 +170,8 @@ class Simulator:
             servers, record_steps=asked.record_steps, record_parts=asked.record_parts
         )
         run = simulated_record.run_of(simulation, servers, self.gate)
+        if plan.has_workflows(self.workload.plan):
+            run = replace(run, drawn=self.workload.plan)
         judgement = (
             None
             if self.objective is None
@@ -180,7 +182,7 @@ class Simulator:
         )
         level = Level(
             step_times=label,
-            summary=request_summaries.summarise_requests(run, plan=self.workload.plan),
+            summary=request_summaries.summarise_requests(run),
             busy_fraction=simulation.busy_fraction,
             judgement=judgement,
             evictions=_evictions(simulation, servers),
@@ -293,7 +295,7 @@ def simulate_workload(
             simulator.servers.deployment, simulator.servers.cluster
         ),
         levels=levels,
-        classes=_by_class(run, workload.class_names),
+        classes=request_summaries.summarise_classes(run, workload.class_names),
         replicas=likely.replicas,
         disaggregation=simulated_record.disaggregation_view(
             simulator.servers.prefill, likely.transfers, run
@@ -352,14 +354,6 @@ def _check_that_some_come(
         )
 
 
-def _by_class(
-    run: types.Run, names: tuple[str, ...]
-) -> tuple[request_summaries.RequestSummary, ...]:
-    if run.requests is None or len(names) < 2:
-        return ()
-    return request_summaries.summarise_groups(run, run.requests.class_index, names)
-
-
 class _Promised(NamedTuple):
     class_index: int
     name: str
@@ -370,7 +364,11 @@ def _promised(workload: plan.DrawnWorkload) -> list[_Promised]:
     """What does the workload promise to which class?"""
     named = enumerate(zip(workload.class_names, workload.class_slos, strict=True))
     return [
-        _Promised(index, name, objectives.parse_objective(slo, where=f"slo of class {name}"))
+        _Promised(
+            index,
+            name,
+            objectives.parse_objective(slo, where=f"slo of class {name}", has_workflows=True),
+        )
         for index, (name, slo) in named
         if slo is not None
     ]

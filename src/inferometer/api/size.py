@@ -19,7 +19,7 @@ from inferometer.api import (
 from inferometer.api.capacity import REQUIRED_SLO
 from inferometer.api.cluster import gate_of
 from inferometer.api.compute import TimeLimit, time_limit_field
-from inferometer.api.fleet import FleetOptions, check_searched, fleets_of
+from inferometer.api.fleet import FleetOptions, check_searched, fleets_of, slo_of
 from inferometer.api.model_options import (
     ALL_REDUCE_OPTION,
     DATASHEET_OPTION,
@@ -329,6 +329,14 @@ def _in_fleets(question: Size, asked: sizing_types.SizingQuestion) -> sizing_typ
     if has_total:
         size_best_use.check_options(question.fleet)
     fleets = fleets_of(question.fleet, asked.spec)
+    objective = slo_of(question.slo, asked.spec, fleets)
+    if question.out is not None and any(one.metric == "workflow" for one in objective.thresholds):
+        raise SpecError(
+            "alerts and the plan for verify, which --out writes, know no workflows",
+            where="--slo, --out",
+            allowed="limits of single requests: ttft, tpot, e2e, queue",
+            try_="the same command without --out",
+        )
     is_split_searched = has_total and question.fleet.prefill.prefill_replicas is None
     return replace(asked, fleets=replace(fleets, is_split_searched=is_split_searched))
 

@@ -128,7 +128,9 @@ def _numbers(answer: SizeAnswer, whole: GroupRow) -> tuple[Number, ...]:
 
 
 def _objective(answer: SizeAnswer) -> Sequence[Threshold]:
-    return parse_objective(answer.objective.removesuffix(_IN_EACH_CLASS)).thresholds
+    return parse_objective(
+        answer.objective.removesuffix(_IN_EACH_CLASS), has_workflows=True
+    ).thresholds
 
 
 def _why(rows: Sequence[GroupRow]) -> list[str]:

@@ -143,18 +143,19 @@ def _headroom(row: KindRow) -> str:
     return f"{value:.0%} or more" if high is None else f"{value:.0%} [{low:.0%}, {high:.0%}]"
 
 
+_SERVED: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e", "workflow")
+
+
 def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
     """The latencies against their limits, what is carried, the reserve, and the cost."""
     served, asked, numbers = _likely(pick).served, pick.asked.served, list[Number]()
-    limits = {one.metric: one for one in parse_objective(answer.objective).thresholds}
-    latencies: tuple[tuple[Metric, Percentile | None], ...] = (
-        ("ttft", served.ttft),
-        ("tpot", served.tpot),
-        ("e2e", served.e2e),
-    )
-    for metric, found in latencies:
+    limits = {
+        one.metric: one for one in parse_objective(answer.objective, has_workflows=True).thresholds
+    }
+    for metric in _SERVED:
+        found: Percentile | None = getattr(served, metric)
         limit = limits.get(metric)
-        if found is not None and (limit is not None or metric != "e2e"):
+        if found is not None and (limit is not None or metric not in {"e2e", "workflow"}):
             (number,) = duration_number(
                 f"{LATENCY_NAMES[metric]} {which(found)}",
                 found,

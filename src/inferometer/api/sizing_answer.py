@@ -134,6 +134,8 @@ class ServedRow:
     """At the percentile of the objective, or the 95th."""
     tpot: Percentile | None
     e2e: Percentile | None
+    workflow: Percentile | None
+    """None where the traffic has no workflows."""
     good: Estimate | None
     """Share of the requests that were within every limit."""
 
@@ -321,7 +323,8 @@ def served_row(served: ServedBy) -> ServedRow:
             ),
             None,
         )
-        return observed or served.summary.latency(latency).percentile(_SHOWN_FRACTION)
+        found = next((one for one in served.summary.latencies if one.latency == latency), None)
+        return observed or (None if found is None else found.percentile(_SHOWN_FRACTION))
 
     return ServedRow(
         n_replicas=served.n_replicas,
@@ -330,6 +333,7 @@ def served_row(served: ServedBy) -> ServedRow:
         ttft=shown("ttft"),
         tpot=shown("tpot"),
         e2e=shown("e2e"),
+        workflow=shown("workflow"),
         good=served.judgement.good,
     )
 

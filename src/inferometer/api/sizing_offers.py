@@ -339,7 +339,7 @@ def asked_of(workload: WorkloadSpec, sought: Sought, over_time: OverTime) -> Ask
     question = sizing_types.SizingQuestion(
         spec=traffic.steady(workload) if course is not None else workload,
         offered_load=load,
-        objective=objectives.parse_objective(sought.slo),
+        objective=objectives.parse_objective(sought.slo, has_workflows=True),
         n_requests=sought.n_requests,
         requests_cap=sought.requests_cap,
         pace="slow" if sought.is_sure else "likely",

@@ -13,7 +13,7 @@ from inferometer.decide.capacity import CapacityQuestion, Reading, find_capacity
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import Traffic, plan_at
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
-from inferometer.inputs.workload.plan import DrawnWorkload, RequestPlan
+from inferometer.inputs.workload.plan import DrawnWorkload, RequestPlan, has_workflows
 from inferometer.records.columns import Bools
 from inferometer.records.request_summaries import Judgement, judge_objective
 from inferometer.records.types import Run
@@ -57,7 +57,10 @@ def class_objectives_of(
         return ()
     return tuple(
         ClassObjective(
-            name, objective if slo is None else parse_objective(slo, where=f"slo of class {name}")
+            name,
+            objective
+            if slo is None
+            else parse_objective(slo, where=f"slo of class {name}", has_workflows=True),
         )
         for name, slo in zip(drawn.class_names, drawn.class_slos, strict=True)
     )
@@ -133,7 +136,7 @@ def worst_reading(
 def run_plan(fleet: Fleet, plan: RequestPlan, *, record_steps: bool = False) -> Run:
     """What becomes of these requests."""
     known = _without_idle_cache(fleet, plan)
-    return simulated_run.simulated_run(
+    made = simulated_run.simulated_run(
         run.run(known, plan, record_steps=record_steps),
         known.rules,
         run_id="probe",
@@ -141,6 +144,7 @@ def run_plan(fleet: Fleet, plan: RequestPlan, *, record_steps: bool = False) -> 
         command=(),
         tool_version="",
     )
+    return replace(made, drawn=plan if has_workflows(plan) else None)
 
 
 def _without_idle_cache(fleet: Fleet, plan: RequestPlan) -> Fleet:

@@ -13,7 +13,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs.types import Source
 from inferometer.units import parse_duration_s
 
-Metric: TypeAlias = Literal["ttft", "tpot", "e2e", "queue"]
+Metric: TypeAlias = Literal["ttft", "tpot", "e2e", "queue", "workflow"]
 
 
 class MetricWords(NamedTuple):
@@ -44,6 +44,11 @@ METRICS: Final[dict[Metric, MetricWords]] = {
     ),
     "queue": MetricWords(
         "queue", "from the send to the first time in a batch", ("queue time", "waiting time")
+    ),
+    "workflow": MetricWords(
+        "workflow",
+        "from a planner's or a beam search's intended send to the end of what waits for its parts",
+        ("workflow latency", "workflow time", "agent latency"),
     ),
 }
 _ALLOWED: Final = (
@@ -129,14 +134,18 @@ class ObjectiveSpec:
         )
 
 
-def parse_objective(text: str, *, where: str = "--slo") -> ObjectiveSpec:
+def parse_objective(
+    text: str, *, where: str = "--slo", has_workflows: bool = False
+) -> ObjectiveSpec:
     """Parse an SLO: ``ttft:p95<500ms, tpot:p95<50ms`` or ``mlperf:llama2-70b-server``.
+
+    ``has_workflows``: may the traffic, as far as the caller knows, have workflows?
 
     Raises
     ------
     SpecError
         A threshold or preset that is not known, or the same threshold twice; the message names it
-        and what is allowed.
+        and what is allowed. Or a limit for workflows, where there are none.
 
     Example
     -------
@@ -160,7 +169,28 @@ def parse_objective(text: str, *, where: str = "--slo") -> ObjectiveSpec:
                 allowed="one limit for each",
                 try_=_EXAMPLE,
             )
-    return ObjectiveSpec(thresholds=tuple(thresholds))
+    objective = ObjectiveSpec(thresholds=tuple(thresholds))
+    check_workflows(objective, has_workflows=has_workflows, where=where)
+    return objective
+
+
+def check_workflows(objective: ObjectiveSpec, *, has_workflows: bool, where: str = "--slo") -> None:
+    """Refuse a limit for workflows where the traffic has none, or nobody knows which they are.
+
+    Raises
+    ------
+    SpecError
+        It has one.
+    """
+    limit = next((one.text for one in objective.thresholds if one.metric == "workflow"), None)
+    if limit is not None and not has_workflows:
+        raise SpecError(
+            f"{limit!r}, and no workflow is known here",
+            where=where,
+            allowed="limits for workflows in simulate, load, capacity and size, of traffic with"
+            " [classes.fan_out] or [classes.beams] in its --workload file",
+            try_=objective.text.replace("workflow:", "e2e:"),
+        )
 
 
 def percentile_name(fraction: float) -> str:
@@ -245,7 +275,7 @@ def _with_unit(metric: Metric, limit: str) -> str:
     limit = limit.strip()
     if not limit.replace(".", "", 1).isdigit():
         return limit
-    is_seconds = metric in {"ttft", "e2e"} and float(limit) < _FEW_SECONDS
+    is_seconds = metric in {"ttft", "e2e", "workflow"} and float(limit) < _FEW_SECONDS
     return f"{limit}{'s' if is_seconds else 'ms'}"
 
 

@@ -8,6 +8,7 @@ only, never one that is left out. Letters of shapes: N requests, K samples.
 answer is.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -18,6 +19,7 @@ from inferometer.errors import RecordError
 from inferometer.inputs.objectives import Metric
 from inferometer.inputs.workload.plan import NONE, RequestPlan, sent_by_server
 from inferometer.records.columns import F64, I32, I64, Bools
+from inferometer.records.tables import select
 from inferometer.records.types import (
     ABSENT,
     ChunkTable,
@@ -31,7 +33,7 @@ from inferometer.stats.autocorrelated import run_quantile_estimates
 from inferometer.stats.estimate import Estimate
 from inferometer.units import NS_PER_S
 
-Latency: TypeAlias = Literal["ttft", "ttft_uncorrected", Metric, "workflow"]
+Latency: TypeAlias = Literal["ttft", "ttft_uncorrected", Metric]
 
 OF_REQUESTS: Final[tuple[Latency, ...]] = tuple(
     name for name in get_args(Latency) if name != "workflow"
@@ -101,6 +103,31 @@ def latency_samples(requests: RequestTable, latency: Latency, *, at_ns: int) -> 
     left_ns = np.where(requests.finished_ns[rows] == ABSENT, at_ns, requests.finished_ns[rows])
     lower_s = (np.where(is_known, done_ns, left_ns) - came_ns) / NS_PER_S
     return LatencySamples(rows, lower_s, np.where(is_known, lower_s, np.inf))
+
+
+def samples_of(
+    run: Run, names: Iterable[Latency], rows: Bools | None = None
+) -> dict[Latency, LatencySamples]:
+    """Several latencies of a run; ``rows``: of N requests only these, as in a table of them alone.
+
+    A workflow is that of its planner, whose other requests may be none of ``rows``.
+    """
+    if run.requests is None:
+        return {}
+    chosen = run.requests if rows is None else select(run.requests, rows)
+    found, at_ns = dict[Latency, LatencySamples](), end_ns(run)
+    for name in names:
+        if name != "workflow":
+            found[name] = latency_samples(chosen, name, at_ns=at_ns)
+            continue
+        own = LatencySamples(np.zeros(0, np.intp), np.zeros(0), np.zeros(0))
+        if run.drawn is not None:
+            own = workflow_samples(run.requests, run.drawn, at_ns=at_ns)
+        if rows is not None:
+            place, is_own = np.cumsum(rows) - 1, rows[own.rows]
+            own = LatencySamples(place[own.rows[is_own]], own.lower_s[is_own], own.upper_s[is_own])
+        found[name] = own
+    return found
 
 
 def workflow_samples(requests: RequestTable, plan: RequestPlan, *, at_ns: int) -> LatencySamples:

@@ -12,7 +12,7 @@ Was the SLO met: each percentile below its limit, and the goodput?
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.inputs.objectives import ObjectiveSpec, Threshold
-from inferometer.inputs.workload.plan import NONE, RequestPlan
+from inferometer.inputs.workload.plan import Part, workflow_parts
 from inferometer.inputs.workload.types import ClosedArrivals
 from inferometer.records import tables
 from inferometer.records.columns import F64, I32, I64, Bools
@@ -35,7 +35,7 @@ from inferometer.records.latencies import (
     end_ns,
     is_one_of,
     latency_samples,
-    workflow_samples,
+    samples_of,
 )
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.tables import select
@@ -138,10 +138,8 @@ class RequestSummary:
         return sum(n for name, n in self.n_by_status if name in names)
 
 
-def summarise_requests(
-    run: Run, *, percentiles: Sequence[float] = PERCENTILES, plan: RequestPlan | None = None
-) -> RequestSummary:
-    """What became of all requests of the run, and how fast? Where ``plan`` has workflows, they too.
+def summarise_requests(run: Run, *, percentiles: Sequence[float] = PERCENTILES) -> RequestSummary:
+    """What became of all requests of the run, and how fast? Of its workflows, too.
 
     Raises
     ------
@@ -150,9 +148,9 @@ def summarise_requests(
     """
     requests, at_ns = _requests_of(run), end_ns(run)
     summary = _of_traffic(run, _summarise(requests, "all requests", at_ns, percentiles))
-    if plan is None or not ((plan.joins != NONE) | (plan.accompanies != NONE)).any():
+    if run.drawn is None:
         return summary
-    samples = workflow_samples(requests, plan, at_ns=at_ns)
+    samples = samples_of(run, ("workflow",))["workflow"]
     workflow = summarise_latency("workflow", samples, percentiles)
     return replace(summary, latencies=(*summary.latencies, workflow))
 
@@ -176,6 +174,19 @@ def summarise_groups(
         for name, mask in masks
         if bool(mask.any())
     )
+
+
+def summarise_classes(run: Run, names: Sequence[str]) -> tuple[RequestSummary, ...]:
+    """The same for each class, and for planners, subtasks and syntheses of its workflows.
+
+    None where that is all requests.
+    """
+    requests = _requests_of(run)
+    parts = 0 if run.drawn is None else workflow_parts(run.drawn)[requests.request_index]
+    groups = np.asarray(requests.class_index * len(Part) + parts, np.int32)
+    known = [*names, *(f"class {i}" for i in range(len(names), requests.class_index.max() + 1))]
+    named = [f"{name} {part.name.lower()}" if part else name for name in known for part in Part]
+    return summarise_groups(run, groups, named) if len(np.unique(groups)) > 1 else ()
 
 
 def summarise_steady(run: Run, steady: SteadyState) -> RequestSummary:
@@ -453,16 +464,17 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
     requests = run.requests
     if requests is None:
         raise ValueError("a run without requests promises nothing")
-    requests = requests if rows is None else select(requests, rows)
     at_ns = end_ns(run)
+    samples = samples_of(run, [one.metric for one in objective.thresholds], rows)
+    requests = requests if rows is None else select(requests, rows)
     is_growing = any(caution.code == "overload" for caution in run.manifest.cautions)
     judged = tuple(
-        _judged(threshold, requests, at_ns, is_growing=is_growing)
+        _judged(threshold, samples[threshold.metric], is_growing=is_growing)
         for threshold in objective.thresholds
     )
     with_percentile = [one for one in judged if one.threshold.percentile_fraction is not None]
     weakest = min(with_percentile, key=_strength) if with_percentile else None
-    is_broken = _broken(requests, objective, at_ns)
+    is_broken = _broken(requests, objective, samples)
     is_good = is_one_of(requests, COMPLETED) & ~is_broken
     span_s = (at_ns - int(requests.intended_send_ns.min(initial=at_ns))) / NS_PER_S
     return Judgement(
@@ -477,9 +489,7 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
     )
 
 
-def _judged(
-    threshold: Threshold, requests: RequestTable, at_ns: int, *, is_growing: bool
-) -> JudgedThreshold:
+def _judged(threshold: Threshold, samples: LatencySamples, *, is_growing: bool) -> JudgedThreshold:
     if threshold.percentile_fraction is None:
         return JudgedThreshold(
             threshold=threshold,
@@ -487,7 +497,6 @@ def _judged(
             verdict="undecided",
             why="no percentile: it counts for goodput alone",
         )
-    samples = latency_samples(requests, threshold.metric, at_ns=at_ns)
     seen = summarise_latency(
         threshold.metric, samples, (threshold.percentile_fraction,)
     ).percentile(threshold.percentile_fraction)
@@ -514,7 +523,9 @@ def _judged(
 
 def _is_beyond(seen: Percentile, threshold: Threshold) -> bool:
     """Of what the queue is part of: TPOT is that of a full batch however long it becomes."""
-    return threshold.metric in {"ttft", "e2e"} and seen.seconds.value > threshold.limit_s
+    return (
+        threshold.metric in {"ttft", "e2e", "workflow"} and seen.seconds.value > threshold.limit_s
+    )
 
 
 def _certainly_missed(is_within: Bools, percentile_fraction: float) -> Estimate | None:
@@ -535,8 +546,9 @@ def _why_missed(threshold: Threshold, seen: Percentile, within: Estimate) -> str
         "" if within.high is None else f" (at most {format_fraction(within.high)})"
     )
     at_least = "at least " if seen.is_lower_bound else ""
+    those = "workflows" if threshold.metric == "workflow" else "requests"
     return (
-        f"{at_least}{format_duration(seen.seconds.value)}; {share} of requests took less than"
+        f"{at_least}{format_duration(seen.seconds.value)}; {share} of {those} took less than"
         f" {format_duration(threshold.limit_s)}"
     )
 
@@ -570,13 +582,17 @@ def _strength(judged: JudgedThreshold) -> tuple[int, float]:
     )
 
 
-def _broken(requests: RequestTable, objective: ObjectiveSpec, at_ns: int) -> Bools:
+def _broken(
+    requests: RequestTable,
+    objective: ObjectiveSpec,
+    samples: Mapping[Latency, LatencySamples],
+) -> Bools:
     """Which requests (N) are known to lie beyond one of the limits?
 
-    One without the latency lies beyond none.
+    One without the latency lies beyond none; a workflow that does is counted once, as its planner.
     """
     is_broken = np.zeros(len(requests.status), np.bool_)
     for threshold in objective.thresholds:
-        samples = latency_samples(requests, threshold.metric, at_ns=at_ns)
-        is_broken[samples.rows[samples.lower_s > threshold.limit_s]] = True
+        own = samples[threshold.metric]
+        is_broken[own.rows[own.lower_s > threshold.limit_s]] = True
     return is_broken

@@ -490,9 +490,9 @@ class Around:
         """What is added to each latency."""
         return (self.front_end_s or 0.0) + (self.network_s or 0.0) + (self.post_s or 0.0)
 
-    def share_fraction(self, requests: RequestTable) -> float:
+    def share_fraction(self, request_index: I32) -> float:
         """Of these requests: those to which they are added."""
-        return 1.0 if self.is_added is None else float(self.is_added[requests.request_index].mean())
+        return 1.0 if self.is_added is None else float(self.is_added[request_index].mean())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -530,7 +530,7 @@ def e2e_parts(
         return None
     waited_ns = requests.admitted_ns[rows] - arrived_ns(requests, around)[rows]
     window_s = None if window_ns is None else _seconds(np.minimum(window_ns[rows], waited_ns))
-    share = around.share_fraction(tables.select(requests, rows))
+    share = around.share_fraction(requests.request_index[rows])
     return E2eParts(
         n_requests=len(rows),
         total_s=_seconds(requests.finished_ns[rows] - requests.intended_send_ns[rows]),

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from inferometer.inputs.load_plan import LoadPlan
 from inferometer.inputs.types import Caution, ModelSpec, Source, SweepPlan
+from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.records.columns import F64, I8, I32, I64, Bools, Texts
 from inferometer.units import NS_PER_S
 
@@ -536,3 +537,6 @@ class Run:
     """Which request was where; None where there is one server, or nobody could tell."""
     step_memory: StepMemoryTable | None = None
     """None where the KV cache is paged and nothing is swapped, or nobody could tell."""
+    drawn: RequestPlan | None = None
+    """The requests as they were drawn, where they have workflows: which request waits for which.
+    No table of the record, which has it in the workload's file."""

@@ -32,7 +32,6 @@ from inferometer.units import (
 LATENCY_NAMES: Final[dict[Latency, str]] = {
     **{metric: words.name for metric, words in METRICS.items()},
     "ttft_uncorrected": "TTFT uncorrected",
-    "workflow": "workflow",
 }
 
 STATE_NAMES: Final = {

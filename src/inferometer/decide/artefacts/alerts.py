@@ -98,11 +98,11 @@ def recorded(fleet: Fleet, packaging: Packaging) -> list[Recorded]:
 
 
 def promised(fleet: Fleet) -> list[Threshold]:
-    """The thresholds of a percentile; others count for goodput alone, which a histogram does not know."""
+    """The thresholds of a percentile that an engine reports; a histogram does not know goodput or workflows."""
     return [
         threshold
         for threshold in fleet.objective.thresholds
-        if threshold.percentile_fraction is not None
+        if threshold.percentile_fraction is not None and threshold.metric in FAMILIES
     ]
 
 
@@ -124,6 +124,8 @@ def edges_of(threshold: Threshold) -> Edges:
     >>> edges_of(Threshold(metric="ttft", percentile_fraction=0.95, limit_s=0.5))
     Edges(below_s=0.5, above_s=0.5)
     """
+    if threshold.metric == "workflow":
+        return Edges(None, None)
     edges_s = VLLM_EDGES_S[threshold.metric]
     below = [edge_s for edge_s in edges_s if edge_s <= threshold.limit_s]
     above = [edge_s for edge_s in edges_s if edge_s >= threshold.limit_s]

@@ -5,6 +5,7 @@ Letters of shapes: N requests, B full blocks of all requests.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeAlias, get_type_hints
 
 import numpy as np
@@ -91,6 +92,39 @@ def first_requests(plan: RequestPlan, n_requests: int | None) -> RequestPlan:
     cut = RequestPlan._make(column[:n_requests] for column in plan)
     is_left_out = cut.joins >= cut.n_requests
     return cut._replace(joins=np.where(is_left_out, np.int32(NONE), cut.joins))
+
+
+def has_workflows(plan: RequestPlan) -> bool:
+    """Does a request wait for several others: for subtasks, or for the beams of a search?"""
+    return bool(((plan.joins != NONE) | (plan.accompanies != NONE)).any())
+
+
+class Part(IntEnum):
+    """Which part of a workflow is a request?"""
+
+    NONE = 0
+    PLANNER = 1
+    SUBTASK = 2
+    SYNTHESIS = 3
+
+
+def workflow_parts(plan: RequestPlan) -> NDArray[np.int8]:
+    """The ``Part`` of each request (N); those of beam searches are none.
+
+    Example
+    -------
+    >>> lengths = {"prompt_tokens": [8] * 4, "output_tokens": [2] * 4}
+    >>> plan = request_plan("here", arrival_ns=[0, -1, -1, -1], follows=[-1, 0, 0, 0], joins=[-1, 3, 3, -1], **lengths)
+    >>> workflow_parts(plan).tolist()
+    [1, 2, 2, 3]
+    """
+    parts = np.zeros(plan.n_requests, np.int8)
+    is_subtask = (plan.joins != NONE) & ~sent_by_server(plan.accompanies)
+    syntheses = np.unique(plan.joins[is_subtask])
+    parts[plan.follows[syntheses]] = Part.PLANNER
+    parts[is_subtask] = Part.SUBTASK
+    parts[syntheses] = Part.SYNTHESIS
+    return parts
 
 
 def sent_by_server(accompanies: I32) -> NDArray[np.bool_]:

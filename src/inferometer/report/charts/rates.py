@@ -337,7 +337,9 @@ def _finding(
 
 def _limits(view: RateView, name: str) -> list[Threshold]:
     """The limits of this latency."""
-    limits = parse_objective(view.objective).thresholds if view.objective else ()
+    limits = (
+        parse_objective(view.objective, has_workflows=True).thresholds if view.objective else ()
+    )
     return [one for one in limits if one.metric == name.lower()]
 
 
