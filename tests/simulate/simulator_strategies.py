@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from inferometer.records.types import ABSENT
 from inferometer.simulate.batch_config import DynamicBatching, NoBatching, StaticBatching
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.engine_config import block_sizes_of, pool_of_requests
+from inferometer.simulate.scheduler_config import KvPool, SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
 BATCH_SCALE = 25
@@ -78,6 +79,54 @@ def speculating_configs(draw, **fixed):
             **fixed,
         )
     )
+
+
+@st.composite
+def pooled_configs(draw, **fixed):
+    """With a KV cache that is divided by prompts' lengths and classes, sometimes into one pool alone."""
+    config = draw(configs(policies=VLLMS, **fixed) | speculating_configs(policies=VLLMS, **fixed))
+    rules = [{"max_prompt_tokens": config.max_model_len // 3}, {"classes": ("a",)}]
+    n_ruled = draw(st.integers(0, 2))
+    pools = []
+    for rule in [*draw(st.permutations(rules))[:n_ruled], {}]:
+        size = draw(st.sampled_from([1, 2, 4, 16]))
+        format_millionths = draw(st.sampled_from([1_000_000, 500_000, 333_333]))
+        pools.append(
+            KvPool(
+                n_blocks=-(-config.max_model_len // size) + draw(st.sampled_from([0, 1, 3, 10])),
+                block_size=size,
+                block_millionths=size * format_millionths // config.block_size,
+                token_millionths=format_millionths,
+                class_indices=(0, 2) if "classes" in rule else (),
+                **rule,
+            )
+        )
+    n_held = sum(pool.n_blocks * pool.block_millionths for pool in pools)
+    return replace(config, kv_pools=tuple(pools), num_blocks=-(-n_held // 1_000_000) + 1000)
+
+
+@st.composite
+def settings_of_a_pooled_run(draw, **kinds):
+    config = draw(pooled_configs())
+    requests = draw(demands(config, **kinds))
+    classes = draw(st.lists(st.integers(0, 3), min_size=len(requests.priority), max_size=20))
+    requests = requests._replace(
+        class_index=np.array(classes[: requests.n_requests], np.int32),
+        contents=np.empty(0, np.int32),
+    )
+    sizes = block_sizes_of(config, requests)
+    families = np.array(draw(st.lists(st.integers(0, 2), min_size=14, max_size=14)))
+    n_full = (requests.prompt_tokens.astype(np.int64) + requests.output_tokens) // sizes
+    n_shared = np.minimum(n_full, draw(st.integers(0, 8)))
+    numbers = pool_of_requests(config.kv_pools, requests)
+    ids = [
+        pool * 10_000 + family * 1000 + i
+        for pool, family, n in zip(numbers, families, n_shared, strict=False)
+        for i in range(n)
+    ]
+    start = np.concatenate([[0], np.cumsum(n_shared)])
+    shared = SharedBlocks(start=start, ids=np.array(ids, dtype=np.int64))
+    return config, with_contents(requests, sizes, shared), draw(costs())
 
 
 @st.composite
@@ -259,6 +308,9 @@ def assert_equal(one, other):
     )
     assert np.array_equal(one.busy_ns, other.busy_ns)
     assert np.array_equal(one.evicted_blocks, other.evicted_blocks)
+    assert (one.kv_pools is None) == (other.kv_pools is None)
+    for column, right in zip(one.kv_pools or (), other.kv_pools or (), strict=True):
+        assert np.array_equal(column, right)
     for table, expected in zip(_tables(one), _tables(other), strict=True):
         assert (table is None) == (expected is None)
         for name, column, right in (

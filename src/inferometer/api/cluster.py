@@ -247,6 +247,7 @@ class Servers(NamedTuple):
             A rule names one that the workload does not have, or leaves one out.
         """
         return self._replace(
+            deployment=self.deployment.for_classes(workload.class_names),
             class_replicas=self.rules.replicas_of(workload.class_names),
             groups=None if self.groups is None else self.groups.of(workload),
         )

@@ -379,7 +379,7 @@ def _window_cautions(deployment: Deployment) -> tuple[Caution, ...]:
 def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:
     """What the numbers rest on, where that is less than a measurement."""
     if deployment.step_times.basis != "datasheet":
-        return (*fit_cautions(deployment), *_compaction_cautions(deployment))
+        return (*fit_cautions(deployment), *_kv_cautions(deployment))
     return (
         *ceiling_cautions(deployment.hardware),
         Caution(
@@ -388,8 +388,21 @@ def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:
             remedy="inferometer sweep and inferometer fit on the device, then --fit",
         ),
         *fit_cautions(deployment),
-        *_compaction_cautions(deployment),
+        *_kv_cautions(deployment),
     )
+
+
+def _kv_cautions(deployment: Deployment) -> tuple[Caution, ...]:
+    """What of a KV cache that no engine has is assumed?"""
+    if not engine_config.kv_pools_of(deployment.config):
+        return _compaction_cautions(deployment)
+    text = (
+        "vLLM 0.32.0 has one KV cache for all requests: its pools follow rules of this simulator, and a"
+        " decode reads a token in proportion to its bytes; prompts take as long in each format"
+    )
+    whole = suggestions.flags("--set", "kv_pools=share=1")
+    remedy = f"compare with {whole}, the whole cache; replicas of different kinds can be deployed"
+    return (Caution(code="KV_POOLS", text=text, remedy=remedy),)
 
 
 def _compaction_cautions(deployment: Deployment) -> tuple[Caution, ...]:

@@ -16,7 +16,7 @@ from inferometer.records.latencies import HandoverSummary, summarise_handovers
 from inferometer.records.layout import new_run_id, now_utc
 from inferometer.records.request_summaries import RequestSummary, summarise_groups
 from inferometer.records.types import ABSENT, RequestTable, Run, VisitTable
-from inferometer.simulate import outcome, simulated_run
+from inferometer.simulate import engine_config, outcome, simulated_run
 from inferometer.simulate.deployment import Deployment, PrefillPool
 from inferometer.simulate.fleet import AnswerBeginsAt, ClusterConfig, LinkShape, Router
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -209,6 +209,67 @@ class GroupView:
     """None where no request went there."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvPoolView:
+    """One pool of a divided KV cache, and the requests that had their blocks there in the likely run."""
+
+    rule: str
+    """Whose blocks these are, in words."""
+    kv_dtype: str | None
+    block_size: int
+    n_blocks: int
+    """Of one replica."""
+    capacity_tokens: int
+    mean_used_fraction: float | None
+    """Of the blocks, over the time of steps; None where there were none."""
+    peak_used_fraction: float
+    """Of the fullest replica."""
+    tail_waste_fraction: float | None
+    """Of the room in blocks that are in use: how much lay behind the last token of a request? None
+    where no block was in use."""
+    n_preemptions: int
+    cached_fraction: float | None
+    """Of prompt tokens: found in the pool's prefix cache; None where there were no requests."""
+    summary: RequestSummary | None
+    """None where no request went there."""
+
+
+def kv_pool_views(
+    simulation: outcome.Simulation, config: engine_config.EngineConfig, run: Run
+) -> tuple[KvPoolView, ...]:
+    """All pools, in their order; none where the KV cache is whole."""
+    use, pools, requests = simulation.kv_pools, engine_config.kv_pools_of(config), run.requests
+    if use is None or requests is None:
+        return ()
+    number_of = engine_config.pool_of_requests(pools, requests)
+    names = [str(number) for number in range(len(pools))]
+    summaries = {one.name: one for one in summarise_groups(run, number_of, names)}
+    views = list[KvPoolView]()
+    for number, pool in enumerate(pools):
+        is_own = number_of == number
+        block_ns, step_ns = int(use.block_ns[:, number].sum()), int(use.step_ns[:, number].sum())
+        prompt_tokens = int(requests.prompt_tokens[is_own].sum())
+        n_cached, tail = requests.cached_tokens[is_own].sum(), use.tail_token_ns[:, number].sum()
+        views.append(
+            KvPoolView(
+                rule=pool.rule_text,
+                kv_dtype=pool.kv_dtype,
+                block_size=pool.block_size,
+                n_blocks=pool.n_blocks,
+                capacity_tokens=pool.n_blocks * pool.block_size,
+                mean_used_fraction=block_ns / (pool.n_blocks * step_ns) if step_ns else None,
+                peak_used_fraction=int(use.peak_blocks[:, number].max()) / pool.n_blocks,
+                tail_waste_fraction=(
+                    float(tail) / (block_ns * pool.block_size) if block_ns else None
+                ),
+                n_preemptions=int(requests.n_preemptions[is_own].sum()),
+                cached_fraction=float(n_cached) / prompt_tokens if prompt_tokens else None,
+                summary=summaries.get(str(number)),
+            )
+        )
+    return tuple(views)
+
+
 def group_views(groups: Groups | None, run: Run) -> tuple[GroupView, ...]:
     """All groups, in their order; none where all replicas are of one kind."""
     if groups is None or run.requests is None or run.visits is None:
@@ -248,7 +309,9 @@ def deployment_view(deployment: Deployment, rules: ClusterConfig) -> DeploymentV
         n_devices=deployment.n_devices,
         parallelism=deployment.parallelism,
         engine=config.engine,
-        knobs=msgspec.to_builtins(asdict(config)),
+        knobs=msgspec.to_builtins(
+            {name: value for name, value in asdict(config).items() if name != "kv_pools"}
+        ),
         n_kv_blocks=config.n_kv_blocks,
         kv_block_bytes=deployment.kv_block_bytes,
         kv_blocks_from=deployment.kv_origin,

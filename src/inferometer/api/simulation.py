@@ -22,7 +22,9 @@ from inferometer.simulate import deployment, gate_config, outcome, run, simulate
 from inferometer.stats.estimate import Verdict
 from inferometer.units import NS_PER_S, format_duration
 
-MEMORY_KNOBS: Final = frozenset({"kv_allocation", "preemption_mode", "compaction_bytes_per_s"})
+MEMORY_KNOBS: Final = frozenset(
+    {"kv_allocation", "preemption_mode", "compaction_bytes_per_s", "kv_pools"}
+)
 """Of the engine: whoever says one of them wants to know what comes of it."""
 
 
@@ -50,7 +52,7 @@ class Level:
     """Of the time from 0 to the end: how much of it was in steps, mean of the replicas."""
     judgement: request_summaries.Judgement | None
     evictions: Evictions | None = None
-    """None where no prefix is cached, and of pools and groups, whose blocks differ."""
+    """None where no prefix is cached, and of pools and groups, whose blocks differ; of KV pools too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,8 @@ class SimulateAnswer(Answer):
     """Of the likely run, where there are several."""
     groups: tuple[simulated_record.GroupView, ...]
     """Of the likely run, where replicas are of different kinds."""
+    kv_pools: tuple[simulated_record.KvPoolView, ...]
+    """Of the likely run, where the KV cache is divided."""
     disaggregation: simulated_record.DisaggregationView | None
     """None where each replica computes prompts and answers."""
     memory: run_series.StepMemorySummary | None
@@ -133,6 +137,7 @@ class At(NamedTuple):
     level: Level
     replicas: tuple[simulated_run.ReplicaShare, ...]
     transfers: simulated_run.TransferShares | None
+    kv_pools: tuple[simulated_record.KvPoolView, ...]
     e2e: run_series.E2eParts | None
 
 
@@ -197,7 +202,9 @@ class Simulator:
             self._around(servers),
             self._window_ns(simulation, self._around(servers)),
         )
-        return At(run, level, simulated_run.replica_shares(simulation, servers.pools), moved, parts)
+        shares = simulated_run.replica_shares(simulation, servers.pools)
+        kv_pools = simulated_record.kv_pool_views(simulation, servers.deployment.config, run)
+        return At(run, level, shares, moved, kv_pools, parts)
 
     def _window_ns(self, simulation: outcome.Simulation, around: run_series.Around) -> F64 | None:
         """How long did each request wait for a window? None: there are none, or they are inseparable from the queue."""
@@ -254,6 +261,7 @@ def _evictions(simulation: outcome.Simulation, servers: Servers) -> Evictions | 
     if (
         servers.prefill is not None
         or servers.groups is not None
+        or simulation.kv_pools is not None
         or not is_cached
         or simulation.evicted_blocks is None
     ):
@@ -301,6 +309,7 @@ def simulate_workload(
             simulator.servers.prefill, likely.transfers, run
         ),
         groups=simulated_record.group_views(simulator.servers.groups, run),
+        kv_pools=likely.kv_pools,
         memory=None if simulator.servers.groups else run_series.summarise_memory(run),
         e2e_parts=likely.e2e,
         checks=simulated_record.batch_checks(

@@ -232,6 +232,12 @@ class EmulatorPlan:
                 where="the emulator's plan",
                 allowed="1 or more on average",
             )
+        if any(getattr(one, "kv_pools", ()) for one in self.fleet.engines):
+            raise SpecError(
+                "kv_pools",
+                where="the emulator's plan",
+                allowed="none: inferometer simulate divides KV caches",
+            )
         if not 0 <= self.port <= 65535:
             raise SpecError(
                 f"port {self.port}",

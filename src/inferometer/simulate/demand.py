@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from inferometer.errors import SpecError
 from inferometer.records.columns import I32, I64, Bools
 from inferometer.records.types import ABSENT
-from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.engine_config import EngineConfig, block_sizes_of
 
 _WHERE: Final = "the workload"
 _MAX_THINK_NS: Final = 2**61
@@ -131,11 +131,13 @@ def demand(  # noqa: PLR0913 -- one for each column
     return made
 
 
-def with_contents(requests: Demand, block_size: int, shared: SharedBlocks | None = None) -> Demand:
+def with_contents(
+    requests: Demand, block_size: int | I64, shared: SharedBlocks | None = None
+) -> Demand:
     """The same requests, with an id for each full block of prompt and output, as prefix caching needs them.
 
-    Blocks beyond the shared ones get ids of their own: they are found again only by the request
-    itself, after a preemption.
+    ``block_size``: of all, or (N) of each. Blocks beyond the shared ones get ids of their own: they
+    are found again only by the request itself, after a preemption.
     """
     n_full = (requests.prompt_tokens.astype(np.int64) + requests.output_tokens) // block_size
     start = np.concatenate([[0], np.cumsum(n_full)])
@@ -177,9 +179,10 @@ def contents_checked(requests: Demand, config: EngineConfig) -> Demand:
     """
     if not config.enable_prefix_caching:
         return requests
+    block_size = block_sizes_of(config, requests)
     if not requests.contents.size:
-        return with_contents(requests, config.block_size)
-    n_full = (requests.prompt_tokens.astype(np.int64) + requests.output_tokens) // config.block_size
+        return with_contents(requests, block_size)
+    n_full = (requests.prompt_tokens.astype(np.int64) + requests.output_tokens) // block_size
     if not np.array_equal(np.diff(requests.content_start), n_full):
         raise SpecError(
             "the requests' contents were made for blocks of another size",

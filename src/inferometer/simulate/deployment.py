@@ -5,7 +5,7 @@ catalogue has one.
 """
 
 import bisect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -92,10 +92,12 @@ PACES: Final[tuple[Pace, ...]] = ("likely", "fast", "slow")
 STAGES_KNOB: Final = "pipeline_parallel_size"
 _MAX_NUM_SEQS: Final = "max_num_seqs"
 _BUDGET_KNOB: Final = "max_num_batched_tokens"
+_POOLS_KNOB: Final = "kv_pools"
 _PLAIN_KV_CACHE: Final = {
     "rules": "vllm",
     "preemption_mode": "recompute",
     "kv_allocation": "paged",
+    _POOLS_KNOB: "",
 }
 """Knobs that leave the KV cache as vLLM manages it."""
 
@@ -169,6 +171,15 @@ class Deployment:
         return replace(
             self, config=draw.config, step_times=times, front_end_s=draw.front_end_s, draws=()
         )
+
+    def for_classes(self, class_names: Sequence[str]) -> "Deployment":
+        """The same for a workload whose classes have these names, of which KV pools may ask."""
+        draws = (
+            replace(one, config=engine_config.for_classes(one.config, class_names))
+            for one in self.draws
+        )
+        config = engine_config.for_classes(self.config, class_names)
+        return replace(self, config=config, draws=tuple(draws))
 
     @property
     def n_devices(self) -> int:
@@ -250,6 +261,8 @@ def deploy(
         **_copying_knobs(model, engine, hardware, block_size, knobs.own),
         **knobs.own,
     }
+    has_pools = engine_config.has_knob(knobs.policy, _POOLS_KNOB)
+    pools_text = own.pop(_POOLS_KNOB, "") if has_pools else ""
     kv_origin = "given"
     if "num_blocks" not in shared and "num_blocks" not in knobs.own:
         requested = replace(knobs, shared=limits._asdict() | shared, own=own)
@@ -265,6 +278,12 @@ def deploy(
         for name in shared
     }
     config = engine_config.engine_config(knobs.policy, shared, own, where="--set", origins=origins)
+    if pools_text:
+        is_longest = "max_model_len" not in knobs.shared.keys() | knobs.own.keys()
+        token_bytes = partial(kv_cache.kv_bytes_per_token, model)
+        config = engine_config.with_pools(
+            config, pools_text, kv_dtype(engine), token_bytes, is_longest=is_longest
+        )
     _check_sharing(model, step_times, plan, knobs.data_parallel_size)
     step_times = through_stages(step_times, model, hardware, plan.n_pipeline)
     return Deployment(

@@ -33,21 +33,33 @@ loops run any of them.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, replace
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args, get_origin
+from typing import (
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    get_args,
+    get_origin,
+)
 
 import msgspec
+import numpy as np
 
 from inferometer.errors import SpecError
+from inferometer.inputs.types import DTYPE_BITS, DType
+from inferometer.records.columns import I32, I64
 from inferometer.simulate.batch_config import (
     BatchConfig,
     DynamicBatching,
     NoBatching,
     StaticBatching,
 )
-from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.scheduler_config import KvPool, SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.trtllm_config import TrtllmConfig
 from inferometer.units import check_number
@@ -63,6 +75,227 @@ def n_stages_of(config: EngineConfig) -> int:
 def n_kv_groups_of(config: EngineConfig) -> int:
     """How many groups of layers have tables of KV blocks of their own?"""
     return config.n_kv_groups if isinstance(config, SchedulerConfig) else 1
+
+
+def kv_pools_of(config: EngineConfig) -> tuple[KvPool, ...]:
+    """The parts of a divided KV cache; none where all requests share it."""
+    return config.kv_pools if isinstance(config, SchedulerConfig) else ()
+
+
+class Sorted(Protocol):
+    """What says to which pool a request goes (N requests)."""
+
+    @property
+    def class_index(self) -> I32:
+        """Which class of the workload?"""
+        ...
+
+    @property
+    def prompt_tokens(self) -> I32:
+        """How long is the prompt?"""
+        ...
+
+
+def pool_of_requests(pools: Sequence[KvPool], requests: Sorted) -> I32:
+    """(N) In which pool does each request keep its KV blocks? The first that takes it.
+
+    None (0) without pools.
+
+    Raises
+    ------
+    SpecError
+        No pool takes one of them, or pools are for classes of which the workload says nothing.
+    """
+    if not pools:
+        return np.empty(0, np.int32)
+    chosen = np.full(len(requests.prompt_tokens), -1, np.int32)
+    for number in reversed(range(len(pools))):
+        pool = pools[number]
+        if pool.classes and not pool.class_indices:
+            raise SpecError(
+                f"a pool for {pool.rule_text}, where classes have no names",
+                where=POOLS_KNOB,
+                allowed="pools by max_prompt_tokens; simulate, capacity and verify know classes",
+            )
+        takes = np.ones(len(chosen), np.bool_)
+        if pool.classes:
+            takes &= np.isin(requests.class_index, pool.class_indices)
+        if pool.max_prompt_tokens is not None:
+            takes &= requests.prompt_tokens <= pool.max_prompt_tokens
+        chosen[takes] = number
+    if (chosen < 0).any():
+        index = int(np.argmax(chosen < 0))
+        raise SpecError(
+            f"no pool takes request {index} (class {requests.class_index[index]},"
+            f" {requests.prompt_tokens[index]:,} prompt tokens)",
+            where=POOLS_KNOB,
+            allowed="a pool for each request",
+            try_="a last pool without class and max_prompt_tokens, which takes what is left",
+        )
+    return chosen
+
+
+def block_sizes_of(config: EngineConfig, requests: Sorted) -> int | I64:
+    """Tokens in a KV block: of all requests, or (N) of each where pools differ."""
+    pools = kv_pools_of(config)
+    if not pools:
+        return config.block_size
+    sizes = np.array([pool.block_size for pool in pools], np.int64)
+    return sizes[pool_of_requests(pools, requests)]
+
+
+class AskedPool(NamedTuple):
+    """A pool as it is written: what is not said of block and format is the server's."""
+
+    share_millionths: int
+    """Of the bytes of the KV cache."""
+    block_size: int | None
+    kv_dtype: DType | None
+    classes: tuple[str, ...]
+    max_prompt_tokens: int | None
+
+
+def asked_pools(text: str) -> tuple[AskedPool, ...]:
+    """The pools of a text: ``;`` between pools, spaces between the words of one.
+
+    Raises
+    ------
+    SpecError
+        A word that is not known, a value that it does not take, or shares that are not 100 %.
+
+    Example
+    -------
+    >>> short, rest = asked_pools("share=40% max_prompt_tokens=2000; share=60% block_size=64")
+    >>> short.share_millionths, short.max_prompt_tokens, rest.block_size
+    (400000, 2000, 64)
+    """
+    pools = tuple(_asked_pool(one) for one in text.split(";"))
+    total = sum(pool.share_millionths for pool in pools)
+    if not _WHOLE - len(pools) <= total <= _WHOLE:
+        raise SpecError(
+            f"shares of {total / _WHOLE:.6g} in all", where=POOLS_KNOB, allowed="100 % together"
+        )
+    return pools
+
+
+def with_pools(
+    config: EngineConfig,
+    text: str,
+    dtype: DType,
+    token_bytes: Callable[[DType], int],
+    *,
+    is_longest: bool,
+) -> EngineConfig:
+    """The same with a KV cache that is divided into the pools of this text.
+
+    ``dtype`` is the server's own format, ``token_bytes`` of a token in any. A pool has as many
+    whole blocks as its share of the bytes holds. ``is_longest``: contexts may be as long as each
+    pool can hold, else as long as they were.
+
+    Raises
+    ------
+    SpecError
+        See ``asked_pools``; too small a pool, or rules that know none.
+    """
+    if not isinstance(config, SchedulerConfig):
+        return config
+    own_bytes, pools = token_bytes(dtype), list[KvPool]()
+    usual_bytes = own_bytes * config.block_size
+    for one in asked_pools(text):
+        n_bytes, size = token_bytes(one.kv_dtype or dtype), one.block_size or config.block_size
+        share_bytes = config.n_kv_blocks * usual_bytes * one.share_millionths // _WHOLE
+        pools.append(
+            KvPool(
+                n_blocks=share_bytes // (size * n_bytes),
+                block_size=size,
+                block_millionths=size * n_bytes * _WHOLE // usual_bytes,
+                token_millionths=n_bytes * _WHOLE // own_bytes,
+                kv_dtype=one.kv_dtype or dtype,
+                classes=one.classes,
+                max_prompt_tokens=one.max_prompt_tokens,
+            )
+        )
+    longest = config.max_model_len
+    if is_longest:
+        longest = max(min(longest, *(one.n_blocks * one.block_size for one in pools)), 2)
+    try:
+        return replace(config, kv_pools=tuple(pools), max_model_len=longest)
+    except SpecError as problem:
+        raise SpecError(
+            problem.what, where=POOLS_KNOB, allowed=problem.allowed, try_=problem.try_
+        ) from problem
+
+
+def for_classes(config: EngineConfig, class_names: Sequence[str]) -> EngineConfig:
+    """The same where classes of requests have these names.
+
+    Raises
+    ------
+    SpecError
+        A pool of the KV cache is for a class that there is not.
+    """
+    pools = kv_pools_of(config)
+    wanted = {name for pool in pools for name in pool.classes}
+    if not wanted or not isinstance(config, SchedulerConfig):
+        return config
+    if wanted - set(class_names):
+        raise SpecError(
+            f"classes {', '.join(sorted(wanted - set(class_names)))}",
+            where=POOLS_KNOB,
+            allowed=f"those of the workload: {', '.join(class_names)}",
+        )
+    known = (
+        replace(pool, class_indices=tuple(class_names.index(name) for name in pool.classes))
+        for pool in pools
+    )
+    return replace(config, kv_pools=tuple(known))
+
+
+def _asked_pool(text: str) -> AskedPool:
+    written = text.split()
+    words = {word.partition("=")[0]: word.partition("=")[2] for word in written}
+    is_known = set(words) <= set(_POOL_WORDS) and len(words) == len(written)
+    if not is_known or "share" not in words or not all(words.values()):
+        allowed = [f"{name}={value}" for name, value in _POOL_WORDS.items()]
+        raise SpecError(
+            f"a pool of the words {text.strip()!r}",
+            where=POOLS_KNOB,
+            allowed=f"{allowed[0]}, and perhaps {', '.join(allowed[1:])}, each once",
+            try_=f"{POOLS_KNOB}='share=40% class=chat kv_dtype=float8; share=60% block_size=64'",
+        )
+    dtype = words.get("kv_dtype")
+    if dtype is not None and dtype not in DTYPE_BITS:
+        raise SpecError(f"kv_dtype = {dtype}", where=POOLS_KNOB, allowed=", ".join(DTYPE_BITS))
+    return AskedPool(
+        share_millionths=_share_millionths(words["share"]),
+        block_size=_whole(words, "block_size"),
+        kv_dtype=dtype,
+        classes=tuple(words["class"].split("+")) if "class" in words else (),
+        max_prompt_tokens=_whole(words, "max_prompt_tokens"),
+    )
+
+
+def _share_millionths(text: str) -> int:
+    try:
+        percent = float(text.removesuffix("%")) * (1 if text.endswith("%") else 100)
+    except ValueError:
+        percent = 0.0
+    if not 0 < percent <= 100:
+        raise SpecError(
+            f"share = {text}", where=POOLS_KNOB, allowed="above 0, up to 100%", try_="share=40%"
+        )
+    return round(percent * 10_000)
+
+
+def _whole(words: Mapping[str, str], name: str) -> int | None:
+    text = words.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_TOKENS:
+        raise SpecError(
+            f"{name} = {text}", where=POOLS_KNOB, allowed=f"a whole number, 1 to {_MOST_TOKENS:,}"
+        )
+    return int(text)
 
 
 class _Engine(NamedTuple):
@@ -130,6 +363,16 @@ _ENGINES: Final = {
     ),
 }
 ENGINE_NAMES: Final = tuple(_ENGINES)
+POOLS_KNOB: Final = "--set kv_pools"
+_POOL_WORDS: Final = {
+    "share": "PERCENT",
+    "class": "NAME+NAME",
+    "max_prompt_tokens": "N",
+    "block_size": "TOKENS",
+    "kv_dtype": "FORMAT",
+}
+_WHOLE: Final = 1_000_000
+_MOST_TOKENS: Final = 2**30
 _WORDS: Final[dict[Any, str]] = {
     bool: "true or false",
     int: "a whole number",

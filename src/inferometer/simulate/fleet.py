@@ -67,7 +67,7 @@ from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.columns import I32, Bools
 from inferometer.simulate.demand import Demand, selected
-from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.engine_config import EngineConfig, kv_pools_of
 from inferometer.simulate.gate_config import GateConfig
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
@@ -142,6 +142,13 @@ class ClusterConfig:
             )
         if self.router not in ROUTERS:
             raise SpecError(f"router = {self.router!r}", where=_WHERE, allowed=", ".join(ROUTERS))
+        if self.router == "prefix-affine" and kv_pools_of(self.engine):
+            raise SpecError(
+                "a prefix-affine router before KV caches that are divided into pools",
+                where=_WHERE,
+                allowed="other routers: blocks of a prompt differ from pool to pool",
+                try_="least-loaded",
+            )
         if self.router == "prefix-affine" and not self.engine.enable_prefix_caching:
             raise SpecError(
                 f"a prefix-affine router before {self.engine.engine} without a prefix cache",
@@ -295,11 +302,11 @@ class DisaggregatedConfig:
                 raise SpecError(
                     "a pool with the policy srpt", where=_WHERE_POOLS, allowed="fcfs, priority"
                 )
-            if engine.rules != "vllm" or engine.is_contiguous:
+            if engine.rules != "vllm" or engine.is_contiguous or engine.kv_pools:
                 raise SpecError(
                     f"a pool with the rules of {engine.engine}",
                     where=_WHERE_POOLS,
-                    allowed="vLLM's, with a paged KV cache",
+                    allowed="vLLM's, with a paged KV cache that is whole",
                 )
         if self.engines[0].preemption_mode == "swap":
             raise SpecError(
@@ -394,6 +401,8 @@ class Placement:
     def __post_init__(self) -> None:
         if not self.groups:
             raise SpecError("no groups", where=_WHERE_GROUPS, allowed="1 or more")
+        if any(kv_pools_of(group.engine) for group in self.groups):
+            raise SpecError("kv_pools", where=_WHERE_GROUPS, allowed="none: a group each, instead")
         first, *others = (group.engine for group in self.groups)
         for other in others:
             if (type(other), other.block_size, other.n_instances) != (

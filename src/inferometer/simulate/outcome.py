@@ -166,6 +166,17 @@ class TransferTable(NamedTuple):
     received_ns: I64
 
 
+class KvPoolUse(NamedTuple):
+    """How full were the parts of a divided KV cache? (replicas, pools) Over the time of steps."""
+
+    peak_blocks: I64
+    block_ns: I64
+    """Blocks in use, times how long."""
+    tail_token_ns: I64
+    """Tokens for which the blocks of those that run have room and no use, times how long."""
+    step_ns: I64
+
+
 class CutAnswers(NamedTuple):
     """The answers that ended before the model or the client would have ended them.
 
@@ -209,6 +220,8 @@ class Simulation(NamedTuple):
     """None where prompts and answers are computed by the same replicas."""
     evicted_blocks: I64 | None = None
     """(replicas) Blocks or pages of cached prefixes that made room for others."""
+    kv_pools: KvPoolUse | None = None
+    """None where all requests share the KV cache."""
     n_held: int = 0
     """Requests that waited before their replica got them: at the gate."""
     cut: CutAnswers = CutAnswers(0, 0, 0)

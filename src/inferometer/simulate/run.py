@@ -7,19 +7,25 @@ allocate nothing and write into one log after the other; the same inputs give th
 the nanosecond.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from inferometer.errors import SpecError
-from inferometer.inputs.workload.plan import NONE, RequestPlan, block_contents, sent_by_server
+from inferometer.inputs.workload.plan import (
+    NONE,
+    BlockContents,
+    RequestPlan,
+    block_contents,
+    sent_by_server,
+)
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.columns import I64
 from inferometer.records.types import ABSENT
 from inferometer.simulate import hooks, pointers
 from inferometer.simulate.demand import Demand, contents_checked, demand
-from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.engine_config import EngineConfig, kv_pools_of, pool_of_requests
 from inferometer.simulate.fleet import ClusterConfig, DisaggregatedConfig, Fleet, Placement
 from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.kernel import front as kernel_front, loop
@@ -28,6 +34,7 @@ from inferometer.simulate.kernel.state import State, new_state
 from inferometer.simulate.outcome import (
     FAR_NS,
     HandoverFacts,
+    KvPoolUse,
     Outcome,
     PartLog,
     RequestFacts,
@@ -39,6 +46,7 @@ from inferometer.simulate.outcome import (
     slots_numbered_through,
     with_handovers,
 )
+from inferometer.simulate.scheduler_config import KvPool
 from inferometer.units import NS_PER_S
 
 _ROWS: Final = 1 << 16
@@ -117,8 +125,12 @@ def run(
     unfinished. ``record_steps`` keeps a row for each step, which in a long and quiet run take more
     memory than the requests; ``record_parts`` also keeps which request computed what in each.
     """
-    block_size = fleet.replicas.engine.block_size
-    requests = demand_of(plan, block_size, has_contents=fleet.has_contents)
+    engine = fleet.replicas.engine
+    pools = kv_pools_of(engine)
+    requests = demand_of(plan, engine.block_size, has_contents=fleet.has_contents and not pools)
+    if pools and fleet.has_contents:
+        contents = contents_in_pools(plan, pools)
+        requests = requests._replace(content_start=contents.start, contents=contents.ids)
     if fleet.dealt is not None:
         requests = fleet.dealt.own(requests)
     done = simulate_fleet(
@@ -385,7 +397,17 @@ def _outcome_of(
         end_ns=until_ns if is_cut and until_ns is not None else int(clock[0]),
         busy_ns=state.counters["busy_ns"].reshape(-1).astype(np.int64),
     )
-    return found._replace(evicted_blocks=state.counters["n_evicted"].reshape(-1).astype(np.int64))
+    return found._replace(
+        evicted_blocks=state.counters["n_evicted"].reshape(-1).astype(np.int64),
+        kv_pools=_pool_use(state),
+    )
+
+
+def _pool_use(state: State) -> KvPoolUse | None:
+    pools = np.atleast_2d(state.memory.pools)
+    if not pools.size:
+        return None
+    return KvPoolUse(*(pools[name].astype(np.int64) for name in KvPoolUse._fields))
 
 
 def _behind(gate: GateConfig | None, front: kernel_front.Front, found: Simulation) -> Simulation:
@@ -442,6 +464,32 @@ def demand_of(plan: RequestPlan, block_size: int, *, has_contents: bool = True) 
         return requests
     contents = block_contents(plan, block_size)
     return requests._replace(content_start=contents.start, contents=contents.ids)
+
+
+def contents_in_pools(plan: RequestPlan, pools: Sequence[KvPool]) -> BlockContents:
+    """What full KV blocks hold where each request has those of its pool: no two pools share any.
+
+    Raises
+    ------
+    SpecError
+        No pool takes one of the requests.
+    """
+    number = pool_of_requests(pools, plan)
+    wholes = [block_contents(plan, pool.block_size) for pool in pools]
+    n_blocks = np.stack([np.diff(whole.start) for whole in wholes])[
+        number, np.arange(plan.n_requests)
+    ]
+    start = np.concatenate([[0], np.cumsum(n_blocks)]).astype(np.int64)
+    ids, n_ids = np.empty(start[-1], np.int32), 0
+    for own, whole in enumerate(wholes):
+        rows = np.flatnonzero(number == own)
+        n_own = n_blocks[rows]
+        steps = np.arange(n_own.sum()) - np.repeat(np.cumsum(n_own) - n_own, n_own)
+        found = whole.ids[np.repeat(whole.start[:-1][rows], n_own) + steps]
+        distinct, dense = np.unique(found, return_inverse=True)
+        ids[np.repeat(start[:-1][rows], n_own) + steps] = dense + n_ids
+        n_ids += len(distinct)
+    return BlockContents(start=start, ids=ids)
 
 
 def delayed(requests: Demand, front_end_s: float) -> Demand:

@@ -40,6 +40,13 @@ _LEAST_WINDOW: Final = 2
 _MOST_DRAFTS: Final = 10_000
 _PS_PER_S: Final = 10**12
 _WHERE: Final = "the scheduler's configuration"
+_WITH_POOLS: Final = {
+    "rules": "vllm",
+    "kv_allocation": "paged",
+    "preemption_mode": "recompute",
+    "sliding_window": 0,
+}
+"""What pools of the KV cache leave as it is."""
 
 
 def n_accepted(
@@ -89,6 +96,39 @@ def most_sliding_blocks(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KvPool:
+    """A part of the KV cache for some requests alone: those that no pool before it takes.
+
+    ``n_blocks`` can hold tokens. ``block_millionths`` and ``token_millionths``: bytes of a block,
+    and of what attention reads of a token, against those of the server's own block and format.
+    """
+
+    n_blocks: int
+    block_size: int
+    block_millionths: int = 1_000_000
+    token_millionths: int = 1_000_000
+    kv_dtype: str | None = None
+    classes: tuple[str, ...] = ()
+    class_indices: tuple[int, ...] = ()
+    """Of these classes in the workload, once that is known."""
+    max_prompt_tokens: int | None = None
+
+    @property
+    def rule_text(self) -> str:
+        """Whose blocks are these?
+
+        Example
+        -------
+        >>> KvPool(n_blocks=1, block_size=16, classes=("chat",), max_prompt_tokens=2000).rule_text
+        'class chat, prompts up to 2,000 tokens'
+        """
+        rules = [f"class {' or '.join(self.classes)}"] if self.classes else []
+        most = self.max_prompt_tokens
+        rules += [] if most is None else [f"prompts up to {most:,} tokens"]
+        return ", ".join(rules) or "what is left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     """The knobs of vLLM's scheduler and KV cache, as ``vllm serve`` has them.
 
@@ -125,6 +165,11 @@ class SchedulerConfig:
     equal size, each with a table of blocks of its own from one pool: ``num_sliding_groups``, then
     ``num_full_groups`` (``perfmodel.kv_groups``). 0 is also what ``--disable-hybrid-kv-cache-manager``
     does.
+
+    Not vLLM's either: ``kv_pools`` divide the KV cache, each part with blocks of its own size and
+    format for some of the requests. Who finds its pool full waits as vLLM lets wait whoever lacks
+    a slot of its LoRA adapter: stepped over, with those behind it of the same pool. Who has to go
+    for want of blocks is one of the same pool, from which nobody is admitted in that step.
 
     ``rules`` are those of older engines, in the short form that simulators give them (Vidur's).
     "sarathi": decodes before prefill chunks, memory for the whole prompt at the admission, which
@@ -165,6 +210,7 @@ class SchedulerConfig:
     sliding_window: int = 0
     num_sliding_groups: int = 0
     num_full_groups: int = 1
+    kv_pools: tuple[KvPool, ...] = ()
     rules: Rules = "vllm"
 
     def __post_init__(self) -> None:
@@ -236,6 +282,7 @@ class SchedulerConfig:
         if self.preemption_mode == "swap":
             self._check_swap()
         self._check_compaction()
+        self._check_pools()
 
     def _check_groups(self) -> None:
         if self.sliding_window == 0:
@@ -318,6 +365,24 @@ class SchedulerConfig:
         if self.kv_block_bytes is None or self.kv_block_bytes <= 0:
             self._refuse("kv_block_bytes", "above 0 where pieces are moved: that of one device")
 
+    def _check_pools(self) -> None:
+        if not self.kv_pools:
+            return
+        for name, usual in _WITH_POOLS.items():
+            if getattr(self, name) != usual:
+                self._refuse(name, f"{usual} where kv_pools divide the KV cache")
+        if self.policy == "srpt":
+            self._refuse("policy", "fcfs or priority where kv_pools divide the KV cache")
+        for pool in self.kv_pools:
+            n_tokens = pool.n_blocks * pool.block_size
+            if n_tokens < self.max_model_len:
+                raise SpecError(
+                    f"kv_pools: {n_tokens:,} tokens for {pool.rule_text}",
+                    where=_WHERE,
+                    allowed=f"max_model_len = {self.max_model_len:,} or more in each pool",
+                    try_="a smaller max_model_len, or a larger share",
+                )
+
     def _refuse(self, name: str, allowed: str, *, try_: str | None = None) -> None:
         raise SpecError(f"{name} = {getattr(self, name)}", where=_WHERE, allowed=allowed, try_=try_)
 
@@ -329,6 +394,7 @@ class SchedulerConfig:
             ", one prefill at a time" * self.one_prefill_at_a_time
             + ", contiguous KV cache" * (self.kv_allocation != "paged")
             + ", compaction" * self.is_compacting
+            + ", KV pools" * bool(self.kv_pools)
         )
         changes += f", {self.num_speculative_tokens} drafted tokens" * (
             self.num_speculative_tokens > 0
@@ -421,6 +487,8 @@ class SchedulerConfig:
 
         vLLM's "GPU KV cache size", which counts block 0 too.
         """
+        if self.kv_pools:
+            return sum(pool.n_blocks * pool.block_size for pool in self.kv_pools)
         if self.sliding_window == 0:
             return self.n_kv_blocks * self.block_size
         return int(self.n_kv_blocks / self.n_blocks_at_most_len * self.max_model_len)

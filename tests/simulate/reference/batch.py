@@ -45,6 +45,10 @@ class Batch(NamedTuple):
     """Of a contiguous KV cache, after the admissions."""
     num_swapped_blocks: int = 0
     """Copied to the host or back before the step."""
+    num_read_tokens: int | None = None
+    """Contexts of decodes by the bytes of their pools; None where all have one format."""
+    num_drafted_read_tokens: int = 0
+    """The same of those that get a token."""
     instance: int = 0
     """On which device, of those that run batches side by side."""
 

@@ -116,6 +116,7 @@ def _requests(demand: Demand) -> list[Request]:
         demand.output_tokens.tolist(),
         demand.max_tokens.tolist(),
         demand.priority.tolist(),
+        demand.class_index.tolist(),
         strict=True,
     )
     return [
@@ -127,8 +128,9 @@ def _requests(demand: Demand) -> list[Request]:
             max_tokens=most,
             priority=priority,
             contents=contents[start[i] : start[i + 1]],
+            class_index=which,
         )
-        for i, (arrival, prompt, stop, most, priority) in enumerate(columns)
+        for i, (arrival, prompt, stop, most, priority, which) in enumerate(columns)
     ]
 
 

@@ -22,6 +22,7 @@ from inferometer.simulate.outcome import (
 from reference import cluster as clusters, lockstep
 from reference.clients import Clients
 from reference.log import Log
+from reference.pools import use_of
 from reference.replica import Replica
 from reference.router import RouterRule
 
@@ -141,5 +142,8 @@ def _outcome_of(built: _Built, *, until_ns: int | None, record_parts: bool) -> S
                 for one, engine in zip(replicas, engines, strict=True)
             ]
         ),
-    )._replace(evicted_blocks=np.array([one.scheduler.n_evicted for one in replicas]))
+    )._replace(
+        evicted_blocks=np.array([one.scheduler.n_evicted for one in replicas]),
+        kv_pools=use_of([one.kv_cache for one in replicas]),
+    )
     return slots_numbered_through(found, max(one.max_num_active for one in engines))

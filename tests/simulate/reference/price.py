@@ -61,6 +61,8 @@ def _computing_ns(
     if not batch.scheduled:
         return 0
     num_spec_tokens = sum(part.num_spec_tokens for part in batch.scheduled)
+    if batch.num_read_tokens is not None:
+        step = step._replace(context_tokens=batch.num_read_tokens)
     step_ns = step_cost.group_duration_ns(cost, *step, num_spec_tokens, shared.n_rows)
     if draft is None:
         return step_ns
@@ -68,6 +70,8 @@ def _computing_ns(
     yielding = [part for part in batch.scheduled if part.yields_token]
     if yielding:
         context_tokens = sum(part.num_computed_tokens + part.num_tokens for part in yielding)
+        if batch.num_read_tokens is not None:
+            context_tokens = batch.num_drafted_read_tokens
         drafting_ns += (draft.num_speculative_tokens - 1) * step_cost.group_duration_ns(
             cost, 0, len(yielding), 0, 0, context_tokens, 0, shared.n_yielding
         )

@@ -13,7 +13,7 @@ from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.types import ABSENT
 from inferometer.simulate import engine_config, scheduler_config
 from inferometer.simulate.outcome import FAR_NS, Status, max_barren_steps
-from reference import log as reference_log, price, router, step_statistics
+from reference import log as reference_log, price, router, step_statistics, vllm
 from reference.batch import Batch
 from reference.clients import Clients
 from reference.policy import Policy, policy_of
@@ -101,6 +101,11 @@ class Replica:
         """How much has it to do?"""
         n_waiting = self.scheduler.n_waiting
         return router.Report(n_waiting, self.n_inside - n_waiting, self.scheduler.n_kv_blocks_used)
+
+    @property
+    def kv_cache(self) -> object:
+        """Where the engine keeps what requests have computed; None of engines other than vLLM."""
+        return getattr(self.scheduler, "kv_cache", None)
 
     @property
     def n_free_tokens(self) -> int:
@@ -239,6 +244,8 @@ class Replica:
         """Log a batch that computes or that cost somebody his place."""
         self._n_barren_steps += bool(batch.preempted)
         if batch.scheduled or batch.preempted:
+            if isinstance(self.scheduler, vllm.Scheduler) and self.scheduler.pooled is not None:
+                self.scheduler.pooled.note(self.scheduler.running, duration_ns)
             counts = (
                 step.n_prefill_requests,
                 step.n_decode_requests,

@@ -15,6 +15,7 @@ class Request:
     __slots__ = (
         "arrival_ns",
         "blocks",
+        "class_index",
         "contents",
         "has_padded_drafts",
         "index",
@@ -51,6 +52,7 @@ class Request:
         max_tokens: int,
         priority: int,
         contents: Sequence[int],
+        class_index: int = 0,
     ) -> None:
         self.index = index
         self.arrival_ns = arrival_ns
@@ -60,6 +62,7 @@ class Request:
         self.priority = priority
         self.contents = contents
         """What each full block of prompt and output holds."""
+        self.class_index = class_index
         self.status = Status.UNSEEN
         self.num_tokens = prompt
         self.num_computed_tokens = 0

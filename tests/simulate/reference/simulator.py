@@ -12,6 +12,7 @@ from reference.clients import Clients
 from reference.cluster_run import simulate_cluster_plainly
 from reference.engine import Engine
 from reference.log import Log
+from reference.pools import use_of
 from reference.replica import Replica
 
 
@@ -46,4 +47,6 @@ def simulate_plainly(
         outcome=outcome,
         end_ns=end_ns,
         busy_ns=np.array([replica.busy_ns]),
-    )._replace(evicted_blocks=np.array([replica.scheduler.n_evicted]))
+    )._replace(
+        evicted_blocks=np.array([replica.scheduler.n_evicted]), kv_pools=use_of([replica.kv_cache])
+    )

@@ -9,13 +9,16 @@ same on arrays; tests hold both to the real one.
 
 from bisect import insort
 from collections import deque
+from collections.abc import Iterable
 
+from inferometer.records.types import PartKind
 from inferometer.simulate.outcome import Status
 from inferometer.simulate.scheduler_config import SchedulerConfig, n_accepted
 from reference.batch import Batch, Delivery, Scheduled, Seats, launch
 from reference.blocks import KvCache
 from reference.groups import GroupedKvCache
 from reference.holes import ContiguousKvCache
+from reference.pools import PooledKvCache
 from reference.request import Request
 
 
@@ -70,14 +73,20 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
         self._contiguous = ContiguousKvCache(config) if config.is_contiguous else None
+        self.pooled = PooledKvCache(config) if config.kv_pools else None
+        """Where the KV cache is divided."""
         paged = GroupedKvCache if config.sliding_window else KvCache
-        self.kv_cache = self._contiguous or paged(config)
+        self.kv_cache = self._contiguous or self.pooled or paged(config)
         self.running: list[Request] = []
         self.waiting = WaitingQueue(is_priority=config.policy != "fcfs")
         self.n_host_free = config.n_host_blocks
         self._num_swapped_blocks = 0
         self._current_step = 0
         self._seats = Seats(config.max_num_active)
+        self._closed = set[int]()
+        """Pools that let nobody in in this step any more, …"""
+        self._ended = set[int]()
+        """… and those in which nobody goes on either."""
 
     @property
     def has_unfinished(self) -> bool:
@@ -112,6 +121,7 @@ class Scheduler:
             self._contiguous.take_moved(now_ns)
         self._num_swapped_blocks = 0
         self._current_step += 1
+        self._closed, self._ended = set(), set()
         chosen: dict[Request, int] = {}
         preempted = list[Request]()
         self._choose(chosen, preempted)
@@ -130,9 +140,10 @@ class Scheduler:
         if self._contiguous is not None:
             self._contiguous.plan_moves(now_ns, self.waiting.in_order())
             holes = self._contiguous.holes(self.waiting.in_order(), is_logged=bool(scheduled))
-        return Batch(
+        batch = Batch(
             scheduled, tuple(preempted), holes=holes, num_swapped_blocks=self._num_swapped_blocks
         )
+        return batch if self.pooled is None else _by_bytes(batch, self.pooled)
 
     def update(self, batch: Batch) -> list[Delivery]:
         """Process what a step yielded; returns the requests that got a token, in order."""
@@ -182,7 +193,7 @@ class Scheduler:
             self._make_way(preempted)
             n_made_way = len(preempted)
             budget = self._schedule_running(budget, threshold, chosen, preempted)
-            if len(preempted) == n_made_way:
+            if len(preempted) == n_made_way or self.pooled is not None:
                 self._admit_waiting(budget, threshold, chosen)
 
     def _make_way(self, preempted: list[Request]) -> None:
@@ -255,19 +266,26 @@ class Scheduler:
             if n_tokens == 0 or is_prefill is (not request.is_prefill_chunk):
                 i_running += 1
                 continue
+            if self._pool(request) in self._ended:
+                i_running += 1
+                continue
             is_fitting = True
             while not self.kv_cache.allocate_slots(request, n_tokens):
-                i_victim = self._victim()
+                i_victim = self._victim() if self.pooled is None else self._victim_beside(request)
                 victim = self.running.pop(i_victim)
                 i_running -= i_victim < i_running
                 budget += chosen.pop(victim, 0)
                 self._preempt(victim)
                 preempted.append(victim)
+                self._close(request)
                 if victim is request:
                     is_fitting = False
                     break
             if not is_fitting:
-                break
+                if self.pooled is None:
+                    break
+                self._ended.add(self._pool(request))
+                continue  # those of other pools may find blocks
             chosen[request] = n_tokens
             budget -= n_tokens
             i_running += 1
@@ -299,6 +317,15 @@ class Scheduler:
             n_tokens = threshold
         return min(n_tokens, budget, config.max_model_len - request.num_computed_tokens - 1)
 
+    def _pool(self, request: Request) -> int:
+        """Where are its blocks? 0 where the KV cache is one."""
+        return 0 if self.pooled is None else self.pooled.number_of(request)
+
+    def _close(self, request: Request) -> None:
+        """Its pool lets nobody in any more in this step."""
+        if self.pooled is not None:
+            self._closed.add(self._pool(request))
+
     def _victim(self) -> int:
         """Who has to go?
 
@@ -307,6 +334,13 @@ class Scheduler:
         if self._config.policy == "fcfs":
             return len(self.running) - 1
         return max(range(len(self.running)), key=lambda i: self._urgency(self.running[i]))
+
+    def _victim_beside(self, request: Request) -> int:
+        """The same among those that have blocks of the same pool as this one."""
+        those = [i for i, one in enumerate(self.running) if self._pool(one) == self._pool(request)]
+        if self._config.policy == "fcfs":
+            return those[-1]
+        return max(those, key=lambda i: self._urgency(self.running[i]))
 
     def _preempt(self, request: Request) -> None:
         """Take everything from a request but its tokens; what does not go to the host it will compute again."""
@@ -358,8 +392,10 @@ class Scheduler:
             if (input_budget := self._input_budget(budget, chosen)) <= 0:
                 break
             request = self.waiting.peek()
-            if request.num_stale_output_tokens > 0 or (
-                request.num_host_blocks > 0 and request.num_in_flight_tokens > 0
+            if (
+                request.num_stale_output_tokens > 0
+                or (request.num_host_blocks > 0 and request.num_in_flight_tokens > 0)
+                or self._pool(request) in self._closed
             ):
                 skipped.append(self.waiting.pop())
                 continue
@@ -371,6 +407,8 @@ class Scheduler:
             n_tokens = self._admit(
                 request, input_budget, threshold, n_scheduled=n_scheduled, is_padding=is_padding
             )
+            if n_tokens == 0 and self._pool(request) in self._closed:
+                continue
             if n_tokens == 0:
                 break
             self.waiting.pop()
@@ -410,7 +448,8 @@ class Scheduler:
         """
         is_swapped, is_here = request.num_host_blocks > 0, bool(request.blocks)
         hits = [] if is_swapped or is_here else self.kv_cache.computed_blocks(request)
-        num_cached = request.num_computed_tokens + len(hits) * self._config.block_size
+        size = (self._config if self.pooled is None else self.pooled.pool_of(request)).block_size
+        num_cached = request.num_computed_tokens + len(hits) * size
         n_padding = (
             self._num_padded_drafts(request, num_cached)
             if is_padding and num_cached + n_scheduled > 0
@@ -425,6 +464,7 @@ class Scheduler:
         if not self.kv_cache.allocate_slots(
             request, n_tokens, hits, is_admission=not is_here, has_running=bool(self.running)
         ):
+            self._close(request)
             return 0
         self.running.append(request)
         request.num_spec_tokens, request.has_padded_drafts = n_padding, n_padding > 0
@@ -518,3 +558,17 @@ class Scheduler:
         self._drop_host_blocks(request)
         self.kv_cache.free(request)
         self._seats.release(request)
+
+
+def _by_bytes(batch: Batch, pooled: PooledKvCache) -> Batch:
+    """The same batch, with what its decodes read where pools have formats of their own."""
+
+    def parts_of(parts: Iterable[Scheduled]) -> list[tuple[Request, int]]:
+        return [(one.request, one.num_computed_tokens + one.num_tokens) for one in parts]
+
+    decodes = (one for one in batch.scheduled if one.kind is not PartKind.CONTEXT)
+    yielding = (one for one in batch.scheduled if one.yields_token)
+    return batch._replace(
+        num_read_tokens=pooled.num_read(parts_of(decodes)),
+        num_drafted_read_tokens=pooled.num_read(parts_of(yielding)),
+    )

@@ -203,6 +203,7 @@ def _check_vllm_has(scheduler: SchedulerConfig) -> None:
         "one prefill at a time": scheduler.one_prefill_at_a_time,
         "a contiguous KV cache": scheduler.is_contiguous,
         "swapping": scheduler.preemption_mode == "swap",
+        "a KV cache of several pools": bool(scheduler.kv_pools),
         f"drafts of {scheduler.draft_method}, whose model is not named": (
             scheduler.num_speculative_tokens > 0 and scheduler.draft_method != "ngram"
         ),

@@ -233,7 +233,7 @@ def find_hits(state: State, index: int) -> int:
         return groups.find_hits(state, index)
     slot = slots.lowest(state)
     request = state.requests[index]
-    n_max: int = (request.num_tokens - 1) // state.config[0].block_size
+    n_max: int = (request.num_tokens - 1) // pool.block_size(state, pool.number_of(state, index))
     for i_block in range(n_max):
         block = state.memory.first_equal[state.contents[request.content_start + i_block]]
         if block == NOTHING:
@@ -255,27 +255,22 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
         return admit_in_one_piece(state, index)
     if config.sliding_window > 0:
         return groups.admit(state, index, num_new_tokens, n_hits)
-    slot = slots.lowest(state)
-    n_spare = spare_blocks(state, slot, n_hits)
-    if (
-        config.is_reserving
-        and max(
-            _n_blocks(min(request.num_tokens, config.max_model_len), config.block_size) - n_hits, 0
-        )
-        > n_spare
-    ):
+    slot, number = slots.lowest(state), pool.number_of(state, index)
+    size, n_spare = pool.block_size(state, number), spare_blocks(state, slot, n_hits, number)
+    n_reserved = _n_blocks(min(request.num_tokens, config.max_model_len), size)
+    if config.is_reserving and max(n_reserved - n_hits, 0) > n_spare:
         return False
-    num_done = request.num_computed_tokens + n_hits * config.block_size
+    num_done = request.num_computed_tokens + n_hits * size
     num_slots = min(num_done + num_new_tokens + config.num_lookahead_tokens, config.max_model_len)
     n_needed = _n_blocks(
-        max(num_slots, request.num_tokens) if config.is_sarathi else num_slots, config.block_size
+        max(num_slots, request.num_tokens) if config.is_sarathi else num_slots, size
     )
     if max(n_needed - n_hits, 0) > n_spare:
         return False
-    touch(state, slot, n_hits)
+    touch(state, slot, n_hits, number)
     slots.take(state, index)
     request.num_cached_blocks = n_hits
-    take(state, slot, n_hits, n_needed)
+    take(state, slot, n_hits, n_needed, number)
     request.num_blocks = max(n_hits, n_needed)
     cache_blocks(state, index, min(num_done + num_new_tokens, request.num_tokens))
     return True
@@ -289,13 +284,15 @@ def extend(state: State, index: int, num_new_tokens: int) -> bool:
         return True
     if config.sliding_window > 0:
         return groups.extend(state, index, num_new_tokens)
+    number = pool.number_of(state, index)
+    size = pool.block_size(state, number)
     num_slots = request.num_computed_tokens + num_new_tokens
     num_reserved = min(num_slots + config.num_lookahead_tokens, config.max_model_len)
-    if num_reserved > request.num_blocks * config.block_size:
-        n_needed = _n_blocks(num_reserved, config.block_size)
-        if n_needed - request.num_blocks > state.counters[0].n_free:
+    if num_reserved > request.num_blocks * size:
+        n_needed = _n_blocks(num_reserved, size)
+        if n_needed - request.num_blocks > pool.n_free(state, number):
             return False
-        take(state, request.slot, request.num_blocks, n_needed)
+        take(state, request.slot, request.num_blocks, n_needed, number)
         request.num_blocks = n_needed
     cache_blocks(state, index, min(num_slots, request.num_tokens))
     return True
@@ -310,7 +307,8 @@ def cache_blocks(state: State, index: int, num_tokens: int) -> None:
     if config.sliding_window > 0:
         groups.cache_blocks(state, index, num_tokens)
         return
-    while (request.num_cached_blocks + 1) * config.block_size <= num_tokens:
+    size = pool.block_size(state, pool.number_of(state, index))
+    while (request.num_cached_blocks + 1) * size <= num_tokens:
         block = state.memory.block_table[request.slot, request.num_cached_blocks]
         pool.register(
             state, block, state.contents[request.content_start + request.num_cached_blocks]
@@ -331,46 +329,46 @@ def free(state: State, index: int) -> None:
         return
     if request.slot == NOTHING:
         return
-    give_back(state, request.slot, request.num_blocks)
+    give_back(state, request.slot, request.num_blocks, pool.number_of(state, index))
     slots.release(state, index)
     request.num_blocks = 0
     request.num_cached_blocks = 0
 
 
 @compiled
-def spare_blocks(state: State, row: int, n_hits: int) -> int:
+def spare_blocks(state: State, row: int, n_hits: int, number: int) -> int:
     """How many blocks may an admission take beside its hits, which are the first blocks of a row?"""
-    n_spare: int = state.counters[0].n_free
+    n_spare: int = pool.n_free(state, number)
     for i_block in range(n_hits):
         n_spare -= state.memory.blocks[state.memory.block_table[row, i_block]].ref_count == 0
     if state.counters[0].n_running > 0:
-        n_spare -= state.config[0].watermark_blocks
+        n_spare -= pool.watermark_blocks(state, number)
     return n_spare
 
 
 @compiled
-def touch(state: State, row: int, n_hits: int) -> None:
+def touch(state: State, row: int, n_hits: int, number: int) -> None:
     """Reference the first blocks of a row, which hold a wanted prefix; a free one leaves the queue."""
     for i_block in range(n_hits):
-        pool.touch(state, state.memory.block_table[row, i_block])
+        pool.touch(state, state.memory.block_table[row, i_block], number)
 
 
 @compiled
-def take(state: State, row: int, n_owned: int, n_needed: int) -> None:
+def take(state: State, row: int, n_owned: int, n_needed: int, number: int) -> None:
     """Take blocks from the front of the queue until a row has as many; what they held is forgotten."""
     for i_block in range(n_owned, n_needed):
-        state.memory.block_table[row, i_block] = pool.take(state)
+        state.memory.block_table[row, i_block] = pool.take(state, number)
 
 
 @compiled
-def give_back(state: State, row: int, n_blocks: int) -> None:
+def give_back(state: State, row: int, n_blocks: int, number: int) -> None:
     """Give up the blocks of a row.
 
     Those without content to the front of the queue (last one first), the others to its end.
     """
-    after = 0
+    after = NOTHING
     for i_block in range(n_blocks - 1, -1, -1):
-        after = pool.give_back(state, state.memory.block_table[row, i_block], after)
+        after = pool.give_back(state, state.memory.block_table[row, i_block], after, number)
 
 
 @compiled

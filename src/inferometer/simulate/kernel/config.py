@@ -5,7 +5,14 @@ One record for all engines; columns of others are 0.
 
 from enum import IntEnum
 
-from inferometer.simulate.engine_config import EngineConfig, n_kv_groups_of, n_stages_of
+import numpy as np
+
+from inferometer.simulate.engine_config import (
+    EngineConfig,
+    kv_pools_of,
+    n_kv_groups_of,
+    n_stages_of,
+)
 from inferometer.simulate.pointers import Row, Rows, blank, i64
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import QUEUE_ORDERS, SglangConfig
@@ -19,6 +26,8 @@ class Kind(IntEnum):
     TRTLLM = 1
     BATCHES = 2
     SGLANG = 3
+    POOLED = 4
+    """vLLM's, with a KV cache that is divided into pools."""
 
 
 class Config(Row):
@@ -87,6 +96,39 @@ class Config(Row):
     gives_first_token: i64
 
 
+class KvPoolRow(Row):
+    """A part of the KV cache: block ``first`` begins and ends its ring of free blocks.
+
+    ``is_closed``: 1 where nobody is admitted in this step any more, 2 where who runs waits too.
+    """
+
+    first: i64
+    n_blocks: i64
+    n_free: i64
+    block_size: i64
+    watermark_blocks: i64
+    block_millionths: i64
+    token_millionths: i64
+    is_closed: i64
+    peak_blocks: i64
+    block_ns: i64
+    tail_token_ns: i64
+    step_ns: i64
+
+
+def pool_records(config: EngineConfig) -> Rows[KvPoolRow]:
+    """The records (P) of pools in which nothing is used; none (0) where there are none."""
+    pools = kv_pools_of(config)
+    records = blank(len(pools), KvPoolRow)
+    for name in ("n_blocks", "block_size", "block_millionths", "token_millionths"):
+        records[name] = [getattr(pool, name) for pool in pools]
+    records["n_free"] = records["n_blocks"]
+    records["first"] = np.cumsum(records["n_blocks"] + 1) - records["n_blocks"] - 1
+    watermark_fraction = getattr(config, "watermark_fraction", 0.0)
+    records["watermark_blocks"] = (watermark_fraction * (records["n_blocks"] + 1)).astype(np.int64)
+    return records
+
+
 def config_record(config: EngineConfig) -> Rows[Config]:
     """The record (1) of this configuration."""
     record = blank(1, Config)
@@ -149,7 +191,7 @@ def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
             "is_preserving": rules.is_preserving,
             "largest": rules.largest,
         }
-    return Kind.VLLM, _vllm_columns(config)
+    return Kind.POOLED if config.kv_pools else Kind.VLLM, _vllm_columns(config)
 
 
 def _vllm_columns(config: SchedulerConfig) -> dict[str, int]:

@@ -117,7 +117,7 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
         return False
     for column in range(n_hits * config.n_kv_groups):
         if state.memory.block_table[row, column] != 0:
-            pool.touch(state, state.memory.block_table[row, column])
+            pool.touch(state, state.memory.block_table[row, column], 0)
     slots.take(state, index)
     request.num_cached_blocks = n_hits
     _take(state, row, n_hits, n_needed)
@@ -166,7 +166,7 @@ def _leave_windows(state: State, request: Request) -> None:
             block = table[request.slot, column]
             if block == 0:
                 break
-            after = pool.give_back(state, block, after)
+            after = pool.give_back(state, block, after, 0)
             table[request.slot, column] = 0
 
 
@@ -204,7 +204,7 @@ def free(state: State, index: int) -> None:
         for i_block in range(request.num_blocks - 1, -1, -1):
             block = state.memory.block_table[request.slot, i_block * config.n_kv_groups + group]
             if block != 0:
-                after = pool.give_back(state, block, after)
+                after = pool.give_back(state, block, after, 0)
     slots.release(state, index)
     request.num_blocks = 0
     request.num_cached_blocks = 0
@@ -216,4 +216,4 @@ def _take(state: State, row: int, n_owned: int, n_needed: int) -> None:
     n_groups = state.config[0].n_kv_groups
     for group in range(n_groups):
         for i_block in range(n_owned, n_needed):
-            state.memory.block_table[row, i_block * n_groups + group] = pool.take(state)
+            state.memory.block_table[row, i_block * n_groups + group] = pool.take(state, 0)

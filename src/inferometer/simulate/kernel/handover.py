@@ -114,11 +114,11 @@ def fetch(state: State, index: int) -> bool:
     n_hits = blocks.find_hits(state, index) if state.config[0].is_caching else 0
     slot = slots.lowest(state)
     n_needed = (request.num_tokens + block_size - 1) // block_size
-    if n_needed - n_hits > blocks.spare_blocks(state, slot, n_hits):
+    if n_needed - n_hits > blocks.spare_blocks(state, slot, n_hits, 0):
         return False
-    blocks.touch(state, slot, n_hits)
+    blocks.touch(state, slot, n_hits, 0)
     row = _keep_row(state, slot, n_hits)
-    blocks.take(state, row, n_hits, n_needed)
+    blocks.take(state, row, n_hits, n_needed, 0)
     transfer.row, transfer.num_blocks, transfer.num_hits = row, n_needed, n_hits
     transfer.num_moved_blocks = max(
         (request.num_prompt_tokens + block_size - 1) // block_size - n_hits, 0
@@ -134,7 +134,7 @@ def fetch(state: State, index: int) -> bool:
 def give_back_source(source: State, index: int) -> None:
     """The prefill replica may forget a request's KV cache."""
     transfer = source.transfers[index]
-    blocks.give_back(source, transfer.source_row, transfer.num_source_blocks)
+    blocks.give_back(source, transfer.source_row, transfer.num_source_blocks, 0)
     _drop_row(source, transfer.source_row)
 
 
@@ -159,7 +159,7 @@ def receive(state: State, index: int) -> None:
 def give_back(state: State, index: int) -> None:
     """The decode replica may forget the KV cache of a request that has no slot yet."""
     transfer = state.transfers[index]
-    blocks.give_back(state, transfer.row, transfer.num_blocks)
+    blocks.give_back(state, transfer.row, transfer.num_blocks, 0)
     _drop_row(state, transfer.row)
     transfer.stage = _OVER
 

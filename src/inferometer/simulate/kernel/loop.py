@@ -13,7 +13,17 @@ from functools import cache
 from types import FunctionType, ModuleType
 
 from inferometer.simulate.compiling import compiled_like
-from inferometer.simulate.kernel import cluster_run, one_replica, policy, steps, vllm
+from inferometer.simulate.kernel import (
+    blocks,
+    cluster_run,
+    one_replica,
+    policy,
+    pool,
+    preemption,
+    price,
+    steps,
+    vllm,
+)
 from inferometer.simulate.kernel.config import Kind
 
 
@@ -49,10 +59,21 @@ def cluster_loop_of(
 def _steps_of(kind: Kind, *, is_split: bool = False) -> ModuleType:
     """The rules of this kind; vLLM's with a handover to another pool or without."""
     name = kind.name + "_SPLIT" * is_split
+    if kind == Kind.POOLED:
+        return _pooled_steps(name)
     changes: dict[str, object] = {"KIND": int(kind)}
     if kind == Kind.VLLM:
         changes["vllm"] = _compiled_again(vllm, name, {"IS_SPLIT": is_split})
     return _compiled_again(steps, name, {"policy": _compiled_again(policy, name, changes)})
+
+
+def _pooled_steps(name: str) -> ModuleType:
+    """The rules of vLLM with a KV cache that is divided: all that looks at its blocks, again."""
+    changes: dict[str, object] = {"IS_POOLED": True, "KIND": int(Kind.VLLM)}
+    for module in (pool, blocks, preemption, vllm, policy, price):
+        again = _compiled_again(module, name, changes)
+        changes[module.__name__.rpartition(".")[2]] = again
+    return _compiled_again(steps, name, changes)
 
 
 def _compiled_again(module: ModuleType, suffix: str, changes: Mapping[str, object]) -> ModuleType:

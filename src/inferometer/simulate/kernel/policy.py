@@ -23,6 +23,8 @@ _VLLM, _TRTLLM, _BATCHES, _SGLANG = (
 )
 _WAITING = int(Status.WAITING)
 KIND: Final = int(Kind.VLLM)
+IS_POOLED: Final = False
+"""Is its KV cache divided, so that steps are taken one by one?"""
 
 
 @compiled
@@ -99,8 +101,8 @@ def update(state: State, i_batch: int) -> int:
 @compiled
 def take_decodes(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> None:
     """Take at once what steps of decodes come before anything else does, where an engine can."""
-    kind = KIND
-    if kind == _VLLM:
+    kind, is_pooled = KIND, IS_POOLED
+    if kind == _VLLM and not is_pooled:
         decode_run.take(state, cost, log, until_ns)
 
 

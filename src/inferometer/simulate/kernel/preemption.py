@@ -54,6 +54,27 @@ def victim(state: State) -> int:
 
 
 @compiled
+def victim_in_pool(state: State, index: int) -> int:
+    """The same among those whose blocks are in the pool of this request."""
+    number, worst = state.memory.pool_of[index], NOTHING
+    for i_running in range(state.counters[0].n_running):
+        one = state.queue.running[i_running]
+        if state.memory.pool_of[one] == number and (
+            worst == NOTHING
+            or not state.config[0].is_priority
+            or _is_less_urgent(state.requests[one], state.requests[state.queue.running[worst]])
+        ):
+            worst = i_running
+    return worst
+
+
+@compiled
+def _is_less_urgent(one: Request, other: Request) -> bool:
+    is_later: bool = one.arrival_ns > other.arrival_ns
+    return one.priority > other.priority or (one.priority == other.priority and is_later)
+
+
+@compiled
 def num_left(state: State, index: int) -> int:
     """How many tokens has a request at most left to compute?"""
     request = state.requests[index]

@@ -5,6 +5,7 @@ The same as ``reference/price.py``, on arrays.
 
 from collections.abc import Callable
 from types import FunctionType
+from typing import Final
 
 from inferometer.perfmodel import steptime_arrays
 from inferometer.perfmodel.steptime_arrays import CLOSED_FORM_PARTS, StepTimeArrays
@@ -22,6 +23,8 @@ def _compiled_closed_form() -> dict[str, Callable[..., float]]:
     return parts
 
 
+IS_POOLED: Final = False
+"""Is the KV cache divided, so that contexts are read by the bytes of their pools?"""
 _CLOSED_FORM = _compiled_closed_form()
 _layers_duration_s = _CLOSED_FORM["layers_duration_s"]
 _head_duration_s = _CLOSED_FORM["head_duration_s"]
@@ -66,6 +69,9 @@ def _computing_ns(
     state: State, cost: StepTimeArrays, i_batch: int, n_group_rows: int, n_group_yielding: int
 ) -> int:
     config, batch = state.config[0], state.batches[i_batch]
+    is_pooled, context_tokens = IS_POOLED, batch.decode_context_tokens
+    if is_pooled:
+        context_tokens = batch.read_context_tokens
     step_ns: int = step_duration_ns(
         state.known[0],
         cost,
@@ -73,7 +79,7 @@ def _computing_ns(
         batch.n_decode_requests,
         batch.prefill_tokens,
         batch.prefill_pairs_tokens2,
-        batch.decode_context_tokens,
+        context_tokens,
         batch.num_spec_tokens,
         n_group_rows,
     )

@@ -12,10 +12,11 @@ import numpy as np
 
 from inferometer.records.columns import I32, I64
 from inferometer.records.types import ABSENT
+from inferometer.simulate import engine_config
 from inferometer.simulate.batch_config import BatchConfig
 from inferometer.simulate.demand import Demand, leaving_order
 from inferometer.simulate.engine_config import EngineConfig, n_kv_groups_of
-from inferometer.simulate.kernel.config import Config, config_record
+from inferometer.simulate.kernel.config import Config, KvPoolRow, config_record, pool_records
 from inferometer.simulate.outcome import FAR_NS, Status
 from inferometer.simulate.pointers import (
     Row,
@@ -223,7 +224,8 @@ class Move(Row):
 class Batch(Row):
     """A batch in flight: its times, and what they depend on.
 
-    ``n_rows`` and ``n_reserved_blocks`` are those of an instance that runs whole batches.
+    ``read_context_tokens`` is that of decodes by the bytes of their pools. ``n_rows`` and
+    ``n_reserved_blocks`` are those of an instance that runs whole batches.
     """
 
     n_parts: i64
@@ -239,6 +241,7 @@ class Batch(Row):
     num_spec_tokens: i64
     n_yielding: i64
     yielding_context_tokens: i64
+    read_context_tokens: i64
     num_swapped_blocks: i64
     is_in_flight: i64
     n_rows: i64
@@ -255,9 +258,11 @@ class Counters(Row):
     ever used. ``first_unanswered`` and ``last_unanswered`` are one more than a request, 0 for
     nobody. ``n_evicted`` blocks or pages of a cached prefix made room for others. ``is_moving``: was the
     first of ``n_moves`` under way at the last decision? ``n_moved_blocks`` since the last logged.
+    ``n_held_millionths``: what all pools hold, in millionths of the server's own block.
     """
 
     n_free: i64
+    n_held_millionths: i64
     n_host_free: i64
     n_slots: i64
     n_running: i64
@@ -346,6 +351,9 @@ class Memory(NamedTuple):
     """(M + 1, or 0 where nothing is moved) One after the other."""
     nodes: Rows[Node]
     """(B + 1, or 0 for engines other than SGLang)"""
+    pools: Rows[KvPoolRow]
+    pool_of: I32
+    """(N) Of each request; with ``pools`` empty where all share the blocks."""
 
 
 class Queue(NamedTuple):
@@ -472,13 +480,15 @@ def _memory(requests: Demand, config: EngineConfig, n_columns: int) -> Memory:
     n_groups = n_kv_groups_of(config)
     is_compacting = isinstance(config, SchedulerConfig) and config.is_compacting
     return Memory(
-        blocks=_block_records(config.n_kv_blocks + 1),
+        blocks=_block_records(config),
         first_equal=np.full(requests.n_contents * n_groups, NOTHING, np.int32),
         last_equal=np.full(requests.n_contents * n_groups, NOTHING, np.int32),
         block_table=np.zeros((config.max_num_active, n_columns * n_groups), np.int32),
         by_address=np.empty(config.max_num_active + 1, np.int32),
         moves=blank((config.max_num_active + 1) * is_compacting, Move),
         nodes=node_records(config),
+        pools=pool_records(config),
+        pool_of=engine_config.pool_of_requests(engine_config.kv_pools_of(config), requests),
     )
 
 
@@ -536,8 +546,9 @@ def _most_blocks(requests: Demand, config: EngineConfig, n_drafts: int) -> int:
     """The longest table of blocks that a request may have."""
     longest = int((requests.prompt_tokens.astype(np.int64) + requests.output_tokens).max()) + 1
     longest += (config.depth + 2) * (1 + n_drafts)  # in flight, and reserved beyond them
-    n_blocks = -(-min(longest, config.max_model_len) // config.block_size)
-    if isinstance(config, SchedulerConfig) and config.sliding_window:
+    sizes = [pool.block_size for pool in engine_config.kv_pools_of(config)]
+    n_blocks = -(-min(longest, config.max_model_len) // min(sizes, default=config.block_size))
+    if isinstance(config, SchedulerConfig) and (config.sliding_window or sizes):
         return n_blocks  # most of them have left the window
     return min(n_blocks, config.n_kv_blocks)
 
@@ -579,10 +590,13 @@ def _request_records(requests: Demand) -> Rows[Request]:
     return records
 
 
-def _block_records(num_blocks: int) -> Rows[Block]:
-    blocks = blank(num_blocks, Block)
-    numbers = np.arange(num_blocks)
-    blocks["previous"], blocks["next"] = (numbers - 1) % num_blocks, (numbers + 1) % num_blocks
+def _block_records(config: EngineConfig) -> Rows[Block]:
+    pools = engine_config.kv_pools_of(config)
+    sizes = [pool.n_blocks + 1 for pool in pools] or [config.n_kv_blocks + 1]
+    blocks = blank(sum(sizes), Block)
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    size, place = np.repeat(sizes, sizes), np.arange(len(blocks)) - first
+    blocks["previous"], blocks["next"] = first + (place - 1) % size, first + (place + 1) % size
     for name in ("content", "previous_equal", "next_equal"):
         blocks[name] = NOTHING
     return blocks

@@ -7,12 +7,16 @@ batches are launched until ``depth`` are in flight; then the oldest is awaited. 
 after the other on the stages of the device (``reference/stages.py``).
 """
 
+from typing import Final
+
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import arrivals, blocks, policy, price
+from inferometer.simulate.kernel import arrivals, blocks, policy, pool, price
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.outcome import FAR_NS, PartLog, Status, StepLog, max_barren_steps
 
+IS_POOLED: Final = False
+"""Is the KV cache divided?"""
 _max_barren_steps = compiled(max_barren_steps)
 _STOPPED, _REJECTED = int(Status.STOPPED), int(Status.REJECTED)
 
@@ -237,6 +241,9 @@ def _note(state: State, log: StepLog, i_batch: int) -> None:
     log.prefill_context_product_tokens2[row] = batch.prefill_pairs_tokens2
     log.decode_context_tokens[row] = batch.decode_context_tokens
     log.kv_blocks_used[row] = state.config[0].n_kv_blocks - counters.n_free
+    is_pooled = IS_POOLED
+    if is_pooled:
+        pool.note_use(state, batch.end_ns - batch.start_ns)
     if state.config[0].is_contiguous:
         blocks.note_holes(state, log, row)
     if state.config[0].n_host_blocks > 0:

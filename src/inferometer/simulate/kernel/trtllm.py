@@ -68,7 +68,7 @@ def claim(state: State, index: int, n_blocks: int) -> None:
     for i_block in range(n_blocks):
         parent = _child(state, parent, state.contents[request.content_start + i_block])
         state.memory.block_table[request.slot, i_block] = parent
-    blocks.touch(state, request.slot, n_blocks)
+    blocks.touch(state, request.slot, n_blocks, 0)
     request.num_blocks = n_blocks
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import arrivals, blocks, handover, preemption, queue
+from inferometer.simulate.kernel import arrivals, blocks, handover, pool, preemption, queue
 from inferometer.simulate.kernel.config import Config
 from inferometer.simulate.kernel.state import NOTHING, Part, Request, State
 from inferometer.simulate.outcome import Status
@@ -24,6 +24,8 @@ _LENGTH = int(Status.LENGTH)
 _ABORTED = int(Status.ABORTED)
 _PREFILLED = int(Status.PREFILLED)
 
+IS_POOLED: Final = False
+"""Is the KV cache divided?"""
 IS_SPLIT: Final = False
 """Is a KV cache handed over between a replica that prefills and one that decodes?"""
 
@@ -69,9 +71,12 @@ def _choose(state: State, i_batch: int) -> None:
     else:
         if config.is_srpt:
             preemption.make_way(state, i_batch)
-        n_made_way = state.counters[0].n_preempted
+        is_pooled, n_made_way = IS_POOLED, state.counters[0].n_preempted
+        if is_pooled:
+            pool.open_all(state)
         budget = _schedule_running(state, i_batch, budget, threshold, NOTHING)
-        if state.counters[0].n_preempted == n_made_way and state.counters[0].n_waiting > 0:
+        is_admitting = is_pooled or state.counters[0].n_preempted == n_made_way
+        if is_admitting and state.counters[0].n_waiting > 0:
             _admit_waiting(state, i_batch, budget, threshold)
 
 
@@ -99,7 +104,7 @@ def _schedule_running(
         state.batches[i_batch],
         state.config[0].num_draft_slots,
     )
-    i_running = 0
+    is_pooled, i_running = IS_POOLED, 0
     while i_running < counters.n_running and budget > num_slots * (batch.n_parts + 1):
         index = state.queue.running[i_running]
         n_tokens = _num_running_tokens(
@@ -108,15 +113,26 @@ def _schedule_running(
         if n_tokens == 0 or is_prefill == 1 - state.requests[index].is_prefill_chunk:
             i_running += 1
             continue
+        if is_pooled and pool.closed(state, index) > 1:
+            i_running += 1
+            continue
         while not blocks.extend(state, index, n_tokens):
-            i_victim = preemption.victim(state)
+            i_victim = (
+                preemption.victim_in_pool(state, index) if is_pooled else preemption.victim(state)
+            )
             victim = state.queue.running[i_victim]
             if i_victim < i_running:
                 i_running -= 1
                 budget += preemption.take_back(state, i_batch, victim)
             preemption.preempt(state, i_batch, i_victim)
+            if is_pooled:
+                pool.close(state, index, 2 if victim == index else 1)
             if victim == index:
+                if is_pooled:
+                    break
                 return budget
+        if is_pooled and state.requests[index].slot == NOTHING:
+            continue  # those of other pools may find blocks
         part = state.parts[i_batch, batch.n_parts]
         part.request = index
         part.num_tokens = n_tokens
@@ -170,7 +186,8 @@ def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -
 def _admit_waiting(state: State, i_batch: int, budget: int, threshold: int) -> None:
     """Those that wait, strictly in order: the first that does not fit ends it."""
     config, counters = state.config[0], state.counters[0]
-    is_split, n_skipped, n_scheduled = IS_SPLIT, 0, state.batches[i_batch].n_parts
+    is_split, is_pooled = IS_SPLIT, IS_POOLED
+    n_skipped, n_scheduled = 0, state.batches[i_batch].n_parts
     is_padding = config.num_spec_tokens > 0 and not _is_prefilling(state, i_batch)
     if is_split and config.is_decode_pool:
         budget = _admit_received(
@@ -185,10 +202,7 @@ def _admit_waiting(state: State, i_batch: int, budget: int, threshold: int) -> N
         index = queue.peek(state)
         if index == NOTHING:
             break
-        request = state.requests[index]
-        if request.num_stale_output_tokens > 0 or (
-            request.num_host_blocks > 0 and request.num_in_flight_tokens > 0
-        ):
+        if _is_passed_over(state, index):
             queue.pop(state)
             state.skipped[n_skipped] = index
             n_skipped += 1
@@ -201,11 +215,23 @@ def _admit_waiting(state: State, i_batch: int, budget: int, threshold: int) -> N
         n_tokens = _admit(
             state, i_batch, index, input_budget, threshold, n_scheduled if is_padding else NOTHING
         )
-        if n_tokens == 0:
+        if n_tokens == 0 or (is_pooled and pool.are_all_closed(state)):
             break
-        budget -= n_tokens
+        budget -= max(n_tokens, 0)
     for i_skipped in range(n_skipped - 1, -1, -1):
         queue.put_back(state, state.skipped[i_skipped])
+
+
+@inlined
+def _is_passed_over(state: State, index: int) -> bool:
+    """Can it not be admitted in this step, though those behind it can?"""
+    request, is_pooled = state.requests[index], IS_POOLED
+    is_waiting = request.num_stale_output_tokens > 0 or (
+        request.num_host_blocks > 0 and request.num_in_flight_tokens > 0
+    )
+    if is_pooled and pool.closed(state, index) > 0:
+        is_waiting = True
+    return is_waiting
 
 
 @compiled
@@ -243,6 +269,7 @@ def _admit(
 ) -> int:
     """Slot the next one; returns the tokens that it computes, 0 where it does not fit.
 
+    ``NOTHING`` where its pool of KV blocks is full.
     ``n_scheduled`` is how many were scheduled before it that run already; ``NOTHING`` where nobody
     is padded with drafts.
     """
@@ -255,7 +282,8 @@ def _admit(
         if config.is_caching and not (is_swapped or is_received)
         else 0
     )
-    num_cached = request.num_computed_tokens + n_hits * config.block_size
+    size = pool.block_size(state, pool.number_of(state, index))
+    num_cached = request.num_computed_tokens + n_hits * size
     n_padding = 0
     if n_scheduled != NOTHING and n_scheduled + num_cached > 0:
         n_padding = _num_padded_drafts(config, request, num_cached)
@@ -271,7 +299,7 @@ def _admit(
     elif blocks.admit(state, index, n_tokens, n_hits):
         queue.pop(state)
     else:
-        return 0
+        return _not_admitted(state, index)
     request.num_spec_tokens = n_padding
     request.has_padded_drafts = n_padding > 0
     state.queue.running[counters.n_running] = index
@@ -290,6 +318,16 @@ def _admit(
     part.request = index
     part.num_tokens = n_tokens
     batch.n_parts += 1
+    return n_tokens
+
+
+@inlined
+def _not_admitted(state: State, index: int) -> int:
+    """There are no blocks for it: its pool lets nobody in any more in this step, where there are pools."""
+    is_pooled, n_tokens = IS_POOLED, 0
+    if is_pooled:
+        pool.close(state, index, 1)
+        n_tokens = NOTHING
     return n_tokens
 
 
@@ -325,6 +363,7 @@ def launch(state: State, i_batch: int) -> None:
         state.config[0].is_async,
     )
     n_prefill, n_decode, prefill_tokens, pairs, context = 0, 0, 0, 0, 0
+    is_pooled, read = IS_POOLED, 0
     n_drafts: int = state.config[0].num_spec_tokens
     num_spec, n_yielding, yielding_context = 0, 0, 0
     for i_part in range(batch.n_parts):
@@ -344,6 +383,8 @@ def launch(state: State, i_batch: int) -> None:
             n_decode += 1
             prefill_tokens += n_tokens - 1
             context += before + n_tokens
+            if is_pooled:
+                read += pool.read_millionths(state, part.request, before + n_tokens)
         request.num_computed_tokens = before + n_tokens
         request.num_in_flight_tokens += n_tokens
         request.is_prefill_chunk = int(
@@ -358,7 +399,10 @@ def launch(state: State, i_batch: int) -> None:
             )
         if n_drafts > 0 and not request.is_prefill_chunk:
             n_yielding += 1
-            yielding_context += before + n_tokens
+            if is_pooled:
+                yielding_context += pool.read_millionths(state, part.request, before + n_tokens)
+            else:
+                yielding_context += before + n_tokens
     batch.n_prefill_requests = n_prefill
     batch.n_decode_requests = n_decode
     batch.prefill_tokens = prefill_tokens
@@ -367,6 +411,9 @@ def launch(state: State, i_batch: int) -> None:
     batch.num_spec_tokens = num_spec
     batch.n_yielding = n_yielding
     batch.yielding_context_tokens = yielding_context
+    if is_pooled:
+        batch.read_context_tokens = (read + 500_000) // 1_000_000
+        batch.yielding_context_tokens = (yielding_context + 500_000) // 1_000_000
 
 
 @compiled
