@@ -27,7 +27,7 @@ _HEAD = """# Coverage: requests and their commands
 Every single request of users of the material that this project grew from, which could not be done
 or only by hand, with the command that does it now and the first lines of what it prints.
 `python bench/coverage_page.py` writes this page by running the commands; `runs/example` is a recorded
-sweep of qwen2.5-0.5b. {n_done} of {n_all} can be done; the others say why not.
+sweep of qwen2.5-0.5b. {how_many}
 """
 
 
@@ -40,7 +40,10 @@ def page_text(data: dict, printed: dict[str, str]) -> str:
     """The page, with what each command printed."""
     rows = rows_of(data)
     n_done = sum("command" in row for row in rows)
-    parts = [_HEAD.format(n_done=n_done, n_all=len(rows))]
+    how_many = f"{n_done} of {len(rows)} can be done; the others say why not."
+    if n_done == len(rows):
+        how_many = f"All {n_done} can be done."
+    parts = [_HEAD.format(how_many=how_many)]
     parts += [
         f'```{_LANGUAGES[Path(name).suffix]} title="{name}"\n{text.lstrip()}```\n'
         for name, text in data["files"].items()

@@ -17,7 +17,7 @@ import coverage_page
 
 DATA = tomllib.loads(coverage_page.REQUESTS.read_text())
 ROWS = coverage_page.rows_of(DATA)
-MOST_MISSING = 1
+MOST_MISSING = 0
 """Rows without a command: lower it with each that gets one, never raise it."""
 
 

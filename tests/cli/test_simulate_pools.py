@@ -179,3 +179,62 @@ def test_swapping_is_seen(tmp_path):
     knobs = ("--num-blocks", 1500, "--max-model-len", 8192, "--set", "preemption_mode=swap")
     answer = answered(*LLAMA, "--rate", 30, *knobs, folder=tmp_path)
     assert answer["memory"]["swapped_blocks"] > 0
+
+
+DIVIDED = "kv_pools=share=40% max_prompt_tokens=500 kv_dtype=float8; share=60% block_size=64"
+
+
+def test_pools_of_the_kv_cache_answer_one_by_one(tmp_path):
+    """999 blocks of 16 tokens: 40 % of their bytes are 799 of half the bytes, 60 % 149 of 64 tokens."""
+    knobs = ("--num-blocks", 1000, "--max-model-len", 8192, "--set", DIVIDED)
+    answer = answered(*LLAMA, *knobs, folder=tmp_path)
+    short, rest = answer["kv_pools"]
+    assert (short["n_blocks"], short["block_size"], short["kv_dtype"]) == (799, 16, "float8")
+    assert (rest["n_blocks"], rest["capacity_tokens"], rest["kv_dtype"]) == (149, 9536, "bfloat16")
+    assert (short["rule"], rest["rule"]) == ("prompts up to 500 tokens", "what is left")
+    assert short["summary"]["n_requests"] + rest["summary"]["n_requests"] == 200
+    preempted = answer["levels"][0]["summary"]["n_preemptions"]
+    assert short["n_preemptions"] + rest["n_preemptions"] == preempted > 0
+    for one in (short, rest):
+        assert 0 < one["mean_used_fraction"] <= one["peak_used_fraction"] <= 1
+        assert 0 < one["tail_waste_fraction"] < 1
+    assert answer["levels"][0]["evictions"] is None
+    assert "KV_POOLS" in [one["code"] for one in answer["cautions"]]
+    assert answer["memory"]["peak_used_blocks"] <= 999
+    printed = run(*LLAMA, *knobs, "--verbose", folder=tmp_path).stdout
+    assert re.search(r"prompts up to 500 tokens +799 × 16 +float8", printed)
+
+
+def test_a_whole_cache_is_one_pool(tmp_path):
+    knobs = ("--num-blocks", 1000, "--max-model-len", 8192)
+    whole = answered(*LLAMA, *knobs, folder=tmp_path)
+    one = answered(*LLAMA, *knobs, "--set", "kv_pools=share=1", folder=tmp_path)
+    assert whole["kv_pools"] == []
+    assert one["kv_pools"][0]["capacity_tokens"] == 999 * 16
+    levels = [
+        [level | {"evictions": None} for level in answer["levels"]] for answer in (whole, one)
+    ]
+    assert levels[0] == levels[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--set", "kv_pools=share=40%"), ("shares of 0.4", "--set kv_pools")),
+        (("--set", "kv_pools=share=1 class=talk; share=0"), ("share = 0",)),
+        (("--set", "kv_pools=share=50% class=talk; share=50%"), ("classes talk", "chat")),
+        (("--set", "kv_pools=share=1", "--policy", "trtllm"), ("trtllm has no kv_pools",)),
+        (("--set", "kv_pools=share=1", "--policy", "sarathi"), ("rules = sarathi",)),
+        (("--set", "kv_pools=share=1", "--max-model-len", 16000), ("15,984 tokens",)),
+        (("--set", "kv_pools=share=1", "--prefill-replicas", 1), ("KV pools",)),
+        (("--set", "kv_pools=share=1 max_prompt_tokens=9"), ("no pool takes request",)),
+    ],
+)
+def test_pools_that_cannot_be(arguments, words, tmp_path):
+    check_refused(run(*LLAMA, "--num-blocks", 1000, *arguments, folder=tmp_path), 2, *words)
+
+
+def test_where_pools_are_not_known(tmp_path):
+    server = ("llama-3.1-8b", "--hardware", "h100_sxm", "--datasheet", "--num-blocks", 9000)
+    by_class = ("--set", "kv_pools=share=50% class=chat; share=50%")
+    check_refused(run("emulate", *server, *by_class, folder=tmp_path), 2, "kv_pools")
