@@ -261,8 +261,6 @@ def deploy(
         **_copying_knobs(model, engine, hardware, block_size, knobs.own),
         **knobs.own,
     }
-    has_pools = engine_config.has_knob(knobs.policy, _POOLS_KNOB)
-    pools_text = own.pop(_POOLS_KNOB, "") if has_pools else ""
     kv_origin = "given"
     if "num_blocks" not in shared and "num_blocks" not in knobs.own:
         requested = replace(knobs, shared=limits._asdict() | shared, own=own)
@@ -273,17 +271,7 @@ def deploy(
         shared["max_model_len"] = _longest_context(model, shared, own, block_size, plan)
     if _is_budget_for_contexts(knobs):
         shared[_BUDGET_KNOB] = max(limits.max_num_batched_tokens, shared["max_model_len"])
-    origins = {
-        name: f"--{name.replace('_', '-')}" if name in knobs.shared else "its default here"
-        for name in shared
-    }
-    config = engine_config.engine_config(knobs.policy, shared, own, where="--set", origins=origins)
-    if pools_text:
-        is_longest = "max_model_len" not in knobs.shared.keys() | knobs.own.keys()
-        token_bytes = partial(kv_cache.kv_bytes_per_token, model)
-        config = engine_config.with_pools(
-            config, pools_text, kv_dtype(engine), token_bytes, is_longest=is_longest
-        )
+    config = _config(model, engine, knobs, shared, own)
     _check_sharing(model, step_times, plan, knobs.data_parallel_size)
     step_times = through_stages(step_times, model, hardware, plan.n_pipeline)
     return Deployment(
@@ -299,6 +287,32 @@ def deploy(
             Draw(config=config, steps=draw.steps, front_end_s=draw.front_end_s)
             for draw in step_times.draws
         ),
+    )
+
+
+def _config(
+    model: ModelSpec,
+    engine: EngineSpec,
+    knobs: Knobs,
+    shared: Mapping[str, int],
+    own: Mapping[str, str],
+) -> engine_config.EngineConfig:
+    """The engine with these knobs, its KV cache divided if they say so."""
+    origins = {
+        name: f"--{name.replace('_', '-')}" if name in knobs.shared else "its default here"
+        for name in shared
+    }
+    pools_text = ""
+    if engine_config.has_knob(knobs.policy, _POOLS_KNOB):
+        pools_text = own.get(_POOLS_KNOB, "")
+        own = {name: value for name, value in own.items() if name != _POOLS_KNOB}
+    config = engine_config.engine_config(knobs.policy, shared, own, where="--set", origins=origins)
+    if not pools_text:
+        return config
+    is_longest = "max_model_len" not in knobs.shared.keys() | knobs.own.keys()
+    token_bytes = partial(kv_cache.kv_bytes_per_token, model)
+    return engine_config.with_pools(
+        config, pools_text, kv_dtype(engine), token_bytes, is_longest=is_longest
     )
 
 

@@ -224,8 +224,7 @@ class Move(Row):
 class Batch(Row):
     """A batch in flight: its times, and what they depend on.
 
-    ``read_context_tokens`` is that of decodes by the bytes of their pools. ``n_rows`` and
-    ``n_reserved_blocks`` are those of an instance that runs whole batches.
+    ``n_rows`` and ``n_reserved_blocks`` are those of an instance that runs whole batches.
     """
 
     n_parts: i64
@@ -241,7 +240,7 @@ class Batch(Row):
     num_spec_tokens: i64
     n_yielding: i64
     yielding_context_tokens: i64
-    read_context_tokens: i64
+    read_context_tokens: i64  # of decodes, by the bytes of their pools
     num_swapped_blocks: i64
     is_in_flight: i64
     n_rows: i64
@@ -258,7 +257,7 @@ class Counters(Row):
     ever used. ``first_unanswered`` and ``last_unanswered`` are one more than a request, 0 for
     nobody. ``n_evicted`` blocks or pages of a cached prefix made room for others. ``is_moving``: was the
     first of ``n_moves`` under way at the last decision? ``n_moved_blocks`` since the last logged.
-    ``n_held_millionths``: what all pools hold, in millionths of the server's own block.
+    ``n_held_millionths``: of the server's own block, held in all pools.
     """
 
     n_free: i64
@@ -591,8 +590,7 @@ def _request_records(requests: Demand) -> Rows[Request]:
 
 
 def _block_records(config: EngineConfig) -> Rows[Block]:
-    pools = engine_config.kv_pools_of(config)
-    sizes = [pool.n_blocks + 1 for pool in pools] or [config.n_kv_blocks + 1]
+    sizes = [p.n_blocks + 1 for p in engine_config.kv_pools_of(config)] or [config.n_kv_blocks + 1]
     blocks = blank(sum(sizes), Block)
     first = np.repeat(np.cumsum(sizes) - sizes, sizes)
     size, place = np.repeat(sizes, sizes), np.arange(len(blocks)) - first

@@ -53,6 +53,26 @@ def schedule(state: State, i_batch: int) -> None:
     if state.config[0].is_compacting:
         blocks.plan_moves(state)
     launch(state, i_batch)
+    is_pooled = IS_POOLED
+    if is_pooled:
+        _count_reads(state, i_batch)
+
+
+@compiled
+def _count_reads(state: State, i_batch: int) -> None:
+    """What do decodes read, and drafts behind them, by the bytes of their pools?"""
+    batch, parts, read, yielding = state.batches[i_batch], state.parts[i_batch], 0, 0
+    for i_part in range(batch.n_parts):
+        part = parts[i_part]
+        n_read = pool.read_millionths(
+            state, part.request, part.num_computed_tokens + part.num_tokens
+        )
+        if part.kind == _GENERATION:
+            read += n_read
+        if part.yields_token:
+            yielding += n_read
+    batch.read_context_tokens = (read + 500_000) // 1_000_000
+    batch.yielding_context_tokens = (yielding + 500_000) // 1_000_000
 
 
 @inlined
@@ -363,7 +383,6 @@ def launch(state: State, i_batch: int) -> None:
         state.config[0].is_async,
     )
     n_prefill, n_decode, prefill_tokens, pairs, context = 0, 0, 0, 0, 0
-    is_pooled, read = IS_POOLED, 0
     n_drafts: int = state.config[0].num_spec_tokens
     num_spec, n_yielding, yielding_context = 0, 0, 0
     for i_part in range(batch.n_parts):
@@ -383,8 +402,6 @@ def launch(state: State, i_batch: int) -> None:
             n_decode += 1
             prefill_tokens += n_tokens - 1
             context += before + n_tokens
-            if is_pooled:
-                read += pool.read_millionths(state, part.request, before + n_tokens)
         request.num_computed_tokens = before + n_tokens
         request.num_in_flight_tokens += n_tokens
         request.is_prefill_chunk = int(
@@ -399,10 +416,7 @@ def launch(state: State, i_batch: int) -> None:
             )
         if n_drafts > 0 and not request.is_prefill_chunk:
             n_yielding += 1
-            if is_pooled:
-                yielding_context += pool.read_millionths(state, part.request, before + n_tokens)
-            else:
-                yielding_context += before + n_tokens
+            yielding_context += before + n_tokens
     batch.n_prefill_requests = n_prefill
     batch.n_decode_requests = n_decode
     batch.prefill_tokens = prefill_tokens
@@ -411,9 +425,6 @@ def launch(state: State, i_batch: int) -> None:
     batch.num_spec_tokens = num_spec
     batch.n_yielding = n_yielding
     batch.yielding_context_tokens = yielding_context
-    if is_pooled:
-        batch.read_context_tokens = (read + 500_000) // 1_000_000
-        batch.yielding_context_tokens = (yielding_context + 500_000) // 1_000_000
 
 
 @compiled
