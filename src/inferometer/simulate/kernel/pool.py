@@ -125,8 +125,9 @@ def note_use(state: State, duration_ns: int) -> None:
         pool.block_ns += n_used * duration_ns
         pool.step_ns += duration_ns
     for i_running in range(state.counters[0].n_running):
-        index = state.queue.running[i_running]
-        request, pool = state.requests[index], pools[state.memory.pool_of[index]]
+        index: int = state.queue.running[i_running]
+        number: int = state.memory.pool_of[index]
+        request, pool = state.requests[index], pools[number]
         n_room = request.num_blocks * pool.block_size - request.num_computed_tokens
         pool.tail_token_ns += n_room * duration_ns
 
