@@ -8,6 +8,7 @@ import pytest
 from command_line import check_refused, run
 from test_examples import check, check_json, examples, run_here
 
+from inferometer.api.published import are_published
 from inferometer.records.reading import read_run
 
 RESULTS = Path(__file__).parents[1] / "records" / "imports" / "results"
@@ -71,6 +72,25 @@ def test_a_published_table_is_counted(tmp_path):
         pytest.skip("the published data is not here")
     answer = json.loads(run("import", data, "--json", folder=tmp_path).stdout)
     assert sum(one["n_points"] for one in answer["files"][0]["points"]) == 95
+
+
+def test_the_next_command_names_the_files_and_runs(folder):
+    shown = run("import", "bench-result.json", folder=folder).stdout
+    keep = "inferometer import bench-result.json --out runs/bench-result"
+    assert f"NEXT   to keep the run: {keep}\n" in shown
+    assert run_here(keep, folder=folder).returncode == 0
+    table = "concurrency,isl,osl,request_throughput,mean_ttft_ms,mean_tpot_ms\n1,64,8,1.5,40,7\n"
+    (folder / "loads.csv").write_text(table)
+    shown = run("import", "loads.csv", folder=folder).stdout
+    assert "1 of an unnamed model on an unnamed device" in shown
+    assert "inferometer fit loads.csv --model ID --hardware ID" in shown
+    summary = json.loads((RESULTS / "vllm-bench-summary.json").read_text())
+    lines = [json.dumps(summary | {"max_concurrency": users}) for users in (1, 2, 4, 8)]
+    for n_loads, is_suggested in ((3, False), (4, True)):
+        (folder / "loads.jsonl").write_text("\n".join(lines[:n_loads]))
+        shown = run("import", "loads.jsonl", folder=folder).stdout
+        assert ("inferometer fit loads.jsonl" in shown) == is_suggested
+        assert are_published([folder / "loads.jsonl"]), "fit reads what import read"
 
 
 def test_what_cannot_be_imported_is_refused(tmp_path):

@@ -15,6 +15,8 @@ from inferometer.records.store import write_run
 from inferometer.records.types import Run
 from inferometer.units import format_duration, format_number
 
+_FEWEST_LOADS = 4
+"""Closed loops that a fit of their statistics needs."""
 _SHOWN = (0.5, 0.9, 0.95, 0.99)
 
 
@@ -99,7 +101,7 @@ def imported(question: Import) -> Lines[ImportAnswer]:
             _answer_of(path, one, folders) for path, one in zip(files, results, strict=True)
         )
     )
-    return Lines(answer, _shown(answer))
+    return Lines(answer, _shown(answer, files))
 
 
 def _write(runs: list[Run], out: Path | None) -> dict[str, Path]:
@@ -149,7 +151,7 @@ def _counted(imported: Imported) -> tuple[PointCount, ...]:
     )
 
 
-def _shown(answer: ImportAnswer) -> str:
+def _shown(answer: ImportAnswer, files: tuple[Path, ...]) -> str:
     parts: list[str] = []
     for file in answer.files:
         parts.append(f"{file.file}: {file.tool}")
@@ -164,23 +166,27 @@ def _shown(answer: ImportAnswer) -> str:
             for part in (_facts(summary), *map(_latency, summary.latencies))
         ]
         parts += [_points(file.points)] if file.points else []
-    written = next(
-        (run.folder for file in answer.files for run in file.runs if run.folder is not None), None
-    )
-    has_runs = any(file.runs for file in answer.files)
-    keep = (
-        "to keep the run: " + suggestions.command("import", "FILE", "--out", "runs/NAME")
-        if has_runs
-        else ""
-    )
-    learn = (
-        "to learn step times: "
-        + suggestions.command("fit", "FILE", "--model", "ID", "--hardware", "ID")
-        if any(file.points for file in answer.files)
-        else ""
-    )
-    follow = suggestions.command("show", written) if written else keep or learn
+    follow = _next_step(answer, files)
     return "\n".join((*parts, *([f"NEXT   {follow}"] if follow else [])))
+
+
+def _next_step(answer: ImportAnswer, files: tuple[Path, ...]) -> str:
+    """Look at what was written; else keep the runs, or learn step times from the statistics."""
+    runs = [run for file in answer.files for run in file.runs]
+    written = next((run.folder for run in runs if run.folder is not None), None)
+    if written:
+        return suggestions.command("show", written)
+    if runs:
+        folder = Path("runs") / files[0].stem
+        keep = suggestions.command("import", *files, "--out", folder)
+        return f"to keep the run{'s' * (len(runs) > 1)}: {keep}"
+    points = [point for file in answer.files for point in file.points]
+    loads = [one for file in answer.files for one in file.summaries if one.concurrency is not None]
+    if not points and len(loads) < _FEWEST_LOADS:
+        return ""
+    is_named = points and all(point.model and point.hardware for point in points)
+    named = () if is_named else ("--model", "ID", "--hardware", "ID")
+    return f"to learn step times: {suggestions.command('fit', *files, *named)}"
 
 
 def _facts(summary: PublishedSummary) -> str:
@@ -220,7 +226,11 @@ def _points(points: tuple[PointCount, ...]) -> str:
     return "\n".join(
         (
             f"  {total} points",
-            *(f"    {point.n_points} of {point.model} on {point.hardware}" for point in points),
+            *(
+                f"    {point.n_points} of {point.model or 'an unnamed model'}"
+                f" on {point.hardware or 'an unnamed device'}"
+                for point in points
+            ),
         )
     )
 

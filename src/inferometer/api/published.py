@@ -33,7 +33,10 @@ def are_published(paths: Sequence[Path]) -> bool:
     return all(
         path.is_file()
         and (
-            (path.suffix.lower() == ".json" and not bench_tables.is_json(_start_of(path)))
+            (
+                path.suffix.lower() in {".json", ".jsonl"}
+                and not bench_tables.is_json(_start_of(path))
+            )
             or _is_collected(path)
         )
         for path in paths
