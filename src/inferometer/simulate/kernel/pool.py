@@ -126,8 +126,8 @@ def note_use(state: State, duration_ns: int) -> None:
         pool.step_ns += duration_ns
     for i_running in range(state.counters[0].n_running):
         index: int = state.queue.running[i_running]
-        number: int = state.memory.pool_of[index]
-        request, pool = state.requests[index], pools[number]
+        own: int = state.memory.pool_of[index]
+        request, pool = state.requests[index], pools[own]
         n_room = request.num_blocks * pool.block_size - request.num_computed_tokens
         pool.tail_token_ns += n_room * duration_ns
 
