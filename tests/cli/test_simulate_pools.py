@@ -234,7 +234,14 @@ def test_pools_that_cannot_be(arguments, words, tmp_path):
     check_refused(run(*LLAMA, "--num-blocks", 1000, *arguments, folder=tmp_path), 2, *words)
 
 
-def test_where_pools_are_not_known(tmp_path):
+def test_what_searches_and_serves_with_pools(tmp_path):
     server = ("llama-3.1-8b", "--hardware", "h100_sxm", "--datasheet", "--num-blocks", 9000)
     by_class = ("--set", "kv_pools=share=50% class=chat; share=50%")
     check_refused(run("emulate", *server, *by_class, folder=tmp_path), 2, "kv_pools")
+    sizing = ("size", "llama-3.1-8b", "--gpus", "h100_sxm", "--datasheet", "--rate", 5)
+    sizing += ("--slo", "ttft:p95<9s", "--probe-requests", 200, "--max-model-len", 8192, *by_class)
+    found = run(*sizing, folder=tmp_path)
+    assert found.returncode in {0, 10, 11}, found.stderr
+    assert "vLLM 0.32.0, KV pools" in found.stdout
+    refused = run(*sizing, "--out", "plan", folder=tmp_path)
+    check_refused(refused, 6, "a KV cache of several pools")

@@ -308,8 +308,9 @@ class Fleets:
                 # The router of one replica is never asked, and may be one that its engine refuses.
                 lone = replace(options.cluster, router="round-robin", class_replicas=())
                 options = replace(options, cluster=lone)
-        servers = servers_of(options, deployment)
-        classes = servers.rules.replicas_of(self.drawn.class_names)
+        names = self.drawn.class_names
+        servers = servers_of(options, deployment.for_classes(names))
+        classes = servers.rules.replicas_of(names)
         return servers._replace(seed=self.seed, class_replicas=classes)
 
     def _gate_before(self, servers: replicas.Servers) -> GateConfig | None:

@@ -115,7 +115,7 @@ def pool_of_requests(pools: Sequence[KvPool], requests: Sorted) -> I32:
             raise SpecError(
                 f"a pool for {pool.rule_text}, where classes have no names",
                 where=POOLS_KNOB,
-                allowed="pools by max_prompt_tokens; simulate, capacity and verify know classes",
+                allowed="pools by max_prompt_tokens; simulate, capacity, size, verify know classes",
             )
         takes = np.ones(len(chosen), np.bool_)
         if pool.classes:
