@@ -140,7 +140,7 @@ class Agreement(NamedTuple):
                 f" {seen:.3g} was measured",
                 where="the window",
                 allowed=f"within {_WORST_RATIO:g} times of each mean",
-                try_="--known with its limits, or a longer --for",
+                try_="--known with its limits, or a longer window (--for, --last)",
             )
 
 

@@ -70,7 +70,7 @@ def step_paces(
             " between scrapes",
             where="the window",
             allowed=f"{_FEWEST_INTERVALS} or more",
-            try_="a longer --for, or more traffic",
+            try_="a longer window (--for; of a Prometheus --last), or more traffic",
         )
     mean, sd = usual_place(counted, busy_s)
     rng = np.random.default_rng(seed)

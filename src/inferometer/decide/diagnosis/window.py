@@ -188,7 +188,7 @@ def observed_window(samples: ServerSampleTable) -> ServerWindow:
             f"{prompts.seen.n} requests ended in {summary.end_s - summary.start_s:.0f} s",
             where="the window",
             allowed=f"{_FEWEST_REQUESTS} or more",
-            try_="a longer --for, or more traffic",
+            try_="a longer window (--for; of a Prometheus --last), or more traffic",
         )
     usage = gauge_series(record, "kv_usage")
     first_tokens = _cumulated(record, "ttft")
@@ -259,7 +259,7 @@ def _check(summary: ServerSummary) -> None:
             f"{summary.n_scrapes} scrapes were answered",
             where="the window",
             allowed=f"{_FEWEST_SCRAPES} or more",
-            try_="a longer --for",
+            try_="a longer window (--for; of a Prometheus --last)",
         )
 
 
