@@ -331,3 +331,11 @@ def test_runs_of_requests_are_sent_to_the_verb_that_takes_them(folder):
 def test_a_fit_is_written_into_a_folder_that_is_made(folder):
     assert run("fit", SMOLLM2, "--out", "new/folder/fit.json", folder=folder).returncode == 0
     assert (folder / "new" / "folder" / "fit.json").is_file()
+
+
+def test_what_is_not_stated_is_named_once():
+    assert NOTHING_STATED.text == "engine not stated, format not stated, device not stated"
+    assert replace(NOTHING_STATED, tensor_parallel_size=2).text.endswith(
+        ", 2 x a device not stated"
+    )
+    assert replace(NOTHING_STATED, device="NVIDIA L4").text.endswith(", ? x NVIDIA L4")

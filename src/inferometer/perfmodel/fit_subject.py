@@ -76,10 +76,10 @@ class FitSubject:
         formats += (
             [f"{self.kv_cache_dtype} KV"] if self.kv_cache_dtype not in {None, self.dtype} else []
         )
-        devices = (
-            f"{'?' if self.tensor_parallel_size is None else self.tensor_parallel_size} x"
-            f" {self.device or 'a device not stated'}"
-        )
+        n_devices = "?" if self.tensor_parallel_size is None else self.tensor_parallel_size
+        devices = f"{n_devices} x {self.device or 'a device not stated'}"
+        if self.tensor_parallel_size is None and self.device is None:
+            devices = "device not stated"
         return ", ".join((f"{self.engine or 'engine not stated'}{version}", *formats, devices))
 
     def with_engine(self, engine: EngineSpec) -> "FitSubject":
