@@ -34,7 +34,7 @@ def vllm_python():
     return find_environment("vllm").python
 
 
-def write_model(folder, model):
+def write_model(folder, model, *, dtype="float32"):
     """The shape of the model, and a tokenizer that has a word for each id: prompts are sent as ids."""
     folder.mkdir(parents=True, exist_ok=True)
     words = {f"<{index}>": index for index in range(model.vocab_size)}
@@ -52,7 +52,7 @@ def write_model(folder, model):
         "eos_token": "<1>",
     }
     for name, content in (
-        ("config", config_from_model(model, dtype="float32")),
+        ("config", config_from_model(model, dtype=dtype)),
         ("tokenizer", tokenizer),
         ("tokenizer_config", settings),
     ):
@@ -60,7 +60,7 @@ def write_model(folder, model):
 
 
 @contextmanager
-def vllm_server(folder, *flags, core=None, mode="eager", threads=1):
+def vllm_server(folder, *flags, core=None, mode="eager", threads=1, dtype="float32"):
     """The URL of a server of the model in ``folder``, up; on one ``core`` where that is said.
 
     ``mode`` is "eager", or "compiled" as vLLM does by itself. It ends with the block, or in an
@@ -82,7 +82,7 @@ def vllm_server(folder, *flags, core=None, mode="eager", threads=1):
         "--load-format",
         "dummy",
         "--dtype",
-        "float32",
+        dtype,
     ]
     line += ["--enforce-eager"] if mode == "eager" else []
     line += ["--host", "127.0.0.1", "--port", str(port), *map(str, flags)]

@@ -10,7 +10,7 @@ from inferometer.measure.engines.vllm_engine import check_spec, last_line, read_
 @pytest.mark.parametrize(
     ("asked", "complaint"),
     [
-        ({"device": "cuda"}, "only tried on CPUs"),
+        ({"device": "cuda"}, "'cuda' is not on this machine"),
         ({"mode": "static"}, "no mode 'static'"),
         ({"dtype": "int4"}, "'int4' is not computed in"),
         ({"quantization": "int8"}, "quantization 'int8'"),

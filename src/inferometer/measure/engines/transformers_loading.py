@@ -37,13 +37,7 @@ def check_spec(spec: EngineSpec) -> None:
     SpecError
         It cannot.
     """
-    if spec.device == "cuda" and not torch.cuda.is_available():
-        raise SpecError(
-            "device 'cuda' is not on this machine",
-            where="--device",
-            allowed="cpu",
-            try_="--device cpu",
-        )
+    check_device(spec)
     allowed = [
         name
         for name in TORCH_DTYPE
@@ -56,6 +50,17 @@ def check_spec(spec: EngineSpec) -> None:
             allowed=", ".join(allowed),
         )
     _check_kv_cache(spec)
+
+
+def check_device(spec: EngineSpec) -> None:
+    """Refuse a GPU that torch does not see."""
+    if spec.device == "cuda" and not torch.cuda.is_available():
+        raise SpecError(
+            "device 'cuda' is not on this machine",
+            where="--device",
+            allowed="cpu",
+            try_="--device cpu",
+        )
 
 
 def check_formats(spec: EngineSpec, engine: str) -> None:

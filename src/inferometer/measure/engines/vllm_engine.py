@@ -31,6 +31,7 @@ from inferometer.measure.engines.protocol import (
 from inferometer.measure.engines.transformers_loading import (
     TORCH_DTYPE,
     HfConfig,
+    check_device,
     check_formats,
     distinct_parameters,
     hash_weights,
@@ -51,9 +52,11 @@ MAX_BATCHED_TOKENS: Final = 131_072
 """Prompt tokens of one step: the largest sweeps prefill in one. vLLM sizes index buffers by it,
 a few MB."""
 MAX_SEQUENCES: Final = 256
-KV_BLOCK_TOKENS: Final = 128
-"""vLLM's own choice on a CPU."""
+KV_BLOCK_TOKENS: Final = {"cpu": 128, "cuda": 16}
+"""vLLM's own choice on each device."""
 SPARE_BYTES: Final = 256 * 2**20
+LEAST_MEMORY_FRACTION: Final = 0.01
+"""vLLM refuses 0."""
 _VARIABLES: Final = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": (
         "0"
@@ -87,13 +90,7 @@ def check_spec(spec: EngineSpec) -> None:
     SpecError
         It cannot.
     """
-    if spec.device != "cpu":
-        raise SpecError(
-            "vLLM was only tried on CPUs here",
-            where="--device",
-            allowed="cpu",
-            try_="--engine transformers --device cuda",
-        )
+    check_device(spec)
     if spec.mode == "static":
         raise SpecError(
             "vLLM has no mode 'static': its paged KV cache is always preallocated",
@@ -110,11 +107,26 @@ def check_spec(spec: EngineSpec) -> None:
         )
     if spec.dtype not in TORCH_DTYPE:
         raise SpecError(
-            f"dtype {spec.dtype!r} is not computed in by vLLM on a CPU",
+            f"dtype {spec.dtype!r} is not computed in by vLLM here",
             where="--dtype",
             allowed=", ".join(TORCH_DTYPE),
         )
     check_formats(spec, "vllm")
+
+
+def check_build(spec: EngineSpec) -> None:
+    """Refuse a device that this vLLM was not built for."""
+    from vllm.platforms import current_platform  # only its own environment has it
+
+    built_for = str(current_platform.device_type)
+    if built_for != spec.device:
+        raise SpecError(
+            f"the vLLM that is installed runs on {built_for or 'no device of this machine'},"
+            f" not on {spec.device}",
+            where="--device",
+            allowed=built_for or "another machine's",
+            try_="--engine transformers, or install the other build of vLLM",
+        )
 
 
 def read_model(spec: EngineSpec, model: ModelReference) -> VllmModel:
@@ -152,11 +164,12 @@ def start_core(model: VllmModel, kv_tokens: int) -> VllmCore:
     from vllm.v1.engine.llm_engine import LLMEngine
 
     kv_bytes = kv_tokens * _kv_token_bytes(model)
-    _check_room(model, kv_bytes)
+    memory = _check_room(model, kv_bytes)
     # A request of the longest length must fit, beside the null block and a block that is partly
     # filled.
+    block_tokens = KV_BLOCK_TOKENS[model.spec.device]
     longest_tokens = min(
-        model.config.get_text_config().max_position_embeddings, kv_tokens - 2 * KV_BLOCK_TOKENS
+        model.config.get_text_config().max_position_embeddings, kv_tokens - 2 * block_tokens
     )
     arguments = EngineArgs(
         model=model.folder,
@@ -166,13 +179,14 @@ def start_core(model: VllmModel, kv_tokens: int) -> VllmCore:
         max_model_len=longest_tokens,
         max_num_batched_tokens=MAX_BATCHED_TOKENS,
         max_num_seqs=MAX_SEQUENCES,
-        block_size=KV_BLOCK_TOKENS,
+        block_size=block_tokens,
         kv_cache_memory_bytes=kv_bytes // model.spec.tensor_parallel_size,
         enable_prefix_caching=False,
         async_scheduling=False,
         enforce_eager=model.spec.mode == "eager",
         tensor_parallel_size=model.spec.tensor_parallel_size,
         disable_log_stats=True,
+        **memory,
     )
     try:
         return LLMEngine.from_engine_args(arguments)
@@ -240,29 +254,52 @@ def _kv_token_bytes(model: VllmModel) -> int:
     )
 
 
-def _check_room(model: VllmModel, kv_bytes: int) -> None:
-    """Would weights and cache fit?
+def _check_room(model: VllmModel, kv_bytes: int) -> dict[str, Any]:
+    """How is vLLM told which part of a GPU's memory weights and cache take?
 
     vLLM writes its whole cache once, so that all of it becomes resident.
+
+    Raises
+    ------
+    OutOfMemory
+        They do not fit into what is free.
     """
+    total_bytes, free_bytes = _memory_bytes(model.spec)
+    weight_bytes = (model.n_parameters or 0) * TORCH_DTYPE[model.spec.dtype].itemsize
+    # Ranks on CPUs share one memory; each GPU has its own.
+    n_memories = 1 if model.spec.device == "cpu" else model.spec.tensor_parallel_size
+    needed_bytes = (weight_bytes + kv_bytes) // n_memories
+    if needed_bytes > free_bytes - SPARE_BYTES:
+        raise OutOfMemory(
+            f"weights of {weight_bytes / 2**30:.1f} GiB and a KV cache of {kv_bytes / 2**30:.1f}"
+            f" GiB, {free_bytes / 2**30:.1f} GiB free"
+        )
+    if model.spec.device == "cpu":
+        return {}  # it takes what the cache needs
+    return {"gpu_memory_utilization": max(needed_bytes / total_bytes, LEAST_MEMORY_FRACTION)}
+
+
+def _memory_bytes(spec: EngineSpec) -> tuple[int, int]:
+    """What the memory that vLLM fills has in all, and what is free of it.
+
+    On a CPU, that of the node of its first core: vLLM binds all its memory to it.
+    """
+    if spec.device == "cuda":
+        torch.cuda.empty_cache()  # what probes of the ceilings took and gave back
+        free_bytes, total_bytes = torch.cuda.mem_get_info()
+        return total_bytes, free_bytes
     from vllm.utils.cpu_resource_utils import (
         get_allowed_cpu_list,
         get_memory_node_info,
     )  # only its own environment has it
 
-    # vLLM binds all its memory to the node of its first core.
-    node_bytes: int = get_memory_node_info(get_allowed_cpu_list()[0].numa_node).available_memory
-    free_bytes = min(node_bytes, available_bytes() or node_bytes)
-    weight_bytes = (model.n_parameters or 0) * TORCH_DTYPE[model.spec.dtype].itemsize
-    if weight_bytes + kv_bytes > free_bytes - SPARE_BYTES:
-        raise OutOfMemory(
-            f"weights of {weight_bytes / 2**30:.1f} GiB and a KV cache of {kv_bytes / 2**30:.1f}"
-            f" GiB, {free_bytes / 2**30:.1f} GiB free"
-        )
+    node = get_memory_node_info(get_allowed_cpu_list()[0].numa_node)
+    node_bytes: int = node.available_memory
+    return int(node.total_memory), min(node_bytes, available_bytes() or node_bytes)
 
 
-FIRST_KV_TOKENS: Final = 16_384
-"""Room in the KV cache at the start."""
+FIRST_KV_TOKENS: Final = {"cpu": 16_384, "cuda": 131_072}
+"""Room in the KV cache at the start: a start on a GPU takes a minute, and memory is there."""
 
 
 def open_engine(spec: EngineSpec, model: ModelReference) -> "VllmEngine":
@@ -274,6 +311,7 @@ def open_engine(spec: EngineSpec, model: ModelReference) -> "VllmEngine":
         The question is bad; the weights do not fit; vLLM failed.
     """
     check_spec(spec)
+    check_build(spec)
     begin_s = time.perf_counter()
     loadable = read_model(spec, model)
     return VllmEngine(loadable, begin_s, None if loadable.is_random else hash_weights(model))
@@ -288,9 +326,10 @@ class VllmEngine:
 
     def __init__(self, model: VllmModel, load_begin_s: float, weights_sha256: str | None) -> None:
         self._spec = model.spec
+        self._block_tokens = KV_BLOCK_TOKENS[model.spec.device]
         self._model = model
         self._weights_sha256 = weights_sha256
-        self._core = start_core(model, FIRST_KV_TOKENS)
+        self._core = start_core(model, FIRST_KV_TOKENS[model.spec.device])
         self._load_s = time.perf_counter() - load_begin_s
         self._n_runs = 0
 
@@ -341,7 +380,7 @@ class VllmEngine:
         """
         batch_size, prompt_tokens = prompt_ids.shape
         self._check_fits(batch_size, prompt_tokens, gen_tokens)
-        self._grow_to(batch_size * -(-(prompt_tokens + gen_tokens) // KV_BLOCK_TOKENS))
+        self._grow_to(batch_size * -(-(prompt_tokens + gen_tokens) // self._block_tokens))
         self._n_runs += 1
         names = [f"{self._n_runs}-{index}" for index in range(len(prompt_ids))]
         try:
@@ -439,6 +478,8 @@ class VllmEngine:
                 where="the sweep's points",
                 allowed=f"together at most the model's {config.max_position_embeddings}",
             )
+        if self._spec.device == "cuda":
+            return  # vLLM ran its largest step before it took the cache's memory
         free_bytes = available_bytes()
         widest = 3 * config.hidden_size + 2 * getattr(
             config, "intermediate_size", config.hidden_size
@@ -461,13 +502,14 @@ class VllmEngine:
             return
         stop_core(self._core)
         try:
-            self._core = start_core(self._model, 2 * needed_blocks * KV_BLOCK_TOKENS)
+            self._core = start_core(self._model, 2 * needed_blocks * self._block_tokens)
         except OutOfMemory:
-            self._core = start_core(self._model, (usable_blocks + 1) * KV_BLOCK_TOKENS)
+            self._core = start_core(self._model, (usable_blocks + 1) * self._block_tokens)
             raise
 
     def _attention_name(self) -> str | None:
         if self._spec.tensor_parallel_size > 1:
             return None  # it is in the ranks' processes
-        groups = self._core.model_executor.driver_worker.worker.model_runner.attn_groups
-        return str(groups[0][0].backend.get_name())
+        runner = self._core.model_executor.driver_worker.worker.model_runner
+        groups = getattr(runner, "attn_groups", None)  # not every version's runner has them
+        return str(groups[0][0].backend.get_name()) if groups and groups[0] else None
