@@ -13,6 +13,7 @@ from inferometer.records.types import ABSENT, ChunkKind, ClockReading, HostClock
 from inferometer.records.validity import CHECKS, require_valid, validity_of
 
 CLEAN = load_run()
+UNKNOWN = changed(CLEAN, "chunks", n_tokens=ABSENT)
 N = len(CLEAN.requests.status)
 FIRST = np.arange(N)
 BY_CHUNKS = "chunks"
@@ -147,7 +148,7 @@ FAULTS = [
     ("cache hits", "INVALID", changed(CLEAN, "exchanges", usage_cached_tokens=64)),
     ("chunks", "SUSPECT", changed(CLEAN, "exchanges", n_coalesced_chunks=2)),
     ("token count", "SUSPECT", changed(CLEAN, "exchanges", token_source=BY_CHUNKS)),
-    ("token count", "SUSPECT", changed(CLEAN, "chunks", n_tokens=ABSENT)),
+    ("token count", "SUSPECT", changed(UNKNOWN, "requests", output_tokens=18)),
     (
         "warm-up",
         "SUSPECT",
@@ -290,11 +291,20 @@ def test_what_is_said_of_token_counts_is_what_was_seen():
         of_check(CLEAN, "token count").text
         == "tokens of 0 of 400 (0 %) answers were counted by their chunks"
     )
-    unknown = changed(CLEAN, "chunks", n_tokens=ABSENT)
+    twice = changed(UNKNOWN, "requests", output_tokens=32)
     assert (
-        of_check(unknown, "token count").text
-        == "of 6,400 of 6,400 (100 %) chunks the number of tokens is unknown"
+        of_check(twice, "token count").text
+        == "up to 6,400 of 6,400 (100 %) chunks hold several tokens, nobody knows which"
     )
+
+
+def test_answers_with_a_token_more_than_chunks_hide_one_gap_each():
+    """A GPU's server was SUSPECT by 30 % of its chunks, of which 110 held two tokens."""
+    assert of_check(UNKNOWN, "token count").verdict == "VALID", "as many chunks as tokens"
+    one_more = changed(UNKNOWN, "requests", output_tokens=17)
+    found = of_check(one_more, "token count")
+    assert found.verdict == "VALID"
+    assert found.text.startswith("up to 400 of 6,400 (6.25 %) chunks hold several tokens")
 
 
 def test_a_run_without_exchanges_is_no_load_test():

@@ -39,6 +39,7 @@ from inferometer.perfmodel.steptime_limits import (
     posterior_of,
 )
 from inferometer.perfmodel.steptime_terms import (
+    CAPTURED_SHARE,
     StepParameters,
     TermColumns,
     WorkColumns,
@@ -135,6 +136,8 @@ class StepTimeModel:
     measured."""
     subject: FitSubject | None = None
     """What was fitted; None in files of versions that did not store it."""
+    captured_tokens: int = 0
+    """The most rows of a step with prompts that the engine captures, in pieces; 0: none."""
     fastest: StepParameters | None = None
     """The device's peaks, where other devices or models tell of its steps: none is faster."""
     schema_version: int = SCHEMA_VERSION
@@ -172,7 +175,13 @@ class StepTimeModel:
         """The work of these steps."""
         if self.computes_all_logits:
             shapes = [replace(shape, n_logit_positions=shape.n_rows) for shape in shapes]
-        return work_columns(self.model, self.engine, shapes, kv_traffic_ratio=self.kv_traffic_ratio)
+        return work_columns(
+            self.model,
+            self.engine,
+            shapes,
+            kv_traffic_ratio=self.kv_traffic_ratio,
+            captured_tokens=self.captured_tokens,
+        )
 
     def terms(self, work: WorkColumns) -> TermColumns:
         """Seconds by cause, of all steps at once."""
@@ -328,6 +337,8 @@ def arrays_of(model: StepTimeModel) -> StepTimeArrays:
         full_pair_share_ratio=reach.full_pair_share_ratio,
         kv_sequence_s=reach.kv_sequence_s,
         least_sag_ratio=model.least_sag_ratio,
+        captured_tokens=float(model.captured_tokens),
+        captured_launch_s=physical.launch_s * physical.prefill_ratio**CAPTURED_SHARE,
     )
 
 

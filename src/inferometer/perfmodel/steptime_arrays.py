@@ -61,6 +61,9 @@ class StepTimeArrays(NamedTuple):
     """Seconds to read and write the recurrent state of a decoding request."""
     least_sag_ratio: float = 0.0
     """Smallest share of ``matmul_row_s`` that remains among more rows: no product beats the peak."""
+    captured_tokens: float = 0.0
+    """The most rows of a step with prompts that is captured, in pieces."""
+    captured_launch_s: float = 0.0
 
 
 def slowed(arrays: StepTimeArrays, factor_ratio: float) -> StepTimeArrays:
@@ -182,7 +185,10 @@ def whole_duration_s(  # noqa: PLR0913, PLR0917 -- compiled code takes plain num
         + arrays.link_row_s * n_group_rows
         + arrays.link_logit_s * n_logit_positions
     )
-    host_s = arrays.prefill_launch_s if n_prefill_requests > 0 else arrays.launch_s
+    host_s = arrays.launch_s
+    if n_prefill_requests > 0:
+        is_captured = prefill_tokens + n_decode_requests <= arrays.captured_tokens
+        host_s = arrays.captured_launch_s if is_captured else arrays.prefill_launch_s
     largest_s, smaller_s = max(host_s, device_s), min(host_s, device_s)
     step_s = largest_s * math.pow(
         1 + math.pow(smaller_s / largest_s, arrays.overlap_ratio), 1 / arrays.overlap_ratio

@@ -47,7 +47,13 @@ _SEED: Final = 20261123
 _BATCH: Final = 32
 _PROMPT_TOKENS: Final = 1024
 _OUTPUT_TOKENS: Final = 256
-_OF_PROMPTS: Final = ("matmul_row_s", "expert_row_s", "attention_pair_s", "prefill_launch_s")
+_OF_PROMPTS: Final = (
+    "matmul_row_s",
+    "expert_row_s",
+    "attention_pair_s",
+    "prefill_launch_s",
+    "captured_launch_s",
+)
 """What a prefill's time consists of and a decode step's hardly does."""
 _MOST_SPREADS: Final = 3.0
 _TYPICAL_BATCHES: Final = (1, 8, 64)

@@ -11,7 +11,8 @@ For one step, with the work of ``step_work``::
     attention  A = attention FLOP of prefilling requests / attention_flop_per_s
     link       C = link bytes / link_bytes_per_s + messages · message_s
     sequences  S = per_sequence_s · requests
-    host       O = launch_s, · prefill_ratio in a step that prefills
+    host       O = launch_s, · prefill_ratio in a step that prefills,
+               · its root where that step is captured in pieces
     step       T = (O^p + (G + K + A + C + S)^p)^(1/p) + H      p: overlap exponent
 
 p = 1: the host's work and the device's follow one another (a CPU). p → ∞: a GPU whose host runs
@@ -21,7 +22,10 @@ GEMM sweeps lie between (b about 2 on A40, A100 and H100). One attention kernel 
 single tokens together cuts its work as suits prompts: it reads the cache of those that decode at a
 lower rate. The floor is what a GPU's small kernels take however little they do. The sag is
 efficiency that falls (or rises) steadily with the rows, as under a power cap; the staircase is what
-kernels do at single row counts. Letters of shapes: N steps, R knots of the staircase.
+kernels do at single row counts. An engine that captures graphs up to some number of rows runs a
+step with prompts as pieces, with attention launched between them; a larger one is launched kernel
+by kernel. Pieces of Qwen2.5-3B took vLLM 11 to 15 ms, kernels 46, the whole graph of a decode step
+3 (bench/results/h100_vllm): the root of the ratio is near. Letters of shapes: N steps, R knots of the staircase.
 """
 
 from collections.abc import Sequence
@@ -36,6 +40,10 @@ from inferometer.perfmodel.types import BatchShape
 from inferometer.perfmodel.work import ParallelPlan, step_work
 from inferometer.records.columns import F64
 
+CAPTURED_SHARE: Final = 0.5
+"""Exponent of ``prefill_ratio`` where a step with prompts is captured in pieces."""
+VLLM_CAPTURED_TOKENS: Final = 512
+"""vLLM captures sizes up to twice max_num_seqs, at most this many (``max_cudagraph_capture_size``)."""
 REFERENCE_ROWS: Final = 1024
 """Rows at which ``matmul_flop_per_s`` is quoted, where the sag is 1."""
 
@@ -69,6 +77,8 @@ class WorkColumns(NamedTuple):
     n_logit_positions: F64
     n_requests: F64
     n_prefill_requests: F64
+    launched_share: F64
+    """Of a step's kernels, by exponent: 1 with prompts, ½ where those are captured in pieces, else 0."""
     layer_bytes: F64
     head_bytes: F64
     matmul_flop: F64
@@ -173,13 +183,15 @@ def work_columns(
     *,
     kv_traffic_ratio: float,
     plan: ParallelPlan | None = None,
+    captured_tokens: int = 0,
 ) -> WorkColumns:
     """Work of these steps; the plan is the engine's tensor parallelism unless it is given.
 
     ``kv_traffic_ratio`` is the number of bytes that attention moves for each byte of KV cache
-    that a decoding request holds.
+    that a decoding request holds; ``captured_tokens`` the most rows of a step with prompts that
+    the engine captures, in pieces.
     """
-    return _work_columns(model, engine, tuple(shapes), kv_traffic_ratio, plan)
+    return _work_columns(model, engine, tuple(shapes), kv_traffic_ratio, plan, captured_tokens)
 
 
 def term_columns(
@@ -238,9 +250,7 @@ def term_columns(
 def host_s(vector: F64, work: WorkColumns) -> F64:
     """Host time to launch each step."""
     launch, prefill = np.exp(vector[_INDEX["launch_s"]]), np.exp(vector[_INDEX["prefill_ratio"]])
-    return np.asarray(
-        np.where(work.n_prefill_requests > 0, launch * prefill, launch), dtype=np.float64
-    )
+    return np.asarray(launch * prefill**work.launched_share, dtype=np.float64)
 
 
 _LEAST_OVERLAP: Final = 0.1
@@ -279,9 +289,12 @@ def _work_columns(
     shapes: tuple[BatchShape, ...],
     kv_traffic_ratio: float,
     plan: ParallelPlan | None,
+    captured_tokens: int,
 ) -> WorkColumns:
     """Cached, and so read-only: a sizing needs the same ones for each pace, draw and knob."""
-    rows = [_work_of(model, engine, shape, kv_traffic_ratio, plan) for shape in shapes]
+    rows = [
+        _work_of(model, engine, shape, kv_traffic_ratio, plan, captured_tokens) for shape in shapes
+    ]
     columns = np.array(rows, dtype=np.float64).reshape(len(rows), len(WorkColumns._fields)).T
     columns.flags.writeable = False
     return WorkColumns(*columns)
@@ -293,6 +306,7 @@ def _work_of(
     shape: BatchShape,
     kv_traffic_ratio: float,
     plan: ParallelPlan | None,
+    captured_tokens: int,
 ) -> tuple[float, ...]:
     work = step_work(model, engine, shape, plan=plan)
     layers = step_work(model, engine, replace(shape, n_logit_positions=0), plan=plan)
@@ -307,6 +321,11 @@ def _work_of(
         shape.n_logit_positions,
         shape.n_prefill_requests + shape.n_decode_requests,
         shape.n_prefill_requests,
+        0.0
+        if shape.n_prefill_requests == 0
+        else 1.0
+        if shape.n_rows > captured_tokens
+        else CAPTURED_SHARE,
         layers.weight_bytes,
         work.weight_bytes - layers.weight_bytes,
         work.matmul_flop,

@@ -93,14 +93,32 @@ def token_count(evidence: LoadEvidence) -> ValidityReason | None:
         return None
     n_by_chunks = int((source == _BY_CHUNKS).sum())
     tokens = evidence.chunks.n_tokens
-    unknown = int((tokens == ABSENT).sum())
+    unknown = _several_at_once(evidence)
     counted = f"tokens of {share_text(n_by_chunks, n_counted)} answers were counted by their chunks"
-    spread = f"of {share_text(unknown, len(tokens))} chunks the number of tokens is unknown"
+    spread = (
+        f"up to {share_text(unknown, len(tokens))} chunks hold several tokens, nobody knows which"
+    )
     text = "; ".join(
         said for said, is_so in ((counted, n_by_chunks or not unknown), (spread, unknown)) if is_so
     )
     remedy = "a server that sends usage in its streams: a chunk may hold several tokens"
-    return reason("token count", "SUSPECT" if n_by_chunks or unknown else "VALID", text, remedy)
+    verdict = _COALESCED.verdict(unknown / max(len(tokens), 1))
+    return reason("token count", "SUSPECT" if n_by_chunks else verdict, text, remedy)
+
+
+def _several_at_once(evidence: LoadEvidence) -> int:
+    """How many chunks may hold several tokens, of answers that do not say how many each one holds?
+
+    An answer of T tokens in C chunks has T − C of them at most.
+    """
+    chunks, requests = evidence.chunks, evidence.requests
+    is_unknown = chunks.n_tokens == ABSENT
+    if not is_unknown.any():
+        return 0
+    row = {int(index): n for n, index in enumerate(requests.request_index)}
+    indices, n_chunks = np.unique(chunks.request_index[is_unknown], return_counts=True)
+    tokens = requests.output_tokens[[row[int(index)] for index in indices]]
+    return int(np.where(tokens == ABSENT, n_chunks, np.clip(tokens - n_chunks, 0, n_chunks)).sum())
 
 
 def false_counts(evidence: LoadEvidence) -> ValidityReason | None:

@@ -219,7 +219,9 @@ CAUSES: Final[tuple[Cause, ...]] = (
         words="the time that every step takes: reading weights, and launching kernels",
         change="8- or 4-bit weights, CUDA graphs (no --enforce-eager), speculation, more TP",
         costs="quality, or devices",
-        lifted=_without("launch_s", "prefill_launch_s", "read_s", "head_read_s"),
+        lifted=_without(
+            "launch_s", "prefill_launch_s", "captured_launch_s", "read_s", "head_read_s"
+        ),
     ),
     Cause(
         name="kv_reads",

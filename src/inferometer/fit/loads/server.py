@@ -214,7 +214,7 @@ class KnobFit:
 
 
 _FIELDS: Final[dict[str, tuple[str, ...]]] = {
-    "launch_s": ("launch_s", "prefill_launch_s"),
+    "launch_s": ("launch_s", "prefill_launch_s", "captured_launch_s"),
     "read_s": ("read_s", "head_read_s"),
     "row_s": ("matmul_row_s", "head_row_s"),
     "kv_token_s": ("kv_token_s",),

@@ -12,7 +12,13 @@ import numpy as np
 from inferometer.errors import ModelError, SpecError
 from inferometer.fit.map import AT_BOUND, information_source, parameter_estimate
 from inferometer.fit.sweeps.observations import LEANER_TRAFFIC, Observations, observe
-from inferometer.fit.sweeps.priors import Ceilings, Priors, ceilings_of, priors_of
+from inferometer.fit.sweeps.priors import (
+    Ceilings,
+    Priors,
+    captured_tokens,
+    ceilings_of,
+    priors_of,
+)
 from inferometer.fit.sweeps.regression import Data, Spreads, StepTimePosterior, regress
 from inferometer.inputs.types import Constant, EngineSpec, HardwareSpec, PeakSpec, Source
 from inferometer.perfmodel.fit_subject import FitSubject, known_device, subject_of
@@ -250,10 +256,13 @@ def _held_out(
 
 def data_of(seen: Observations) -> Data:
     """The observations as arrays."""
-    ratio = seen.kv_traffic_ratio
     return Data(
         work=work_columns(
-            seen.model, seen.engine, [row.shape for row in seen.rows], kv_traffic_ratio=ratio
+            seen.model,
+            seen.engine,
+            [row.shape for row in seen.rows],
+            kv_traffic_ratio=seen.kv_traffic_ratio,
+            captured_tokens=captured_tokens(seen.engine),
         ),
         log_s=np.log([row.duration_s for row in seen.rows]),
         noise=np.array([row.noise_ratio for row in seen.rows]),
@@ -295,6 +304,7 @@ def model_of(
         ),
         held_out=held_out_errors(held_out),
         computes_all_logits=seen.computes_all_logits,
+        captured_tokens=captured_tokens(seen.engine),
     )
 
 

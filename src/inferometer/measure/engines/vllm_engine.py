@@ -213,7 +213,10 @@ def stop_core(core: VllmCore) -> None:
 def _set_variables(spec: EngineSpec) -> None:
     for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
-    n_threads = spec.n_threads or len(os.sched_getaffinity(0))
+    # Beside a GPU vLLM takes one thread of each rank: more wait for one another in small work.
+    n_threads = spec.n_threads or (
+        len(os.sched_getaffinity(0)) if spec.device == "cpu" else spec.tensor_parallel_size
+    )
     # vLLM falls back to one thread where nothing is said; ranks inherit the variable, this process
     # has read it already.
     os.environ["OMP_NUM_THREADS"] = str(max(n_threads // spec.tensor_parallel_size, 1))
