@@ -13,11 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inferometer.api.provenance import fact_groups
 from inferometer.errors import RecordError
 from inferometer.inputs.types import Caution, SweepPoint
+from inferometer.records import tables
 from inferometer.records.reading import read_run
 from inferometer.records.store import RunWriter
-from inferometer.records.types import ABSENT, PointStatus, RunManifest
+from inferometer.records.types import ABSENT, PointStatus, RunManifest, ServerSampleTable
 
 POINTS = tuple(
     SweepPoint(prompt_tokens=p, batch_size=b, gen_tokens=8) for p in (128, 256) for b in (1, 2)
@@ -52,6 +54,35 @@ def same_tables(one, other) -> bool:
 
 def tables_of(run):
     return run.sweep, run.steps, run.ceilings
+
+
+def device_samples(at_ns, watts):
+    """Power of one device, as the sampler takes it."""
+    rows = [
+        {"scraped_ns": at, "name": "DCGM_FI_DEV_POWER_USAGE", "labels": 'gpu="0"', "value": value}
+        for at, value in zip(at_ns, watts, strict=True)
+    ]
+    return tables.from_rows(ServerSampleTable, rows)
+
+
+def test_counters_of_devices_are_kept_with_the_points_beside_which_they_were_sampled(
+    tmp_path, manifest, one_point_tables
+):
+    """Of a point without any there are none: a driver may come and go between two sessions."""
+    counters = (device_samples([10, 20], [100.0, 300.0]), None, device_samples([90], [200.0]))
+    for index, devices in enumerate(counters):
+        with RunWriter.create_or_resume(tmp_path / "run", manifest) as writer:
+            writer.append_part(index, *one_point_tables(index, POINTS[index]), devices)
+    with RunWriter.create_or_resume(tmp_path / "run", manifest) as writer:
+        writer.finish((), ENDED_UTC)
+    run = read_run(tmp_path / "run")
+    assert run.devices.scraped_ns.tolist() == [10, 20, 90]
+    assert run.devices.value.tolist() == [100.0, 300.0, 200.0]
+    *_, devices = fact_groups(run, "run")
+    assert devices.facts == (('gpu="0" power', "mean 200 W, 100 … 300, 3 samples"),)
+    (tmp_path / "run" / "devices.parquet").write_bytes(b"flipped")
+    with pytest.raises(RecordError, match=r"devices\.parquet"):
+        read_run(tmp_path / "run")
 
 
 def test_a_complete_run_comes_back_as_it_was_written(tmp_path, write_points, manifest):
@@ -262,6 +293,7 @@ def test_kill_9_loses_at_most_the_point_in_progress(tmp_path, start_writer, afte
 
 DIE_WHILE_MERGING = """
 import os, pathlib, sys
+from inferometer.records import tables
 from inferometer.records.reading import read_run
 from inferometer.records.store import RunWriter
 

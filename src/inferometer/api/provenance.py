@@ -10,10 +10,16 @@ from inferometer import suggestions
 from inferometer.inputs.types import ModelSpec
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.weights import n_parameters
-from inferometer.records.types import EngineFacts, HostFacts, Run, RunManifest
+from inferometer.records.types import (
+    EngineFacts,
+    HostFacts,
+    Run,
+    RunManifest,
+    ServerSampleTable,
+)
 from inferometer.report.views import FactGroup
 from inferometer.stats.quantiles import min_samples
-from inferometer.units import format_bytes, format_count
+from inferometer.units import format_bytes, format_count, format_number
 
 _ABSENT = "not known"
 
@@ -31,7 +37,36 @@ def fact_groups(run: Run, label: str) -> tuple[FactGroup, ...]:
     groups += (
         [FactGroup(title="Machine", facts=_host_facts(manifest.host))] if manifest.host else []
     )
+    groups += (
+        [FactGroup(title="Devices while it ran", facts=_device_facts(run.devices))]
+        if run.devices is not None
+        else []
+    )
     return tuple(groups)
+
+
+_OF_DEVICES: Final = {
+    "DCGM_FI_DEV_POWER_USAGE": ("power", "W"),
+    "DCGM_FI_DEV_SM_CLOCK": ("SM clock", "MHz"),
+    "DCGM_FI_DEV_MEM_CLOCK": ("memory clock", "MHz"),
+    "DCGM_FI_DEV_GPU_UTIL": ("busy", "%"),
+    "DCGM_FI_DEV_FB_USED": ("memory used", "MiB"),
+}
+
+
+def _device_facts(samples: ServerSampleTable) -> tuple[tuple[str, str], ...]:
+    """Each counter of each device: mean, least … most, and the number of samples."""
+    facts = list[tuple[str, str]]()
+    for labels in sorted(set(samples.labels.tolist())):
+        for name, (word, unit) in _OF_DEVICES.items():
+            values = samples.value[(samples.name == name) & (samples.labels == labels)]
+            if len(values):
+                low, mean, high = (
+                    format_number(float(one)) for one in (values.min(), values.mean(), values.max())
+                )
+                text = f"mean {mean} {unit}, {low} … {high}, {len(values):,} samples"
+                facts.append((f"{labels} {word}", text))
+    return tuple(facts)
 
 
 def rerun_command(run: Run) -> str:

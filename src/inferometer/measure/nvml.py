@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 _THROTTLE: Final = {
     "nvmlClocksEventReasonSwPowerCap": "power cap",
@@ -13,6 +13,9 @@ _THROTTLE: Final = {
     "nvmlClocksThrottleReasonHwThermalSlowdown": "temperature (hardware)",
     "nvmlClocksThrottleReasonHwPowerBrakeSlowdown": "power brake",
 }
+
+
+_BYTES_PER_MIB: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,14 @@ class DeviceSample:
     power_watt: float | None
     memory_bytes: int | None
     throttle_reasons: tuple[str, ...]
+
+
+class DeviceCounter(NamedTuple):
+    """One counter of one device, now: under dcgm-exporter's name, in its unit."""
+
+    name: str
+    device: int
+    value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +104,29 @@ class NvmlDevices:
                 self._sum(lambda handle: nvml.nvmlDeviceGetMemoryInfo(handle).used)
             ),
             throttle_reasons=tuple(sorted(reasons)),
+        )
+
+    def counters(self) -> tuple[DeviceCounter, ...]:
+        """Power, clocks, utilisation and memory of each device; what one does not tell is left out."""
+        nvml = self._nvml
+        asked: dict[str, Callable[[Any], float]] = {
+            "DCGM_FI_DEV_POWER_USAGE": lambda handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+            "DCGM_FI_DEV_SM_CLOCK": lambda handle: nvml.nvmlDeviceGetClockInfo(
+                handle, nvml.NVML_CLOCK_SM
+            ),
+            "DCGM_FI_DEV_MEM_CLOCK": lambda handle: nvml.nvmlDeviceGetClockInfo(
+                handle, nvml.NVML_CLOCK_MEM
+            ),
+            "DCGM_FI_DEV_GPU_UTIL": lambda handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+            "DCGM_FI_DEV_FB_USED": lambda handle: (
+                nvml.nvmlDeviceGetMemoryInfo(handle).used / _BYTES_PER_MIB
+            ),
+        }
+        return tuple(
+            DeviceCounter(name, device, float(value))
+            for device, handle in enumerate(self._handles)
+            for name, question in asked.items()
+            if (value := self._ask(partial(question, handle))) is not None
         )
 
     def _reasons(self, handle: object) -> list[str]:

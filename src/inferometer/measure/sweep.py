@@ -42,6 +42,7 @@ from inferometer.records.types import (
     ProbeKind,
     Run,
     RunManifest,
+    ServerSampleTable,
     StepTable,
     SweepTable,
 )
@@ -252,6 +253,19 @@ class PointMeasurer:
         """End sampling."""
         self._sampler.__exit__(kind, error, trace)
 
+    def device_samples(self, *, start_ns: int) -> ServerSampleTable | None:
+        """Counters of the accelerators since the last call; None where the driver tells nothing."""
+        rows = [
+            {
+                "scraped_ns": at_ns - start_ns,
+                "name": one.name,
+                "labels": f'gpu="{one.device}"',
+                "value": one.value,
+            }
+            for at_ns, one in self._sampler.taken_counters()
+        ]
+        return from_rows(ServerSampleTable, rows) if rows else None
+
     def measure(self, visit: SweepVisit) -> MeasuredPoint:
         """Run a point's repetitions of this visit.
 
@@ -389,6 +403,7 @@ def measure_missing(
             sweep_table(measured, start_ns=start_ns),
             step_table(measured, start_ns=start_ns),
             ceiling_table(measured, start_ns=start_ns),
+            measurer.device_samples(start_ns=start_ns),
         )
     on_progress(
         Progress(

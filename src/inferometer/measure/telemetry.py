@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 import psutil
 
-from inferometer.measure.nvml import NvmlDevices
+from inferometer.measure.nvml import DeviceCounter, NvmlDevices
 from inferometer.records.repetitions import TELEMETRY_INTERVAL_S
 
 INTERVAL_S: Final = TELEMETRY_INTERVAL_S
@@ -94,6 +94,7 @@ class Sampler:
         )
         self._minor_faults, self._major_faults = _Series(), _Series()
         self._throttled: set[str] = set()
+        self._counters: list[tuple[int, DeviceCounter]] = []
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="telemetry", daemon=True)
@@ -141,6 +142,12 @@ class Sampler:
                 major_faults=self._major_faults.grown(start_ns, end_ns),
             )
 
+    def taken_counters(self) -> list[tuple[int, DeviceCounter]]:
+        """Device counters since the last call, each with its reading of ``time.perf_counter_ns``."""
+        with self._lock:
+            taken, self._counters = self._counters, []
+        return taken
+
     def forget(self) -> None:
         """Drop the samples so far: their repetitions are written."""
         with self._lock:
@@ -158,6 +165,7 @@ class Sampler:
         used = self._family_used(looks_for_children=looks_for_children)
         at_ns = time.perf_counter_ns()
         device = None if self._nvml is None else self._nvml.sample()
+        counters = () if self._nvml is None else self._nvml.counters()
         with self._lock:
             if used is not None:
                 self._cpu_s.add(at_ns, used.cpu_s)
@@ -166,6 +174,7 @@ class Sampler:
             if device is None:
                 self._energy_joule.add(at_ns, self._rapl.read_joule())
                 return
+            self._counters += [(at_ns, counter) for counter in counters]
             self._busy.add(at_ns, device.busy_fraction)
             self._energy_joule.add(at_ns, device.energy_joule)
             self._power_watt.add(at_ns, device.power_watt)

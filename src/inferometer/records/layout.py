@@ -53,6 +53,7 @@ SWEEP_NAME: Final = "sweep.parquet"
 STEPS_NAME: Final = "steps.parquet"
 CEILINGS_NAME: Final = "ceilings.parquet"
 REQUESTS_NAME: Final = "requests.parquet"
+DEVICES_NAME: Final = "devices.parquet"
 STEP_PARTS_NAME: Final = "step_parts.parquet"
 CHUNKS_NAME: Final = "chunks.parquet"
 EXCHANGES_NAME: Final = "exchanges.parquet"
@@ -74,6 +75,7 @@ TABLE_FILES: Final = {
     "server": SERVER_NAME,
     "visits": VISITS_NAME,
     "step_memory": STEP_MEMORY_NAME,
+    "devices": DEVICES_NAME,
 }
 """Field of a ``Run`` -> the file that holds it."""
 

@@ -198,6 +198,7 @@ def _run_of(manifest: RunManifest, stored: _Stored) -> Run:
         server=stored.table("server", ServerSampleTable),
         visits=stored.table("visits", VisitTable),
         step_memory=stored.table("step_memory", StepMemoryTable),
+        devices=stored.table("devices", ServerSampleTable),
     )
 
 

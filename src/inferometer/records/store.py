@@ -18,6 +18,7 @@ from inferometer.inputs.types import Caution
 from inferometer.records import durability, tables
 from inferometer.records.layout import (
     CEILINGS_NAME,
+    DEVICES_NAME,
     LOCK_NAME,
     MANIFEST_NAME,
     PARTS_NAME,
@@ -38,6 +39,7 @@ from inferometer.records.types import (
     PointStatus,
     Run,
     RunManifest,
+    ServerSampleTable,
     StepTable,
     SweepTable,
 )
@@ -114,9 +116,16 @@ class RunWriter:
         return end_ns
 
     def append_part(
-        self, number: int, sweep: SweepTable, steps: StepTable, ceilings: CeilingTable
+        self,
+        number: int,
+        sweep: SweepTable,
+        steps: StepTable,
+        ceilings: CeilingTable,
+        devices: ServerSampleTable | None = None,
     ) -> None:
         """Store what was measured at one visit to a point. When this returns it is on the disk.
+
+        ``devices``: counters of the accelerators meanwhile, where their driver tells any.
 
         Raises
         ------
@@ -134,7 +143,9 @@ class RunWriter:
             tables.write_table(temporary / SWEEP_NAME, sweep)
             tables.write_table(temporary / STEPS_NAME, steps)
             tables.write_table(temporary / CEILINGS_NAME, ceilings)
-            durability.write_sums(temporary, TABLE_NAMES)
+            if devices is not None:
+                tables.write_table(temporary / DEVICES_NAME, devices)
+            durability.write_sums(temporary, _names_of([temporary]))
             durability.move_into_place(temporary, place)
         except RecordError as error:
             durability.remove_folder(temporary)
@@ -160,6 +171,10 @@ class RunWriter:
             _merge(self._directory, folders, SWEEP_NAME, SweepTable)
             _merge(self._directory, folders, STEPS_NAME, StepTable)
             _merge(self._directory, folders, CEILINGS_NAME, CeilingTable)
+            names = _names_of(folders)
+            if DEVICES_NAME in names:
+                with_counters = [one for one in folders if (one / DEVICES_NAME).is_file()]
+                _merge(self._directory, with_counters, DEVICES_NAME, ServerSampleTable)
             manifest = replace(
                 self._manifest,
                 is_complete=True,
@@ -167,9 +182,7 @@ class RunWriter:
                 engine=_at_the_end(self._manifest.engine, engine),
                 cautions=without_repeats((*self._manifest.cautions, *cautions)),
             )
-            durability.write_sums(
-                self._directory, TABLE_NAMES, {MANIFEST_NAME: _content_of(manifest)}
-            )
+            durability.write_sums(self._directory, names, {MANIFEST_NAME: _content_of(manifest)})
             _write_manifest(self._directory, manifest)
         except RecordError as error:
             _sweep_up(self._directory)
@@ -248,6 +261,12 @@ def _content_of(manifest: RunManifest) -> bytes:
         )
         + b"\n"
     )
+
+
+def _names_of(parts: list[Path]) -> tuple[str, ...]:
+    """The tables of these parts together."""
+    has_counters = any((folder / DEVICES_NAME).is_file() for folder in parts)
+    return (*TABLE_NAMES, DEVICES_NAME) if has_counters else TABLE_NAMES
 
 
 def _merge(directory: Path, folders: list[Path], name: str, table_type: type[Table]) -> None:

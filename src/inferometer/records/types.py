@@ -537,6 +537,9 @@ class Run:
     """Which request was where; None where there is one server, or nobody could tell."""
     step_memory: StepMemoryTable | None = None
     """None where the KV cache is paged and nothing is swapped, or nobody could tell."""
+    devices: ServerSampleTable | None = None
+    """Counters of the accelerators while a sweep ran: power, clocks, utilisation, memory, under the
+    names and in the units of dcgm-exporter. None where the driver tells nothing."""
     drawn: RequestPlan | None = None
     """The requests as they were drawn, where they have workflows: which request waits for which.
     No table of the record, which has it in the workload's file."""
