@@ -375,7 +375,7 @@ def table_heading(first: bytes) -> TableHeading | None:
             if delimiter
             else tuple(_flat(DOOR.json(first, dict[str, object], where="the first line")))
         )
-    except (csv.Error, SpecError):
+    except SpecError:
         return None
     at, prompt, output = (
         next((name for name in names if pattern.fullmatch(_plain(name))), None)
@@ -394,7 +394,7 @@ def _flat(record: dict[str, object]) -> dict[str, object]:
 
 
 def _fields(text: str, delimiter: str) -> tuple[str, ...]:
-    return tuple(next(csv.reader([text], delimiter=delimiter), ()))
+    return tuple(next(DOOR.csv_rows([text], where="a line of the trace", delimiter=delimiter), ()))
 
 
 def _plain(name: str) -> str:
