@@ -23,13 +23,14 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from pooled_fit import Kind, errors_at, fit_pooled, kind_of, prior_of
-from published_tables import Loads, data_of, published, side_of, take_data
+from pooled_fit import Kind, chip_of, errors_at, fit_pooled, kind_of, prior_of
+from published_tables import AT_ODDS, Loads, data_of, published, side_of, take_data
 from results_log import log_row
 
 from inferometer.fit.published import efficiencies
 from inferometer.fit.published.efficiencies import Efficiency, EfficiencyFile, SourceTable
 from inferometer.fit.published.step_time import PHASES
+from inferometer.inputs.catalog import find_hardware
 from inferometer.perfmodel.steptime import HeldOutError
 from inferometer.perfmodel.steptime_limits import box_of
 from inferometer.perfmodel.steptime_terms import NO_STAIRCASE, PARAMETERS, term_columns
@@ -55,13 +56,6 @@ LEAST_SPREAD, MOST_SPREAD, GROWTH = 0.03, 2.0, 0.05
 ALL_ENGINES = 1
 """What all engines' rows say of an engine's width counts as this many kinds of its own."""
 ANY = "*"
-AT_ODDS = {("h200_sxm", "vllm", "qwen3-235b-a22b")}
-"""Of these rows no other model learns, and the package has no entry of them. They are read as they
-stand (tensor parallelism alone and replicas agree), but a token takes 51 to 59 ms on two devices
-from 4 to 20 users and 34 to 46 ms on four from 8 to 48, as if every step read all experts; with
-SGLang 15 to 18 and 15 to 29 ms. By all other rows they are 1.7 times too slow, three standard
-deviations of what kinds of the learned half are off; and mixtures of experts by vLLM in 8 bit were
-predicted to decode up to 1.2 times slower on H200 than on H100. They stay in the tables of errors."""
 
 
 def loads_of(data, load):
@@ -272,6 +266,33 @@ class Maker:
         errors, shares = self.errors[chosen], self.shares[chosen]
         return self.made(kind, None, spreads_of(errors, shares), errors, shares)
 
+    def alike_entries(self, device, engine):
+        """Of models with rows on this chip, in the formats and on the devices that have none.
+
+        What the rows say of the model holds there too, so that a device with more bandwidth or a
+        narrower format is not slower for being told by rows of other models. As sure as of any
+        model.
+        """
+        found = {}
+        for kind in sorted(self.counts):
+            on_chip = chip_of(kind.hardware_id) == chip_of(device) and kind.framework == engine
+            if on_chip and self.counts[kind] >= LEAST_OWN_ROWS:
+                found.setdefault(kind.model_id, []).append(kind)
+        for known in found.values():
+            for precision in sorted({*PRECISIONS, *(one.precision for one in known)}):
+                if (device, precision) not in {(one.hardware_id, one.precision) for one in known}:
+                    nearest = min(known, key=lambda one: one.precision != precision)
+                    kind = nearest._replace(hardware_id=device, precision=precision)
+                    name = find_hardware(nearest.hardware_id).name
+                    told_by = (
+                        name if nearest.precision == precision else f"{name} in {nearest.precision}"
+                    )
+                    rows = self.models.rows_of(engine, kind.is_moe)
+                    wide = self.entry(kind, None)
+                    spreads = (wide.decode_spread_ratio, wide.prefill_spread_ratio)
+                    errors, shares = self.models.errors[rows], self.shares[rows]
+                    yield self.made(kind, told_by, spreads, errors, shares)
+
     def made(self, kind, carried_from, spreads, errors, shares):
         rows = [
             n
@@ -301,6 +322,7 @@ class Maker:
                 if (kind.hardware_id, kind.framework) == (device, engine)
             )
             yield from (self.own_entry(one) for one in mine if self.counts[one] >= LEAST_OWN_ROWS)
+            yield from self.alike_entries(device, engine)
             others = f"other {name} GPUs" if device == ANY else f"other engines on {name}"
             for is_moe in (False, True):
                 for precision in PRECISIONS:

@@ -285,9 +285,9 @@ class PeakSpec:
     is_measured_matmul: bool = False
 
 
-WeightFormat: TypeAlias = Literal["bfloat16", "float8", "nvfp4", "mxfp4"]
+WeightFormat: TypeAlias = Literal["bfloat16", "float8", "nvfp4", "mxfp4", "int4"]
 """In which format are weights stored that a kernel multiplies? mxfp4 meets activations of 8 or
-16 bit, nvfp4 those of 4 bit."""
+16 bit, nvfp4 those of 4 bit; int4 is widened to 16 bit whatever the device has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

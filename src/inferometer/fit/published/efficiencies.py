@@ -173,7 +173,7 @@ def published_steps(
     peaks_of(hardware, engine)
     content = efficiency_file(hardware)
     file = None if content is None else _read(content)
-    entry = None if file is None else _nearest(file, model, framework, _PRECISIONS[weights])
+    entry = None if file is None else _nearest(file, model, framework, weights)
     return (
         None if file is None or entry is None else _model_of(file, entry, model, engine, hardware)
     )
@@ -195,19 +195,24 @@ def _read(content: bytes) -> EfficiencyFile:
 
 
 def _nearest(
-    file: EfficiencyFile, model: ModelSpec, framework: str, precision: str
+    file: EfficiencyFile, model: ModelSpec, framework: str, weights: DType
 ) -> Efficiency | None:
     """Rows of the model itself, else those of all models of its kind."""
     engine = framework if framework in ENGINES else "vllm"
+    formats = (weights, _PRECISIONS[weights])
     alike = [
         one
         for one in file.efficiencies
         if one.engine == engine
         and one.is_moe == (model.moe is not None)
-        and one.precision == precision
+        and one.precision in formats
         and one.model_id in {None, model.model_id}
     ]
-    return min(alike, key=lambda one: one.model_id is None, default=None)
+    return min(
+        alike,
+        key=lambda one: (one.model_id is None, formats.index(one.precision)),
+        default=None,
+    )
 
 
 def step_prior(
@@ -302,7 +307,9 @@ def _words(file: EfficiencyFile, entry: Efficiency, hardware: HardwareSpec) -> s
     """Whose rows these are, how many, and how far off they were where they could be checked."""
     engine = ENGINES[entry.engine]
     whose = (
-        f"{entry.n_rows} published rows of {entry.model_id} by {engine} on {hardware.name}"
+        f"published rows of {entry.model_id} by {engine} on {entry.carried_from}"
+        if entry.model_id is not None and entry.carried_from is not None
+        else f"{entry.n_rows} published rows of {entry.model_id} by {engine} on {hardware.name}"
         if entry.model_id is not None
         else f"{entry.n_rows} published rows of other models by {engine} on {hardware.name}"
         if entry.n_rows

@@ -7,13 +7,22 @@ Letters of shapes: P unknowns, D devices, N and M loads.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from inferometer.fit.published.loads import PublishedLoad
 from inferometer.fit.sweeps.priors import BLEND_OF_GPU, SMALL_KERNEL_S, peak_rates
-from inferometer.inputs.types import DType, EngineSpec, HardwareSpec, ModelSpec, WeightFormat
+from inferometer.inputs.catalog import load_hardware
+from inferometer.inputs.types import (
+    DType,
+    EngineSpec,
+    HardwareSpec,
+    KernelRate,
+    ModelSpec,
+    WeightFormat,
+)
 from inferometer.perfmodel.roofline import Peaks, peaks_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.columns import F64
@@ -44,7 +53,11 @@ and too slow where they have fewer."""
 _ATTENTION_OF_PEAK: Final = 0.25
 """Of 16 bit: attention is computed in it whatever the format of the weights."""
 _NO_LINK_BYTES_PER_S: Final = 5e10
-_FORMATS: Final[dict[DType, WeightFormat]] = {"float8": "float8", "float4": "nvfp4"}
+_FORMATS: Final[dict[DType, WeightFormat]] = {
+    "float8": "float8",
+    "float4": "nvfp4",
+    "int4": "int4",
+}
 _DENSE_OF_PEAK: Final[dict[WeightFormat, float]] = {
     "bfloat16": 0.75,
     "float8": 0.45,
@@ -122,8 +135,9 @@ def device_prior(
         of_peak = _PAIR_OF_PCIE if n_others == 1 else _GROUP_OF_PCIE
         link_bytes_per_s = _SENT_IN_A_STEP * of_peak * peaks.link_bytes_per_s
         message_s = _MESSAGE_IN_A_STEP * _PCIE_HOP_S * n_others
-    if kernels.reduce_bytes_per_s is not None:
-        link_bytes_per_s = _SENT_IN_A_STEP * kernels.reduce_bytes_per_s.value
+    reduced = _reduced_bytes_per_s(hardware)
+    if reduced is not None:
+        link_bytes_per_s = _SENT_IN_A_STEP * reduced
     if kernels.message_s is not None and not hardware.is_blackwell:
         message_s = _MESSAGE_IN_A_STEP * kernels.message_s.value
     table = {
@@ -185,19 +199,24 @@ class _Rates(NamedTuple):
 def _kernel_rates(
     model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, peaks: Peaks
 ) -> _Rates:
-    """Of the matrix products that take most of a step."""
-    weights = _FORMATS.get(engine.quantization or engine.dtype, "bfloat16")
-    if weights == "nvfp4" and model.moe is not None and model.checkpoint_dtype == "float4":
-        weights = "mxfp4"
-    known = hardware.kernels.dense if model.moe is None else hardware.kernels.experts
-    found = next((rate for rate in known if rate.weights == weights), None)
+    """Of the matrix products that take most of a step.
+
+    Kernels that were timed on a device of the same chip whose memory is no faster are known here
+    too, so that more bandwidth never is slower.
+    """
+    weights = _weight_format(model, engine, hardware)
+    found = [rate for rate in _timed(hardware, model) if rate.weights == weights]
+    if not found and weights == "int4":
+        weights = "bfloat16"  # nobody timed such kernels: as those of 16 bit
+        found = [rate for rate in _timed(hardware, model) if rate.weights == weights]
     flop_per_s = (
-        _flop_per_s(weights, model, hardware, peaks)
-        if found is None
-        else float(found.flop_per_s.value)
+        max(float(rate.flop_per_s.value) for rate in found)
+        if found
+        else _flop_per_s(weights, model, hardware, peaks)
     )
-    if found is not None and found.read_bytes_per_s is not None:
-        return _Rates(flop_per_s, _READ_IN_A_STEP * found.read_bytes_per_s.value)
+    reads = [rate.read_bytes_per_s.value for rate in found if rate.read_bytes_per_s is not None]
+    if reads:
+        return _Rates(flop_per_s, _READ_IN_A_STEP * max(reads))
     read_bytes_per_s = _READ_OF_PEAK * peaks.memory_bytes_per_s
     if weights == "mxfp4" and hardware.peak_flop_per_s("float4") is None:
         read_bytes_per_s = min(
@@ -205,6 +224,57 @@ def _kernel_rates(
             _UNPACKED_BYTES_PER_FLOP * _best_share(hardware) * _BEST_OF_PEAK * peaks.flop_per_s,
         )
     return _Rates(flop_per_s, _READ_IN_A_STEP * read_bytes_per_s)
+
+
+def _timed(hardware: HardwareSpec, model: ModelSpec) -> list[KernelRate]:
+    """Kernels of the matrices of this model that were timed on this chip."""
+    return [
+        rate
+        for device in _of_chip(hardware)
+        for rate in (device.kernels.dense if model.moe is None else device.kernels.experts)
+    ]
+
+
+def _reduced_bytes_per_s(hardware: HardwareSpec) -> float | None:
+    """What a device of this chip, whose link is no faster, sends in timed all-reduces."""
+    link = hardware.link_bytes_per_s
+    return max(
+        (
+            one.kernels.reduce_bytes_per_s.value
+            for one in _of_chip(hardware)
+            if one.kernels.reduce_bytes_per_s is not None
+            and (one == hardware or (link is not None and _is_linked(one, link.value)))
+        ),
+        default=None,
+    )
+
+
+def _is_linked(device: HardwareSpec, most_bytes_per_s: float) -> bool:
+    link = device.link_bytes_per_s
+    return link is not None and link.value <= most_bytes_per_s
+
+
+@lru_cache(maxsize=64)
+def _of_chip(hardware: HardwareSpec) -> tuple[HardwareSpec, ...]:
+    """The device, and others of the catalogue with its chip and no faster a memory."""
+    others = (
+        one
+        for one in load_hardware()
+        if one.hardware_id != hardware.hardware_id
+        and has_same_chip(one, hardware)
+        and one.memory_bytes_per_s.value <= hardware.memory_bytes_per_s.value
+    )
+    return (hardware, *others)
+
+
+def _weight_format(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> WeightFormat:
+    """Of NVIDIA's devices without units for 4 bit, kernels widen the weights as those of mxfp4."""
+    weights = _FORMATS.get(engine.quantization or engine.dtype, "bfloat16")
+    if weights != "nvfp4":
+        return weights
+    is_checkpoint = model.moe is not None and model.checkpoint_dtype == "float4"
+    is_widened = hardware.vendor == "nvidia" and hardware.peak_flop_per_s("float4") is None
+    return "mxfp4" if is_checkpoint or is_widened else weights
 
 
 def _flop_per_s(
@@ -225,12 +295,14 @@ def _flop_per_s(
 
 def _best_share(hardware: HardwareSpec) -> float:
     """Share of the peak of the best 16-bit product, in that of others; 1 if not measured."""
-    best = next(
-        (part.flop_per_s.value for part in hardware.measured_peaks if part.dtype == "bfloat16"),
-        None,
-    )
+    best = [
+        part.flop_per_s.value
+        for device in _of_chip(hardware)
+        for part in device.measured_peaks
+        if part.dtype == "bfloat16"
+    ]
     peak = hardware.peak_flop_per_s("bfloat16")
-    return 1.0 if best is None or peak is None else best / peak.value / _BEST_OF_PEAK
+    return 1.0 if not best or peak is None else max(best) / peak.value / _BEST_OF_PEAK
 
 
 def likeness(one: HardwareSpec, other: HardwareSpec, *, is_host: bool = False) -> float:
@@ -319,18 +391,30 @@ TTFT: Final = Discrepancy(
 )
 
 
-_ELSEWHERE_OF: Final = {"vllm": (0.42, 0.33), "sglang": (0.9, 0.8)}
-_ELSEWHERE: Final = max(_ELSEWHERE_OF.values())
+_ELSEWHERE_OF: Final = {"vllm": (0.42, 0.33), "sglang": (0.74, 0.5)}
+_ONE_SIDED: Final = 1.2816
+"""Standard deviations from the mean to what nine of ten lie below."""
+
+
+def _of_nine_in_ten_engines() -> tuple[float, float]:
+    """What another engine needs, by how the known ones differ (their logarithms normal)."""
+    logs = np.log(list(_ELSEWHERE_OF.values()))
+    beyond = _ONE_SIDED * np.std(logs, axis=0, ddof=1) * np.sqrt(1 + 1 / len(logs))
+    of_tpot, of_ttft = np.exp(np.mean(logs, axis=0) + beyond).tolist()
+    return of_tpot, of_ttft
+
+
+_ELSEWHERE: Final = _of_nine_in_ten_engines()
 
 
 def elsewhere_ratios(framework: str) -> tuple[float, float]:
     """Standard deviations of TPOT and TTFT on a device without loads, in the expected ones.
 
     Of one engine, set on the learned half, as the sizes above, by the rows that their own group
-    does not contradict by more than a factor of two: SGLang's first tokens include whole waves of
-    compilation in others, which no other device shares. Of TensorRT-LLM that half has one device:
-    it is as far off as the farthest of the others. The learned half needs 0.36 of vLLM's TPOT, which
-    would be narrower than with a few rows of the device itself.
+    does not contradict by more than a factor of two (SGLang's first tokens include whole waves of
+    compilation in others, which no other device shares) and that are not at odds with their own chip.
+    Of TensorRT-LLM that half has one device: its width is what nine of ten engines need. The learned
+    half needs 0.36 of vLLM's TPOT, which would be narrower than with a few rows of the device itself.
     """
     return _ELSEWHERE_OF.get(framework, _ELSEWHERE)
 
