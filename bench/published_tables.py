@@ -40,8 +40,8 @@ SGLang 15 to 18 and 15 to 29 ms. By all other rows they are 1.7 times too slow, 
 deviations of what kinds of the learned half are off; and mixtures of experts by vLLM in 8 bit were
 predicted to decode up to 1.2 times slower on H200 than on H100. DeepSeek by SGLang on B300 computes 8,192
 tokens in 1.4 s alone and 55 s among 128, where B200, the same chip, takes 0.3 s: with these rows
-attention on B300 was expected twenty times slower than by the datasheet, of every engine and model. They
-stay in the tables of errors."""
+attention on B300 was fitted twenty times slower than expected before any row for these, and 2.4 times
+slower than on B200 for Kimi K2.5 by vLLM. They stay in the tables of errors."""
 SOURCES = Path(inferometer.__file__).parent
 SCHEDULED_BY = ("simulate", "fit/published/closed_loop.py", "fit/published/apart.py")
 """Sources on which a simulated schedule depends."""
