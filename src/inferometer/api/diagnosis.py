@@ -258,7 +258,7 @@ def _latency(
     simulated: Estimate,
     limit_s: float | None,
 ) -> LatencyRow:
-    seen = window.spreads.get(metric)
+    seen = None if metric == "workflow" else window.spreads.get(metric)
     bucket = None if seen is None else bucket_percentile(seen, fraction)
     return LatencyRow(
         name=f"{metric}:{percentile_name(fraction)}",

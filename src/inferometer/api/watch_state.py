@@ -213,6 +213,8 @@ def latencies_of(
 
 def _histogram(record: server_series.ServerRecord, metric: Metric) -> server_names.Histogram | None:
     """Of this latency; gaps between tokens where the server has no TPOT of requests."""
+    if metric == "workflow":
+        return None  # no server knows what belongs together
     names: tuple[server_names.Histogram, ...] = ("tpot", "itl") if metric == "tpot" else (metric,)
     return next(
         (name for name in names if server_series.histogram_series(record, name) is not None), None

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from inferometer.decide.diagnosis.window import ServerWindow
-from inferometer.inputs.objectives import Metric as Latency, parse_objective
-from inferometer.records.server_names import START_TIME
+from inferometer.inputs.objectives import parse_objective
+from inferometer.records.server_names import START_TIME, Histogram
 from inferometer.records.server_series import Growth
 from inferometer.records.server_summaries import bucket_percentile
 from inferometer.stats.estimate import Estimate, Verdict
 from inferometer.verify.seals import Metric
 
 AT: Final = "with the change"
-STATISTICS: Final[Mapping[Metric, tuple[Latency, float | None]]] = {
+STATISTICS: Final[Mapping[Metric, tuple[Histogram, float | None]]] = {
     "ttft_mean_s": ("ttft", None),
     "ttft_p95_s": ("ttft", 0.95),
     "tpot_mean_s": ("tpot", None),
@@ -133,7 +133,7 @@ def objective_met(objective: str, window: ServerWindow) -> Verdict:
     for one in parse_objective(objective).thresholds:
         if one.percentile_fraction is None:
             continue
-        seen = window.spreads.get(one.metric)
+        seen = None if one.metric == "workflow" else window.spreads.get(one.metric)
         bucket = None if seen is None else bucket_percentile(seen, one.percentile_fraction)
         if bucket is None:
             verdicts.append("undecided")
