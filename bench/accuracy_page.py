@@ -261,9 +261,9 @@ def facts_by_way(record):
 def page_of(record, text, sweeps):
     """The page, from the record, the text around its tables, and the sweeps' table."""
     found, beside = facts_by_way(record), record["beside"]
-    ledger, gpu_ledger = (
+    ledger, gpu_ledger, vllm_ledger = (
         ledger_markdown(score_of(read_ledger(folder / "ledger.jsonl")))
-        for folder in (ROOT / "ledger", RESULTS / "h200_transformers")
+        for folder in (ROOT / "ledger", RESULTS / "h200_transformers", RESULTS / "h100_vllm")
     )
     parts = {
         "commit": record["commit"],
@@ -281,6 +281,7 @@ def page_of(record, text, sweeps):
         ),
         "ledger": f"{BEGIN}\n{ledger}\n{END}",
         "gpu_ledger": gpu_ledger,
+        "vllm_ledger": vllm_ledger,
         "sweeps": sweeps,
         "cohort": cohort_table(record["cohort"]),
         "beside": beside_table(beside),

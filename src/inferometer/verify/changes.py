@@ -7,18 +7,18 @@ traffic, or of a server that was not started anew, proves nothing.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.inputs.objectives import parse_objective
-from inferometer.records.server_names import START_TIME, Histogram
+from inferometer.records.server_names import START_TIME
 from inferometer.records.server_series import Growth
 from inferometer.records.server_summaries import bucket_percentile
 from inferometer.stats.estimate import Estimate, Verdict
 from inferometer.verify.seals import Metric
 
 AT: Final = "with the change"
-STATISTICS: Final[Mapping[Metric, tuple[Histogram, float | None]]] = {
+STATISTICS: Final[Mapping[Metric, tuple[Literal["ttft", "tpot"], float | None]]] = {
     "ttft_mean_s": ("ttft", None),
     "ttft_p95_s": ("ttft", 0.95),
     "tpot_mean_s": ("tpot", None),
