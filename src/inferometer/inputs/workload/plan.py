@@ -114,7 +114,9 @@ def workflow_parts(plan: RequestPlan) -> NDArray[np.int8]:
     Example
     -------
     >>> lengths = {"prompt_tokens": [8] * 4, "output_tokens": [2] * 4}
-    >>> plan = request_plan("here", arrival_ns=[0, -1, -1, -1], follows=[-1, 0, 0, 0], joins=[-1, 3, 3, -1], **lengths)
+    >>> plan = request_plan(
+    ...     "here", arrival_ns=[0, -1, -1, -1], follows=[-1, 0, 0, 0], think_ns=[-1, 0, 0, 0],
+    ...     joins=[-1, 3, 3, -1], **lengths)
     >>> workflow_parts(plan).tolist()
     [1, 2, 2, 3]
     """
