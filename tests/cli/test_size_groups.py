@@ -67,6 +67,31 @@ def test_a_limit_that_no_number_meets_exits_10(folder):
     assert "no number of short and of long meets" in shown.stdout
 
 
+def test_a_limit_of_workflows_binds_the_group_that_has_them(folder):
+    (folder / "mix.toml").write_text(
+        MIX
+        + """[classes.fan_out]
+subtasks = { kind = 'constant', value = 2 }
+prompt_tokens = { kind = 'constant', value = 100 }
+output_tokens = { kind = 'constant', value = 20 }
+think_s = { kind = 'constant', value = 1.0 }
+"""
+    )
+    (folder / "groups.toml").write_text(
+        GROUPS.replace("max_prompt_tokens = 60", "classes = ['short']")
+    )
+    flags = ("--likely", "--json")
+    found = json.loads(sized(folder, *flags, slo="workflow:p50<8s").stdout)["groups"]
+    short, long = found["rows"]
+    assert (short["n_replicas"], short["verdict"]) == (1, "met")
+    assert "no workflow" in short["weakest"]
+    assert (long["n_replicas"], long["verdict"]) == (1, "met")
+    alone = json.loads(sized(folder, *flags, slo="workflow:p50<100ms").stdout)["groups"]["rows"]
+    assert [one["verdict"] for one in alone] == ["undecided", "missed"]
+    seconds = float(alone[1]["weakest"].partition("p50<100ms: ")[2].split()[0]) / 1000
+    assert seconds > 2.0, "each workflow pauses twice for a second"
+
+
 def test_groups_are_not_deployed(folder):
     check_refused(sized(folder, "--out", "plan"), 2, "--out beside --groups", "--gpus with it")
     deployed = run("deploy", "groups.toml", "--out", "plan", folder=folder)

@@ -394,7 +394,7 @@ def _row(row: GroupRow, served: Sequence[sizing_types.ServedBy | None]) -> Group
         tpot=spanned("tpot"),
         e2e=spanned("e2e"),
         in_flight_load=served[0].in_flight_load,
-        weakest=rows[0].weakest,
+        weakest=rows[0].weakest or row.weakest,
     )
 
 

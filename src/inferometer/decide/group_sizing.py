@@ -12,7 +12,7 @@ requests say, the same ones on each.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from inferometer.decide.capacity import OutOfTimeError, Phases, Reading, TimeLeft
@@ -23,6 +23,7 @@ from inferometer.decide.probing import (
     SEVEREST,
     ClassObjective,
     FleetProbe,
+    binding,
     run_plan,
     worst_reading,
 )
@@ -397,7 +398,10 @@ def whole_case(task: WholeTask) -> WholeCase:
     def served(n_replicas: int, summary: RequestSummary, rows: Bools | None) -> ServedBy:
         own = run.requests if rows is None or run.requests is None else select(run.requests, rows)
         reading = worst_reading(run, sizing.objective, question.class_objectives, rows)
-        judgement = judge_objective(run, sizing.objective, rows=rows)
+        binds = binding(run, sizing.objective, rows)
+        judgement = judge_objective(run, binds or sizing.objective, rows=rows)
+        if binds is None:
+            judgement = replace(judgement, verdict=reading.verdict, weakest=None)
         return ServedBy(
             n_replicas=n_replicas,
             verdict=reading.verdict,

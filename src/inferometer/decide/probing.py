@@ -15,6 +15,7 @@ from inferometer.decide.traffic import Traffic, plan_at
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.inputs.workload.plan import DrawnWorkload, RequestPlan, has_workflows
 from inferometer.records.columns import Bools
+from inferometer.records.latencies import has_planners
 from inferometer.records.request_summaries import Judgement, judge_objective
 from inferometer.records.types import Run
 from inferometer.simulate import run, simulated_run
@@ -119,7 +120,7 @@ def worst_reading(
 
     ``rows``: of N requests only these.
     """
-    readings = [reading_of(run, judge_objective(run, objective, rows=rows))]
+    readings = [_reading(run, objective, rows)]
     requests = run.requests
     if requests is None:
         return readings[0]
@@ -127,10 +128,29 @@ def worst_reading(
         own = requests.class_index == index
         own = own if rows is None else own & rows
         if bool(own.any()):
-            found = reading_of(run, judge_objective(run, of_class, rows=own))
+            found = _reading(run, of_class, own)
             readings.append(found._replace(why=f"class {name}: {found.why}"))
     worst = max(readings, key=lambda one: one.margin_ratio)
     return worst._replace(verdict=min((one.verdict for one in readings), key=SEVEREST.index))
+
+
+def binding(run: Run, objective: ObjectiveSpec, rows: Bools | None) -> ObjectiveSpec | None:
+    """What of it binds these requests: a limit for workflows only those that have some; None: nothing."""
+    limits = objective.thresholds
+    if not has_planners(run, rows):
+        limits = tuple(one for one in limits if one.metric != "workflow")
+    return replace(objective, thresholds=limits) if limits else None
+
+
+def _reading(run: Run, objective: ObjectiveSpec, rows: Bools | None) -> Reading:
+    """What the run says of these requests."""
+    binds = binding(run, objective, rows)
+    found = reading_of(run, judge_objective(run, binds or objective, rows=rows))
+    if binds is not None or found.verdict == "missed":  # overloaded, say
+        return found
+    return found._replace(
+        verdict="met", margin_ratio=0.0, why="no workflow is among these requests"
+    )
 
 
 def run_plan(fleet: Fleet, plan: RequestPlan, *, record_steps: bool = False) -> Run:
@@ -144,7 +164,8 @@ def run_plan(fleet: Fleet, plan: RequestPlan, *, record_steps: bool = False) -> 
         command=(),
         tool_version="",
     )
-    return replace(made, drawn=plan if has_workflows(plan) else None)
+    own = plan if fleet.dealt is None else fleet.dealt.own_plan(plan)
+    return replace(made, drawn=own if has_workflows(own) else None)
 
 
 def _without_idle_cache(fleet: Fleet, plan: RequestPlan) -> Fleet:

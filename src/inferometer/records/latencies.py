@@ -130,6 +130,15 @@ def samples_of(
     return found
 
 
+def has_planners(run: Run, rows: Bools | None = None) -> bool:
+    """Does a workflow begin with a request of the run, ``rows``: of N with one of these?"""
+    if run.drawn is None or run.requests is None:
+        return False
+    begins = np.unique(_workflows(run.drawn)[1])
+    index = run.requests.request_index if rows is None else run.requests.request_index[rows]
+    return bool(np.isin(run.drawn.follows[begins], index).any())
+
+
 def workflow_samples(requests: RequestTable, plan: RequestPlan, *, at_ns: int) -> LatencySamples:
     """How long did each fan-out that joins take, from its planner's intended send to the end of the synthesis?
 

@@ -63,7 +63,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from inferometer.errors import SpecError
-from inferometer.inputs.workload.plan import RequestPlan
+from inferometer.inputs.workload.plan import RequestPlan, only_requests
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.columns import I32, Bools
 from inferometer.simulate.demand import Demand, selected
@@ -487,6 +487,10 @@ class Dealt(NamedTuple):
             One of them follows a request of another group.
         """
         return selected(requests, self.placement.group_of(requests) == self.group)
+
+    def own_plan(self, plan: RequestPlan) -> RequestPlan:
+        """The same of the requests as they are drawn, numbered as in a simulation of that group."""
+        return only_requests(plan, self.placement.group_of(plan) == self.group)
 
 
 def _draws_of(engine: EngineConfig) -> tuple[int, ...]:

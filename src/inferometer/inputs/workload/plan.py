@@ -94,6 +94,29 @@ def first_requests(plan: RequestPlan, n_requests: int | None) -> RequestPlan:
     return cut._replace(joins=np.where(is_left_out, np.int32(NONE), cut.joins))
 
 
+def only_requests(plan: RequestPlan, rows: NDArray[np.bool_]) -> RequestPlan:
+    """Of N requests only these; what they wait for or share with others is NONE where those are left out.
+
+    Example
+    -------
+    >>> lengths = {"prompt_tokens": [8] * 3, "output_tokens": [2] * 3}
+    >>> plan = request_plan("here", arrival_ns=[0, 1, -1], follows=[-1, -1, 1], **lengths)
+    >>> only_requests(plan, np.array([False, True, True])).follows.tolist()
+    [-1, 0]
+    """
+    place_of = np.full(plan.n_requests + 1, NONE, np.int32)  # the last: of no request
+    place_of[:-1][rows] = np.arange(int(rows.sum()), dtype=np.int32)
+    chosen = RequestPlan._make(column[rows] for column in plan)
+    prefix_request = place_of[chosen.prefix_request]
+    return chosen._replace(
+        follows=place_of[chosen.follows],
+        joins=place_of[chosen.joins],
+        accompanies=place_of[chosen.accompanies],
+        prefix_request=prefix_request,
+        prefix_tokens=np.where(prefix_request == NONE, np.int32(0), chosen.prefix_tokens),
+    )
+
+
 def has_workflows(plan: RequestPlan) -> bool:
     """Does a request wait for several others: for subtasks, or for the beams of a search?"""
     return bool(((plan.joins != NONE) | (plan.accompanies != NONE)).any())
