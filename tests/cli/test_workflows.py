@@ -279,6 +279,15 @@ def test_a_limit_of_workflows_is_an_slo_of_simulations_and_searches(folder):
     assert "of workflows took less than 10 ms" in missed.stdout
 
 
+def test_a_stored_simulation_knows_no_workflows_and_judges_none(folder):
+    words = ("simulate", "llama-3.1-8b", "--datasheet", "--hardware", "h100_sxm")
+    stored = run(*words, "--workload", "agents.toml", "--out", "run", folder=folder)
+    assert stored.returncode == 0, stored.stderr
+    for verb in ("show", "report"):
+        shown = run(verb, "run", "--slo", "workflow:p95<1ms", folder=folder)
+        check_refused(shown, 2, "no workflow is known here")
+
+
 def test_capacity_and_size_search_by_workflows(folder):
     (folder / "agents.toml").write_text(BUSY)
     model = ("llama-3.1-8b", "--datasheet", "--workload", "agents.toml", "--slo", "workflow:p95<1s")

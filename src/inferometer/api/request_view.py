@@ -14,7 +14,7 @@ from inferometer import __version__, suggestions
 from inferometer.api import provenance, run_titles
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs import catalog, synonyms
-from inferometer.inputs.objectives import ObjectiveSpec
+from inferometer.inputs.objectives import ObjectiveSpec, check_workflows
 from inferometer.inputs.types import Caution, DType, HardwareSpec
 from inferometer.records import (
     exchange_errors,
@@ -242,9 +242,11 @@ def request_view(
     ------
     RecordError
         The run has no requests, or no such step.
+    SpecError
+        A limit for workflows, of which the record knows none.
     """
     options = RequestQuestion() if question is None else question
-    run = replace(run, drawn=run_titles.fanned_out(run))
+    run = _with_workflows(run, options.objective)
     whole = request_summaries.summarise_requests(run)
     objective, online = options.objective, online_view(run, options.device)
     judgement = None if objective is None else request_summaries.judge_objective(run, objective)
@@ -286,6 +288,15 @@ def request_view(
         rerun_command=provenance.rerun_command(run),
         tool_version=__version__,
     )
+
+
+def _with_workflows(run: types.Run, objective: ObjectiveSpec | None) -> types.Run:
+    """With its requests as they were drawn, where a record has them: a simulation's has not."""
+    if run.drawn is None:
+        run = replace(run, drawn=run_titles.fanned_out(run))
+    if objective is not None:
+        check_workflows(objective, has_workflows=run.drawn is not None)
+    return run
 
 
 def _parts(

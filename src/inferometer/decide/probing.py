@@ -14,9 +14,8 @@ from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import Traffic, plan_at
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.inputs.workload.plan import DrawnWorkload, RequestPlan, has_workflows
+from inferometer.records import latencies, request_summaries
 from inferometer.records.columns import Bools
-from inferometer.records.latencies import has_planners
-from inferometer.records.request_summaries import Judgement, judge_objective
 from inferometer.records.types import Run
 from inferometer.simulate import run, simulated_run
 from inferometer.simulate.deployment import Pace
@@ -137,7 +136,7 @@ def worst_reading(
 def binding(run: Run, objective: ObjectiveSpec, rows: Bools | None) -> ObjectiveSpec | None:
     """What of it binds these requests: a limit for workflows only those that have some; None: nothing."""
     limits = objective.thresholds
-    if not has_planners(run, rows):
+    if not latencies.has_planners(run, rows):
         limits = tuple(one for one in limits if one.metric != "workflow")
     return replace(objective, thresholds=limits) if limits else None
 
@@ -145,7 +144,7 @@ def binding(run: Run, objective: ObjectiveSpec, rows: Bools | None) -> Objective
 def _reading(run: Run, objective: ObjectiveSpec, rows: Bools | None) -> Reading:
     """What the run says of these requests."""
     binds = binding(run, objective, rows)
-    found = reading_of(run, judge_objective(run, binds or objective, rows=rows))
+    found = reading_of(run, request_summaries.judge_objective(run, binds or objective, rows=rows))
     if binds is not None or found.verdict == "missed":  # overloaded, say
         return found
     return found._replace(
@@ -187,7 +186,7 @@ def _cacheless(engine: EngineConfig) -> EngineConfig:
     return replace(engine, enable_prefix_caching=False)
 
 
-def reading_of(run: Run, judgement: Judgement) -> Reading:
+def reading_of(run: Run, judgement: request_summaries.Judgement) -> Reading:
     """What a simulated run says of a promise.
 
     Overload, and requests that are refused, break it whatever the percentiles say.

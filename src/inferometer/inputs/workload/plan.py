@@ -100,7 +100,7 @@ def only_requests(plan: RequestPlan, rows: NDArray[np.bool_]) -> RequestPlan:
     Example
     -------
     >>> lengths = {"prompt_tokens": [8] * 3, "output_tokens": [2] * 3}
-    >>> plan = request_plan("here", arrival_ns=[0, 1, -1], follows=[-1, -1, 1], **lengths)
+    >>> plan = request_plan("here", arrival_ns=[0, 1, -1], follows=[-1, -1, 1], think_ns=[-1, -1, 0], **lengths)
     >>> only_requests(plan, np.array([False, True, True])).follows.tolist()
     [-1, 0]
     """
