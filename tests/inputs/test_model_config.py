@@ -424,3 +424,12 @@ def test_the_tower_of_a_multimodal_file_is_named():
     nested = {"model_type": "seer", "text_config": LLAMA, "vision_config": {"hidden_size": 64}}
     assert read(nested).note == "vision_config is not counted: its weights come on top"
     assert read(nested | {"vision_config": None}).note is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"hidden_act": ["relu2"]}, {"quantization_config": {"quant_method": "gptq", "bits": [4]}}],
+)
+def test_a_list_for_a_word_is_read_as_nothing_that_is_known(fields):
+    plain = LLAMA | {"model_type": "next_month"}
+    assert n_parameters(read(plain | fields)) == n_parameters(read(plain))

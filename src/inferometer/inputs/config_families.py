@@ -542,7 +542,7 @@ def quantised_format(config: Mapping[str, object]) -> DType | None:
         return "float8"
     if (bits, kind) == (4, "float"):
         return "float4"
-    if bits in {4, 8} or config.get("load_in_4bit") or config.get("load_in_8bit"):
+    if bits in (4, 8) or config.get("load_in_4bit") or config.get("load_in_8bit"):
         return "int4" if bits == 4 or config.get("load_in_4bit") else "int8"
     return _in_words(" ".join((method, str(config.get("quant_algo")), _of_quark(config))))
 

@@ -309,7 +309,7 @@ def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
     likeness = replace(
         LLAMA_LIKE,
         names=named,
-        is_gated=activation not in UNGATED_ACTIVATIONS or config.get("model_type") == "bitnet",
+        is_gated=str(activation) not in UNGATED_ACTIVATIONS or config.get("model_type") == "bitnet",
         experts=experts,
         expert_size=size,
         has_latent_attention=config.get("kv_lora_rank") is not None,
