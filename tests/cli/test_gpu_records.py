@@ -128,3 +128,15 @@ def test_the_simulator_launches_prompts_as_the_fit_does(tmp_path):
         (likely, *_) = [one["summary"] for one in answer["levels"] if one["step_times"] == "likely"]
         (ttft,) = [one for one in likely["latencies"] if one["latency"] == "ttft"]
         assert ttft["mean"]["seconds"]["value"] == pytest.approx(step_s, rel=1e-3)
+
+
+def test_a_change_that_makes_prompts_short_enough_to_be_captured_says_so(tmp_path):
+    """Half of 1,024 tokens in the prefix cache leave 512, which vLLM captures: 15 ms for 40."""
+    fitted = asked("fit", OF_VLLM / "sweep", "--out", tmp_path / "fit.json", folder=tmp_path)
+    assert fitted["model"]["captured_tokens"] == 512
+    point = ("predict", "qwen2.5-3b", "--fit", tmp_path / "fit.json")
+    long = asked(*point, "--prompt", 1024, "--what-if", folder=tmp_path)
+    short = asked(*point, "--prompt", 512, folder=tmp_path)
+    (hits,) = [one for one in long["what_ifs"] if one["name"] == "--prefix-hit 0.5"]
+    ratio = long["fitted"]["ttft_s"]["value"] / short["fitted"]["ttft_s"]["value"]
+    assert hits["ttft_gain_ratio"]["value"] == pytest.approx(ratio, rel=0.25)

@@ -23,6 +23,7 @@ from inferometer.api.prediction import (
     FittedSpeeds,
     PredictAnswer,
     PredictedSlo,
+    WhatIfRow,
     answered_speeds,
     fitted_speeds,
     likely_changes,
@@ -197,7 +198,7 @@ def predict(question: Predict) -> PredictAnswer:
         speculation=named,
         measured=measured_decode(sheet, question.measured_tpot),
         slo=_slo(question, sheet if fitted is None else fitted),
-        what_ifs=likely_changes(_as_fitted(scenario, asked.fit)) if question.what_if else (),
+        what_ifs=_what_ifs(scenario, asked.fit) if question.what_if else (),
         smallest_group=(
             None if sheet.sizes.memory.fits else _smallest_group(scenario, utilization_fraction)
         ),
@@ -352,18 +353,22 @@ def _fitted(fit: StepTimeModel | ServerFit | None, scenario: Scenario) -> Fitted
     )
 
 
+def _what_ifs(scenario: Scenario, fit: StepTimeModel | ServerFit | None) -> tuple[WhatIfRow, ...]:
+    launch_ratio = fit.prefill_launch_ratio if isinstance(fit, StepTimeModel) else None
+    return likely_changes(_as_fitted(scenario, fit), launch_ratio)
+
+
 def _as_fitted(scenario: Scenario, fit: StepTimeModel | ServerFit | None) -> Scenario:
     """With the host's time of a step that was fitted, which a change of the device's work leaves as it is."""
     if not isinstance(fit, StepTimeModel):
         return scenario
     is_launched = fit.engine.device != "cpu" and fit.engine.mode != "compiled"
-    physical = fit.physical()
     return replace(
         scenario,
         mode="eager" if is_launched else "graphs",
         attention=None if fit.trained_on.attention_implementation == "eager" else "tiled",
-        launch_overhead_s=physical.launch_s,
-        prefill_launch_ratio=physical.prefill_ratio,
+        launch_overhead_s=fit.physical().launch_s,
+        prefill_launch_ratio=fit.physical().prefill_ratio,
     )
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from inferometer.api.answer import Answer
 from inferometer.errors import EXIT_OF_SLO, SizingError, SpecError
@@ -382,8 +382,15 @@ _N_SINKS: Final = 4
 """As StreamingLLM has them (arXiv 2309.17453, section 3.2)."""
 
 
-def likely_changes(scenario: Scenario) -> tuple[WhatIfRow, ...]:
+LaunchRatio: TypeAlias = Callable[[int], float]
+"""Host time of a step with prompts of so many tokens, in that of a decode step, as it was measured."""
+
+
+def likely_changes(
+    scenario: Scenario, launch_ratio: LaunchRatio | None = None
+) -> tuple[WhatIfRow, ...]:
     """What the usual changes would gain; those that are impossible here are left out."""
+    scenario = _relaunched(scenario, launch_ratio)
     makers: tuple[Callable[[], Change], ...] = (
         lambda: with_quantization(scenario, "float8"),
         lambda: with_quantization(scenario, "int8"),
@@ -399,7 +406,15 @@ def likely_changes(scenario: Scenario) -> tuple[WhatIfRow, ...]:
         *_windows(scenario),
         lambda: without_kv_cache(scenario),
     )
-    return tuple(_rows(scenario, makers))
+    return tuple(_rows(scenario, makers, launch_ratio))
+
+
+def _relaunched(scenario: Scenario, launch_ratio: LaunchRatio | None) -> Scenario:
+    """With the host's time for a prefill of this length, where the host's time was measured."""
+    if launch_ratio is None or scenario.launch_overhead_s is None:
+        return scenario
+    n_rows = prefill_of(scenario)[0].n_rows
+    return replace(scenario, prefill_launch_ratio=launch_ratio(n_rows))
 
 
 def _launching(scenario: Scenario) -> tuple[Callable[[], Change], ...]:
@@ -427,11 +442,17 @@ def _other_kv_heads(scenario: Scenario) -> list[int]:
     ]
 
 
-def _rows(scenario: Scenario, makers: Iterable[Callable[[], Change]]) -> list[WhatIfRow]:
+def _rows(
+    scenario: Scenario,
+    makers: Iterable[Callable[[], Change]],
+    launch_ratio: LaunchRatio | None,
+) -> list[WhatIfRow]:
     rows: list[WhatIfRow] = []
     for make in makers:
         try:
-            rows.append(_row(scenario, make()))
+            change = make()
+            changed = _relaunched(change.scenario, launch_ratio)
+            rows.append(_row(scenario, replace(change, scenario=changed)))
         except (
             SpecError
         ):  # the device lacks the format, or the heads cannot be split: no such change here

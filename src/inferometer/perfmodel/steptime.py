@@ -183,6 +183,11 @@ class StepTimeModel:
             captured_tokens=self.captured_tokens,
         )
 
+    def prefill_launch_ratio(self, n_rows: int) -> float:
+        """Host time of a step with prompts of so many tokens, in that of a decode step."""
+        share = CAPTURED_SHARE if n_rows <= self.captured_tokens else 1.0
+        return float(self.physical().prefill_ratio ** share)
+
     def terms(self, work: WorkColumns) -> TermColumns:
         """Seconds by cause, of all steps at once."""
         posterior = self.posterior()
