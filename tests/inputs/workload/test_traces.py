@@ -106,6 +106,10 @@ OTHERS = {
     '"completion_tokens": 230}}\n',
     "columns in another order": "GeneratedTokens,ContextTokens,TIMESTAMP\n"
     "18,472,2023-11-16 18:17:03\n230,1087,2023-11-16 18:17:43\n",
+    "our instants beside other names": "arrival_ns,input_len,output_len\n0,472,18\n"
+    "40000000000,1087,230\n",
+    "our names beside others": "arrival_ns,prompt_tokens,output_tokens,model\n0,472,18,a\n"
+    "40000000000,1087,230,b\n",
     "Qwen": '{"chat_id": 1, "timestamp": 0.0, "input_length": 472, "output_length": 18, '
     '"hash_ids": []}\n{"chat_id": 2, "timestamp": 40.0, "input_length": 1087, '
     '"output_length": 230, "hash_ids": []}\n',

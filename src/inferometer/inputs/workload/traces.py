@@ -12,7 +12,13 @@ from inferometer.errors import SpecError
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import trace_formats
 from inferometer.inputs.workload.own_trace import read_own_trace, table_heading, table_rows
-from inferometer.inputs.workload.plan import I64, NONE, DrawnWorkload, request_plan
+from inferometer.inputs.workload.plan import (
+    I64,
+    NONE,
+    DrawnWorkload,
+    RequestPlan,
+    request_plan,
+)
 from inferometer.inputs.workload.trace_formats import (
     DOOR,
     OWN_FORMAT,
@@ -124,8 +130,10 @@ def known_format(path: Path) -> TraceFormat | None:
     """
     start = DOOR.start_of(path)
     first = start.partition(b"\n")[0]
-    if start.startswith(b"PAR1") or OWN_FORMAT.encode() in first[:200] or _OWN_COLUMN in first:
+    if start.startswith(b"PAR1") or OWN_FORMAT.encode() in first[:200]:
         return "inferometer"
+    if _OWN_COLUMN in first:
+        return "table" if _is_of_others(first.strip()) else "inferometer"
     if start.lower().startswith(b"timestamp,contexttokens,generatedtokens"):
         return "azure"
     if start.startswith(b"["):
@@ -139,6 +147,16 @@ def known_format(path: Path) -> TraceFormat | None:
         if key in keys:
             return name
     return None if table_heading(line) is None else "table"
+
+
+def _is_of_others(first: bytes) -> bool:
+    """Has a table columns of other names, and none that only a trace of one's own has?"""
+    heading, own = table_heading(first), set(RequestPlan._fields)
+    if heading is None:
+        return False
+    names = set(heading.names)
+    shared = {_OWN_COLUMN.decode(), "prompt_tokens", "output_tokens"}
+    return not names <= own and not names & (own - shared)
 
 
 def read_trace(source: TraceSource) -> ReadTrace:
