@@ -13,7 +13,8 @@ from inferometer.inputs.catalog import find_model, load_models
 from inferometer.inputs.config_writing import _differences, config_from_model
 from inferometer.inputs.model_config import model_from_config
 from inferometer.inputs.types import AttentionSpec, MlpSpec, ModelSpec, MoeSpec, Source
-from inferometer.perfmodel.weights import n_parameters
+from inferometer.perfmodel.kv_cache import kv_bytes, kv_bytes_per_token
+from inferometer.perfmodel.weights import n_active_parameters, n_parameters
 
 CASES = json.loads((Path(__file__).parent / "small_configs.json").read_text())
 FLAT = [(name, index) for name, cases in CASES.items() for index in range(len(cases))]
@@ -89,7 +90,7 @@ def test_what_a_class_cannot_say_is_refused():
         config_from_model(replace(model, architecture="newllama"))
 
 
-def count_on_meta(config):
+def built_on_meta(config):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     fields = {name: value for name, value in config.items() if name != "model_type"}
@@ -97,7 +98,11 @@ def count_on_meta(config):
         warnings.simplefilter("ignore")  # transformers warns of its own defaults
         hf_config = transformers.AutoConfig.for_model(config["model_type"], **fields)
         with torch.device("meta"):
-            built = transformers.AutoModelForCausalLM.from_config(hf_config)
+            return transformers.AutoModelForCausalLM.from_config(hf_config)
+
+
+def count_on_meta(config):
+    built = built_on_meta(config)
     # DeepSeek's score correction is stored in checkpoints, but is a buffer in transformers.
     corrections = [
         part for name, part in built.named_buffers() if name.endswith("e_score_correction_bias")
@@ -119,3 +124,185 @@ def test_transformers_builds_what_we_read_and_what_we_write(model_type, index):
     assert count_on_meta(config_from_model(model)) == n_parameters(model)
     if model_type not in {"glm", "glm4", "phi3", "smollm3"} or "pad_token_id" in config:
         assert count_on_meta(config) == n_parameters(model)
+
+
+def kinds(n_layers, every):
+    return [
+        "sliding_attention" if number % every else "full_attention"
+        for number in range(1, n_layers + 1)
+    ]
+
+
+GEMMA4 = {
+    "model_type": "gemma4_text",
+    "vocab_size": 262144,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": True,
+}
+MIMO = {
+    "model_type": "mimo_v2_flash",
+    "vocab_size": 152576,
+    "num_hidden_layers": 48,
+    "hidden_size": 4096,
+    "intermediate_size": 16384,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 4,
+    "head_dim": 192,
+    "v_head_dim": 128,
+    "sliding_window": 128,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+    "max_position_embeddings": 262144,
+    "tie_word_embeddings": False,
+}
+TWO_SHAPES = {
+    "gemma-4-default": {"model_type": "gemma4_text"},
+    "gemma-4-31b": GEMMA4
+    | {
+        "num_hidden_layers": 60,
+        "hidden_size": 5376,
+        "intermediate_size": 21504,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 16,
+        "num_global_key_value_heads": 4,
+        "attention_k_eq_v": True,
+        "hidden_size_per_layer_input": 0,
+        "sliding_window": 1024,
+        "layer_types": kinds(60, 6),
+    },
+    "gemma-4-26b-a4b": GEMMA4
+    | {
+        "num_hidden_layers": 30,
+        "hidden_size": 2816,
+        "intermediate_size": 2112,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "num_global_key_value_heads": 2,
+        "attention_k_eq_v": True,
+        "hidden_size_per_layer_input": 0,
+        "sliding_window": 1024,
+        "enable_moe_block": True,
+        "num_experts": 128,
+        "top_k_experts": 8,
+        "moe_intermediate_size": 704,
+        "layer_types": kinds(30, 6),
+    },
+    "gemma-4-e2b": GEMMA4
+    | {
+        "num_hidden_layers": 35,
+        "hidden_size": 1536,
+        "intermediate_size": 6144,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 1,
+        "num_global_key_value_heads": None,
+        "hidden_size_per_layer_input": 256,
+        "num_kv_shared_layers": 20,
+        "use_double_wide_mlp": True,
+        "sliding_window": 512,
+        "layer_types": kinds(35, 5),
+    },
+    "gemma-4-e4b": GEMMA4
+    | {
+        "num_hidden_layers": 42,
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "num_global_key_value_heads": None,
+        "hidden_size_per_layer_input": 256,
+        "num_kv_shared_layers": 18,
+        "use_double_wide_mlp": False,
+        "sliding_window": 512,
+        "layer_types": kinds(42, 6),
+    },
+    "mimo-v2-default": {"model_type": "mimo_v2_flash"},
+    "mimo-v2-flash": MIMO
+    | {
+        "swa_num_attention_heads": 64,
+        "swa_num_key_value_heads": 8,
+        "swa_head_dim": 192,
+        "swa_v_head_dim": 128,
+        "add_swa_attention_sink_bias": True,
+        "add_full_attention_sink_bias": False,
+        "hybrid_layer_pattern": [int(n != 0 and (n + 1) % 6 != 0) for n in range(48)],
+        "moe_layer_freq": [0] + [1] * 47,
+    },
+}
+
+
+@pytest.mark.parametrize("name", TWO_SHAPES)
+def test_layers_of_two_shapes_survive_the_round_trip_and_need_no_caution(name):
+    model = read(TWO_SHAPES[name])
+    assert model.note is None
+    assert not _differences(read(config_from_model(model)), model)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_expected", "kv_token_bytes"),
+    [
+        ("gemma-4-default", 5_077_177_856, 143_360),
+        ("gemma-4-31b", 30_697_345_280, 901_120),
+        ("gemma-4-26b-a4b", 25_233_141_760, 225_280),
+        ("gemma-4-e2b", 4_628_569_344, 18_432),
+        ("gemma-4-e4b", 7_463_013_376, 57_344),
+        ("mimo-v2-default", 308_778_780_864, 222_720),
+        ("mimo-v2-flash", 308_778_780_864, 222_720),
+    ],
+)
+def test_layers_of_two_shapes_are_counted(name, n_expected, kv_token_bytes):
+    """The numbers are those of transformers 5.23, which the test below asks."""
+    model = read(TWO_SHAPES[name])
+    assert n_parameters(model) == n_expected
+    assert kv_bytes_per_token(model, "bfloat16") == kv_token_bytes
+
+
+def test_what_gemma_4_looks_up_or_shares_is_no_active_weight_and_no_cache():
+    effective = read(TWO_SHAPES["gemma-4-e2b"])
+    assert n_parameters(effective) - n_active_parameters(effective) == 262_144 * 256 * 35
+    alone = read(TWO_SHAPES["gemma-4-e2b"] | {"num_kv_shared_layers": 0})
+    assert kv_bytes_per_token(alone, "bfloat16") == 2 * 2 * 256 * (28 + 2 * 7)
+    # Past the window only full layers grow: 10 of 4 KV heads of 512, keys and values.
+    large = read(TWO_SHAPES["gemma-4-31b"])
+    grown = [kv_bytes(large, "bfloat16", context_tokens=n) for n in (2000, 2001)]
+    assert grown[1] - grown[0] == 10 * 2 * 4 * 512 * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TWO_SHAPES)
+def test_transformers_builds_layers_of_two_shapes_as_they_are_counted(name):
+    config = TWO_SHAPES[name]
+    model, built = read(config), built_on_meta(config)
+    assert count_on_meta(config) == n_parameters(model)
+    assert count_on_meta(config_from_model(model)) == n_parameters(model)
+    n_kept = 0
+    for layer in built.model.layers:
+        heads = layer.self_attn
+        if not getattr(heads, "is_kv_shared_layer", False):
+            n_keys = heads.k_proj.out_features
+            n_kept += n_keys + n_keys // heads.head_dim * getattr(
+                heads, "v_head_dim", heads.head_dim
+            )
+    assert kv_bytes_per_token(model, "bfloat16") == 2 * n_kept
+    saved = built.config.to_dict()  # has the shape of each layer instead of two head sizes
+    assert not _differences(read(saved), model)
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"swa_num_attention_heads": 32}, "swa_num_attention_heads = 32"),
+        ({"num_key_value_heads": "four"}, "num_key_value_heads = 'four'"),
+        ({"num_key_value_heads": 48}, "no multiple of n_kv_heads = "),
+    ],
+)
+def test_heads_that_no_layer_can_have_are_refused(fields, what):
+    with pytest.raises(SpecError, match=what):
+        read(MIMO | fields)
+
+
+def test_layers_that_share_keys_need_one_of_each_kind_that_has_them():
+    with pytest.raises(SpecError, match="num_kv_shared_layers = 34"):
+        read(TWO_SHAPES["gemma-4-e2b"] | {"num_kv_shared_layers": 34})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from inferometer.inputs.catalog import find_model, load_models
-from inferometer.inputs.types import EngineSpec
+from inferometer.inputs.types import EngineSpec, FullHeads, KvSharing
 from inferometer.perfmodel.kv_cache import (
     KvGroups,
     cache_rows,
@@ -200,3 +200,60 @@ def test_a_block_of_a_group_is_as_much_smaller():
     of_group = kv_block_bytes(model, "bfloat16", block_tokens=16, is_grouped=True)
     assert whole == 16 * kv_bytes_per_token(model, "bfloat16")
     assert of_group * 62 == whole * 10
+
+
+def with_full_heads(model, **fields):
+    return replace(model, attention=replace(model.attention, full=FullHeads(**fields)))
+
+
+# Sliding layers of gemma-3-27b have 16 KV heads of 128: 4096 numbers; 10 of its 62 are full.
+@pytest.mark.parametrize(
+    ("full", "groups", "block_layers"),
+    [
+        ({"n_kv_heads": 16, "head_dim": 256}, KvGroups(10, 6, 2, 1024), 10 * 4096),
+        ({"n_kv_heads": 4, "head_dim": 256}, KvGroups(10, 12, 1, 1024), 10 * 2048),
+        ({"n_kv_heads": 8, "head_dim": 160}, KvGroups(10, 6, 1, 1024), 10 * 4096),
+    ],
+)
+def test_layers_of_more_bytes_take_more_blocks_or_the_others_are_padded(full, groups, block_layers):
+    """As vLLM 0.32's ``unify_kv_cache_spec_page_size`` makes pages of one size.
+
+    It makes the blocks of the smaller kind twice as long where sizes divide (as many bytes for the
+    same tokens), and pads them (2560 to 4096 numbers) where they do not.
+    """
+    model = with_full_heads(find_model("gemma-3-27b"), **full)
+    assert kv_groups(model) == groups
+    n_bytes = kv_block_bytes(model, "bfloat16", block_tokens=16, is_grouped=True)
+    assert n_bytes == 16 * block_layers * 2
+
+
+def test_the_heads_of_full_layers_alone_change_what_these_layers_read_and_compute():
+    plain = find_model("gemma-3-27b")
+    model = with_full_heads(plain, n_kv_heads=4, head_dim=512, value_head_dim=256)
+    n_full, n_sliding, n_heads = 10, 52, plain.attention.n_heads
+    shape = decode_shape(batch_size=1, context_tokens=8192)
+    rows = 8192 * n_full * 4 * (512 + 256) + 1024 * n_sliding * 16 * 256
+    assert kv_read_bytes(model, "bfloat16", shape) == 2 * rows
+    flop = 8192 * n_full * 2 * n_heads * (512 + 256) + 1024 * n_sliding * 2 * n_heads * 256
+    assert attention_flop(model, shape) == flop
+    assert kv_bytes(model, "bfloat16", context_tokens=8192) == 2 * rows
+
+
+def test_shared_layers_read_and_compute_but_keep_nothing():
+    plain = find_model("gemma-3-27b")
+    heads = replace(plain.attention, kv_sharing=KvSharing(n_layers=12, n_full_layers=2))
+    shared, shape = replace(plain, attention=heads), decode_shape(batch_size=3, context_tokens=4000)
+    assert attention_flop(shared, shape) == attention_flop(plain, shape)
+    assert kv_read_bytes(shared, "bfloat16", shape) == kv_read_bytes(plain, "bfloat16", shape)
+    of_layers = kv_bytes_per_token(plain, "bfloat16") // 62
+    assert kv_bytes_per_token(shared, "bfloat16") == 50 * of_layers
+    assert kv_groups(shared) == KvGroups(8, 6, 1, 1024)
+    of_group = kv_block_bytes(shared, "bfloat16", block_tokens=16, is_grouped=True)
+    assert of_group == 8 * 16 * of_layers
+
+
+def test_the_cache_is_split_over_as_many_devices_as_the_layers_of_fewest_kv_heads_allow():
+    model = with_full_heads(find_model("gemma-3-27b"), n_kv_heads=4, head_dim=512)
+    engine = EngineSpec(dtype="bfloat16", tensor_parallel_size=8)
+    assert n_kv_shards(model, engine) == 4
+    assert n_kv_shards(find_model("gemma-3-27b"), engine) == 8

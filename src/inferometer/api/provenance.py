@@ -146,7 +146,7 @@ def _model_facts(model: ModelSpec) -> tuple[tuple[str, str], ...]:
         ("layers, hidden", f"{model.n_layers}, {model.hidden_size}"),
         (
             "heads, KV heads, head dim",
-            f"{attention.n_heads}, {attention.n_kv_heads}, {attention.head_dim}",
+            attention.shape_text,
         ),
         ("KV cache per token, 16 bit", format_bytes(kv_bytes_per_token(model, "bfloat16"))),
         ("source", f"{model.source.kind}: {model.source.where}"),

@@ -5,12 +5,9 @@ slide) stands here; what its files say is read from them. Checked against the cl
 transformers 5.23 by building each on the meta device.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
-
-from inferometer.inputs.types import DType
 
 Config: TypeAlias = Mapping[str, object]
 WindowRule: TypeAlias = Literal["none", "all", "switch", "pattern"]
@@ -146,6 +143,50 @@ def _fill_deepseek_v4(config: Config) -> dict[str, object]:
     return filled
 
 
+def _fill_gemma4(config: Config) -> dict[str, object]:
+    """The kinds of layers, the heads of full ones, and what stands beside attention and MLP."""
+    filled, n_layers = dict[str, object](), config.get("num_hidden_layers", 30)
+    if isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS:
+        is_full = [not index % 6 or index == n_layers for index in range(1, n_layers + 1)]
+        filled["layer_types"] = [
+            "full_attention" if one else "sliding_attention" for one in is_full
+        ]
+    by_layer = config.get("per_layer_config")  # as transformers writes it since version 5
+    first = next(iter(by_layer.values()), None) if isinstance(by_layer, dict) else None
+    if isinstance(first, dict):
+        filled["full_head_dim"] = first.get("head_dim")
+        filled["full_key_value_heads"] = first.get("num_key_value_heads")
+    has_experts = config.get("enable_moe_block") is True
+    if has_experts:  # beside the MLP, which every token passes like a shared expert
+        filled["shared_expert_intermediate_size"] = config.get("intermediate_size", 9216)
+    has_inputs = bool(config.get("hidden_size_per_layer_input", 256))
+    # Three norms more with experts, and a scale of the router's input.
+    return filled | {"norms_per_layer": 4 + has_inputs + 4 * has_experts}
+
+
+def _fill_mimo_v2(config: Config) -> dict[str, object]:
+    """Which layers slide and have experts; transformers' class knows no fields of sliding heads."""
+    n_layers, n_kv_heads = config.get("num_hidden_layers", 48), config.get("num_key_value_heads", 4)
+    filled: dict[str, object] = {
+        "swa_head_dim": config.get("swa_head_dim") or config.get("head_dim", 192),
+        "swa_v_head_dim": config.get("swa_v_head_dim") or config.get("v_head_dim", 128),
+        "swa_num_key_value_heads": config.get("swa_num_key_value_heads"),
+    }
+    if isinstance(n_kv_heads, int) and config.get("swa_num_key_value_heads") is None:
+        filled["swa_num_key_value_heads"] = 2 * n_kv_heads
+    sliding, sparse = config.get("hybrid_layer_pattern"), config.get("moe_layer_freq")
+    if isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS:
+        if not isinstance(sliding, list):
+            sliding = [index > 0 and (index + 1) % 6 > 0 for index in range(n_layers)]
+        if not isinstance(sparse, list):
+            sparse = [index > 0 for index in range(n_layers)]
+        filled["layer_types"] = [
+            "sliding_attention" if one else "full_attention" for one in sliding
+        ]
+        filled["mlp_layer_types"] = ["sparse" if one else "dense" for one in sparse]
+    return filled | {"sliding_window": config.get("sliding_window_size") or 129}
+
+
 _COMPRESSED_KINDS: Final = {
     "sliding_attention": 0,
     "compressed_sparse_attention": 4,
@@ -183,6 +224,31 @@ _GEMMA3_DEFAULTS: Final = {
     "vocab_size": 262_208,
     "max_position_embeddings": 131_072,
     "sliding_window": 4096,
+}
+_GEMMA4_DEFAULTS: Final = _GEMMA3_DEFAULTS | {
+    "num_hidden_layers": 30,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "vocab_size": 262_144,
+    "sliding_window": 512,
+    "full_head_dim": 512,
+    "hidden_size_per_layer_input": 256,
+    "vocab_size_per_layer_input": 262_144,
+    "enable_moe_block": False,
+}
+_MIMO_V2_DEFAULTS: Final = {
+    "num_hidden_layers": 48,
+    "hidden_size": 4096,
+    "num_attention_heads": 64,
+    "intermediate_size": 16_384,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "vocab_size": 152_576,
+    "max_position_embeddings": 131_072,
+    "full_key_value_heads": 4,
+    "full_head_dim": 192,
+    "full_value_head_dim": 128,
 }
 _OLMO2: Final = replace(
     _PLAIN, class_name="Olmo2ForCausalLM", qk_norm=True, has_full_width_qk_norm=True
@@ -285,6 +351,22 @@ FAMILIES: Final[dict[str, Family]] = {
         full_attention_every=6,
         defaults=_GEMMA3_DEFAULTS,
     ),
+    "gemma4_text": replace(
+        _GEMMA,
+        class_name="Gemma4ForCausalLM",
+        names={
+            "num_experts_per_tok": "top_k_experts",
+            "full_head_dim": "global_head_dim",
+            "full_key_value_heads": "num_global_key_value_heads",
+        },
+        qk_norm=True,
+        window="pattern",
+        full_attention_every=6,
+        experts="num_experts",
+        router_bias=True,
+        fill=_fill_gemma4,
+        defaults=_GEMMA4_DEFAULTS,
+    ),
     "glm": _GLM,
     "glm4": replace(_GLM, class_name="Glm4ForCausalLM", norms_per_layer=4),
     "glm4_moe": replace(
@@ -350,6 +432,25 @@ FAMILIES: Final[dict[str, Family]] = {
         window="pattern",
         full_attention_every=4,
         experts="num_local_experts",
+    ),
+    "mimo_v2_flash": replace(
+        _PLAIN,
+        class_name="MiMoV2FlashForCausalLM",
+        names={
+            "num_key_value_heads": "swa_num_key_value_heads",
+            "head_dim": "swa_head_dim",
+            "value_head_dim": "swa_v_head_dim",
+            "full_key_value_heads": "num_key_value_heads",
+            "full_head_dim": "head_dim",
+            "full_value_head_dim": "v_head_dim",
+        },
+        out_bias=False,
+        has_sinks=True,
+        window="pattern",
+        experts="n_routed_experts",
+        router_bias=True,
+        fill=_fill_mimo_v2,
+        defaults=_MIMO_V2_DEFAULTS,
     ),
     "minimax_m2": replace(
         _PLAIN,
@@ -458,10 +559,14 @@ FAMILIES: Final[dict[str, Family]] = {
 
 ALIASES: Final = {
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_text",
+    "gemma4_unified_text": "gemma4_text",
     "llama4": "llama4_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
     "kimi_k2": "deepseek_v3",
+    "mimo_v2": "mimo_v2_flash",
     "code_llama": "llama",
     "ministral": "mistral",
 }
@@ -493,98 +598,3 @@ NOT_ATTENTION_FIELDS: Final = (
 """Fields of layers that are not understood here: state-space models, block-sparse and compressed
 attention, layers that each have a shape of their own. Linear attention
 (``linear_num_value_heads``) and top-k attention (``index_topk``) are."""
-
-LAYER_KINDS: Final = frozenset(
-    ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
-)
-"""What ``layer_types`` of an unknown ``model_type`` may say, and ``linear_attention``."""
-
-OTHER_NAMES: Final = {
-    "num_experts_per_tok": ("moe_k", "moe_topk", "top_k_experts"),
-    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
-    "first_k_dense_replace": ("moe_layer_start_index", "num_dense_layers"),
-}
-"""Of an unknown ``model_type``, as ERNIE, EXAONE and AFMoE write them."""
-
-UNREAD_FIELDS: Final = re.compile(
-    r"(swa|num_swa|num_global|global)_.*(heads?|dim)|.*_per_layer(_config|_input)?|per_layer_config"
-    r"|num_kv_shared_layers|cross_attention_layers"
-)
-"""Fields that give some layers another shape, which is not counted here."""
-
-UNGATED_ACTIVATIONS: Final = frozenset(("relu", "relu2", "xielu"))
-"""An MLP with one of these has no gate: Nemotron, Arcee, Apertus."""
-
-
-# In which format are the weights of a quantised checkpoint, by its `quantization_config`?
-# Each tool writes it in its own way: compressed-tensors and ModelOpt in groups, AWQ, GPTQ and
-# AutoRound as bits, bitsandbytes as switches, Quark as the name of a type.
-
-_FORMATS: Final[dict[str, DType]] = {
-    "fp4": "float4", "int4": "int4", "w4": "int4", "fp8": "float8", "int8": "int8", "w8": "int8",
-}  # fmt: skip
-
-
-def quantised_format(config: Mapping[str, object]) -> DType | None:
-    """The format of the weights; None where it is not known here.
-
-    Example
-    -------
-    >>> quantised_format({"quant_method": "awq", "bits": 4})
-    'int4'
-    >>> quantised_format({"quant_method": "modelopt", "quant_algo": "NVFP4"})
-    'float4'
-    >>> quantised_format({"quant_method": "gptq", "bits": 3}) is None
-    True
-    """
-    method, (bits, kind) = str(config.get("quant_method")), _bits_of_groups(config)
-    if "fp8" in method or (bits, kind) == (8, "float"):
-        return "float8"
-    if (bits, kind) == (4, "float"):
-        return "float4"
-    if bits in (4, 8) or config.get("load_in_4bit") or config.get("load_in_8bit"):
-        return "int4" if bits == 4 or config.get("load_in_4bit") else "int8"
-    return _in_words(" ".join((method, str(config.get("quant_algo")), _of_quark(config))))
-
-
-def format_notes(config: object) -> tuple[str, ...]:
-    """Notes on a quantised checkpoint: weights of a format that is not known, a KV cache of 8 bits."""
-    if not isinstance(config, dict):
-        return ()
-    method, bits = config.get("quant_method"), config.get("bits")
-    of_bits = "" if bits is None else f" of {bits!r} bits"
-    unknown = (
-        f"quantization_config of method {method!r}{of_bits} is not known here: weights are taken as"
-        " of 16 bits (--quantization states theirs)"
-    )
-    cache = str(config.get("kv_cache_scheme") or config.get("kv_cache_quant_algo")).lower()
-    of_8_bits = (
-        "the checkpoint's KV cache is of 8 bits, which vLLM takes by default; here --kv-dtype float8"
-        " counts it so"
-    )
-    is_of_8 = "fp8" in cache or ("'num_bits': 8" in cache and "float" in cache)
-    is_known = quantised_format(config) is not None
-    return (() if is_known else (unknown,)) + ((of_8_bits,) if is_of_8 else ())
-
-
-def _in_words(words: str) -> DType | None:
-    """The weights' format in names such as ModelOpt's `NVFP4` and `W4A8_AWQ` or Quark's `fp8_e4m3`."""
-    found = re.search("|".join(_FORMATS), words.lower())
-    return None if found is None else _FORMATS[found[0]]
-
-
-def _of_quark(config: Mapping[str, object]) -> str:
-    """Quark's name of the weights' format; '' of other tools."""
-    whole = config.get("global_quant_config")
-    weight = whole.get("weight") if isinstance(whole, dict) else None
-    return str(weight.get("dtype")) if isinstance(weight, dict) else ""
-
-
-def _bits_of_groups(quantised: Mapping[str, object]) -> tuple[object, object]:
-    """Bits and kind of the weights, as compressed-tensors and modelopt nest them, or AWQ's bits."""
-    groups = quantised.get("config_groups")
-    first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
-    weights = first.get("weights") if isinstance(first, dict) else None
-    if not isinstance(weights, dict):
-        return quantised.get("bits"), "int"
-    return weights.get("num_bits"), weights.get("type")

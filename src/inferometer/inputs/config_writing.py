@@ -11,7 +11,7 @@ from typing import Final
 from inferometer.errors import SpecError
 from inferometer.inputs.config_families import FAMILIES, Family, Flag
 from inferometer.inputs.model_config import model_from_config
-from inferometer.inputs.types import AttentionSpec, DType, ModelSpec
+from inferometer.inputs.types import AttentionSpec, DType, FullHeads, ModelSpec
 
 _NAMES: Final = frozenset({"model_id", "family", "hf_id", "note", "checkpoint_dtype", "source"})
 """Fields of a model that are not its shape."""
@@ -200,6 +200,59 @@ def _recurrent(model: ModelSpec) -> dict[str, object]:
     }
 
 
+def _gemma4(model: ModelSpec) -> dict[str, object]:
+    """The heads of full layers, shared keys, inputs of each layer, and experts beside the MLP."""
+    heads, inputs, moe = model.attention, model.per_layer_inputs, model.moe
+    sharing = heads.kv_sharing
+    full = heads.full or FullHeads(n_kv_heads=heads.n_kv_heads, head_dim=heads.head_dim)
+    fields: dict[str, object] = {
+        "global_head_dim": full.head_dim,
+        "num_global_key_value_heads": full.n_kv_heads,
+        "attention_k_eq_v": not full.has_value_projection,
+        "num_kv_shared_layers": 0 if sharing is None else sharing.n_layers,
+        "use_double_wide_mlp": sharing is not None and sharing.has_double_mlp,
+        "hidden_size_per_layer_input": 0 if inputs is None else inputs.size,
+        "enable_moe_block": moe is not None,
+        "layer_types": _layer_kinds(model, n_last=1 if sharing is None else sharing.n_full_layers),
+    }
+    if inputs is not None:
+        fields["vocab_size_per_layer_input"] = inputs.vocab_size
+    return fields
+
+
+def _mimo_v2(model: ModelSpec) -> dict[str, object]:
+    """Heads of both kinds of layers, as the published files and transformers' class name them."""
+    heads, n_dense = model.attention, 0 if model.moe is None else model.moe.n_dense_layers
+    full = heads.full or FullHeads(
+        n_kv_heads=heads.n_kv_heads, head_dim=heads.head_dim, value_head_dim=heads.value_head_dim
+    )
+    return {
+        "num_key_value_heads": full.n_kv_heads,
+        "head_dim": full.head_dim,
+        "v_head_dim": full.value_head_dim or full.head_dim,
+        "swa_head_dim": heads.head_dim,
+        "swa_v_head_dim": heads.value_head_dim or heads.head_dim,
+        "add_full_attention_sink_bias": full.has_sinks,
+        "add_swa_attention_sink_bias": heads.has_sinks,
+        "layer_types": _layer_kinds(model, n_last=0),
+        "mlp_layer_types": ["dense"] * n_dense + ["sparse"] * (model.n_layers - n_dense),
+    }
+
+
+def _layer_kinds(model: ModelSpec, *, n_last: int) -> list[str]:
+    """Full and sliding layers in their pattern, or else full ones first, but for ``n_last`` of them."""
+    heads, n_layers = model.attention, model.n_layers
+    if heads.sliding_window_tokens is None:
+        return ["full_attention"] * n_layers
+    if (n_full := heads.n_full_attention_layers) is None:
+        every = heads.full_attention_every or n_layers + 1
+        is_full = [(index + 1) % every == 0 for index in range(n_layers)]
+    else:
+        n_first = n_full - n_last
+        is_full = [not n_first <= index < n_layers - n_last for index in range(n_layers)]
+    return ["full_attention" if one else "sliding_attention" for one in is_full]
+
+
 def _falcon(model: ModelSpec) -> dict[str, object]:
     is_grouped = 1 < model.attention.n_kv_heads < model.attention.n_heads
     return {
@@ -248,8 +301,10 @@ def _llama4(model: ModelSpec) -> dict[str, object]:
 
 _OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "falcon": _falcon,
+    "gemma4_text": _gemma4,
     "gpt_bigcode": _bigcode,
     "llama4_text": _llama4,
+    "mimo_v2_flash": _mimo_v2,
     "mpt": _mpt,
     "opt": _opt,
     "stablelm": _stablelm,

@@ -4,8 +4,9 @@ Any decoder-only model of a known family; an unknown ``model_type`` whose fields
 is read as such, with a note.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,165 +14,28 @@ from inferometer.errors import SpecError
 from inferometer.inputs.config_families import (
     ALIASES,
     FAMILIES,
-    LAYER_KINDS,
     LLAMA_LIKE,
     NOT_ATTENTION_FIELDS,
     NOT_DECODERS,
-    OTHER_NAMES,
-    UNGATED_ACTIVATIONS,
-    UNREAD_FIELDS,
     Family,
     Flag,
-    format_notes,
-    quantised_format,
 )
-from inferometer.inputs.foreign_bytes import Door, shortened
+from inferometer.inputs.foreign_bytes import ConfigFields, Door, format_notes, shortened
 from inferometer.inputs.types import (
     AttentionSpec,
     CompressedSpec,
     DType,
+    FullHeads,
     IndexerSpec,
+    KvSharing,
     MlaSpec,
     MlpSpec,
     ModelSpec,
     MoeSpec,
+    PerLayerInputSpec,
     RecurrentSpec,
     Source,
 )
-from inferometer.units import MOST_COUNT
-
-# What does a configuration file say under a name, and what is said when it says nothing or
-# something impossible?
-
-
-_MOST: Final = {
-    "num_hidden_layers": 10_000,
-    "num_attention_heads": 100_000,
-    "num_key_value_heads": 100_000,
-}
-"""Of what is gone through one by one."""
-_MOST_LETTERS: Final = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigFields:
-    """The fields of one ``config.json``, asked for by their usual (Llama) names.
-
-    ``names`` maps a usual name to the family's own; ``filled`` holds what the family's classes or
-    other fields say where the file is silent.
-    """
-
-    config: Mapping[str, object]
-    where: str
-    names: Mapping[str, str] = field(default_factory=dict[str, str])
-    filled: Mapping[str, object] = field(default_factory=dict[str, object])
-
-    def value(self, name: str) -> object:
-        """What the file, or else the family, says (under its own name, the family first), or None."""
-        own = self.own_name(name)
-        found = self.filled.get(own) if own != name and own in self.filled else self.config.get(own)
-        return self.filled.get(name) if found is None else found
-
-    def own_name(self, name: str) -> str:
-        """The name in this family's files."""
-        return self.names.get(name, name)
-
-    def count(self, name: str, default: int | None = None) -> int:
-        """A whole number of 1 or more.
-
-        Raises
-        ------
-        SpecError
-            It is missing and has no default, or is anything else.
-        """
-        found = self.optional_count(name)
-        if found is not None:
-            return found
-        if default is None:
-            raise SpecError(
-                f"field {self.own_name(name)!r} is missing",
-                where=self.where,
-                allowed="a whole number, 1 or more",
-                try_="is this the config.json of a decoder-only language model?",
-            )
-        return default
-
-    def optional_count(self, name: str, *, minimum: int = 1) -> int | None:
-        """A whole number of ``minimum`` or more; None where it is missing or null.
-
-        Raises
-        ------
-        SpecError
-            It is anything else.
-        """
-        found = self.value(name)
-        if found is None:
-            return None
-        most = _MOST.get(name, MOST_COUNT)
-        if isinstance(found, bool) or not isinstance(found, int) or not minimum <= found <= most:
-            allowed = f"a whole number, {minimum} or more" + (
-                f", up to {most}" if isinstance(found, int) and found > most else ""
-            )
-            raise SpecError(
-                f"{self.own_name(name)} = {shortened(found)}", where=self.where, allowed=allowed
-            )
-        return found
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        """True or false.
-
-        Raises
-        ------
-        SpecError
-            It is anything else.
-        """
-        found = self.value(name)
-        if found is None:
-            return default
-        if not isinstance(found, bool):
-            raise SpecError(
-                f"{self.own_name(name)} = {shortened(found)}",
-                where=self.where,
-                allowed="true or false",
-            )
-        return found
-
-    def text(self, name: str) -> str | None:
-        """A text; None where it is missing.
-
-        Raises
-        ------
-        SpecError
-            It is anything else.
-        """
-        found = self.value(name)
-        if found is not None and (not isinstance(found, str) or len(found) > _MOST_LETTERS):
-            raise SpecError(
-                f"{self.own_name(name)} = {shortened(found)}",
-                where=self.where,
-                allowed=f"a text of up to {_MOST_LETTERS} letters",
-            )
-        return found
-
-    def texts(self, name: str) -> tuple[str, ...] | None:
-        """A list of texts; None where it is missing.
-
-        Raises
-        ------
-        SpecError
-            It is anything else.
-        """
-        found = self.value(name)
-        if found is None:
-            return None
-        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-            raise SpecError(
-                f"{self.own_name(name)} = {shortened(found)}",
-                where=self.where,
-                allowed="a list of texts",
-            )
-        return tuple(str(item) for item in found)
-
 
 _DOOR: Final = Door(
     noun="configuration",
@@ -182,6 +46,26 @@ _DOOR: Final = Door(
 _COMPRESSED: Final = (0, 4, 128)
 """Tokens that a layer of DeepSeek-V4 compresses into a row: none, few of which it chooses, many."""
 _EXPERT_COUNTS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
+_LAYER_KINDS: Final = frozenset(
+    ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
+)
+"""What ``layer_types`` of an unknown ``model_type`` may say, and ``linear_attention``."""
+
+_OTHER_NAMES: Final = {
+    "num_experts_per_tok": ("moe_k", "moe_topk", "top_k_experts"),
+    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
+    "first_k_dense_replace": ("moe_layer_start_index", "num_dense_layers"),
+}
+"""Of an unknown ``model_type``, as ERNIE, EXAONE and AFMoE write them."""
+
+_UNREAD_FIELDS: Final = re.compile(
+    r"(swa|num_swa|num_global|global)_.*(heads?|dim)|.*_per_layer(_config|_input)?|per_layer_config"
+    r"|num_kv_shared_layers|cross_attention_layers"
+)
+"""Fields that give some layers another shape, which is not counted here."""
+
+_UNGATED_ACTIVATIONS: Final = frozenset(("relu", "relu2", "xielu"))
+"""An MLP with one of these has no gate: Nemotron, Arcee, Apertus."""
 _DTYPES: Final[dict[str, DType]] = {
     "float32": "float32", "float16": "float16", "bfloat16": "bfloat16"
 }  # fmt: skip
@@ -244,7 +128,10 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
         config=config, where=where, names=family.names, filled=silent | family.fill(config)
     )
     model = _model(fields, family, model_type=model_type, model_id=model_id)
-    notes = [one for one in (note, *format_notes(config.get("quantization_config"))) if one]
+    quantised = config.get("quantization_config")
+    notes = [] if note is None else [note]
+    is_known = isinstance(quantised, dict) and quantised_format(quantised) is not None
+    notes += format_notes(quantised, is_known=is_known)
     return replace(model, note="; ".join(notes) or None)
 
 
@@ -283,14 +170,14 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
         f"model_type {model_type!r} is not known here: read as if it were Llama"
         f"{found and f' with {found}'}; counts may be off"
     )
-    if unread := [name for name, one in config.items() if one and UNREAD_FIELDS.fullmatch(name)]:
+    if unread := [name for name, one in config.items() if one and _UNREAD_FIELDS.fullmatch(name)]:
         note += f", for these fields are not read: {', '.join(unread[:6])}"
     return likeness, model_type, note
 
 
 def _has_unknown_kinds(config: Mapping[str, object]) -> bool:
     kinds = config.get("layer_types")
-    known = LAYER_KINDS | ({"linear_attention"} if config.get("linear_num_value_heads") else set())
+    known = _LAYER_KINDS | ({"linear_attention"} if config.get("linear_num_value_heads") else set())
     return isinstance(kinds, list) and not {str(kind) for kind in kinds} <= known
 
 
@@ -299,7 +186,7 @@ def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
     experts = next((name for name in _EXPERT_COUNTS if config.get(name) is not None), None)
     named = {
         usual: next((name for name in names if config.get(name) is not None), usual)
-        for usual, names in OTHER_NAMES.items()
+        for usual, names in _OTHER_NAMES.items()
         if config.get(usual) is None
     }
     activation = config.get("hidden_act") or config.get("hidden_activation")
@@ -309,7 +196,8 @@ def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
     likeness = replace(
         LLAMA_LIKE,
         names=named,
-        is_gated=str(activation) not in UNGATED_ACTIVATIONS or config.get("model_type") == "bitnet",
+        is_gated=str(activation) not in _UNGATED_ACTIVATIONS
+        or config.get("model_type") == "bitnet",
         experts=experts,
         expert_size=size,
         has_latent_attention=config.get("kv_lora_rank") is not None,
@@ -334,7 +222,8 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
     max_position_tokens = fields.count("max_position_embeddings")
     position = family.position if fields.text("position") is None else fields.text("position")
     mla = _latent(fields) if family.has_latent_attention else None
-    moe = _mixture(fields, family) if family.experts else None
+    has_experts = family.experts is not None and fields.flag("enable_moe_block", default=True)
+    moe = _mixture(fields, family) if has_experts else None
     norms_per_layer = fields.optional_count("norms_per_layer", minimum=0)
     # Where every layer has experts, files may state no width of dense layers.
     dense_size = None if moe is None or moe.n_dense_layers else moe.intermediate_size
@@ -368,6 +257,7 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         indexer=_indexer(fields),
         recurrent=_recurrent(fields),
         compressed=_compressed(fields),
+        per_layer_inputs=_per_layer_inputs(fields),
         hf_id=fields.text("_name_or_path") or None,
         checkpoint_dtype=_checkpoint_dtype(fields),
     )
@@ -392,20 +282,77 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
         )
     window_tokens, every, n_full = _window(fields, family)
     has_qk_norm = _said(fields, family.qk_norm)
-    return AttentionSpec(
+    heads = AttentionSpec(
         n_heads=n_heads,
         n_kv_heads=fields.count("num_key_value_heads", n_heads),
         head_dim=head_dim or hidden_size // n_heads,
         has_qkv_bias=_said(fields, family.qkv_bias),
         has_out_bias=_said(fields, family.out_bias),
         has_qk_norm=has_qk_norm,
-        has_sinks=family.has_sinks,
+        has_sinks=fields.flag("add_swa_attention_sink_bias", default=family.has_sinks),
         sliding_window_tokens=window_tokens,
         full_attention_every=every,
         n_full_attention_layers=n_full,
         has_full_width_qk_norm=has_qk_norm and family.has_full_width_qk_norm,
         has_output_gate=_said(fields, family.output_gate),
+        value_head_dim=fields.optional_count("value_head_dim"),
+        kv_sharing=_shared_layers(fields),
     )
+    return replace(heads, full=_full_heads(fields, heads))
+
+
+def _full_heads(fields: ConfigFields, heads: AttentionSpec) -> FullHeads | None:
+    """The heads of layers of full attention; None where they are those of the others."""
+    head_dim = fields.optional_count("full_head_dim")
+    n_kv_heads = fields.optional_count("full_key_value_heads")
+    if head_dim is None:
+        return None
+    n_query_heads = fields.optional_count("swa_num_attention_heads") or heads.n_heads
+    if n_query_heads != heads.n_heads:
+        raise SpecError(
+            f"swa_num_attention_heads = {n_query_heads}",
+            where=fields.where,
+            allowed=f"as many as num_attention_heads = {heads.n_heads}",
+        )
+    # Gemma 4's own number of KV heads counts only where keys are also values.
+    is_key_value = fields.flag("attention_k_eq_v", default=False)
+    counts = is_key_value or fields.value("full_value_head_dim") is not None
+    full = FullHeads(
+        n_kv_heads=n_kv_heads if n_kv_heads and counts else heads.n_kv_heads,
+        head_dim=head_dim,
+        value_head_dim=fields.optional_count("full_value_head_dim"),
+        has_value_projection=not is_key_value,
+        has_sinks=fields.flag("add_full_attention_sink_bias", default=False),
+    )
+    plain = (heads.n_kv_heads, heads.head_dim, heads.value_head_dim, True, heads.has_sinks)
+    return None if astuple(full) == plain else full
+
+
+def _shared_layers(fields: ConfigFields) -> KvSharing | None:
+    n_shared = fields.optional_count("num_kv_shared_layers", minimum=0) or 0
+    kinds, n_layers = fields.texts("layer_types"), fields.count("num_hidden_layers")
+    if n_shared == 0:
+        return None
+    own = () if kinds is None else kinds[: n_layers - n_shared]
+    if n_shared >= n_layers or set(own) != set(kinds or ()):
+        raise SpecError(
+            f"num_kv_shared_layers = {n_shared}",
+            where=fields.where,
+            allowed=f"such that the others of the {n_layers} layers have one of each kind",
+        )
+    return KvSharing(
+        n_layers=n_shared,
+        n_full_layers=(kinds or ())[n_layers - n_shared :].count("full_attention"),
+        has_double_mlp=fields.flag("use_double_wide_mlp", default=False),
+    )
+
+
+def _per_layer_inputs(fields: ConfigFields) -> PerLayerInputSpec | None:
+    size = fields.optional_count("hidden_size_per_layer_input", minimum=0)
+    vocab_size = fields.optional_count("vocab_size_per_layer_input")
+    if not size or vocab_size is None:
+        return None
+    return PerLayerInputSpec(size=size, vocab_size=vocab_size)
 
 
 def _window(fields: ConfigFields, family: Family) -> tuple[int | None, int | None, int | None]:
@@ -598,3 +545,57 @@ def _checkpoint_dtype(fields: ConfigFields) -> DType | None:
         return quantised_format({str(name): value for name, value in quantised.items()})
     name = fields.value("dtype") or fields.value("torch_dtype")
     return _DTYPES.get(name) if isinstance(name, str) else None
+
+
+# In which format are the weights of a quantised checkpoint, by its `quantization_config`?
+# Each tool writes it in its own way: compressed-tensors and ModelOpt in groups, AWQ, GPTQ and
+# AutoRound as bits, bitsandbytes as switches, Quark as the name of a type.
+
+_WEIGHT_WORDS: Final[dict[str, DType]] = {
+    "fp4": "float4", "int4": "int4", "w4": "int4", "fp8": "float8", "int8": "int8", "w8": "int8",
+}  # fmt: skip
+
+
+def quantised_format(config: Mapping[str, object]) -> DType | None:
+    """The format of the weights; None where it is not known here.
+
+    Example
+    -------
+    >>> quantised_format({"quant_method": "awq", "bits": 4})
+    'int4'
+    >>> quantised_format({"quant_method": "modelopt", "quant_algo": "NVFP4"})
+    'float4'
+    >>> quantised_format({"quant_method": "gptq", "bits": 3}) is None
+    True
+    """
+    method, (bits, kind) = str(config.get("quant_method")), _bits_of_groups(config)
+    if "fp8" in method or (bits, kind) == (8, "float"):
+        return "float8"
+    if (bits, kind) == (4, "float"):
+        return "float4"
+    if bits in (4, 8) or config.get("load_in_4bit") or config.get("load_in_8bit"):
+        return "int4" if bits == 4 or config.get("load_in_4bit") else "int8"
+    return _in_words(" ".join((method, str(config.get("quant_algo")), _of_quark(config))))
+
+
+def _in_words(words: str) -> DType | None:
+    """The weights' format in names such as ModelOpt's `NVFP4` and `W4A8_AWQ` or Quark's `fp8_e4m3`."""
+    found = re.search("|".join(_WEIGHT_WORDS), words.lower())
+    return None if found is None else _WEIGHT_WORDS[found[0]]
+
+
+def _of_quark(config: Mapping[str, object]) -> str:
+    """Quark's name of the weights' format; '' of other tools."""
+    whole = config.get("global_quant_config")
+    weight = whole.get("weight") if isinstance(whole, dict) else None
+    return str(weight.get("dtype")) if isinstance(weight, dict) else ""
+
+
+def _bits_of_groups(quantised: Mapping[str, object]) -> tuple[object, object]:
+    """Bits and kind of the weights, as compressed-tensors and modelopt nest them, or AWQ's bits."""
+    groups = quantised.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
+    weights = first.get("weights") if isinstance(first, dict) else None
+    if not isinstance(weights, dict):
+        return quantised.get("bits"), "int"
+    return weights.get("num_bits"), weights.get("type")

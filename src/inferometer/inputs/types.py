@@ -58,6 +58,34 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FullHeads:
+    """The heads of the layers that attend to the whole context, where the sliding ones have others.
+
+    Gemma 4 and MiMo-V2; the number of query heads is the same. ``value_head_dim`` None: as wide as
+    keys. ``has_value_projection`` False: values are made of the keys' projection, and kept beside
+    the keys all the same (Gemma 4's ``attention_k_eq_v``).
+    """
+
+    n_kv_heads: int
+    head_dim: int
+    value_head_dim: int | None = None
+    has_value_projection: bool = True
+    has_sinks: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvSharing:
+    """The last ``n_layers`` read keys and values of earlier layers; ``n_full_layers`` are full.
+
+    ``has_double_mlp``: their feed-forward blocks are twice as wide (Gemma 4).
+    """
+
+    n_layers: int
+    n_full_layers: int
+    has_double_mlp: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpec:
     """How does the model attend?
 
@@ -68,7 +96,9 @@ class AttentionSpec:
     a window says that every layer slides. ``n_full_attention_layers`` overrides it where the
     pattern is irregular. ``has_full_width_qk_norm``: the norms of queries and keys span all heads
     (OLMo 2), not one head. ``has_output_gate``: a gate as wide as the queries multiplies what
-    attention returns (Qwen3-Next).
+    attention returns (Qwen3-Next). ``value_head_dim`` is None where values are as wide as keys.
+    ``full``: the layers of full attention have heads of another shape, and the other fields are
+    those of the sliding ones.
     """
 
     n_heads: int
@@ -83,6 +113,16 @@ class AttentionSpec:
     n_full_attention_layers: int | None = None
     has_full_width_qk_norm: bool = False
     has_output_gate: bool = False
+    value_head_dim: int | None = None
+    full: FullHeads | None = None
+    kv_sharing: KvSharing | None = None
+
+    @property
+    def shape_text(self) -> str:
+        """Query heads, KV heads and their width: ``32, 16, 256``, and those of full layers."""
+        shape = f"{self.n_heads}, {self.n_kv_heads}, {self.head_dim}"
+        full = self.full
+        return shape + (f"; full layers {full.n_kv_heads}, {full.head_dim}" if full else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +217,14 @@ class MlpSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PerLayerInputSpec:
+    """An embedding of ``size`` numbers for each layer, which is added to its output (Gemma 4)."""
+
+    size: int
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MoeSpec:
     """The mixture of experts of the layers that are not among the first ``n_dense_layers``.
 
@@ -230,6 +278,7 @@ class ModelSpec:
     indexer: IndexerSpec | None = None
     recurrent: RecurrentSpec | None = None
     compressed: CompressedSpec | None = None
+    per_layer_inputs: PerLayerInputSpec | None = None
     family: str | None = None
     hf_id: str | None = None
     checkpoint_dtype: DType | None = None
@@ -237,7 +286,7 @@ class ModelSpec:
 
     @property
     def n_attention_layers(self) -> int:
-        """Layers with a KV cache."""
+        """Layers that attend to a KV cache."""
         return self.n_layers - (0 if self.recurrent is None else self.recurrent.n_layers)
 
     def __post_init__(self) -> None:
@@ -257,13 +306,18 @@ class ModelSpec:
                     where=self.source.where,
                     allowed="1 or more",
                 )
-        if self.attention.n_heads % self.attention.n_kv_heads:
-            raise SpecError(
-                f"n_heads = {self.attention.n_heads} of model {self.model_id!r} is no multiple of"
-                f" n_kv_heads = {self.attention.n_kv_heads}",
-                where=self.source.where,
-                allowed="as many query heads for each KV head",
-            )
+        full = self.attention.full
+        for n_kv_heads in (
+            self.attention.n_kv_heads,
+            *(() if full is None else (full.n_kv_heads,)),
+        ):
+            if self.attention.n_heads % n_kv_heads:
+                raise SpecError(
+                    f"n_heads = {self.attention.n_heads} of model {self.model_id!r} is no multiple"
+                    f" of n_kv_heads = {n_kv_heads}",
+                    where=self.source.where,
+                    allowed="as many query heads for each KV head",
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

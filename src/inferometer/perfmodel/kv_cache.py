@@ -27,6 +27,61 @@ class CacheRows(NamedTuple):
     """A sliding window, or the choice of an indexer."""
     bits: float | None = None
     """Of an element, where it is not the KV cache's format."""
+    is_shared: bool = False
+    """Read from an earlier layer's rows, and not kept again."""
+
+
+class HeadKind(NamedTuple):
+    """The layers that attend as far, and what their heads are."""
+
+    n_layers: int
+    n_shared_layers: int
+    """Of them, those that read the keys and values of earlier layers."""
+    n_kv_heads: int
+    head_dim: int
+    value_head_dim: int
+    has_value_projection: bool
+    has_sinks: bool
+
+    @property
+    def n_elements(self) -> int:
+        """Numbers that a layer keeps for a token."""
+        return self.n_kv_heads * (self.head_dim + self.value_head_dim)
+
+
+def head_kinds(model: ModelSpec) -> tuple[HeadKind, HeadKind]:
+    """Heads of the layers of full attention, and of those with a window; either may be 0 layers.
+
+    Example
+    -------
+    >>> from inferometer.inputs.catalog import find_model
+    >>> [(kind.n_layers, kind.n_elements) for kind in head_kinds(find_model("gemma-3-27b"))]
+    [(10, 4096), (52, 4096)]
+    """
+    heads, n_full = model.attention, n_full_attention_layers(model)
+    sharing = heads.kv_sharing
+    n_shared, n_shared_full = (
+        (0, 0) if sharing is None else (sharing.n_layers, sharing.n_full_layers)
+    )
+    sliding = HeadKind(
+        n_layers=model.n_attention_layers - n_full,
+        n_shared_layers=n_shared - n_shared_full,
+        n_kv_heads=heads.n_kv_heads,
+        head_dim=heads.head_dim,
+        value_head_dim=heads.value_head_dim or heads.head_dim,
+        has_value_projection=True,
+        has_sinks=heads.has_sinks,
+    )
+    full = sliding._replace(n_layers=n_full, n_shared_layers=n_shared_full)
+    if (other := heads.full) is not None:
+        full = full._replace(
+            n_kv_heads=other.n_kv_heads,
+            head_dim=other.head_dim,
+            value_head_dim=other.value_head_dim or other.head_dim,
+            has_value_projection=other.has_value_projection,
+            has_sinks=other.has_sinks,
+        )
+    return full, sliding
 
 
 @lru_cache(maxsize=64)
@@ -53,21 +108,33 @@ def cache_rows(model: ModelSpec) -> tuple[CacheRows, ...]:
             2.0 * heads.n_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim)
         )
         n_elements = mla.kv_lora_rank + mla.qk_rope_head_dim
-        prefill_flop, decode_flop = absorbed if indexer else expanded, absorbed
+        prefill_flop = absorbed if indexer else expanded
+        rows = [CacheRows(model.n_attention_layers, n_elements, prefill_flop, absorbed)]
+        rows = [rows[0]._replace(most_read_tokens=top_k)]
     else:
-        n_elements = 2 * heads.n_kv_heads * heads.head_dim
-        prefill_flop = decode_flop = 4.0 * heads.n_heads * heads.head_dim
-    n_full, window = n_full_attention_layers(model), heads.sliding_window_tokens
-    rows = [CacheRows(n_full, n_elements, prefill_flop, decode_flop, most_read_tokens=top_k)]
-    if n_full < model.n_attention_layers:
-        n_sliding = model.n_attention_layers - n_full
-        rows.append(CacheRows(n_sliding, n_elements, prefill_flop, decode_flop, window, window))
+        rows = _rows_of_heads(model, top_k)
     if indexer is not None:
         scores = 2.0 * indexer.n_heads * indexer.head_dim
         rows.append(
             CacheRows(indexer.n_layers, indexer.head_dim, scores, scores, bits=_INDEX_KEY_BITS)
         )
     return tuple(rows)
+
+
+def _rows_of_heads(model: ModelSpec, top_k: int | None) -> list[CacheRows]:
+    """Of keys and values, first of the layers of full attention, then of those with a window."""
+    window = model.attention.sliding_window_tokens
+    found = list[CacheRows]()
+    limits = ((None, top_k), (window, window))
+    for kind, (kept, read) in zip(head_kinds(model), limits, strict=True):
+        flop = 2.0 * model.attention.n_heads * (kind.head_dim + kind.value_head_dim)
+        n_own = kind.n_layers - kind.n_shared_layers
+        own = CacheRows(n_own, kind.n_elements, flop, flop, kept, read)
+        if n_own or not found:
+            found.append(own)
+        if kind.n_shared_layers:
+            found.append(own._replace(n_layers=kind.n_shared_layers, is_shared=True))
+    return found
 
 
 def _compressed_rows(model: ModelSpec, compressed: CompressedSpec) -> tuple[CacheRows, ...]:
@@ -98,7 +165,7 @@ def _compressed_rows(model: ModelSpec, compressed: CompressedSpec) -> tuple[Cach
 
 
 def layer_bits(rows: CacheRows, dtype: DType) -> float:
-    """Bits that all layers of this kind store for a token."""
+    """Bits of a token in all layers of this kind."""
     return rows.n_layers * rows.elements * (rows.bits or DTYPE_BITS[dtype])
 
 
@@ -118,8 +185,8 @@ def state_bytes(model: ModelSpec, dtype: DType) -> int:
 def kv_bytes_per_token(model: ModelSpec, dtype: DType) -> int:
     """Bytes of one more token in the cache, all devices together, while no layer's window is full.
 
-    2 · n_layers · n_kv_heads · head_dim · bytes per element; for MLA n_layers · (latent rank +
-    rotary dim) · bytes, and the indexers' keys.
+    2 · n_layers · n_kv_heads · head_dim · bytes per element, of each kind of layer; for MLA
+    n_layers · (latent rank + rotary dim) · bytes, and the indexers' keys.
 
     Example
     -------
@@ -127,7 +194,8 @@ def kv_bytes_per_token(model: ModelSpec, dtype: DType) -> int:
     >>> kv_bytes_per_token(find_model("qwen2.5-3b"), "bfloat16")
     36864
     """
-    return int(sum(layer_bits(rows, dtype) for rows in cache_rows(model))) // 8
+    kept = (rows for rows in cache_rows(model) if not rows.is_shared)
+    return int(sum(layer_bits(rows, dtype) for rows in kept)) // 8
 
 
 def kv_bytes(model: ModelSpec, dtype: DType, *, context_tokens: int) -> int:
@@ -146,6 +214,7 @@ def kv_bytes(model: ModelSpec, dtype: DType, *, context_tokens: int) -> int:
             sum(
                 layer_bits(rows, dtype) * _at_most(context_tokens, rows.most_kept_tokens)
                 for rows in cache_rows(model)
+                if not rows.is_shared
             )
         )
         // 8
@@ -186,11 +255,18 @@ def kv_groups(model: ModelSpec) -> KvGroups:
     Layers of one kind alone are one group. Of two kinds a group has as many layers as the kind with
     fewer, or as that with more where it has less than 1.5 times as many. Latent, compressed and
     linear attention are one group here. Learned sinks (gpt-oss) are a number of each head, not a
-    token: they hold no block.
+    token: they hold no block. Layers that share others' keys are in none.
+
+    Where the heads of full layers are others, vLLM gives layers of fewer bytes longer blocks of the
+    same bytes, or pads them where those do not divide. Here a block has as many tokens everywhere,
+    and the bytes of the smaller kind: the larger kind takes several, so that as many bytes are held.
+    Block counts are then that many times those of vLLM's log. Layouts that pack blocks of unlike
+    layers side by side (not the default of its attention on GPUs) hold less.
 
     Source
     ------
-    vLLM 0.32.0, ``vllm/v1/core/kv_cache_utils.py``: ``_get_kv_cache_groups_uniform_page_size``.
+    vLLM 0.32.0, ``vllm/v1/core/kv_cache_utils.py``: ``_get_kv_cache_groups_uniform_page_size``,
+    ``unify_kv_cache_spec_page_size``.
 
     Example
     -------
@@ -198,17 +274,57 @@ def kv_groups(model: ModelSpec) -> KvGroups:
     >>> kv_groups(find_model("gemma-3-27b"))
     KvGroups(n_layers=10, n_sliding=6, n_full=1, window_tokens=1024)
     """
-    n_all, n_full = model.n_attention_layers, n_full_attention_layers(model)
-    window_tokens, n_sliding = model.attention.sliding_window_tokens, n_all - n_full
+    n_all, (n_full, n_sliding) = model.n_attention_layers, _own_layers(model)
+    window_tokens = model.attention.sliding_window_tokens
     if window_tokens is None or n_sliding == 0 or model.n_layers != n_all:
-        return KvGroups(n_all, 0, 1, None)
+        return KvGroups(n_full + n_sliding, 0, 1, None)
     if model.mla is not None or model.compressed is not None or model.indexer is not None:
         return KvGroups(n_all, 0, 1, None)
     if n_full == 0:
-        return KvGroups(n_all, 1, 0, window_tokens)
+        return KvGroups(n_sliding, 1, 0, window_tokens)
     fewer, more = sorted((n_full, n_sliding))
     n_layers = more if more < _ALIKE_RATIO * fewer else fewer
-    return KvGroups(n_layers, -(-n_sliding // n_layers), -(-n_full // n_layers), window_tokens)
+    n_blocks_full, n_blocks_sliding = _blocks_of_a_layer(model)
+    return KvGroups(
+        n_layers,
+        -(-n_sliding // n_layers) * n_blocks_sliding,
+        -(-n_full // n_layers) * n_blocks_full,
+        window_tokens,
+    )
+
+
+def _own_layers(model: ModelSpec) -> tuple[int, int]:
+    """Full and sliding layers that keep keys and values."""
+    full, sliding = head_kinds(model)
+    return full.n_layers - full.n_shared_layers, sliding.n_layers - sliding.n_shared_layers
+
+
+def _blocks_of_a_layer(model: ModelSpec) -> tuple[int, int]:
+    """Blocks that a full and a sliding layer take for the same tokens; one of them takes 1."""
+    full, sliding = head_kinds(model)
+    fewer, more = sorted((full.n_elements, sliding.n_elements))
+    if more % fewer:
+        return 1, 1
+    ratio = more // fewer
+    return (ratio, 1) if full.n_elements == more else (1, ratio)
+
+
+def kv_block_fraction(model: ModelSpec) -> float:
+    """The bytes of a group's block for those of the same tokens in all layers (``kv_groups``).
+
+    Example
+    -------
+    >>> from inferometer.inputs.catalog import find_model
+    >>> round(kv_block_fraction(find_model("gemma-3-27b")), 3)
+    0.161
+    """
+    groups, (n_full, n_sliding) = kv_groups(model), _own_layers(model)
+    full, sliding = head_kinds(model)
+    if model.attention.full is None or groups.window_tokens is None or not n_full * n_sliding:
+        return groups.n_layers / (n_full + n_sliding)
+    sizes = (full.n_elements, sliding.n_elements)
+    block = max(sizes) if _blocks_of_a_layer(model) == (1, 1) else min(sizes)
+    return groups.n_layers * block / (n_full * sizes[0] + n_sliding * sizes[1])
 
 
 def kv_block_bytes(
@@ -218,14 +334,19 @@ def kv_block_bytes(
     whole_bytes = kv_bytes_per_token(model, dtype) * block_tokens
     if not is_grouped:
         return whole_bytes
-    return whole_bytes * kv_groups(model).n_layers // model.n_attention_layers
+    return round(whole_bytes * kv_block_fraction(model))
 
 
 def n_kv_shards(model: ModelSpec, engine: EngineSpec) -> int:
-    """Devices over which the cache is split: at most n_kv_heads; MLA's latent is on each."""
-    return (
-        1 if model.mla is not None else min(engine.tensor_parallel_size, model.attention.n_kv_heads)
+    """Devices over which the cache is split: at most n_kv_heads; MLA's latent is on each.
+
+    Where layers have unlike numbers of KV heads, the smaller one: bytes are an upper figure then.
+    """
+    heads = model.attention
+    n_heads = (
+        heads.n_kv_heads if heads.full is None else min(heads.n_kv_heads, heads.full.n_kv_heads)
     )
+    return 1 if model.mla is not None else min(engine.tensor_parallel_size, n_heads)
 
 
 def decode_pairs(rows: CacheRows, shape: BatchShape) -> float:

@@ -13,7 +13,7 @@ from inferometer.inputs.types import (
     ModelSpec,
     Source,
 )
-from inferometer.perfmodel.kv_cache import kv_bytes, n_kv_shards, state_bytes
+from inferometer.perfmodel.kv_cache import kv_block_fraction, kv_bytes, n_kv_shards, state_bytes
 from inferometer.perfmodel.weights import linears, n_shards, weight_bytes
 from inferometer.perfmodel.work import ParallelPlan, kv_dtype, logits_bytes, plan_of
 
@@ -206,11 +206,11 @@ def largest_batch_size(question: MemoryQuestion) -> int:
 
 
 def n_kv_blocks_that_fit(
-    question: MemoryQuestion, *, max_num_seqs: int, n_block_layers: int | None = None
+    question: MemoryQuestion, *, max_num_seqs: int, is_grouped: bool = False
 ) -> int:
     """Blocks of ``block_tokens`` that fit beside the weights and the largest step.
 
-    A block holds ``n_block_layers`` layers of its tokens (``kv_groups``), all if None.
+    A block holds all layers of its tokens, or those of a group (``kv_groups``).
 
     Within 5 % of vLLM's logs on devices of 24 to 48 GiB (``tests/api/published_anchors.toml``);
     what an engine profiles differs by version, so take the number from its log where there is one.
@@ -232,8 +232,8 @@ def n_kv_blocks_that_fit(
         / n_kv_shards(model, engine)
         * stage_fraction
     )
-    if n_block_layers is not None:
-        block_bytes *= n_block_layers / model.n_attention_layers
+    if is_grouped:
+        block_bytes *= kv_block_fraction(model)
     states = max_num_seqs * _state_bytes(question)
     return max(int((budget.free_bytes + budget.kv_bytes - states) / block_bytes), 0)
 

@@ -1,8 +1,9 @@
 """A step: what it contains (shape), its work, and its bounds."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
+from inferometer.inputs.types import DType, Source
 from inferometer.stats.estimate import Estimate
 
 Limit: TypeAlias = Literal[
@@ -134,3 +135,71 @@ class StepPrediction:
     is_inside_box: bool
     outside_why: str | None
     """Which quantity lies outside which range, if ``is_inside_box`` is false."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFormat:
+    """How a quantised matrix is stored.
+
+    ``value_bits`` for a weight, and a scale and a zero point for each group of weights.
+    """
+
+    value_bits: int
+    group_size: int
+    scale_bits: int
+    zero_bits: int
+    source: Source
+
+    @property
+    def weight_bits(self) -> float:
+        """Bits per weight, scales and zero points included."""
+        return self.value_bits + (self.scale_bits + self.zero_bits) / self.group_size
+
+
+STORED_FORMATS: Final[dict[DType, StoredFormat]] = {
+    "int4": StoredFormat(
+        value_bits=4,
+        group_size=128,
+        scale_bits=16,
+        zero_bits=4,
+        source=Source(
+            kind="page",
+            where="arXiv 2306.00978 (AWQ): groups of 128, 16-bit scale, 4-bit zero point",
+        ),
+    ),
+    "float4": StoredFormat(
+        value_bits=4,
+        group_size=32,
+        scale_bits=8,
+        zero_bits=0,
+        source=Source(
+            kind="page",
+            where="OCP Microscaling Formats v1.0: MXFP4, blocks of 32 with an 8-bit scale",
+        ),
+    ),
+    "int8": StoredFormat(
+        value_bits=8,
+        group_size=128,
+        scale_bits=16,
+        zero_bits=0,
+        source=Source(
+            kind="derived",
+            where=(
+                "a 16-bit scale for each 128 weights: an upper figure, per-channel scales cost less"
+            ),
+        ),
+    ),
+    "float8": StoredFormat(
+        value_bits=8,
+        group_size=128 * 128,
+        scale_bits=32,
+        zero_bits=0,
+        source=Source(
+            kind="page",
+            where=(
+                "arXiv 2412.19437 section 3.3 (DeepSeek-V3): blocks of 128 x 128 with a 32-bit"
+                " scale"
+            ),
+        ),
+    ),
+}

@@ -6,23 +6,23 @@ activations all follow from that list.
 
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from inferometer.errors import SpecError
 from inferometer.inputs.types import (
     DTYPE_BITS,
     CompressedSpec,
-    DType,
     EngineSpec,
     MlaSpec,
     ModelSpec,
     MoeSpec,
-    Source,
 )
+from inferometer.perfmodel.kv_cache import head_kinds
+from inferometer.perfmodel.types import STORED_FORMATS
 
-Split: TypeAlias = Literal["all", "kv_heads", "none"]
+Split: TypeAlias = Literal["all", "kv_heads", "full_kv_heads", "none"]
 """How a matrix is split over a tensor-parallel group: over all devices, over as many as there are
-KV heads, or not (a copy on each)."""
+KV heads (of the layers of full attention, where those have others), or not (a copy on each)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,74 +55,6 @@ class Linear:
         return self.n_out * self.n_copies * self.n_layers if self.has_bias else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFormat:
-    """How a quantised matrix is stored.
-
-    ``value_bits`` for a weight, and a scale and a zero point for each group of weights.
-    """
-
-    value_bits: int
-    group_size: int
-    scale_bits: int
-    zero_bits: int
-    source: Source
-
-    @property
-    def weight_bits(self) -> float:
-        """Bits per weight, scales and zero points included."""
-        return self.value_bits + (self.scale_bits + self.zero_bits) / self.group_size
-
-
-STORED_FORMATS: Final[dict[DType, StoredFormat]] = {
-    "int4": StoredFormat(
-        value_bits=4,
-        group_size=128,
-        scale_bits=16,
-        zero_bits=4,
-        source=Source(
-            kind="page",
-            where="arXiv 2306.00978 (AWQ): groups of 128, 16-bit scale, 4-bit zero point",
-        ),
-    ),
-    "float4": StoredFormat(
-        value_bits=4,
-        group_size=32,
-        scale_bits=8,
-        zero_bits=0,
-        source=Source(
-            kind="page",
-            where="OCP Microscaling Formats v1.0: MXFP4, blocks of 32 with an 8-bit scale",
-        ),
-    ),
-    "int8": StoredFormat(
-        value_bits=8,
-        group_size=128,
-        scale_bits=16,
-        zero_bits=0,
-        source=Source(
-            kind="derived",
-            where=(
-                "a 16-bit scale for each 128 weights: an upper figure, per-channel scales cost less"
-            ),
-        ),
-    ),
-    "float8": StoredFormat(
-        value_bits=8,
-        group_size=128 * 128,
-        scale_bits=32,
-        zero_bits=0,
-        source=Source(
-            kind="page",
-            where=(
-                "arXiv 2412.19437 section 3.3 (DeepSeek-V3): blocks of 128 x 128 with a 32-bit"
-                " scale"
-            ),
-        ),
-    ),
-}
-
-
 @lru_cache(maxsize=32)
 def linears(model: ModelSpec) -> tuple[Linear, ...]:
     """Every matrix of the layers; embedding and head are apart.
@@ -133,7 +65,13 @@ def linears(model: ModelSpec) -> tuple[Linear, ...]:
     >>> [(part.name, part.n_in, part.n_out) for part in linears(find_model("qwen2.5-3b"))][:2]
     [('query', 2048, 2048), ('key_value', 2048, 512)]
     """
-    parts = _attention(model) + _indexer(model) + _recurrent(model) + _feed_forward(model)
+    parts = (
+        _attention(model)
+        + _per_layer_inputs(model)
+        + _indexer(model)
+        + _recurrent(model)
+        + _feed_forward(model)
+    )
     if model.embedding_size not in {None, model.hidden_size}:
         ends = [
             Linear(name=name, n_in=n_in, n_out=n_out, n_layers=1, split="none")
@@ -162,6 +100,7 @@ def n_parameters(model: ModelSpec) -> int:
         _embedding_elements(model)
         + head
         + _positions(model)
+        + _per_layer_elements(model)
         + sum(part.n_weights for part in linears(model))
         + _small_vectors(model)
     )
@@ -183,7 +122,7 @@ def n_active_parameters(model: ModelSpec) -> int:
         for part in linears(model)
     )
     lookup = (0 if model.tie_word_embeddings else _embedding_elements(model)) + _positions(model)
-    return n_parameters(model) - idle - lookup
+    return n_parameters(model) - idle - lookup - _per_layer_elements(model)
 
 
 def stored_weight_bits(engine: EngineSpec, *, is_sparse: bool = False) -> float:
@@ -239,7 +178,8 @@ def weight_bytes(
     )
     total_bits += (_small_vectors(model) + _positions(model)) * plain_bits
     n_embedding_shards = n_devices if engine.engine == "vllm" else 1
-    total_bits += _embedding_elements(model) * plain_bits / n_embedding_shards
+    looked_up = _embedding_elements(model) + _per_layer_elements(model)
+    total_bits += looked_up * plain_bits / n_embedding_shards
     if not model.tie_word_embeddings:
         total_bits += _embedding_elements(model) * plain_bits / n_devices
     return round(total_bits / 8)
@@ -314,6 +254,8 @@ def n_shards(part: Linear, model: ModelSpec, n_devices: int) -> int:
     """Number of the ``n_devices`` devices over which this matrix is split."""
     if part.split == "none":
         return 1
+    if part.split == "full_kv_heads" and model.attention.full is not None:
+        return min(n_devices, model.attention.full.n_kv_heads)
     return min(n_devices, model.attention.n_kv_heads) if part.split == "kv_heads" else n_devices
 
 
@@ -343,29 +285,61 @@ def head_elements(model: ModelSpec) -> int:
 
 
 def _attention(model: ModelSpec) -> list[Linear]:
-    heads, hidden, n_layers = model.attention, model.hidden_size, model.n_attention_layers
+    """Queries, keys and values, and output; layers of full attention apart where their heads differ."""
+    heads, hidden = model.attention, model.hidden_size
     if model.mla is not None:
         return _latent_attention(model, model.mla)
     if model.compressed is not None:
         return _compressed_attention(model, model.compressed)
-    n_queries, n_keys_values = heads.n_heads * heads.head_dim, 2 * heads.n_kv_heads * heads.head_dim
-    query = Linear(
-        name="query",
-        n_in=hidden,
-        n_out=2 * n_queries if heads.has_output_gate else n_queries,
-        n_layers=n_layers,
-        has_bias=heads.has_qkv_bias,
-    )
-    return [
-        query,
-        replace(query, name="key_value", n_out=n_keys_values, split="kv_heads"),
-        Linear(
-            name="attention_out",
-            n_in=n_queries,
+    full, sliding = head_kinds(model)
+    kinds = [("full_", full), ("", sliding)]
+    if heads.full is None:
+        n_shared = full.n_shared_layers + sliding.n_shared_layers
+        whole = full._replace(n_layers=model.n_attention_layers, n_shared_layers=n_shared)
+        kinds = [("", whole)]
+    parts = list[Linear]()
+    for prefix, kind in kinds:
+        n_queries, n_projected = heads.n_heads * kind.head_dim, kind.head_dim
+        n_projected += kind.value_head_dim if kind.has_value_projection else 0
+        query = Linear(
+            name=f"{prefix}query",
+            n_in=hidden,
+            n_out=2 * n_queries if heads.has_output_gate else n_queries,
+            n_layers=kind.n_layers,
+            has_bias=heads.has_qkv_bias,
+        )
+        key_value = replace(
+            query,
+            name=f"{prefix}key_value",
+            n_out=kind.n_kv_heads * n_projected,
+            n_layers=kind.n_layers - kind.n_shared_layers,
+            split="full_kv_heads" if prefix else "kv_heads",
+        )
+        out = Linear(
+            name=f"{prefix}attention_out",
+            n_in=heads.n_heads * kind.value_head_dim,
             n_out=hidden,
-            n_layers=n_layers,
+            n_layers=kind.n_layers,
             has_bias=heads.has_out_bias,
-        ),
+        )
+        parts += [query, key_value, out]
+    return [part for part in parts if part.n_layers] if heads.full is not None else parts
+
+
+def _per_layer_inputs(model: ModelSpec) -> list[Linear]:
+    """Gemma 4's inputs of each layer: a projection of the embedding, a gate and an output.
+
+    Source: the class of transformers 5.23 (gemma4); vLLM 0.32.0 copies gates and outputs.
+    """
+    inputs = model.per_layer_inputs
+    if inputs is None:
+        return []
+    part = partial(Linear, n_layers=model.n_layers, split="none")
+    width, hidden = inputs.size, model.hidden_size
+    return [
+        Linear(name="layer_inputs", n_in=hidden, n_out=model.n_layers * width, n_layers=1),
+        part(name="layer_input_gate", n_in=hidden, n_out=width),
+        part(name="layer_input_out", n_in=width, n_out=hidden),
     ]
 
 
@@ -483,11 +457,22 @@ def _feed_forward(model: ModelSpec) -> list[Linear]:
 
 def _dense_layers(model: ModelSpec, n_layers: int) -> list[Linear]:
     inner, n_up = model.mlp.intermediate_size, 2 if model.mlp.is_gated else 1
-    part = partial(Linear, n_layers=n_layers, has_bias=model.mlp.has_bias)
-    return [
-        part(name="mlp_up", n_in=model.hidden_size, n_out=n_up * inner),
-        part(name="mlp_down", n_in=inner, n_out=model.hidden_size),
+    sharing = model.attention.kv_sharing
+    n_wide = sharing.n_layers if sharing is not None and sharing.has_double_mlp else 0
+    n_wide = min(n_wide, n_layers)
+    part = partial(Linear, has_bias=model.mlp.has_bias)
+    parts = [
+        (
+            part(name=f"{name}_up", n_in=model.hidden_size, n_out=n_up * width, n_layers=n),
+            part(name=f"{name}_down", n_in=width, n_out=model.hidden_size, n_layers=n),
+        )
+        for name, width, n in (
+            ("mlp", inner, n_layers - n_wide),
+            ("wide_mlp", 2 * inner, n_wide),
+        )
+        if n
     ]
+    return [one for pair in parts for one in pair]
 
 
 def _expert_layers(model: ModelSpec, moe: MoeSpec, n_layers: int) -> list[Linear]:
@@ -535,19 +520,17 @@ def _positions(model: ModelSpec) -> int:
     return model.n_learned_positions * model.hidden_size if model.position == "learned" else 0
 
 
+def _per_layer_elements(model: ModelSpec) -> int:
+    """Of the table of each layer's inputs, which is looked up like the embedding."""
+    inputs = model.per_layer_inputs
+    return 0 if inputs is None else inputs.vocab_size * inputs.size * model.n_layers
+
+
 def _small_vectors(model: ModelSpec) -> int:
     """Norms, biases, attention sinks, and what linear attention has beside matrices."""
-    heads, mla = model.attention, model.mla
+    mla = model.mla
     norm = model.hidden_size * (2 if model.norm_has_bias else 1)
     per_layer = 0
-    if heads.has_qk_norm:
-        per_layer += (
-            (heads.n_heads + heads.n_kv_heads) * heads.head_dim
-            if heads.has_full_width_qk_norm
-            else 2 * heads.head_dim
-        )
-    if heads.has_sinks:
-        per_layer += heads.n_heads
     if mla is not None:
         per_layer += mla.kv_lora_rank + (mla.q_lora_rank or 0)
     final = norm if model.has_final_norm else 0
@@ -555,11 +538,28 @@ def _small_vectors(model: ModelSpec) -> int:
     return (
         model.n_layers * model.norms_per_layer * norm
         + model.n_attention_layers * per_layer
+        + _small_vectors_of_heads(model)
+        + (0 if model.per_layer_inputs is None else model.per_layer_inputs.size)
         + _small_vectors_of_choice(model)
         + final
         + head_bias
         + sum(part.n_biases for part in linears(model))
     )
+
+
+def _small_vectors_of_heads(model: ModelSpec) -> int:
+    """Norms of queries and keys, and sinks; layers that share keys have no norm of their own."""
+    heads, n_elements = model.attention, 0
+    for kind in head_kinds(model):
+        n_own = kind.n_layers - kind.n_shared_layers
+        if heads.has_full_width_qk_norm and heads.has_qk_norm:
+            n_elements += kind.n_layers * heads.n_heads * kind.head_dim
+            n_elements += n_own * kind.n_kv_heads * kind.head_dim
+        elif heads.has_qk_norm:
+            n_elements += (kind.n_layers + n_own) * kind.head_dim
+        if kind.has_sinks:
+            n_elements += kind.n_layers * heads.n_heads
+    return n_elements
 
 
 def _small_vectors_of_choice(model: ModelSpec) -> int:

@@ -151,7 +151,9 @@ def with_kv_heads(scenario: Scenario, n_kv_heads: int) -> Change:
             where="KV heads",
             allowed="models with KV heads",
         )
-    attention = replace(scenario.model.attention, n_kv_heads=n_kv_heads)
+    full = scenario.model.attention.full
+    full = None if full is None else replace(full, n_kv_heads=n_kv_heads)
+    attention = replace(scenario.model.attention, n_kv_heads=n_kv_heads, full=full)
     model = replace(scenario.model, attention=attention)
     return Change(
         name=f"{n_kv_heads} KV heads",

@@ -395,7 +395,7 @@ def _kv_blocks(
     n_that_fit = partial(
         memory.n_kv_blocks_that_fit,
         max_num_seqs=knobs.shared["max_num_seqs"],
-        n_block_layers=kv_cache.kv_groups(model).n_layers if has_groups else None,
+        is_grouped=has_groups,
     )
     n_blocks = n_that_fit(question)
     if n_blocks < 2:
@@ -437,6 +437,11 @@ def _group_words(model: ModelSpec, own: Mapping[str, str]) -> str:
         return ""
     groups = kv_cache.kv_groups(model)
     sinks = "; learned sinks hold no block" * model.attention.has_sinks
+    if model.attention.full is not None:
+        sinks += (
+            "; layers whose heads keep more bytes take more of them, where vLLM makes the others'"
+            " blocks longer, so that its log counts fewer"
+        )
     return (
         f"; each for one of {groups.n_sliding + groups.n_full} groups of {groups.n_layers} layers;"
         f" those with a window of {groups.window_tokens:,} tokens ({groups.n_sliding}) give back"

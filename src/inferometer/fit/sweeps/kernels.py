@@ -53,8 +53,12 @@ def kernel_curves(model: ModelSpec, engine: EngineSpec, tables: KernelTables) ->
     Raises
     ------
     ModelError
-        The tables know no kernels of these sizes.
+        The tables know no kernels of these sizes, or layers have heads of two shapes.
     """
+    if model.attention.full is not None:
+        raise ModelError(
+            f"{model.model_id!r} has layers with heads of two shapes", where="the kernel tables"
+        )
     n_devices = checked_tensor_parallel(model, engine)
     sizes: dict[str, tuple[float, float]] = {}
     for part in linears(model):
