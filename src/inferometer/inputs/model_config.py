@@ -189,15 +189,14 @@ def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
         for usual, names in _OTHER_NAMES.items()
         if config.get(usual) is None
     }
-    activation = config.get("hidden_act") or config.get("hidden_activation")
+    activation = str(config.get("hidden_act") or config.get("hidden_activation"))
     size = "moe_intermediate_size"
     size = "intermediate_size" if config.get(size) is None else size
     has_linear = config.get("linear_num_value_heads") is not None
     likeness = replace(
         LLAMA_LIKE,
         names=named,
-        is_gated=str(activation) not in _UNGATED_ACTIVATIONS
-        or config.get("model_type") == "bitnet",
+        is_gated=activation not in _UNGATED_ACTIVATIONS or config.get("model_type") == "bitnet",
         experts=experts,
         expert_size=size,
         has_latent_attention=config.get("kv_lora_rank") is not None,
