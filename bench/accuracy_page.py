@@ -281,7 +281,9 @@ def page_of(record, text, sweeps):
         ),
         "ledger": f"{BEGIN}\n{ledger}\n{END}",
         "gpu_ledger": gpu_ledger,
-        "vllm_ledger": vllm_ledger,
+        "vllm_ledger": vllm_ledger.replace(", foretold |", ", package alone |").replace(
+            ", fitted |", ", sweep in process |"
+        ),
         "sweeps": sweeps,
         "cohort": cohort_table(record["cohort"]),
         "beside": beside_table(beside),
