@@ -174,7 +174,8 @@ def test_the_objective_decides_the_exit_code(url, folder):
     assert "✘ misses the SLO" in outcome.stdout
     again = load(url, "--slo", "ttft:p50<20s", folder=folder)
     assert "had been made before" in again.stderr
-    assert again.returncode in {0, 3}
+    # 11: on a busy machine requests depend on one another so much that p50 has no interval.
+    assert again.returncode in {0, 3, 11}, again.stdout
     shown = run("show", "run", folder=folder)
     assert shown.returncode == 0
     assert "TTFT" in shown.stdout
