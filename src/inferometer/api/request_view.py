@@ -397,11 +397,16 @@ def _next(
         return lead[0].remedy
     limits = () if judgement is None else judgement.objective.thresholds
     longer = provenance.longer_command(run, [one.percentile_fraction for one in limits])
-    if online is not None and online.validity.reasons[0].remedy:
-        worst = online.validity.reasons[0]
-        return f"{worst.remedy} {longer}".strip() if worst.check in _OF_LENGTH else worst.remedy
-    if judgement is not None and judgement.verdict == "undecided":
-        return f"a longer run, or several: this one cannot tell {longer}".strip()
+    worst = None if online is None else online.validity.reasons[0]
+    remedy = "" if worst is None else worst.remedy
+    if worst is not None and remedy and worst.check in _OF_LENGTH:
+        return f"{remedy} {longer}".strip()
+    is_undecided = judgement is not None and judgement.verdict == "undecided"
+    if is_undecided and (worst is None or worst.verdict != "INVALID"):
+        first = f"{remedy}; and " if remedy else ""
+        return f"{first}a longer run, or several: this one cannot tell {longer}".strip()
+    if remedy:
+        return remedy
     folder = "RUN" if path is None else path
     if has_page and online is not None:
         return f"what would another load do here? {suggestions.command('fit', '--load', folder)}"
