@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import inferometer as im
-from inferometer.api.answer import _PAGED_BY, Answer
+from inferometer.api.answer import _LINES_BY, _PAGED_BY, Answer
 from inferometer.errors import InferometerError, SpecError
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
@@ -16,6 +16,7 @@ from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
 SWEPT = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
+RESULTS = Path(__file__).parents[1] / "records" / "imports" / "results"
 PLAN = EmulatorPlan(
     model_name="m",
     fleet=lone_replica(
@@ -88,14 +89,48 @@ def test_a_plan_is_sealed(tmp_path):
     assert len(proved.rows()) == 8
 
 
+def test_runs_come_from_other_tools_and_go_to_them(tmp_path):
+    imported = im.import_results(RESULTS / "vllm-bench-detailed.json", out=tmp_path / "run")
+    assert imported.rows()[0]["tool"] == "vllm-bench"
+    assert f"inferometer show {tmp_path / 'run'}" in str(imported)
+    table = im.export(tmp_path / "run", out=tmp_path / "requests.csv")
+    assert table.n_requests == im.show(tmp_path / "run").requests[0].summaries[0].n_requests
+    assert str(table) == f"{table.n_requests} requests -> {table.file} (csv)"
+
+
+def test_a_sizing_is_deployed(tmp_path):
+    sized = im.size(
+        "llama-3.1-8b", rate=5, gpus="h100_sxm", tp=1, slo="ttft:p95<2s", out=tmp_path / "plan"
+    )
+    assert sized.verdict == "met"
+    deployed = im.deploy(tmp_path / "plan" / "plan.json", out=tmp_path / "files")
+    written = {str(one) for one in (tmp_path / "files").rglob("*")}
+    assert {row["file"] for row in deployed.rows()} <= written
+    assert "replica" in str(deployed)
+
+
+def test_a_ledger_and_the_steps_of_a_batch(tmp_path):
+    plan = tmp_path / "points.toml"
+    plan.write_text(POINTS)
+    im.verify(plan, seal_only=True, out=tmp_path / "proof", ledger=tmp_path / "ledger.jsonl")
+    score = im.ledger(tmp_path / "ledger.jsonl")
+    assert (score.score.n_claims, score.score.n_open) == (8, 8)
+    assert im.ledger(tmp_path / "ledger.jsonl", expect=score.anchor).expected == score.anchor
+    assert "8" in str(score)
+    game = im.timeline(batching="static", slots=2, steps=10)
+    assert [len(one) for one in game.slots] == [10, 10]
+    assert all(one in str(game) for one in game.slots)
+
+
 def test_every_answer_knows_how_it_looks_and_which_table_is_its_own():
     def kinds(of):
         return [one for kind in of.__subclasses__() for one in (kind, *kinds(kind))]
 
-    for page in _PAGED_BY.values():  # an answer is known once its module is imported
-        importlib.import_module(page.partition(":")[0])
+    functions = _PAGED_BY | _LINES_BY
+    for function in functions.values():  # an answer is known once its module is imported
+        importlib.import_module(function.partition(":")[0])
     answers = {kind.__name__: kind for kind in kinds(Answer)}
-    assert set(answers) == set(_PAGED_BY)
+    assert set(answers) == set(functions)
     for kind in answers.values():
         if kind.table is not None:
             assert kind.table.partition(".")[0] in kind.__dataclass_fields__

@@ -56,6 +56,14 @@ _PAGED_BY: Final[Mapping[str, str]] = {
     "QualityAnswer": "inferometer.api.quality_page:quality_page",
 }
 """The function that makes the page of an answer, or its pages, as ``module:name``."""
+_LINES_BY: Final[Mapping[str, str]] = {
+    "ExportAnswer": "inferometer.api.export_run:export_text",
+    "DeployAnswer": "inferometer.api.deploy:deploy_text",
+    "ImportAnswer": "inferometer.api.import_results:import_text",
+    "LedgerAnswer": "inferometer.api.ledger:whole_text",
+    "TimelineAnswer": "inferometer.api.timeline:slots_text",
+}
+"""The function that makes the text of an answer that has no page."""
 _COLUMNS: Final = 110
 _INPUTS: Final = frozenset({"datasheet.scenario"})
 """Columns of the question in an answer of one row, which has hundreds of columns."""
@@ -73,6 +81,11 @@ class Answer:
     def exit_code(self) -> int:
         """Of the command that gives it: 0, or what its verdict calls for."""
         return EXIT_ANSWERED
+
+    @property
+    def has_pages(self) -> bool:
+        """Else there are only lines to read."""
+        return type(self).__name__ in _PAGED_BY
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as ``--json`` prints it: plain dictionaries, lists, numbers and text."""
@@ -123,8 +136,7 @@ class Answer:
 
     def pages(self) -> "tuple[Page, ...]":
         """What there is to read; of several runs of requests a page for each."""
-        module, _, name = _PAGED_BY[type(self).__name__].partition(":")
-        made: Page | tuple[Page, ...] = getattr(importlib.import_module(module), name)(self)
+        made = cast("Page | tuple[Page, ...]", _called(_PAGED_BY, self))
         return made if isinstance(made, tuple) else (made,)
 
     def save_page(self, path: Path | str) -> None:
@@ -133,7 +145,9 @@ class Answer:
         html.write_page(self.pages()[0], Path(path))
 
     def drawn(self, *, is_verbose: bool = False) -> RenderableType:
-        """The pages for a terminal: their first screens, or all of them."""
+        """The pages for a terminal: their first screens, or all of them; else its lines."""
+        if not self.has_pages:
+            return cast("RenderableType", _called(_LINES_BY, self))
         terminal = importlib.import_module("inferometer.report.terminal")
         return Group(*(terminal.page_text(page, is_verbose=is_verbose) for page in self.pages()))
 
@@ -149,6 +163,12 @@ class Answer:
         console = SafeConsole(width=_COLUMNS, file=StringIO(), record=True)
         console.print(self.drawn(is_verbose=True))
         return console.export_html(inline_styles=True, code_format=_HTML)
+
+
+def _called(functions: Mapping[str, str], answer: Answer) -> object:
+    module, _, name = functions[type(answer).__name__].partition(":")
+    made: object = getattr(importlib.import_module(module), name)(answer)
+    return made
 
 
 A = TypeVar("A", bound=Answer)
@@ -167,7 +187,7 @@ T = TypeVar("T")
 
 
 class Lines(NamedTuple, Generic[T]):
-    """An answer that has no page but lines for a terminal."""
+    """An answer that has no page but lines for a terminal, which depend on what was wanted."""
 
     answer: T
     text: RenderableType

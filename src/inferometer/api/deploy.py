@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from inferometer.api import deployment_folder
-from inferometer.api.answer import Lines
+from inferometer.api.answer import Answer
 from inferometer.api.question import Option, option
 from inferometer.decide.artefacts.folder import read_plan
 from inferometer.decide.artefacts.packaging import Wishes
@@ -16,8 +16,10 @@ from inferometer.inputs.verify_plan import sizing_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeployAnswer:
+class DeployAnswer(Answer):
     """What was written."""
+
+    table: ClassVar[str | None] = "files"
 
     model_id: str
     hardware: str
@@ -84,7 +86,7 @@ class Deploy:
     given: frozenset[str] = frozenset()
 
 
-def deploy(question: Deploy) -> Lines[DeployAnswer]:
+def deploy(question: Deploy) -> DeployAnswer:
     """Write the files.
 
     Raises
@@ -122,14 +124,13 @@ def deploy(question: Deploy) -> Lines[DeployAnswer]:
         backends=question.backend,
     )
     files = deployment_folder.write_folder(question.out, fleet, wishes, is_forced=question.force)
-    answer = DeployAnswer(
+    return DeployAnswer(
         model_id=fleet.model.model_id,
         hardware=fleet.hardware.name,
         n_replicas=fleet.n_replicas,
         n_spare=wishes.n_spare,
         files=files,
     )
-    return Lines(answer, _shown(answer))
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -144,7 +145,8 @@ def _label(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _shown(answer: DeployAnswer) -> str:
+def deploy_text(answer: DeployAnswer) -> str:
+    """The files, and what each is for."""
     spare = f" and {answer.n_spare} spare" if answer.n_spare else ""
     heading = f"{answer.n_replicas}{spare} replicas of {answer.model_id} on {answer.hardware}"
     return "\n".join([heading, *(f"  {file.file}  {file.purpose}" for file in answer.files)])

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 from inferometer.api.analysis import analyse, table_rows
-from inferometer.api.answer import Lines
+from inferometer.api.answer import Answer
 from inferometer.api.question import Option, option
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.objectives import parse_objective
@@ -19,7 +19,7 @@ from inferometer.records.types import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportAnswer:
+class ExportAnswer(Answer):
     """What was written."""
 
     run: str
@@ -52,7 +52,7 @@ class Export:
     given: frozenset[str] = frozenset()
 
 
-def exported(question: Export) -> Lines[ExportAnswer]:
+def exported(question: Export) -> ExportAnswer:
     """Write the file.
 
     Raises
@@ -71,14 +71,14 @@ def exported(question: Export) -> Lines[ExportAnswer]:
     format_ = question.format or _format_of(out)
     loaded = read_run(run)
     if loaded.requests is None:
-        return _shown(_exported_sweep(loaded, run, format_, out))
+        return _exported_sweep(loaded, run, format_, out)
     judgement = (
         None
         if question.slo is None or format_ in {"csv", "scheduler-log"}
         else judge_objective(loaded, parse_objective(question.slo))
     )
     replace_file(out, exported_text(loaded, format_, judgement=judgement).encode())
-    answer = ExportAnswer(
+    return ExportAnswer(
         run=str(run),
         format=format_,
         file=str(out),
@@ -86,7 +86,6 @@ def exported(question: Export) -> Lines[ExportAnswer]:
         n_requests=len(loaded.requests.status),
         n_good=None if judgement is None else judgement.n_good,
     )
-    return _shown(answer)
 
 
 def _format_of(out: Path) -> ExportFormat:
@@ -121,11 +120,12 @@ def _exported_sweep(run: Run, path: Path, format_: ExportFormat, out: Path) -> E
     )
 
 
-def _shown(answer: ExportAnswer) -> Lines[ExportAnswer]:
+def export_text(answer: ExportAnswer) -> str:
+    """What was written, in one line."""
     good = "" if answer.n_good is None else f", {answer.n_good} of them within every limit"
     what = (
         f"{answer.n_requests} requests{good}"
         if answer.n_points is None
         else f"{answer.n_points} points"
     )
-    return Lines(answer, f"{what} -> {answer.file} ({answer.format})")
+    return f"{what} -> {answer.file} ({answer.format})"

@@ -16,12 +16,16 @@ from inferometer.api import (
     capacity as capacities,
     catalog as catalogs,
     compare as comparisons,
+    deploy as deployments,
     diagnose as diagnoses,
     explain as explanations,
     explore as explorations,
     explore_states,
     explored,
+    export_run as exports,
     fit as fits,
+    import_results as imports,
+    ledger as ledgers,
     load as loads,
     load_sending,
     machine,
@@ -33,6 +37,7 @@ from inferometer.api import (
     simulate as simulations,
     size as sizings,
     sweep as sweeps,
+    timeline as timelines,
     tune as tunings,
     verify as verifications,
     watch as watches,
@@ -301,6 +306,54 @@ def read(runs: Paths, *, progress: Listener | None = None, **options: object) ->
     """What do stored runs say?"""
     with heard_by(progress):
         return shows.show(question_of(shows.Show, {"runs": runs, **options})).answer
+
+
+show = read
+
+
+@_takes(timelines.Timeline)
+def timeline(
+    run: str | Path | None = None, *, progress: Listener | None = None, **options: object
+) -> timelines.TimelineAnswer:
+    """What does each request of the batch do in each step; without a run, of the tick model?"""
+    with heard_by(progress):
+        return timelines.timeline(question_of(timelines.Timeline, {"run": run, **options})).answer
+
+
+@_takes(ledgers.Ledger)
+def ledger(
+    file: str | Path | None = None, *, progress: Listener | None = None, **options: object
+) -> ledgers.LedgerAnswer:
+    """How often were sealed predictions right?"""
+    with heard_by(progress):
+        return ledgers.ledger(question_of(ledgers.Ledger, {"file": file, **options})).answer
+
+
+@_takes(imports.Import)
+def import_results(
+    files: Paths, *, progress: Listener | None = None, **options: object
+) -> imports.ImportAnswer:
+    """What do other tools' result files say? With ``out`` their runs are written there."""
+    with heard_by(progress):
+        return imports.imported(question_of(imports.Import, {"files": files, **options}))
+
+
+@_takes(exports.Export)
+def export(
+    run: str | Path, *, progress: Listener | None = None, **options: object
+) -> exports.ExportAnswer:
+    """Write a run for other tools."""
+    with heard_by(progress):
+        return exports.exported(question_of(exports.Export, {"run": run, **options}))
+
+
+@_takes(deployments.Deploy)
+def deploy(
+    plan: str | Path, *, progress: Listener | None = None, **options: object
+) -> deployments.DeployAnswer:
+    """Write what runs, watches and checks a sizing."""
+    with heard_by(progress):
+        return deployments.deploy(question_of(deployments.Deploy, {"plan": plan, **options}))
 
 
 @_takes(reports.Report)

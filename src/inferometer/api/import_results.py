@@ -3,10 +3,10 @@
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from inferometer import suggestions
-from inferometer.api.answer import Lines
+from inferometer.api.answer import Answer
 from inferometer.api.question import Option, option
 from inferometer.errors import RecordError
 from inferometer.records.imports.detection import read_results
@@ -44,6 +44,9 @@ class ImportedFile:
     """What a file holds."""
 
     file: str
+    """Its name."""
+    path: str
+    """As it was given."""
     tool: Tool
     runs: tuple[ImportedRunAnswer, ...]
     summaries: tuple[PublishedSummary, ...]
@@ -51,8 +54,10 @@ class ImportedFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImportAnswer:
+class ImportAnswer(Answer):
     """What the files hold, in their order."""
+
+    table: ClassVar[str | None] = "files"
 
     files: tuple[ImportedFile, ...]
 
@@ -71,7 +76,7 @@ class Import:
     given: frozenset[str] = frozenset()
 
 
-def imported(question: Import) -> Lines[ImportAnswer]:
+def imported(question: Import) -> ImportAnswer:
     """What the files hold; their runs are written where --out names a folder.
 
     Raises
@@ -96,12 +101,11 @@ def imported(question: Import) -> Lines[ImportAnswer]:
             + suggestions.command("fit", *files, *stated),
         )
     folders = _write(runs, out)
-    answer = ImportAnswer(
+    return ImportAnswer(
         files=tuple(
             _answer_of(path, one, folders) for path, one in zip(files, results, strict=True)
         )
     )
-    return Lines(answer, _shown(answer, files))
 
 
 def _write(runs: list[Run], out: Path | None) -> dict[str, Path]:
@@ -125,6 +129,7 @@ def _write(runs: list[Run], out: Path | None) -> dict[str, Path]:
 def _answer_of(path: Path, imported: Imported, folders: dict[str, Path]) -> ImportedFile:
     return ImportedFile(
         file=path.name,
+        path=str(path),
         tool=imported.tool,
         runs=tuple(_run_of(run, folders.get(run.manifest.run_id)) for run in imported.runs),
         summaries=imported.summaries,
@@ -151,7 +156,8 @@ def _counted(imported: Imported) -> tuple[PointCount, ...]:
     )
 
 
-def _shown(answer: ImportAnswer, files: tuple[Path, ...]) -> str:
+def import_text(answer: ImportAnswer) -> str:
+    """What each file holds, and what to do with it."""
     parts: list[str] = []
     for file in answer.files:
         parts.append(f"{file.file}: {file.tool}")
@@ -166,12 +172,13 @@ def _shown(answer: ImportAnswer, files: tuple[Path, ...]) -> str:
             for part in (_facts(summary), *map(_latency, summary.latencies))
         ]
         parts += [_points(file.points)] if file.points else []
-    follow = _next_step(answer, files)
+    follow = _next_step(answer)
     return "\n".join((*parts, *([f"NEXT   {follow}"] if follow else [])))
 
 
-def _next_step(answer: ImportAnswer, files: tuple[Path, ...]) -> str:
+def _next_step(answer: ImportAnswer) -> str:
     """Look at what was written; else keep the runs, or learn step times from the statistics."""
+    files = [Path(one.path) for one in answer.files]
     runs = [run for file in answer.files for run in file.runs]
     written = next((run.folder for run in runs if run.folder is not None), None)
     if written:

@@ -3,12 +3,12 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from rich.console import RenderableType
 
 from inferometer import suggestions
-from inferometer.api.answer import Lines
+from inferometer.api.answer import Answer, Lines
 from inferometer.api.progress import talk
 from inferometer.api.question import option
 from inferometer.api.verify_view import ledger_markdown, ledger_text, short_markdown
@@ -37,8 +37,10 @@ _PLACES: Final = ((BEGIN, END, ledger_markdown), (BEGIN_SHORT, END_SHORT, short_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerAnswer:
+class LedgerAnswer(Answer):
     """The chain is whole, and this is what it says."""
+
+    table: ClassVar[str | None] = "score.metrics"
 
     ledger: str
     n_entries: int
@@ -142,6 +144,11 @@ def _shown(answer: LedgerAnswer, question: Ledger) -> RenderableType:
         return answer.anchor
     if question.markdown:
         return ledger_markdown(answer.score)
+    return whole_text(answer)
+
+
+def whole_text(answer: LedgerAnswer) -> RenderableType:
+    """How often what was sealed was right, the misses, and the experiments."""
     return ledger_text(answer.score, Path(answer.ledger), expected=answer.expected)
 
 

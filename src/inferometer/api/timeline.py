@@ -10,7 +10,7 @@ from rich.text import Text
 
 from inferometer import __version__
 from inferometer.api import decision_pages
-from inferometer.api.answer import Lines
+from inferometer.api.answer import Answer, Lines
 from inferometer.api.progress import talk
 from inferometer.api.question import option
 from inferometer.errors import SpecError
@@ -124,7 +124,7 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineAnswer:
+class TimelineAnswer(Answer):
     """A window of steps.
 
     ``slots`` has a text for each slot, a letter for each step: C context, g generation, E end of
@@ -240,6 +240,13 @@ def _page(
         definitions=DEFINITIONS if games else (),
         tool_version=__version__,
     )
+
+
+def slots_text(answer: TimelineAnswer) -> str:
+    """A line for each slot, a letter for each step."""
+    last = answer.first_step + (len(answer.slots[0]) if answer.slots else 0) - 1
+    heading = f"steps {answer.first_step} to {last} of {answer.n_steps_of_run}"
+    return "\n".join((heading, *(f"{rank:3}  {one}" for rank, one in enumerate(answer.slots))))
 
 
 def _drawn(timeline: slot_timeline.SlotTimeline, games: Sequence[Played]) -> RenderableType:

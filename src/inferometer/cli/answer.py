@@ -130,6 +130,8 @@ def give_answer(
     answer, pages, then = made if isinstance(made, Paged) else (made, None, None)
 
     def show(one: A) -> RenderableType | tuple[Page, ...]:
+        if pages is None and not one.has_pages:
+            return one.drawn()
         shown = one.pages() if pages is None else pages
         return _text_of(shown, is_verbose=True) if is_whole else shown
 
