@@ -16,6 +16,7 @@ import math
 import os
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -91,7 +92,7 @@ def measured_grid(job):
     """The score of each cell that runs."""
     scores = {}
     for spec in cells_of(job):
-        with job.engines as engines:
+        with closing(job.engines) as engines:
             try:
                 times = engines.times((spec, 0), job.runs, 0)
             except (EngineError, SpecError, tune_engine_pairs.OutOfMemory) as error:
@@ -113,7 +114,7 @@ def compared(job, best, found):
     pairs = tune_engine_pairs.OptionPairs(
         "judged", (best, found), 900_000, N_PAIRS, N_PAIRS, has_fresh_loads=True
     )
-    with job.engines as engines:
+    with closing(job.engines) as engines:
         result, _ = tune_engine_pairs.compared(job.runs, engines, pairs)
     logs = result.log_ratios
     return math.exp(sum(logs) / len(logs)), f"{len(logs)} fresh pairs"
