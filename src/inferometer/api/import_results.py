@@ -9,6 +9,7 @@ from inferometer import suggestions
 from inferometer.api.answer import Answer
 from inferometer.api.question import Option, option
 from inferometer.errors import RecordError
+from inferometer.inputs.types import Caution
 from inferometer.records.imports.detection import read_results
 from inferometer.records.imports.imported import Imported, PublishedLatency, PublishedSummary, Tool
 from inferometer.records.store import write_run
@@ -28,6 +29,7 @@ class ImportedRunAnswer:
     n_requests: int
     folder: str | None
     """Where it was written; None without --out."""
+    cautions: tuple[Caution, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +145,7 @@ def _run_of(run: Run, folder: Path | None) -> ImportedRunAnswer:
         run_id=run.manifest.run_id,
         n_requests=n_requests,
         folder=None if folder is None else str(folder),
+        cautions=run.manifest.cautions,
     )
 
 
@@ -173,7 +176,10 @@ def import_text(answer: ImportAnswer) -> str:
         ]
         parts += [_points(file.points)] if file.points else []
     follow = _next_step(answer)
-    return "\n".join((*parts, *([f"NEXT   {follow}"] if follow else [])))
+    parts += [f"NEXT   {follow}"] if follow else []
+    runs = (run for file in answer.files for run in file.runs)
+    cautions = dict.fromkeys(caution for run in runs for caution in run.cautions)
+    return "\n".join((*parts, *(f"CAUTION {one.text} – {one.remedy}" for one in cautions)))
 
 
 def _next_step(answer: ImportAnswer) -> str:

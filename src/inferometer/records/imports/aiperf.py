@@ -12,6 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
+from inferometer.inputs.types import Source
 from inferometer.records.imports.imported import (
     DEFINITIONS,
     Imported,
@@ -21,6 +22,7 @@ from inferometer.records.imports.imported import (
     PublishedLatencyName,
     PublishedSummary,
     StatisticKeys,
+    Tool,
     file_source,
     imported_run,
     latency_of,
@@ -51,15 +53,32 @@ def read_aiperf_summary(path: Path) -> Imported:
         A field holds something else than it should; the message names it.
     """
     content = read_object(path)
-    load = _profiling_phase(content)
-    summary = PublishedSummary(
+    models = content.child("input_config", "models").children("items")
+    summary = statistics_of(
+        content,
         tool="aiperf",
         source=file_source(path, "aiperf"),
+        model=next((one.text("name") for one in models), None),
+        load=_profiling_phase(content),
+    )
+    return Imported(tool="aiperf", summaries=(summary,))
+
+
+def statistics_of(
+    content: JsonFields, *, tool: Tool, source: Source, model: str | None, load: JsonFields
+) -> PublishedSummary:
+    """The statistics under AIPerf's names, as ``tool`` wrote them; ``load`` has what was asked for.
+
+    Raises
+    ------
+    RecordError
+        A field holds something else than it should; the message names it.
+    """
+    return PublishedSummary(
+        tool=tool,
+        source=source,
         tool_version=content.text("aiperf_version"),
-        model=next(
-            (one.text("name") for one in content.child("input_config", "models").children("items")),
-            None,
-        ),
+        model=model,
         offered_requests_per_s=load.number("rate") or load.number("request_rate"),
         concurrency=load.whole("concurrency"),
         settings=content.child("run_info").pairs(["cli_command"]),
@@ -71,13 +90,14 @@ def read_aiperf_summary(path: Path) -> Imported:
         mean_prompt_tokens=content.child("input_sequence_length").number("avg"),
         mean_output_tokens=content.child("output_sequence_length").number("avg"),
         completed_requests_per_s=content.child("request_throughput").number("avg"),
-        good_requests_per_s=content.child("goodput").number("avg"),
+        good_requests_per_s=content.child(
+            "goodput" if content.has("goodput") else "request_goodput"
+        ).number("avg"),
         input_tokens_per_s=content.child("input_token_throughput").number("avg"),
         output_tokens_per_s=content.child("output_token_throughput").number("avg"),
         total_tokens_per_s=content.child("total_token_throughput").number("avg"),
         latencies=published(_latency(content, name, tag) for name, tag in LATENCIES.items()),
     )
-    return Imported(tool="aiperf", summaries=(summary,))
 
 
 def read_aiperf_requests(path: Path) -> Imported:

@@ -12,6 +12,7 @@ from typing import Final
 
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.catalog import find_hardware
+from inferometer.inputs.foreign_bytes import repeated
 from inferometer.inputs.synonyms import counted_devices, engine_name, known_format
 from inferometer.records.imports.imported import (
     UNKNOWN,
@@ -96,6 +97,12 @@ def read_concurrency_table(path: Path) -> PublishedPointTable:
         A column is missing, or a line is broken; the message has its number.
     """
     (_, header), *lines = cells_of(read_text(path), str(path))
+    if (twice := repeated(header)) is not None:
+        raise RecordError(
+            f"two columns are called {twice}",
+            where=str(path),
+            try_="another name for one of them",
+        )
     columns = _columns(header)
     missing = [example for name, example in _NEEDED.items() if name not in columns]
     if missing:

@@ -9,10 +9,12 @@ from inferometer.errors import RecordError
 from inferometer.records.imports import (
     aiperf,
     concurrency_table,
+    genai_perf,
     guidellm,
     inference_perf,
     inferencex,
     llmservingsim,
+    mlperf,
     own_requests,
     statistics_only,
     vllm_bench,
@@ -63,8 +65,9 @@ def _read(path: Path) -> Imported:
             allowed=KNOWN,
             try_=_TABLE,
         )
-    if vllm_bench.has_blocks(text):
-        return vllm_bench.read_blocks(path)
+    for is_it, read in _PRINTED:
+        if is_it(text):
+            return read(path)
     for format_, first in _candidates(text, path):
         if format_.is_it(first):
             return format_.read(path)
@@ -158,6 +161,16 @@ _is_vllm_bench: Final = _having(
 _OBJECTS: Final = (
     _Format("vllm bench serve", _is_vllm_bench, vllm_bench.read_vllm_bench),
     _Format(
+        "GenAI-Perf profile_export_genai_perf.json",
+        genai_perf.is_genai_perf,
+        genai_perf.read_genai_perf,
+    ),
+    _Format(
+        "GenAI-Perf profile_export.json",
+        genai_perf.is_profile_export,
+        genai_perf.read_profile_export,
+    ),
+    _Format(
         "AIPerf profile_export_aiperf.json",
         _having("request_throughput", "request_latency", "input_config"),
         aiperf.read_aiperf_summary,
@@ -210,8 +223,13 @@ _LINES: Final = (
         "AIPerf profile_export.jsonl", _having("metadata", "metrics"), aiperf.read_aiperf_requests
     ),
 )
+_PRINTED: Final = (
+    (vllm_bench.has_blocks, vllm_bench.read_blocks),
+    (mlperf.is_mlperf, mlperf.read_mlperf),
+)
 _TABLES: Final = (
     "the block of results that vLLM's and SGLang's bench print",
+    f"MLPerf {mlperf.SUMMARY_NAME}",
     "AIConfigurator silicon_sample.csv",
     "inference-perf stages.csv",
     "LLMServingSim requests.csv",

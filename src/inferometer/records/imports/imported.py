@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from inferometer.errors import RecordError
-from inferometer.inputs.types import ModelSpec, Source
+from inferometer.inputs.types import Caution, ModelSpec, Source
 from inferometer.records.columns import F64, I32, Bools, Texts
 from inferometer.records.imports.json_fields import JsonFields
 from inferometer.records.types import (
@@ -33,6 +33,7 @@ Tool: TypeAlias = Literal[
     "vllm-bench",
     "sglang-bench",
     "aiperf",
+    "genai-perf",
     "guidellm",
     "inference-perf",
     "inferencex",
@@ -40,6 +41,7 @@ Tool: TypeAlias = Literal[
     "llmservingsim",
     "llmperf",
     "trtllm-bench",
+    "mlperf",
     "table",
     "inferometer",
 ]
@@ -307,6 +309,7 @@ class ImportFacts:
     source: Source
     model: ModelSpec | None = None
     engine: EngineFacts | None = None
+    cautions: tuple[Caution, ...] = ()
 
 
 def imported_run(requests: Sequence[ImportedRequest], facts: ImportFacts) -> Run:
@@ -333,6 +336,7 @@ def imported_run(requests: Sequence[ImportedRequest], facts: ImportFacts) -> Run
         engine=facts.engine,
         source=facts.source,
         is_complete=True,
+        cautions=facts.cautions,
     )
     chunks = _chunks(rows, start_ns)
     return Run(

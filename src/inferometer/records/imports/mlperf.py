@@ -1,0 +1,151 @@
+"""What does MLPerf's ``mlperf_log_summary.txt`` say?
+
+Loadgen prints it as ``name : value``, times in nanoseconds. Its latencies count from when a query
+was scheduled: in Server at its place in a Poisson process, in Offline all at the start. Percentiles
+are values of the sorted list, without interpolation. Where no token latencies were recorded, the
+only latency is that of the whole answer. Checked against ``loadgen/results.cc`` of
+mlcommons/inference 5.1, which has called TPOT *time to output token* and *time per output token*.
+"""
+
+import re
+from math import inf
+from pathlib import Path
+from typing import Final
+
+from inferometer import suggestions
+from inferometer.errors import RecordError
+from inferometer.records.imports.imported import (
+    Imported,
+    PublishedLatency,
+    PublishedLatencyName,
+    PublishedSummary,
+    StatisticKeys,
+    file_source,
+    latency_of,
+    published,
+)
+from inferometer.records.imports.json_fields import Json, JsonFields, read_text
+
+SUMMARY_NAME: Final = "mlperf_log_summary.txt"
+_TITLE: Final = "MLPerf Results Summary"
+_DETAIL: Final = ":::MLLOG"
+_LINE: Final = re.compile(
+    r"^[ *]*([A-Za-z0-9][^:\n]{0,80}?)[ \t]*:[ \t]*(\S[^\n]{0,200}?)[ \t]*$", re.MULTILINE
+)
+_NS: Final = 1e-9
+_PERCENTILES: Final = (50, 90, 95, 97, 99, 99.9)
+_LATENCIES: Final[dict[PublishedLatencyName, tuple[tuple[str, str], ...]]] = {
+    "ttft": (("first token latency", "first token"),),
+    "tpot": (("time to output token", "TPOT"), ("time per output token", "TPOT")),
+    "e2e": (("latency", "latency"),),
+}
+"""Ours -> loadgen's words for it, in small letters, and its short name."""
+_DEFINITIONS: Final[dict[PublishedLatencyName, str]] = {
+    "ttft": "first token - when the query was scheduled",
+    "tpot": "(last - first token) / (output tokens - 1), one value a query",
+    "e2e": "last token - when the query was scheduled",
+}
+_SETTINGS: Final = (
+    "mode",
+    "result is",
+    "samples_per_query",
+    "target_latency (ns)",
+    "ttft_latency (ns)",
+    "tpot_latency (ns)",
+)
+
+
+def is_mlperf(text: str) -> bool:
+    """Is it loadgen's summary, or its detailed log?"""
+    start = text.lstrip()
+    return start.startswith(_DETAIL) or (_TITLE in text and start[:1] not in {"{", "["})
+
+
+def read_mlperf(path: Path) -> Imported:
+    """The statistics of a run of loadgen.
+
+    Raises
+    ------
+    RecordError
+        It is the detailed log or a run for accuracy, or a number is none.
+    """
+    text, where = read_text(path), str(path)
+    if _TITLE not in text:
+        raise RecordError(
+            "this is loadgen's detailed log",
+            where=where,
+            allowed=f"loadgen's summary, {SUMMARY_NAME}",
+            try_=suggestions.command("import", path.with_name(SUMMARY_NAME)),
+        )
+    found = JsonFields(content=_named_values(text[text.index(_TITLE) :]), where=where)
+    scenario = found.text("scenario") or "unknown scenario"
+    samples_per_s = found.number("completed samples per second") or found.number(
+        "samples per second"
+    )
+    tokens_per_s = found.number("completed tokens per second") or found.number("tokens per second")
+    latencies = published(_latency(found, name) for name in _LATENCIES)
+    if samples_per_s is None and not latencies:
+        raise RecordError(
+            f"no throughput and no latency (mode {found.text('mode')})",
+            where=where,
+            allowed="the summary of a performance run",
+        )
+    summary = PublishedSummary(
+        tool="mlperf",
+        source=file_source(path, "mlperf"),
+        label=f"{found.text('sut name') or 'unnamed'}, {scenario}, {found.text('result is')}",
+        offered_requests_per_s=_offered(found, scenario),
+        concurrency=1 if scenario.replace(" ", "") == "SingleStream" else None,
+        settings=tuple(sorted(found.pairs(_SETTINGS))),
+        mean_output_tokens=None
+        if not samples_per_s or tokens_per_s is None
+        else tokens_per_s / samples_per_s,
+        completed_requests_per_s=samples_per_s,
+        output_tokens_per_s=tokens_per_s,
+        latencies=latencies,
+    )
+    return Imported(tool="mlperf", summaries=(summary,))
+
+
+def _named_values(text: str) -> dict[str, Json]:
+    """Each value by its name in small letters, the first of each; a title without a value has none."""
+    found = dict[str, Json]()
+    for name, value in _LINE.findall(text):
+        found.setdefault(" ".join(name.lower().split()), value)
+    return found
+
+
+def _offered(found: JsonFields, scenario: str) -> float | None:
+    """Offline all queries come at once; the rate of a stream follows from its answers."""
+    if scenario == "Offline":
+        return inf
+    return found.number("target_qps") if scenario == "Server" else None
+
+
+def _latency(found: JsonFields, name: PublishedLatencyName) -> PublishedLatency | None:
+    for theirs, named in _LATENCIES[name]:
+        if found.has(f"mean {theirs} (ns)") or found.has(f"99.00 percentile {theirs} (ns)"):
+            return latency_of(
+                found,
+                name,
+                named,
+                _DEFINITIONS[name],
+                keys=StatisticKeys(
+                    f"mean {theirs} (ns)", "", f"min {theirs} (ns)", f"max {theirs} (ns)"
+                ),
+                percentiles={
+                    f"{at:.2f} percentile {lower} (ns)": at / 100
+                    for at in _PERCENTILES
+                    for lower in _spellings(theirs, found)
+                },
+                unit_s=_NS,
+            )
+    return None
+
+
+def _spellings(theirs: str, found: JsonFields) -> tuple[str, ...]:
+    """Loadgen writes percentiles of the *time to output token* beside a mean *per output token*."""
+    both = (theirs, theirs.replace("per output", "to output"))
+    return tuple(
+        dict.fromkeys(one for one in both if found.has(f"99.00 percentile {one} (ns)"))
+    ) or (theirs,)
