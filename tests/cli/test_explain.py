@@ -11,7 +11,7 @@ from tests.records.test_device_trace import REAL, write_chrome
 
 from inferometer.api.explain import headline, launch_check
 from inferometer.cli.main import app
-from inferometer.errors import ModelError, SpecError
+from inferometer.errors import ModelError, RecordError, SpecError
 from inferometer.perfmodel.roofline import exact
 from inferometer.report.views import Explained, TimePart
 
@@ -99,6 +99,22 @@ def test_traces_and_runs_are_not_explained_together(tmp_path):
     done = CliRunner().invoke(app, ["explain", str(trace), str(SMOLLM2)])
     assert isinstance(done.exception, SpecError)
     assert done.exception.try_ == f"inferometer explain {trace}"
+
+
+def test_a_fit_is_no_run_and_goes_to_those_who_take_it(tmp_path):
+    fit = Path(__file__).parents[2] / "bench" / "results" / "h100_vllm" / "step_time.json"
+    done = CliRunner().invoke(app, ["explain", str(fit)])
+    assert isinstance(done.exception, SpecError)
+    assert done.exception.what == "a fit of step times, no run"
+    assert done.exception.try_ == f"inferometer predict MODEL --fit {fit}"
+
+
+def test_text_that_is_no_table_goes_to_import(tmp_path):
+    log = tmp_path / "mlperf_log_summary.txt"
+    log.write_text("=====\nMLPerf Results Summary\n=====\nScenario : Offline\n")
+    done = CliRunner().invoke(app, ["explain", str(log)])
+    assert isinstance(done.exception, RecordError)
+    assert done.exception.try_.endswith(f"inferometer import {log}")
 
 
 def test_a_table_without_its_model_is_answered_with_the_flags_that_name_it(tmp_path):

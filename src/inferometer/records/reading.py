@@ -110,7 +110,19 @@ def read_table(path: Path, facts: TableFacts | None = None) -> Run:
     is_sweep = is_json and bench_tables.is_json(start)
     if is_sweep or not (is_json or is_concurrency_table(start)):
         return read_sweep_csv(path, facts)
-    raise SpecError(
+    raise _no_sweep(path, start, is_json=is_json)
+
+
+def _no_sweep(path: Path, start: str, *, is_json: bool) -> SpecError:
+    """What the file is, and who reads it."""
+    if is_json and '"parameters"' in start and '"covariance"' in start:
+        return SpecError(
+            "a fit of step times, no run",
+            where=str(path),
+            allowed="runs, or tables of a sweep; predict, simulate and size take a fit with --fit",
+            try_=suggestions.command("predict", "MODEL", "--fit", path),
+        )
+    return SpecError(
         "JSON that is no table of a sweep"
         if is_json
         else "a table of latencies by concurrency, no sweep of batches",

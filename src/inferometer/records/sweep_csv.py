@@ -22,6 +22,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from inferometer import suggestions
 from inferometer.errors import RecordError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.types import Caution, EngineSpec, ModelSpec, Source, SweepPlan, SweepPoint
@@ -406,7 +407,7 @@ def _lines_of(text: str, where: str) -> list[_Line]:
     (header_number, header), *lines = cells_of(text, where)
     columns = _preferred([column_of(cell) for cell in header])
     names: list[FieldName | None] = [None if column is None else column.field for column in columns]
-    _check_header(names, header, f"{where}, line {header_number}")
+    _check_header(names, header, where, header_number)
     scales: dict[FieldName, float] = {
         column.field: column.scale_ratio for column in columns if column is not None
     }
@@ -457,7 +458,8 @@ def _unread_times(text: str) -> tuple[Caution, ...]:
     return tuple(found)
 
 
-def _check_header(names: list[FieldName | None], header: list[str], where: str) -> None:
+def _check_header(names: list[FieldName | None], header: list[str], path: str, number: int) -> None:
+    where = f"{path}, line {number}"
     repeated = {name for name in names if name is not None and names.count(name) > 1}
     if repeated:
         raise RecordError(
@@ -470,6 +472,7 @@ def _check_header(names: list[FieldName | None], header: list[str], where: str) 
             f"no column with times is known in the header {', '.join(header)[:200]!r}",
             where=where,
             allowed=_ALLOWED,
+            try_="results of another tool: " + suggestions.command("import", path),
         )
 
 
