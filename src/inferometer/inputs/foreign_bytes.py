@@ -54,6 +54,22 @@ _WRONG: Final = (ValueError, RecursionError, ArithmeticError, LookupError, Memor
 """What decoders raise for bytes that their authors did not think of."""
 
 
+def repeated(names: Iterable[str]) -> str | None:
+    """The first name that a header has twice, blanks aside; None where it has none.
+
+    Example
+    -------
+    >>> repeated(["a", "", "b", "", " a"]), repeated("ab")
+    ('a', None)
+    """
+    known = set[str]()
+    for name in map(str.strip, names):
+        if name and name in known:
+            return name
+        known.add(name)
+    return None
+
+
 def shortened(value: object) -> str:
     """A foreign value shortened for a message: numbers and texts may be thousands long.
 
@@ -280,9 +296,14 @@ class Door:
             yield from csv.reader(lines, delimiter=delimiter)
 
     def csv_records(self, lines: Iterable[str], *, where: str) -> Iterator[dict[str, str]]:
-        """The fields of each line under the names in the first; a line with more or fewer is refused."""
+        """The fields of each line under the names in the first.
+
+        A line with more or fewer is refused, and two columns of one name.
+        """
         rows = self.csv_rows(lines, where=where)
         names = next(rows, [])
+        if (twice := repeated(names)) is not None:
+            raise self._refused(f"two columns are called {twice}", where, "a name for each column")
         for number, row in enumerate(rows, start=2):
             if row and len(row) != len(names):
                 here = f"{where}, line {number}"

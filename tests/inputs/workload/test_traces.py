@@ -129,6 +129,29 @@ def test_tables_of_others_say_the_same_two_requests(written, text):
     assert assumed == ["unit_of_instants_assumed"] * is_unsaid
 
 
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        (
+            "timestamp,input_tokens,output_tokens,input_tokens",
+            "two columns are called input_tokens",
+        ),
+        ("timestamp,input_tokens,output_tokens,context_tokens", "both input_tokens and context"),
+        ("timestamp,prompt_len,output_len,decode_len", "both output_len and decode_len"),
+        ("arrival_ns,prompt_tokens,output_tokens,prompt_tokens", "two columns are called prompt"),
+    ],
+)
+def test_two_columns_for_one_number_are_refused(written, header, said):
+    with pytest.raises(SpecError, match=said) as refused:
+        read_trace(written(f"{header}\n0,472,18,7\n40,1087,230,7\n"))
+    assert "name" in refused.value.try_
+
+
+def test_tokens_are_counted_by_the_column_that_says_so(written):
+    text = "timestamp,prompt_len,prompt_tokens,output_tokens\n0,1888,472,18\n40,4348,1087,230\n"
+    assert columns(read_trace(written(text)), "prompt_tokens") == [[472, 1087]]
+
+
 def test_lengths_without_instants_need_arrivals(written):
     trace = read_trace(written("num_prefill_tokens,num_decode_tokens\n472,18\n"))
     assert (trace.format, trace.has_instants) == ("table", False)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.errors import SpecError
-from inferometer.inputs.foreign_bytes import Door, shortened
+from inferometer.inputs.foreign_bytes import Door, repeated, shortened
 from inferometer.inputs.foreign_parquet import connection, parquet_columns, parquet_metadata
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.plan import (
@@ -245,8 +245,9 @@ def _json_rows(
 def _csv_rows(
     found: Iterator[tuple[int, bytes]], path: Path
 ) -> Iterator[tuple[int, dict[str, int | None]]]:
-    _, header = next(found, (0, b""))
+    number, header = next(found, (0, b""))
     names = header.decode("utf-8", errors="replace").split(",")
+    _refuse_repeated(names, path, number)
     for number, line in found:
         fields = line.decode("utf-8", errors="replace").split(",")
         if len(fields) != len(names):
@@ -261,6 +262,11 @@ def _csv_rows(
             )
         except ValueError as error:
             broken(path, number, str(error))
+
+
+def _refuse_repeated(names: Iterable[str], path: Path, number: int) -> None:
+    if (twice := repeated(names)) is not None:
+        broken(path, number, f"two columns are called {twice}", try_="another name for one of them")
 
 
 def _write_parquet(plan: RequestPlan, head: Head, path: Path) -> None:
@@ -378,12 +384,33 @@ def table_heading(first: bytes) -> TableHeading | None:
     except SpecError:
         return None
     at, prompt, output = (
-        next((name for name in names if pattern.fullmatch(_plain(name))), None)
-        for pattern in (_AT, _PROMPT, _OUTPUT)
+        next(iter(_named_so(names, pattern)), None) for pattern in (_AT, _PROMPT, _OUTPUT)
     )
     if prompt is None or output is None:
         return None
     return TableHeading(at, prompt, output, names, delimiter)
+
+
+def _named_so(names: Iterable[str], pattern: re.Pattern[str]) -> list[str]:
+    """The columns that this may be, those whose names say tokens before mere lengths."""
+    found = [name for name in names if pattern.fullmatch(_plain(name))]
+    return sorted(found, key=lambda name: "tok" not in name.lower())
+
+
+def _refuse_unclear(heading: TableHeading, path: Path, number: int) -> None:
+    """Two columns of one name, or two that both count the tokens of prompts, or of answers."""
+    if heading.delimiter:
+        _refuse_repeated(heading.names, path, number)
+    for what, pattern in (("prompts", _PROMPT), ("answers", _OUTPUT)):
+        chosen, *others = _named_so(heading.names, pattern)
+        also = [name for name in others if ("tok" in name.lower()) == ("tok" in chosen.lower())]
+        if also:
+            broken(
+                path,
+                number,
+                f"both {chosen} and {also[0]} may count the tokens of {what}",
+                try_="remove or rename one of them",
+            )
 
 
 def _flat(record: dict[str, object]) -> dict[str, object]:
@@ -433,6 +460,7 @@ def table_rows(path: Path, *, is_csv: bool = False) -> Iterator[TraceRow]:
     heading = table_heading(line)
     if heading is None or (is_csv and not heading.delimiter):
         broken(path, number, "no columns of prompt and output tokens")
+    _refuse_unclear(heading, path, number)
     unit_ns, is_assumed = heading.unit_ns, False
     rows = found if heading.delimiter else itertools.chain([(number, line)], found)
     for number, line in rows:
