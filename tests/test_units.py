@@ -92,7 +92,7 @@ def test_scaling_a_duration_scales_what_is_parsed(number, unit):
 @pytest.mark.parametrize(
     ("duration_s", "text"),
     [
-        (0, "0 ns"),
+        (0, "0 ms"),
         (2.5e-7, "250 ns"),
         (4.2e-5, "42 µs"),
         (0.0314, "31.4 ms"),

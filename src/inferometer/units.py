@@ -231,13 +231,15 @@ def parse_bytes_per_s(text: str, *, where: str | None = None) -> float:
 
 
 def format_duration(duration_s: float) -> str:
-    """How does a person read this duration: ns, µs, ms below 10 s, then s, min, h.
+    """How does a person read this duration: ns, µs, ms below 10 s, then s, min, h; nothing in ms.
 
     Example
     -------
     >>> format_duration(0.0314), format_duration(12.5), format_duration(164), format_duration(3700)
     ('31.4 ms', '12.5 s', '2.73 min', '1 h 2 min')
     """
+    if duration_s == 0:
+        return "0 ms"
     if duration_s < 0:
         return "-" + format_duration(-duration_s)
     for limit_s, factor_ratio, unit in (
