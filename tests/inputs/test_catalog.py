@@ -20,6 +20,7 @@ from inferometer.inputs.catalog import (
     unsourced_constants,
 )
 from inferometer.inputs.types import Constant, Source
+from inferometer.perfmodel.weights import n_active_parameters, n_parameters
 
 DEVICES = load_hardware()
 MODELS = load_models()
@@ -127,10 +128,39 @@ def test_unsourced_numbers_are_named():
         ("google/gemma-2-2b-it", "gemma-2-2b"),
         ("SmolLM2-135M-Instruct", "smollm2-135m"),
         ("openai/gpt-oss-20b", "gpt-oss-20b"),
+        ("Qwen/Qwen3-Next-80B-A3B-Thinking", "qwen3-next-80b-a3b"),
+        ("moonshotai/Kimi-K2-Instruct", "kimi-k2"),
+        ("moonshotai/Kimi-K2-Thinking", "kimi-k2-thinking"),
+        ("unsloth/Kimi-K2-Thinking", "kimi-k2-thinking"),
+        ("kimi-k2", "kimi-k2"),
     ],
 )
 def test_models_are_found_by_id_and_by_hub_name(name, model_id):
     assert find_model(name).model_id == model_id
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "active", "stored"),
+    [
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", 80, 3, "bfloat16"),
+        ("Qwen/Qwen3-Coder-480B-A35B-Instruct", 480, 35, "bfloat16"),
+        ("google/gemma-4-31B-it", 31, 31, "bfloat16"),
+        ("google/gemma-4-26B-A4B-it", 25.2, 3.8, "bfloat16"),
+        ("Qwen/Qwen3.6-27B", 27, 26, "bfloat16"),
+        ("Qwen/Qwen3-VL-235B-A22B-Instruct", 235, 22, "bfloat16"),
+        ("XiaomiMiMo/MiMo-V2-Flash", 309, 15, "float8"),
+        ("deepseek-ai/DeepSeek-V3.1", 671, 37, "float8"),
+        ("moonshotai/Kimi-K2-Thinking", 1026, 32, "int4"),
+        ("zai-org/GLM-5.2", 744, 40, "bfloat16"),
+    ],
+)
+def test_models_of_2025_and_2026_have_the_size_and_the_format_of_their_cards(
+    name, billions, active, stored
+):
+    model = find_model(name)
+    assert n_parameters(model) / 1e9 == pytest.approx(billions, rel=0.01)
+    assert n_active_parameters(model) / 1e9 == pytest.approx(active, abs=0.6)
+    assert model.checkpoint_dtype == stored
 
 
 @pytest.mark.parametrize(
