@@ -96,6 +96,15 @@ def test_options_may_be_written_as_on_the_command_line():
     assert until.levels[0].summary.n_requests < 200
 
 
+def test_the_names_of_flags_are_names_of_options():
+    """vLLM's ``--tensor-parallel-size`` is in the help of ``--tp``."""
+    named = im.predict("llama-3.1-8b", **STATIC, tensor_parallel_size=2)
+    assert named.to_dict() == im.predict("llama-3.1-8b", **STATIC, tp=2).to_dict()
+    assert im.predict("llama-3.1-8b", **STATIC, tensor_parallel_size=[1, 2]).axes == {"tp": (1, 2)}
+    with pytest.raises(SpecError, match="tensor_parallel_size and tp are one option"):
+        im.predict("llama-3.1-8b", **STATIC, tensor_parallel_size=2, tp=2)
+
+
 def test_signatures_show_all_options():
     parameters = inspect.signature(im.simulate).parameters
     assert next(iter(parameters)) == "model"

@@ -306,6 +306,24 @@ def test_bad_questions(folder, words, exit_code, said):
     assert not (folder / "l.jsonl").exists()
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('hardware = "h100_sxm"', 'hardware = "h100_smx"', "the plan's [server]: hardware\n"),
+        ('hardware = "h100_sxm"', 'hardware = "8xH100"', 'try: hardware = "H100", tp = 8'),
+        ('model = "llama-3.1-8b"', 'model = "lama-3.1-8b"', "the plan's [server]: model\n"),
+        ('hardware = "h100_sxm"', 'hardware = "h100_sxm"\ntp = 0', "the plan's [server]: tp\n"),
+    ],
+)
+def test_an_error_of_the_plan_names_the_plans_key(old, new, said, tmp_path):
+    text = (
+        'name = "x"\n[server]\nmodel = "llama-3.1-8b"\nhardware = "h100_sxm"\n'
+        "[points]\nprompt_tokens = [128]\nbatch_sizes = [1]\n"
+    )
+    (tmp_path / "plan.toml").write_text(text.replace(old, new))
+    check_refused(run("verify", "plan.toml", "--seal-only", folder=tmp_path), 2, said)
+
+
 def test_a_ledger_that_is_not_there_is_no_empty_one(folder):
     check_refused(run("ledger", "none.jsonl", folder=folder), 4, "no such ledger")
     assert "No prediction was sealed yet" in run("ledger", folder=folder).stdout

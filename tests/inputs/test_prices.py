@@ -29,6 +29,21 @@ OWNED = (
 )
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (GOOD.replace("l40s", "l4s0"), "usd_per_hour"),
+        (OWNED.replace("owned: {h100_sxm", "owned: {h1000"), "owned"),
+    ],
+)
+def test_a_device_that_nobody_knows_is_named_with_its_key(text, key, tmp_path):
+    path = tmp_path / "prices.yaml"
+    path.write_text(text)
+    with pytest.raises(SpecError, match="does not know") as refused:
+        read_prices(path)
+    assert refused.value.where == f"{path}: {key}"
+
+
 def test_a_bought_device_costs_capital_and_power(tmp_path):
     """35,064 $ over 4 years of 8,766 h: 1 $/h, twice that where half of them are used.
 

@@ -49,7 +49,7 @@ from inferometer.api.measured import MeasuredAnswer
 from inferometer.api.model_options import Quick, with_engine
 from inferometer.api.prediction import PredictAnswer
 from inferometer.api.progress import Listener, heard_by
-from inferometer.api.question import question_of, signature_of
+from inferometer.api.question import by_field, question_of, signature_of
 from inferometer.api.simulation import SimulateAnswer
 from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.api.studies import CAPACITY, PREDICT, SIMULATE, STUDIES, study_options
@@ -100,6 +100,7 @@ def _check_given(
 
 def _asked(verb: Verb, values: dict[str, object]) -> Any:  # noqa: ANN401 -- of the verb, or a grid
     """One answer, or the grid of options with several values."""
+    values = by_field(verb.question, values)
     axes = axes_of(verb.question, values)
     if axes:
         return grid(verb, values, axes)

@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from inferometer.api.cluster import Group, Groups, RouterRules, Servers
-from inferometer.api.question import Option, question_of
+from inferometer.api.question import Option, asked_in, question_of
 from inferometer.api.server import Server, Settings, deployment_of
 from inferometer.errors import SpecError
 from inferometer.inputs.file_tables import table_from_text, text_of
@@ -102,9 +102,11 @@ def server_of_group(table: GroupTable, server: Server, path: Path) -> Server:
 
 
 def _group(table: GroupTable, server: Server, path: Path) -> Group:
+    with asked_in(f"{path}, group {table.name}", _AsServer):
+        deployment = deployment_of(server_of_group(table, server, path))
     return Group(
         name=table.name,
-        deployment=deployment_of(server_of_group(table, server, path)),
+        deployment=deployment,
         n_replicas=table.replicas,
         classes=table.classes,
         tenants=table.tenants,
@@ -126,12 +128,8 @@ def _server(
         base.pop("fit", None)
     base |= changes
     settings = [*server.set, *(f"{name}={_word(value)}" for name, value in engine.items())]
-    try:
+    with asked_in(where, _AsServer):
         return question_of(_AsServer, base | {"set": tuple(settings)}).server
-    except SpecError as error:
-        raise SpecError(
-            error.what, where=f"{where}: {error.where}", allowed=error.allowed, try_=error.try_
-        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

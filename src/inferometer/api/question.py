@@ -13,7 +13,8 @@ import inspect
 import math
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -32,7 +33,7 @@ from typing import (
     get_type_hints,
 )
 
-from inferometer.errors import SpecError
+from inferometer.errors import COMMAND, InferometerError, SpecError
 from inferometer.inputs.synonyms import number_format, plain_number
 from inferometer.units import check_number, parse_duration_s
 
@@ -177,13 +178,15 @@ def _without_none(kind: Any) -> tuple[Any, bool]:  # noqa: ANN401 -- any annotat
 
 
 def question_of(question: type[Q], values: Mapping[str, object]) -> Q:
-    """The question that these values ask; names are those of the fields, of groups too.
+    """The question that these values ask; names are those of the fields, of groups too, or of flags.
 
     Raises
     ------
     SpecError
-        A name is unknown or missing, or a value is not of its type or out of its bounds.
+        A name is unknown, missing or given twice, or a value is not of its type or out of its
+        bounds.
     """
+    values = by_field(question, values)
     known = {field.name: field for field in fields_of(question)}
     for name in values:
         if name not in known:
@@ -203,6 +206,85 @@ def question_of(question: type[Q], values: Mapping[str, object]) -> Q:
         raise SpecError(f"{' and '.join(missing)} missing", where=question.__name__)
     checked = {name: value_of(known[name], value) for name, value in values.items()}
     return _built(question, checked, frozenset(values))
+
+
+def by_field(question: type[Any], values: Mapping[str, object]) -> dict[str, object]:
+    """The values by the names of fields: ``tensor_parallel_size`` is a flag of ``tp``.
+
+    Raises
+    ------
+    SpecError
+        An option is given under two names.
+    """
+    known = {field.name for field in fields_of(question)}
+    flags = {
+        flag.partition("/")[0].strip("-").replace("-", "_"): field.name
+        for field in fields_of(question)
+        for flag in field.flags
+    }
+    found = dict[str, object]()
+    for name, value in values.items():
+        ours = name if name in known else flags.get(name, name)
+        if ours != name and ours in values:
+            raise SpecError(f"{name} and {ours} are one option", where=ours, allowed="one of them")
+        found[ours] = value
+    return found
+
+
+_FLAG: Final = re.compile(r"(--[a-z][a-z0-9-]*)(?: .*)?|(MODEL)")
+_CLASS_NAME: Final = re.compile(r"_?[A-Z][a-z]\w*")
+_FLAG_AND_VALUE: Final = re.compile(r"(--[a-z][a-z0-9-]*) ([^\s,;]+)")
+
+
+@contextmanager
+def asked_in(place: str, question: type[Any]) -> Generator[None]:
+    """Errors within name the keys of a file, ``place``, where they would name flags.
+
+    The file has the fields of ``question`` as keys. Other errors, such as those of another file,
+    stay as they are.
+    """
+    try:
+        yield
+    except InferometerError as error:
+        keys = {flag: field.name for field in fields_of(question) for flag in field.flags}
+        where = _keys_of(error.where, place, keys)
+        if where is None:
+            raise
+        allowed, try_ = (_settings_of(text, keys) for text in (error.allowed, error.try_))
+        raise type(error)(error.what, where=where, allowed=allowed, try_=try_) from None
+
+
+def _key_of(flag: str, keys: Mapping[str, str]) -> str:
+    return "own" if flag == "--set" else keys.get(flag, flag.strip("-").replace("-", "_"))
+
+
+def _keys_of(where: str | None, place: str, keys: Mapping[str, str]) -> str | None:
+    """``--hardware, --gpus`` is the key ``hardware``; None where no flag is named."""
+    if where is None or _CLASS_NAME.fullmatch(where):
+        return place
+    flags = [_FLAG.fullmatch(word.strip()) for word in where.split(",")]
+    names = dict.fromkeys(
+        _key_of(flag[1] or flag[2].lower(), keys) for flag in flags if flag is not None
+    )
+    if None in flags:
+        return None
+    if "hardware" in names:
+        names.pop("gpus", None)  # size calls it so, and a file never does
+    return f"{place}: {', '.join(names)}"
+
+
+def _settings_of(text: str | None, keys: Mapping[str, str]) -> str | None:
+    """``--tp 2`` is ``tp = 2`` in a file; whole commands stay."""
+    if text is None or COMMAND in text:
+        return text
+
+    def setting(found: re.Match[str]) -> str:
+        name, value = _key_of(found[1], keys), found[2]
+        is_number = value.replace(".", "", 1).isdigit()
+        return f"{name} = {value}" if is_number else f'{name} = "{value}"'
+
+    is_flags = text.startswith("--")
+    return _FLAG_AND_VALUE.sub(setting, text.replace(" --", ", --") if is_flags else text)
 
 
 def _built(owner: type[Q], values: Mapping[str, object], given: frozenset[str]) -> Q:

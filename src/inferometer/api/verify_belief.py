@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from inferometer import suggestions
 from inferometer.api.cluster import Servers, gate_of, gate_text
 from inferometer.api.fleet import FleetOptions
 from inferometer.api.groups import GROUPS_OPTION, read_groups, server_of_group
-from inferometer.api.question import question_of
+from inferometer.api.question import asked_in, question_of
 from inferometer.api.server import Server
 from inferometer.errors import ModelError, SpecError
 from inferometer.fit.loads.server_fit import SERVER_FIT_NAME, is_server_fit
@@ -21,6 +21,8 @@ from inferometer.perfmodel.steptime import FIT_NAME
 from inferometer.perfmodel.steptime_levels import Basis, weakest_basis
 from inferometer.simulate.deployment import Deployment
 from inferometer.verify import seals
+
+OF_SERVER: Final = "the plan's [server]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +45,8 @@ def believed_of(table: ServerTable) -> Believed:
     """
     settings = dict[str, object](table)
     own = settings.pop("own", {})
-    try:
+    with asked_in(OF_SERVER, Believed):
         believed = question_of(Believed, settings | {"set": own})
-    except SpecError as error:
-        raise SpecError(
-            error.what,
-            where="the plan's [server]" + f": {error.where}" * (error.where != Believed.__name__),
-            allowed=error.allowed,
-            try_=error.try_,
-        ) from None
     _refuse_this_machine(believed)
     return believed
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from inferometer import __version__
 from inferometer.api import named_fit, verify_belief, verify_loads
+from inferometer.api.question import asked_in
 from inferometer.api.server import Server, step_times_of
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs import catalog, resolve
@@ -197,7 +198,8 @@ def sealed(plan: VerifyPlan, folder: Path, ledger_path: Path) -> Sealed:
     SpecError, ModelError
         The plan cannot be predicted.
     """
-    loads = () if plan.traffic is None else verify_loads.asked_loads(plan.traffic)
+    with asked_in("the plan's [traffic]", verify_belief.Believed):
+        loads = () if plan.traffic is None else verify_loads.asked_loads(plan.traffic)
     points = () if plan.points is None else asked_points(plan.points)
     questions = (*(load.question for load in loads), *(point.question for point in points))
     ledger.read_ledger(ledger_path)  # nothing is predicted for a ledger that cannot be trusted
@@ -243,11 +245,12 @@ def _new(
     points: tuple[AskedPoint, ...],
 ) -> seals.Seal:
     believed = verify_belief.believed_of(plan.server)
-    committed = (
-        predict_points(believed, points)
-        if plan.traffic is None
-        else verify_loads.predict_loads(believed, plan.traffic, loads)
-    )
+    with asked_in(verify_belief.OF_SERVER, verify_belief.Believed):
+        committed = (
+            predict_points(believed, points)
+            if plan.traffic is None
+            else verify_loads.predict_loads(believed, plan.traffic, loads)
+        )
     return seals.Seal(
         experiment=plan.name,
         kind=plan.kind,

@@ -60,9 +60,8 @@ def find_model(name: str) -> ModelSpec:
     """
     model = known_model(name)
     if model is None:
-        raise _unknown(
-            "model", name, close_models(name), [model.model_id for model in load_models()]
-        )
+        ids = [model.model_id for model in load_models()]
+        raise _unknown("model", name, close_models(name), ids, where="--model, MODEL")
     return model
 
 
@@ -70,8 +69,13 @@ def known_model(name: str) -> ModelSpec | None:
     """Like ``find_model``, None where the catalogue does not know the name."""
     wanted = name.strip().lower()
     for model in load_models():
-        if wanted in {model.model_id, (model.hf_id or "").lower()}:
+        published = (model.hf_id or "").lower()
+        if wanted in {model.model_id, published}:
             return model
+        if published and wanted.rpartition("/")[2] == published.rpartition("/")[2]:
+            return (
+                model  # of another owner; -Thinking may be stored in another format than -Instruct
+            )
     form = model_form(name)
     return next(
         (
@@ -93,11 +97,14 @@ def close_models(name: str) -> tuple[str, ...]:
     return _close(name.rpartition("/")[2], short_names | ids)
 
 
-def find_hardware(name: str) -> HardwareSpec:
+_FLAGS: Final = "--hardware, --gpus"
+
+
+def find_hardware(name: str, *, where: str = _FLAGS) -> HardwareSpec:
     """The catalogue's device of this id or name, as people, drivers and clouds write it.
 
     A name that several devices share means the usual one of them (``h100`` is ``h100_sxm``), where
-    there is one.
+    there is one. ``where`` says who named it.
 
     Raises
     ------
@@ -121,14 +128,14 @@ def find_hardware(name: str) -> HardwareSpec:
         n, device = counted
         raise SpecError(
             f"{name!r} is {n} devices, and this is the name of one",
-            where="--hardware, --gpus",
+            where=where,
             allowed=f"one device's name; --tp {n} is one replica over all, --replicas {n} one on each",
             try_=suggestions.flags("--hardware", device, "--tp", n),
         )
     close = [device.hardware_id for device in alike] or _close(
         "_".join(name.lower().split()), {one: one for one in ids}
     )
-    raise _unknown("hardware", name, close, list(ids))
+    raise _unknown("hardware", name, close, list(ids), where=where)
 
 
 def _alike(name: str) -> list[HardwareSpec]:
@@ -188,13 +195,16 @@ def _close(name: str, candidates: dict[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(candidates[text] for text in found))[:4]
 
 
-def _unknown(kind: str, name: str, close: Iterable[str], allowed: list[str]) -> SpecError:
+def _unknown(
+    kind: str, name: str, close: Iterable[str], allowed: list[str], *, where: str
+) -> SpecError:
     listed = ", ".join(close)
     listing = "inferometer catalog models" if kind == "model" else "inferometer catalog hardware"
     return SpecError(
         f"the catalogue does not know the {kind} {name!r}",
-        where="--model, MODEL" if kind == "model" else "--hardware, --gpus",
-        allowed=f"one of {len(allowed)}: {', '.join(allowed[:5])}, …",
+        where=where,
+        allowed=f"one of {len(allowed)}: {', '.join(allowed[:5])}, …"
+        + (", or this: this machine, probed now" if where == _FLAGS else ""),
         try_=f"did you mean {listed}? All of them: {listing}" if listed else listing,
     )
 

@@ -143,13 +143,15 @@ def read_prices(path: Path) -> PriceTable:
         str(read.date_utc),
     )
     rented = {
-        catalog.find_hardware(device).hardware_id: PriceSpec(
+        catalog.find_hardware(device, where=f"{path}: usd_per_hour").hardware_id: PriceSpec(
             usd_per_hour=price, basis=read.source, source=source, date_utc=date_utc
         )
         for device, price in read.usd_per_hour.items()
     }
     owned = {
-        catalog.find_hardware(device).hardware_id: _owned(device, one, read, source)
+        catalog.find_hardware(device, where=f"{path}: owned").hardware_id: _owned(
+            device, one, read, source
+        )
         for device, one in read.owned.items()
     }
     apis = tuple(
