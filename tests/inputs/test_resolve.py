@@ -98,6 +98,32 @@ def test_an_unknown_model_names_what_is_close():
     assert "catalog models" in (caught.value.try_ or "")
 
 
+@pytest.mark.parametrize(
+    ("text", "load_format", "command"),
+    [
+        ("org/Model-9B-Instruct", "dummy", "hf download org/Model-9B-Instruct config.json, then"),
+        ("org/Model-9B-Instruct", "auto", "hf download org/Model-9B-Instruct, then"),
+    ],
+)
+def test_a_name_of_the_hub_says_how_its_shape_comes_here(text, load_format, command, empty_cache):
+    with pytest.raises(SpecError) as caught:
+        resolve_model(text, load_format=load_format)
+    assert caught.value.try_.startswith(command)
+    # and then it is found
+    folder = write_folder(
+        empty_cache / "models--org--Model-9B-Instruct" / "snapshots" / "x",
+        has_weights=load_format == "auto",
+    )
+    assert resolve_model(text, load_format=load_format).path == folder
+
+
+@pytest.mark.parametrize("text", ["model-9b", "a b/c", "org/Model-9B-GGUF", "a/b/c"])
+def test_what_is_no_name_of_the_hub_is_not_fetched(text):
+    with pytest.raises(SpecError) as caught:
+        resolve_model(text, load_format="dummy")
+    assert "hf download" not in (caught.value.try_ or "")
+
+
 @pytest.mark.parametrize("text", ["./nothing", "/nothing/here", "model.gguf", "~/nothing"])
 def test_what_looks_like_a_path_is_taken_for_one(text):
     with pytest.raises(SpecError, match="does not exist"):

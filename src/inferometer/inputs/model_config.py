@@ -1,7 +1,6 @@
 """Which model does a Hugging Face ``config.json`` describe?
 
-Any decoder-only model of a known family; an unknown ``model_type`` whose fields are those of Llama
-is read as such, with a note.
+Of any decoder-only model of a known family; one whose fields are Llama's is read so, with a note.
 """
 
 import re
@@ -50,7 +49,6 @@ _LAYER_KINDS: Final = frozenset(
     ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
 )
 """What ``layer_types`` of an unknown ``model_type`` may say, and ``linear_attention``."""
-
 _OTHER_NAMES: Final = {
     "num_experts_per_tok": ("moe_k", "moe_topk", "top_k_experts"),
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
@@ -82,8 +80,10 @@ def read_model_config(path: Path) -> ModelSpec:
     """
     file = path / "config.json" if path.is_dir() else path
     where = str(file)
-    config = _DOOR.json(_DOOR.bytes_of(file), dict[str, object], where=where)
-    name = file.resolve().parent.name or file.stem
+    written = _DOOR.loose_json(_DOOR.text_of(file), where=where)  # some have an Infinity
+    config = _DOOR.convert(written, dict[str, object], where=where)
+    folder = file.resolve().parent.name
+    name = folder if folder and file.name == "config.json" else file.stem
     model = model_from_config(config, where=where, model_id=name)
     # The source travels in records: it names the file, not where this machine keeps it.
     return replace(model, source=Source(kind="config", where=f"{name}/{file.name}"))

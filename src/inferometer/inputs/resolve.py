@@ -5,6 +5,7 @@ catalogue.
 """
 
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -58,6 +59,9 @@ class ResolvedModel:
         )
 
 
+_HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+")
+
+
 def resolve_model(
     text: str, *, load_format: LoadFormat, can_be_dummy: bool = True
 ) -> ResolvedModel:
@@ -81,7 +85,7 @@ def resolve_model(
     """
     found = _local(text) or _cached(text) or _catalogued(text)
     if found is None:
-        raise _unknown(text, load_format if can_be_dummy else "dummy")
+        raise _unknown(text, load_format, can_be_dummy=can_be_dummy)
     if load_format == "auto" and not found.weights_available:
         raise _without_weights(text, found, can_be_dummy=can_be_dummy)
     return found
@@ -194,12 +198,14 @@ def _catalogued(text: str) -> ResolvedModel | None:
     return ResolvedModel(kind="catalog", path=None, spec=named, weights_available=False)
 
 
-def _unknown(text: str, load_format: LoadFormat) -> SpecError:
+def _unknown(text: str, load_format: LoadFormat, *, can_be_dummy: bool) -> SpecError:
     weights = named_weights(text)
     known = None if weights is None else known_model(weights[0])
     close = close_models(text)
+    fetched = _fetched(text, needs_weights=load_format == "auto")
     # Who needs no weights has no --load-format.
-    remark = " (catalogue: --load-format dummy)" if load_format == "auto" else ""
+    is_dummy_better = load_format == "auto" and can_be_dummy
+    remark = " (catalogue: --load-format dummy)" if is_dummy_better else ""
     return SpecError(
         f"no model {text!r} is known on this machine",
         where="MODEL",
@@ -210,11 +216,19 @@ def _unknown(text: str, load_format: LoadFormat) -> SpecError:
         try_=(
             f"{known.model_id} {suggestions.flags('--quantization', weights[1])}{remark}"
             if weights is not None and known is not None
-            else f"did you mean {', '.join(close)}?{remark}"
+            else f"{fetched}did you mean {', '.join(close)}?{remark}"
             if close
-            else suggestions.command("catalog", "models")
+            else fetched + suggestions.command("catalog", "models")
         ),
     )
+
+
+def _fetched(text: str, *, needs_weights: bool) -> str:
+    """Of a name of the hub: how the model comes to this machine, or its shape where that is enough."""
+    if not _HUB_NAME.fullmatch(text) or text.lower().endswith("gguf"):
+        return ""
+    what = "" if needs_weights else " config.json"
+    return f"hf download {text}{what}, then the same command; or "
 
 
 def _without_weights(text: str, found: ResolvedModel, *, can_be_dummy: bool) -> SpecError:
