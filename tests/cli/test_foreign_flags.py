@@ -2,6 +2,7 @@
 
 import click
 import pytest
+from command_line import check_refused, run
 
 from inferometer.cli.foreign_flags import in_our_words
 from inferometer.cli.main import VERBS, app
@@ -80,6 +81,17 @@ def command(verb):
         ("simulate", "m --input 1000 --output 100", "m --workload 1000x100"),
         ("simulate", "m --output x.json", "m --output x.json"),
         ("predict", "m --max-concurrency 16", "m --batch 16"),
+        (
+            "simulate",
+            "m --enable-prefix-caching --no-enable-chunked-prefill",
+            "m --set enable_prefix_caching=true --set enable_chunked_prefill=false",
+        ),
+        (
+            "simulate",
+            "m --scheduling_policy priority --num-speculative-tokens=3",
+            "m --set policy=priority --set num_speculative_tokens=3",
+        ),
+        ("predict", "m --enable-prefix-caching", "m --enable-prefix-caching"),
         ("load", "-u http://h:1 -c 8 -n 100", "http://h:1 --concurrency 8 --requests 100"),
     ],
 )
@@ -91,6 +103,20 @@ def test_a_flag_of_another_tool_is_taken_as_ours(verb, typed, read):
 def test_lengths_that_are_no_workload_are_refused(typed):
     with pytest.raises(SpecError, match="length"):
         in_our_words(typed.split(), command("simulate"))
+
+
+@pytest.mark.parametrize(
+    ("words", "try_"),
+    [
+        ("simulate m --speculative-config {}", "--set num_speculative_tokens=3 --set acceptance"),
+        ("predict m --speculative-config {}", "--speculative eagle"),
+        ("predict m --enable-expert-parallel", "--ep"),
+        ("simulate m --enable-expert-parallel", "inferometer simulate --help"),
+        ("predict m --hardwar h100", "--hardware"),
+    ],
+)
+def test_a_flag_that_is_none_is_answered_with_what_means_it_or_with_help(words, try_, tmp_path):
+    check_refused(run(*words.split(), folder=tmp_path), 2, f"try: {try_}")
 
 
 def test_our_own_flags_are_never_read_as_others():

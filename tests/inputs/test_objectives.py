@@ -86,6 +86,15 @@ def test_what_is_no_promise_is_refused(text, what, allowed):
 
 
 @pytest.mark.parametrize(
+    "text", ["itl:p99<50ms", "inter-token latency p99 < 50ms", "TBT p99 < 50ms"]
+)
+def test_a_limit_on_gaps_is_answered_with_the_mean_of_them(text):
+    with pytest.raises(SpecError, match="no latency that is known") as caught:
+        parse_objective(text)
+    assert parse_objective(caught.value.try_.partition(": ")[2]).text == "tpot:p99<50ms"
+
+
+@pytest.mark.parametrize(
     "text", ["ttft<2s", "ttft <= 2s", "ttft under 2 s", "time_to_first_token<2s"]
 )
 def test_a_limit_without_a_percentile_is_told_how_it_is_said(text):

@@ -4,7 +4,13 @@ import pytest
 
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, known_model, load_hardware, load_models
-from inferometer.inputs.synonyms import known_format, model_form, number_format
+from inferometer.inputs.synonyms import (
+    counted_devices,
+    known_format,
+    model_form,
+    named_weights,
+    number_format,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +30,33 @@ from inferometer.inputs.synonyms import known_format, model_form, number_format
 )
 def test_formats(typed, meant):
     assert known_format(typed) == meant
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("2x3090", (2, "3090")),
+        ("4 x 4090", (4, "4090")),
+        ("8xH100", (8, "H100")),
+        ("2x24GB", None),
+        ("3090", None),
+    ],
+)
+def test_numbers_of_devices(typed, meant):
+    assert counted_devices(typed) == meant
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("Llama-3.1-8B-Instruct-Q4_K_M", ("Llama-3.1-8B-Instruct", "int4")),
+        ("Qwen3-8B-Q8_0.gguf", ("Qwen3-8B", "int8")),
+        ("llama3.1:8b-instruct-q4_0", ("llama3.1:8b-instruct", "int4")),
+        ("Qwen3-8B-Q5_K_M", None),
+    ],
+)
+def test_formats_of_llama_cpp_in_names(typed, meant):
+    assert named_weights(typed) == meant
 
 
 def test_a_format_that_is_known_but_not_possible_here_is_refused_with_what_is():

@@ -66,7 +66,8 @@ def as_spec_error(error: click.ClickException) -> SpecError:
     try_ = None if context is None else f"{context.command_path} --help"
     if isinstance(error, click.NoSuchOption):
         verb = "inferometer" if context is None else context.command_path
-        close = meant_by(error.option_name, context) or " or ".join(error.possibilities or ())
+        alike = get_close_matches(error.option_name, error.possibilities or (), cutoff=_ALIKE_RATIO)
+        close = meant_by(error.option_name, context) or " or ".join(alike)
         return SpecError(f"there is no {error.option_name}", where=verb, try_=close or try_)
     if isinstance(error, click.MissingParameter):
         return _missing(error, context, try_)
@@ -201,6 +202,8 @@ def _allowed(error: click.BadParameter) -> str | None:
     return error.param.help if isinstance(error.param, click.Option) else None
 
 
+_ALIKE_RATIO: Final = 0.75
+"""Of a mistyped flag and the one that is meant; what is less alike is another flag."""
 _NO_CHOICE = re.compile(r"'([^']*)' is not one of ")
 _NO_COMMAND = re.compile(r"No such command '([^']*)'")
 _MEANT = {

@@ -69,7 +69,40 @@ _ARGUMENTS: Final = {
 }
 """Flags of other tools for what is an argument here, without a flag before it."""
 
+_SWITCHES: Final = {
+    f"--{name.replace('_', '-')}": f"{name}=true"
+    for name in (
+        "enable_prefix_caching",
+        "enable_chunked_prefill",
+        "async_scheduling",
+        "disable_radix_cache",
+        "disable_overlap_schedule",
+        "enable_mixed_chunk",
+        "enable_priority_scheduling",
+    )
+} | {
+    f"--no-{name.replace('_', '-')}": f"{name}=false"
+    for name in ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling")
+}
+_SETTINGS: Final = {
+    "--scheduling-policy": "policy",
+    "--schedule-policy": "schedule_policy",
+    "--num-speculative-tokens": "num_speculative_tokens",
+    "--long-prefill-token-threshold": "long_prefill_token_threshold",
+    "--max-prefill-tokens": "max_prefill_tokens",
+    "--capacity-scheduler-policy": "capacity_scheduler_policy",
+}
+"""Flags of an engine, whose settings have a name and a value in ``--set`` here."""
+
+_SPECULATION: Final = ("--speculative-config", "--speculative-algorithm", "--speculative-algo")
+_HOW: Final = {
+    "--speculative": "--speculative eagle (ngram, medusa, mtp, or a draft model)",
+    "--set": "--set num_speculative_tokens=3 --set acceptance_fraction=0.7",
+}
+"""How speculation is written here, by the flag that a verb has."""
+
 _ALIKE: Final = {
+    "--enable-expert-parallel": "--ep",
     **dict.fromkeys(("--base-url", "--url", "--target", "--host"), "url"),
     **dict.fromkeys(("--backend", "--endpoint-type", "--request-type"), "--endpoint"),
     **dict.fromkeys(
@@ -134,7 +167,7 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
         A length of prompts without one of answers, or lengths beside a workload.
     """
     own = {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
-    words = _hyphenated(words, own)
+    words = _as_settings(_hyphenated(words, own), own)
     arguments = {one.name for one in command.params if isinstance(one, click.Argument)}
     if words and not words[0].startswith("-") and not arguments and "--model" in own:
         words = ["--model", *words]  # `sweep MODEL`, as `quick MODEL`
@@ -163,7 +196,9 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
 
 def _hyphenated(words: Sequence[str], own: set[str]) -> list[str]:
     """Flags with hyphens for those with underscores, as vLLM reads them; values stay."""
-    known = own.union(_SAME, _ARGUMENTS, _ALIKE, _PROMPT, _OUTPUT, _SWEPT)
+    known = own.union(
+        _SAME, _ARGUMENTS, _ALIKE, _SWITCHES, _SETTINGS, _SPECULATION, _PROMPT, _OUTPUT, _SWEPT
+    )
     ended = list(words).index("--") if "--" in words else len(words)
     written = list[str]()
     for word in words[:ended]:
@@ -171,6 +206,28 @@ def _hyphenated(words: Sequence[str], own: set[str]) -> list[str]:
         hyphenated = flag.replace("_", "-")
         is_flag = flag.startswith("--") and hyphenated in known
         written.append(hyphenated + equals + value if is_flag else word)
+    return [*written, *words[ended:]]
+
+
+def _as_settings(words: Sequence[str], own: set[str]) -> list[str]:
+    """Flags of an engine as ``--set NAME=VALUE``, where the verb has it and no flag of that name."""
+    ended = list(words).index("--") if "--" in words else len(words)
+    if "--set" not in own:
+        return list(words)
+    written, name = list[str](), ""
+    for word in words[:ended]:
+        flag, equals, value = word.partition("=")
+        is_engines = flag not in own and not name
+        if name:
+            written.append(f"{name}={word}")
+            name = ""
+        elif is_engines and word in _SWITCHES:
+            written += ["--set", _SWITCHES[word]]
+        elif is_engines and flag in _SETTINGS:
+            name = "" if equals else _SETTINGS[flag]
+            written += ["--set", *([f"{_SETTINGS[flag]}={value}"] if equals else [])]
+        else:
+            written.append(word)
     return [*written, *words[ended:]]
 
 
@@ -288,6 +345,9 @@ def meant_by(name: str, context: click.Context | None) -> str | None:
         if context is None
         else [one.name for one in context.command.params if isinstance(one, click.Argument)]
     )
+    if name in _SPECULATION and context is not None:
+        own = {flag for one in context.command.params for flag in one.opts}
+        return next((how for flag, how in _HOW.items() if flag in own), None)
     ours = name.strip("-") if name.strip("-") in arguments else (_SAME | _ALIKE).get(name)
     has_it = context is not None and any(
         ours in one.opts or ours == one.name for one in context.command.params

@@ -279,6 +279,10 @@ def _with_unit(metric: Metric, limit: str) -> str:
     return f"{limit}{'s' if is_seconds else 'ms'}"
 
 
+_GAPS: Final = {"itl", "inter token latency", "tbt", "time between tokens"}
+"""A limit on single gaps is none on means of requests, which are what is judged here."""
+
+
 def _metric(name: str, part: str, where: str) -> Metric:
     known: dict[str, Metric] = {
         _spelled(word): metric
@@ -287,11 +291,14 @@ def _metric(name: str, part: str, where: str) -> Metric:
     }
     if _spelled(name) not in known:
         allowed = "; ".join(f"{metric}: {words.meaning}" for metric, words in METRICS.items())
+        is_gap = _spelled(name) in _GAPS
         raise SpecError(
             f"{name!r} of {part!r} is no latency that is known",
             where=where,
             allowed=allowed,
-            try_=_EXAMPLE,
+            try_=f"the mean of a request's gaps between tokens: {part.replace(name, 'tpot')}"
+            if is_gap
+            else _EXAMPLE,
         )
     return known[_spelled(name)]
 

@@ -86,8 +86,13 @@ _VARIANT: Final = re.compile(r"[-_:](?:instruct|thinking|chat|it|hf|base|pt)(?=$
 _OF_WEIGHTS: Final = {"dynamic", "block", "bnb", "quantized"}
 """Words that stand beside a format in a checkpoint's name."""
 _MOST_WORDS_OF_FORMAT: Final = 3
+_LLAMA_CPP: Final = re.compile(
+    r"[-_.:]i?q([48])_(?:k(?:_[sml]|_xl)?|[01]|xs|nl)(?:\.gguf)?$", re.IGNORECASE
+)
+"""A format in the name of a file for llama.cpp: about as many bits as it says."""
 _MODELS: Final = {
     "deepseekr10528": "deepseekr1",
+    "deepseekr170b": "deepseekr1distillllama70b",
     "deepseekv30324": "deepseekv3",
     "mistral7b": "mistral7bv0.3",
     "r1distillllama8b": "deepseekr1distillllama8b",
@@ -103,7 +108,7 @@ _RATE: Final = re.compile(
 )
 _S_PER: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _COUNTED: Final = re.compile(
-    r"(?P<before>\d{1,4})\s*[xX×*]\s*(?P<last>[a-zA-Z][^,]*)"
+    r"(?P<before>\d{1,4})\s*[xX×*]\s*(?P<last>[a-zA-Z][^,]*|\d{3,4}\b[^,]*)"
     r"|(?P<first>[a-zA-Z][^,]*?)\s*(?<!\b[rg]t)(?<!\bm)(?<!\bma)[x×*:]\s*(?P<after>\d{1,4})",
     re.IGNORECASE,
 )
@@ -264,7 +269,10 @@ def named_weights(name: str) -> tuple[str, str] | None:
     >>> named_weights("Llama-3.1-8B-quantized.w8a8"), named_weights("qwen3-32b")
     (('Llama-3.1-8B', 'int8'), None)
     """
+    quantised = _LLAMA_CPP.search(name)
     base, found = name, None
+    if quantised is not None:
+        base, found = name[: quantised.start()], f"int{quantised[1]}"
     for _ in range(_MOST_WORDS_OF_FORMAT):
         before, _, word = re.sub(r"[_.]", "-", base).rpartition("-")
         weights = known_format(word)
