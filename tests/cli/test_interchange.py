@@ -171,3 +171,36 @@ def test_goodput_goes_along(folder):
     written = json.loads((folder / "out.json").read_text())
     assert 0 < answer["n_good"] < answer["n_requests"] == 24
     assert written["request_goodput"] == pytest.approx(answer["n_good"] / written["duration"])
+
+
+def test_requests_of_other_tools_are_shown_and_compared_as_they_are(folder):
+    """The same as by way of ``import``, whose folder the JSON names instead of the file."""
+    imported = run("show", "runs/example", "--json", folder=folder)
+    shown = run("show", "bench-result.json", "--json", folder=folder)
+    assert shown.returncode == imported.returncode == 0
+    assert shown.stdout.replace("bench-result.json", "runs/example") == imported.stdout
+    outcome = run("compare", "bench-result.json", "profile_export.jsonl", "--json", folder=folder)
+    answer = json.loads(outcome.stdout)
+    assert (answer["old"], answer["new"]) == (["bench-result.json"], ["profile_export.jsonl"])
+    assert answer["comparison"]["answer"]["ratio"]["value"] > 0
+    run("import", "profile_export.jsonl", "--out", "runs/aiperf", folder=folder)
+    again = json.loads(
+        run("compare", "runs/example", "runs/aiperf", "--json", folder=folder).stdout
+    )
+    assert again["comparison"] == answer["comparison"]
+
+
+def test_files_of_several_runs_or_of_statistics_alone_are_not_compared(folder):
+    content = json.loads((RESULTS / "guidellm.json").read_text())
+    content["benchmarks"] *= 2
+    content["benchmarks"][1] = json.loads(
+        json.dumps(content["benchmarks"][1]).replace('"output_tokens": 12', '"output_tokens": 11')
+    )
+    (folder / "two.json").write_text(json.dumps(content))
+    check_refused(run("show", "two.json", folder=folder), 2, "holds 2 runs", "import two.json")
+    shutil.copy(RESULTS / "vllm-bench-summary.json", folder / "summary.json")
+    check_refused(
+        run("compare", "summary.json", "bench-result.json", folder=folder),
+        2,
+        "inferometer import summary.json",
+    )

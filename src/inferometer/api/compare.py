@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 from inferometer import __version__
 from inferometer.api.answer import Answer
+from inferometer.api.foreign_runs import read_file
 from inferometer.api.question import Option, option
 from inferometer.errors import EXIT_OF_SLO, RecordError, SpecError
 from inferometer.records import layout, reading, run_comparison
@@ -285,4 +286,6 @@ def folders_of(path: Path) -> tuple[Path, ...]:
 
 
 def _read(folders: tuple[Path, ...]) -> tuple[Run, ...]:
-    return tuple(reading.read_run(folder) for folder in folders)
+    return tuple(
+        read_file(folder) if folder.is_file() else reading.read_run(folder) for folder in folders
+    )

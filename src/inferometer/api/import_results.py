@@ -165,7 +165,7 @@ def import_text(answer: ImportAnswer) -> str:
     for file in answer.files:
         parts.append(f"{file.file}: {file.tool}")
         parts += [
-            f"  run {run.run_id}, {run.n_requests} requests"
+            f"  run {run.run_id}, {run.n_requests} request{'s' * (run.n_requests != 1)}"
             + ("" if run.folder is None else f" -> {run.folder}")
             for run in file.runs
         ]
@@ -210,7 +210,9 @@ def _facts(summary: PublishedSummary) -> str:
         "concurrency": summary.concurrency,
         "completed": summary.n_completed,
         "failed": summary.n_failed,
-        "tokens in / out": (
+        "tokens in / out": None
+        if summary.mean_prompt_tokens is None and summary.mean_output_tokens is None
+        else (
             f"{_number(summary.mean_prompt_tokens) or '?'} /"
             f" {_number(summary.mean_output_tokens) or '?'}"
         ),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 from inferometer.api.analysis import Analysis, analyse, label_runs
+from inferometer.api.foreign_runs import read_file
 from inferometer.api.load_run import open_run
 from inferometer.api.load_sending import is_open
 from inferometer.api.question import Option, option
@@ -35,7 +36,7 @@ class Runs:
     runs: Annotated[
         tuple[Path, ...],
         Option(
-            "Folders of runs, or tables of sweeps.",
+            "Folders of runs, tables of sweeps, or requests of another tool (vLLM bench, AIPerf, …).",
             heading="Runs",
             is_argument=True,
             metavar="RUN...",
@@ -128,7 +129,7 @@ def load_run(path: Path, request: RunRequest) -> Run:
             where="--model without --dtype",
             try_="--dtype float16",
         )
-    return reading.read_table(path, request.table)
+    return read_file(path, request.table)
 
 
 def request_of(options: Runs) -> RunRequest:

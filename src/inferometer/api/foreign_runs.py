@@ -1,0 +1,45 @@
+"""Which run do the requests in another tool's file of results make?"""
+
+from pathlib import Path
+
+from inferometer import suggestions
+from inferometer.errors import RecordError, SpecError
+from inferometer.records import layout, reading
+from inferometer.records.imports.detection import read_results
+from inferometer.records.sweep_csv import TableFacts
+from inferometer.records.types import Run
+
+
+def read_file(path: Path, facts: TableFacts | None = None) -> Run:
+    """The run that a file tells of: a manifest's, a sweep's table, or requests of another tool.
+
+    Raises
+    ------
+    RecordError, SpecError
+        It is none of these, or is damaged; or it has several runs, of which one must be named.
+    """
+    if path.name == layout.MANIFEST_NAME:
+        return reading.read_run(path)
+    try:
+        return reading.read_table(path, facts)
+    except (RecordError, SpecError):
+        run = _of_requests(path)
+        if run is None:
+            raise
+        return run
+
+
+def _of_requests(path: Path) -> Run | None:
+    """The run of a file of results; None where it is no such file, or has statistics alone."""
+    try:
+        found = read_results(path)
+    except RecordError:
+        return None
+    if len(found.runs) > 1:
+        raise SpecError(
+            f"the file holds {len(found.runs)} runs, and one is read",
+            where=str(path),
+            allowed="the folder of one of them",
+            try_=suggestions.command("import", path, "--out", Path("runs") / path.stem),
+        )
+    return found.runs[0] if found.runs else None
