@@ -18,7 +18,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "answers"
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("http://127.0.0.1:9",), 3, ("metrics cannot be read",)),
+        (("http://127.0.0.1:9",), 3, ("metrics cannot be read", "start the server")),
         (("nothing",), 3, ("is no address of a server",)),
         (("http://127.0.0.1:9", "--slo", "fast"), 2, ("fast", "ttft:p95<500ms")),
         (("http://127.0.0.1:9", "--known", "seats=3"), 2, ("seats=3", "max_num_seqs")),

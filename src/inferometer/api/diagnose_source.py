@@ -80,7 +80,10 @@ def live_source(
             local = None if watched is None else watched()
     except MeasureError as error:
         raise MeasureError(
-            error.what, where=error.where, allowed=error.allowed, try_=_WHERE_METRICS_ARE
+            error.what,
+            where=error.where,
+            allowed=error.allowed,
+            try_=scrape.remedy(error.what, _WHERE_METRICS_ARE),
         ) from error
     samples = scraper.table()
     window = observed_window(samples)

@@ -27,6 +27,7 @@ from inferometer.api.watch_state import (
 )
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.objectives import parse_objective
+from inferometer.measure import scrape
 from inferometer.records.server_series import table_of
 from inferometer.stats.estimate import Verdict
 from inferometer.units import NS_PER_S
@@ -188,7 +189,10 @@ class _Watching:
                 f"the server's metrics cannot be read: {first.problem}",
                 where=first.url,
                 allowed="the address of a model server, or of its metrics page",
-                try_="inferometer watch http://127.0.0.1:8000; SGLang has metrics with a flag",
+                try_=scrape.remedy(
+                    first.problem,
+                    "inferometer watch http://127.0.0.1:8000; SGLang has metrics with a flag",
+                ),
             )
         due_s = 0.0  # when the watch began, not when the first look came back: --for 5s is 5 s
         while for_s is None or due_s + self._wanted.every_s <= for_s + 1e-6:

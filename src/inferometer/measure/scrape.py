@@ -71,6 +71,12 @@ class MetricsSource:
     verifies_tls: bool = True
 
 
+def remedy(problem: str, otherwise: str) -> str:
+    """What to try where metrics cannot be read: where nobody listens, no other page of theirs helps."""
+    is_nobody_there = "refused" in problem or "not known" in problem
+    return "start the server, or check the URL" if is_nobody_there else otherwise
+
+
 def source_of(
     load: LoadPlan, secrets: Secrets, *, url: str | None = None, asked_proxy: str | None = None
 ) -> MetricsSource:
@@ -331,9 +337,10 @@ class Scraper:
                 f"the server's metrics cannot be read: {first.problem}",
                 where=self._page.url,
                 allowed="a page in the Prometheus text format",
-                try_=(
+                try_=remedy(
+                    first.problem,
                     "--metrics-url; SGLang and llama.cpp need --enable-metrics or --metrics;"
-                    " trtllm-serve has /prometheus/metrics"
+                    " trtllm-serve has /prometheus/metrics",
                 ),
             )
         try:
