@@ -11,6 +11,8 @@ import pytest
 
 import inferometer as im
 from inferometer.api.progress import PartsDone
+from inferometer.api.question import question_of
+from inferometer.api.size import Size
 from inferometer.errors import InferometerError, SpecError
 
 STATIC = {"hardware": "h100_sxm", "batch": 32, "prompt": 1024}
@@ -103,6 +105,17 @@ def test_the_names_of_flags_are_names_of_options():
     assert im.predict("llama-3.1-8b", **STATIC, tensor_parallel_size=[1, 2]).axes == {"tp": (1, 2)}
     with pytest.raises(SpecError, match="tensor_parallel_size and tp are one option"):
         im.predict("llama-3.1-8b", **STATIC, tensor_parallel_size=2, tp=2)
+
+
+def test_lists_of_what_is_one_text_are_written_with_commas():
+    questions = [
+        question_of(Size, {"model": "m", "gpus": gpus, "tp": tp, "slo": slo})
+        for gpus, tp, slo in (
+            (["h100_sxm", "l40s"], [1, 2], ["ttft:p95<1s", "tpot:p95<50ms"]),
+            ("h100_sxm,l40s", "1,2", "ttft:p95<1s,tpot:p95<50ms"),
+        )
+    ]
+    assert questions[0] == questions[1]
 
 
 def test_signatures_show_all_options():

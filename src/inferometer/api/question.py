@@ -342,8 +342,9 @@ def _one(field: Field, value: object) -> object:  # noqa: PLR0911 -- one kind af
     if field.kind is bool and not isinstance(value, bool):
         raise _refused(field, value, "true or false")
     if field.kind is str and not isinstance(value, str):
-        # numbers where text is read later: lengths, sizes to try
-        return str(value)
+        # numbers where text is read later: lengths, sizes to try; several of them; limits of an SLO
+        several = value if isinstance(value, list | tuple | range) else (value,)
+        return ",".join(map(str, several))
     return value
 
 
