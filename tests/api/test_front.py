@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import command_line
+import numpy as np
 import pytest
 
 import inferometer as im
@@ -103,6 +104,7 @@ def test_the_names_of_flags_are_names_of_options():
     named = im.predict("llama-3.1-8b", **STATIC, tensor_parallel_size=2)
     assert named.to_dict() == im.predict("llama-3.1-8b", **STATIC, tp=2).to_dict()
     assert im.predict("llama-3.1-8b", **STATIC, tensor_parallel_size=[1, 2]).axes == {"tp": (1, 2)}
+    assert im.predict("llama-3.1-8b", **STATIC, tp=np.array([1, 2])).axes == {"tp": (1, 2)}
     with pytest.raises(SpecError, match="tensor_parallel_size and tp are one option"):
         im.predict("llama-3.1-8b", **STATIC, tensor_parallel_size=2, tp=2)
 

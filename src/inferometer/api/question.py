@@ -227,7 +227,8 @@ def by_field(question: type[Any], values: Mapping[str, object]) -> dict[str, obj
         ours = name if name in known else flags.get(name, name)
         if ours != name and ours in values:
             raise SpecError(f"{name} and {ours} are one option", where=ours, allowed="one of them")
-        found[ours] = value
+        # an array of NumPy, or a column of pandas, as the list that it is
+        found[ours] = value.tolist() if hasattr(value, "tolist") else value
     return found
 
 
