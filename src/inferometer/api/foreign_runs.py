@@ -16,7 +16,7 @@ def read_file(path: Path, facts: TableFacts | None = None) -> Run:
     Raises
     ------
     RecordError, SpecError
-        It is none of these, or is damaged; or it has several runs, of which one must be named.
+        It is none of these, or is damaged; or it has several runs.
     """
     if path.name == layout.MANIFEST_NAME:
         return reading.read_run(path)

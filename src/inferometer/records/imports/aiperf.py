@@ -67,7 +67,7 @@ def read_aiperf_summary(path: Path) -> Imported:
 def statistics_of(
     content: JsonFields, *, tool: Tool, source: Source, model: str | None, load: JsonFields
 ) -> PublishedSummary:
-    """The statistics under AIPerf's names, as ``tool`` wrote them; ``load`` has what was asked for.
+    """The statistics under AIPerf's names, as ``tool`` wrote them; ``load`` has what was requested.
 
     Raises
     ------

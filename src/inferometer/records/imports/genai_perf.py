@@ -65,8 +65,8 @@ def read_genai_perf(path: Path) -> Imported:
     """
     content = read_object(path)
     config = content.child("input_config")
-    asked = config.child("perf_analyzer", "stimulus")
-    load = asked if asked.content else config
+    stimulus = config.child("perf_analyzer", "stimulus")
+    load = stimulus if stimulus.content else config
     summary = statistics_of(
         content,
         tool="genai-perf",
@@ -212,9 +212,9 @@ def _text(event: dict[str, Json]) -> str:
     choice = choices[0] if isinstance(choices, list) and choices else event
     if not isinstance(choice, dict):
         return ""
-    said = [choice, choice.get("delta"), choice.get("message")]
+    holders = [choice, choice.get("delta"), choice.get("message")]
     names = ("text", "content", "reasoning_content", "reasoning", "text_output")
-    texts = (one.get(name) for one in said if isinstance(one, dict) for name in names)
+    texts = (one.get(name) for one in holders if isinstance(one, dict) for name in names)
     return "".join(text for text in texts if isinstance(text, str))
 
 
@@ -230,8 +230,8 @@ def _n_prompt_letters(request: JsonFields) -> int:
     inputs = request.child("request_inputs")
     payload = inputs.content.get("payload")
     body = parse_json(payload, request.where) if isinstance(payload, str) and payload else None
-    asked = body if isinstance(body, dict) else inputs.content
-    parts = (asked.get(name) for name in ("messages", "prompt", "text_input"))
+    holder = body if isinstance(body, dict) else inputs.content
+    parts = (holder.get(name) for name in ("messages", "prompt", "text_input"))
     return sum(len(text) for part in parts for text in _texts(part))
 
 
