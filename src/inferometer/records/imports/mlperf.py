@@ -34,12 +34,12 @@ _LINE: Final = re.compile(
 )
 _NS: Final = 1e-9
 _PERCENTILES: Final = (50, 90, 95, 97, 99, 99.9)
-_LATENCIES: Final[dict[PublishedLatencyName, tuple[tuple[str, str], ...]]] = {
-    "ttft": (("first token latency", "first token"),),
-    "tpot": (("time to output token", "TPOT"), ("time per output token", "TPOT")),
-    "e2e": (("latency", "latency"),),
+_LATENCIES: Final[dict[PublishedLatencyName, tuple[str, ...]]] = {
+    "ttft": ("first token latency",),
+    "tpot": ("time per output token", "time to output token"),
+    "e2e": ("latency",),
 }
-"""Ours -> loadgen's words for it, in small letters, and its short name."""
+"""Ours -> loadgen's words for it, in small letters."""
 _DEFINITIONS: Final[dict[PublishedLatencyName, str]] = {
     "ttft": "first token - when the query was scheduled",
     "tpot": "(last - first token) / (output tokens - 1), one value a query",
@@ -123,29 +123,21 @@ def _offered(found: JsonFields, scenario: str) -> float | None:
 
 
 def _latency(found: JsonFields, name: PublishedLatencyName) -> PublishedLatency | None:
-    for theirs, named in _LATENCIES[name]:
-        if found.has(f"mean {theirs} (ns)") or found.has(f"99.00 percentile {theirs} (ns)"):
-            return latency_of(
-                found,
-                name,
-                named,
-                _DEFINITIONS[name],
-                keys=StatisticKeys(
-                    f"mean {theirs} (ns)", "", f"min {theirs} (ns)", f"max {theirs} (ns)"
-                ),
-                percentiles={
-                    f"{at:.2f} percentile {lower} (ns)": at / 100
-                    for at in _PERCENTILES
-                    for lower in _spellings(theirs, found)
-                },
-                unit_s=_NS,
-            )
-    return None
-
-
-def _spellings(theirs: str, found: JsonFields) -> tuple[str, ...]:
     """Loadgen writes percentiles of the *time to output token* beside a mean *per output token*."""
-    both = (theirs, theirs.replace("per output", "to output"))
-    return tuple(
-        dict.fromkeys(one for one in both if found.has(f"99.00 percentile {one} (ns)"))
-    ) or (theirs,)
+    words = _LATENCIES[name]
+    mean = next((one for one in words if found.has(f"mean {one} (ns)")), None)
+    percentiles = {
+        f"{at:.2f} percentile {one} (ns)": at / 100 for at in _PERCENTILES for one in words
+    }
+    if mean is None and not any(map(found.has, percentiles)):
+        return None
+    theirs = mean or words[0]
+    return latency_of(
+        found,
+        name,
+        theirs,
+        _DEFINITIONS[name],
+        keys=StatisticKeys(f"mean {theirs} (ns)", "", f"min {theirs} (ns)", f"max {theirs} (ns)"),
+        percentiles=percentiles,
+        unit_s=_NS,
+    )
