@@ -69,13 +69,8 @@ def known_model(name: str) -> ModelSpec | None:
     """Like ``find_model``, None where the catalogue does not know the name."""
     wanted = name.strip().lower()
     for model in load_models():
-        published = (model.hf_id or "").lower()
-        if wanted in {model.model_id, published}:
+        if wanted in {model.model_id, (model.hf_id or "").lower()}:
             return model
-        if published and wanted.rpartition("/")[2] == published.rpartition("/")[2]:
-            return (
-                model  # of another owner; -Thinking may be stored in another format than -Instruct
-            )
     form = model_form(name)
     return next(
         (

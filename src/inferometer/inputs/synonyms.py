@@ -82,7 +82,10 @@ _NO_NEWS: Final = {
 }  # fmt: skip
 """Words of drivers' names that tell no two devices of the catalogue apart."""
 
-_VARIANT: Final = re.compile(r"[-_:](?:instruct|thinking|chat|it|hf|base|pt)(?=$|[-_:])")
+_VARIANT: Final = re.compile(
+    r"[-_:](?:instruct|(?<!kimi[-_]k2[-_])thinking|chat|it|hf|base|pt)(?=$|[-_:])"
+)
+"""Words for how a model was tuned; Kimi-K2-Thinking is stored in another format, too."""
 _OF_WEIGHTS: Final = {"dynamic", "block", "bnb", "quantized"}
 """Words that stand beside a format in a checkpoint's name."""
 _MOST_WORDS_OF_FORMAT: Final = 3
