@@ -228,7 +228,8 @@ def by_field(question: type[Any], values: Mapping[str, object]) -> dict[str, obj
         if ours != name and ours in values:
             raise SpecError(f"{name} and {ours} are one option", where=ours, allowed="one of them")
         # an array of NumPy, or a column of pandas, as the list that it is
-        found[ours] = value.tolist() if hasattr(value, "tolist") else value
+        as_list = getattr(value, "tolist", None)
+        found[ours] = value if as_list is None else as_list()
     return found
 
 
