@@ -438,8 +438,9 @@ def _measured_points(
     missing = [visit for visit in visits if visit.number not in done]
     time_left, hopeless, dropped = TimeLeft(plan), set[int](), set[int]()
     begun = {visit.point_index for visit in visits if visit.number in done}
-    # A look within a budget may have few points: steps in turns tell launches from weights by one.
-    between = STEP_KINDS if until_s is not None else ()
+    # Steps in turns tell launches from weights. A look within a budget may have few points, and has
+    # them between all.
+    is_look = until_s is not None
     outside = measurer.probe_outside()
     n_done = len(visits) - len(missing)
     for i_missing, visit in enumerate(missing):
@@ -458,14 +459,15 @@ def _measured_points(
         point = plan.points[visit.point_index]
         on_progress(Progress(n_done=n_done, n_visits=len(visits), point=point, left_s=left_s))
         begin_s = time.monotonic()
-        outside += measurer.probe_outside(between)
+        if is_look or not i_missing:
+            outside += measurer.probe_outside(STEP_KINDS)
         measured = measurer.measure(visit)
         if measured.status is PointStatus.OK:
             time_left.measured(visit, time.monotonic() - begin_s)
         else:
             hopeless.add(visit.point_index)
         is_last = all(later.point_index in hopeless | dropped for later in missing[i_missing + 1 :])
-        after = measurer.probe_outside((*OUTSIDE_KINDS, *between)) if is_last else ()
+        after = measurer.probe_outside((*OUTSIDE_KINDS, *STEP_KINDS)) if is_last else ()
         n_done += 1
         yield replace(measured, ceilings=(*outside, *measured.ceilings, *after))
         outside = ()

@@ -23,11 +23,14 @@ from inferometer.perfmodel.steptime_terms import (
 )
 from inferometer.records.columns import F64
 from inferometer.records.repetitions import probes_of
+from inferometer.records.summaries import StepShares, step_shares
 from inferometer.records.types import ProbeKind, Run
 
 _NO_TIME_S: Final = 1e-12
 _NO_BOUND: Final = 1e30
 """No time and no bound, where the closed form takes logarithms."""
+_SD_IN_TURNS: Final = 0.15
+"""Steps in turns are of short contexts, and of the machine's quieter moments."""
 SMALL_KERNEL_S: Final = 2.8e-6
 """Of a GPU; ``_floor`` has the source."""
 
@@ -76,6 +79,8 @@ class Ceilings:
     is_measured: bool
     peaks: dict[str, float] = field(default_factory=dict[str, float])
     """The datasheet's, by the parameter that they bound; empty where no device is known."""
+    steps: StepShares | None = None
+    """Of a decode step, by steps of the model and of a narrow one in turns."""
 
 
 BLEND_OF_GPU: Final = 2.0
@@ -90,7 +95,10 @@ def ceilings_of(runs: Sequence[Run], engine: EngineSpec, hardware: HardwareSpec 
     read = _median_probe(runs, ProbeKind.READ, None)
     matmul = _median_probe(runs, ProbeKind.MATMUL, engine.dtype)
     if read is not None or matmul is not None:
-        return Ceilings(bytes_per_s=read, flop_per_s=matmul, is_measured=True, peaks=peaks)
+        steps = next(filter(None, (step_shares(run.ceilings) for run in runs)), None)
+        return Ceilings(
+            bytes_per_s=read, flop_per_s=matmul, is_measured=True, peaks=peaks, steps=steps
+        )
     if hardware is None:
         return Ceilings(bytes_per_s=None, flop_per_s=None, is_measured=False)
     peak = hardware.peak_flop_per_s(engine.dtype)
@@ -149,11 +157,15 @@ def priors_of(seen: Observations, work: WorkColumns, log_s: F64, ceilings: Ceili
     """Priors for these observations."""
     seconds, is_gpu = np.exp(log_s), seen.engine.device == "cuda"
     read, flop = _read(work, seconds, ceilings), _flop(work, seconds, ceilings)
-    launch = 0.7 * float(seconds.min())
+    shortest = (0.7 * float(seconds.min()), 1.0, "a share of the shortest step")
+    of_weights, of_launches = (read, shortest)
+    if ceilings.steps is not None and not is_gpu:  # whose host runs ahead: steps do not add up
+        of_weights, of_launches = _in_turns(ceilings.steps)
+    launch = of_launches[0]
     has_link = bool(np.any(work.link_bytes > 0))
     table = {
-        "launch_s": (launch, 1.0, "a share of the shortest step"),
-        "weight_bytes_per_s": read,
+        "launch_s": of_launches,
+        "weight_bytes_per_s": of_weights,
         "kv_bytes_per_s": (
             0.4 * read[0],
             0.8,
@@ -208,6 +220,20 @@ def _read(work: WorkColumns, seconds: F64, ceilings: Ceilings) -> tuple[float, f
         fastest = float(np.max((work.layer_bytes + work.head_bytes) / seconds))
         return (1.6 * fastest, 0.6, "the fastest step seen")
     return (0.8 * ceilings.bytes_per_s, 0.2 if ceilings.is_measured else 0.15, "memory ceiling")
+
+
+def _in_turns(steps: StepShares) -> tuple[tuple[float, float, str], tuple[float, float, str]]:
+    """The rate of weights and the launches of one sequence's step, as a narrow model tells them apart.
+
+    All that is no launch goes with the weights: one row's products are nothing beside reading them.
+    """
+    launches = next(part.fraction for part in steps.parts if part.cause == "launch overhead")
+    rows_s = steps.step_s.value * (1 - launches.value)
+    launches_s = max(steps.step_s.value * launches.value, _NO_TIME_S)
+    return (
+        (steps.weight_bytes / rows_s, _SD_IN_TURNS, "steps of this model and of a narrow one"),
+        (launches_s, _SD_IN_TURNS, "steps of a narrow model"),
+    )
 
 
 def _flop(work: WorkColumns, seconds: F64, ceilings: Ceilings) -> tuple[float, float, str]:

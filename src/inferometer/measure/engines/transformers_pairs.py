@@ -19,7 +19,7 @@ from inferometer.records.types import ProbeKind
 
 CONTEXT_TOKENS: Final = 64
 ROUNDS_OF_A_BOUT: Final = 20
-_FEWEST_ROUNDS: Final = 10
+_FEWEST_ROUNDS: Final = 5
 _ENOUGH_S: Final = 5.0
 _WIDTH_PER_HEAD: Final = 8
 _NARROW_VOCAB: Final = 256
