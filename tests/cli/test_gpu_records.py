@@ -130,6 +130,34 @@ def test_the_simulator_launches_prompts_as_the_fit_does(tmp_path):
         assert ttft["mean"]["seconds"]["value"] == pytest.approx(step_s, rel=1e-3)
 
 
+def test_few_sequences_have_few_captured_sizes(tmp_path):
+    """vLLM captures up to twice max_num_seqs: with 64 a prompt of 256 tokens is launched by kernels."""
+    asked("fit", OF_VLLM / "sweep", "--out", tmp_path / "fit.json", folder=tmp_path)
+    words = ("simulate", "qwen2.5-3b", "--fit", tmp_path / "fit.json", "--workload", "256x2")
+    ttft_s = []
+    for n_sequences in (64, 128):
+        more = ("--max-num-seqs", n_sequences, "--concurrency", 1, "--requests", 20)
+        answer = asked(*words, *more, folder=tmp_path)
+        (likely, *_) = [one["summary"] for one in answer["levels"] if one["step_times"] == "likely"]
+        (ttft,) = [one for one in likely["latencies"] if one["latency"] == "ttft"]
+        ttft_s.append(ttft["mean"]["seconds"]["value"])
+    assert ttft_s[0] == pytest.approx(46e-3, rel=0.15)
+    assert ttft_s[1] < 0.4 * ttft_s[0]
+
+
+def test_without_graphs_a_step_takes_as_long_as_a_prefill_that_was_launched_by_kernels(tmp_path):
+    """The host's 46 ms were measured: a datasheet's time of a usual host stood beside them."""
+    asked("fit", OF_VLLM / "sweep", "--out", tmp_path / "fit.json", folder=tmp_path)
+    point = ("--fit", tmp_path / "fit.json", "--prompt", 1024, "--batch", 1, "--what-if")
+    answer = asked("predict", "qwen2.5-3b", *point, folder=tmp_path)
+    (eager,) = [one for one in answer["what_ifs"] if one["name"] == "--mode eager"]
+    decode_s = answer["fitted"]["tpot_s"]["value"]
+    gain = eager["tpot_gain_ratio"]
+    assert gain["value"] == pytest.approx(decode_s / 46e-3, rel=0.25)
+    assert 0.05 < gain["low"] <= gain["high"] < 0.25
+    assert eager["ttft_gain_ratio"]["value"] == pytest.approx(1, abs=0.1)
+
+
 def test_a_change_that_makes_prompts_short_enough_to_be_captured_says_so(tmp_path):
     """Half of 1,024 tokens in the prefix cache leave 512, which vLLM captures: 15 ms for 40."""
     fitted = asked("fit", OF_VLLM / "sweep", "--out", tmp_path / "fit.json", folder=tmp_path)

@@ -90,6 +90,14 @@ def test_graphs_remove_what_the_host_takes():
     assert change.tpot_gain_ratio.value > 10
 
 
+def test_launching_by_kernels_takes_no_less_than_a_measured_captured_step():
+    captured = replace(BASE, mode="graphs", launch_overhead_s=0.1)
+    floor = what_if(captured, with_eager(captured))
+    assert floor.tpot_gain_ratio.high <= 1 + 1e-9
+    known = replace(captured, kernels_launch_ratio=10.0)
+    assert what_if(known, with_eager(known)).tpot_gain_ratio.value == pytest.approx(0.1, rel=0.05)
+
+
 def test_intervals_hold_the_gain():
     change = what_if(BASE, with_devices(BASE, n_tensor=8))
     assert change.tpot_gain_ratio.low < change.tpot_gain_ratio.value < change.tpot_gain_ratio.high

@@ -369,6 +369,7 @@ def _as_fitted(scenario: Scenario, fit: StepTimeModel | ServerFit | None) -> Sce
         attention=None if fit.trained_on.attention_implementation == "eager" else "tiled",
         launch_overhead_s=fit.physical().launch_s,
         prefill_launch_ratio=fit.physical().prefill_ratio,
+        kernels_launch_ratio=None if is_launched else fit.kernels_launch_ratio,
     )
 
 

@@ -411,8 +411,8 @@ def likely_changes(
 
 def _relaunched(scenario: Scenario, launch_ratio: LaunchRatio | None) -> Scenario:
     """With the host's time for a prefill of this length, where the host's time was measured."""
-    if launch_ratio is None or scenario.launch_overhead_s is None:
-        return scenario
+    if launch_ratio is None or scenario.launch_overhead_s is None or scenario.mode == "eager":
+        return scenario  # a step that is launched kernel by kernel is one whatever its length
     n_rows = prefill_of(scenario)[0].n_rows
     return replace(scenario, prefill_launch_ratio=launch_ratio(n_rows))
 

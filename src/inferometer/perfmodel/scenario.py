@@ -96,7 +96,8 @@ class Scenario:
 
     ``prefix_hit_fraction``: share of each prompt that is cached already. ``launch_overhead_s``:
     the host's time for a decode step where it was measured, ``prefill_launch_ratio`` times as much
-    for a prefill. ``all_reduce_s``: latency of one message
+    for a prefill; ``kernels_launch_ratio`` times as much for a step that is launched kernel by kernel,
+    None where no such step was measured. ``all_reduce_s``: latency of one message
     between devices where it was measured.
     """
 
@@ -118,6 +119,9 @@ class Scenario:
     batch in one step."""
     launch_overhead_s: float | None = None
     prefill_launch_ratio: float = 1.0
+    kernels_launch_ratio: float | None = None
+    least_launch_s: float = 0.0
+    """What launching takes at least in eager mode: the host's time of a captured step."""
     all_reduce_s: float | None = None
     has_all_logits: bool = False
     """The prefill computes the logits of every position, not of the last only."""
@@ -411,7 +415,9 @@ def host_step_s(scenario: Scenario, efficiency: Efficiency) -> float:
     """The host's time for a step: as measured, else that of eager mode; 0 with graphs."""
     if scenario.launch_overhead_s is not None:
         return scenario.launch_overhead_s
-    return scenario.model.n_layers * efficiency.eager_layer_s * (scenario.mode == "eager")
+    if scenario.mode != "eager":
+        return 0.0
+    return max(scenario.model.n_layers * efficiency.eager_layer_s, scenario.least_launch_s)
 
 
 def peaks_at(hardware: HardwareSpec, engine: EngineSpec, efficiency: Efficiency) -> Peaks:

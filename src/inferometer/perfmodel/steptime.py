@@ -188,6 +188,12 @@ class StepTimeModel:
         share = CAPTURED_SHARE if n_rows <= self.captured_tokens else 1.0
         return float(self.physical().prefill_ratio ** share)
 
+    @property
+    def kernels_launch_ratio(self) -> float | None:
+        """The same of a step that is launched kernel by kernel; None where no data tell it."""
+        (ratio,) = (one for one in self.parameters if one.name == "prefill_ratio")
+        return None if ratio.informed_by in {"prior", "fixed"} else ratio.estimate.value
+
     def terms(self, work: WorkColumns) -> TermColumns:
         """Seconds by cause, of all steps at once."""
         posterior = self.posterior()

@@ -29,6 +29,7 @@ from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, Train
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, no_faster, slowed
 from inferometer.perfmodel.steptime_limits import BoxRange, PhaseName, nearest
 from inferometer.perfmodel.steptime_terms import (
+    CAPTURED_TOKENS_OF_A_SEQUENCE,
     PARAMETERS,
     Staircase,
     StepParameters,
@@ -324,6 +325,28 @@ def _uncertainty_ratio(fit: StepTimeModel) -> float:
     shapes.append(prefill_shape(batch_size=1, prompt_tokens=prompt_tokens))
     said = [prediction.duration_s for prediction in fit.predict_all(shapes)]
     return max((estimate.high or estimate.value) / estimate.value for estimate in said)
+
+
+def captured_within(times: StepTimes, max_num_seqs: int) -> StepTimes:
+    """The same of a vLLM that has at most so many sequences in a step.
+
+    It captures steps of up to twice as many tokens, and of no more than it was fitted with
+    (``VllmConfig._set_cudagraph_sizes``): those with longer prompts are launched kernel by kernel.
+    """
+    most = float(CAPTURED_TOKENS_OF_A_SEQUENCE * max_num_seqs)
+
+    def within(steps: StepTimeArrays) -> StepTimeArrays:
+        return steps._replace(captured_tokens=min(steps.captured_tokens, most))
+
+    if times.likely.captured_tokens <= most:
+        return times
+    return replace(
+        times,
+        likely=within(times.likely),
+        fast=within(times.fast),
+        slow=within(times.slow),
+        draws=tuple(draw._replace(steps=within(draw.steps)) for draw in times.draws),
+    )
 
 
 # Step times from a datasheet alone. A fitted model is better wherever there is one: datasheets know

@@ -43,6 +43,7 @@ from inferometer.records.columns import F64
 CAPTURED_SHARE: Final = 0.5
 """Exponent of ``prefill_ratio`` where a step with prompts is captured in pieces."""
 VLLM_CAPTURED_TOKENS: Final = 512
+CAPTURED_TOKENS_OF_A_SEQUENCE: Final = 2
 """vLLM captures sizes up to twice max_num_seqs, at most this many (``max_cudagraph_capture_size``)."""
 REFERENCE_ROWS: Final = 1024
 """Rows at which ``matmul_flop_per_s`` is quoted, where the sag is 1."""

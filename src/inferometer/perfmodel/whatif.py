@@ -225,11 +225,25 @@ def with_graphs(scenario: Scenario) -> Change:
 
 
 def with_eager(scenario: Scenario) -> Change:
-    """Kernels that the host launches one by one, in a bare loop, instead of captured graphs."""
+    """Kernels that the host launches one by one, in a bare loop, instead of captured graphs.
+
+    A fit whose prompts are launched so tells how long that takes on its host; another fit, that it
+    takes no less than a captured step.
+    """
+    captured_s, ratio = scenario.launch_overhead_s, scenario.kernels_launch_ratio
+    is_known = captured_s is not None and ratio is not None
+    eager = replace(
+        scenario,
+        mode="eager",
+        launch_overhead_s=None if captured_s is None or ratio is None else captured_s * ratio,
+        prefill_launch_ratio=1.0,
+        kernels_launch_ratio=None,
+        least_launch_s=captured_s or 0.0,
+    )
     return Change(
         name=suggestions.flags("--mode", "eager"),
-        scenario=replace(scenario, mode="eager", launch_overhead_s=None),
-        needs="nothing; hosts differ, so the interval is wide",
+        scenario=eager,
+        needs="nothing" if is_known else "nothing; hosts differ, so the interval is wide",
     )
 
 

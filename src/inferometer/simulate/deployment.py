@@ -12,9 +12,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from inferometer.errors import SpecError, TooLargeError
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
-from inferometer.perfmodel import kv_cache, memory
+from inferometer.perfmodel import kv_cache, memory, steptime_levels
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.perfmodel.steptime_levels import StepTimes, check_sharing, through_stages
 from inferometer.perfmodel.work import ParallelPlan, kv_dtype
 from inferometer.simulate import engine_config
 from inferometer.simulate.fleet import (
@@ -139,7 +138,7 @@ class Deployment:
     engine: EngineSpec
     hardware: HardwareSpec | None
     config: engine_config.EngineConfig
-    step_times: StepTimes
+    step_times: steptime_levels.StepTimes
     kv_origin: str
     """Where the number of KV blocks is from."""
     knobs: Knobs
@@ -240,7 +239,7 @@ def deploy(
     model: ModelSpec,
     engine: EngineSpec,
     hardware: HardwareSpec | None,
-    step_times: StepTimes,
+    step_times: steptime_levels.StepTimes,
     knobs: Knobs,
 ) -> Deployment:
     """The replica of these parts; KV blocks that are not given are computed from the device's memory.
@@ -272,8 +271,10 @@ def deploy(
     if _is_budget_for_contexts(knobs):
         shared[_BUDGET_KNOB] = max(limits.max_num_batched_tokens, shared["max_model_len"])
     config = _config(model, engine, knobs, shared, own)
-    _check_sharing(model, step_times, plan, knobs.data_parallel_size)
-    step_times = through_stages(step_times, model, hardware, plan.n_pipeline)
+    _check_sharing(model, step_times.n_sharing, plan, knobs.data_parallel_size)
+    step_times = steptime_levels.through_stages(step_times, model, hardware, plan.n_pipeline)
+    if isinstance(config, SchedulerConfig) and knobs.policy == "vllm":
+        step_times = steptime_levels.captured_within(step_times, config.max_num_seqs)
     return Deployment(
         model=model,
         engine=engine,
@@ -316,10 +317,10 @@ def _config(
     )
 
 
-def _check_sharing(model: ModelSpec, times: StepTimes, plan: ParallelPlan, n_sharing: int) -> None:
+def _check_sharing(model: ModelSpec, n_measured: int, plan: ParallelPlan, n_sharing: int) -> None:
     """Refuse replicas that cannot share their experts, or whose step times are those of others."""
-    check_sharing(model, plan.n_devices, n_sharing)
-    if times.n_sharing != n_sharing:
+    steptime_levels.check_sharing(model, plan.n_devices, n_sharing)
+    if n_measured != n_sharing:
         raise SpecError(
             "the fit is of an engine that has its experts for itself",
             where="--data-parallel-size",

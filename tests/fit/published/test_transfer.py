@@ -99,7 +99,7 @@ def test_what_a_device_lacks_of_the_belief_others_of_its_vendor_lack_nearly_as_m
     }
     near, far = (transferred(fit, H100, device, n_tensor=1) for device in (H200, MI300X))
     assert value(near, "matmul_flop_per_s") == pytest.approx(
-        believed["matmul_flop_per_s"] * 0.5**0.985, rel=1e-6
+        believed["matmul_flop_per_s"] * 0.5, rel=1e-6
     ), "of the same chip"
     for device, likeness in ((A100, 0.96), (MI300X, 0.48)):
         place = device_prior(fit.model, ENGINE, device).mean[UNKNOWNS.index("matmul_flop_per_s")]
@@ -108,6 +108,76 @@ def test_what_a_device_lacks_of_the_belief_others_of_its_vendor_lack_nearly_as_m
             float(np.exp(place)) * 0.5**likeness, rel=1e-6
         )
     assert half_width(near, SHAPES[1]) < half_width(far, SHAPES[1])
+
+
+def with_stairs(fit):
+    """The same with a staircase whose steps are as well known as the rates."""
+    rows = (1, 64, 65, 1024)
+    names = tuple(f"rows {n}" for n in rows)
+    n_free = len(fit.free) + len(rows)
+    return replace(
+        fit,
+        staircase_rows=rows,
+        staircase_log_ratio=(0.0, -0.2, 0.3, -0.1),
+        free=(*fit.free, *names),
+        covariance=tuple(tuple(row) for row in (0.01**2 * np.eye(n_free)).tolist()),
+    )
+
+
+def told_by(fit, how):
+    """The same, all of it told in this way, and no rate above the peak."""
+    peaks = dict(
+        zip(UNKNOWNS, np.exp(device_prior(fit.model, fit.engine, H100).upper), strict=True)
+    )
+    parameters = tuple(
+        replace(
+            one,
+            estimate=replace(one.estimate, value=min(one.estimate.value, float(peaks[one.name]))),
+            informed_by=how,
+        )
+        for one in fit.parameters
+    )
+    return replace(fit, parameters=parameters)
+
+
+@pytest.mark.parametrize("how", ["data", "prior", "bound"])
+@pytest.mark.parametrize("off_ratio", [0.4, 0.8, 1.1, 3.0])
+def test_more_bandwidth_on_the_same_chip_is_never_slower(how, off_ratio):
+    """Whether rates were measured, believed, or stopped at the peak; with the kernels' own steps."""
+    shapes = [
+        shape
+        for n in (1, 16, 64, 65, 256)
+        for shape in (
+            decode_shape(batch_size=n, context_tokens=2048),
+            prefill_shape(batch_size=1, prompt_tokens=16 * n),
+        )
+    ]
+    fit = with_stairs(told_by(measured(off_ratio), how))
+    own_s = fit.terms(fit.work(shapes)).total_s
+    near = transferred(fit, H100, H200, n_tensor=1)
+    assert (near.terms(near.work(shapes)).total_s <= own_s * (1 + 1e-9)).all()
+    for n_tensor, changed in ((2, Changed()), (1, OTHER["model"]), (1, OTHER["weights"])):
+        slow, fast = (
+            transferred(fit, H100, device, n_tensor=n_tensor, changed=changed)
+            for device in (H100, H200)
+        )
+        slow_s, fast_s = (one.terms(one.work(shapes)).total_s for one in (slow, fast))
+        assert (fast_s <= slow_s * (1 + 1e-9)).all(), (n_tensor, changed)
+
+
+def test_a_chips_staircase_goes_with_it_to_another_memory_and_nowhere_else():
+    fit = with_stairs(measured())
+    near, far, two = (
+        transferred(fit, H100, device, n_tensor=n)
+        for device, n in ((H200, 1), (A100, 1), (H200, 2))
+    )
+    assert near.staircase_log_ratio == fit.staircase_log_ratio
+    assert len(near.covariance) == len(near.free)
+    assert near.posterior().log_time_variance(near.work(SHAPES)).min() > 0
+    assert far.staircase_rows == two.staircase_rows == ()
+    assert half_width(far, SHAPES[1]) > half_width(
+        transferred(measured(), H100, A100, n_tensor=1), SHAPES[1]
+    )
 
 
 def test_a_change_of_format_leaves_what_the_format_does_not_change():

@@ -4,7 +4,10 @@ Two kinds of steps are compared as distances of their parameters from their prio
 distance that was measured is carried over as far as devices, models, formats and engines resemble
 one another (``between``); a parameter that was not measured keeps the new prior. What is not shared
 widens the model's own uncertainty: the discrepancy between devices, and the errors that published
-rows show where another model, format or engine was predicted from them. Letters of shapes: P parameters.
+rows show where another model, format or engine was predicted from them. Devices of one chip, such
+as H100 and H200, run the same kernels: between them a distance is carried whole, and where nothing
+else differs the staircase and what was not measured are carried too, so that more bandwidth is never
+slower. Letters of shapes: P parameters, R knots of the staircase.
 """
 
 import math
@@ -24,6 +27,7 @@ from inferometer.fit.published.priors import (
     Places,
     covariance,
     device_prior,
+    has_same_chip,
     likeness,
 )
 from inferometer.fit.sweeps.priors import fastest_steps
@@ -118,6 +122,7 @@ def transferred(
     sd = np.sqrt(np.diag(spread))
     free = [k for k in range(len(PARAMETERS)) if sd[k] > 0]
     apart = _Apart(source, target, fit.engine.tensor_parallel_size, n_tensor)
+    knots = _knots_of(fit) if _runs_the_same(fit, source, target, engine, changed) else _NO_KNOTS
     return replace(
         fit,
         model=model,
@@ -125,16 +130,67 @@ def transferred(
         parameters=tuple(
             _parameter(one, float(vector[k]), float(sd[k])) for k, one in enumerate(_in_order(fit))
         ),
-        staircase_rows=(),
-        staircase_log_ratio=(),
-        free=tuple(PARAMETERS[k] for k in free),
-        covariance=tuple(tuple(row) for row in spread[np.ix_(free, free)].tolist()),
+        staircase_rows=knots.rows,
+        staircase_log_ratio=knots.log_ratio,
+        free=(*(PARAMETERS[k] for k in free), *knots.names),
+        covariance=_both(spread[np.ix_(free, free)], knots.covariance),
         uncertainties=tuple(
-            _widened(uncertainty, fit, apart, differing) for uncertainty in fit.uncertainties
+            _widened(uncertainty, _lost(fit, knots), apart, differing)
+            for uncertainty in fit.uncertainties
         ),
         held_out=(),
         fastest=fastest_steps(target, engine),
         subject=_subject(fit, source, target, engine, changed),
+    )
+
+
+class _Knots(NamedTuple):
+    """A staircase, and what is known of it."""
+
+    rows: tuple[int, ...]
+    log_ratio: tuple[float, ...]
+    names: tuple[str, ...]
+    """As a fit's ``free`` has them; none where the staircase is not free."""
+    covariance: F64
+    """Of those that are free."""
+
+
+_NO_KNOTS: Final = _Knots((), (), (), np.zeros((0, 0)))
+
+
+def _knots_of(fit: StepTimeModel) -> _Knots:
+    names = tuple(name for name in fit.free if name not in PARAMETERS)
+    n_before, n_free = len(fit.free) - len(names), len(fit.free)
+    own = np.array(fit.covariance, dtype=np.float64).reshape(n_free, n_free)
+    return _Knots(fit.staircase_rows, fit.staircase_log_ratio, names, own[n_before:, n_before:])
+
+
+def _both(parameters: F64, knots: F64) -> tuple[tuple[float, ...], ...]:
+    """Covariance of the two together, as if they were independent."""
+    n_parameters, n_knots = len(parameters), len(knots)
+    found = np.zeros((n_parameters + n_knots, n_parameters + n_knots))
+    found[:n_parameters, :n_parameters], found[n_parameters:, n_parameters:] = parameters, knots
+    return tuple(tuple(row) for row in found.tolist())
+
+
+def _lost(fit: StepTimeModel, knots: _Knots) -> float:
+    """Mean square of the steps of a staircase that is not carried over."""
+    is_lost = fit.staircase_log_ratio and not knots.rows
+    return float(np.mean(np.square(fit.staircase_log_ratio))) if is_lost else 0.0
+
+
+def _runs_the_same(
+    fit: StepTimeModel,
+    source: HardwareSpec,
+    target: HardwareSpec,
+    engine: EngineSpec,
+    changed: Changed,
+) -> bool:
+    """Does the same chip run the same kernels on matrices of the same sizes?"""
+    return (
+        has_same_chip(source, target)
+        and not _differing(fit, engine, changed)
+        and engine.tensor_parallel_size == fit.engine.tensor_parallel_size
     )
 
 
@@ -225,11 +281,14 @@ def _carried(
         "is_engine": "engine" not in differing,
     }
     shared = between(**alone, is_format="format" not in differing)[:n_parameters]
+    # One chip's kernels reach the same share of what the prior knows of either memory.
+    shared *= 1.0 if has_same_chip(source, target) else alike
     is_measured = _is_measured(fit)
+    is_carried = is_measured | _runs_the_same(fit, source, target, engine, changed)
     measured = fit.physical().vector()
     distance = measured - here.mean[:n_parameters]
     prior_covariance = there.sd[:n_parameters] ** 2
-    carried = there.mean[:n_parameters] + np.where(is_measured, shared * alike * distance, 0.0)
+    carried = there.mean[:n_parameters] + np.where(is_carried, shared * distance, 0.0)
     vector = np.minimum(carried, there.upper[:n_parameters])
     spread = np.where(
         np.outer(is_measured, is_measured), np.outer(alike, alike) * _covariance(fit), 0.0
@@ -266,9 +325,12 @@ def _in_order(fit: StepTimeModel) -> list[FittedParameter]:
 
 
 def _is_measured(fit: StepTimeModel) -> Bools:
-    """(P) Parameters that the data informed."""
+    """(P) Parameters that the data informed, those that they put at the device's peak among them."""
     return np.array(
-        [parameter.informed_by in {"data", "data and prior"} for parameter in _in_order(fit)]
+        [
+            parameter.informed_by in {"data", "data and prior", "bound"}
+            for parameter in _in_order(fit)
+        ]
     )
 
 
@@ -312,16 +374,15 @@ class _Apart(NamedTuple):
 
 
 def _widened(
-    uncertainty: PhaseUncertainty, fit: StepTimeModel, apart: _Apart, differing: frozenset[str]
+    uncertainty: PhaseUncertainty, lost_square: float, apart: _Apart, differing: frozenset[str]
 ) -> PhaseUncertainty:
     """The spread of a phase with the discrepancy that is not shared, and a lost staircase."""
     size = _MISSES[uncertainty.phase]
     shared = float(covariance(size, *apart.places())[0, 0])
     discrepancy = size.amplitude_ratio**2 - shared**2 / size.amplitude_ratio**2
     others = sum(OF_OTHERS[name][uncertainty.phase] ** 2 for name in differing)
-    steps = float(np.mean(np.square(fit.staircase_log_ratio))) if fit.staircase_log_ratio else 0.0
     return replace(
         uncertainty,
-        spread_ratio=math.sqrt(uncertainty.spread_ratio**2 + discrepancy + steps + others),
+        spread_ratio=math.sqrt(uncertainty.spread_ratio**2 + discrepancy + lost_square + others),
         interval_ratio=max(uncertainty.interval_ratio, Z_90),
     )
