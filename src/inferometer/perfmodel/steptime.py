@@ -190,7 +190,7 @@ class StepTimeModel:
 
     @property
     def kernels_launch_ratio(self) -> float | None:
-        """The same of a step that is launched kernel by kernel; None where no data tell it."""
+        """The same of a step that is launched kernel by kernel; None where no data show it."""
         (ratio,) = (one for one in self.parameters if one.name == "prefill_ratio")
         return None if ratio.informed_by in {"prior", "fixed"} else ratio.estimate.value
 

@@ -328,7 +328,7 @@ def _uncertainty_ratio(fit: StepTimeModel) -> float:
 
 
 def captured_within(times: StepTimes, max_num_seqs: int) -> StepTimes:
-    """The same of a vLLM that has at most so many sequences in a step.
+    """The same of a vLLM that runs no more sequences in a step than these.
 
     It captures steps of up to twice as many tokens, and of no more than it was fitted with
     (``VllmConfig._set_cudagraph_sizes``): those with longer prompts are launched kernel by kernel.

@@ -227,7 +227,7 @@ def with_graphs(scenario: Scenario) -> Change:
 def with_eager(scenario: Scenario) -> Change:
     """Kernels that the host launches one by one, in a bare loop, instead of captured graphs.
 
-    A fit whose prompts are launched so tells how long that takes on its host; another fit, that it
+    A fit whose prompts are launched so shows how long that takes on its host; another fit, that it
     takes no less than a captured step.
     """
     captured_s, ratio = scenario.launch_overhead_s, scenario.kernels_launch_ratio
