@@ -66,3 +66,12 @@ def test_a_workload_without_texts_is_not_tokenised(tmp_path):
         catalog("workloads", "chat", tokenizer=[str(tmp_path)])
     with pytest.raises(SpecError, match="have no texts"):
         catalog("models", tokenizer=[str(tmp_path)])
+
+
+def test_a_table_of_lengths_alone_is_described(tmp_path):
+    """Vidur's tables of lengths have no instants, and need none here."""
+    path = tmp_path / "lengths.csv"
+    path.write_text("num_prefill_tokens,num_decode_tokens\n100,10\n300,30\n")
+    card = catalog("workloads", str(path))
+    assert card.workloads[0].plan.prompt.mean_tokens == 200
+    assert card.workloads[0].plan.rate_per_s is None

@@ -19,7 +19,8 @@ from inferometer.inputs.catalog import (
 from inferometer.inputs.objectives import PresetObjective, find_presets
 from inferometer.inputs.types import Caution, Constant, HardwareSpec, ModelSpec, Source
 from inferometer.inputs.workload import description, reading, replay, traces, types
-from inferometer.inputs.workload.trace_formats import estimated_tokens, text_of_parts
+from inferometer.inputs.workload.own_trace import table_heading
+from inferometer.inputs.workload.trace_formats import estimated_tokens, lines, text_of_parts
 from inferometer.measure.load.bodies import token_pace
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.weights import n_active_parameters, n_parameters
@@ -81,7 +82,7 @@ def describe_workload(name: str, tokenizers: tuple[str, ...]) -> CatalogWorkload
         There is none, its file cannot be read, or tokenizers are given and it holds no texts.
     """
     spec = workload_of(Workload(workload=name))
-    if _kind(spec) in traces.WITH_TEXTS:  # they say nothing of when requests come
+    if not _has_instants(spec):
         spec = workload_of(Workload(workload=name, concurrency=1))
     drawn = replay.draw_workload(spec, has_beams=True)
     return CatalogWorkload(
@@ -100,6 +101,16 @@ def _kind(spec: types.WorkloadSpec) -> types.TraceFormat | None:
     if not isinstance(source, types.TraceSource):
         return None
     return source.format or traces.detect_format(Path(source.path))
+
+
+def _has_instants(spec: types.WorkloadSpec) -> bool:
+    """Does a trace say when requests come? Texts do not, nor does a table of lengths alone."""
+    source, kind = spec.replay, _kind(spec)
+    if not isinstance(source, types.TraceSource) or kind != "table":
+        return kind not in traces.WITH_TEXTS
+    _, first = next(lines(Path(source.path)), (0, b""))
+    heading = table_heading(first)
+    return heading is None or heading.at is not None
 
 
 def _texts(spec: types.WorkloadSpec, tokenizers: tuple[str, ...]) -> TextSummary | None:
