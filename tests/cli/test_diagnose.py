@@ -14,6 +14,7 @@ PAST = ("--prometheus", "http://127.0.0.1:9")
     [
         (("nothing-here",), 4, ("nothing-here",)),
         (("http://127.0.0.1:9",), 3, ("metrics cannot be read", "start the server")),
+        (("127.0.0.1:9",), 3, ("metrics cannot be read", "http://127.0.0.1:9")),
         (("http://127.0.0.1:9", "--for", "1s"), 2, ("--for", "10 s or more")),
         (("http://127.0.0.1:9", "--slo", "fast"), 2, ("fast", "ttft:p95<500ms")),
         (("http://127.0.0.1:9", "--known", "seats=3"), 2, ("seats=3", "max_num_seqs")),

@@ -40,6 +40,11 @@ def check_nobody_is_left(url):
         (("--start", "vllm serve m", *LOAD), ("--slo",)),
         (("--start", "vllm 'serve", *SLO, *LOAD), ("No closing quotation",)),
         (("--start", "vllm serve m --port 9", *SLO, *LOAD), ("listens at port 9",)),
+        (("--start", "cd x && vllm serve m", *SLO, *LOAD), ("'&&' is for a shell",)),
+        (("--start", "vllm serve $MODEL", *SLO, *LOAD), ("'$MODEL' is for a shell",)),
+        (("--start", "bash -c 'vllm serve m'", *SLO, *LOAD), ("does not pass on the flags",)),
+        (("--start", "vllm serve m", *SLO, *LOAD, "--try", "x"), ("begins with no flag",)),
+        (("--start", "vllm serve m", *SLO, *LOAD, "--try", "--x '1"), ("--try", "quotation")),
         (
             ("--start", "vllm serve m", *SLO, *LOAD, "--goal", "throughput"),
             ("answers no more than is sent", "--concurrency"),
@@ -56,10 +61,26 @@ def test_what_cannot_be_is_refused(words, what, tmp_path, url):
     check_refused(run("tune", url, *words, folder=tmp_path), 2, *what)
 
 
-def test_another_machines_server_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    "address",
+    ["http://192.0.2.1:8000", "http://127.0.0.1:99999", "http://127.0.0.1", "127.0.0.1:0"],
+)
+def test_what_is_no_port_of_this_machine_is_refused(address, tmp_path):
     words = ("--start", "vllm serve m", *SLO, *LOAD)
-    outcome = run("tune", "http://192.0.2.1:8000", *words, folder=tmp_path)
+    outcome = run("tune", address, *words, folder=tmp_path)
     check_refused(outcome, 2, "not a port of this machine")
+
+
+def test_an_address_needs_no_scheme(tmp_path):
+    check_refused(run("tune", "localhost:8000", *SLO, folder=tmp_path), 2, "nothing says how")
+
+
+@pytest.mark.parametrize("flag", ["--try", "--usd-per-hour", "--pairs", "--start-timeout"])
+def test_what_is_of_a_started_server_says_so_of_a_simulated_one(flag, tmp_path):
+    value = {"--try": "--x 1", "--start-timeout": "5s"}.get(flag, "9")
+    words = ("llama-3.1-8b", "--hardware", "l4", "--rate", "1", "--workload", "200x60", *SLO)
+    outcome = run("tune", *words, flag, value, folder=tmp_path)
+    check_refused(outcome, 2, f"{flag} is of a server that is started here", "--start")
 
 
 def test_a_dry_run_starts_nothing(tmp_path, url):

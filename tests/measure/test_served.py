@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from inferometer.errors import SpecError
-from inferometer.measure.served import ServerFault, ServerStart, served
+from inferometer.measure.served import PlaceFault, ServerFault, ServerStart, served
 
 SERVER = """
 import http.server, json, subprocess, sys, signal, time
@@ -111,12 +111,19 @@ def test_what_dies_under_load_is_said(tmp_path, port):
     assert not is_there(child_of(start.log))
 
 
+def test_what_is_killed_is_said_to_be(tmp_path, port):
+    words = (sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    start = start_of(tmp_path, port, *words)
+    with pytest.raises(ServerFault, match="SIGKILL, as the kernel does"), served(start):
+        pass
+
+
 def test_a_port_that_is_taken_is_refused(tmp_path, port):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", port))
         listener.listen()
         with (
-            pytest.raises(ServerFault, match="listens there already"),
+            pytest.raises(PlaceFault, match="listens there already"),
             served(start_of(tmp_path, port)),
         ):
             pass

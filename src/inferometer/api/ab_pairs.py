@@ -21,7 +21,7 @@ from inferometer import suggestions
 from inferometer.api import compare, load_request, load_run, run_titles
 from inferometer.api.progress import talk
 from inferometer.api.question import SERVER, Option, option
-from inferometer.errors import MeasureError, RecordError, SpecError
+from inferometer.errors import InferometerError, MeasureError, RecordError, SpecError
 from inferometer.inputs import load_plan, objectives
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.workload import reading, replay
@@ -298,11 +298,18 @@ def _put_aside_half(pairs: Pairs, pair: int) -> None:
     if all((folder / layout.MANIFEST_NAME).exists() for folder in folders):
         return
     for folder in (one for one in folders if one.exists()):
-        aside = pairs.folder / _INTERRUPTED
-        durability.make_folder(aside)
-        name = f"{folder.parent.name}-{folder.name}"
-        folder.replace(aside / f"{name}-{len(list(aside.glob(f'{name}-*')))}")
+        put_aside(pairs, folder)
         talk(f"pair {pair + 1} was cut short: {folder} is put aside, and made again")
+
+
+def put_aside(pairs: Pairs, folder: Path) -> Path:
+    """Take a run out of its pair, which is then made again; where it is now."""
+    aside = pairs.folder / _INTERRUPTED
+    durability.make_folder(aside)
+    name = f"{folder.parent.name}-{folder.name}"
+    target = aside / f"{name}-{len(list(aside.glob(f'{name}-*')))}"
+    folder.replace(target)
+    return target
 
 
 def _run(pairs: Pairs, side: int, pair: int, *, takes_invalid: bool) -> types.Run:
@@ -316,8 +323,13 @@ def _run(pairs: Pairs, side: int, pair: int, *, takes_invalid: bool) -> types.Ru
     )
     percentiles = () if pairs.objective is None else pairs.objective.percentile_fractions
     is_made = (folder / layout.MANIFEST_NAME).exists()
-    with nullcontext() if is_made else pairs.serving(side, folder):
-        loaded = load_run.run_load(request, drawn, folder, percentiles)
+    try:
+        with nullcontext() if is_made else pairs.serving(side, folder):
+            loaded = load_run.run_load(request, drawn, folder, percentiles)
+    except InferometerError:
+        if folder.exists() and not is_made:
+            put_aside(pairs, folder)  # whole as it may look: its server was gone at its end
+        raise
     if loaded.is_interrupted:
         raise KeyboardInterrupt
     _require_valid(loaded.run, folder, forced=takes_invalid)

@@ -12,7 +12,7 @@ from inferometer.api.diagnosis import DiagnoseAnswer, answer_of
 from inferometer.api.known_facts import known_facts
 from inferometer.api.load_sending import is_open
 from inferometer.api.progress import talk
-from inferometer.api.question import DURATION, Option, option
+from inferometer.api.question import DURATION, SERVER, Option, option
 from inferometer.decide.diagnosis.measured_steps import limits_shown
 from inferometer.decide.diagnosis.rebuilding import rebuilt_servers
 from inferometer.errors import SpecError
@@ -141,6 +141,8 @@ def diagnose(question: Diagnose) -> AnyDiagnosis:
     ModelError
         The window tells too little, or no simulated server resembles this one.
     """
+    if question.prometheus is None and not Path(question.target).exists():
+        question = replace(question, target=SERVER(question.target, "TARGET"))
     objective = None if question.slo is None else parse_objective(question.slo)
     known = known_facts(question.known).limits
     if question.duration < _LEAST_S:

@@ -124,8 +124,9 @@ class Engine:
 
 
 def engine_of(options: Engine) -> EngineSpec:
-    """The engine of these options; ``auto`` is a GPU where there is one."""
-    is_gpu = options.device == "cuda" or (options.device == "auto" and _NVIDIA_DEVICE.exists())
+    """The engine of these options; ``auto`` is a GPU where there is one that the engine runs on."""
+    can_be_gpu = options.engine != "openvino" and _NVIDIA_DEVICE.exists()
+    is_gpu = options.device == "cuda" or (options.device == "auto" and can_be_gpu)
     dtype = ("bfloat16" if is_gpu else "float32") if options.dtype == "auto" else options.dtype
     n_threads = options.threads
     if n_threads is None and not is_gpu:

@@ -54,7 +54,7 @@ class Quality:
     )
     quantization: tuple[str, ...] = option(
         (),
-        "Weights rounded to nearest: int8, int4 or fp8; repeatable.",
+        "Weights rounded to nearest: int8, int4 or fp8; repeatable. With --engine openvino, by it.",
         "Model",
         is_common=True,
         formats=WEIGHTS,
@@ -261,21 +261,37 @@ def _tasks(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Task]:
 
 
 def _of_engine(question: Quality, model: resolve.ResolvedModel) -> Iterator[_Task]:
-    """The model as the named engine holds it, with its usual KV cache and with each other one."""
-    if question.quantization or question.sparsity or question.other_dtype:
-        raise SpecError(
-            f"{question.engine} does not round or prune weights itself",
-            where="--engine, --quantization, --sparsity, --other-dtype",
-            allowed="a checkpoint in its format as OTHER, and --kv-dtype",
-            try_="the same command without --engine, which rounds them in transformers",
-        )
+    """The model as the named engine has it: as it is, in fewer bits, with each other KV cache."""
+    _check_of_engine(question)
     named = question.other or "the same weights"
+    plain = replace(_engine(question), engine=question.engine)
     for cache in (None, *dict.fromkeys(question.kv_dtype)):
-        engine = replace(
-            _engine(question), engine=question.engine, kv_cache_dtype=cast("DType | None", cache)
-        )
+        engine = replace(plain, kv_cache_dtype=cast("DType | None", cache))
         words = "" if cache is None else f", {cache} KV cache"
         yield _Task(f"{named} in {question.engine}{words}", model, LossyChange(), engine)
+    for weights in dict.fromkeys(question.quantization):
+        engine = replace(plain, quantization=cast("DType", weights))
+        yield _Task(f"{weights} weights in {question.engine}", model, LossyChange(), engine)
+
+
+def _check_of_engine(question: Quality) -> None:
+    """Refuse what the engine does not do itself."""
+    packs = question.engine == "openvino"
+    refused = {
+        "--quantization": bool(question.quantization) and not packs,
+        "--group-size": "group_size" in question.given,
+        "--sparsity": question.sparsity,
+        "--other-dtype": bool(question.other_dtype),
+    }
+    stated = next((flag for flag, is_stated in refused.items() if is_stated), None)
+    if stated is not None:
+        raise SpecError(
+            f"{question.engine} does not do {stated} itself",
+            where=f"--engine, {stated}",
+            allowed="a checkpoint in its format as OTHER, and --kv-dtype"
+            + (", and --quantization int8 or int4 (in groups of 64)" if packs else ""),
+            try_="the same command without --engine, which changes them in transformers",
+        )
 
 
 def _changes(question: Quality) -> Iterator[tuple[LossyChange, str]]:

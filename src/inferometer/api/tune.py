@@ -10,7 +10,7 @@ from inferometer.api import tune_engine, tune_engine_answer, tune_preset
 from inferometer.api.deployment_folder import check_free
 from inferometer.api.fleet import FleetOptions
 from inferometer.api.progress import PartsDone, talk
-from inferometer.api.question import option
+from inferometer.api.question import SERVER, option
 from inferometer.api.server import Server
 from inferometer.api.tune_answer import answer_of
 from inferometer.api.tune_started import Remainder, Starting, answered, job_of, planned_of
@@ -29,11 +29,25 @@ _OF_START: Final = frozenset(
 )
 """What --start itself says of a server that is measured."""
 _OF_ENGINE: Final = frozenset(
-    {"engine", "mode", "attn", "threads", "load_format", "seq", "batch_sizes", "gen_tokens", "reps"}
+    {
+        "engine",
+        "mode",
+        "attn",
+        "device",
+        "threads",
+        "load_format",
+        "seq",
+        "batch_sizes",
+        "gen_tokens",
+        "reps",
+    }
 )
 _ALSO_OF_ENGINE: Final = frozenset(
     {"model", "dtype", "kv_dtype", "quantization", "tp", "goal", "slo", "least_gain", "steps"}
     | {"pairs", "seed", "dry_run", "out"}
+)
+_OF_STARTING: Final = frozenset(
+    {"own", "pairs", "usd_per_hour", "start_timeout", "endpoint", "prompts"}
 )
 _CAPACITY_SIMULATIONS: Final = 9
 """Of a search for the highest rate, about."""
@@ -104,8 +118,10 @@ def tune(question: Tune) -> TuneAnswer | MeasuredTune | PlannedTune | PresetAnsw
     if question.of_engine.engine is not None:
         return _of_engine(question)
     _check_not_of_engine(question)
-    if question.starting.start is not None or "://" in question.server.model:
-        return _measured(question)
+    target = SERVER(question.server.model, "MODEL")
+    if question.starting.start is not None or "://" in target:
+        return _measured(question, target)
+    _check_not_of_start(question)
     policy = question.server.policy or _ENGINES[0]
     if policy not in _ENGINES:
         raise SpecError(
@@ -135,7 +151,7 @@ def tune(question: Tune) -> TuneAnswer | MeasuredTune | PlannedTune | PresetAnsw
     return answer_of(subject, tuned, question.out)
 
 
-def _measured(question: Tune) -> MeasuredTune | PlannedTune:
+def _measured(question: Tune, url: str) -> MeasuredTune | PlannedTune:
     stated = sorted(question.given & _OF_START)
     if stated:
         raise SpecError(
@@ -148,7 +164,7 @@ def _measured(question: Tune) -> MeasuredTune | PlannedTune:
     steps = chosen_steps(question.steps, PLAYBOOK, "--steps max_num_seqs,step_budget")
     named = frozenset(one.name for one in steps) if question.steps is not None else frozenset()
     remainder = Remainder(wanted, question.workload, steps, named, question.out)
-    job = job_of(question.server.model, question.starting, remainder)
+    job = job_of(url, question.starting, remainder)
     if question.dry_run:
         return planned_of(job)
     return answered(job)
@@ -175,6 +191,18 @@ def _of_engine(question: Tune) -> MeasuredTune | PlannedTune:
     if question.dry_run:
         return tune_engine.planned_of(job)
     return tune_engine_answer.answer_of(job, tune_engine.measured(job))
+
+
+def _check_not_of_start(question: Tune) -> None:
+    stated = sorted(question.given & _OF_STARTING)
+    if stated:
+        flag = "try" if stated[0] == "own" else stated[0].replace("_", "-")
+        raise SpecError(
+            f"--{flag} is of a server that is started here, and {question.server.model} is simulated",
+            where=f"--{flag}",
+            allowed="a URL of this machine, and --start",
+            try_="http://127.0.0.1:8000 --start 'vllm serve MODEL'",
+        )
 
 
 def _check_not_of_engine(question: Tune) -> None:

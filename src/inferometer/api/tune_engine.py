@@ -25,7 +25,14 @@ from inferometer.api import (
 )
 from inferometer.api.model_options import Engine, engine_of
 from inferometer.api.question import option, parse_counts
-from inferometer.api.tune_engine_pairs import DOOR, Engines, OptionPairs, Runs, Version, compared
+from inferometer.api.tune_engine_pairs import (
+    DOOR,
+    Engines,
+    OptionPairs,
+    Runs,
+    Version,
+    compared,
+)
 from inferometer.api.tune_measured import N_LEAST, N_SAME, decision_of, open_folder
 from inferometer.api.tuning import MeasuredDecision, MeasuredStep, PlannedStep, PlannedTune
 from inferometer.decide.tuning import engine_steps
@@ -54,6 +61,9 @@ class EngineTuning:
     mode: types.EngineMode = option("eager", "With --engine: how steps run as it is.", "Engine")
     attn: types.AttentionKernel | None = option(
         None, "With --engine: the attention kernel. [what it takes by itself]", "Engine"
+    )
+    device: str = option(
+        "auto", "With --engine: where it runs.", "Engine", choices=("auto", "cpu", "cuda")
     )
     threads: int | None = option(
         None, "With --engine: CPU threads. [the cores this process may use]", "Engine", least=1
@@ -86,10 +96,15 @@ class EngineJob:
         vocab_size = self.resolved.spec.vocab_size
         return Engines(measuring.reference_to(self.resolved), vocab_size, str(python))
 
+    def tries(self, step: engine_steps.EngineStep, now: types.EngineSpec) -> engine_steps.Tries:
+        """The changes of a step, or why there are none."""
+        return engine_steps.tries_of(step, now, self.resolved.spec.checkpoint_dtype)
+
     def command(self, spec: types.EngineSpec, seq: str = "", batches: str = "") -> str:
         """The sweep that runs these options."""
         points = self.runs.points
         words = ["--engine", spec.engine, *engine_steps.option_words(spec)]
+        words += _device_words(spec)
         words += [] if spec.load_format == "auto" else ["--load-format", spec.load_format]
         words += [] if spec.tensor_parallel_size == 1 else ["--tp", spec.tensor_parallel_size]
         words += ["--seq", seq or _listed({one.prompt_tokens for one in points})]
@@ -182,6 +197,7 @@ def _spec(tuning: EngineTuning, server: servers.Server) -> types.EngineSpec:
             dtype=server.dtype or "auto",
             kv_dtype=server.settings.kv_dtype,
             quantization=quantization,
+            device=tuning.device,
             tp=server.tp or 1,
             threads=tuning.threads,
             load_format=tuning.load_format,
@@ -223,52 +239,67 @@ def planned_of(job: EngineJob) -> PlannedTune:
 
     Raises
     ------
-    EngineError, OutOfMemory
-        It does not run as it is.
+    EngineError
+        It does not run, or fit, as it is.
     """
-    rows, n_changes = list[PlannedStep](), 0
-    for step in job.steps:
-        tries = step.tries(job.spec)
-        words = () if isinstance(tries, str) else tuple(one.words for one in tries)
-        n_changes += len(words)
-        rows.append(
-            PlannedStep(
-                name=step.name,
-                title=step.title,
-                flags=step.flags,
-                changes=words,
-                why_none=tries if isinstance(tries, str) else "",
-                unpredicted="all of it",
-            )
-        )
     with closing(job.engines) as engines:
         began_s = time.monotonic()
         engines.version(job.spec)
         load_s = time.monotonic() - began_s
-        times = engines.times((job.spec, 0), replace(job.runs, n_reps=1), 0)
+        times = engines.first_times(job.spec, job.runs)
     pair_s = 2 * job.runs.n_reps * sum(one.seconds("e2e") for one in times)
-    least, most = (_cost_s(n_changes, n, load_s, pair_s) for n in (N_LEAST, job.n_most))
-    n_loads = 2 + n_changes + 2 * job.n_most
+    costs = [_Cost.of(job, n_pairs) for n_pairs in (N_LEAST, job.n_most)]
+    least_s, most_s = (one.n_loads * load_s + one.n_pairs * pair_s for one in costs)
+    most = costs[-1]
     return PlannedTune(
-        steps=tuple(rows),
-        n_candidates=n_changes,
+        steps=tuple(_planned(job, step) for step in job.steps),
+        n_candidates=len(_changed_specs(job)),
         n_simulations=0,
-        duration_s=math.ceil(most),
-        n_restarts=n_loads,
+        duration_s=math.ceil(most_s),
+        n_restarts=most.n_loads,
         is_engine=True,
         cost=(
-            f"{max(least / 60, 0.1):.1f} to {most / 60:.1f} minutes and what is compiled:"
-            f" at most {n_loads} loads of {load_s:.1f} s and"
-            f" {N_SAME + (n_changes + 1) * job.n_most} pairs of {pair_s:.1f} s (one load and one"
-            " repetition were timed)"
+            f"{max(least_s / 60, 0.1):.1f} to {most_s / 60:.1f} minutes and what is compiled:"
+            f" at most {most.n_loads} loads of {load_s:.1f} s and {most.n_pairs} pairs of"
+            f" {pair_s:.1f} s (one load and one repetition were timed)"
         ),
     )
 
 
-def _cost_s(n_changes: int, n_pairs: int, load_s: float, pair_s: float) -> float:
+def _planned(job: EngineJob, step: engine_steps.EngineStep) -> PlannedStep:
+    tries = job.tries(step, job.spec)
+    return PlannedStep(
+        name=step.name,
+        title=step.title,
+        flags=step.flags,
+        changes=() if isinstance(tries, str) else tuple(one.words for one in tries),
+        why_none=tries if isinstance(tries, str) else "",
+        unpredicted="all of it",
+    )
+
+
+def _changed_specs(job: EngineJob) -> list[types.EngineSpec]:
+    """Of all changes of the options as they are."""
+    tries = [job.tries(step, job.spec) for step in job.steps]
+    return [change.spec for one in tries if not isinstance(one, str) for change in one]
+
+
+class _Cost(NamedTuple):
     """Of the options against themselves, the changes, and the confirmation."""
-    n_loads = 2 + n_changes + 2 * n_pairs
-    return n_loads * load_s + (N_SAME + (n_changes + 1) * n_pairs) * pair_s
+
+    n_loads: int
+    n_pairs: int
+
+    @classmethod
+    def of(cls, job: EngineJob, n_pairs: int) -> "_Cost":
+        """With so many pairs of each; options that one load runs in turns share it."""
+        specs = _changed_specs(job)
+        begins = {job.spec, *(one for one in specs if one.mode == "compiled")}
+        n_alone = sum(
+            any(not engine_steps.shares_load(before, after) for before in begins if before != after)
+            for after in specs
+        )
+        return cls(2 + n_alone + 2 * n_pairs, N_SAME + (len(specs) + 1) * n_pairs)
 
 
 def measured(job: EngineJob) -> EngineDone:
@@ -305,7 +336,7 @@ def _measured(job: EngineJob, engines: Engines) -> EngineDone:
     done = EngineDone(version, job.spec, same, 1 + n_loads)  # one for its version
     for step in job.steps:
         # one option each, so that a change of a step is the same whether or not the one before came
-        tries = step.tries(done.spec)
+        tries = job.tries(step, done.spec)
         if isinstance(tries, str):
             done.steps.append(_row(step, None, "not measured", None, tries))
             continue
@@ -397,6 +428,12 @@ def _row(
         n_pairs=0 if found is None else len(found.log_ratios),
         why=why,
     )
+
+
+def _device_words(spec: types.EngineSpec) -> list[object]:
+    """Where it runs, if that is not where it runs by itself."""
+    usual = engine_of(Engine(engine=spec.engine)).device
+    return [] if spec.device == usual else ["--device", spec.device]
 
 
 def _listed(values: set[int]) -> str:

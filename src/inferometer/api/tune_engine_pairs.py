@@ -1,7 +1,8 @@
 """How are two sets of options of an engine measured against one another, on this machine?
 
 Both are loaded side by side, each in a process of its own, and run the same prompts in turns, so
-that what the machine does meanwhile hits both; where memory holds only one, each turn loads anew.
+that what the machine does meanwhile hits both. Another mode, or other threads, is run by the same
+load in turns; where memory holds only one, each turn loads anew.
 
 ::
 
@@ -12,9 +13,9 @@ that what the machine does meanwhile hits both; where memory holds only one, eac
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -22,6 +23,7 @@ import numpy as np
 from inferometer.api.progress import talk
 from inferometer.api.tune_answer import interval_words
 from inferometer.api.tune_pairs import CONFIDENCE, Ending, PairsFound
+from inferometer.decide.tuning.engine_steps import shares_load
 from inferometer.decide.tuning.trials import Goal, Outcome
 from inferometer.errors import EngineError, MeasureError, RecordError, SpecError
 from inferometer.inputs import foreign_bytes, objectives, types
@@ -142,8 +144,15 @@ class Runs:
         return math.exp(float(np.mean(logs)))
 
 
+Key: TypeAlias = tuple[types.EngineSpec, int]
+"""Options, and which of several loads of them."""
+
+
 class Engines:
-    """The engines that are loaded now: two at most, and one where memory holds no two."""
+    """The engines that are loaded now: two at most, and one where memory holds no two.
+
+    Options that one load can run in turns are run by one.
+    """
 
     def __init__(self, model: ModelReference, vocab_size: int, python: str) -> None:
         self.model = model
@@ -153,19 +162,49 @@ class Engines:
         self.n_loads = 0
         self.began_with: str | None = None
         """The engine's version when the folder was begun."""
-        self._loaded = dict[tuple[types.EngineSpec, int], RemoteEngine]()
+        self._loaded = dict[Key, RemoteEngine]()
 
-    def close(self, but: Sequence[tuple[types.EngineSpec, int]] = ()) -> None:
-        """End all processes but these engines'."""
-        for key in [one for one in self._loaded if one not in but]:
-            self._loaded.pop(key).close()
+    def close(self, but: Sequence[Key] = ()) -> None:
+        """End all processes but these options'."""
+        left = {key: engine for key, engine in self._loaded.items() if key in but}
+        for engine in {id(one): one for one in self._loaded.values()}.values():
+            if all(engine is not one for one in left.values()):
+                engine.close()
+        self._loaded = left
+
+    def drop(self, key: Key) -> None:
+        """End the process that runs these options, with all that it runs."""
+        engine = self._loaded.get(key)
+        self.close(but=[one for one, other in self._loaded.items() if other is not engine])
 
     def version(self, spec: types.EngineSpec) -> Version:
-        """What runs these options; it stays loaded."""
-        facts = self._engine((spec, 0))[0].facts()
+        """What runs these options; it stays loaded.
+
+        Raises
+        ------
+        EngineError, SpecError
+            It does not fit; the engine failed or cannot do this.
+        """
+        try:
+            facts = self._engine((spec, 0))[0].facts()
+        except OutOfMemory as error:
+            raise does_not_fit(error, "the options as they are") from None
         return Version(facts.engine, facts.version, facts.load_s or 0.0)
 
-    def times(self, key: tuple[types.EngineSpec, int], runs: Runs, pair: int) -> tuple[Timed, ...]:
+    def first_times(self, spec: types.EngineSpec, runs: Runs) -> tuple[Timed, ...]:
+        """One repetition of each point.
+
+        Raises
+        ------
+        EngineError, SpecError
+            It does not fit; the engine failed or cannot do this.
+        """
+        try:
+            return self.times((spec, 0), replace(runs, n_reps=1), 0)
+        except OutOfMemory as error:
+            raise does_not_fit(error, "one repetition of the options as they are") from None
+
+    def times(self, key: Key, runs: Runs, pair: int) -> tuple[Timed, ...]:
         """The repetitions of all points.
 
         Raises
@@ -182,9 +221,11 @@ class Engines:
             self.close()
             return self._times(key, runs, pair)
 
-    def _times(self, key: tuple[types.EngineSpec, int], runs: Runs, pair: int) -> tuple[Timed, ...]:
+    def _times(self, key: Key, runs: Runs, pair: int) -> tuple[Timed, ...]:
         engine, is_new = self._engine(key)
-        n_warmup = N_WARMUP if is_new else int(len(runs.points) > 1)
+        is_switched = engine.spec != key[0]
+        engine.retune(key[0])
+        n_warmup = N_WARMUP if is_new else int(is_switched or len(runs.points) > 1)
         return tuple(
             Timed(index, one.repetition.prefill_ns, one.repetition.decode_step_ns)
             for index, point in enumerate(runs.points)
@@ -202,21 +243,30 @@ class Engines:
             if isinstance(one, Repeated) and not one.repetition.is_warmup
         )
 
-    def _engine(self, key: tuple[types.EngineSpec, int]) -> tuple[RemoteEngine, bool]:
-        """The engine, and whether it was loaded just now."""
+    def _engine(self, key: Key) -> tuple[RemoteEngine, bool]:
+        """The engine, and whether it runs these options for the first time."""
         if key in self._loaded:
             return self._loaded[key], False
         if self.is_alone:
             self.close()
-        engine = RemoteEngine(key[0], self.model, WorkerSettings(python=self.python))
+        hosts = (
+            engine
+            for (spec, copy), engine in self._loaded.items()
+            if copy == key[1] and shares_load(spec, key[0])
+        )
+        host = next(hosts, None)
+        self._loaded[key] = self._load(key[0]) if host is None else host
+        return self._loaded[key], True
+
+    def _load(self, spec: types.EngineSpec) -> RemoteEngine:
+        engine = RemoteEngine(spec, self.model, WorkerSettings(python=self.python))
         self.n_loads += 1
         try:
             self._check_version(engine.facts())
         except BaseException:
             engine.close(patience_s=0.0)
             raise
-        self._loaded[key] = engine
-        return engine, True
+        return engine
 
     def _check_version(self, facts: EngineFacts) -> None:
         if self.began_with not in {None, facts.version}:
@@ -241,11 +291,12 @@ class OptionPairs(NamedTuple):
     has_fresh_loads: bool = False
     """Both are loaded anew for each pair."""
 
-    def keys(self, pair: int) -> tuple[tuple[types.EngineSpec, int], tuple[types.EngineSpec, int]]:
-        """The engines of a pair: of equal options two, too."""
-        copy = 1 + pair if self.has_fresh_loads else 0
+    def keys(self, pair: int) -> tuple[Key, Key]:
+        """The engines of a pair: of equal options two, too; fresh ones share nothing."""
+        if self.has_fresh_loads:
+            return (self.specs[0], 1 + 2 * pair), (self.specs[1], 2 + 2 * pair)
         is_same = self.specs[0] == self.specs[1]
-        return (self.specs[0], copy), (self.specs[1], copy + is_same)
+        return (self.specs[0], 0), (self.specs[1], int(is_same))
 
 
 def compared(runs: Runs, engines: Engines, pairs: OptionPairs) -> tuple[PairsFound, int]:
@@ -310,13 +361,24 @@ def _pair(
             sides[side] = engines.times(keys[side], runs, pairs.first_pair + number)
         except (OutOfMemory, EngineError, SpecError) as error:
             if isinstance(error, OutOfMemory) and not side:
-                raise EngineError(f"it does not fit: {error}", where=str(path.parent)) from None
+                raise does_not_fit(error, str(path.parent)) from None
             if not side:
                 raise
+            engines.drop(keys[1])
             return (str(error).strip().splitlines() or ["the engine failed"])[0]
     times = PairTimes((sides[0], sides[1]), engines.n_loads - n_before)
     durability.replace_file(path, msgspec.json.encode(times))
     return times
+
+
+def does_not_fit(error: OutOfMemory, where: str) -> EngineError:
+    """The error of a model that finds no memory, alone as it is."""
+    return EngineError(
+        f"it does not fit: {error}",
+        where=where,
+        allowed="a model, a batch and lengths that this machine holds",
+        try_="a smaller model, --batch-sizes or --seq",
+    )
 
 
 def _faulty(what: str) -> PairsFound:

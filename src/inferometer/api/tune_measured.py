@@ -27,7 +27,12 @@ from inferometer.api.server import Server
 from inferometer.api.tune_pairs import CONFIDENCE_AGAIN, Bench, Comparison, PairsFound, compared
 from inferometer.api.tuning import MeasuredDecision, MeasuredStep
 from inferometer.decide.tuning import playbook, search, trials
-from inferometer.decide.tuning.start_command import StartCommand, with_settings, with_words
+from inferometer.decide.tuning.start_command import (
+    StartCommand,
+    parse_flags,
+    with_settings,
+    with_words,
+)
 from inferometer.errors import InferometerError, RecordError, SpecError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.measure.served import served
@@ -411,7 +416,7 @@ def _not_measured(step: playbook.Step, predicted: search.StepFound, why: str) ->
 
 def _own(job: Job, done: Done, words: str, number: int) -> MeasuredStep:
     """Flags of the user's; nothing is predicted of them."""
-    command = with_words(done.command, words.split())
+    command = with_words(done.command, parse_flags(words))
     found = _compared(job, done, f"own-{number:02d}", command, number)
     decision, why = decision_of(found, is_lossy=False)
     if decision == "keep":

@@ -200,15 +200,7 @@ def _cautions(done: Done, confirmed: PairsFound | None) -> list[types.Caution]:
         found.append(
             types.Caution(code="INVALID", text=text, remedy="their reports in the folder say why")
         )
-    n_without = sum(one.n_without_metrics for one in done.found)
-    if 0 < n_without < n_runs:
-        found.append(
-            types.Caution(
-                code="METRICS_GONE",
-                text=f"the server's metrics were not there in {n_without} of {n_runs} load tests",
-                remedy="clients' latencies decide; nothing rests on the server's metrics",
-            )
-        )
+    found += _lost(done, n_runs)
     if done.model.distrust:
         found.append(
             types.Caution(
@@ -226,6 +218,22 @@ def _cautions(done: Done, confirmed: PairsFound | None) -> list[types.Caution]:
                 remedy="longer load tests (--for), or more pairs (--pairs)",
             )
         )
+    return found
+
+
+def _lost(done: Done, n_runs: int) -> list[types.Caution]:
+    """Requests that no answer came to, and metrics that were not there."""
+    found = list[types.Caution]()
+    lost = max(one.lost_fraction for one in done.found)
+    if lost > 0:
+        text = f"the server loses requests: {lost:.1%} in the load test that lost most"
+        remedy = "the reports in the folder say which and why; a lost request is late for the SLO"
+        found.append(types.Caution(code="LOST", text=text, remedy=remedy))
+    n_without = sum(one.n_without_metrics for one in done.found)
+    if 0 < n_without < n_runs:
+        text = f"the server's metrics were not there in {n_without} of {n_runs} load tests"
+        remedy = "clients' latencies decide; nothing rests on the server's metrics"
+        found.append(types.Caution(code="METRICS_GONE", text=text, remedy=remedy))
     return found
 
 

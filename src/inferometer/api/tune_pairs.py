@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+import numpy as np
+
 from inferometer.api import ab_pairs
 from inferometer.api.load_request import Load, LoadRequest, request_of
 from inferometer.api.progress import talk
@@ -29,7 +31,7 @@ from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.measure.served import ServedFacts, ServerFault, ServerStart, served, warm_up
 from inferometer.records import durability
 from inferometer.records.types import RequestStatus, Run
-from inferometer.stats.comparison import PairDecision, is_futile, judge_pairs
+from inferometer.stats.comparison import PairDecision, chance_of_more, is_futile, judge_pairs
 from inferometer.stats.estimate import Estimate
 
 CONFIDENCE: Final = 0.9
@@ -39,7 +41,9 @@ CONFIDENCE_AGAIN: Final = 0.5
 """Of the confirmation: its pairs come after others that were sure, so that a change that does
 nothing passes both in 1.25 % of its steps."""
 _MOST_FAILED: Final = 0.01
-"""Of a run's requests."""
+"""Of all requests of one side."""
+_CHANCE_OF_LOSS: Final = 0.01
+"""Requests that a server loses now and then fall on both sides alike."""
 _N_TRIES: Final = 2
 """Of a pair whose unchanged side failed."""
 Ending: TypeAlias = Literal["keep", "drop", "undecided", "fault"]
@@ -60,6 +64,8 @@ class PairsFound:
     """Runs that the load client itself calls INVALID."""
     n_without_metrics: int = 0
     """Runs in which the server's metrics were not there."""
+    lost_fraction: float = 0.0
+    """Of the requests of the run that lost most."""
 
     @property
     def log_gain(self) -> float:
@@ -138,7 +144,7 @@ def compared(bench: Bench, comparison: Comparison) -> PairsFound:
         try:
             return _measured(bench, comparison, place)
         except _SideFault as fault:
-            if fault.side:
+            if fault.side and comparison.commands[0] != comparison.commands[1]:
                 durability.replace_file(stored, fault.what.encode())
                 return _faulty(fault.what)
             if n_tries == _N_TRIES:
@@ -167,15 +173,10 @@ def _measured(bench: Bench, comparison: Comparison, place: Path) -> PairsFound:
             workload = pairs.request(0, len(seen)).load.workload
             explained.append(comparison.effects.of(workload))
         seen.append(both)
-        if _lost_fraction(both[0]) == 1:
-            raise MeasureError(
-                "the server without the change answered no request",
-                where=str(pairs.folders(0)[len(seen) - 1]),
-                try_="the load test of that folder, whose report says why",
-            )
-        lost = _lost_fraction(both[1])
-        if lost > max(_MOST_FAILED, _lost_fraction(both[0])):
-            return _faulty(f"{lost:.1%} of the requests failed in pair {len(seen)}")
+        _check_answered(pairs, seen)
+        fault = _loss(seen)
+        if fault:
+            return _faulty(fault)
         found = found_of(bench, comparison, seen, explained)
         gain = "no gain" if found.gain is None else interval_words(found.gain)
         talk(f"{comparison.name}: {gain} after {len(seen)} of at most {comparison.n_most} pairs")
@@ -183,6 +184,32 @@ def _measured(bench: Bench, comparison: Comparison, place: Path) -> PairsFound:
         if is_over and len(seen) >= comparison.n_least:
             break
     return found_of(bench, comparison, seen, explained)
+
+
+def _check_answered(pairs: ab_pairs.Pairs, seen: Sequence[tuple[Run, Run]]) -> None:
+    """A server that answers nothing is no side of a comparison; its pair is made again."""
+    n_failed, n = _failed(seen[-1][0])
+    if n_failed < n:
+        return
+    old, new = (ab_pairs.put_aside(pairs, pairs.folders(side)[len(seen) - 1]) for side in (0, 1))
+    raise MeasureError(
+        "the server without the change answered no request",
+        where=f"{old}, {new}",
+        try_="the load test of that folder, whose report says why; the same command goes on",
+    )
+
+
+def _loss(seen: Sequence[tuple[Run, Run]]) -> str:
+    """What is wrong where the change loses requests that the command without it does not; else ''."""
+    (n_before, n_all_before), (n_after, n_all) = (
+        np.sum([_failed(both[side]) for both in seen], axis=0).tolist() for side in (0, 1)
+    )
+    if n_after <= _MOST_FAILED * n_all:
+        return ""
+    if chance_of_more(n_after, n_all, n_before, n_all_before) > _CHANCE_OF_LOSS:
+        return ""
+    lost, before = n_after / n_all, n_before / n_all_before
+    return f"{lost:.1%} of the requests failed in {len(seen)} pairs, without it {before:.1%}"
 
 
 def _is_futile(
@@ -236,14 +263,15 @@ def found_of(
             for run in runs
         ),
         n_without_metrics=sum(run.server is None for run in runs),
+        lost_fraction=max((n / of for n, of in map(_failed, runs)), default=0.0),
     )
 
 
-def _lost_fraction(run: Run) -> float:
-    """Of the requests, those that failed; 1 where there is none."""
+def _failed(run: Run) -> tuple[int, int]:
+    """Requests that failed, and all; of a run without any one that failed."""
     if run.requests is None or not len(run.requests.status):
-        return 1.0
-    return float((run.requests.status == RequestStatus.FAILED).mean())
+        return 1, 1
+    return int((run.requests.status == RequestStatus.FAILED).sum()), len(run.requests.status)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
 
 from inferometer.api.load_request import Load
 from inferometer.api.question import DURATION, option
@@ -21,11 +20,17 @@ from inferometer.api.tune_subject import Wanted, check_fittable
 from inferometer.api.tuning import MeasuredTune, PlannedStep, PlannedTune
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide.tuning.playbook import Step
-from inferometer.decide.tuning.start_command import StartCommand, parse_start, with_words
+from inferometer.decide.tuning.start_command import (
+    StartCommand,
+    parse_flags,
+    parse_start,
+    with_words,
+)
 from inferometer.errors import SpecError
 from inferometer.inputs.load_plan import Endpoint, PromptForm
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.workload.types import ClosedArrivals
+from inferometer.measure.served import address_of
 from inferometer.records import durability
 
 _N_REQUESTS: Final = 200
@@ -117,6 +122,8 @@ def job_of(url: str, starting: Starting, remainder: Remainder) -> Job:
         )
     check_fittable(spec)
     start = _at_port(parse_start(starting.start), url)
+    for words in starting.own:
+        parse_flags(words)
     bench = Bench(
         url=url.rstrip("/"),
         load=Load(workload=workload, endpoint=starting.endpoint, prompts=starting.prompts),
@@ -143,8 +150,8 @@ def job_of(url: str, starting: Starting, remainder: Remainder) -> Job:
 
 def _at_port(start: StartCommand, url: str) -> StartCommand:
     """The command at the port of the URL; one that names another port is refused."""
-    parts = urlsplit(url)
-    stated, port = start.value("port"), str(parts.port)
+    _, number = address_of(url)
+    stated, port = start.value("port"), str(number)
     if stated is not None and stated != port:
         raise SpecError(
             f"the command listens at port {stated}, and {url} is another one",

@@ -1,6 +1,7 @@
 """inferometer watch: in which regime are these servers now, and what changed?"""
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,7 +23,6 @@ from inferometer.api.watch_state import (
     WatchedServer,
     WatchedUrl,
     limit_of,
-    verdict_of,
     words_of,
 )
 from inferometer.errors import MeasureError, SpecError
@@ -209,15 +209,12 @@ class _Watching:
             for server in self._servers:
                 server.limit = self._limit(server)
         states = self._states()
-        verdicts: tuple[Verdict | None, ...] = tuple(
-            verdict_of(state.latencies) for state in states
-        )
         return WatchAnswer(
             servers=states,
             changes=tuple(self._changes),
             watched_s=self._at_s(),
             objective=None if self._wanted.objective is None else self._wanted.objective.text,
-            slo_verdict=_worst(verdicts),
+            slo_verdict=_worst([state.slo_verdict for state in states]),
         )
 
     def _look(self) -> None:
@@ -284,7 +281,7 @@ def _unchanged(answer: WatchAnswer) -> str:
     )
 
 
-def _worst(verdicts: tuple[Verdict | None, ...]) -> Verdict | None:
+def _worst(verdicts: Sequence[Verdict | None]) -> Verdict | None:
     known = [one for one in verdicts if one is not None]
     order: tuple[Verdict, ...] = ("missed", "undecided", "met")
     return next((one for one in order if one in known), None)

@@ -1,5 +1,6 @@
 """What is there to read of watched servers: a page for each, the regime first."""
 
+import math
 from typing import Final
 
 from inferometer import __version__, suggestions
@@ -8,25 +9,31 @@ from inferometer.api.watch_state import (
     WatchAnswer,
     WatchedLatency,
     WatchedServer,
-    verdict_of,
 )
 from inferometer.decide.watching.regimes import WORDS, Condition
 from inferometer.report.page import Chip, Page, lines_of
 from inferometer.report.tables import TextTable
 from inferometer.units import format_duration, format_fraction, format_number
 
+_UNSEEN: Final = "no request has ended in the window"
 _GOOD: Final[frozenset[Condition]] = frozenset({"idle", "faster"})
 
 
 def watch_pages(answer: WatchAnswer) -> tuple[Page, ...]:
     """A page for each server."""
     return tuple(
-        server_page(one, tuple(change for change in answer.changes if change.url == one.url))
+        server_page(
+            one,
+            tuple(change for change in answer.changes if change.url == one.url),
+            answer.objective,
+        )
         for one in answer.servers
     )
 
 
-def server_page(server: WatchedServer, changes: tuple[RegimeChange, ...]) -> Page:
+def server_page(
+    server: WatchedServer, changes: tuple[RegimeChange, ...], objective: str | None
+) -> Page:
     """The regime, the numbers of the window, what limits it, and its last changes."""
     return Page(
         title=f"{server.url} is {_regime(server)}",
@@ -45,7 +52,7 @@ def server_page(server: WatchedServer, changes: tuple[RegimeChange, ...]) -> Pag
                     for change in changes[-3:]
                 ),
             ),
-            ("NEXT", _next(server)),
+            ("NEXT", _next(server, objective)),
         ),
         tool_version=__version__,
     )
@@ -80,27 +87,35 @@ def _chips(server: WatchedServer) -> tuple[Chip, ...]:
             text="; ".join(WORDS[one] for one in server.conditions) or "no condition is on",
         )
     )
-    verdict = verdict_of(server.latencies)
+    verdict = server.slo_verdict
     if verdict is not None:
-        limits = ", ".join(
-            f"{one.name}<{format_duration(one.limit_s)}"
-            for one in server.latencies
-            if one.limit_s is not None
-        )
         words = {"met": "meets", "missed": "misses", "undecided": "undecided:"}[verdict]
-        chips.append(Chip(verdict=verdict, text=f"{words} {limits}"))
+        limits = [_limited(one) for one in server.latencies if one.verdict == verdict]
+        chips.append(Chip(verdict=verdict, text=f"{words} {', '.join(limits) or _UNSEEN}"))
     return tuple(chips)
+
+
+def _limited(one: WatchedLatency) -> str:
+    """The limit, and what is missing where there are too few requests."""
+    words = f"{one.name}<{format_duration(one.limit_s or 0.0)}"
+    if one.verdict != "undecided":
+        return words
+    if one.n_needed is None:
+        return f"{words} (95 % interval {_interval(one)})"
+    return f"{words} ({one.n} requests, {one.n_needed} are needed)"
 
 
 def _table(server: WatchedServer) -> TextTable | None:
     if not server.latencies:
         return None
     has_prediction = any(one.predicted_s is not None for one in server.latencies)
-    header = ("latency", "now", *(("predicted",) if has_prediction else ()), "limit", "breach in")
+    predicted = ("predicted",) if has_prediction else ()
+    header = ("latency", "now", "95 % interval", *predicted, "limit", "breach in")
     rows = tuple(
         (
             one.name,
             _bucket(one),
+            _interval(one),
             *((_predicted(one),) if has_prediction else ()),
             "" if one.limit_s is None else format_duration(one.limit_s),
             _breach(one),
@@ -111,8 +126,18 @@ def _table(server: WatchedServer) -> TextTable | None:
 
 
 def _bucket(one: WatchedLatency) -> str:
-    high = "…" if one.high_s is None else format_duration(one.high_s)
-    return f"{format_duration(one.low_s)} to {high}" if one.low_s else f"below {high}"
+    return _between(one.low_s, one.high_s)
+
+
+def _interval(one: WatchedLatency) -> str:
+    if one.n_needed is not None:
+        return f"n {one.n}, needs {one.n_needed}"
+    return "" if one.interval_low_s is None else _between(one.interval_low_s, one.interval_high_s)
+
+
+def _between(low_s: float, high_s: float | None) -> str:
+    high = "…" if high_s is None else format_duration(high_s)
+    return f"{format_duration(low_s)} to {high}" if low_s else f"below {high}"
 
 
 def _predicted(one: WatchedLatency) -> str:
@@ -128,7 +153,7 @@ def _breach(one: WatchedLatency) -> str:
     if one.breach_soonest_s is None:
         return ""
     if one.breach_soonest_s == 0:
-        return "missed"
+        return "above it"
     soonest_s, latest_s = one.breach_soonest_s, one.breach_latest_s or one.breach_soonest_s
     return f"{format_duration(soonest_s)} to {format_duration(latest_s)}"
 
@@ -168,7 +193,20 @@ def _trust(server: WatchedServer) -> str:
     return "; ".join(parts)
 
 
-def _next(server: WatchedServer) -> str:
-    if all(one in _GOOD for one in server.conditions) or "unreachable" in server.conditions:
+def _next(server: WatchedServer, objective: str | None) -> str:
+    """What is wrong, or as long a window as the percentiles need."""
+    if "unreachable" in server.conditions:
         return ""
-    return suggestions.command("diagnose", server.url)
+    if not all(one in _GOOD for one in server.conditions):
+        return suggestions.command("diagnose", server.url)
+    wanting = [
+        one.n_needed / one.n
+        for one in server.latencies
+        if one.verdict == "undecided" and one.n_needed is not None
+    ]
+    if not wanting or objective is None:
+        return ""
+    window = f"{math.ceil(max(wanting) * server.window_s / 60)}min"
+    return suggestions.command(
+        "watch", server.url, "--once", "--window", window, "--slo", objective
+    )

@@ -13,7 +13,7 @@ from inferometer.api.answer import Answer
 from inferometer.api.watch_prediction import METRICS, Prediction
 from inferometer.decide.diagnosis import rebuilding
 from inferometer.decide.diagnosis.window import observed_window
-from inferometer.decide.watching import intervals, regimes
+from inferometer.decide.watching import certainty, intervals, regimes
 from inferometer.errors import EXIT_OF_SLO, InferometerError, MeasureError, RecordError
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, percentile_name
@@ -41,7 +41,15 @@ class WatchedLatency:
     """Edges of the bucket in which it lies."""
     high_s: float | None
     """None: in the last bucket, which has no end."""
+    interval_low_s: float | None
+    """95 % interval, to the edges of buckets; None: too few requests."""
+    interval_high_s: float | None
+    """None: too few requests, or in the last bucket."""
+    n_needed: int | None
+    """So many requests are needed for both ends; None: there are enough."""
     limit_s: float | None
+    verdict: Verdict | None
+    """Of the interval; None without a limit."""
     breach_soonest_s: float | None
     """Seconds until the limit is missed at the present slope; None: no slope beyond chance."""
     breach_latest_s: float | None
@@ -113,6 +121,8 @@ class WatchedServer:
     """Is the traffic the predicted one? None without --predicted."""
     why_not_valid: str = ""
     residuals: tuple[Residual, ...] = ()
+    slo_verdict: Verdict | None = None
+    """None without --slo; *undecided* until there are enough requests for its percentiles."""
     headroom_ratio: float | None = None
     """1 - percentile / limit, the least of all limits: 0 at the limit. None without --slo."""
     limit: WatchedLimit | None = None
@@ -191,6 +201,9 @@ def latencies_of(
         if limit_s is not None and bucket.low_s < limit_s <= bucket.high_s:
             now_s = min(now_s, limit_s)
         breach = None if limit_s is None else _breach(record, histogram, now_s, limit_s)
+        certain = certainty.certainty_of(
+            growth.edges, server_series.bucket_series(record, histogram), fraction
+        )
         bounds = None if prediction is None else prediction.quantiles_s.get((metric, fraction))
         found.append(
             WatchedLatency(
@@ -200,7 +213,11 @@ def latencies_of(
                 n=growth.n,
                 low_s=bucket.low_s,
                 high_s=_finite(bucket.high_s),
+                interval_low_s=None if certain is None else certain.low_s,
+                interval_high_s=None if certain is None else _finite(certain.high_s),
+                n_needed=None if certain is None else certain.n_needed,
                 limit_s=limit_s,
+                verdict=None if limit_s is None else certainty.verdict_of(certain, limit_s),
                 breach_soonest_s=None if breach is None else breach.soonest_s,
                 breach_latest_s=None if breach is None else breach.latest_s,
                 predicted_low_s=None if bounds is None else bounds.low_s,
@@ -234,8 +251,8 @@ def _breach(
     return regimes.time_to_breach(*regimes.part_means(n.at_s, n.value, total.value), now_s, limit_s)
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def acceptance_of(record: server_series.ServerRecord) -> float | None:
@@ -283,14 +300,17 @@ def headroom_of(latencies: tuple[WatchedLatency, ...]) -> float | None:
     return min(rooms) if rooms else None
 
 
-def verdict_of(latencies: tuple[WatchedLatency, ...]) -> Verdict | None:
-    """Missed where a percentile's whole bucket is above its limit; None without limits."""
-    limited = [(one.low_s, one.high_s, one.limit_s) for one in latencies if one.limit_s is not None]
-    if not limited:
+def verdict_of(
+    latencies: tuple[WatchedLatency, ...], objective: ObjectiveSpec | None
+) -> Verdict | None:
+    """Missed where one limit is, met where all are; a limit of what is not seen is undecided."""
+    n_limits = 0 if objective is None else len(objective.percentile_fractions)
+    if not n_limits:
         return None
-    if any(low_s >= limit_s for low_s, _, limit_s in limited):
+    seen = [one.verdict for one in latencies if one.verdict is not None]
+    if "missed" in seen:
         return "missed"
-    is_met = all(high_s is not None and high_s <= limit_s for _, high_s, limit_s in limited)
+    is_met = len(seen) == n_limits and set(seen) == {"met"}
     return "met" if is_met else "undecided"
 
 
@@ -413,7 +433,12 @@ class WatchedUrl:
         """The server now."""
         conditions = tuple(self.regimes.conditions)
         if len(self._scrapes) < 2 or self.problem:
-            return WatchedServer(url=self.url, at_utc=at_utc, conditions=conditions)
+            return WatchedServer(
+                url=self.url,
+                at_utc=at_utc,
+                conditions=conditions,
+                slo_verdict=verdict_of((), self._wanted.objective),
+            )
         table = server_series.table_of(self._scrapes)
         record, summary = (
             server_series.server_record(table),
@@ -444,6 +469,7 @@ class WatchedUrl:
             model_valid=None if prediction is None else not why_not,
             why_not_valid=why_not,
             residuals=() if prediction is None else residuals_of(summary, prediction),
+            slo_verdict=verdict_of(latencies, self._wanted.objective),
             headroom_ratio=headroom_of(latencies),
             limit=self.limit,
         )

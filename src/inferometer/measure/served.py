@@ -42,10 +42,16 @@ _TAIL_LINES: Final = 6
 _SPARE_BYTES: Final = 256 * 2**20
 """Of an accelerator's memory: drivers keep a little."""
 _MOST_DEVICES: Final = 64
+_MOST_CODES: Final = 192
+"""Above it an exit code is 256 less a signal's number, as the guard has it; a shell has 128 and it."""
 
 
 class ServerFault(EngineError):
-    """The server did not start, died, or left something behind."""
+    """The server did not start, or died: its command's own fault."""
+
+
+class PlaceFault(EngineError):
+    """A server cannot be started here now, whichever it is: what was there before is not gone."""
 
 
 class ServedFacts(NamedTuple):
@@ -74,22 +80,36 @@ class ServerStart:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port.
+        """Host and port."""
+        return address_of(self.url)
 
-        Raises
-        ------
-        SpecError
-            The URL is none of this machine, or has no port.
-        """
-        parts = urlsplit(self.url)
-        if parts.hostname not in _LOOPBACK or parts.port is None:
-            raise SpecError(
-                f"{self.url!r} is not a port of this machine",
-                where="TARGET",
-                allowed="a server that is started here: http://127.0.0.1:PORT",
-                try_="http://127.0.0.1:8000",
-            )
-        return parts.hostname or "", parts.port
+
+def address_of(url: str) -> tuple[str, int]:
+    """Host and port of a server that can be started here.
+
+    Raises
+    ------
+    SpecError
+        The URL is none of this machine, or has no port.
+
+    Example
+    -------
+    >>> address_of("http://127.0.0.1:8000")
+    ('127.0.0.1', 8000)
+    """
+    parts = urlsplit(url)
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if parts.scheme != "http" or host not in _LOOPBACK or not port:
+        raise SpecError(
+            f"{url!r} is not a port of this machine",
+            where="TARGET",
+            allowed="a server that is started here: http://127.0.0.1:PORT",
+            try_="http://127.0.0.1:8000",
+        )
+    return host or "", port
 
 
 @contextmanager
@@ -99,8 +119,9 @@ def served(start: ServerStart) -> Generator[ServedFacts]:
     Raises
     ------
     ServerFault
-        Something else listens there; it ended before it was ready, or was not ready in time; it
-        could not be stopped, or its memory is not free again.
+        It ended before it was ready or under load, or was not ready in time.
+    PlaceFault
+        Something else listens there; it could not be stopped, or its memory is not free again.
     """
     host, port = start.address
     _refuse_taken(host, port, start.url)
@@ -163,11 +184,11 @@ def _refuse_taken(host: str, port: int, url: str) -> None:
     with closing(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)) as probe:
         probe.settimeout(_ASK_S)
         if probe.connect_ex((host, port)) == 0:
-            raise ServerFault(
+            raise PlaceFault(
                 "something listens there already",
                 where=url,
                 allowed="a port that is free: servers are started and stopped",
-                try_="another port in TARGET",
+                try_="another port in TARGET, or end what listens there: the same command goes on",
             )
 
 
@@ -209,10 +230,20 @@ def _version_in(body: bytes | None) -> str | None:
 
 def _ended(process: subprocess.Popen[bytes], start: ServerStart, what: str) -> ServerFault:
     return ServerFault(
-        f"{what} (exit code {process.poll()}): {_last_words(start.log)}",
+        f"{what} ({_ending(process.poll() or 0)}): {_last_words(start.log)}",
         where=str(start.log),
         try_="the command by hand",
     )
+
+
+def _ending(code: int) -> str:
+    """How a command ended, by the exit code of its guard: a signal's number is taken from 256."""
+    number = 256 - code if code > _MOST_CODES else code - 128
+    if number not in {int(one) for one in signal.Signals}:
+        return f"exit code {code}"
+    if number == signal.SIGKILL:
+        return "killed by SIGKILL, as the kernel does where memory is short"
+    return f"ended by {signal.Signals(number).name}"
 
 
 def _last_words(log: Path) -> str:
@@ -242,7 +273,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         if all(one.status() == psutil.STATUS_ZOMBIE for one in _group(process.pid)):
             return  # whoever collects them is not this process
         time.sleep(_POLL_S)
-    raise ServerFault(
+    raise PlaceFault(
         f"group {process.pid} is still there {format_duration(_GONE_S)} after SIGKILL",
         try_="the same command later: it goes on",
     )
@@ -278,7 +309,7 @@ def _wait_until_free(before_bytes: int | None) -> None:
         if now_bytes is None or now_bytes <= before_bytes + _SPARE_BYTES:
             return
         if time.monotonic() > until_s:
-            raise ServerFault(
+            raise PlaceFault(
                 f"{format_bytes(now_bytes - before_bytes)} of the accelerator's memory are not free"
                 f" {format_duration(_GONE_S)} after the server's end",
                 try_="the same command later: it goes on",

@@ -28,7 +28,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
+from scipy.special import bdtrc, ndtri
 
 from inferometer.stats.estimate import Estimate
 from inferometer.stats.quantiles import (
@@ -434,3 +434,18 @@ def sign_evidence(log_ratios: Sequence[float]) -> float:
     n_others = len(log_ratios) - n_gains
     bets = [(2 * share) ** n_gains * (2 * (1 - share)) ** n_others for share in _WINS]
     return sum(bets) / len(bets)
+
+
+def chance_of_more(n_hits: int, n: int, n_hits_before: int, n_before: int) -> float:
+    """How often so many of all hits fall on these ``n``, were all as likely to be hit?
+
+    The binomial test of two rates, given the hits of both together (Przyborowski and Wilenski, 1940).
+
+    Example
+    -------
+    >>> round(chance_of_more(7, 200, 0, 200), 4), chance_of_more(0, 200, 0, 200)
+    (0.0078, 1.0)
+    """
+    if not n_hits:
+        return 1.0
+    return float(bdtrc(n_hits - 1, n_hits + n_hits_before, n / (n + n_before)))

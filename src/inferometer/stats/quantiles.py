@@ -109,15 +109,34 @@ def interval_ranks(
     _check_fraction("confidence_fraction", confidence_fraction)
     tail = (1 - confidence_fraction) / 2
     # Both are monotone in the rank, and a million samples have a million ranks.
-    n_low = bisect_right(
-        range(n_samples), tail, key=lambda rank: float(bdtr(rank, n_samples, quantile_fraction))
-    )
+    n_low = low_rank(n_samples, quantile_fraction, confidence_fraction=confidence_fraction)
     n_high = bisect_right(
         range(n_samples),
         tail,
         key=lambda rank: float(bdtrc(n_samples - 1 - rank, n_samples, quantile_fraction)),
     )
     return Ranks(n_low, n_samples + 1 - n_high) if n_low and n_high else None
+
+
+def low_rank(
+    n_samples: int,
+    quantile_fraction: float,
+    *,
+    confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
+) -> int:
+    """The order statistic that bounds the quantile from below alone; 0 where there is none.
+
+    A high quantile has such a bound from few samples on, long before it has one from above.
+
+    Example
+    -------
+    >>> [low_rank(n, 0.95) for n in (1, 2, 10, 100)]
+    [0, 1, 8, 90]
+    """
+    tail = (1 - confidence_fraction) / 2
+    return bisect_right(
+        range(n_samples), tail, key=lambda rank: float(bdtr(rank, n_samples, quantile_fraction))
+    )
 
 
 def min_samples(

@@ -14,7 +14,7 @@ from inferometer.measure.engines.protocol import ModelReference
         ({"device": "cuda"}, "OpenVINO on 'cuda'"),
         ({"mode": "compiled"}, "no mode 'compiled'"),
         ({"dtype": "int8"}, "'int8' is no format of activations"),
-        ({"quantization": "int4"}, "quantization 'int4'"),
+        ({"quantization": "float8"}, "weights in 'float8'"),
         ({"kv_cache_dtype": "float4"}, "KV cache in 'float4'"),
         ({"attention": "sdpa"}, "attention kernel 'sdpa'"),
         ({"tensor_parallel_size": 2}, "does not split"),
@@ -28,6 +28,7 @@ def test_what_openvino_cannot_do_is_a_bad_question(asked, complaint):
 
 def test_what_openvino_can_do_passes():
     check_spec(EngineSpec(engine="openvino", dtype="bfloat16", kv_cache_dtype="int8"))
+    check_spec(EngineSpec(engine="openvino", quantization="int4"))
 
 
 def test_random_weights_are_refused(tiny):

@@ -55,6 +55,28 @@ def test_facts_tell_what_is_loaded(eager, tiny):
     assert dict(facts.libraries)["torch"] == torch.__version__
 
 
+def test_another_mode_and_other_threads_run_on_the_same_weights(folder):
+    plain = EngineSpec(mode="eager", n_threads=2)
+    engine = open_engine(plain, folder)
+    first = engine.run(prompts(), POINT.gen_tokens).output_ids
+    static = EngineSpec(mode="static", n_threads=1)
+    n_before = torch.get_num_threads()
+    try:
+        engine.retune(static)
+        assert torch.get_num_threads() == 1
+        assert engine.run(prompts(), POINT.gen_tokens).output_ids == first
+        held = engine._decoder.cache_bytes()
+        engine.retune(plain)
+        assert torch.get_num_threads() == 2
+        assert engine.run(prompts(), POINT.gen_tokens).output_ids == first
+        engine.retune(static)
+        assert engine._decoder.cache_bytes() == held > 0  # nothing is allocated anew
+        with pytest.raises(SpecError, match="another model"):
+            engine.retune(EngineSpec(mode="eager", n_threads=2, dtype="bfloat16"))
+    finally:
+        torch.set_num_threads(n_before)
+
+
 def test_batch_and_lengths_are_honoured(eager):
     repetition = eager.run(prompts(), POINT.gen_tokens)
     assert [len(ids) for ids in repetition.output_ids] == [6, 6, 6]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
-from inferometer.inputs.types import EngineName, EngineSpec
+from inferometer.inputs.types import DTYPE_BITS, DType, EngineName, EngineSpec
 
 EngineStepName: TypeAlias = Literal[
     "graphs_and_host",
@@ -31,6 +31,7 @@ FLAGS: Final = {
 _USUAL_ATTENTION: Final = "sdpa"
 """What transformers takes by itself for every architecture that has it."""
 _LEAST_THREADS: Final = 1
+_PLAIN_BITS: Final = 16
 
 
 class EngineChange(NamedTuple):
@@ -71,6 +72,18 @@ def changed_names(spec: EngineSpec, before: EngineSpec) -> tuple[str, ...]:
     )
 
 
+def shares_load(one: EngineSpec, other: EngineSpec) -> bool:
+    """Can one load of the weights run both, in turns, as two loads would?
+
+    Mode and threads change without a load; what is compiled is compiled for a number of threads.
+    """
+    changed = set(changed_names(one, other))
+    if one.engine != "transformers" or one.tensor_parallel_size > 1:
+        return not changed
+    is_compiled = "compiled" in {one.mode, other.mode}
+    return changed <= ({"mode"} if is_compiled else {"mode", "n_threads"})
+
+
 def _changes(now: EngineSpec, name: str, values: Sequence[object], nothing: str) -> Tries:
     found = list[EngineChange]()
     for value in values:
@@ -95,7 +108,7 @@ def _attention(now: EngineSpec) -> Tries:
 
 def _threads(now: EngineSpec) -> Tries:
     if now.device != "cpu" or now.n_threads is None:
-        return "the device computes"
+        return f"{now.device} computes: threads of the CPU are no option of it"
     half = now.n_threads // 2
     return _changes(now, "n_threads", (half,) if half >= _LEAST_THREADS else (), "one thread")
 
@@ -109,10 +122,10 @@ def _kv_cache(now: EngineSpec) -> Tries:
 
 
 def _weights(now: EngineSpec) -> Tries:
-    if now.engine != "transformers":
-        return "a file's own formats are used as they are: another file is another MODEL"
     if now.device != "cpu":
-        return "this engine has no such kernels on that device"
+        return f"the kernels of such weights are those of a CPU, and this runs on {now.device}"
+    if now.tensor_parallel_size > 1:
+        return "the kernels of such weights are those of one process: --tp 1"
     values = {None: ("int8", "int4"), "int8": ("int4",)}.get(now.quantization, ())
     return _changes(now, "quantization", values, f"{now.quantization} already")
 
@@ -137,12 +150,23 @@ ENGINE_STEPS: Final = (
 """All steps, in their order: what loses nothing comes first."""
 
 
+def tries_of(step: EngineStep, now: EngineSpec, stored: DType | None) -> Tries:
+    """The changes of a step; ``stored`` is the format of most of the file's weights, where known."""
+    is_packed = stored is not None and DTYPE_BITS[stored] < _PLAIN_BITS
+    if step.name == "weight_precision" and now.engine == "openvino" and is_packed:
+        return f"the file's weights are in {stored} and stay so: another file is another MODEL"
+    return step.tries(now)
+
+
 def quality_words(model: str, engine: EngineName, spec: EngineSpec, name: str) -> list[object]:
     """The words of `inferometer quality` that check a lossy change of this option."""
     value = getattr(spec, name)
+    device = [] if spec.device == "cpu" else ["--device", spec.device]
+    if name == "quantization" and engine != "transformers":
+        return [model, "--engine", engine, "--quantization", value]
     if name == "quantization":
         grouped = ["--group-size", 64] if value == "int4" else []
         return [model, "--quantization", value, *grouped]
     if name == "kv_cache_dtype":
         return [model, "--engine", engine, "--kv-dtype", value]
-    return [model, "--other-dtype", value]
+    return [model, "--other-dtype", value, *device]

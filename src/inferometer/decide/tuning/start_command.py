@@ -5,6 +5,7 @@ Flags are added or replaced by name. Which flag sets what is known for vLLM, SGL
 """
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -66,6 +67,9 @@ _FORMATS: Final[Mapping[Family, Mapping[str, str]]] = {
 _DRAFT_NAMES: Final = frozenset({"draft_method", "num_speculative_tokens", "acceptance_fraction"})
 _OF_CLUSTER: Final = frozenset({"replicas", "router"})
 _EXAMPLE: Final = "--start 'vllm serve MODEL'"
+_OPERATORS: Final = frozenset({"&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1"})
+_VARIABLE: Final = re.compile(r"\$\w+|\$\{\w+\}")
+_SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh"})
 
 
 class StartCommand(NamedTuple):
@@ -102,22 +106,73 @@ def parse_start(text: str) -> StartCommand:
     Raises
     ------
     SpecError
-        A quotation is not closed, or there is no word.
+        A quotation is not closed, there is no word, or it needs a shell.
 
     Example
     -------
     >>> parse_start("vllm serve m --max-num-seqs 8").value("max_num_seqs")
     '8'
     """
-    try:
-        words = tuple(shlex.split(text))
-    except ValueError as error:
-        raise SpecError(f"{text!r}: {error}", where="--start", try_=_EXAMPLE) from error
+    words = words_of(text, where="--start", try_=_EXAMPLE)
     if not words:
         raise SpecError("the command is empty", where="--start", try_=_EXAMPLE)
+    _check_no_shell(words)
     if "=" in words[0]:  # NAME=VALUE before the command, as in a shell
         words = ("env", *words)
     return StartCommand(words, _family_of(words))
+
+
+def words_of(text: str, *, where: str, try_: str) -> tuple[str, ...]:
+    """The words of a text, as a shell cuts it.
+
+    Raises
+    ------
+    SpecError
+        A quotation is not closed.
+    """
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise SpecError(f"{text!r}: {error}", where=where, try_=try_) from error
+
+
+def parse_flags(text: str) -> tuple[str, ...]:
+    """The words of flags that are tried as one change.
+
+    Raises
+    ------
+    SpecError
+        A quotation is not closed, or no flag comes first.
+    """
+    try_ = "--try '--attention-backend FLASHINFER'"
+    words = words_of(text, where="--try", try_=try_)
+    if not words or not words[0].startswith("-"):
+        raise SpecError(
+            f"{text!r} begins with no flag",
+            where="--try",
+            allowed="flags of the server, with their values",
+            try_=try_,
+        )
+    return words
+
+
+def _check_no_shell(words: Sequence[str]) -> None:
+    """Refuse what only a shell would do: the words start one program, and flags are added to them."""
+    for word in words:
+        if word in _OPERATORS or _VARIABLE.fullmatch(word):
+            raise SpecError(
+                f"{word!r} is for a shell, and none reads the command",
+                where="--start",
+                allowed="one program and its words; NAME=VALUE may stand before it",
+                try_=_EXAMPLE,
+            )
+    if PurePath(words[0]).name in _SHELLS and "-c" in words:
+        raise SpecError(
+            f"{words[0]} -c does not pass on the flags that are added to it",
+            where="--start",
+            allowed='the program itself, or a script that ends in "$@"',
+            try_=_EXAMPLE,
+        )
 
 
 def _family_of(words: Sequence[str]) -> Family:

@@ -258,7 +258,7 @@ def outcome_of(run: Run, objective: ObjectiveSpec) -> Outcome:
 def scored(outcome: Outcome, goal: Goal, n_devices: int) -> Outcome:
     """With its score by this goal; of *throughput* and *cost* the goodput counts."""
     if goal == "interactive":
-        return outcome._replace(score=1 / max(outcome.margin_ratio, _NOTHING))
+        return outcome._replace(score=max(1 / max(outcome.margin_ratio, _NOTHING), _NOTHING))
     share = n_devices if goal == "cost" else 1
     return outcome._replace(score=max(outcome.good_requests_per_s, _NOTHING) / share)
 

@@ -2,8 +2,8 @@
 
 Its continuous-batching pipeline is stepped by hand: all sequences are added before the first step,
 so that one step prefills them all and every further step decodes them all. It reads a GGUF file as
-it is and keeps its 4- and 8-bit weights; ``dtype`` is the format of activations and
-multiplications.
+it is and keeps its 4- and 8-bit weights; ``quantization`` packs those of 16 or 32 bits; ``dtype``
+is the format of activations and multiplications.
 """
 
 import time
@@ -17,6 +17,7 @@ import numpy as np
 from inferometer.errors import EngineError, SpecError
 from inferometer.inputs.gguf import GgufContent, hash_file, read_gguf
 from inferometer.inputs.types import DType, EngineSpec, ModelSpec
+from inferometer.measure.engines import openvino_weights
 from inferometer.measure.engines.protocol import (
     ModelReference,
     OutOfMemory,
@@ -75,7 +76,7 @@ def open_engine(spec: EngineSpec, model: ModelReference) -> "OpenVinoEngine":
             where="--dtype",
             allowed=", ".join(dict.fromkeys((computes_in, "float32"))),
         )
-    engine = OpenVinoEngine(spec, model.spec, content, _start(location, properties))
+    engine = OpenVinoEngine(spec, model.spec, content, *_started(location, spec, properties))
     engine.warm_up(begin_s)
     if location.is_file():
         engine.weights_sha256 = hash_file(location)
@@ -123,11 +124,11 @@ def check_spec(spec: EngineSpec) -> None:
             where="--kv-cache-dtype",
             allowed=", ".join(_PRECISIONS),
         )
-    if spec.quantization is not None:
+    if spec.quantization is not None and spec.quantization not in openvino_weights.FORMATS:
         raise SpecError(
-            f"quantization {spec.quantization!r} is not made here",
+            f"weights in {spec.quantization!r} are not made here",
             where="--quantization",
-            allowed="none: the GGUF file's own formats are kept",
+            allowed=f"{', '.join(openvino_weights.FORMATS)}; a file's own formats stay without it",
         )
     if spec.tensor_parallel_size > 1:
         raise SpecError(
@@ -147,8 +148,10 @@ class OpenVinoEngine:
         model: ModelSpec | None,
         content: GgufContent | None,
         pipeline: Pipeline,
+        weights: openvino_weights.PackedWeights | None,
     ) -> None:
         self._spec = spec
+        self._weights = weights
         self._model = model
         self._content = content
         self._pipeline: Pipeline = pipeline
@@ -162,20 +165,22 @@ class OpenVinoEngine:
 
         Parameters and bytes of weights are absent where the file is no GGUF.
         """
-        content = self._content
+        content, packed = self._content, self._weights
+        weight_bytes = None if content is None else _held_bytes(content)
+        formats = () if content is None else content.formats
         names = ("openvino", "openvino-genai", "openvino-tokenizers")
         return EngineFacts(
             engine="openvino",
             version=version("openvino-genai"),
             libraries=tuple((name, version(name)) for name in names),
-            weight_bytes=None if content is None else _held_bytes(content),
+            weight_bytes=weight_bytes if packed is None else packed.n_bytes,
             n_parameters=None if content is None else content.n_parameters,
             weights_origin="file",
             weights_sha256=self.weights_sha256,
             attention_implementation="paged",
             load_s=self._load_s,
             compute_dtype=self._spec.dtype,
-            weight_formats=() if content is None else content.formats,
+            weight_formats=formats if packed is None else tuple(packed.n_weights.most_common()),
             kv_cache_dtype=self._kv_cache_dtype(),
             n_kv_blocks=self._n_kv_blocks,
             kv_block_tokens=KV_BLOCK_TOKENS,
@@ -319,6 +324,25 @@ class OpenVinoEngine:
         if 1.0 <= bytes_per_number < 1.5:  # scales and zero points included
             return "int8"
         return {2: sixteen_bits, 4: "float32"}.get(round(bytes_per_number, 2))
+
+
+def _started(
+    location: Path, spec: EngineSpec, properties: dict[str, Any]
+) -> tuple[Pipeline, openvino_weights.PackedWeights | None]:
+    """The pipeline, and what was packed for it."""
+    if spec.quantization is None:
+        return _start(location, properties), None
+    try:
+        with openvino_weights.packed(location, spec.quantization) as (folder, done):
+            return _start(folder, properties), done
+    except (MemoryError, RuntimeError, OSError) as error:
+        if is_memory(error):
+            raise OutOfMemory(last_line(error)) from None
+        raise EngineError(
+            f"its weights could not be packed: {last_line(error)}",
+            where=f"--quantization {spec.quantization}",
+            try_="the weights as they are, without --quantization",
+        ) from error
 
 
 def _start(location: Path, properties: dict[str, Any]) -> Pipeline:

@@ -158,6 +158,12 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     model: ModelReference
 
 
+class Retune(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Go on with these options and the loaded weights; answered by Loaded or Failed."""
+
+    spec: EngineSpec
+
+
 class Measure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Run this point. Replies: a stream of Repeated and Probed, then Loaded, NoMemory or Failed."""
 
@@ -250,7 +256,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     try_: str | None = None
 
 
-Command: TypeAlias = Load | Measure | ProbeNow | Score | Close
+Command: TypeAlias = Load | Retune | Measure | ProbeNow | Score | Close
 Reply: TypeAlias = Loaded | Repeated | Probed | Scored | NoMemory | Failed
 
 

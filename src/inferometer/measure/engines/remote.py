@@ -44,6 +44,7 @@ from inferometer.measure.engines.protocol import (
     ProbeSettings,
     Repeated,
     Reply,
+    Retune,
     Score,
     Scored,
 )
@@ -174,6 +175,21 @@ class RemoteEngine:
                 raise EngineError(f"the worker answered a load with {type(reply).__name__}")
             self._facts = reply.facts
         return self._facts
+
+    def retune(self, spec: EngineSpec) -> None:
+        """Go on with these options and the weights that are loaded, where they are others.
+
+        Raises
+        ------
+        SpecError, EngineError
+            The engine cannot change them; it died.
+        """
+        self.facts()
+        if spec != self.spec:
+            reply = next(self._replies(Retune(spec=spec), self.settings.load_timeout_s))
+            self.spec = spec
+            if isinstance(reply, Loaded):
+                self._facts = reply.facts
 
     def measure(self, task: Measure) -> Iterator[Repeated | Probed]:
         """Run one point and hand out repetitions and ceilings as they come.

@@ -9,12 +9,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
+from inferometer.errors import SpecError
 from inferometer.inputs.types import EngineMode, EngineSpec
 from inferometer.measure.engines.protocol import (
     Ceiling,
@@ -61,8 +63,7 @@ def open_engine(spec: EngineSpec, model: ModelReference) -> "TransformersEngine"
     check_spec(spec)
     check_weights(spec)
     begin_s = time.perf_counter()
-    if spec.n_threads is not None:
-        torch.set_num_threads(max(spec.n_threads // spec.tensor_parallel_size, 1))
+    _set_threads(spec)
     torch.manual_seed(0)
     config = read_config(model)
     if rank_of_this_process() is None:
@@ -85,6 +86,11 @@ def open_engine(spec: EngineSpec, model: ModelReference) -> "TransformersEngine"
     return engine
 
 
+def _set_threads(spec: EngineSpec) -> None:
+    if spec.n_threads is not None:
+        torch.set_num_threads(max(spec.n_threads // spec.tensor_parallel_size, 1))
+
+
 class TransformersEngine:
     """One model in transformers.
 
@@ -99,6 +105,7 @@ class TransformersEngine:
         self._model = loaded
         self._ranks = ranks
         self._decoder = Decoder(loaded, spec.mode, spec.device)
+        self._decoders = {spec.mode: self._decoder}
         self._pairs = PairedSteps(loaded)
         self._device = next(iter(loaded.parameters())).device
         self._kv_bytes_per_token = 0.0
@@ -169,7 +176,7 @@ class TransformersEngine:
             with torch.inference_mode():
                 return self._run(ids.to(self._device), gen_tokens)
         except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
-            self._decoder.release()
+            self._release()
             is_short = is_memory(error)
             if self._spec.tensor_parallel_size > 1 and (
                 is_short or (self._ranks is not None and self._ranks.ran_out_of_memory())
@@ -178,6 +185,26 @@ class TransformersEngine:
             if is_short:
                 raise OutOfMemory(str(error).splitlines()[0]) from None
             raise
+
+    def retune(self, spec: EngineSpec) -> None:
+        """Run on as another mode, or with other threads; what was compiled or allocated stays.
+
+        Raises
+        ------
+        SpecError
+            Something else is to change.
+        """
+        if replace(self._spec, mode=spec.mode, n_threads=spec.n_threads) != spec:
+            raise SpecError(
+                "another model than the one that is loaded",
+                where="the worker's channel",
+                allowed="another mode, other threads",
+            )
+        self._spec = spec
+        _set_threads(spec)
+        if spec.mode not in self._decoders:
+            self._decoders[spec.mode] = Decoder(self._model, spec.mode, spec.device)
+        self._decoder = self._decoders[spec.mode]
 
     def score(self, task: Score) -> Scored:
         """Change the model, then read and continue the text.
@@ -198,9 +225,13 @@ class TransformersEngine:
 
     def close(self) -> None:
         """Give back memory and the other ranks."""
-        self._decoder.release()
+        self._release()
         if self._ranks is not None:
             self._ranks.close()
+
+    def _release(self) -> None:
+        for decoder in self._decoders.values():
+            decoder.release()
 
     def _run(self, ids: torch.Tensor, gen_tokens: int) -> Repetition:
         self._decoder.prepare(ids, gen_tokens)

@@ -42,6 +42,7 @@ from inferometer.measure.engines.protocol import (
     Repeated,
     Repetition,
     Reply,
+    Retune,
     Score,
     Scored,
     random_prompts,
@@ -131,12 +132,25 @@ def _probed_now(
 
 
 def _results(
-    engine: Engine, command: Measure | Score, probe: CeilingProbe
+    engine: Engine, command: Measure | Score | Retune, probe: CeilingProbe
 ) -> Iterator[Probed | Repeated | Scored]:
-    if isinstance(command, Measure):
+    if isinstance(command, Retune):
+        _retune(engine, command)
+    elif isinstance(command, Measure):
         yield from run_point(engine, command, probe)
     else:
         yield _scored(engine, command)
+
+
+def _retune(engine: Engine, command: Retune) -> None:
+    change = getattr(engine, "retune", None)
+    if change is None:
+        raise SpecError(
+            "this engine runs as it was loaded",
+            where="the worker's channel",
+            allowed="another load",
+        )
+    change(command.spec)
 
 
 def _scored(engine: Engine, task: Score) -> Scored:
