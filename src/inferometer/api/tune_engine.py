@@ -292,7 +292,7 @@ class _Cost(NamedTuple):
 
     @classmethod
     def of(cls, job: EngineJob, n_pairs: int) -> "_Cost":
-        """With so many pairs of each; options that one load runs in turns share it."""
+        """With this number of pairs of each; options that one load runs in turns share it."""
         specs = _changed_specs(job)
         begins = {job.spec, *(one for one in specs if one.mode == "compiled")}
         n_alone = sum(

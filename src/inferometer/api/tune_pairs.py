@@ -18,8 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-import numpy as np
-
 from inferometer.api import ab_pairs
 from inferometer.api.load_request import Load, LoadRequest, request_of
 from inferometer.api.progress import talk
@@ -202,7 +200,7 @@ def _check_answered(pairs: ab_pairs.Pairs, seen: Sequence[tuple[Run, Run]]) -> N
 def _loss(seen: Sequence[tuple[Run, Run]]) -> str:
     """What is wrong where the change loses requests that the command without it does not; else ''."""
     (n_before, n_all_before), (n_after, n_all) = (
-        np.sum([_failed(both[side]) for both in seen], axis=0).tolist() for side in (0, 1)
+        map(sum, zip(*(_failed(both[side]) for both in seen), strict=True)) for side in (0, 1)
     )
     if n_after <= _MOST_FAILED * n_all:
         return ""

@@ -46,7 +46,7 @@ class WatchedLatency:
     interval_high_s: float | None
     """None: too few requests, or in the last bucket."""
     n_needed: int | None
-    """So many requests are needed for both ends; None: there are enough."""
+    """Requests that both ends need; None: there are enough."""
     limit_s: float | None
     verdict: Verdict | None
     """Of the interval; None without a limit."""
@@ -186,46 +186,50 @@ def latencies_of(
     usual: list[tuple[Metric, float]] = [
         (metric, fraction) for metric in metrics for fraction in _USUAL
     ]
-    found: list[WatchedLatency] = []
     names: dict[tuple[Metric, float], None] = dict.fromkeys([*usual, *limits])
-    for metric, fraction in names:
-        histogram = _histogram(record, metric)
-        growth = (
-            None if histogram is None else server_series.histogram_growth(record, histogram, _ALL)
-        )
-        bucket = None if growth is None else server_summaries.bucket_percentile(growth, fraction)
-        if histogram is None or growth is None or bucket is None:
-            continue
-        limit_s = limits.get((metric, fraction))
-        now_s = bucket.low_s if math.isinf(bucket.high_s) else (bucket.low_s + bucket.high_s) / 2
-        if limit_s is not None and bucket.low_s < limit_s <= bucket.high_s:
-            now_s = min(now_s, limit_s)
-        breach = None if limit_s is None else _breach(record, histogram, now_s, limit_s)
-        certain = certainty.certainty_of(
-            growth.edges, server_series.bucket_series(record, histogram), fraction
-        )
-        bounds = None if prediction is None else prediction.quantiles_s.get((metric, fraction))
-        found.append(
-            WatchedLatency(
-                name=f"{metric}:{percentile_name(fraction)}",
-                metric=metric,
-                percentile_fraction=fraction,
-                n=growth.n,
-                low_s=bucket.low_s,
-                high_s=_finite(bucket.high_s),
-                interval_low_s=None if certain is None else certain.low_s,
-                interval_high_s=None if certain is None else _finite(certain.high_s),
-                n_needed=None if certain is None else certain.n_needed,
-                limit_s=limit_s,
-                verdict=None if limit_s is None else certainty.verdict_of(certain, limit_s),
-                breach_soonest_s=None if breach is None else breach.soonest_s,
-                breach_latest_s=None if breach is None else breach.latest_s,
-                predicted_low_s=None if bounds is None else bounds.low_s,
-                predicted_s=None if bounds is None else bounds.mid_s,
-                predicted_high_s=None if bounds is None else bounds.high_s,
-            )
-        )
-    return tuple(found)
+    found = (_latency(record, name, limits.get(name), prediction) for name in names)
+    return tuple(one for one in found if one is not None)
+
+
+def _latency(
+    record: server_series.ServerRecord,
+    name: tuple[Metric, float],
+    limit_s: float | None,
+    prediction: Prediction | None,
+) -> WatchedLatency | None:
+    """One of them; None where the server has no buckets of it, or nothing ended."""
+    metric, fraction = name
+    histogram = _histogram(record, metric)
+    growth = None if histogram is None else server_series.histogram_growth(record, histogram, _ALL)
+    bucket = None if growth is None else server_summaries.bucket_percentile(growth, fraction)
+    if histogram is None or growth is None or bucket is None:
+        return None
+    now_s = bucket.low_s if math.isinf(bucket.high_s) else (bucket.low_s + bucket.high_s) / 2
+    if limit_s is not None and bucket.low_s < limit_s <= bucket.high_s:
+        now_s = min(now_s, limit_s)
+    breach = None if limit_s is None else _breach(record, histogram, now_s, limit_s)
+    certain = certainty.certainty_of(
+        growth.edges, server_series.bucket_series(record, histogram), fraction
+    )
+    bounds = None if prediction is None else prediction.quantiles_s.get(name)
+    return WatchedLatency(
+        name=f"{metric}:{percentile_name(fraction)}",
+        metric=metric,
+        percentile_fraction=fraction,
+        n=growth.n,
+        low_s=bucket.low_s,
+        high_s=_finite(bucket.high_s),
+        interval_low_s=None if certain is None else certain.low_s,
+        interval_high_s=None if certain is None else _finite(certain.high_s),
+        n_needed=None if certain is None else certain.n_needed,
+        limit_s=limit_s,
+        verdict=None if limit_s is None else certainty.verdict_of(certain, limit_s),
+        breach_soonest_s=None if breach is None else breach.soonest_s,
+        breach_latest_s=None if breach is None else breach.latest_s,
+        predicted_low_s=None if bounds is None else bounds.low_s,
+        predicted_s=None if bounds is None else bounds.mid_s,
+        predicted_high_s=None if bounds is None else bounds.high_s,
+    )
 
 
 def _histogram(record: server_series.ServerRecord, metric: Metric) -> server_names.Histogram | None:

@@ -437,7 +437,7 @@ def sign_evidence(log_ratios: Sequence[float]) -> float:
 
 
 def chance_of_more(n_hits: int, n: int, n_hits_before: int, n_before: int) -> float:
-    """How often so many of all hits fall on these ``n``, were all as likely to be hit?
+    """How often do as many hits fall on these ``n``, where all are as likely to be hit?
 
     The binomial test of two rates, given the hits of both together (Przyborowski and Wilenski, 1940).
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -40,6 +41,20 @@ def repetitions(engine, task=TASK):
 def test_a_point_comes_through(engine):
     assert engine.facts().weights_origin == "random"
     assert [repetition.is_warmup for repetition in repetitions(engine)] == [True, False, False]
+
+
+def test_other_options_of_the_same_weights_need_no_load(engine):
+    engine.facts()
+    pid = engine.pid
+    first = repetitions(engine)
+    static = replace(SPEC, mode="static")
+    engine.retune(static)
+    assert (engine.pid, engine.spec) == (pid, static)
+    assert [one.output_ids for one in repetitions(engine)] == [one.output_ids for one in first]
+    with pytest.raises(SpecError, match="another model"):
+        engine.retune(replace(static, dtype="bfloat16"))
+    engine.retune(SPEC)
+    assert engine.pid == pid
 
 
 def test_ceilings_come_through(engine):

@@ -21,7 +21,7 @@ from inferometer.stats.quantiles import (
 )
 
 _TOGETHER: Final = 4
-"""Of fewer requests than show their dependence, so many are taken for one."""
+"""Requests that are taken for one, where there are too few to show how they depend."""
 
 
 class Certainty(NamedTuple):
@@ -32,7 +32,7 @@ class Certainty(NamedTuple):
     high_s: float | None
     """None: too few requests; infinite in the last bucket."""
     n_needed: int | None
-    """So many requests of the same dependence have both ends; None: there are as many."""
+    """Requests, as dependent as these, that have both ends; None: there are as many."""
 
 
 def certainty_of(edges: F64, gained: F64, percentile_fraction: float) -> Certainty | None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -182,9 +182,15 @@ class RemoteEngine:
         Raises
         ------
         SpecError, EngineError
-            The engine cannot change them; it died.
+            More than the mode and the threads is another, or the engine cannot change them; it died.
         """
         self.facts()
+        if replace(self.spec, mode=spec.mode, n_threads=spec.n_threads) != spec:
+            raise SpecError(
+                "another model than the one that is loaded",
+                where="the engine's options",
+                allowed="another mode, other threads",
+            )
         if spec != self.spec:
             reply = next(self._replies(Retune(spec=spec), self.settings.load_timeout_s))
             self.spec = spec

@@ -9,14 +9,12 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
-from inferometer.errors import SpecError
 from inferometer.inputs.types import EngineMode, EngineSpec
 from inferometer.measure.engines.protocol import (
     Ceiling,
@@ -187,19 +185,7 @@ class TransformersEngine:
             raise
 
     def retune(self, spec: EngineSpec) -> None:
-        """Run on as another mode, or with other threads; what was compiled or allocated stays.
-
-        Raises
-        ------
-        SpecError
-            Something else is to change.
-        """
-        if replace(self._spec, mode=spec.mode, n_threads=spec.n_threads) != spec:
-            raise SpecError(
-                "another model than the one that is loaded",
-                where="the worker's channel",
-                allowed="another mode, other threads",
-            )
+        """Go on in another mode, or with other threads; what was compiled or allocated stays."""
         self._spec = spec
         _set_threads(spec)
         if spec.mode not in self._decoders:
