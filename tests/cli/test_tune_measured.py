@@ -40,6 +40,7 @@ def check_nobody_is_left(url):
         (("--start", "vllm serve m", *LOAD), ("--slo",)),
         (("--start", "vllm 'serve", *SLO, *LOAD), ("No closing quotation",)),
         (("--start", "vllm serve m --port 9", *SLO, *LOAD), ("listens at port 9",)),
+        (("--start", "vllm serve m", *SLO, *LOAD, "--force"), ("which goes on", "--out")),
         (("--start", "cd x && vllm serve m", *SLO, *LOAD), ("'&&' is for a shell",)),
         (("--start", "vllm serve $MODEL", *SLO, *LOAD), ("'$MODEL' is for a shell",)),
         (("--start", "bash -c 'vllm serve m'", *SLO, *LOAD), ("does not pass on the flags",)),

@@ -24,7 +24,7 @@ from inferometer.errors import SpecError
 
 _ENGINES: Final = ("vllm", "sglang")
 _OF_START: Final = frozenset(
-    {"hardware", "fit", "policy", "tp", "dtype", "quantization", "set", "preset", "force"}
+    {"hardware", "fit", "policy", "tp", "dtype", "quantization", "set", "preset"}
     | {"max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "block_size"}
 )
 """What --start itself says of a server that is measured."""
@@ -152,6 +152,7 @@ def tune(question: Tune) -> TuneAnswer | MeasuredTune | PlannedTune | PresetAnsw
 
 
 def _measured(question: Tune, url: str) -> MeasuredTune | PlannedTune:
+    _check_no_force(question)
     stated = sorted(question.given & _OF_START)
     if stated:
         raise SpecError(
@@ -171,6 +172,7 @@ def _measured(question: Tune, url: str) -> MeasuredTune | PlannedTune:
 
 
 def _of_engine(question: Tune) -> MeasuredTune | PlannedTune:
+    _check_no_force(question)
     other = sorted(question.given - _ALSO_OF_ENGINE - _OF_ENGINE)
     if other:
         raise SpecError(
@@ -191,6 +193,17 @@ def _of_engine(question: Tune) -> MeasuredTune | PlannedTune:
     if question.dry_run:
         return tune_engine.planned_of(job)
     return tune_engine_answer.answer_of(job, tune_engine.measured(job))
+
+
+def _check_no_force(question: Tune) -> None:
+    """Measurements are not written over: the same question goes on with them."""
+    if question.force:
+        raise SpecError(
+            "--force over what was measured",
+            where="--force",
+            allowed="the same command, which goes on with its folder, or another folder",
+            try_="--out tuned-again",
+        )
 
 
 def _check_not_of_start(question: Tune) -> None:
