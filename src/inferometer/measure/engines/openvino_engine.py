@@ -180,7 +180,7 @@ class OpenVinoEngine:
             attention_implementation="paged",
             load_s=self._load_s,
             compute_dtype=self._spec.dtype,
-            weight_formats=formats if packed is None else tuple(packed.n_weights.most_common()),
+            weight_formats=formats if packed is None else packed.formats,
             kv_cache_dtype=self._kv_cache_dtype(),
             n_kv_blocks=self._n_kv_blocks,
             kv_block_tokens=KV_BLOCK_TOKENS,

@@ -14,7 +14,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -35,14 +34,13 @@ _MOST_CODE: Final[dict[DType, int]] = {"int8": 255, "int4": 15}
 _SCALE_BYTES: Final = 2
 
 
-@dataclass(kw_only=True)
-class PackedWeights:
+class PackedWeights(NamedTuple):
     """What was packed."""
 
-    n_bytes: int = 0
+    n_bytes: int
     """Of integers, scales and zero points."""
-    n_weights: Counter[str] = field(default_factory=Counter)
-    """In each format."""
+    formats: tuple[tuple[str, int], ...]
+    """(format, weights in it), most first."""
 
 
 @contextmanager
@@ -62,7 +60,7 @@ def packed(location: Path, quantization: DType) -> Generator[tuple[Path, PackedW
         target = folder / "packed"
         target.mkdir()
         done = _pack(source / GRAPH, target / GRAPH, quantization)
-        if not done.n_weights:
+        if not done.formats:
             raise SpecError(
                 f"no weights of {location.name} are in 16 or 32 bits",
                 where=f"--quantization {quantization}",
@@ -90,18 +88,22 @@ def _pack(source: Path, target: Path, quantization: DType) -> PackedWeights:
     """Read the graph, pack its weights, write it."""
     import openvino  # only its own environment has it
 
-    model, done = openvino.Core().read_model(source), PackedWeights()
+    model, n_bytes = openvino.Core().read_model(source), 0
+    n_weights = Counter[str]()
     found = list(_weights(model.get_ordered_ops()))
     last = max((one.place for one in found), default=0)
     for one in found:
         rows = np.asarray(_constant(one.wide).get_data(dtype=np.float32))
         is_outer = one.is_table or one.place == last
         has_groups = quantization == "int4" and not is_outer and not rows.shape[1] % GROUP_SIZE
-        small = _packed_node(rows, "int4" if has_groups else "int8", one.wide, done)
+        bits: DType = "int4" if has_groups else "int8"
+        small, n_taken = _packed_node(rows, bits, one.wide)
+        n_weights[bits] += rows.size
+        n_bytes += n_taken
         for use in list(one.wide.output(0).get_target_inputs()):
             use.replace_source_output(small.output(0))
     openvino.save_model(model, str(target), compress_to_fp16=False)
-    return done
+    return PackedWeights(n_bytes, tuple(n_weights.most_common()))
 
 
 class _Weight(NamedTuple):
@@ -147,8 +149,8 @@ def _is_weight(use: Node) -> bool:
     return bool(is_product and node.get_attributes()["transpose_b"])
 
 
-def _packed_node(rows: NDArray[np.float32], bits: DType, wide: Node, done: PackedWeights) -> Node:
-    """(outputs, inputs) weights as integers, and what widens them again."""
+def _packed_node(rows: NDArray[np.float32], bits: DType, wide: Node) -> tuple[Node, int]:
+    """(outputs, inputs) weights as integers, and what widens them again; the bytes they take."""
     from openvino import opset13  # only its own environment has it
 
     n_rows, n_columns = rows.shape
@@ -160,10 +162,9 @@ def _packed_node(rows: NDArray[np.float32], bits: DType, wide: Node, done: Packe
     node = opset13.multiply(opset13.subtract(whole, offset), opset13.constant(scales))
     if bits == "int4":
         node = opset13.reshape(node, np.array(rows.shape, dtype=np.int64), special_zero=False)
-    done.n_weights[bits] += rows.size
     per_byte = 2 if bits == "int4" else 1
-    done.n_bytes += (codes.size + zeros.size) // per_byte + scales.size * _SCALE_BYTES
-    return opset13.convert(node, wide.get_output_element_type(0).to_string())
+    n_bytes = (codes.size + zeros.size) // per_byte + scales.size * _SCALE_BYTES
+    return opset13.convert(node, wide.get_output_element_type(0).to_string()), n_bytes
 
 
 def rounded(
