@@ -67,6 +67,7 @@ _FORMATS: Final[Mapping[Family, Mapping[str, str]]] = {
 _DRAFT_NAMES: Final = frozenset({"draft_method", "num_speculative_tokens", "acceptance_fraction"})
 _OF_CLUSTER: Final = frozenset({"replicas", "router"})
 _EXAMPLE: Final = "--start 'vllm serve MODEL'"
+_FLAGS: Final = "flags of the server with their values, in one pair of quotation marks"
 _OPERATORS: Final = frozenset({"&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1"})
 _VARIABLE: Final = re.compile(r"\$\w+|\$\{\w+\}")
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh"})
@@ -113,7 +114,7 @@ def parse_start(text: str) -> StartCommand:
     >>> parse_start("vllm serve m --max-num-seqs 8").value("max_num_seqs")
     '8'
     """
-    words = words_of(text, where="--start", try_=_EXAMPLE)
+    words = words_of(text, where="--start", allowed="a command, quoted as for a shell")
     if not words:
         raise SpecError("the command is empty", where="--start", try_=_EXAMPLE)
     _check_no_shell(words)
@@ -122,7 +123,7 @@ def parse_start(text: str) -> StartCommand:
     return StartCommand(words, _family_of(words))
 
 
-def words_of(text: str, *, where: str, try_: str) -> tuple[str, ...]:
+def words_of(text: str, *, where: str, allowed: str) -> tuple[str, ...]:
     """The words of a text, as a shell cuts it.
 
     Raises
@@ -133,7 +134,7 @@ def words_of(text: str, *, where: str, try_: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise SpecError(f"{text!r}: {error}", where=where, try_=try_) from error
+        raise SpecError(f"{text!r}: {error}", where=where, allowed=allowed) from error
 
 
 def parse_flags(text: str) -> tuple[str, ...]:
@@ -144,15 +145,9 @@ def parse_flags(text: str) -> tuple[str, ...]:
     SpecError
         A quotation is not closed, or no flag comes first.
     """
-    try_ = "--try '--attention-backend FLASHINFER'"
-    words = words_of(text, where="--try", try_=try_)
+    words = words_of(text, where="--try", allowed=_FLAGS)
     if not words or not words[0].startswith("-"):
-        raise SpecError(
-            f"{text!r} begins with no flag",
-            where="--try",
-            allowed="flags of the server, with their values",
-            try_=try_,
-        )
+        raise SpecError(f"{text!r} begins with no flag", where="--try", allowed=_FLAGS)
     return words
 
 
