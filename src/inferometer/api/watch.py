@@ -1,7 +1,6 @@
 """inferometer watch: in which regime are these servers now, and what changed?"""
 
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -214,7 +213,7 @@ class _Watching:
             changes=tuple(self._changes),
             watched_s=self._at_s(),
             objective=None if self._wanted.objective is None else self._wanted.objective.text,
-            slo_verdict=_worst([state.slo_verdict for state in states]),
+            slo_verdict=_worst(tuple(state.slo_verdict for state in states)),
         )
 
     def _look(self) -> None:
@@ -281,7 +280,7 @@ def _unchanged(answer: WatchAnswer) -> str:
     )
 
 
-def _worst(verdicts: Sequence[Verdict | None]) -> Verdict | None:
+def _worst(verdicts: tuple[Verdict | None, ...]) -> Verdict | None:
     known = [one for one in verdicts if one is not None]
     order: tuple[Verdict, ...] = ("missed", "undecided", "met")
     return next((one for one in order if one in known), None)
