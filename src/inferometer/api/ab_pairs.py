@@ -21,6 +21,7 @@ from inferometer import suggestions
 from inferometer.api import compare, load_request, load_run, run_titles
 from inferometer.api.progress import talk
 from inferometer.api.question import SERVER, Option, option
+from inferometer.api.workload import objective_for
 from inferometer.errors import InferometerError, MeasureError, RecordError, SpecError
 from inferometer.inputs import load_plan, objectives
 from inferometer.inputs.foreign_bytes import Door
@@ -96,7 +97,8 @@ def compare_servers(question: CompareServers) -> compare.CompareAnswer | None:
     requests = load_request.requests_of_both(question.url, question.load, question.other)
     rule = compare.rule_of(question.rule)
     _check_repeats(question.repeats, rule.confidence_fraction)
-    objective = None if question.slo is None else objectives.parse_objective(question.slo)
+    spec = requests[0].load.workload
+    objective = None if question.slo is None else objective_for(question.slo, spec)
     pairs = Pairs(
         requests=requests,
         n_pairs=question.repeats,

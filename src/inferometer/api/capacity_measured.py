@@ -10,9 +10,10 @@ from inferometer.api.fleet import start_load_of
 from inferometer.api.load_request import Load, LoadRequest, request_of
 from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, SERVER, Option, option
+from inferometer.api.workload import objective_for
 from inferometer.decide import capacity, probing
 from inferometer.errors import MeasureError, SpecError
-from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
+from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload import reading, replay, types
 from inferometer.records import request_summaries, validity
 
@@ -109,8 +110,9 @@ def capacity_of_server(question: ServerCapacity) -> decision_pages.CapacityAnswe
     MeasureError
         The server is not there.
     """
-    request, objective = request_of(question.url, question.load), parse_objective(question.slo)
+    request = request_of(question.url, question.load)
     spec = request.load.workload
+    objective = objective_for(question.slo, spec)
     users = isinstance(spec.arrivals, types.ClosedArrivals)
     if not isinstance(spec.arrivals, types.ClosedArrivals | types.OpenArrivals):
         raise SpecError(

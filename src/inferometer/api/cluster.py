@@ -13,6 +13,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs.gate import GateOrder, GateSpec, read_gate
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.plan import DrawnWorkload
+from inferometer.simulate.demand import Route
 from inferometer.simulate.deployment import PACES, Case, Deployment, PrefillPool
 from inferometer.simulate.fleet import (
     ROUTERS,
@@ -115,6 +116,8 @@ class Group:
     tenants: tuple[str, ...] = ()
     min_prompt_tokens: int = 0
     max_prompt_tokens: int | None = None
+    weights: tuple[tuple[str, float], ...] = ()
+    """Of classes: the part of its requests that comes here, whatever the other rules say."""
 
     @property
     def rule_text(self) -> str:
@@ -131,7 +134,9 @@ class Group:
         least, most = self.min_prompt_tokens, self.max_prompt_tokens
         rules += [f"prompts from {least:,} tokens"] if least else []
         rules += [f"prompts up to {most:,} tokens"] if most is not None else []
-        return ", ".join(rules) or "what is left"
+        text = ", ".join(rules) or "what is left"
+        shared = [f"{weight:.4g} of class {name}" for name, weight in self.weights]
+        return f"{', '.join(shared)}; else {text}" if shared else text
 
     @property
     def devices(self) -> str | None:
@@ -165,6 +170,8 @@ class Groups:
         """
         for noun, names in (("classes", workload.class_names), ("tenants", workload.tenant_names)):
             wanted = {name for one in self.groups for name in getattr(one, noun)}
+            if noun == "classes":
+                wanted |= {name for one in self.groups for name, _ in one.weights}
             if wanted - set(names):
                 raise SpecError(
                     f"{noun} {', '.join(sorted(wanted - set(names)))}",
@@ -213,7 +220,24 @@ class Groups:
                 for one in self.groups
             ),
             keeps_sessions=self.keeps_sessions,
+            routes=self._routes,
         )
+
+    @property
+    def _routes(self) -> tuple[Route, ...]:
+        """Of the classes that have weights."""
+        found = list[Route]()
+        for index, name in enumerate(self.class_names):
+            shares = [
+                (place, weight)
+                for place, one in enumerate(self.groups)
+                for named, weight in one.weights
+                if named == name and weight > 0
+            ]
+            if shares:
+                places = tuple(place for place, _ in shares)
+                found.append(Route(index, places, tuple(weight for _, weight in shares)))
+        return tuple(found)
 
 
 class Servers(NamedTuple):

@@ -17,7 +17,7 @@ from inferometer.decide.diagnosis.measured_steps import limits_shown
 from inferometer.decide.diagnosis.rebuilding import rebuilt_servers
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server import Limit
-from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.objectives import NO_WORKFLOWS, parse_objective
 from inferometer.records import reading
 from inferometer.records.layout import MANIFEST_NAME
 from inferometer.verify.ledger import LEDGER
@@ -143,7 +143,9 @@ def diagnose(question: Diagnose) -> AnyDiagnosis:
     """
     if question.prometheus is None and not Path(question.target).exists():
         question = replace(question, target=SERVER(question.target, "TARGET"))
-    objective = None if question.slo is None else parse_objective(question.slo)
+    objective = (
+        None if question.slo is None else parse_objective(question.slo, why_none=NO_WORKFLOWS)
+    )
     known = known_facts(question.known).limits
     if question.duration < _LEAST_S:
         raise SpecError(

@@ -1,9 +1,10 @@
 """How does a run look to other tools?"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, get_args
 
+from inferometer.api import run_titles
 from inferometer.api.analysis import analyse, table_rows
 from inferometer.api.answer import Answer
 from inferometer.api.question import Option, option
@@ -72,11 +73,11 @@ def exported(question: Export) -> ExportAnswer:
     loaded = read_run(run)
     if loaded.requests is None:
         return _exported_sweep(loaded, run, format_, out)
-    judgement = (
-        None
-        if question.slo is None or format_ in {"csv", "scheduler-log"}
-        else judge_objective(loaded, parse_objective(question.slo))
-    )
+    judgement = None
+    if question.slo is not None and format_ not in {"csv", "scheduler-log"}:
+        drawn = run_titles.fanned_out(loaded)
+        objective = parse_objective(question.slo, has_workflows=drawn is not None)
+        judgement = judge_objective(replace(loaded, drawn=drawn), objective)
     replace_file(out, exported_text(loaded, format_, judgement=judgement).encode())
     return ExportAnswer(
         run=str(run),

@@ -4,10 +4,11 @@ A file for ``--groups`` names groups of replicas. Each is the server of the comm
 for its own ``[groups.server]``; the first group whose rules let a request in gets it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -23,6 +24,7 @@ GROUPS_OPTION: Final = Option(
     heading="Cluster",
     metavar="FILE",
 )
+_WEIGHT_ERROR: Final = 1e-6
 _Setting: TypeAlias = bool | int | float | str
 _OF_STEPS: Final = frozenset({"model", "hardware", "tp", "dtype", "quantization"})
 """Whoever changes one of these has other step times than the fit of the command line."""
@@ -40,6 +42,10 @@ class GroupTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     server: dict[str, _Setting | dict[str, _Setting]] = msgspec.field(default_factory=dict)
     classes: tuple[str, ...] = ()
     tenants: tuple[str, ...] = ()
+    weights: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1)]] = msgspec.field(
+        default_factory=dict
+    )
+    """Of classes: the part of its requests that this group gets."""
     min_prompt_tokens: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
     max_prompt_tokens: Natural | None = None
 
@@ -54,6 +60,12 @@ class GroupsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         names = [one.name for one in self.groups]
         if len(set(names)) < len(names):
             raise ValueError(f"two groups have one name: {', '.join(names)}")
+        for name in dict.fromkeys(name for one in self.groups for name in one.weights):
+            total = math.fsum(one.weights.get(name, 0.0) for one in self.groups)
+            if abs(total - 1) > _WEIGHT_ERROR:
+                raise ValueError(
+                    f"the weights of class {name} are {total:g} together: all groups share 1"
+                )
 
 
 def servers_of_groups(path: Path, server: Server) -> Servers:
@@ -90,6 +102,15 @@ def read_groups(path: Path) -> GroupsTable:
     return table_from_text(text, GroupsTable, where=str(path))
 
 
+def rules_of(table: GroupsTable) -> dict[str, Any]:
+    """The file for a sum; what was sealed before there were weights has the sum that it had."""
+    rules: dict[str, Any] = msgspec.to_builtins(table)
+    for one in rules["groups"]:
+        if not one["weights"]:
+            del one["weights"]
+    return rules
+
+
 def server_of_group(table: GroupTable, server: Server, path: Path) -> Server:
     """The server of one group of this file.
 
@@ -110,6 +131,7 @@ def _group(table: GroupTable, server: Server, path: Path) -> Group:
         n_replicas=table.replicas,
         classes=table.classes,
         tenants=table.tenants,
+        weights=tuple(table.weights.items()),
         min_prompt_tokens=table.min_prompt_tokens,
         max_prompt_tokens=table.max_prompt_tokens,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inferometer import __version__
-from inferometer.api import load_sending
+from inferometer.api import load_sending, run_titles
 from inferometer.api.load_request import LoadRequest
 from inferometer.api.load_sending import OpenLoad, SentLoad, Traced, send_load
 from inferometer.api.progress import talk
@@ -243,7 +243,8 @@ def loaded_run(sent: SentLoad | None, folder: Path, percentiles: tuple[float, ..
     """
     if sent is None:
         talk("the test had been made before: this is what was stored")
-        return LoadedRun(run=reading.read_run(folder))
+        run = reading.read_run(folder)
+        return LoadedRun(run=replace(run, drawn=run_titles.fanned_out(run)))
     with sent.held:
         _refuse_dead(sent.outcome, folder)
         run = run_of(folder, sent.opened, sent.workload, percentiles)

@@ -212,7 +212,10 @@ def _slo(
         return None
     speeds = said if isinstance(said, FittedSpeeds) else said.speeds
     return predicted_slo(
-        parse_objective(question.slo), speeds.ttft_s, speeds.tpot_s, question.output
+        parse_objective(question.slo, why_none="a prediction is of one request"),
+        speeds.ttft_s,
+        speeds.tpot_s,
+        question.output,
     )
 
 

@@ -18,6 +18,7 @@ from inferometer.records import (
     tool_views,
     types,
 )
+from inferometer.records.kv_pools import KvPoolView
 from inferometer.records.server_summaries import Level, ServerSummary, ServerTime
 from inferometer.records.types import Run
 from inferometer.report.views import FiveLines, OnlineView, RequestReportView, ServerUse
@@ -162,6 +163,8 @@ class RequestRunAnswer:
     memory: run_series.StepMemorySummary | None
     """Where the run has steps: what was used of the KV cache, which holes it had, what was
     swapped."""
+    kv_pools: tuple[KvPoolView, ...]
+    """Of a simulated run whose KV cache is divided."""
     cautions: tuple[Caution, ...]
     online: OnlineAnswer | None
     """Of load tests."""
@@ -208,6 +211,7 @@ def answer_of(view: RequestReportView) -> RequestRunAnswer:
         judgement=view.judgement,
         handovers=view.handovers,
         memory=view.memory,
+        kv_pools=view.kv_pools,
         cautions=(*view.lead_cautions, *view.cautions),
         online=None if view.online is None else online_answer(view.online),
     )

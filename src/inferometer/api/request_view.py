@@ -18,6 +18,7 @@ from inferometer.inputs.objectives import ObjectiveSpec, check_workflows
 from inferometer.inputs.types import Caution, DType, HardwareSpec
 from inferometer.records import (
     exchange_errors,
+    kv_pools,
     latencies,
     request_summaries,
     run_series,
@@ -250,8 +251,7 @@ def request_view(
     whole = request_summaries.summarise_requests(run)
     objective, online = options.objective, online_view(run, options.device)
     judgement = None if objective is None else request_summaries.judge_objective(run, objective)
-    steady = None if online is None else online.steady
-    parts = first_token_parts(run, online)
+    steady, parts = None if online is None else online.steady, first_token_parts(run, online)
     load, lead = _step_series(run), _leading_cautions(run)
     n_kv_blocks = _n_kv_blocks(run, options)
     lines = views.FiveLines(
@@ -273,6 +273,7 @@ def request_view(
         tpot_history=None if online is None else history(run, "tpot", steady=steady),
         load=load,
         memory=run_series.summarise_memory(run),
+        kv_pools=kv_pools.kv_pool_views(run),
         holes=run_series.hole_series(run),
         swapped_blocks=run_series.swap_series(run),
         online=online,

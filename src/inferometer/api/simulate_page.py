@@ -72,7 +72,7 @@ def _sections(answer: simulation.SimulateAnswer, charts: tuple[Chart, ...]) -> t
     tables += [_e2e_parts(answer.e2e_parts)] if answer.e2e_parts is not None else []
     tables += [_classes(answer.classes)] if answer.classes else []
     tables += [_groups(answer.groups)] if answer.groups else []
-    tables += [_kv_pools(answer.kv_pools)] if answer.kv_pools else []
+    tables += [request_tables.kv_pools_table(answer.kv_pools)] if answer.kv_pools else []
     tables += [_replicas(answer)] if answer.replicas else []
     facts = [*_origins(answer)]
     if answer.memory is not None:
@@ -357,39 +357,6 @@ def _groups(groups: tuple[simulated_record.GroupView, ...]) -> TextTable:
         rows.append((one.name, str(where.n_replicas), one.rule, n_requests, *latencies, output))
     header = ("group", "replicas", "gets", "requests", "p95 TTFT", "p95 TPOT", "p95 E2E", "output")
     return TextTable(caption="Group by group", header=header, rows=tuple(rows))
-
-
-def _kv_pools(pools: tuple[simulated_record.KvPoolView, ...]) -> TextTable:
-    rows = list[tuple[str, ...]]()
-    for one in pools:
-        latencies = [
-            _ABSENT
-            if one.summary is None
-            else request_tables.percentile_text(one.summary.latency(name).percentile(0.95))
-            for name in _HEADLINE
-        ]
-        shares = (
-            one.mean_used_fraction,
-            one.peak_used_fraction,
-            one.tail_waste_fraction,
-            one.cached_fraction,
-        )
-        rows.append(
-            (
-                one.rule,
-                f"{one.n_blocks:,} × {one.block_size}",
-                one.kv_dtype or _ABSENT,
-                "0" if one.summary is None else f"{one.summary.n_requests:,}",
-                *(_ABSENT if share is None else f"{share:.1%}" for share in shares),
-                f"{one.n_preemptions:,}",
-                *latencies,
-            )
-        )
-    header = (
-        *("KV pool", "blocks × tokens", "format", "requests", "used, mean", "peak"),
-        *("tail waste", "cached", "preempted", "p95 TTFT", "p95 TPOT"),
-    )
-    return TextTable(caption="KV cache, pool by pool", header=header, rows=tuple(rows))
 
 
 def _replicas(answer: simulation.SimulateAnswer) -> TextTable:

@@ -15,7 +15,7 @@ from inferometer.records import pitfalls, run_series
 from inferometer.records.latencies import HandoverSummary, summarise_handovers
 from inferometer.records.layout import new_run_id, now_utc
 from inferometer.records.request_summaries import RequestSummary, summarise_groups
-from inferometer.records.types import ABSENT, RequestTable, Run, VisitTable
+from inferometer.records.types import ABSENT, KvPoolFacts, RequestTable, Run, VisitTable
 from inferometer.simulate import engine_config, outcome, simulated_run
 from inferometer.simulate.deployment import Deployment, PrefillPool
 from inferometer.simulate.fleet import AnswerBeginsAt, ClusterConfig, LinkShape, Router
@@ -57,7 +57,10 @@ def run_of(simulation: outcome.Simulation, servers: Servers, gate: GateSpec | No
     return replace(
         run,
         manifest=replace(
-            run.manifest, source=Source(kind="derived", where=rests_on), cautions=cautions
+            run.manifest,
+            source=Source(kind="derived", where=rests_on),
+            cautions=cautions,
+            kv_pools=kv_pools_of(simulation, deployment.config),
         ),
     )
 
@@ -209,65 +212,31 @@ class GroupView:
     """None where no request went there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvPoolView:
-    """One pool of a divided KV cache, and the requests that had their blocks there in the likely run."""
-
-    rule: str
-    """Whose blocks these are, in words."""
-    kv_dtype: str | None
-    block_size: int
-    n_blocks: int
-    """Of one replica."""
-    capacity_tokens: int
-    mean_used_fraction: float | None
-    """Of the blocks, over the time of steps; None where there were none."""
-    peak_used_fraction: float
-    """Of the fullest replica."""
-    tail_waste_fraction: float | None
-    """Of the room in blocks that are in use: how much lay behind the last token of a request? None
-    where no block was in use."""
-    n_preemptions: int
-    cached_fraction: float | None
-    """Of prompt tokens: found in the pool's prefix cache; None where there were no requests."""
-    summary: RequestSummary | None
-    """None where no request went there."""
-
-
-def kv_pool_views(
-    simulation: outcome.Simulation, config: engine_config.EngineConfig, run: Run
-) -> tuple[KvPoolView, ...]:
+def kv_pools_of(
+    simulation: outcome.Simulation, config: engine_config.EngineConfig
+) -> tuple[KvPoolFacts, ...]:
     """All pools, in their order; none where the KV cache is whole."""
-    use, pools, requests = simulation.kv_pools, engine_config.kv_pools_of(config), run.requests
-    if use is None or requests is None:
+    use, pools = simulation.kv_pools, engine_config.kv_pools_of(config)
+    if use is None:
         return ()
-    number_of = engine_config.pool_of_requests(pools, requests)
-    names = [str(number) for number in range(len(pools))]
-    summaries = {one.name: one for one in summarise_groups(run, number_of, names)}
-    views = list[KvPoolView]()
+    facts = list[KvPoolFacts]()
     for number, pool in enumerate(pools):
-        is_own = number_of == number
         block_ns, step_ns = int(use.block_ns[:, number].sum()), int(use.step_ns[:, number].sum())
-        prompt_tokens = int(requests.prompt_tokens[is_own].sum())
-        n_cached, tail = requests.cached_tokens[is_own].sum(), use.tail_token_ns[:, number].sum()
-        views.append(
-            KvPoolView(
+        tail_ns = float(use.tail_token_ns[:, number].sum())
+        facts.append(
+            KvPoolFacts(
                 rule=pool.rule_text,
+                class_indices=pool.class_indices,
+                max_prompt_tokens=pool.max_prompt_tokens,
                 kv_dtype=pool.kv_dtype,
                 block_size=pool.block_size,
                 n_blocks=pool.n_blocks,
-                capacity_tokens=pool.n_blocks * pool.block_size,
                 mean_used_fraction=block_ns / (pool.n_blocks * step_ns) if step_ns else None,
                 peak_used_fraction=int(use.peak_blocks[:, number].max()) / pool.n_blocks,
-                tail_waste_fraction=(
-                    float(tail) / (block_ns * pool.block_size) if block_ns else None
-                ),
-                n_preemptions=int(requests.n_preemptions[is_own].sum()),
-                cached_fraction=float(n_cached) / prompt_tokens if prompt_tokens else None,
-                summary=summaries.get(str(number)),
+                tail_waste_fraction=tail_ns / (block_ns * pool.block_size) if block_ns else None,
             )
         )
-    return tuple(views)
+    return tuple(facts)
 
 
 def group_views(groups: Groups | None, run: Run) -> tuple[GroupView, ...]:

@@ -16,7 +16,14 @@ from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import description, plan
 from inferometer.measure.executors.local import Executor
-from inferometer.records import pitfalls, request_summaries, run_series, store as runs, types
+from inferometer.records import (
+    kv_pools as pooled,
+    pitfalls,
+    request_summaries,
+    run_series,
+    store as runs,
+    types,
+)
 from inferometer.records.columns import F64
 from inferometer.simulate import deployment, gate_config, outcome, run, simulated_run
 from inferometer.stats.estimate import Verdict
@@ -84,7 +91,7 @@ class SimulateAnswer(Answer):
     """Of the likely run, where there are several."""
     groups: tuple[simulated_record.GroupView, ...]
     """Of the likely run, where replicas are of different kinds."""
-    kv_pools: tuple[simulated_record.KvPoolView, ...]
+    kv_pools: tuple[pooled.KvPoolView, ...]
     """Of the likely run, where the KV cache is divided."""
     disaggregation: simulated_record.DisaggregationView | None
     """None where each replica computes prompts and answers."""
@@ -137,7 +144,7 @@ class At(NamedTuple):
     level: Level
     replicas: tuple[simulated_run.ReplicaShare, ...]
     transfers: simulated_run.TransferShares | None
-    kv_pools: tuple[simulated_record.KvPoolView, ...]
+    kv_pools: tuple[pooled.KvPoolView, ...]
     e2e: run_series.E2eParts | None
 
 
@@ -203,8 +210,8 @@ class Simulator:
             self._window_ns(simulation, self._around(servers)),
         )
         shares = simulated_run.replica_shares(simulation, servers.pools)
-        kv_pools = simulated_record.kv_pool_views(simulation, servers.deployment.config, run)
-        return At(run, level, shares, moved, kv_pools, parts)
+        pools = pooled.kv_pool_views(run) if run.manifest.kv_pools else ()
+        return At(run, level, shares, moved, pools, parts)
 
     def _window_ns(self, simulation: outcome.Simulation, around: run_series.Around) -> F64 | None:
         """How long did each request wait for a window? None: there are none, or they are inseparable from the queue."""

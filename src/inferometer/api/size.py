@@ -12,6 +12,7 @@ from inferometer.api import (
     named_fit,
     size_best_use,
     size_groups,
+    sized_groups,
     sizing_answer,
     sizing_cautions,
     sizing_offers,
@@ -60,6 +61,12 @@ class Size:
         metavar="IDS|this",
     )
     groups: Annotated[Path | None, groups_of_file.GROUPS_OPTION] = None
+    routing: sized_groups.Routing = option(
+        "rules",
+        "Who gets a request of --groups. rules: as its file says; class: each class whole goes where"
+        " it costs least; weighted: parts of a class may, by weights.",
+        "Cluster",
+    )
     total_gpus: int | None = option(
         None,
         "I have this number of them: the layout that carries the most requests/s within the SLO,"
@@ -237,6 +244,7 @@ def _of_groups(
         is_sure=question.sure,
         is_likely=question.likely,
         has_course=traffic.course is not None,
+        routing=question.routing,
         words=words_of(question, size_groups.CARRIED),
     )
     answer = size_groups.answer_of(sought, traffic.question)
@@ -324,19 +332,19 @@ def _sought(question: Size) -> Sought:
 
 def _in_fleets(question: Size, asked: sizing_types.SizingQuestion) -> sizing_types.SizingQuestion:
     """The same, asked of fleets as the options fix them."""
+    if "routing" in question.given:
+        raise SpecError(
+            f"--routing {question.routing} without groups of replicas",
+            where="--routing",
+            allowed="it beside --groups FILE; --router for replicas of one kind",
+        )
     has_total = question.total_gpus is not None
     check_searched(question.fleet)
     if has_total:
         size_best_use.check_options(question.fleet)
     fleets = fleets_of(question.fleet, asked.spec)
-    objective = slo_of(question.slo, asked.spec, fleets)
-    if question.out is not None and any(one.metric == "workflow" for one in objective.thresholds):
-        raise SpecError(
-            "alerts and the plan for verify, which --out writes, know no workflows",
-            where="--slo, --out",
-            allowed="limits of single requests: ttft, tpot, e2e, queue",
-            try_="the same command without --out",
-        )
+    sizing_offers.check_pools(question.set, fleets.drawn.class_names)
+    slo_of(question.slo, asked.spec, fleets)  # refuses a limit for workflows where there are none
     is_split_searched = has_total and question.fleet.prefill.prefill_replicas is None
     return replace(asked, fleets=replace(fleets, is_split_searched=is_split_searched))
 
@@ -415,6 +423,8 @@ def _candidates(
             try_=(
                 "larger devices, more of them (--tp), fewer bits (--quantization), or another"
                 " --dtype"
+                if any(one.is_too_large for one in found.refused)
+                else "other settings, as is allowed; larger devices change nothing of it"
             ),
         )
     return found

@@ -1,32 +1,32 @@
 """inferometer size --groups: how many replicas of each group of a file?"""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
-
-import numpy as np
 
 from inferometer import suggestions
 from inferometer.api import cluster, compute, fleet, groups, sizing_cautions
 from inferometer.api.progress import talk
 from inferometer.api.question import fields_of
 from inferometer.api.server import Server, origin_cautions
-from inferometer.api.sizing_answer import (
-    ALL_GROUPS,
-    FewerRow,
-    GroupRow,
-    SizeAnswer,
-    SizedGroups,
-    SpannedLatency,
-    served_row,
+from inferometer.api.size_groups_rows import Sized, group_row, routes_of, whole_row
+from inferometer.api.sized_groups import GroupRow, Routing, SizedGroups
+from inferometer.api.sizing_answer import SizeAnswer
+from inferometer.decide import (
+    candidates,
+    group_routing,
+    group_sizing,
+    group_splitting,
+    group_whole,
+    probing,
+    sizing_types,
+    traffic,
 )
-from inferometer.decide import candidates, group_sizing, probing, sizing_types, traffic
 from inferometer.errors import SpecError
 from inferometer.inputs import prices, types
-from inferometer.inputs.workload.plan import NONE, RequestPlan
-from inferometer.records.latencies import Latency
-from inferometer.records.request_summaries import Percentile
+from inferometer.inputs.workload.plan import I32, I64, NONE, RequestPlan
 from inferometer.simulate.deployment import Deployment
 from inferometer.stats.estimate import Verdict
 from inferometer.units import format_number
@@ -34,6 +34,7 @@ from inferometer.units import format_number
 CARRIED: Final = (
     "workload",
     "rate",
+    "concurrency",
     "seed",
     "burstiness",
     "slo",
@@ -57,6 +58,12 @@ _OF_A_GROUP: Final = (
 _OF_ONE_KIND: Final = ("total_gpus", "out", "force", "window", "start_up", "target")
 _SEARCH_FRACTION: Final = 0.5
 """Of the time limit, for each group by itself; the rest is for all of them together."""
+_ROUTING_FRACTION: Final = 0.7
+"""The same where it is looked for who serves whom."""
+_QUICK_REQUESTS: Final = 500
+"""Of a short run in a search of who serves whom; a long one has four times as many."""
+_PART_FRACTION: Final = 0.5
+"""Of that, for one group with one set of requests at most."""
 
 
 class SoughtGroups(NamedTuple):
@@ -73,6 +80,7 @@ class SoughtGroups(NamedTuple):
     is_likely: bool
     has_course: bool
     """Does the traffic change?"""
+    routing: Routing
     words: list[object]
     """Options that the command for their capacity takes too."""
 
@@ -112,7 +120,35 @@ def answer_of(sought: SoughtGroups, sizing: sizing_types.SizingQuestion) -> Size
         The file cannot be read, a group cannot be, or the rules leave requests or groups out.
     """
     named, question = _question(sought, sizing)
+    plan = traffic.plan_at(sizing.spec, sizing.offered_load, group_sizing.N_OF_SHARES)
+    find = _by_rules if sought.routing == "rules" else _by_cost
+    sized = find(sought, Sized(named, question), plan)
+    known = [one.n_replicas for one in sized.found if one.n_replicas is not None]
+    if len(known) < len(sized.found):
+        return _answer(sought, sized)
+    question = sized.question
+    talk(f"all groups together, on {len(question.cases)} servers that may be the one")
+    n_at_once = compute.n_at_once(sought.where, len(question.cases))
+    searched = _SEARCH_FRACTION if sought.routing == "rules" else _ROUTING_FRACTION
+    time_left_s = sought.limit.share(1 - searched)()
+    with compute.opened(sought.where, "servers") as executor:
+        means = group_whole.Means(executor.map, n_at_once, time_left_s)
+        done = group_whole.confirmed(question, known, means)
+    return _answer(sought, sized._replace(done=done))
+
+
+def _by_rules(sought: SoughtGroups, sized: Sized, plan: RequestPlan) -> Sized:
+    """The number of each group, where the file says who serves whom."""
+    question = _with_shares(sized, plan, sought.path)
     n_groups = len(question.kinds)
+    if _is_coupled(question.placement.group_of(plan), plan):
+        talk(
+            f"{n_groups} groups at once, whose requests wait for one another, at most"
+            f" {sought.limit.limit_s:.3g} s of computing (the engine's rules are compiled once)"
+        )
+        time_left_s = sought.limit.share(_SEARCH_FRACTION)()
+        means = group_whole.Means(lambda work, tasks: [work(one) for one in tasks], 1, time_left_s)
+        return sized._replace(question=question, found=group_whole.least_together(question, means))
     share = sought.limit.share(_SEARCH_FRACTION * compute.share_of_part(sought.where, n_groups))
     question = replace(question, sizing=replace(question.sizing, time_limit=share))
     talk(
@@ -122,44 +158,89 @@ def answer_of(sought: SoughtGroups, sizing: sizing_types.SizingQuestion) -> Size
     tasks = [group_sizing.GroupTask(question, place) for place in range(n_groups)]
     with compute.opened(sought.where, "groups") as executor:
         found = executor.map(group_sizing.size_group, tasks)
-    numbers = [one.n_replicas for one in found]
-    known = [number for number in numbers if number is not None]
-    done = None
-    if len(known) == n_groups:
-        talk(f"all groups together, on {len(question.cases)} servers that may be the one")
-        n_at_once = compute.n_at_once(sought.where, len(question.cases))
-        time_left_s = sought.limit.share(1 - _SEARCH_FRACTION)()
-        with compute.opened(sought.where, "servers") as executor:
-            done = group_sizing.confirmed(
-                question, known, group_sizing.Means(executor.map, n_at_once, time_left_s)
-            )
-    return _answer(sought, _Sized(named, question, found, done))
+    return sized._replace(question=question, found=found)
+
+
+def _by_cost(sought: SoughtGroups, sized: Sized, plan: RequestPlan) -> Sized:
+    """Which group serves what at the least cost, and the number of each."""
+    question = _with_contexts(sized.question)
+    streams = _streams(sought, question, plan)
+    limit = sought.limit.share(_ROUTING_FRACTION)
+    part = limit.share(_PART_FRACTION)
+    n_requests = min(question.sizing.n_requests, _QUICK_REQUESTS)
+    quick = replace(question.sizing, time_limit=part, n_requests=n_requests)
+    question = replace(question, sizing=quick)
+    talk(
+        f"{len(streams)} kinds of requests in {len(question.kinds)} groups, at most"
+        f" {sought.limit.limit_s:.3g} s of computing (the engine's rules are compiled once)"
+    )
+    with compute.opened(sought.where, "ways") as executor:
+        n_at_once = compute.n_at_once(sought.where, len(question.kinds))
+        means = group_routing.SearchMeans(executor.map, n_at_once, limit.limit_s)
+        table = group_routing.Table(question, streams, means)
+        found = group_routing.cheapest_partition(table)
+        if sought.routing == "weighted":
+            found = group_splitting.cheaper_split(table, found) or found
+    found = found._replace(is_late=table.is_late)
+    routed = replace(found.question, sizing=sized.question.sizing)
+    return sized._replace(question=routed, found=found.found, routed=found, streams=streams)
+
+
+def _streams(
+    sought: SoughtGroups, question: group_sizing.GroupsQuestion, plan: RequestPlan
+) -> tuple[group_routing.Stream, ...]:
+    """The kinds of requests that may each go somewhere else.
+
+    Raises
+    ------
+    SpecError
+        Some of them wait for others that may go somewhere else.
+    """
+    found = group_routing.streams_of(question, plan)
+    is_split = sought.routing == "weighted" and not question.keeps_sessions
+    follows = plan.follows != NONE
+    if (is_split and follows.any()) or _is_coupled(found.number_of, plan):
+        users = question.sizing.is_of_users
+        raise SpecError(
+            "users who wait for one class before they ask another, or who would be split"
+            if users
+            else "turns of a session that may go to different groups",
+            where=f"--routing {sought.routing}, --workload, --groups {sought.path}",
+            allowed="--routing rules, which sizes groups that wait for one another; or requests"
+            " that wait only for others of one group"
+            + (": each class with users of its own (concurrency = 32 in [[classes]])" * users),
+            try_="keep_sessions = true in the file, or --routing rules",
+        )
+    return found.streams
+
+
+def _is_coupled(place_of: I64 | I32, plan: RequestPlan) -> bool:
+    """Does a request wait for one of another place?"""
+    follows = plan.follows != NONE
+    return bool((place_of != place_of[plan.follows])[follows].any())
 
 
 def _question(
     sought: SoughtGroups, sizing: sizing_types.SizingQuestion
 ) -> tuple[cluster.Groups, group_sizing.GroupsQuestion]:
-    """The groups of the file, with their prices and their shares of the requests."""
+    """The groups of the file, with their prices; their shares of the requests are still open."""
     _check_devices(sought)
     servers = fleet.servers_described(sought.path, sought.server, sought.fleet)
     drawn = fleet.fleets_of(sought.fleet, sizing.spec).drawn
     named = servers.known(drawn).groups
     if named is None:
         raise ValueError("a file of groups gives groups")
-    plan = traffic.plan_at(sizing.spec, sizing.offered_load, group_sizing.N_OF_SHARES)
-    counts = _counts(sizing, named, plan, sought.path)
     rents = _usd_per_hour(named, sought.table)
     kinds = tuple(
         group_sizing.GroupKind(
             name=one.name,
             deployment=one.deployment,
             rules=rules,
-            share_fraction=count / plan.n_requests,
+            share_fraction=1.0,
+            load_fraction=1.0,
             device_usd_per_hour=rent,
         )
-        for one, rules, count, rent in zip(
-            named.groups, named.placement.groups, counts, rents, strict=True
-        )
+        for one, rules, rent in zip(named.groups, named.placement.groups, rents, strict=True)
     )
     is_known = all(one.deployment.step_times.basis != "datasheet" for one in named.groups)
     return named, group_sizing.GroupsQuestion(
@@ -169,7 +250,20 @@ def _question(
         class_objectives=probing.class_objectives_of(drawn, sizing.objective),
         cases=named.cases,
         is_sure=sought.is_sure or (is_known and not sought.is_likely),
+        routes=named.placement.routes if sought.routing == "rules" else (),
     )
+
+
+def _with_contexts(question: group_sizing.GroupsQuestion) -> group_sizing.GroupsQuestion:
+    """The same groups, none of them open to a prompt that is too long for its contexts."""
+    kinds = (
+        replace(
+            kind,
+            rules=replace(kind.rules, max_context_tokens=kind.deployment.config.max_model_len),
+        )
+        for kind in question.kinds
+    )
+    return replace(question, kinds=tuple(kinds))
 
 
 def _check_devices(sought: SoughtGroups) -> None:
@@ -205,59 +299,44 @@ def _usd_per_hour(named: cluster.Groups, table: prices.PriceTable | None) -> lis
     ]
 
 
-def _counts(
-    sizing: sizing_types.SizingQuestion, named: cluster.Groups, plan: RequestPlan, path: Path
-) -> list[int]:
-    """How many of these requests go to each group.
+def _with_shares(sized: Sized, plan: RequestPlan, path: Path) -> group_sizing.GroupsQuestion:
+    """The question with the share of the requests, or of the users, that goes to each group.
 
     Raises
     ------
     SpecError
-        None go to one of them, prompts are too long for theirs, or requests of one group wait for
-        those of another.
+        No request goes to one of them, or prompts are too long for theirs.
     """
-    group_index = named.placement.group_of(plan)
-    follows = plan.follows != NONE
-    if sizing.is_of_users or bool((group_index != group_index[plan.follows])[follows].any()):
-        users = sizing.is_of_users
-        raise SpecError(
-            "users who wait for answers of one group before they send to another"
-            if users
-            else "sessions whose turns go to different groups",
-            where=f"{'--concurrency' if users else '--workload'}, --groups {path}",
-            allowed="groups whose requests come whatever becomes of those of the others",
-            try_="--rate 20" if users else "keep_sessions = true in the file",
-        )
-    counts: list[int] = np.bincount(group_index, minlength=len(named.groups)).tolist()
-    for place, (one, count) in enumerate(zip(named.groups, counts, strict=True)):
-        if not count:
+    question = sized.question
+    group_index = question.placement.group_of(plan)
+    is_counted = plan.follows == NONE if question.sizing.is_of_users else plan.follows >= NONE
+    kinds = list[group_sizing.GroupKind]()
+    for place, (one, kind) in enumerate(zip(sized.named.groups, question.kinds, strict=True)):
+        is_own = group_index == place
+        if not is_own.any():
             raise SpecError(
-                f"no request of {sizing.spec.name} goes to group {one.name} ({one.rule_text})",
+                f"no request of {question.sizing.spec.name} goes to group {one.name}"
+                f" ({one.rule_text})",
                 where=str(path),
                 allowed="rules that let some requests in which no group before takes",
                 try_=f"the file without group {one.name}",
             )
-        own = RequestPlan._make(column[group_index == place] for column in plan)
-        sizing_cautions.check_prompts(sizing.spec, own, one.deployment.config.max_model_len)
-    return counts
+        own = RequestPlan._make(column[is_own] for column in plan)
+        sizing_cautions.check_prompts(
+            question.sizing.spec, own, one.deployment.config.max_model_len
+        )
+        load_fraction = float((is_own & is_counted).sum() / is_counted.sum())
+        share_fraction = float(is_own.mean())
+        kinds.append(replace(kind, share_fraction=share_fraction, load_fraction=load_fraction))
+    return replace(question, kinds=tuple(kinds))
 
 
-class _Sized(NamedTuple):
-    """What was found."""
-
-    named: cluster.Groups
-    question: group_sizing.GroupsQuestion
-    found: Sequence[group_sizing.FoundGroup]
-    done: group_sizing.Confirmed | None
-    """None where a group has no number."""
-
-
-def _answer(sought: SoughtGroups, sized: _Sized) -> SizeAnswer:
+def _answer(sought: SoughtGroups, sized: Sized) -> SizeAnswer:
     question, done = sized.question, sized.done
     sizing = question.sizing
-    rows = tuple(_group_row(sized, place) for place in range(len(question.kinds)))
+    rows = tuple(group_row(sized, place) for place in range(len(question.kinds)))
     verdict: Verdict = "undecided" if any(not one.is_examined for one in sized.found) else "missed"
-    whole = _whole_row(sized, verdict if done is None else done.verdict)
+    whole = whole_row(sized, verdict if done is None else done.verdict)
     kinds = [one.deployment for one in sized.named.groups]
     likely = None if done is None else done.cases[0]
     has_draws = not isinstance(question.cases[-1], str)
@@ -267,7 +346,8 @@ def _answer(sought: SoughtGroups, sized: _Sized) -> SizeAnswer:
     return SizeAnswer(
         model_id=" and ".join(dict.fromkeys(one.model.model_id for one in kinds)),
         workload_name=sizing.spec.name,
-        rate_per_s=sizing.offered_load,
+        rate_per_s=whole.requests_per_s,
+        users=round(sizing.offered_load) if sizing.is_of_users else None,
         objective=sizing.objective.text + " in each class" * bool(question.class_objectives),
         router="least-loaded",
         sized_for="slow" if question.is_sure else "likely",
@@ -279,7 +359,9 @@ def _answer(sought: SoughtGroups, sized: _Sized) -> SizeAnswer:
         n_candidates=len(rows),
         n_searched=sum(one.n_probes > 0 for one in sized.found),
         n_unexamined=sum(not one.is_examined for one in sized.found),
-        cautions=_cautions(sought, question, kinds),
+        cautions=_cautions(
+            sought, question, kinds, is_late=sized.routed is not None and sized.routed.is_late
+        ),
         groups=SizedGroups(
             file=str(sought.path),
             rows=rows,
@@ -288,124 +370,35 @@ def _answer(sought: SoughtGroups, sized: _Sized) -> SizeAnswer:
             n_servers=len(question.cases),
             n_requests=0 if likely is None else likely.n_requests,
             next_step=_next(sought, sized, whole),
-        ),
-    )
-
-
-def _group_row(sized: _Sized, place: int) -> GroupRow:
-    group, kind = sized.named.groups[place], sized.question.kinds[place]
-    found, done = sized.found[place], sized.done
-    n_replicas = found.n_replicas if done is None else done.numbers[place]
-    served = [] if done is None else [case.groups[place] for case in done.cases]
-    fewer = found.fewer if done is None else done.fewer[place] or found.fewer
-    verdict: Verdict = "missed" if found.is_examined and n_replicas is None else "undecided"
-    return _row(
-        GroupRow(
-            name=group.name,
-            rule=group.rule_text,
-            share_fraction=kind.share_fraction,
-            requests_per_s=sized.question.sizing.offered_load * kind.share_fraction,
-            model_id=group.deployment.model.model_id,
-            hardware=_hardware(group),
-            parallelism=group.deployment.parallelism,
-            weights_dtype=group.deployment.engine.quantization or group.deployment.engine.dtype,
-            n_replicas=n_replicas,
-            n_devices=None if n_replicas is None else kind.devices_of(n_replicas),
-            usd_per_hour=None if n_replicas is None else kind.usd_per_hour_of(n_replicas),
-            verdict=verdict if done is None else done.group_verdicts[place],
-            ttft=None,
-            tpot=None,
-            e2e=None,
-            in_flight_load=None,
-            weakest=found.why,
-            fewer=None
-            if fewer is None
-            else FewerRow(
-                n_replicas=fewer.n_replicas,
-                verdict=fewer.verdict,
-                likely_verdict=fewer.likely_verdict,
-                why=fewer.why,
+            routing=sought.routing,
+            routes=routes_of(sized),
+            n_ways_sized=0 if sized.routed is None else sized.routed.n_sized,
+            is_late=sized.routed is not None and sized.routed.is_late,
+            unsplit_usd_per_hour=(
+                None if sized.routed is None else sized.routed.unsplit_usd_per_hour
             ),
         ),
-        served,
-    )
-
-
-def _hardware(group: cluster.Group) -> str:
-    return (
-        "an unknown device" if group.deployment.hardware is None else group.deployment.hardware.name
-    )
-
-
-def _whole_row(sized: _Sized, verdict: Verdict) -> GroupRow:
-    question, done = sized.question, sized.done
-    numbers = () if done is None else done.numbers
-    row = GroupRow(
-        name=ALL_GROUPS,
-        rule="all requests",
-        share_fraction=1.0,
-        requests_per_s=question.sizing.offered_load,
-        model_id=" and ".join(
-            dict.fromkeys(one.deployment.model.model_id for one in question.kinds)
-        ),
-        hardware=" and ".join(dict.fromkeys(_hardware(one) for one in sized.named.groups)),
-        parallelism=" and ".join(
-            dict.fromkeys(one.deployment.parallelism for one in question.kinds)
-        ),
-        weights_dtype=" and ".join(
-            dict.fromkeys(
-                one.deployment.engine.quantization or one.deployment.engine.dtype
-                for one in question.kinds
-            )
-        ),
-        n_replicas=sum(numbers) or None,
-        n_devices=question.devices_of(numbers) if numbers else None,
-        usd_per_hour=question.usd_per_hour_of(numbers) if numbers else None,
-        verdict=verdict,
-        ttft=None,
-        tpot=None,
-        e2e=None,
-        in_flight_load=None,
-        weakest=None,
-        fewer=None,
-    )
-    return _row(row, [] if done is None else [case.whole for case in done.cases])
-
-
-def _row(row: GroupRow, served: Sequence[sizing_types.ServedBy | None]) -> GroupRow:
-    """The row with its latencies: those of the likely step times first."""
-    rows = [None if one is None else served_row(one) for one in served]
-    if not rows or rows[0] is None or served[0] is None:
-        return row
-    known = [one for one in rows if one is not None]
-
-    def spanned(metric: Latency) -> SpannedLatency | None:
-        seen: list[Percentile] = [one for row in known if (one := getattr(row, metric)) is not None]
-        if not seen:
-            return None
-        likely = seen[0].seconds
-        ends = [one.seconds.value for one in seen]
-        ends += [one for one in (likely.low, likely.high) if one is not None]
-        return SpannedLatency(seen=seen[0], least_s=min(ends), most_s=max(ends))
-
-    return replace(
-        row,
-        ttft=spanned("ttft"),
-        tpot=spanned("tpot"),
-        e2e=spanned("e2e"),
-        in_flight_load=served[0].in_flight_load,
-        weakest=rows[0].weakest or row.weakest,
     )
 
 
 def _cautions(
-    sought: SoughtGroups, question: group_sizing.GroupsQuestion, kinds: Sequence[Deployment]
+    sought: SoughtGroups,
+    question: group_sizing.GroupsQuestion,
+    kinds: Sequence[Deployment],
+    *,
+    is_late: bool,
 ) -> tuple[types.Caution, ...]:
     found = list(dict.fromkeys(caution for one in kinds for caution in origin_cautions(one)))
     unpriced = [kind.name for kind in question.kinds if kind.device_usd_per_hour is None]
     if unpriced:
         text = f"price of the devices of {', '.join(unpriced)}: unknown"
         found.append(types.Caution(code="NO_PRICE", text=text, remedy="--prices FILE"))
+    if is_late:
+        text = "the time limit left out ways to serve the classes that may cost less"
+        found.append(types.Caution(code="TIME_LIMIT", text=text, remedy="a longer --time-limit"))
+    if unpriced and sought.routing != "rules":
+        text = "the cheapest way is that of the fewest devices: not every price is known"
+        found.append(types.Caution(code="BY_DEVICES", text=text, remedy="--prices FILE"))
     if sought.has_course:
         text = "groups are sized for the busiest window of the traffic, and stay as many"
         remedy = "inferometer size of one kind of replica, which comes and goes with the traffic"
@@ -413,7 +406,7 @@ def _cautions(
     return tuple(found)
 
 
-def _next(sought: SoughtGroups, sized: _Sized, whole: GroupRow) -> str | None:
+def _next(sought: SoughtGroups, sized: Sized, whole: GroupRow) -> str | None:
     """What else to ask: what decides an open verdict, or how much more all groups carry."""
     done, question = sized.done, sized.question
     if done is None:
@@ -430,13 +423,35 @@ def _next(sought: SoughtGroups, sized: _Sized, whole: GroupRow) -> str | None:
         )
     if whole.verdict == "undecided":
         return "a longer --time-limit, or more --requests, decides what noise leaves open"
-    numbers = ", ".join(
-        f"{n} of {kind.name}" for kind, n in zip(question.kinds, done.numbers, strict=True)
-    )
     search = suggestions.command(
         "capacity", sought.server.model, "--groups", sought.path, *sought.words
     )
-    return f"with these numbers as replicas in the file ({numbers}), the highest rate: {search}"
+    return f"{_in_the_file(sized, done.numbers)}, the highest rate: {search}"
+
+
+def _in_the_file(sized: Sized, numbers: Sequence[int]) -> str:
+    """What the file of groups has to say, for other verbs to take the same."""
+    kinds, routes = sized.question.kinds, routes_of(sized)
+    if not routes:
+        found = ", ".join(f"{n} of {kind.name}" for kind, n in zip(kinds, numbers, strict=True))
+        return f"with these numbers as replicas in the file ({found})"
+    classes = [one.class_index for one in sized.streams]
+    has_rules = len(set(classes)) < len(classes)
+    words = list[str]()
+    for kind, n_replicas in zip(kinds, numbers, strict=True):
+        own = [one for one in routes if one.group == kind.name]
+        weights = ", ".join(f"{_key(one.name)} = {one.weight_fraction:g}" for one in own)
+        shares = "" if has_rules else f", weights = {{ {weights} }}"
+        words.append(
+            f"{kind.name}: replicas = {n_replicas}{shares}" if n_replicas else f"no {kind.name}"
+        )
+    rules = " and rules of who gets what" if has_rules else ""
+    return f"with these numbers{rules} in the file ({'; '.join(words)})"
+
+
+def _key(name: str) -> str:
+    """The name as a key of TOML."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
 
 
 def _instead(found: group_sizing.FoundGroup) -> str:

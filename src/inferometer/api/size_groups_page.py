@@ -5,13 +5,8 @@ from typing import Final
 
 from inferometer import __version__
 from inferometer.api.cluster import group_words
-from inferometer.api.sizing_answer import (
-    ALL_GROUPS,
-    GroupRow,
-    SizeAnswer,
-    SizedGroups,
-    SpannedLatency,
-)
+from inferometer.api.sized_groups import ALL_GROUPS, GroupRow, SizedGroups, SpannedLatency
+from inferometer.api.sizing_answer import SizeAnswer
 from inferometer.inputs.objectives import Metric, Threshold, parse_objective, percentile_name
 from inferometer.report.page import Chip, Number, Page, Section, duration_number, lines_of, spanned
 from inferometer.report.request_page import slo_words
@@ -33,7 +28,7 @@ def groups_page(answer: SizeAnswer, sized: SizedGroups) -> Page:
         numbers=_numbers(answer, sized.whole),
         table=_latencies(sized),
         lines=lines_of(
-            ("WHY", "\n".join(_why(sized.rows))),
+            ("WHY", "\n".join([*_routing(answer, sized), *_why(sized.rows)])),
             ("TRUST", _trust(sized)),
             ("NEXT", sized.next_step or ""),
         ),
@@ -58,12 +53,14 @@ def groups_page(answer: SizeAnswer, sized: SizedGroups) -> Page:
 
 def _title(answer: SizeAnswer, sized: SizedGroups) -> str:
     rate = "" if answer.rate_per_s is None else f"{format_request_rate(answer.rate_per_s)} of "
+    rate = rate if answer.users is None else f"{answer.users:,} users of "
     traffic = f"{answer.model_id}, {rate}{answer.workload_name}"
     without = [row.name for row in sized.rows if row.n_replicas is None]
     if without:
         found = "was shown to meet" if answer.verdict == "undecided" else "meets"
         return f"{traffic}: no number of {' and of '.join(without)} {found} {answer.objective}"
-    return f"{traffic} → {' and '.join(_group(row) for row in sized.rows)}"
+    used = [_group(row) for row in sized.rows if row.n_replicas]
+    return f"{traffic} → {' and '.join(used)}"
 
 
 def _group(row: GroupRow) -> str:
@@ -75,7 +72,12 @@ def _group(row: GroupRow) -> str:
 
 
 def _subtitle(sized: SizedGroups) -> str:
-    parts = [f"groups of {sized.file}, each the smallest number for its own requests"]
+    who = {
+        "rules": "each the smallest number for its own requests",
+        "class": "each class where it costs least",
+        "weighted": "classes, or parts of them, where they cost least",
+    }
+    parts = [f"groups of {sized.file}, {who[sized.routing]}"]
     parts += [f"{sized.n_requests:,} requests simulated together"] if sized.n_requests else []
     return " · ".join(parts)
 
@@ -133,11 +135,28 @@ def _objective(answer: SizeAnswer) -> Sequence[Threshold]:
     ).thresholds
 
 
+def _routing(answer: SizeAnswer, sized: SizedGroups) -> list[str]:
+    """Who gets what, and what it saves to split a class."""
+    if not sized.routes:
+        return []
+    gets = [f"{row.name} gets {row.rule}" for row in sized.rows if row.n_replicas != 0]
+    tried = f"the cheapest way, {sized.n_ways_sized} sets of classes in groups sized"
+    lines = [f"{'; '.join(gets)}: {tried}"]
+    usd = sized.whole.usd_per_hour
+    if sized.routing == "weighted" and answer.verdict != "missed":
+        if sized.unsplit_usd_per_hour is None or usd is None:
+            split = any(one.weight_fraction < 1 for one in sized.routes)
+            lines += [] if split else ["no split of a class was found to cost less"]
+        else:
+            lines.append(f"without a split {sized.unsplit_usd_per_hour:.2f} $/h")
+    return lines
+
+
 def _why(rows: Sequence[GroupRow]) -> list[str]:
     """What each group is nearest to, and what one replica less does."""
     lines = list[str]()
     for row in rows:
-        if row.weakest is not None:
+        if row.weakest is not None and row.n_replicas != 0:
             lead = "" if row.n_replicas is None else "nearest its limit "
             lines.append(f"{row.name}: {lead}{row.weakest}")
     return lines + [f"{row.name}: {text}" for row in rows if (text := _one_less(row))]
@@ -187,13 +206,22 @@ def _latencies(sized: SizedGroups) -> TextTable:
 
 
 def _costs(sized: SizedGroups) -> TextTable:
-    header = ("group", "gets", "share", "req/s", "in flight each", "layout")
+    has_users = sized.whole.users is not None
+    header = (
+        *("group", "gets", "share", "req/s", *(["users"] if has_users else [])),
+        *("in flight each", "layout"),
+    )
     rows = [
         (
             row.name,
             row.rule,
             f"{row.share_fraction:.1%}",
             ABSENT_TEXT if row.requests_per_s is None else format_number(row.requests_per_s),
+            *(
+                [ABSENT_TEXT if row.users is None else format_number(row.users)]
+                if has_users
+                else []
+            ),
             ABSENT_TEXT if row.in_flight_load is None else format_number(row.in_flight_load),
             f"{row.parallelism} {row.weights_dtype}",
         )
@@ -215,10 +243,19 @@ def _fewer(sized: SizedGroups) -> TextTable:
 def _facts(answer: SizeAnswer, sized: SizedGroups) -> list[tuple[str, str]]:
     return [
         ("SLO", answer.objective),
-        ("router", "the first group whose rules let a request in; there the least loaded replica"),
+        ("router", _router(sized)),
         ("servers", f"{sized.n_servers} that may be the one; decided {_decided(sized)}"),
         ("groups", sized.file),
     ]
+
+
+def _router(sized: SizedGroups) -> str:
+    rules = {
+        "rules": "the first group whose rules let a request in",
+        "class": "each class has its group",
+        "weighted": "each class has its group, or several by weights",
+    }
+    return f"{rules[sized.routing]}; there the least loaded replica"
 
 
 def _decided(sized: SizedGroups) -> str:

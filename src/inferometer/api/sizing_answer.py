@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from inferometer.api import best_use_view, sizing_cautions
 from inferometer.api.answer import Answer
+from inferometer.api.sized_groups import SizedGroups
 from inferometer.decide.candidates import Candidates, Offer, Refusal
 from inferometer.decide.capacity import TIME_LIMIT
 from inferometer.decide.elastic import Course, Elastic, PolicyOutcome, Scaling, capacities_of
@@ -373,81 +374,6 @@ class Impossible:
     """Which term forbids it."""
     margin_ratio: float | None
     """What was seen of that term / its limit; None where nothing was seen."""
-
-
-ALL_GROUPS: Final = "all"
-"""Name of the row of all groups together."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpannedLatency:
-    """A percentile at the likely step times, and what it may be on the other servers."""
-
-    seen: Percentile
-    least_s: float
-    """Of the interval that the noise leaves, and of the percentile on every server."""
-    most_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FewerRow:
-    """What one replica of a group less does with the group's requests."""
-
-    n_replicas: int
-    verdict: Verdict
-    """On the server that decides: of the draws the slowest but one, else the likely or slow one."""
-    likely_verdict: Verdict
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRow:
-    """One group of replicas, or (``ALL_GROUPS``) all of them: how many, and how its own requests fare."""
-
-    name: str
-    rule: str
-    """Which requests go there, in words."""
-    share_fraction: float
-    """Of all requests."""
-    requests_per_s: float | None
-    """None of users, who send as they are served."""
-    model_id: str
-    hardware: str
-    parallelism: str
-    weights_dtype: str
-    n_replicas: int | None
-    """None: no number meets the SLO, or none was found in time."""
-    n_devices: int | None
-    usd_per_hour: float | None
-    """None where nobody knows a price."""
-    verdict: Verdict
-    ttft: SpannedLatency | None
-    """At the percentile of the SLO, or the 95th."""
-    tpot: SpannedLatency | None
-    e2e: SpannedLatency | None
-    in_flight_load: float | None
-    """Requests in one replica on average."""
-    weakest: str | None
-    """Nearest its limit at the likely step times, or why no number meets the SLO."""
-    fewer: FewerRow | None
-    """None where there is none less, or time was over."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizedGroups:
-    """How many replicas of each group; latencies and verdicts are those of all groups together."""
-
-    file: str
-    rows: tuple[GroupRow, ...]
-    whole: GroupRow
-    decided_by: Literal["likely", "draws", "ends"]
-    """On which servers the SLO must be met: at the likely step times alone, at these and in 90 %
-    of the draws, or at both ends of their interval too."""
-    n_servers: int
-    """Simulated: the likely one, and the others that may be the one."""
-    n_requests: int
-    """Of the simulation at likely step times; 0: there was none."""
-    next_step: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

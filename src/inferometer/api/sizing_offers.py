@@ -26,6 +26,7 @@ from inferometer.inputs.workload.types import (
 )
 from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
 from inferometer.records import reading
+from inferometer.simulate.engine_config import POOLS_KNOB, asked_pools
 
 _KNOWN_FORMATS: Final[tuple[types.AskedFormat, ...]] = (*get_args(types.DType), "none")
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
@@ -249,6 +250,26 @@ def _values(text: str) -> tuple[str, tuple[str, ...]]:
             try_="--set enable_chunked_prefill=true,false",
         )
     return name.strip(), tuple(value.strip() for value in values.split(","))
+
+
+def check_pools(own: Sequence[str], class_names: Sequence[str]) -> None:
+    """Refuse a pool of the KV cache for a class that the workload does not have.
+
+    Raises
+    ------
+    SpecError
+        There is one.
+    """
+    for name, values in map(_values, own):
+        pools = [one for text in values for one in asked_pools(text)] if name == "kv_pools" else []
+        unknown = {one for pool in pools for one in pool.classes} - set(class_names)
+        if unknown:
+            raise SpecError(
+                f"a pool for class {', '.join(sorted(unknown))}",
+                where=POOLS_KNOB,
+                allowed=f"classes of the workload: {', '.join(class_names)}",
+                try_="max_prompt_tokens=N instead of class=NAME, or a --workload with that class",
+            )
 
 
 def _quantizations(

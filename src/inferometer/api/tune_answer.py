@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from inferometer import suggestions
+from inferometer import errors, suggestions
 from inferometer.api.answer import Answer
 from inferometer.api.server import Server, deployment_of, origin_cautions
 from inferometer.api.tune_subject import Subject
@@ -30,6 +30,9 @@ _NAMES: Final = {
     "max_num_batched_tokens": "chunked_prefill_size",
 }
 """What a step changes -> what the engine calls it, where that differs."""
+_MODELLED: Final = (
+    "nothing can be started to check it: the same without that (--set) has a command to start"
+)
 _BEYOND_RATIO: Final = 1000.0
 """Where next to nothing met the SLO before, the factor says nothing more."""
 _SMALL_RATIO: Final = 0.1
@@ -46,12 +49,13 @@ def answer_of(subject: Subject, tuned: Tuned, out: Path | None) -> TuneAnswer:
     return answer
 
 
-def write_answer(answer: Answer, out: Path, command: str) -> None:
-    """The answer, its page and a script that starts the server."""
+def write_answer(answer: Answer, out: Path, command: str | None) -> None:
+    """The answer, its page and a script that starts the server, where there is a command."""
     durability.make_folder(out)
-    script = f'#!/bin/sh\nset -eu\nexec {command} "$@"\n'
-    durability.replace_file(out / "serve.sh", script.encode())
-    (out / "serve.sh").chmod(0o755)
+    if command is not None:
+        script = f'#!/bin/sh\nset -eu\nexec {command} "$@"\n'
+        durability.replace_file(out / "serve.sh", script.encode())
+        (out / "serve.sh").chmod(0o755)
     encoded = msgspec.json.format(msgspec.json.encode(answer), indent=2)
     durability.replace_file(out / "answer.json", encoded)
     answer.save_page(out / "index.html")
@@ -59,6 +63,7 @@ def write_answer(answer: Answer, out: Path, command: str) -> None:
 
 def _answer(subject: Subject, tuned: Tuned, built: Built) -> TuneAnswer:
     aim, chosen = subject.aim, built.deployment
+    command, why_not = _command(chosen)
     plain = Server(
         model=subject.server.model,
         policy=subject.policy,
@@ -87,7 +92,8 @@ def _answer(subject: Subject, tuned: Tuned, built: Built) -> TuneAnswer:
         slo_before=verdict_of(tuned.before),
         slo_after=verdict_of(tuned.after),
         settings=_settings(tuned, chosen, deployment_of(plain)),
-        command=serve_command(chosen),
+        command=command,
+        command_why_not=why_not,
         n_replicas=built.n_replicas,
         n_devices=built.n_devices,
         router=built.router if built.n_replicas > 1 else None,
@@ -101,9 +107,17 @@ def _answer(subject: Subject, tuned: Tuned, built: Built) -> TuneAnswer:
             if one.decision == "check quality"
         ),
         cautions=origin_cautions(chosen),
-        next_step=_next(subject),
+        next_step=_next(subject) if why_not is None else _MODELLED,
         folder=None,
     )
+
+
+def _command(chosen: Deployment) -> tuple[str | None, str | None]:
+    """The command that starts the server, or why no engine can be started so."""
+    try:
+        return serve_command(chosen), None
+    except errors.SizingError as problem:
+        return None, problem.what
 
 
 def _latencies(aim: Aim, tuned: Tuned) -> tuple[TunedLatency, ...]:

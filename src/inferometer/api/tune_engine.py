@@ -153,7 +153,11 @@ def job_of(tuning: EngineTuning, rest: EngineRemainder) -> EngineJob:
     spec = _spec(tuning, rest.server)
     resolved = resolve.resolve_model(rest.server.model, load_format=spec.load_format)
     goal, slo, least_gain = rest.wanted
-    objective = None if slo is None else objectives.parse_objective(slo)
+    objective = (
+        None
+        if slo is None
+        else objectives.parse_objective(slo, why_none="a batch that an engine runs here has none")
+    )
     points = sweep_plan.sweep_points(
         prompts=parse_counts(tuning.seq, where="--seq"),
         batches=parse_counts(tuning.batch_sizes, where="--batch-sizes"),

@@ -77,7 +77,11 @@ def _page_of(
         table=short,
         chart=gains_chart(gains, title),
         lines=(
-            Line(label="ANSWER", text="", command=answer.command),
+            Line(
+                label="ANSWER",
+                text=(answer.command_why_not or "") if isinstance(answer, TuneAnswer) else "",
+                command=answer.command or "",
+            ),
             *lines,
             *lines_of(
                 ("DATA", "" if answer.folder is None else f"{answer.folder}/answer.json"),
@@ -224,7 +228,7 @@ def settled_sections(answer: TuneAnswer | MeasuredTune) -> tuple[Section, Sectio
             title="With which command, and why these values?",
             nav="Command",
             tables=(settings,),
-            command=answer.command,
+            command=answer.command or "",
         ),
         Section(
             id="checklist", title="What of the checklist is done?", nav="Checklist", tables=(boxes,)

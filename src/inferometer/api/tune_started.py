@@ -18,7 +18,7 @@ from inferometer.api.tune_measured_answer import answer_of, plan_words
 from inferometer.api.tune_pairs import Bench
 from inferometer.api.tune_subject import Wanted, check_fittable
 from inferometer.api.tuning import MeasuredTune, PlannedStep, PlannedTune
-from inferometer.api.workload import Workload, workload_of
+from inferometer.api.workload import Workload, objective_for, workload_of
 from inferometer.decide.tuning.playbook import Step
 from inferometer.decide.tuning.start_command import (
     StartCommand,
@@ -28,7 +28,6 @@ from inferometer.decide.tuning.start_command import (
 )
 from inferometer.errors import SpecError
 from inferometer.inputs.load_plan import Endpoint, PromptForm
-from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.workload.types import ClosedArrivals
 from inferometer.measure.served import address_of
 from inferometer.records import durability
@@ -127,7 +126,7 @@ def job_of(url: str, starting: Starting, remainder: Remainder) -> Job:
     bench = Bench(
         url=url.rstrip("/"),
         load=Load(workload=workload, endpoint=starting.endpoint, prompts=starting.prompts),
-        objective=parse_objective(remainder.wanted.slo),
+        objective=objective_for(remainder.wanted.slo, spec),
         goal=remainder.wanted.goal,
         folder=Path(),
         start_timeout_s=starting.start_timeout,

@@ -7,14 +7,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 from inferometer import suggestions
 from inferometer.api.fleet import FleetOptions, Fleets, fleets_of, start_load_of
 from inferometer.api.server import Server, deployment_of, server_with
-from inferometer.api.workload import Workload, workload_of
+from inferometer.api.workload import Workload, objective_for, workload_of
 from inferometer.decide.traffic import Traffic
 from inferometer.decide.tuning.engine_steps import EngineStep
 from inferometer.decide.tuning.playbook import Now, Step, Variant
 from inferometer.decide.tuning.trials import Aim, Built, Goal, Trials
 from inferometer.errors import SpecError
 from inferometer.fit.loads.load_tests import MIN_REQUESTS
-from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.inputs.workload.types import ClosedArrivals, WorkloadSpec
 from inferometer.simulate.deployment import Case
@@ -83,8 +82,8 @@ def subject_of(
             where="--slo",
             try_="--slo 'ttft:p95<500ms, tpot:p95<50ms'",
         )
-    objective = parse_objective(wanted.slo)
     spec = workload_of(workload)
+    objective = objective_for(wanted.slo, spec)
     fleets = fleets_of(fleet, spec)
     aim = Aim(
         goal=wanted.goal,

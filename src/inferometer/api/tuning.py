@@ -74,8 +74,8 @@ class TuneAnswer(Answer):
     slo_after: Verdict
     settings: tuple[SettingRow, ...]
     """In which the result departs from the engine's defaults."""
-    command: str
-    """Of one replica."""
+    command: str | None
+    """Of one replica; None where no engine can be started so."""
     n_replicas: int
     n_devices: int
     router: str | None
@@ -91,6 +91,8 @@ class TuneAnswer(Answer):
     cautions: tuple[Caution, ...]
     next_step: str
     folder: str | None
+    command_why_not: str | None = None
+    """What of the simulated server no engine has; None where there is a command."""
 
     @property
     def exit_code(self) -> int:

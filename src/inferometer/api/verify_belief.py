@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from inferometer import suggestions
 from inferometer.api.cluster import Servers, gate_of, gate_text
 from inferometer.api.fleet import FleetOptions
-from inferometer.api.groups import GROUPS_OPTION, read_groups, server_of_group
+from inferometer.api.groups import GROUPS_OPTION, read_groups, rules_of, server_of_group
 from inferometer.api.question import asked_in, question_of
 from inferometer.api.server import Server
 from inferometer.errors import ModelError, SpecError
@@ -121,7 +121,7 @@ def _groups_sha256(path: Path, server: Server) -> str:
     """Of the groups' rules and settings, and of what the step times of each group rest on."""
     table = read_groups(path)
     of_each = [_server_sha256(server_of_group(one, server, path)) for one in table.groups]
-    return seals.sha256_of((table, of_each))
+    return seals.sha256_of((rules_of(table), of_each))
 
 
 def _server_sha256(server: Server) -> str:

@@ -1,6 +1,7 @@
 """Which loads does a plan contain, and what does the simulator predict for their requests?"""
 
-from typing import Any, NamedTuple
+import math
+from typing import Any, Final, NamedTuple
 
 from inferometer import units
 from inferometer.api import memory_check, progress, simulation, verify_belief, workload
@@ -13,6 +14,8 @@ from inferometer.inputs.workload import plan, reading, replay, types
 from inferometer.measure.executors.local import Inline
 from inferometer.stats.quantiles import min_samples
 from inferometer.verify import claims, seals
+
+_WHERE_SLO: Final = "the plan's slo"
 
 
 class AskedLoad(NamedTuple):
@@ -57,11 +60,10 @@ def predict_loads(
     """
     servers = servers_described(believed.groups, believed.server, believed.fleet)
     gate = gate_of(believed.fleet.gate)
-    objective = (
-        None
-        if traffic.slo is None
-        else objectives.parse_objective(traffic.slo, where="the plan's slo")
-    )
+    objective = objective_of(traffic)
+    if objective is not None:
+        is_known = all(plan.has_workflows(load.drawn.plan) for load in loads)
+        objectives.check_workflows(objective, has_workflows=is_known, where=_WHERE_SLO)
     made = list[seals.Claim]()
     promises = list[seals.PromiseClaim]()
     for asked in loads:
@@ -100,28 +102,56 @@ def too_few_requests(
 
     A percentile of fewer has no interval, and what has none stays undecided.
     """
-    slo = None if traffic is None else traffic.slo
-    objective = None if slo is None else objectives.parse_objective(slo, where="the plan's slo")
-    of_slo = () if objective is None else objective.percentile_fractions
+    objective = None if traffic is None else objective_of(traffic)
+    thresholds = () if objective is None else objective.thresholds
     found = list[Caution]()
     for load in loads:
-        n_requests, at = load.drawn.plan.n_requests, load.question.at
-        metrics = {claim.metric for claim in seal.claims if claim.at == at}
-        of_claims = [0.95 for metric in metrics if "_p95_" in metric]
-        highest = max([*of_claims, *of_slo], default=0.0)
-        needed = min_samples(highest) if highest else 0
-        if n_requests < needed:
-            found.append(
-                Caution(
-                    code="TOO_FEW_REQUESTS",
-                    text=(
-                        f"{at}: {objectives.percentile_name(highest)} of {n_requests:,} requests"
-                        " has no interval, so it may stay undecided"
-                    ),
-                    remedy=f"n_requests = {needed} or more, and more still where requests queue",
-                )
-            )
+        metrics = {claim.metric for claim in seal.claims if claim.at == load.question.at}
+        for is_of_workflows in (False, True):
+            of_claims = [
+                0.95
+                for metric in metrics
+                if "_p95_" in metric and metric.startswith("workflow") == is_of_workflows
+            ]
+            of_slo = [
+                one.percentile_fraction or 0.0
+                for one in thresholds
+                if (one.metric == "workflow") == is_of_workflows
+            ]
+            found += _too_few(load, max([*of_claims, *of_slo], default=0.0), is_of_workflows)
     return tuple(found)
+
+
+def _too_few(
+    load: AskedLoad,
+    highest_fraction: float,
+    is_of_workflows: bool,  # noqa: FBT001 -- of what
+) -> list[Caution]:
+    n_requests, what = load.drawn.plan.n_requests, "requests"
+    needed = min_samples(highest_fraction) if highest_fraction else 0
+    n_samples, wanted = n_requests, needed
+    if is_of_workflows:
+        n_samples, what = plan.n_workflows(load.drawn.plan), "workflows"
+        wanted = math.ceil(needed * n_requests / max(n_samples, 1))
+    if n_samples >= needed:
+        return []
+    return [
+        Caution(
+            code="TOO_FEW_REQUESTS",
+            text=(
+                f"{load.question.at}: {objectives.percentile_name(highest_fraction)} of"
+                f" {n_samples:,} {what} has no interval, so it may stay undecided"
+            ),
+            remedy=f"n_requests = {wanted} or more, and more still where requests queue",
+        )
+    ]
+
+
+def objective_of(traffic: Traffic) -> objectives.ObjectiveSpec | None:
+    """The plan's SLO, which may be one of workflows."""
+    if traffic.slo is None:
+        return None
+    return objectives.parse_objective(traffic.slo, where=_WHERE_SLO, has_workflows=True)
 
 
 def _ending(spec: types.WorkloadSpec, traffic: Traffic) -> types.WorkloadSpec:

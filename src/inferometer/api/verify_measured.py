@@ -16,8 +16,8 @@ from inferometer.api import load_run, named_fit, progress, run_titles, verify_lo
 from inferometer.api.load_request import LoadRequest
 from inferometer.api.verify_sealing import Sealed
 from inferometer.errors import MeasureError, RecordError
-from inferometer.inputs import objectives, resolve
-from inferometer.inputs.load_plan import LoadPlan
+from inferometer.inputs import load_plan, resolve
+from inferometer.inputs.workload.plan import RequestPlan, has_workflows
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.measure.load import messages, target
 from inferometer.measure.scrape import source_of
@@ -65,13 +65,33 @@ def _of_run(sealed: verify_sealing.Sealed, run: Run, path: Path) -> tuple[claims
             "it is no run of requests",
             "inferometer load, or another tool's results with every request",
         )
-    asked, asked_as = _asked_by(sealed, run, run.requests)
+    load, asked_as = _asked_by(sealed, run, run.requests)
+    run = _with_workflows(sealed, run, load.drawn.plan)
     proof = seals.evidence_of(_place_of(path))
-    return (
-        claims.load_measurement(
-            sealed.seal, asked.question.at, _begun(run, path, asked), asked_as, proof
-        ),
-    )
+    at, begun = load.question.at, _begun(run, path, load)
+    return (claims.load_measurement(sealed.seal, at, begun, asked_as, proof),)
+
+
+def _with_workflows(sealed: verify_sealing.Sealed, run: Run, plan: RequestPlan) -> Run:
+    """The run with its requests as they were drawn, where they have workflows: which belongs to which.
+
+    Raises
+    ------
+    RecordError
+        Another tool sent them, and the SLO has a limit for workflows.
+    """
+    if not has_workflows(plan):
+        return run
+    if run.manifest.load is not None:
+        return replace(run, drawn=plan)
+    limits = [one.objective for one in sealed.seal.promises if "workflow" in one.objective]
+    if limits:
+        raise _other(
+            run,
+            f"{limits[0]} has a limit for workflows, and its requests are of none that is known",
+            "a run of inferometer load, or --url, which sends the sealed workflows",
+        )
+    return run
 
 
 def _place_of(path: Path) -> Path:
@@ -278,7 +298,7 @@ def load_request(sealed: Sealed, url: str, asked: verify_loads.AskedLoad) -> Loa
     client, variables = sealed.plan.client, target.environment()
     token = target.bearer_token(variables)
     proxy, authorization = target.proxy_for(url, None, variables)
-    load = LoadPlan(
+    load = load_plan.LoadPlan(
         url=url.rstrip("/"),
         served_model=client.served_model or Path(sealed.plan.model).name,
         endpoint=client.endpoint,
@@ -303,8 +323,5 @@ def load_request(sealed: Sealed, url: str, asked: verify_loads.AskedLoad) -> Loa
 
 def _percentiles(sealed: Sealed) -> tuple[float, ...]:
     traffic = sealed.plan.traffic
-    return (
-        ()
-        if traffic is None or traffic.slo is None
-        else objectives.parse_objective(traffic.slo).percentile_fractions
-    )
+    objective = None if traffic is None else verify_loads.objective_of(traffic)
+    return () if objective is None else objective.percentile_fractions

@@ -34,6 +34,8 @@ METRICS: Final[Mapping[Metric, MetricName]] = {
     "tpot_p95_s": MetricName("TPOT", "TPOT p95", "ms", 1e3),
     "e2e_p50_s": MetricName("E2E", "E2E p50", "ms", 1e3),
     "e2e_p95_s": MetricName("E2E", "E2E p95", "ms", 1e3),
+    "workflow_p50_s": MetricName("workflow", "workflow p50", "ms", 1e3),
+    "workflow_p95_s": MetricName("workflow", "workflow p95", "ms", 1e3),
     "ttft_mean_s": MetricName("TTFT", "TTFT mean", "ms", 1e3),
     "tpot_mean_s": MetricName("TPOT", "TPOT mean", "ms", 1e3),
     "output_tokens_per_s": MetricName("output", "output throughput", "tok/s", 1.0),

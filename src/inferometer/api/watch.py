@@ -25,7 +25,7 @@ from inferometer.api.watch_state import (
     words_of,
 )
 from inferometer.errors import MeasureError, SpecError
-from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.objectives import NO_WORKFLOWS, parse_objective
 from inferometer.measure import scrape
 from inferometer.records.server_series import table_of
 from inferometer.stats.estimate import Verdict
@@ -133,7 +133,9 @@ def watch(question: Watch) -> Paged[WatchAnswer]:
             "no server", where="URL", allowed="one or more", try_="http://127.0.0.1:8000"
         )
     wanted = Wanted(
-        objective=None if question.slo is None else parse_objective(question.slo),
+        objective=None
+        if question.slo is None
+        else parse_objective(question.slo, why_none=NO_WORKFLOWS),
         prediction=None if question.predicted is None else prediction_of(question.predicted),
         window_s=max(question.window, 2 * question.every),
         every_s=max(question.every, 0.1),

@@ -7,9 +7,11 @@ import numpy as np
 
 from inferometer.api.question import DURATION, option
 from inferometer.errors import SpecError
+from inferometer.inputs.objectives import ObjectiveSpec, check_workflows, parse_objective
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import reading, types
-from inferometer.inputs.workload.plan import NONE, DrawnWorkload
+from inferometer.inputs.workload.plan import NONE, DrawnWorkload, has_workflows
+from inferometer.inputs.workload.replay import draw_workload
 from inferometer.units import format_duration, format_number
 
 N_REQUESTS: Final = 2000
@@ -215,6 +217,22 @@ def _open(options: Workload) -> dict[str, Any]:
     if options.burstiness is not None:
         opened |= {"process": "gamma", "burstiness_ratio": options.burstiness}
     return opened
+
+
+def objective_for(slo: str, spec: types.WorkloadSpec, *, where: str = "--slo") -> ObjectiveSpec:
+    """The SLO of this traffic, which may have limits for its workflows.
+
+    Raises
+    ------
+    SpecError
+        It is no SLO, or has a limit for workflows, and the traffic has none.
+    """
+    objective = parse_objective(slo, where=where, has_workflows=True)
+    if any(one.metric == "workflow" for one in objective.thresholds):
+        fans_out = any(one.fan_out is not None for one in spec.classes)
+        is_known = fans_out or (spec.replay is not None and has_workflows(draw_workload(spec).plan))
+        check_workflows(objective, has_workflows=is_known, where=where)
+    return objective
 
 
 _HELD_RATIO: Final = 0.9

@@ -67,6 +67,12 @@ class Phases:
         self.time_left_s = time_left_s
         self._all_s = time_left_s()
 
+    @property
+    def spent_s(self) -> float:
+        """So far; 0 without a limit."""
+        spent_s = self._all_s - self.time_left_s()
+        return spent_s if math.isfinite(spent_s) else 0.0
+
     def is_past(self, fraction: float) -> bool:
         """Is more than this fraction of the time over?"""
         return self._all_s - self.time_left_s() > fraction * self._all_s

@@ -13,7 +13,7 @@ from inferometer.decide.capacity import CapacityQuestion, Reading, find_capacity
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import Traffic, plan_at
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
-from inferometer.inputs.workload.plan import DrawnWorkload, RequestPlan, has_workflows
+from inferometer.inputs.workload.plan import NONE, DrawnWorkload, RequestPlan, has_workflows
 from inferometer.records import latencies, request_summaries
 from inferometer.records.columns import Bools
 from inferometer.records.types import Run
@@ -154,6 +154,8 @@ def _reading(run: Run, objective: ObjectiveSpec, rows: Bools | None) -> Reading:
 
 def run_plan(fleet: Fleet, plan: RequestPlan, *, record_steps: bool = False) -> Run:
     """What becomes of these requests."""
+    if fleet.dealt is not None and not plan.prefix_tokens.any() and (plan.follows == NONE).all():
+        plan, fleet = fleet.dealt.own_plan(plan), replace(fleet, dealt=None)  # the same, sooner
     known = _without_idle_cache(fleet, plan)
     made = simulated_run.simulated_run(
         run.run(known, plan, record_steps=record_steps),

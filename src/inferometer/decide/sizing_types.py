@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from inferometer.decide.candidates import Alike, Candidate, Fleets
-from inferometer.decide.capacity import Capacity, TimeLeft, no_limit
+from inferometer.decide.capacity import Capacity, Reading, TimeLeft, no_limit
 from inferometer.decide.traffic import Traffic
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.prices import ApiPrice
@@ -99,6 +99,8 @@ class ServedBy:
     judgement: request_summaries.Judgement
     in_flight_load: float
     """Requests that are in one replica on average, waiting or running."""
+    nearest: Reading | None = None
+    """Of groups of replicas: what is nearest its limit, be it a class's own; None: not looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

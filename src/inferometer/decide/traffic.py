@@ -64,7 +64,7 @@ def _n_recorded(spec: types.WorkloadSpec) -> int:
     return replay.draw_workload(spec).plan.n_requests
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _unit_plan_of(spec: types.WorkloadSpec, n_requests: int) -> RequestPlan:
     """At one request per second: other rates stretch the same pattern."""
     return replay.draw_workload(at_load(spec, 1.0, n_requests)).plan

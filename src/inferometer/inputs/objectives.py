@@ -70,6 +70,11 @@ _PERCENTILE_LAST: Final = re.compile(r"_(p\d[\d.]*)\s*(?=[<>=])", re.IGNORECASE)
 _BELOW: Final = re.compile(
     r"\s+(?:is\s+)?(?:under|below|less than|at most|within)\s+", re.IGNORECASE
 )
+_UNKNOWN: Final = "no workflow is known here"
+NO_WORKFLOWS: Final = (
+    "a server's metrics are of single requests: they do not say whose workflow one is"
+)
+"""For ``why_none``: of a server that is only watched."""
 _PERCENTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 _FEW_SECONDS: Final = 10
 
@@ -135,11 +140,12 @@ class ObjectiveSpec:
 
 
 def parse_objective(
-    text: str, *, where: str = "--slo", has_workflows: bool = False
+    text: str, *, where: str = "--slo", has_workflows: bool = False, why_none: str = _UNKNOWN
 ) -> ObjectiveSpec:
     """Parse an SLO: ``ttft:p95<500ms, tpot:p95<50ms`` or ``mlperf:llama2-70b-server``.
 
-    ``has_workflows``: may the traffic, as far as the caller knows, have workflows?
+    ``has_workflows``: may the traffic, as far as the caller knows, have workflows? ``why_none``: why
+    not.
 
     Raises
     ------
@@ -170,11 +176,17 @@ def parse_objective(
                 try_=_EXAMPLE,
             )
     objective = ObjectiveSpec(thresholds=tuple(thresholds))
-    check_workflows(objective, has_workflows=has_workflows, where=where)
+    check_workflows(objective, has_workflows=has_workflows, where=where, why_none=why_none)
     return objective
 
 
-def check_workflows(objective: ObjectiveSpec, *, has_workflows: bool, where: str = "--slo") -> None:
+def check_workflows(
+    objective: ObjectiveSpec,
+    *,
+    has_workflows: bool,
+    where: str = "--slo",
+    why_none: str = _UNKNOWN,
+) -> None:
     """Refuse a limit for workflows where the traffic has none, or nobody knows which they are.
 
     Raises
@@ -185,10 +197,11 @@ def check_workflows(objective: ObjectiveSpec, *, has_workflows: bool, where: str
     limit = next((one.text for one in objective.thresholds if one.metric == "workflow"), None)
     if limit is not None and not has_workflows:
         raise SpecError(
-            f"{limit!r}, and no workflow is known here",
+            f"{limit!r}, and {why_none}",
             where=where,
-            allowed="limits for workflows in simulate, load, capacity and size, of traffic with"
-            " [classes.fan_out] or [classes.beams] in its --workload file",
+            allowed="limits for workflows of traffic that has some: [classes.fan_out] or"
+            " [classes.beams] in its --workload file, in simulate, load, capacity, size, tune,"
+            " compare --ab and the plans of verify",
             try_=objective.text.replace("workflow:", "e2e:"),
         )
 

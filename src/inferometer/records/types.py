@@ -488,6 +488,28 @@ class SchedulerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KvPoolFacts:
+    """One pool of a divided KV cache: whose blocks it has, and how full it was."""
+
+    rule: str
+    """Whose blocks these are, in words: of those that no pool before takes."""
+    class_indices: tuple[int, ...]
+    """Empty: those of all classes."""
+    max_prompt_tokens: int | None
+    kv_dtype: str | None
+    block_size: int
+    n_blocks: int
+    """Of one replica."""
+    mean_used_fraction: float | None
+    """Of the blocks, over the time of steps; None where there were none."""
+    peak_used_fraction: float
+    """Of the fullest replica."""
+    tail_waste_fraction: float | None
+    """Of the room in blocks that are in use: how much lay behind the last token of a request? None
+    where no block was in use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunManifest:
     """Where, when, with what and by which command was a run made?"""
 
@@ -515,6 +537,8 @@ class RunManifest:
     client_scheduling: tuple[str, ...] = ()
     """Of a load test: by which rules its client processes got their cores (real-time, short
     slices, usual)."""
+    kv_pools: tuple[KvPoolFacts, ...] = ()
+    """Of a simulated run whose KV cache is divided; records of versions before have none."""
     schema_version: int = SCHEMA_VERSION
 
 

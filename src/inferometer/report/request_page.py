@@ -159,6 +159,7 @@ def _results(view: RequestReportView, drawn: Drawn) -> tuple[Section, ...]:
             id="load",
             title="Is it full: batch, queue, KV cache?",
             nav="Queue and KV",
+            tables=(request_tables.kv_pools_table(view.kv_pools),) if view.kv_pools else (),
             charts=drawn("load-queue", "load-kv", "load-holes", "load-swaps", "load-preemptions"),
         ),
         Section(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from inferometer.inputs.objectives import METRICS, percentile_name
+from inferometer.records.kv_pools import KvPoolView
 from inferometer.records.latencies import Latency
 from inferometer.records.request_summaries import (
     Judgement,
@@ -34,6 +35,7 @@ LATENCY_NAMES: Final[dict[Latency, str]] = {
     "ttft_uncorrected": "TTFT uncorrected",
 }
 
+_OF_POOLS: Final[tuple[Latency, ...]] = ("ttft", "tpot")
 STATE_NAMES: Final = {
     CellState.CONTEXT: "context (prefill)",
     CellState.GENERATION: "generation (decode)",
@@ -77,6 +79,40 @@ def slot_time_text(timeline: SlotTimeline, time_ns: int) -> str:
         return format_duration(s_from_ns(time_ns))
     n_ticks = time_ns / timeline.tick_ns
     return f"{n_ticks:,.6g} {'tick' if n_ticks == 1 else 'ticks'}"
+
+
+def kv_pools_table(pools: Sequence[KvPoolView]) -> TextTable:
+    """Each pool of a divided KV cache: how full, and how its own requests fared."""
+    rows = list[tuple[str, ...]]()
+    for one in pools:
+        latencies = [
+            ABSENT_TEXT
+            if one.summary is None
+            else percentile_text(one.summary.latency(name).percentile(0.95))
+            for name in _OF_POOLS
+        ]
+        shares = (
+            one.mean_used_fraction,
+            one.peak_used_fraction,
+            one.tail_waste_fraction,
+            one.cached_fraction,
+        )
+        rows.append(
+            (
+                one.rule,
+                f"{one.n_blocks:,} × {one.block_size}",
+                one.kv_dtype or ABSENT_TEXT,
+                "0" if one.summary is None else f"{one.summary.n_requests:,}",
+                *(ABSENT_TEXT if share is None else f"{share:.1%}" for share in shares),
+                f"{one.n_preemptions:,}",
+                *latencies,
+            )
+        )
+    header = (
+        *("KV pool", "blocks × tokens", "format", "requests", "used, mean", "peak"),
+        *("tail waste", "cached", "preempted", "p95 TTFT", "p95 TPOT"),
+    )
+    return TextTable(caption="KV cache, pool by pool", header=header, rows=tuple(rows))
 
 
 def percentile_text(percentile: Percentile | LatencyMean | None) -> str:

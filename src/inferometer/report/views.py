@@ -11,6 +11,7 @@ from inferometer.inputs.types import Caution, DType
 from inferometer.records import latencies, run_series
 from inferometer.records.columns import F64, Bools
 from inferometer.records.exchange_errors import ErrorCount
+from inferometer.records.kv_pools import KvPoolView
 from inferometer.records.latencies import HandoverSummary
 from inferometer.records.request_summaries import InterTokenSummary, Judgement, RequestSummary
 from inferometer.records.run_series import (
@@ -352,6 +353,8 @@ class RequestReportView:
     """Of load tests."""
     load: StepSeries | None = None
     memory: StepMemorySummary | None = None
+    kv_pools: tuple[KvPoolView, ...] = ()
+    """Where the KV cache is divided."""
     holes: HoleSeries | None = None
     """Where each request has one piece of the KV cache."""
     swapped_blocks: ValueSeries | None = None

@@ -351,6 +351,7 @@ def _known(servers: Servers, gate: GateSpec | None) -> Known:
     groups = () if servers.groups is None else servers.groups.groups
     by_rules = [name for name, _ in servers.rules.class_replicas]
     by_rules += [name for group in groups for name in group.classes]
+    by_rules += [name for group in groups for name, _ in group.weights]
     by_gate = [] if gate is None else [one.name for one in gate.classes]
     tenants = [] if gate is None else [one.name for one in gate.tenants]
     tenants += [name for group in groups for name in group.tenants]

@@ -3,6 +3,7 @@
 Letters of shapes: N requests, K content ids of all requests together.
 """
 
+import math
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from inferometer.simulate.engine_config import EngineConfig, block_sizes_of
 
 _WHERE: Final = "the workload"
 _MAX_THINK_NS: Final = 2**61
+_INVERSE_GOLDEN_RATIO: Final = (math.sqrt(5) - 1) / 2
 
 Number = TypeVar("Number", np.int32, np.int64)
 
@@ -74,6 +76,34 @@ class SharedBlocks(NamedTuple):
     start: I64
     """(N + 1) Where each request's ids begin."""
     ids: I64
+
+
+class Route(NamedTuple):
+    """Requests of one class, and which groups of replicas share them by which weights."""
+
+    class_index: int
+    targets: tuple[int, ...]
+    """The groups that get some."""
+    weights: tuple[float, ...]
+    """One for each of these: the part of the requests that it gets; their sum is 1."""
+    takers: tuple[int, ...] | None = None
+    """Of the class only those requests that the rules of just these groups let in; None: all."""
+
+    def shared(self, n_requests: int, n_before: int = 0) -> I32:
+        """(N) The group of each of these requests, in their order; ``n_before`` came before them.
+
+        Request k goes where the fractional part of k times the inverse golden ratio falls (Weyl's
+        sequence): the weights are met as evenly as they can be without looking ahead, and more
+        requests are the same ones and some more.
+
+        Example
+        -------
+        >>> Route(0, (0, 2), (0.5, 0.5)).shared(8).tolist()
+        [0, 2, 0, 2, 0, 0, 2, 0]
+        """
+        place = ((n_before + np.arange(n_requests)) * _INVERSE_GOLDEN_RATIO) % 1.0
+        edges = np.cumsum(self.weights[:-1])
+        return np.array(self.targets, np.int32)[np.searchsorted(edges, place, side="right")]
 
 
 def demand(  # noqa: PLR0913 -- one for each column

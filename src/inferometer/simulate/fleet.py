@@ -66,7 +66,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs.workload.plan import RequestPlan, only_requests
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.columns import I32, Bools
-from inferometer.simulate.demand import Demand, selected
+from inferometer.simulate.demand import Demand, Route, selected
 from inferometer.simulate.engine_config import EngineConfig, kv_pools_of
 from inferometer.simulate.gate_config import GateConfig
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -367,6 +367,7 @@ class ReplicaGroup:
     tenants: tuple[int, ...] = ()
     min_prompt_tokens: int = 0
     max_prompt_tokens: int | None = None
+    max_context_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.n_replicas < 1:
@@ -379,6 +380,8 @@ class ReplicaGroup:
         is_taken = requests.prompt_tokens >= self.min_prompt_tokens
         if self.max_prompt_tokens is not None:
             is_taken &= requests.prompt_tokens <= self.max_prompt_tokens
+        if self.max_context_tokens is not None:
+            is_taken &= requests.prompt_tokens < self.max_context_tokens
         if self.classes:
             is_taken &= np.isin(requests.class_index, self.classes)
         if self.tenants:
@@ -397,6 +400,8 @@ class Placement:
     groups: tuple[ReplicaGroup, ...]
     keeps_sessions: bool = False
     """Does a later turn of a session go to the group of the first turn, where the cache is?"""
+    routes: tuple[Route, ...] = ()
+    """Of the requests of these routes: their weights say who gets one, not the first group."""
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -456,6 +461,9 @@ class Placement:
         chosen = np.full(requests.n_requests, -1, np.int32)
         for number in reversed(range(len(self.groups))):
             chosen[self.groups[number].takes(requests)] = number
+        for route in self.routes:
+            rows = np.flatnonzero(self.is_of(route, requests))
+            chosen[rows] = route.shared(len(rows))
         if self.keeps_sessions:
             for index, before in enumerate(requests.follows.tolist()):
                 if before >= 0:
@@ -469,6 +477,13 @@ class Placement:
                 try_="a last group without rules, which takes what is left",
             )
         return chosen
+
+    def is_of(self, route: Route, requests: Demand | RequestPlan) -> Bools:
+        """(N) Which requests go this way: of its class, and let in by the rules of its takers alone?"""
+        is_own: Bools = requests.class_index == route.class_index
+        for number, group in enumerate(self.groups if route.takers is not None else ()):
+            is_own &= group.takes(requests) == (number in (route.takers or ()))
+        return is_own
 
 
 class Dealt(NamedTuple):

@@ -452,7 +452,7 @@ def _ttft_limit_s(slo: str | None, name: str) -> float | None:
         return None
     limits = [
         one.limit_s
-        for one in parse_objective(slo, where=f"slo of class {name}").thresholds
+        for one in parse_objective(slo, where=f"slo of class {name}", has_workflows=True).thresholds
         if one.metric == "ttft"
     ]
     return min(limits, default=None)

@@ -4,6 +4,7 @@ The arrays of ``kernel/front.py`` are made for requests that are all known. Here
 room for none, get longer, and are used again.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from inferometer.records.columns import I32
 from inferometer.simulate.demand import Demand, demand
-from inferometer.simulate.fleet import DRAWING_ROUTERS, ClusterConfig, Fleet
+from inferometer.simulate.fleet import DRAWING_ROUTERS, ClusterConfig, Fleet, Placement
 from inferometer.simulate.gate_config import NOTHING, GateConfig, cut_answers
 from inferometer.simulate.kernel.front import Front, new_front, new_split_front
 from inferometer.simulate.kernel.gate_state import GateState, gate_columns
@@ -56,6 +57,7 @@ class LiveFront:
 
     def __init__(self, fleet: Fleet, requests: Demand) -> None:
         self._fleet = fleet
+        self._n_routed = Counter[int]()
         pools = fleet.pools
         self.front: Front = (
             new_front(requests, fleet.replicas, fleet.gate)
@@ -99,7 +101,7 @@ class LiveFront:
         place, placement = kind.class_index, self._fleet.placement
         if placement is not None:  # the router knows the group as the class
             lone = _one(kind, int(request["num_prompt_tokens"]), 1, 1)
-            place = int(placement.group_of(lone)[0])
+            place = self._group_of(placement, lone)
         for router in (self.front.router, self.front.decode_router):
             router.class_index[slot] = place
         if self._fleet.gate is None:
@@ -112,6 +114,15 @@ class LiveFront:
         for name in columns._fields:
             ticket["tenant" if name == "tenant_index" else name] = getattr(columns, name)[0]
         ticket["lane"] = self._lane_of[int(ticket["class_index"]), int(ticket["tenant"])]
+
+    def _group_of(self, placement: Placement, lone: Demand) -> int:
+        """The group of one request; of a class with weights by how many of it came before."""
+        for number, route in enumerate(placement.routes):
+            if placement.is_of(route, lone)[0]:
+                n_before = self._n_routed[number]
+                self._n_routed[number] += 1
+                return int(route.shared(1, n_before)[0])
+        return int(placement.group_of(lone)[0])
 
     def give_slots(self, n_slots: int) -> None:
         """Room for this number of requests."""

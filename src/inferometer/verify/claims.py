@@ -262,14 +262,17 @@ _PERCENTILES: Final[Mapping[Metric, _Percentile]] = {
     "tpot_p95_s": _Percentile("tpot", 0.95),
     "e2e_p50_s": _Percentile("e2e", 0.5),
     "e2e_p95_s": _Percentile("e2e", 0.95),
+    "workflow_p50_s": _Percentile("workflow", 0.5),
+    "workflow_p95_s": _Percentile("workflow", 0.95),
 }
 
 
 def values_of_requests(summary: RequestSummary) -> dict[Metric, Estimate]:
     """Value of each metric in a run of requests, where it has one."""
     said: dict[Metric, Estimate] = {}
+    known = {one.latency: one for one in summary.latencies}
     for metric, (latency, fraction) in _PERCENTILES.items():
-        found = summary.latency(latency).percentile(fraction)
+        found = known[latency].percentile(fraction) if latency in known else None
         if found is not None:
             said[metric] = found.seconds
     if summary.output_tokens_per_s is not None:
@@ -348,7 +351,9 @@ def load_measurement(
     promise = (
         None
         if objective is None
-        else judge_objective(run, parse_objective(objective, where="the seal")).verdict
+        else judge_objective(
+            run, parse_objective(objective, where="the seal", has_workflows=True)
+        ).verdict
     )
     return Measurement(
         measured=_measured(at, run, asked_as, evidence),

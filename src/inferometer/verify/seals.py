@@ -30,6 +30,8 @@ Metric: TypeAlias = Literal[
     "tpot_p95_s",
     "e2e_p50_s",
     "e2e_p95_s",
+    "workflow_p50_s",
+    "workflow_p95_s",
     "ttft_mean_s",
     "tpot_mean_s",
     "output_tokens_per_s",

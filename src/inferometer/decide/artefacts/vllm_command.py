@@ -15,7 +15,7 @@ from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 from inferometer.perfmodel.kv_cache import n_kv_shards
 from inferometer.perfmodel.weights import weight_bytes
 from inferometer.simulate.deployment import Deployment
-from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.scheduler_config import KvPool, SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 
 _KV_DTYPES: Final[dict[DType, str]] = {
@@ -339,10 +339,21 @@ def departures(chosen: Deployment, default: Deployment) -> tuple[Departure, ...]
     """The settings in which a deployment differs from the engine's defaults on as many devices."""
     ours, theirs = _settings(chosen), {**_settings(default), "tensor_parallel_size": 1}
     return tuple(
-        Departure(name, str(value), str(theirs.get(name)))
+        Departure(name, _setting_text(value), _setting_text(theirs.get(name)))
         for name, value in ours.items()
         if value != theirs.get(name)
     )
+
+
+def _setting_text(value: object) -> str:
+    """A setting in words: of KV pools, whose blocks and how many."""
+    if value == () or (isinstance(value, tuple) and isinstance(value[0], KvPool)):
+        return "; ".join(
+            f"{one.n_blocks} blocks of {one.block_size} for {one.rule_text}"
+            for one in value
+            if isinstance(one, KvPool)
+        )
+    return str(value)
 
 
 def _settings(deployment: Deployment) -> dict[str, object]:

@@ -162,7 +162,15 @@ def _promises(fleet: Fleet) -> str:
         f"| limit | simulated, {fleet.sized_for} step times | interval | verdict |",
         "|---|---|---|---|",
     ]
-    return "\n".join([*rows, *(_promise_row(promise) for promise in fleet.promises)])
+    table = "\n".join([*rows, *(_promise_row(promise) for promise in fleet.promises)])
+    workflows = [one.text for one in fleet.objective.thresholds if one.metric == "workflow"]
+    if not workflows:
+        return table
+    unseen = (
+        f"vLLM's metrics are of single requests: {' and '.join(workflows)} has no alert and no panel."
+        " The load test of this folder sends whole workflows and judges it."
+    )
+    return f"{table}\n\n{unseen}"
 
 
 def _promise_row(promise: Promise) -> str:

@@ -25,7 +25,7 @@ from inferometer.inputs.workload.distributions import (
     sampled,
     seconds_to_ns,
 )
-from inferometer.inputs.workload.plan import I64
+from inferometer.inputs.workload.plan import I32, I64, NONE
 from inferometer.inputs.workload.types import (
     Arrivals,
     AtOnce,
@@ -91,7 +91,7 @@ def session_arrivals(arrivals: Arrivals, seed: int, n_sessions: int, *, turns_ra
                 arrivals, seed, n_sessions, rate_per_s=arrivals.rate_per_s / turns_ratio
             )
         case ClosedArrivals(concurrency=concurrency, start_over_s=start_over_s):
-            user = np.arange(n_sessions) % concurrency
+            user = np.minimum(np.arange(n_sessions), concurrency - 1)
             return np.asarray(
                 np.rint(user * (start_over_s * NS_PER_S / concurrency)), dtype=np.int64
             )
@@ -105,24 +105,69 @@ def session_arrivals(arrivals: Arrivals, seed: int, n_sessions: int, *, turns_ra
             )
 
 
+class Rows(NamedTuple):
+    """Where the requests of S sessions stand."""
+
+    firsts: I64
+    """(S) The row of each one's first request."""
+    lasts: I64
+    class_index: I32 | I64
+    """(S) Of the session."""
+
+
 def close_loop(
-    arrivals: ClosedArrivals, seed: int, *, firsts: I64, lasts: I64, follows: I64, think_ns: I64
+    arrivals: ClosedArrivals,
+    seed: int,
+    rows: Rows,
+    class_users: tuple[int | None, ...],
+    *,
+    follows: I64,
+    think_ns: I64,
 ) -> None:
     """Let each user's next session follow the end of the one before.
 
-    Writes into ``follows`` and ``think_ns`` at ``firsts``.
+    Writes into ``follows`` and ``think_ns`` at ``rows.firsts``.
 
-    ``firsts`` and ``lasts`` are the rows of the sessions' first and last requests; user k has the
-    sessions k, k + concurrency, ...
+    User k has the sessions k, k + concurrency, ...; where classes have users of their own
+    (``class_users``), user k of a class has the class's sessions k, k + its users, ...
     """
-    later = firsts[arrivals.concurrency :]
-    follows[later] = lasts[: len(later)]
-    pauses = np.zeros(len(firsts), np.int64)
+    n_sessions = len(rows.firsts)
+    before = np.arange(n_sessions) - arrivals.concurrency
+    for index, n_users in enumerate(users_of_classes(arrivals.concurrency, class_users)):
+        own = np.flatnonzero(rows.class_index == index)
+        before[own[:n_users]] = NONE
+        before[own[n_users:]] = own[: max(len(own) - n_users, 0)]
+    later = before >= 0
+    follows[rows.firsts[later]] = rows.lasts[before[later]]
+    pauses = np.zeros(n_sessions, np.int64)
     if arrivals.think_s is not None:
         pauses = seconds_to_ns(
-            sampled(arrivals.think_s), uniforms(seed, "think between sessions", len(firsts))
+            sampled(arrivals.think_s), uniforms(seed, "think between sessions", n_sessions)
         )
-    think_ns[later] = pauses[arrivals.concurrency :]
+    think_ns[rows.firsts[later]] = pauses[later]
+
+
+def users_of_classes(n_users: int, class_users: tuple[int | None, ...]) -> list[int]:
+    """All users by class, in the proportions of these numbers; none where no class has its own.
+
+    By largest remainders, and one for each class at least.
+
+    Example
+    -------
+    >>> users_of_classes(64, (48, 16)), users_of_classes(10, (2, 1)), users_of_classes(8, (None,))
+    ([48, 16], [7, 3], [])
+    """
+    if None in class_users:
+        return []
+    wanted = np.array(class_users, np.float64)
+    exact = n_users * wanted / wanted.sum()
+    users = np.maximum(np.floor(exact + 1e-9), 1)
+    n_left = n_users - int(users.sum())
+    order = np.argsort(-(exact - users), kind="stable")
+    users[order[: max(n_left, 0)]] += 1
+    while users.sum() > max(n_users, len(users)):  # where small classes got a whole user
+        users[np.argmax(users - exact + (users > 1) * len(users))] -= 1
+    return [int(one) for one in users]
 
 
 def open_arrivals(arrivals: OpenArrivals, seed: int, n_arrivals: int, *, rate_per_s: float) -> I64:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from inferometer.errors import SpecError
 from inferometer.inputs.workload.arrivals import (
     DEFAULT_ARRIVALS,
+    Rows,
     close_loop,
     profile_integral_s,
     session_arrivals,
@@ -474,14 +475,9 @@ def _plan(spec: WorkloadSpec, arrival_ns: I64, turns: _Turns, n_kept: int) -> Re
     think_ns = rows.think_ns.copy()
     if isinstance(spec.arrivals, ClosedArrivals):
         firsts = np.flatnonzero((rows.part == _OWN) & (rows.turn == 0))
-        close_loop(
-            spec.arrivals,
-            spec.seed,
-            firsts=firsts,
-            lasts=np.append(firsts[1:], n_kept) - 1,
-            follows=follows,
-            think_ns=think_ns,
-        )
+        sessions = Rows(firsts, np.append(firsts[1:], n_kept) - 1, rows.class_index[firsts])
+        users = tuple(one.concurrency for one in spec.classes)
+        close_loop(spec.arrivals, spec.seed, sessions, users, follows=follows, think_ns=think_ns)
     prefix_request, prefix_tokens = _prefixes(spec, rows, leader)
     tenant = np.zeros(n_kept, np.int64)
     if spec.tenants is not None:

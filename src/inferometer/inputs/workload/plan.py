@@ -122,6 +122,21 @@ def has_workflows(plan: RequestPlan) -> bool:
     return bool(((plan.joins != NONE) | (plan.accompanies != NONE)).any())
 
 
+def n_workflows(plan: RequestPlan) -> int:
+    """How many planners have subtasks that a synthesis waits for?
+
+    Example
+    -------
+    >>> lengths = {"prompt_tokens": [8] * 4, "output_tokens": [2] * 4}
+    >>> plan = request_plan(
+    ...     "here", arrival_ns=[0, -1, -1, -1], follows=[-1, 0, 0, 0], think_ns=[-1, 0, 0, 0],
+    ...     joins=[-1, 3, 3, -1], **lengths)
+    >>> n_workflows(plan)
+    1
+    """
+    return int((workflow_parts(plan) == Part.PLANNER).sum())
+
+
 class Part(IntEnum):
     """Which part of a workflow is a request?"""
 

@@ -188,13 +188,9 @@ def _timed(
         )
     arrival_ns[firsts] = new_ns[: len(firsts)]
     if isinstance(spec.arrivals, ClosedArrivals):
+        sessions = arrivals.Rows(firsts, _lasts(plan)[firsts], plan.class_index[firsts])
         arrivals.close_loop(
-            spec.arrivals,
-            spec.seed,
-            firsts=firsts,
-            lasts=_lasts(plan)[firsts],
-            follows=follows,
-            think_ns=think_ns,
+            spec.arrivals, spec.seed, sessions, (None,), follows=follows, think_ns=think_ns
         )
     return plan._replace(
         arrival_ns=np.where(follows == NONE, arrival_ns, NONE),

@@ -261,12 +261,17 @@ class RequestClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     ``correlation_ratio`` is that of the normal scores of prompt and output length (a Gaussian
     copula). A smaller ``priority`` is more urgent. ``slo`` is carried along as text.
+    ``concurrency``: users of a closed loop who send requests of this class alone. All classes have
+    it or none; arrivals are then closed, and another ``concurrency`` of theirs is shared in the same
+    proportions.
+    ``weight_ratio`` is then the class's part of the requests that are drawn.
     """
 
     name: str
     prompt_tokens: Distribution
     output_tokens: Distribution
     weight_ratio: NotNegative = 1.0
+    concurrency: Natural | None = None
     correlation_ratio: Annotated[float, msgspec.Meta(ge=-1, le=1)] = 0.0
     max_tokens: MaxTokens = msgspec.field(default_factory=Exact)
     priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] = 0
@@ -370,3 +375,15 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         names = [one.name for one in self.classes]
         if len(set(names)) < len(names):
             raise ValueError(f"two classes have one name: {', '.join(names)}")
+        with_users = [one.name for one in self.classes if one.concurrency is not None]
+        if with_users and len(with_users) < len(self.classes):
+            raise ValueError(f"of the classes only {', '.join(with_users)} has a concurrency")
+        if with_users and self.arrivals is None:
+            n_users = sum(one.concurrency or 0 for one in self.classes)
+            closed = ClosedArrivals(concurrency=n_users)
+            msgspec.structs.force_setattr(self, "arrivals", closed)
+        if with_users and not isinstance(self.arrivals, ClosedArrivals):
+            raise ValueError(
+                "classes with a concurrency, whose users wait for answers, and arrivals that do not:"
+                " closed arrivals or none, --concurrency instead of --rate"
+            )
