@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -48,6 +49,7 @@ ONCE = (
     "time.sleep(3); server.kill(); server.wait(); sys.exit(1)\n"
 )
 """A server that dies under its first load, and never again."""
+PROXY = Path(__file__).parent / "metrics_proxy.py"
 
 
 def bench_of(folder, port, version=None, n_requests=40):
@@ -165,6 +167,20 @@ def test_requests_that_both_lose_are_said_and_those_that_the_change_loses_end_it
 
 TUNE = ("--slo", "ttft:p95<300ms, tpot:p95<30ms", "--rate", "20", "--workload", "64x16")
 BOUNDS = ("--for", "4s", "--steps", "max_num_seqs", "--pairs", "4", "--out", "tuned")
+
+
+@pytest.mark.slow
+def test_metrics_that_vanish_are_said_and_clients_decide(tmp_path, port):
+    start = f"{sys.executable} {PROXY} 2 {EMULATE}"
+    outcome = run(
+        "tune", f"http://127.0.0.1:{port}", "--start", start, *TUNE, *BOUNDS, "--json",
+        folder=tmp_path,
+    )  # fmt: skip
+    assert outcome.stdout, outcome.stderr
+    answer = json.loads(outcome.stdout)
+    assert "METRICS_GONE" in [one["code"] for one in answer["cautions"]], answer["cautions"]
+    assert answer["same_gain_fraction"] is not None
+    check_nobody_is_left(port)
 
 
 @pytest.mark.slow

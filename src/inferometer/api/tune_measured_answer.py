@@ -230,8 +230,8 @@ def _lost(done: Done, n_runs: int) -> list[types.Caution]:
         remedy = "the reports in the folder say which and why; a lost request is late for the SLO"
         found.append(types.Caution(code="LOST", text=text, remedy=remedy))
     n_without = sum(one.n_without_metrics for one in done.found)
-    if 0 < n_without < n_runs:
-        text = f"the server's metrics were not there in {n_without} of {n_runs} load tests"
+    if n_without:
+        text = f"the server's metrics were not all there in {n_without} of {n_runs} load tests"
         remedy = "clients' latencies decide; nothing rests on the server's metrics"
         found.append(types.Caution(code="METRICS_GONE", text=text, remedy=remedy))
     return found

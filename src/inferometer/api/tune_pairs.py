@@ -24,10 +24,10 @@ from inferometer.api.progress import talk
 from inferometer.api.tune_answer import interval_words
 from inferometer.decide.tuning.start_command import StartCommand
 from inferometer.decide.tuning.trials import DrawEffects, Goal, Outcome, outcome_of, scored
-from inferometer.errors import MeasureError
+from inferometer.errors import MeasureError, RecordError
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.measure.served import ServedFacts, ServerFault, ServerStart, served, warm_up
-from inferometer.records import durability
+from inferometer.records import durability, server_series
 from inferometer.records.types import RequestStatus, Run
 from inferometer.stats.comparison import PairDecision, chance_of_more, is_futile, judge_pairs
 from inferometer.stats.estimate import Estimate
@@ -40,6 +40,8 @@ CONFIDENCE_AGAIN: Final = 0.5
 nothing passes both in 1.25 % of its steps."""
 _MOST_FAILED: Final = 0.01
 """Of all requests of one side."""
+_MOST_UNREAD: Final = 0.1
+"""Of a run's scrapes: one may come late on a busy machine."""
 _CHANCE_OF_LOSS: Final = 0.01
 """Requests that a server loses now and then fall on both sides alike."""
 _N_TRIES: Final = 2
@@ -61,7 +63,7 @@ class PairsFound:
     n_invalid: int = 0
     """Runs that the load client itself calls INVALID."""
     n_without_metrics: int = 0
-    """Runs in which the server's metrics were not there."""
+    """Runs in which the server's metrics were not there, or a part of the time."""
     lost_fraction: float = 0.0
     """Of the requests of the run that lost most."""
 
@@ -260,9 +262,21 @@ def found_of(
             run.manifest.validity is not None and run.manifest.validity.verdict == "INVALID"
             for run in runs
         ),
-        n_without_metrics=sum(run.server is None for run in runs),
+        n_without_metrics=sum(map(_is_without_metrics, runs)),
         lost_fraction=max((n / of for n, of in map(_failed, runs)), default=0.0),
     )
+
+
+def _is_without_metrics(run: Run) -> bool:
+    """Was a tenth of the scrapes or more without a page?"""
+    if run.server is None:
+        return True
+    try:
+        record = server_series.server_record(run.server)
+    except RecordError:
+        return True
+    n_failed = record.n_failed_scrapes
+    return n_failed > _MOST_UNREAD * (n_failed + len(record.scraped_ns))
 
 
 def _failed(run: Run) -> tuple[int, int]:
