@@ -169,7 +169,7 @@ def test_a_server_without_workflows_in_its_traffic_is_not_searched(folder):
 def test_a_simulated_server_is_tuned_for_its_workflows(folder):
     found = json.loads(
         run(
-            *("tune", *ON_L4, "--max-num-seqs", 2, "--rate", 20, "--requests", 300),
+            *("tune", *ON_L4, "--max-num-seqs", 2, "--rate", 400, "--requests", 400),
             *("--slo", "workflow:p50<4s", "--steps", "max_num_seqs", "--json"),
             folder=folder,
         ).stdout

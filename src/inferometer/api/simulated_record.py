@@ -246,8 +246,9 @@ def group_views(groups: Groups | None, run: Run) -> tuple[GroupView, ...]:
     sizes = [one.n_replicas for one in groups.groups]
     of_replica = np.repeat(np.arange(len(sizes)), sizes)
     group_index = np.full(len(run.requests.request_index), len(sizes), np.int32)
-    places = np.searchsorted(run.requests.request_index, run.visits.request_index)
-    group_index[places] = of_replica[run.visits.replica]
+    order = np.argsort(run.requests.request_index)  # those of a closed loop stand as they were sent
+    places = np.searchsorted(run.requests.request_index, run.visits.request_index, sorter=order)
+    group_index[order[places]] = of_replica[run.visits.replica]
     names = [one.name for one in groups.groups]
     summaries = {one.name: one for one in summarise_groups(run, group_index, names)}
     return tuple(
