@@ -63,9 +63,9 @@ def test_the_cheapest_of_all_ways_to_serve_the_classes(tmp_path, rate):
         }
         rules = {name: f"classes = {own}".replace("'", '"') for name, own in whose.items()}
         answer = sized(tmp_path, file_of(names, rules), rate=rate)
-        if answer.verdict == "met":
+        if answer.verdict != "missed":  # a datasheet leaves step times open
             every.append((usd_of(answer), chosen))
-    assert free.verdict == "met"
+    assert free.verdict != "missed"
     assert usd_of(free) == min(every)[0], sorted(every)
     assert {one.name: one.weight_fraction for one in free.groups.routes} == {
         "chat": 1.0,
