@@ -54,7 +54,7 @@ def smollm2_path():
         ((*HERE, "--gen-tokens", "1"), ("--gen-tokens",)),
         (("--engine", "vllm"), ("--engine", "transformers")),
         (("--device", "cpu", "--hardware", "l4"), ("--device", "beside --engine")),
-        (("--engine", "openvino", "--device", "cuda"), ("'cuda'", "--device")),
+        (("--engine", "openvino", "--device", "cuda", *HERE[2:]), ("'cuda'", "--device")),
         (("--engine", "transformers"), ("--load-format dummy",)),
     ],
 )
