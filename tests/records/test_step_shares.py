@@ -3,22 +3,27 @@
 import numpy as np
 import pytest
 
-from inferometer.records.summaries import MORE_SEQUENCES, limit_sentence, step_shares
+from inferometer.records.summaries import limit_sentence, step_shares
 from inferometer.records.tables import from_rows
-from inferometer.records.types import CeilingTable, ProbeKind
+from inferometer.records.types import SEQUENCES_OF_STEP, CeilingTable
 
 FULL_BYTES, NARROW_BYTES = 500 * 2**20, 5 * 2**20
 PHI = NARROW_BYTES / FULL_BYTES
 
 
-def ceilings(launch_s, weights_s, work_s, *, n_rounds=24, noise=0.0, seed=0):
-    """Rounds of a machine whose steps take this long; noise only ever adds."""
+def ceilings(
+    launch_s, weights_s, work_s, *, n_rounds=24, noise=0.0, seed=0, kinds=3, more_rows_s=0.0
+):
+    """Rounds of a machine whose steps take this long; noise only ever adds.
+
+    ``more_rows_s`` is what products of more than one row take besides, however many they are.
+    """
     rng = np.random.default_rng(seed)
     rows = []
     for i_round in range(n_rounds):
-        for kind, n in ((ProbeKind.STEP, 1), (ProbeKind.BATCH_STEP, MORE_SEQUENCES)):
+        for kind, n in list(SEQUENCES_OF_STEP.items())[:kinds]:
             for size_bytes, share in ((FULL_BYTES, 1.0), (NARROW_BYTES, PHI)):
-                step_s = launch_s + share * (weights_s + n * work_s)
+                step_s = launch_s + share * (weights_s + n * work_s + (n > 1) * more_rows_s)
                 step_s *= 1 + noise * rng.exponential()
                 rows.append(
                     {
@@ -54,6 +59,18 @@ def test_the_largest_part_is_named(times_s, limit, noise):
         assert [
             found[cause] for cause in ("launch overhead", "weight bandwidth", "compute")
         ] == pytest.approx(true.tolist(), abs=1e-6)
+
+
+def test_a_kernel_of_one_row_is_no_work_of_the_sequences():
+    shares = step_shares(ceilings(0.02, 0.06, 0.001, more_rows_s=0.05))
+    assert shares.parts[0].cause == "weight bandwidth"
+    assert shares.parts[0].fraction.value == pytest.approx(0.06 / 0.081)
+
+
+def test_records_without_the_largest_batch_are_read_as_before():
+    shares = step_shares(ceilings(0.02, 0.06, 0.01, kinds=2))
+    assert shares.parts[0].fraction.value == pytest.approx(0.06 / 0.09)
+    assert step_shares(ceilings(0.02, 0.06, 0.01, kinds=1)) is None
 
 
 def test_intervals_hold_the_truth_of_noisy_rounds_mostly():

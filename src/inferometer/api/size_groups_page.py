@@ -206,7 +206,7 @@ def _latencies(sized: SizedGroups) -> TextTable:
 
 
 def _costs(sized: SizedGroups) -> TextTable:
-    has_users = sized.whole.users is not None
+    has_users = sized.whole.users_load is not None
     header = (
         *("group", "gets", "share", "req/s", *(["users"] if has_users else [])),
         *("in flight each", "layout"),
@@ -218,7 +218,7 @@ def _costs(sized: SizedGroups) -> TextTable:
             f"{row.share_fraction:.1%}",
             ABSENT_TEXT if row.requests_per_s is None else format_number(row.requests_per_s),
             *(
-                [ABSENT_TEXT if row.users is None else format_number(row.users)]
+                [ABSENT_TEXT if row.users_load is None else format_number(row.users_load)]
                 if has_users
                 else []
             ),

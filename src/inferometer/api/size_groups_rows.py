@@ -81,7 +81,7 @@ def group_row(sized: Sized, place: int) -> GroupRow:
             rule=_rule_text(sized, place),
             share_fraction=kind.share_fraction,
             requests_per_s=_requests_per_s(sized, kind.share_fraction, served),
-            users=_users(sized, kind.load_fraction),
+            users_load=_users(sized, kind.load_fraction),
             model_id=group.deployment.model.model_id,
             hardware=_hardware(group),
             parallelism=group.deployment.parallelism,
@@ -141,7 +141,7 @@ def whole_row(sized: Sized, verdict: Verdict) -> GroupRow:
         rule="all requests",
         share_fraction=1.0,
         requests_per_s=_requests_per_s(sized, 1.0, served),
-        users=_users(sized, 1.0),
+        users_load=_users(sized, 1.0),
         model_id=" and ".join(
             dict.fromkeys(one.deployment.model.model_id for one in question.kinds)
         ),

@@ -64,7 +64,7 @@ class GroupRow:
     """Nearest its limit at the likely step times, or why no number meets the SLO."""
     fewer: FewerRow | None
     """None where there is none less, or time was over."""
-    users: float | None = None
+    users_load: float | None = None
     """Who wait for the answers of this group; None of requests that come at a rate."""
 
 

@@ -34,7 +34,7 @@ from inferometer.records.repetitions import (
     repetitions_of,
     steady_views,
 )
-from inferometer.records.types import CeilingTable, PointStatus, ProbeKind, Run
+from inferometer.records.types import SEQUENCES_OF_STEP, CeilingTable, PointStatus, ProbeKind, Run
 from inferometer.stats.comparison import ratio_estimate
 from inferometer.stats.estimate import Estimate, envelope
 from inferometer.stats.quantiles import median_estimate, relative_spread_ratio
@@ -303,18 +303,20 @@ def _decode_s_per_token(point: PointRepetitions) -> F64:
 
 # What takes a decode step's time: launches, reading the weights, or work for each sequence?
 #
-# From steps of the model and of a narrow one, each at two batch sizes, measured in turns
+# From steps of the model and of a narrow one, each at three batch sizes, measured in turns
 # (`measure.engines.transformers_pairs`). With L the launches, W the reading of all weights and R
-# the work of one sequence, a step of n sequences and a share φ of the weights takes L + φ W + n φ R;
-# the four give the three shares of the first.
+# the work of one sequence, a step of n sequences and a share φ of the weights takes L + φ W + n φ R.
+# One sequence's steps give L and W + R, those of 4 and 8 give R: on a CPU one row has a kernel of its
+# own, and what the other kernel costs is no work of the sequences (steps of an AMD EPYC of two cores,
+# SmolLM2-135M: 47 ms wider than narrow for one sequence, 96 for 4, 89 for 8).
 
 
 StepCause: TypeAlias = Literal["launch overhead", "weight bandwidth", "compute"]
 CAUSES: Final[tuple[StepCause, ...]] = ("launch overhead", "weight bandwidth", "compute")
-MORE_SEQUENCES: Final = 4
-"""Of a ``BATCH_STEP``."""
 _SAME_WIDTH_RATIO: Final = 0.5
 _MIN_ROUNDS: Final = 8
+_FEWEST_KINDS: Final = 2
+"""Of steps: of one sequence, and of more."""
 _QUANTILE: Final = 0.25
 _N_DRAWS: Final = 2000
 _TAIL: Final = 0.025
@@ -342,11 +344,13 @@ class StepShares:
 
 
 class _Rounds(NamedTuple):
-    """Seconds of each round's four steps, and the narrow model's share of the weights."""
+    """Seconds of each round's steps, and the narrow model's share of the weights."""
 
     seconds: F64
-    """(4, R) Full, narrow, then both of more sequences."""
+    """(6, R) Full and narrow: of one sequence, of some, and of more."""
     narrow_fraction: float
+    n_more: int
+    """Sequences of the last beyond those of the second."""
 
 
 def step_shares(ceilings: CeilingTable | None) -> StepShares | None:
@@ -360,10 +364,8 @@ def step_shares(ceilings: CeilingTable | None) -> StepShares | None:
         return None
     n_rounds = rounds.seconds.shape[1]
     drawn = np.random.default_rng(0).integers(n_rounds, size=(_N_DRAWS, n_rounds))
-    whole = _parts_s(np.quantile(rounds.seconds, _QUANTILE, axis=1), rounds.narrow_fraction)
-    again = _parts_s(
-        np.quantile(rounds.seconds[:, drawn], _QUANTILE, axis=2), rounds.narrow_fraction
-    )
+    whole = _parts_s(np.quantile(rounds.seconds, _QUANTILE, axis=1), rounds)
+    again = _parts_s(np.quantile(rounds.seconds[:, drawn], _QUANTILE, axis=2), rounds)
     shares, drawn_shares = whole / whole.sum(axis=0), again / again.sum(axis=0)
     parts = [
         StepPart(cause=cause, fraction=_estimate(float(share), drawn_share, n_rounds))
@@ -379,13 +381,13 @@ def step_shares(ceilings: CeilingTable | None) -> StepShares | None:
     )
 
 
-def _parts_s(seconds: F64, narrow_fraction: float) -> F64:
+def _parts_s(seconds: F64, rounds: _Rounds) -> F64:
     """Seconds of the three causes, which sum to the full step of one sequence."""
-    full_s, narrow_s, full_more_s, narrow_more_s = seconds
-    whole = 1 - narrow_fraction
+    full_s, narrow_s, full_some_s, narrow_some_s, full_more_s, narrow_more_s = seconds
+    whole = 1 - rounds.narrow_fraction
     rows_s = np.clip((full_s - narrow_s) / whole, 0.0, full_s)
-    each_s = (full_more_s - full_s) - (narrow_more_s - narrow_s)
-    compute_s = np.clip(each_s / (MORE_SEQUENCES - 1) / whole, 0.0, rows_s)
+    more_s = (full_more_s - full_some_s) - (narrow_more_s - narrow_some_s)
+    compute_s = np.clip(more_s / rounds.n_more / whole, 0.0, rows_s)
     return np.stack([full_s - rows_s, rows_s - compute_s, compute_s])
 
 
@@ -412,21 +414,29 @@ def _largest(shares: F64, drawn_shares: F64) -> StepCause | None:
 def _rounds(ceilings: CeilingTable | None) -> _Rounds | None:
     if ceilings is None:
         return None
-    is_step = (ceilings.kind == ProbeKind.STEP) | (ceilings.kind == ProbeKind.BATCH_STEP)
+    is_step = np.isin(ceilings.kind, list(SEQUENCES_OF_STEP))
     if not is_step.any():
         return None
+    kinds = [kind for kind in SEQUENCES_OF_STEP if (ceilings.kind == kind).any()]
+    if len(kinds) < _FEWEST_KINDS:
+        return None
+    some, more = kinds[-2:]  # records of before have none of 8 sequences
     widest = int(ceilings.footprint_bytes[is_step].max())
     is_full = ceilings.footprint_bytes > _SAME_WIDTH_RATIO * widest
     seconds = [
         1 / ceilings.value_per_s[(ceilings.kind == kind) & (is_full == full)]
-        for kind in (ProbeKind.STEP, ProbeKind.BATCH_STEP)
+        for kind in (ProbeKind.STEP, some, more)
         for full in (True, False)
     ]
     n_rounds = min(len(one) for one in seconds)
     if n_rounds == 0:
         return None
     narrow_bytes = int(ceilings.footprint_bytes[is_step & ~is_full].max())
-    return _Rounds(np.stack([one[:n_rounds] for one in seconds]), narrow_bytes / widest)
+    return _Rounds(
+        np.stack([one[:n_rounds] for one in seconds]),
+        narrow_bytes / widest,
+        SEQUENCES_OF_STEP[more] - SEQUENCES_OF_STEP[some],
+    )
 
 
 # What limits the step, in a sentence to repeat, and what would decide it?

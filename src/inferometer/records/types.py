@@ -256,6 +256,16 @@ class ProbeKind(IntEnum):
     the model's or those of a narrow one."""
     BATCH_STEP = 4
     """As ``STEP``, of 4 sequences."""
+    LARGER_BATCH_STEP = 5
+    """As ``STEP``, of 8 sequences."""
+
+
+SEQUENCES_OF_STEP: Final = {
+    ProbeKind.STEP: 1,
+    ProbeKind.BATCH_STEP: 4,
+    ProbeKind.LARGER_BATCH_STEP: 8,
+}
+"""How many sequences each of these steps has."""
 
 
 class SweepTable(NamedTuple):

@@ -8,9 +8,8 @@ import pytest
 from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.inputs.catalog import find_model
 from inferometer.perfmodel.weights import step_weight_bytes
-from inferometer.records.summaries import MORE_SEQUENCES
 from inferometer.records.tables import concat, from_rows
-from inferometer.records.types import CeilingTable, ProbeKind
+from inferometer.records.types import SEQUENCES_OF_STEP, CeilingTable
 
 LAUNCH_S, WEIGHT_BYTES_PER_S, NARROW_SHARE = 0.015, 8e9, 0.02
 """A machine whose products read weights at a third of what its read probe shows."""
@@ -36,7 +35,7 @@ def with_steps_in_turns(run):
             "value_per_s": 1 / (LAUNCH_S + share * (size_bytes / WEIGHT_BYTES_PER_S + n * 1e-4)),
         }
         for i_round in range(10)
-        for kind, n in ((ProbeKind.STEP, 1), (ProbeKind.BATCH_STEP, MORE_SEQUENCES))
+        for kind, n in SEQUENCES_OF_STEP.items()
         for share in (1.0, NARROW_SHARE)
     ]
     return replace(

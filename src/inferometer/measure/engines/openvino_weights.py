@@ -157,7 +157,7 @@ def _packed_node(rows: NDArray[np.float32], bits: DType, wide: Node) -> tuple[No
     groups = rows.reshape(n_rows, -1, GROUP_SIZE if bits == "int4" else n_columns)
     codes, scales, zeros = rounded(groups, _MOST_CODE[bits])
     if bits == "int8":
-        codes, scales, zeros = (one[:, 0] for one in (codes, scales, zeros))
+        codes, scales, zeros = codes[:, 0], scales[:, 0], zeros[:, 0]
     whole, offset = (opset13.convert(_integers(one, bits), "f16") for one in (codes, zeros))
     node = opset13.multiply(opset13.subtract(whole, offset), opset13.constant(scales))
     if bits == "int4":

@@ -27,7 +27,7 @@ import numpy as np
 
 from inferometer.inputs.types import DType, EngineSpec, LossyChange, ModelSpec, SweepPoint
 from inferometer.records.columns import I64
-from inferometer.records.types import EngineFacts, ProbeKind
+from inferometer.records.types import SEQUENCES_OF_STEP, EngineFacts, ProbeKind
 
 ModelKind: TypeAlias = Literal["folder", "gguf", "hub", "spec"]
 
@@ -106,7 +106,7 @@ class Engine(Protocol):
         ...
 
 
-STEP_KINDS: Final = (ProbeKind.STEP, ProbeKind.BATCH_STEP)
+STEP_KINDS: Final = tuple(SEQUENCES_OF_STEP)
 """What the engine itself probes, where it can: steps of two widths, in turns."""
 
 

@@ -1,6 +1,6 @@
 """Of what is a decode step made: launches, reading the weights, or work for each sequence?
 
-Two widths of the same step at two batch sizes, in turns: the loaded model, and one with the same
+Two widths of the same step at three batch sizes, in turns: the loaded model, and one with the same
 layers and operations whose matrices are narrow. Both launch the same operations; the narrow one has
 next to no weights to read. ``records.step_shares`` takes the steps apart.
 """
@@ -14,8 +14,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from inferometer.measure.engines.protocol import Ceiling
 from inferometer.measure.engines.transformers_loading import HfConfig, HfModel, distinct_parameters
-from inferometer.records.summaries import MORE_SEQUENCES
-from inferometer.records.types import ProbeKind
+from inferometer.records.types import SEQUENCES_OF_STEP, ProbeKind
 
 CONTEXT_TOKENS: Final = 64
 ROUNDS_OF_A_BOUT: Final = 20
@@ -26,7 +25,7 @@ _NARROW_VOCAB: Final = 256
 
 
 class PairedSteps:
-    """Both widths at both batch sizes, ready to step."""
+    """Both widths at all batch sizes, ready to step."""
 
     def __init__(self, model: HfModel) -> None:
         self._steppers: list[_Stepper] | None = None
@@ -45,7 +44,7 @@ def _steppers(model: HfModel) -> "list[_Stepper]":
         narrow = _narrow(model)
         return [
             _Stepper(one, kind, n_sequences)
-            for kind, n_sequences in ((ProbeKind.STEP, 1), (ProbeKind.BATCH_STEP, MORE_SEQUENCES))
+            for kind, n_sequences in SEQUENCES_OF_STEP.items()
             for one in (model, narrow)
         ]
     except (ValueError, TypeError, RuntimeError, AttributeError):
