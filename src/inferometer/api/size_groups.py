@@ -1,7 +1,7 @@
 """inferometer size --groups: how many replicas of each group of a file?"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -137,6 +137,13 @@ def answer_of(sought: SoughtGroups, sizing: sizing_types.SizingQuestion) -> Size
     return _answer(sought, sized._replace(done=done))
 
 
+def _in_turn(
+    work: Callable[[group_whole.WholeTask], group_whole.WholeCase],
+    tasks: Sequence[group_whole.WholeTask],
+) -> list[group_whole.WholeCase]:
+    return [work(one) for one in tasks]
+
+
 def _by_rules(sought: SoughtGroups, sized: Sized, plan: RequestPlan) -> Sized:
     """The number of each group, where the file says who serves whom."""
     question = _with_shares(sized, plan, sought.path)
@@ -147,7 +154,7 @@ def _by_rules(sought: SoughtGroups, sized: Sized, plan: RequestPlan) -> Sized:
             f" {sought.limit.limit_s:.3g} s of computing (the engine's rules are compiled once)"
         )
         time_left_s = sought.limit.share(_SEARCH_FRACTION)()
-        means = group_whole.Means(lambda work, tasks: [work(one) for one in tasks], 1, time_left_s)
+        means = group_whole.Means(_in_turn, 1, time_left_s)
         return sized._replace(question=question, found=group_whole.least_together(question, means))
     share = sought.limit.share(_SEARCH_FRACTION * compute.share_of_part(sought.where, n_groups))
     question = replace(question, sizing=replace(question.sizing, time_limit=share))

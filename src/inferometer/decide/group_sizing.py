@@ -374,7 +374,7 @@ class Search:
 
     def _stalls(self, n_replicas: int, bound: "Bound") -> bool:
         """Did more replicas change nothing, though each has a quarter of what it could do at most?"""
-        fewer = [n for n, case, effort in self._readings if case == self._case and n < n_replicas]
+        fewer = [n for n, case, _ in self._readings if case == self._case and n < n_replicas]
         if not fewer or bound.load / n_replicas > _SPARE_FRACTION * bound.most_load:
             return False
         before, now = self.short(max(fewer)).margin_ratio, self.short(n_replicas).margin_ratio

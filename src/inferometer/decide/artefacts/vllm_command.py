@@ -7,7 +7,7 @@ between devices and versions.
 import json
 import shlex
 from dataclasses import dataclass, fields
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, cast
 
 from inferometer.decide.artefacts.packaging import VLLM_VERSION, Fleet, Packaging
 from inferometer.errors import SizingError
@@ -347,13 +347,15 @@ def departures(chosen: Deployment, default: Deployment) -> tuple[Departure, ...]
 
 def _setting_text(value: object) -> str:
     """A setting in words: of KV pools, whose blocks and how many."""
-    if value == () or (isinstance(value, tuple) and isinstance(value[0], KvPool)):
-        return "; ".join(
-            f"{one.n_blocks} blocks of {one.block_size} for {one.rule_text}"
-            for one in value
-            if isinstance(one, KvPool)
-        )
-    return str(value)
+    if not isinstance(value, tuple):
+        return str(value)
+    parts = cast("tuple[object, ...]", value)
+    pools = [one for one in parts if isinstance(one, KvPool)]
+    if len(pools) < len(parts):
+        return str(parts)
+    return "; ".join(
+        f"{one.n_blocks} blocks of {one.block_size} for {one.rule_text}" for one in pools
+    )
 
 
 def _settings(deployment: Deployment) -> dict[str, object]:

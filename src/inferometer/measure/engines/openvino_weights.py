@@ -93,7 +93,10 @@ def _pack(source: Path, target: Path, quantization: DType) -> PackedWeights:
     found = list(_weights(model.get_ordered_ops()))
     last = max((one.place for one in found), default=0)
     for one in found:
-        rows = np.asarray(_constant(one.wide).get_data(dtype=np.float32))
+        constant = _constant(one.wide)
+        if constant is None:
+            continue
+        rows = np.asarray(constant.get_data(dtype=np.float32))
         is_outer = one.is_table or one.place == last
         has_groups = quantization == "int4" and not is_outer and not rows.shape[1] % GROUP_SIZE
         bits: DType = "int4" if has_groups else "int8"
