@@ -233,7 +233,7 @@ def test_a_plan_has_the_keys_of_every_flag():
 
 @pytest.mark.parametrize(
     ("line", "named"),
-    [("seats = 3", "seats"), ("replicas = 0", "replicas"), ("tp = 'x'", "tensor-parallel-size")],
+    [("seats = 3", "seats"), ("replicas = 0", "replicas"), ("tp = 'x'", "tp")],
 )
 def test_a_key_that_cannot_be_is_named(line, named):
     plan = plan_from_text(POINTS.replace("replicas = 3", line), where="plan.toml")

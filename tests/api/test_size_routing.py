@@ -180,11 +180,11 @@ def test_users_of_a_class_wait_for_nobody_else(tmp_path):
     groups = file_of(["small", "middle"], BY_CLASS)
     answer = sized(tmp_path, groups, OWN_USERS)
     small, middle = answer.groups.rows
-    assert (small.users, middle.users, answer.users) == (30, 10, 40)
+    assert (small.users_load, middle.users_load, answer.users) == (30, 10, 40)
     assert small.requests_per_s > 0
     free = sized(tmp_path, file_of(["small", "middle"]), OWN_USERS, routing="class")
     assert usd_of(free) <= usd_of(answer)
-    assert sum(row.users for row in free.groups.rows) == 40
+    assert sum(row.users_load for row in free.groups.rows) == 40
 
 
 def test_why_names_the_limit_that_is_nearest(tmp_path):
