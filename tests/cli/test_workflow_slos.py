@@ -151,7 +151,7 @@ def test_the_capacity_of_a_server_is_that_of_its_workflows(folder):
     if outcome.returncode == 3:
         pytest.skip(f"this machine is too busy to load a server: {outcome.stderr[:300]}")
     capacity = json.loads(outcome.stdout)["levels"][0]["capacity"]
-    margins = [one["reading"]["margin_ratio"] for one in capacity["probes"]]
+    margins = [one["margin_ratio"] for one in capacity["probes"]]
     seen = [
         median_of(folder / "found" / f"probe-{index:02d}") / 0.4 for index in range(len(margins))
     ]
