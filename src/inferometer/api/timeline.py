@@ -63,6 +63,7 @@ DEFINITIONS: Final = (
 Metric: TypeAlias = Literal["requests_per_1000_ticks", "ttft_ticks", "e2e_ticks"]
 
 _ABSENT: Final = "–"
+_NOT_RECORDED: Final = "what each slot did was not recorded (`simulate --parts`)"
 _TIE_RATIO: Final = 1.005
 _BEST_WORDS: Final[dict[Metric, tuple[str, str]]] = {
     "requests_per_1000_ticks": ("most requests", " in 1,000 ticks"),
@@ -244,7 +245,9 @@ def _page(
 
 def slots_text(answer: TimelineAnswer) -> str:
     """A line for each slot, a letter for each step."""
-    last = answer.first_step + (len(answer.slots[0]) if answer.slots else 0) - 1
+    if not answer.slots:
+        return _NOT_RECORDED
+    last = answer.first_step + len(answer.slots[0]) - 1
     heading = f"steps {answer.first_step} to {last} of {answer.n_steps_of_run}"
     return "\n".join((heading, *(f"{rank:3}  {one}" for rank, one in enumerate(answer.slots))))
 
@@ -258,7 +261,7 @@ def _drawn(timeline: slot_timeline.SlotTimeline, games: Sequence[Played]) -> Ren
     parts.append(
         timeline_page.slot_timeline_text(timeline)
         if len(timeline.states)
-        else Text("what each slot did was not recorded (`simulate --parts`)")
+        else Text(_NOT_RECORDED)
     )
     if compared := in_order(games):
         parts += [
