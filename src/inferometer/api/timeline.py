@@ -259,9 +259,7 @@ def _drawn(timeline: slot_timeline.SlotTimeline, games: Sequence[Played]) -> Ren
         for rank, line in enumerate(lines)
     ]
     parts.append(
-        timeline_page.slot_timeline_text(timeline)
-        if len(timeline.states)
-        else Text(_NOT_RECORDED)
+        timeline_page.slot_timeline_text(timeline) if len(timeline.states) else Text(_NOT_RECORDED)
     )
     if compared := in_order(games):
         parts += [
