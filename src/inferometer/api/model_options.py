@@ -124,7 +124,17 @@ class Engine:
 
 
 def engine_of(options: Engine) -> EngineSpec:
-    """The engine of these options; ``auto`` is a GPU where there is one that the engine runs on."""
+    """The engine of these options; ``auto`` is a GPU where there is one that the engine runs on.
+
+    Raises
+    ------
+    SpecError
+        OpenVINO on a GPU: true of every machine, so it is found before the engine is looked for.
+    """
+    if options.engine == "openvino" and options.device == "cuda":
+        raise SpecError(
+            "OpenVINO on 'cuda'", where="--device", allowed="cpu", try_="--engine transformers"
+        )
     can_be_gpu = options.engine != "openvino" and _NVIDIA_DEVICE.exists()
     is_gpu = options.device == "cuda" or (options.device == "auto" and can_be_gpu)
     dtype = ("bfloat16" if is_gpu else "float32") if options.dtype == "auto" else options.dtype
