@@ -2,8 +2,11 @@
 
 import dataclasses
 
-from inferometer.api.workload import held_back
+import numpy as np
+
+from inferometer.api.workload import held_back, left_alone
 from inferometer.inputs.workload import reading, replay
+from inferometer.records.types import RequestTable
 
 
 def drawn_at(workload, rate_per_s, n_requests=300):
@@ -29,3 +32,45 @@ def test_a_rate_that_came_is_no_matter_of_sessions():
     assert held_back(drawn, None) == ()
     assert held_back(drawn_at("chat", 1.0), 0.1) == (), "nobody waits there"
     assert held_back(dataclasses.replace(drawn, asked_rate_per_s=None), 0.1) == ()
+
+
+def closed_loop(n_requests, n_users=4):
+    changes = {
+        "arrivals": {"kind": "closed", "concurrency": n_users},
+        "n_requests": n_requests,
+    }
+    return replay.draw_workload(
+        reading.with_changes(reading.resolve_workload("1024x256"), changes, where="a test")
+    )
+
+
+def table_of(drawn, end_ns):
+    """Each request is sent as the one before it of the same user ends."""
+    follows = drawn.plan.follows
+    sent_ns = np.array([0 if before < 0 else end_ns[before] for before in follows])
+    n = len(end_ns)
+    columns = dict.fromkeys(RequestTable._fields, np.zeros(n, np.int64))
+    columns |= {
+        "intended_send_ns": sent_ns,
+        "finished_ns": np.array(end_ns),
+        "request_index": np.arange(n),
+    }
+    return RequestTable(**columns)
+
+
+def test_users_whose_last_one_is_alone_are_named():
+    drawn = closed_loop(8)
+    # users 0 to 2 are done after 10, user 3 after 40: (3 * 10 + 40) / 40 = 1.75 at work
+    (caution,) = left_alone(drawn, table_of(drawn, [5, 5, 5, 5, 10, 10, 10, 40]))
+    assert caution.text.startswith("1.8 of 4 users were at work on average")
+    # 8 requests * 0.5625 / 0.05 = 90
+    assert caution.remedy == "more requests, about --requests 90"
+
+
+def test_users_who_are_done_together_are_no_matter():
+    drawn = closed_loop(8)
+    assert left_alone(drawn, table_of(drawn, [5, 5, 5, 5, 10, 10, 10, 11])) == ()
+    one = closed_loop(2, n_users=1)
+    assert left_alone(one, table_of(one, [5, 90])) == ()
+    opened = drawn_at("chat", 1.0, 8)
+    assert left_alone(opened, table_of(drawn, [5, 5, 5, 5, 10, 10, 10, 40])) == ()

@@ -10,7 +10,7 @@ from inferometer.api import load_sending, run_titles
 from inferometer.api.load_request import LoadRequest
 from inferometer.api.load_sending import OpenLoad, SentLoad, Traced, send_load
 from inferometer.api.progress import talk
-from inferometer.api.workload import held_back
+from inferometer.api.workload import held_back, left_alone
 from inferometer.errors import MeasureError
 from inferometer.inputs import span_ids
 from inferometer.inputs.types import Caution
@@ -62,6 +62,7 @@ def run_of(
         cautions=(
             *workload.cautions,
             *held_back(workload, _offered_per_s(decoded)),
+            *left_alone(workload, decoded.requests),
             *_seams(decoded),
             *_ran_out(decoded, opened, workload),
             *_told(decoded),

@@ -10,7 +10,7 @@ from inferometer.api import simulated_record
 from inferometer.api.answer import Answer
 from inferometer.api.cluster import Servers, equals_cautions
 from inferometer.api.server import origin_cautions
-from inferometer.api.workload import held_back
+from inferometer.api.workload import held_back, left_alone
 from inferometer.errors import EXIT_OF_SLO, SpecError
 from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.types import Caution
@@ -344,6 +344,7 @@ def _cautions(simulator: Simulator, likely: Level, run: types.Run) -> tuple[Caut
         ),
         *workload.cautions,
         *held_back(workload, likely.summary.offered_requests_per_s),
+        *(left_alone(workload, run.requests) if run.requests is not None else ()),
         *equals_cautions(simulator.gate, workload),
         *run.manifest.cautions,
     )

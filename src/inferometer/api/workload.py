@@ -1,5 +1,6 @@
 """Which requests are sent to a server, of which lengths, when, and was their rate offered?"""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,8 +11,9 @@ from inferometer.errors import SpecError
 from inferometer.inputs.objectives import ObjectiveSpec, check_workflows, parse_objective
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import reading, types
-from inferometer.inputs.workload.plan import NONE, DrawnWorkload, has_workflows
+from inferometer.inputs.workload.plan import NONE, DrawnWorkload, first_of_each, has_workflows
 from inferometer.inputs.workload.replay import draw_workload
+from inferometer.records.types import ABSENT, RequestTable
 from inferometer.units import format_duration, format_number
 
 N_REQUESTS: Final = 2000
@@ -267,5 +269,42 @@ def held_back(workload: DrawnWorkload, offered_per_s: float | None) -> tuple[Cau
             remedy=(
                 "more --requests, until the run is long beside the users' pauses, or a longer --for"
             ),
+        ),
+    )
+
+
+_AT_WORK_RATIO: Final = 0.9
+_AT_WORK_GOAL_RATIO: Final = 0.95
+
+
+def left_alone(workload: DrawnWorkload, requests: RequestTable) -> tuple[Caution, ...]:
+    """A caution where the users of a closed loop were done long before the last of them.
+
+    Throughput counts the time until the last one is done, while fewer and fewer send.
+    """
+    ended = requests.finished_ns != ABSENT
+    if workload.n_users is None or workload.n_users < 2 or not ended.any():
+        return ()
+    user = first_of_each(workload.plan.follows)[requests.request_index]
+    span_ns = int(requests.finished_ns.max()) - int(requests.intended_send_ns.min())
+    last_ns = np.full(workload.plan.n_requests, ABSENT, np.int64)
+    np.maximum.at(last_ns, user[ended], requests.finished_ns[ended])
+    first_ns = np.full(workload.plan.n_requests, np.iinfo(np.int64).max)
+    np.minimum.at(first_ns, user[ended], requests.intended_send_ns[ended])
+    worked = last_ns != ABSENT
+    n_at_work = float(np.sum(last_ns[worked] - first_ns[worked])) / span_ns if span_ns else 0.0
+    missing = 1 - n_at_work / workload.n_users
+    if missing <= 1 - _AT_WORK_RATIO:
+        return ()
+    more = len(requests.status) * missing / (1 - _AT_WORK_GOAL_RATIO)
+    step = 10 ** math.floor(math.log10(more))
+    return (
+        Caution(
+            code="LEFT_ALONE",
+            text=(
+                f"{n_at_work:.1f} of {workload.n_users} users were at work on average: the last"
+                " ones were alone for long, and throughput is that of fewer users"
+            ),
+            remedy=f"more requests, about --requests {math.ceil(more / step) * step}",
         ),
     )

@@ -138,6 +138,9 @@ class StepTimeModel:
     """What was fitted; None in files of versions that did not store it."""
     captured_tokens: int = 0
     """The most rows of a step with prompts that the engine captures, in pieces; 0: none."""
+    machine_ratio: float = 0.0
+    """Standard deviation of the machine's log speed between the measurement and another time: of
+    CPUs, whose caches, memory and clock others share."""
     fastest: StepParameters | None = None
     """The device's peaks, where other devices or models tell of its steps: none is faster."""
     schema_version: int = SCHEMA_VERSION
@@ -156,7 +159,7 @@ class StepTimeModel:
         terms = self.terms(work)
         limited_by = limits(posterior, work)
         factors = interval_factors(
-            self.uncertainties, self.box, shapes, self.log_variance(work)
+            self.uncertainties, self.box, shapes, self.log_variance(work), self.machine_ratio
         ).tolist()
         floors = self._least_s(work).tolist()
         reasons = [outside(self.box, shape).reasons for shape in shapes]
@@ -207,7 +210,9 @@ class StepTimeModel:
 
     def log_half_widths(self, shapes: Sequence[BatchShape], work: WorkColumns) -> F64:
         """Half the width of the 90 % interval of the logarithm of each step's time."""
-        return log_half_widths(self.uncertainties, self.box, shapes, self.log_variance(work))
+        return log_half_widths(
+            self.uncertainties, self.box, shapes, self.log_variance(work), self.machine_ratio
+        )
 
     def log_variance(self, work: WorkColumns) -> F64:
         """Variance of log time from the uncertainty of the parameters."""

@@ -125,12 +125,15 @@ def _tried(fit: StepTimeModel) -> _Draws:
     vector = np.tile(posterior.vector, (_N_TRIED, 1))
     vector[:, places] += moves[:, : len(places)]
     spreads = _spreads(fit)
+    # from a stream of its own: draws of fits without it stay what they are
+    elsewhen = np.random.default_rng([_SEED, 1]).standard_normal(_N_TRIED)
+    machine = np.clip(elsewhen, -_MOST_SPREADS, _MOST_SPREADS) * fit.machine_ratio
     front_end = fit.front_end_s
     return _Draws(
         vector=vector,
         log_ratio=posterior.staircase.log_ratio + moves[:, len(places) :],
-        decode_ratio=np.exp(normal[:, -3] * spreads["decode"]),
-        prefill_ratio=np.exp(normal[:, -2] * spreads["prefill"]),
+        decode_ratio=np.exp(normal[:, -3] * spreads["decode"] + machine),
+        prefill_ratio=np.exp(normal[:, -2] * spreads["prefill"] + machine),
         front_end_s=(
             np.zeros(_N_TRIED)
             if front_end is None

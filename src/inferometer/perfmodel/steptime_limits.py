@@ -198,11 +198,12 @@ def log_half_widths(
     box: Sequence[BoxRange],
     shapes: Sequence[BatchShape],
     log_variance: F64,
+    machine_ratio: float = 0.0,
 ) -> F64:
     """Half widths of the 90 % intervals of log time.
 
-    They combine the parameters' uncertainty, the model's own error and the distance from the
-    box.
+    They combine the parameters' uncertainty, the model's own error, the distance from the box,
+    and ``machine_ratio``: how far the machine's log speed at another time is from the fit's.
     """
     by_phase = {entry.phase: entry for entry in uncertainties}
     widest = max(uncertainties, key=lambda entry: entry.spread_ratio * entry.interval_ratio)
@@ -213,7 +214,8 @@ def log_half_widths(
     extra = _WIDENING_RATIO * np.array([outside(box, shape).log_distance for shape in shapes])
     spread = np.array([entry.spread_ratio for entry in mine])
     width = np.array([entry.interval_ratio for entry in mine])
-    return np.asarray(width * np.sqrt(log_variance + spread**2 + extra**2), dtype=np.float64)
+    own = width * np.sqrt(log_variance + spread**2 + extra**2)
+    return np.asarray(np.hypot(own, Z_90 * machine_ratio), dtype=np.float64)
 
 
 def interval_factors(
@@ -221,10 +223,12 @@ def interval_factors(
     box: Sequence[BoxRange],
     shapes: Sequence[BatchShape],
     log_variance: F64,
+    machine_ratio: float = 0.0,
 ) -> F64:
     """The factors by which the 90 % interval of each step's time goes up and down."""
     return np.asarray(
-        np.exp(log_half_widths(uncertainties, box, shapes, log_variance)), dtype=np.float64
+        np.exp(log_half_widths(uncertainties, box, shapes, log_variance, machine_ratio)),
+        dtype=np.float64,
     )
 
 

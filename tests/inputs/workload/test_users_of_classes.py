@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
 from inferometer.inputs.workload.arrivals import users_of_classes
-from inferometer.inputs.workload.plan import NONE
+from inferometer.inputs.workload.plan import NONE, first_of_each
 from inferometer.inputs.workload.reading import with_changes, workload_from_text
 from inferometer.inputs.workload.replay import draw_workload
 
@@ -87,3 +87,22 @@ def test_all_users_and_no_more_have_a_class(n_users, wanted):
 def test_what_cannot_be_is_refused(text, message):
     with pytest.raises((SpecError, msgspec.ValidationError), match=message):
         workload_from_text(text, where="here")
+
+
+def test_the_next_session_goes_to_whoever_is_likely_to_be_done_first():
+    text = """
+    n_requests = 400
+    arrivals = { kind = "closed", concurrency = 8 }
+    [[classes]]
+    name = "a"
+    prompt_tokens = { kind = "constant", value = 16 }
+    output_tokens = { kind = "lognormal", median = 200, sigma = 1.0, max = 4000 }
+    """
+    plan = draw_workload(workload_from_text(text, where="here")).plan
+    user = first_of_each(plan.follows)
+    assert np.array_equal(np.unique(user), np.arange(8))
+    busy = np.bincount(user, weights=plan.output_tokens, minlength=8)
+    # in turns each user's sum is of 50 random answers: they differ by half
+    in_turns = np.bincount(np.arange(400) % 8, weights=plan.output_tokens)
+    assert busy.max() - busy.min() <= plan.output_tokens.max()
+    assert np.ptp(busy) < np.ptp(in_turns) / 2

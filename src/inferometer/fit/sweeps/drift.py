@@ -34,6 +34,13 @@ _PROBE_NOISE_RATIO: Final = 0.05
 """Deviations of a probe up to this are its own noise: a probe takes milliseconds."""
 
 
+_QUARTERS: Final = 4
+BETWEEN_TIMES_RATIO: Final = 0.08
+"""Least standard deviation of a CPU's log speed between one time and another. What the 36 sealed
+predictions of sweeps and servers on machines of 2 cores in ledger/ledger.jsonl of 2026-11-21 were
+off by beyond what their fits claimed: 0.08 of steps, up to 0.13 of a server's."""
+
+
 class MachineState(NamedTuple):
     """The machine's speed around each of R repetitions."""
 
@@ -81,13 +88,16 @@ class DriftCorrection:
 
     def applied(self, repetitions: Repetitions) -> F64:
         """Log seconds at the undisturbed speed of the run."""
-        prefill = np.array([self.prefill_read_ratio, self.prefill_matmul_ratio])
-        decode = np.array([self.decode_read_ratio, self.decode_matmul_ratio])
-        exponents = prefill if repetitions.phase == "prefill" else decode
+        log_speed = np.nan_to_num(repetitions.state.log_speed)
         return np.asarray(
-            repetitions.log_s + np.nan_to_num(repetitions.state.log_speed) @ exponents,
-            dtype=np.float64,
+            repetitions.log_s + log_speed @ self.exponents(repetitions.phase), dtype=np.float64
         )
+
+    def exponents(self, phase: _Phase) -> F64:
+        """(2) Those of read and matmul speed."""
+        if phase == "prefill":
+            return np.array([self.prefill_read_ratio, self.prefill_matmul_ratio])
+        return np.array([self.decode_read_ratio, self.decode_matmul_ratio])
 
 
 def estimate_drift(samples: Sequence[Repetitions]) -> DriftCorrection | None:
@@ -115,6 +125,25 @@ def estimate_drift(samples: Sequence[Repetitions]) -> DriftCorrection | None:
         spread_before_ratio=float(np.sqrt(np.sum(np.concatenate(before) ** 2) / n_free)),
         spread_after_ratio=float(np.sqrt(np.sum(squares) / n_free)),
     )
+
+
+def between_times_ratio(runs: Sequence[Run], drift: DriftCorrection | None) -> float:
+    """Standard deviation of a CPU's log speed between one time and another.
+
+    By how much the probes of these runs say that it was slower for a quarter of a run, medians
+    among moments, beside what such machines differ by in any case: neighbours who stay for the
+    whole run show in no probe of it.
+    """
+    slower = [np.empty(0)]
+    for run in runs:
+        if run.sweep is not None and drift is not None:
+            by_phase = np.stack([drift.exponents(phase) for phase in _PHASES], axis=1)
+            moments = -np.nan_to_num(machine_states(run).log_speed) @ by_phase
+            in_order = moments[np.argsort(run.sweep.started_ns, kind="stable")]
+            quarters = (part for part in np.array_split(in_order, _QUARTERS) if len(part))
+            slower += [np.median(part, axis=0) for part in quarters]
+    seen = np.concatenate(slower)
+    return float(np.hypot(BETWEEN_TIMES_RATIO, np.sqrt(np.mean(seen**2)) if seen.size else 0.0))
 
 
 def machine_states(run: Run) -> MachineState:

@@ -17,6 +17,7 @@ from inferometer.fit.sweeps.drift import (
     DriftCorrection,
     MachineState,
     Repetitions,
+    between_times_ratio,
     estimate_drift,
     machine_states,
 )
@@ -75,6 +76,8 @@ class Observations:
     """Bytes that attention moves for each byte of KV cache that decoding requests hold."""
     drift: DriftCorrection | None
     """How machine speed was removed; None where the runs have no probes or removal did not help."""
+    machine_ratio: float
+    """Standard deviation of the machine's log speed between these runs and another time."""
 
     def subset(self, keep: Sequence[bool]) -> "Observations":
         """The same without some rows."""
@@ -151,6 +154,7 @@ def observe(
         computes_all_logits=all_logits,
         kv_traffic_ratio=kv_traffic_ratio(model, engine, attention),
         drift=drift,
+        machine_ratio=(between_times_ratio(runs, drift) if engine.device == "cpu" else 0.0),
     )
 
 

@@ -185,7 +185,8 @@ def fit_and_validate(
         held_out,
         subject.hardware_id or subject.device,
     )
-    return StepTimeFit(model=replace(model, subject=subject), held_out=held_out)
+    model = replace(model, subject=subject, machine_ratio=seen.machine_ratio)
+    return StepTimeFit(model=model, held_out=held_out)
 
 
 def _physical(seen: Observations, ceilings: Ceilings) -> Observations:

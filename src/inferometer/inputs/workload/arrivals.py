@@ -11,6 +11,7 @@ no other part, and the first n numbers of a stream are the same however many are
 """
 
 import hashlib
+import heapq
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from inferometer.inputs.workload.distributions import (
     sampled,
     seconds_to_ns,
 )
-from inferometer.inputs.workload.plan import I32, I64, NONE
+from inferometer.inputs.workload.plan import I32, I64, NONE, first_of_each
 from inferometer.inputs.workload.types import (
     Arrivals,
     AtOnce,
@@ -105,6 +106,13 @@ def session_arrivals(arrivals: Arrivals, seed: int, n_sessions: int, *, turns_ra
             )
 
 
+class Lengths(NamedTuple):
+    """Tokens of each request."""
+
+    prompt: I32 | I64
+    output: I32 | I64
+
+
 class Rows(NamedTuple):
     """Where the requests of S sessions stand."""
 
@@ -121,6 +129,7 @@ def close_loop(
     rows: Rows,
     class_users: tuple[int | None, ...],
     *,
+    tokens: Lengths,
     follows: I64,
     think_ns: I64,
 ) -> None:
@@ -128,23 +137,51 @@ def close_loop(
 
     Writes into ``follows`` and ``think_ns`` at ``rows.firsts``.
 
-    User k has the sessions k, k + concurrency, ...; where classes have users of their own
-    (``class_users``), user k of a class has the class's sessions k, k + its users, ...
+    The next session, or where classes have users of their own (``class_users``) the class's next,
+    goes to the user who is likely to be done first: a load test's users take from one queue. If
+    each had as many sessions, the last one would be alone for long with long ones.
     """
     n_sessions = len(rows.firsts)
-    before = np.arange(n_sessions) - arrivals.concurrency
-    for index, n_users in enumerate(users_of_classes(arrivals.concurrency, class_users)):
-        own = np.flatnonzero(rows.class_index == index)
-        before[own[:n_users]] = NONE
-        before[own[n_users:]] = own[: max(len(own) - n_users, 0)]
-    later = before >= 0
-    follows[rows.firsts[later]] = rows.lasts[before[later]]
     pauses = np.zeros(n_sessions, np.int64)
     if arrivals.think_s is not None:
         pauses = seconds_to_ns(
             sampled(arrivals.think_s), uniforms(seed, "think between sessions", n_sessions)
         )
+    likely_s = _likely_s(rows, tokens, follows, think_ns) + pauses / NS_PER_S
+    before = np.full(n_sessions, NONE)
+    shares = users_of_classes(arrivals.concurrency, class_users)
+    if not shares:
+        before = _before(likely_s, arrivals.concurrency)
+    for index, n_users in enumerate(shares):
+        own = np.flatnonzero(rows.class_index == index)
+        mine = _before(likely_s[own], n_users)
+        before[own] = np.where(mine == NONE, NONE, own[mine])
+    later = before >= 0
+    follows[rows.firsts[later]] = rows.lasts[before[later]]
     think_ns[rows.firsts[later]] = pauses[later]
+
+
+_TOKEN_S: Final = 0.02
+_PROMPT_TOKEN_S: Final = 0.0002
+"""Likely times of a token. Only what they are beside each other, and beside pauses, matters."""
+
+
+def _likely_s(rows: Rows, tokens: Lengths, follows: I64, think_ns: I64) -> Floats:
+    """(S) How long each session is likely to take, those pauses included that are within it."""
+    request_s = _TOKEN_S * tokens.output + _PROMPT_TOKEN_S * tokens.prompt
+    request_s = request_s + np.where(follows == NONE, 0, think_ns) / NS_PER_S
+    return np.bincount(first_of_each(follows), weights=request_s)[rows.firsts].astype(np.float64)
+
+
+def _before(likely_s: Floats, n_users: int) -> I64:
+    """(S) The session before each one, of the user who is done with it first; NONE of first ones."""
+    before = np.full(len(likely_s), NONE, np.int64)
+    users = [(took_s, number) for number, took_s in enumerate(likely_s[:n_users].tolist())]
+    heapq.heapify(users)
+    for number, took_s in enumerate(likely_s[n_users:].tolist(), start=n_users):
+        done_s, before[number] = users[0]
+        heapq.heapreplace(users, (done_s + took_s, number))
+    return before
 
 
 def users_of_classes(n_users: int, class_users: tuple[int | None, ...]) -> list[int]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from inferometer.errors import SpecError
 from inferometer.inputs.workload.arrivals import (
     DEFAULT_ARRIVALS,
+    Lengths,
     Rows,
     close_loop,
     profile_integral_s,
@@ -133,6 +134,7 @@ def draw_classes(spec: WorkloadSpec, recorded: RecordedArrivals | None = None) -
         class_names=tuple(one.name for one in spec.classes),
         class_slos=tuple(one.slo for one in spec.classes),
         tenant_names=tuple(f"tenant-{k}" for k in range(n_tenants)),
+        n_users=spec.arrivals.concurrency if isinstance(spec.arrivals, ClosedArrivals) else None,
     )
 
 
@@ -477,7 +479,15 @@ def _plan(spec: WorkloadSpec, arrival_ns: I64, turns: _Turns, n_kept: int) -> Re
         firsts = np.flatnonzero((rows.part == _OWN) & (rows.turn == 0))
         sessions = Rows(firsts, np.append(firsts[1:], n_kept) - 1, rows.class_index[firsts])
         users = tuple(one.concurrency for one in spec.classes)
-        close_loop(spec.arrivals, spec.seed, sessions, users, follows=follows, think_ns=think_ns)
+        close_loop(
+            spec.arrivals,
+            spec.seed,
+            sessions,
+            users,
+            tokens=Lengths(rows.prompt_tokens, rows.output_tokens),
+            follows=follows,
+            think_ns=think_ns,
+        )
     prefix_request, prefix_tokens = _prefixes(spec, rows, leader)
     tenant = np.zeros(n_kept, np.int64)
     if spec.tenants is not None:

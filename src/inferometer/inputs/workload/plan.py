@@ -85,6 +85,22 @@ class DrawnWorkload:
     asked_rate_per_s: float | None = None
     """The steady rate that open arrivals were asked for; None of others, and where the rate
     changes with time."""
+    n_users: int | None = None
+    """Users of a closed loop; None of others."""
+
+
+def first_of_each(follows: I32 | I64) -> NDArray[np.intp]:
+    """(N) The request with which each one's chain begins; itself where it follows none.
+
+    Example
+    -------
+    >>> first_of_each(np.array([-1, -1, 0, 2, 1])).tolist()
+    [0, 1, 0, 0, 1]
+    """
+    before = np.where(follows == NONE, np.arange(len(follows)), follows)
+    while not np.array_equal(further := before[before], before):
+        before = further
+    return before
 
 
 def first_requests(plan: RequestPlan, n_requests: int | None) -> RequestPlan:
