@@ -64,7 +64,7 @@ def test_users_whose_last_one_is_alone_are_named():
     (caution,) = left_alone(drawn, table_of(drawn, [5, 5, 5, 5, 10, 10, 10, 40]))
     assert caution.text.startswith("1.8 of 4 users were at work on average")
     # 8 requests * 0.5625 / 0.05 = 90
-    assert caution.remedy == "more requests, about --requests 90"
+    assert caution.remedy == "more requests: --requests 90"
 
 
 def test_users_who_are_done_together_are_no_matter():

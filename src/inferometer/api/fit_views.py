@@ -1,6 +1,5 @@
 """How is a fitted model shown: curves, predictions against measurements, where the time goes, parameters?"""
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -30,7 +29,7 @@ from inferometer.report.views import (
     PredictedPoint,
     TimePart,
 )
-from inferometer.stats.estimate import Z_90, Estimate
+from inferometer.stats.estimate import Estimate
 from inferometer.units import (
     format_bytes,
     format_duration,
@@ -372,11 +371,13 @@ def _off(model: StepTimeModel) -> str:
         )
         for error in model.held_out
     )
-    seen = f"error on points held out: {off}" if off else "no points were held out"
+    text = f"error on points held out: {off}" if off else "no points were held out"
     if not model.machine_ratio:
-        return seen
-    wide = format_fraction(math.expm1(Z_90 * model.machine_ratio))
-    return f"{seen}; intervals hold at other times, when this machine may be {wide} slower or faster"
+        return text
+    wide = format_fraction(model.other_times_fraction)
+    return (
+        f"{text}; intervals hold at other times, when this machine may be {wide} slower or faster"
+    )
 
 
 def _off_halves(served: ServedFit) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.api.question import DURATION, option
 from inferometer.errors import SpecError
 from inferometer.inputs.objectives import ObjectiveSpec, check_workflows, parse_objective
@@ -305,6 +306,6 @@ def left_alone(workload: DrawnWorkload, requests: RequestTable) -> tuple[Caution
                 f"{n_at_work:.1f} of {workload.n_users} users were at work on average: the last"
                 " ones were alone for long, and throughput is that of fewer users"
             ),
-            remedy=f"more requests, about --requests {math.ceil(more / step) * step}",
+            remedy=f"more requests: {suggestions.flags('--requests', math.ceil(more / step) * step)}",
         ),
     )

@@ -56,7 +56,7 @@ from inferometer.perfmodel.types import (
 )
 from inferometer.perfmodel.work import kv_dtype
 from inferometer.records.columns import F64
-from inferometer.stats.estimate import Estimate
+from inferometer.stats.estimate import Z_90, Estimate
 
 SCHEMA_VERSION: Final = 2
 """1 stored `informed_by` as `told_by`, and `uncertainties` as `doubts`."""
@@ -144,6 +144,11 @@ class StepTimeModel:
     fastest: StepParameters | None = None
     """The device's peaks, where other devices or models tell of its steps: none is faster."""
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def other_times_fraction(self) -> float:
+        """By how much more or less time a step may take at another time, in 90 % of cases."""
+        return float(np.expm1(Z_90 * self.machine_ratio))
 
     def predict(self, shape: BatchShape) -> StepPrediction:
         """Duration of this step with its 90 % interval, its parts and its limit.

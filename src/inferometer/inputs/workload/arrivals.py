@@ -128,8 +128,8 @@ def close_loop(
     seed: int,
     rows: Rows,
     class_users: tuple[int | None, ...],
-    *,
     tokens: Lengths,
+    *,
     follows: I64,
     think_ns: I64,
 ) -> None:

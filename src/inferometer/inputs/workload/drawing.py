@@ -479,14 +479,9 @@ def _plan(spec: WorkloadSpec, arrival_ns: I64, turns: _Turns, n_kept: int) -> Re
         firsts = np.flatnonzero((rows.part == _OWN) & (rows.turn == 0))
         sessions = Rows(firsts, np.append(firsts[1:], n_kept) - 1, rows.class_index[firsts])
         users = tuple(one.concurrency for one in spec.classes)
+        lengths = Lengths(rows.prompt_tokens, rows.output_tokens)
         close_loop(
-            spec.arrivals,
-            spec.seed,
-            sessions,
-            users,
-            tokens=Lengths(rows.prompt_tokens, rows.output_tokens),
-            follows=follows,
-            think_ns=think_ns,
+            spec.arrivals, spec.seed, sessions, users, lengths, follows=follows, think_ns=think_ns
         )
     prefix_request, prefix_tokens = _prefixes(spec, rows, leader)
     tenant = np.zeros(n_kept, np.int64)

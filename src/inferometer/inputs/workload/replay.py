@@ -189,14 +189,9 @@ def _timed(
     arrival_ns[firsts] = new_ns[: len(firsts)]
     if isinstance(spec.arrivals, ClosedArrivals):
         sessions = arrivals.Rows(firsts, _lasts(plan)[firsts], plan.class_index[firsts])
+        lengths = arrivals.Lengths(plan.prompt_tokens, plan.output_tokens)
         arrivals.close_loop(
-            spec.arrivals,
-            spec.seed,
-            sessions,
-            (None,),
-            tokens=arrivals.Lengths(plan.prompt_tokens, plan.output_tokens),
-            follows=follows,
-            think_ns=think_ns,
+            spec.arrivals, spec.seed, sessions, (None,), lengths, follows=follows, think_ns=think_ns
         )
     return plan._replace(
         arrival_ns=np.where(follows == NONE, arrival_ns, NONE),
