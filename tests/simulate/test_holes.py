@@ -209,8 +209,9 @@ def test_pieces_that_move_stay_whole_and_apart(run):
     assert np.all(holes.moved_blocks >= 0)
     without = simulate(requests, replace(config, compaction_bytes_per_s=0.0), cost)
     assert np.all(without.holes.moved_blocks == ABSENT)
-    if not np.any(without.holes.compaction_debt_blocks > 0):
-        assert not holes.moved_blocks.any()
+    # rows know what waits as steps begin: requests that end at one instant, one after the other, let
+    # pieces move between two rows without a debt in either
+    if not holes.moved_blocks.any():
         assert_equal(
             simulation._replace(holes=None, steps=None), without._replace(holes=None, steps=None)
         )
