@@ -39,7 +39,7 @@ from inferometer.errors import SizingError, SpecError
 from inferometer.inputs import catalog, verify_plan
 from inferometer.inputs.gate import Admission, GateClass, GateSpec, GateTenant
 from inferometer.inputs.objectives import parse_objective
-from inferometer.inputs.workload.reading import read_workload, resolve_workload
+from inferometer.inputs.workload.reading import read_workload, resolve_workload, with_changes
 from inferometer.records.server_names import SERVERS, VLLM_EDGES_S, known_families, plain
 
 GOLDEN = Path(__file__).parent / "golden" / "deployment"
@@ -313,6 +313,16 @@ def test_priorities_of_classes_reach_the_engine_the_clients_and_the_readme():
         files = files_of(unheard, packaging_of(unheard))
         assert "--send-priorities" not in files["check-promise.sh"]
         assert "## Priorities" not in files["README.md"]
+
+
+def test_users_start_at_the_rate_at_which_they_go_on():
+    """They are sized for without the burst of all at once, which a short test would judge them by."""
+    plain = resolve_workload("chat")
+    users = with_changes(plain, {"arrivals": {"kind": "closed", "concurrency": 30}}, where="a test")
+    assert planning.one_by_one(users, 6.0).arrivals.start_over_s == 5.0
+    slow = with_changes(users, {"arrivals": {"start_over_s": 60.0}}, where="a test")
+    assert planning.one_by_one(slow, 6.0) == slow, "as was requested"
+    assert planning.one_by_one(plain, 6.0) == plain, "an open loop"
 
 
 def test_a_gate_that_haproxy_can_be_is_its_queue():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from inferometer.decide.candidates import Alike, Grid, Offer, candidates_of
-from inferometer.decide.probing import FleetProbe, probe_of
+from inferometer.decide.probing import FleetProbe, probe_of, worst_reading
 from inferometer.decide.sizing import fewest_replicas, most_of, size_by_device, size_device
 from inferometer.decide.sizing_types import SizingQuestion, Task, costs_of, mean_tokens
 from inferometer.decide.traffic import Traffic, at_load
@@ -70,6 +70,26 @@ def test_one_replica_less_is_not_enough_for_users_who_wait(candidates):
     assert found.n_replicas > 1
     assert probe(150.0 / found.n_replicas, 0).margin_ratio <= 1
     assert probe(150.0 / (found.n_replicas - 1), 0).margin_ratio > 1
+
+
+def test_the_burst_of_first_requests_does_not_decide_about_users(candidates):
+    """A short probe of many users says what a long one says; in it their start is a sixth of all."""
+    users = with_changes(
+        resolve_workload("chat"), {"arrivals": {"kind": "closed", "concurrency": 1}}, where="--set"
+    )
+    asked = replace(question(slo="ttft:p95<1s"), spec=users)
+    probe = FleetProbe(
+        fleet=Alike().fleet(candidates[0].deployment, "likely", 1),
+        traffic=asked.traffic,
+        objective=asked.objective,
+    )
+    short, long = (
+        worst_reading(probe.run_of(50.0, n_requests), asked.objective).margin_ratio
+        for n_requests in (300, 4000)
+    )
+    assert short == pytest.approx(long, rel=0.5)
+    assert len(probe.run_of(50.0, 300).requests.status) == 250
+    assert len(probe.run_of(50.0, 80).requests.status) == 80, "too few others to judge by"
 
 
 @pytest.mark.slow

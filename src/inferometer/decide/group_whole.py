@@ -65,7 +65,7 @@ def whole_case(task: WholeTask) -> WholeCase:
     question, sizing = task.question, task.question.sizing
     plan = plan_at(sizing.spec, sizing.offered_load, task.n_requests)
     fleet = question.fleet(task.numbers, task.case)
-    run = run_plan(fleet, plan)
+    run = run_plan(fleet, plan, is_of_users=sizing.is_of_users)
     if run.requests is None:
         raise ValueError("a simulation without requests")
     group_index = question.placement.group_of(plan)[run.requests.request_index]

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import CapacityQuestion, Reading, find_capacity
 from inferometer.decide.sizing_types import SizingQuestion
@@ -16,6 +18,7 @@ from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.inputs.workload.plan import NONE, DrawnWorkload, RequestPlan, has_workflows
 from inferometer.records import latencies, request_summaries
 from inferometer.records.columns import Bools
+from inferometer.records.tables import select
 from inferometer.records.types import Run
 from inferometer.simulate import run, simulated_run
 from inferometer.simulate.deployment import Pace
@@ -106,7 +109,8 @@ class FleetProbe:
             load = load * self.fleet.n_replicas / self.n_replicas
         n_drawn = math.ceil(n_requests / max(self.share_fraction, _LEAST_SHARE_FRACTION))
         plan = plan_at(self.traffic.spec, load, n_drawn)
-        return run_plan(self.fleet, plan, record_steps=record_steps)
+        is_of_users = self.traffic.kind == "users" and not record_steps
+        return run_plan(self.fleet, plan, record_steps=record_steps, is_of_users=is_of_users)
 
 
 def worst_reading(
@@ -152,8 +156,13 @@ def _reading(run: Run, objective: ObjectiveSpec, rows: Bools | None) -> Reading:
     )
 
 
-def run_plan(fleet: Fleet, plan: RequestPlan, *, record_steps: bool = False) -> Run:
-    """What becomes of these requests."""
+def run_plan(
+    fleet: Fleet, plan: RequestPlan, *, record_steps: bool = False, is_of_users: bool = False
+) -> Run:
+    """What becomes of these requests; of users without the first ones, which all come at once.
+
+    They are as many as there are users, however short the probe: their burst would decide.
+    """
     if fleet.dealt is not None and not plan.prefix_tokens.any() and (plan.follows == NONE).all():
         plan, fleet = fleet.dealt.own_plan(plan), replace(fleet, dealt=None)  # the same, sooner
     known = _without_idle_cache(fleet, plan)
@@ -166,7 +175,18 @@ def run_plan(fleet: Fleet, plan: RequestPlan, *, record_steps: bool = False) -> 
         tool_version="",
     )
     own = plan if fleet.dealt is None else fleet.dealt.own_plan(plan)
-    return replace(made, drawn=own if has_workflows(own) else None)
+    made = replace(made, drawn=own if has_workflows(own) else None)
+    return _without_start(made, own) if is_of_users else made
+
+
+def _without_start(made: Run, plan: RequestPlan) -> Run:
+    """Without the first request of each user, unless no more than as many others are left."""
+    if made.requests is None:
+        return made
+    is_later = plan.follows[made.requests.request_index] != NONE
+    if 2 * np.count_nonzero(is_later) <= len(is_later):
+        return made
+    return replace(made, requests=select(made.requests, is_later))
 
 
 def _without_idle_cache(fleet: Fleet, plan: RequestPlan) -> Fleet:

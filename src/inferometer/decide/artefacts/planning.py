@@ -16,7 +16,7 @@ from inferometer.errors import SizingError
 from inferometer.fit.published.efficiencies import has_stated_links
 from inferometer.inputs.gate import OTHERS, GateSpec
 from inferometer.inputs.types import Caution
-from inferometer.inputs.workload.types import WorkloadSpec
+from inferometer.inputs.workload.types import ClosedArrivals, WorkloadSpec
 from inferometer.records import request_summaries
 from inferometer.records.columns import F64, I64
 from inferometer.records.latencies import Latency, end_ns, latency_samples
@@ -55,7 +55,7 @@ def fleet_of(
         utilization_fraction=utilization_fraction,
         n_replicas=kind.n_replicas,
         n_replicas_if_one_fails=kind.n_replicas_if_one_fails,
-        workload=as_sent(question.spec, question.fleets.gate),
+        workload=one_by_one(as_sent(question.spec, question.fleets.gate), kind.requests_per_s),
         rate_per_s=kind.requests_per_s,
         users=round(question.offered_load) if kind.is_of_users else None,
         objective=question.objective,
@@ -115,6 +115,16 @@ def as_sent(workload: WorkloadSpec, gate: GateSpec | None) -> WorkloadSpec:
         for priority in [given.get(one.name, given.get(OTHERS))]
     ]
     return msgspec.structs.replace(workload, classes=tuple(classes))
+
+
+def one_by_one(workload: WorkloadSpec, rate_per_s: float) -> WorkloadSpec:
+    """Users who start at the rate at which they go on: nobody is sized for a burst of all at once."""
+    users = workload.arrivals
+    if not isinstance(users, ClosedArrivals) or users.start_over_s > 0:
+        return workload
+    over_s = float(f"{users.concurrency / rate_per_s:.3g}")
+    arrivals = msgspec.structs.replace(users, start_over_s=over_s)
+    return msgspec.structs.replace(workload, arrivals=arrivals)
 
 
 def operating_point(

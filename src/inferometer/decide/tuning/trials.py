@@ -21,7 +21,7 @@ from inferometer.decide.tuning.playbook import Variant
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload import replay
 from inferometer.inputs.workload.plan import RequestPlan
-from inferometer.inputs.workload.types import OpenArrivals, WorkloadSpec
+from inferometer.inputs.workload.types import ClosedArrivals, OpenArrivals, WorkloadSpec
 from inferometer.records.request_summaries import judge_objective, summarise_requests
 from inferometer.records.types import Run
 from inferometer.simulate.deployment import Case, Deployment
@@ -183,7 +183,8 @@ class Trials:
     def _at(self, fleet: Fleet, plan: RequestPlan) -> Outcome:
         """What becomes of these requests; the score is left open."""
         self.n_simulations += 1
-        return outcome_of(run_plan(fleet, plan), self.aim.objective)
+        is_of_users = isinstance(self.aim.spec.arrivals, ClosedArrivals)
+        return outcome_of(run_plan(fleet, plan, is_of_users=is_of_users), self.aim.objective)
 
     def _capacity_per_s(self, fleet: Fleet, seed: int) -> float:
         """The rate at which the weakest latency reaches its limit, of the same requests at each rate."""
