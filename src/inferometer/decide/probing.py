@@ -8,17 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import CapacityQuestion, Reading, find_capacity
 from inferometer.decide.sizing_types import SizingQuestion
-from inferometer.decide.traffic import Traffic, plan_at
+from inferometer.decide.traffic import Traffic, plan_at, without_start
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.inputs.workload.plan import NONE, DrawnWorkload, RequestPlan, has_workflows
 from inferometer.records import latencies, request_summaries
 from inferometer.records.columns import Bools
-from inferometer.records.tables import select
 from inferometer.records.types import Run
 from inferometer.simulate import run, simulated_run
 from inferometer.simulate.deployment import Pace
@@ -176,17 +173,7 @@ def run_plan(
     )
     own = plan if fleet.dealt is None else fleet.dealt.own_plan(plan)
     made = replace(made, drawn=own if has_workflows(own) else None)
-    return _without_start(made, own) if is_of_users else made
-
-
-def _without_start(made: Run, plan: RequestPlan) -> Run:
-    """Without the first request of each user, unless no more than as many others are left."""
-    if made.requests is None:
-        return made
-    is_later = plan.follows[made.requests.request_index] != NONE
-    if 2 * np.count_nonzero(is_later) <= len(is_later):
-        return made
-    return replace(made, requests=select(made.requests, is_later))
+    return without_start(made, own) if is_of_users else made
 
 
 def _without_idle_cache(fleet: Fleet, plan: RequestPlan) -> Fleet:

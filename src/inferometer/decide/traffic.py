@@ -1,6 +1,6 @@
 """Which requests come at a load that can be turned: the same ones, faster or slower?"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -10,6 +10,8 @@ import numpy as np
 from inferometer.decide.capacity import LoadKind
 from inferometer.inputs.workload import reading, replay, types
 from inferometer.inputs.workload.plan import NONE, RequestPlan
+from inferometer.records.tables import select
+from inferometer.records.types import Run
 
 N_REQUESTS: Final = 1000
 """Of a probe at the lowest effort: enough for an interval of a 95th percentile of requests that
@@ -56,6 +58,16 @@ def plan_at(spec: types.WorkloadSpec, load: float, n_requests: int) -> RequestPl
             ).astype(np.int64)
         )
     return replay.draw_workload(at_load(spec, load, n_requests)).plan
+
+
+def without_start(run: Run, plan: RequestPlan) -> Run:
+    """Of users: without the first request of each, unless no more than as many others are left."""
+    if run.requests is None:
+        return run
+    is_later = plan.follows[run.requests.request_index] != NONE
+    if 2 * np.count_nonzero(is_later) <= len(is_later):
+        return run
+    return replace(run, requests=select(run.requests, is_later))
 
 
 @lru_cache(maxsize=8)
