@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from inferometer.fit.sweeps.observations import kv_traffic_ratio
-from inferometer.fit.sweeps.priors import ceilings_of
-from inferometer.inputs.catalog import find_model
+from inferometer.fit.sweeps.priors import captured_tokens, ceilings_of
+from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
 
 
@@ -36,3 +36,14 @@ def test_probed_ceilings_win_over_the_datasheet(made_run, laptop_gpu):
         == laptop_gpu.memory_bytes_per_s.value
     )
     assert ceilings_of([unprobed], engine, None).bytes_per_s is None
+
+
+@pytest.mark.parametrize(
+    ("hardware_id", "n_tokens"),
+    [("h100_sxm", 512), ("b200_sxm", 1024), ("gb300", 1024), ("rtx_pro_6000_ws", 512), (None, 512)],
+)
+def test_vllm_captures_twice_as_many_tokens_on_compute_capability_10(hardware_id, n_tokens):
+    hardware = None if hardware_id is None else find_hardware(hardware_id)
+    engine = EngineSpec(engine="vllm", mode="compiled", device="cuda", dtype="bfloat16")
+    assert captured_tokens(engine, hardware) == n_tokens
+    assert captured_tokens(replace(engine, mode="eager"), hardware) == 0

@@ -78,6 +78,8 @@ class Observations:
     """How machine speed was removed; None where the runs have no probes or removal did not help."""
     machine_ratio: float
     """Standard deviation of the machine's log speed between these runs and another time."""
+    captured_tokens: int = 0
+    """The most tokens of a step with prompts that the engine captures as a graph."""
 
     def subset(self, keep: Sequence[bool]) -> "Observations":
         """The same without some rows."""

@@ -261,13 +261,20 @@ def _floor(seen: Observations) -> tuple[float, float, str]:
     return (floor_s, 0.5, f"small kernels of a layer at {SMALL_KERNEL_S * 1e6:g} µs")
 
 
-def captured_tokens(engine: EngineSpec) -> int:
+_LARGER_CAPTURES: Final = ("b200", "b300", "gb200", "gb300")
+"""Devices of compute capability 10, of which vLLM captures steps of twice as many tokens
+(``VllmConfig._set_cudagraph_sizes`` of vLLM 0.32)."""
+
+
+def captured_tokens(engine: EngineSpec, hardware: HardwareSpec | None) -> int:
     """The most tokens of a step with prompts that this engine captures as a graph.
 
     vLLM's sweeps run with so many sequences that it takes its most.
     """
-    is_capturing = engine.engine == "vllm" and engine.mode == "compiled" and engine.device == "cuda"
-    return VLLM_CAPTURED_TOKENS if is_capturing else 0
+    if engine.engine != "vllm" or engine.mode != "compiled" or engine.device != "cuda":
+        return 0
+    is_larger = hardware is not None and hardware.hardware_id.startswith(_LARGER_CAPTURES)
+    return (2 if is_larger else 1) * VLLM_CAPTURED_TOKENS
 
 
 def _prefill(engine: EngineSpec) -> tuple[float, float, str]:

@@ -173,7 +173,9 @@ def fit_and_validate(
             allowed="two or more",
             try_="a sweep over batch sizes",
         )
-    ceilings = ceilings_of(runs, seen.engine, stated_device(runs, seen.engine, hardware))
+    device = stated_device(runs, seen.engine, hardware)
+    ceilings = ceilings_of(runs, seen.engine, device)
+    seen = replace(seen, captured_tokens=captured_tokens(seen.engine, device))
     seen = _physical(seen, ceilings)
     posterior = _posterior(seen, ceilings)
     held_out = _held_out(seen, ceilings, n_folds, posterior.spreads)
@@ -263,7 +265,7 @@ def data_of(seen: Observations) -> Data:
             seen.engine,
             [row.shape for row in seen.rows],
             kv_traffic_ratio=seen.kv_traffic_ratio,
-            captured_tokens=captured_tokens(seen.engine),
+            captured_tokens=seen.captured_tokens,
         ),
         log_s=np.log([row.duration_s for row in seen.rows]),
         noise=np.array([row.noise_ratio for row in seen.rows]),
@@ -305,7 +307,7 @@ def model_of(
         ),
         held_out=held_out_errors(held_out),
         computes_all_logits=seen.computes_all_logits,
-        captured_tokens=captured_tokens(seen.engine),
+        captured_tokens=seen.captured_tokens,
     )
 
 
