@@ -1,8 +1,10 @@
 """Is there one offered rate, and is it said where sessions hold it below the one that was asked for?"""
 
 import dataclasses
+import re
 
 import numpy as np
+import pytest
 
 from inferometer.api.workload import held_back, left_alone
 from inferometer.inputs.workload import reading, replay
@@ -63,8 +65,35 @@ def test_users_whose_last_one_is_alone_are_named():
     # users 0 to 2 are done after 10, user 3 after 40: (3 * 10 + 40) / 40 = 1.75 at work
     (caution,) = left_alone(drawn, table_of(drawn, [5, 5, 5, 5, 10, 10, 10, 40]))
     assert caution.text.startswith("1.8 of 4 users were at work on average")
-    # 8 requests * 0.5625 / 0.05 = 90
-    assert caution.remedy == "more requests: --requests 90"
+    # 2.25 users were away: beside 19 times as many at work, 8 requests * 2.25 / 1.75 * 19 = 195
+    assert caution.remedy == "more requests: --requests 200"
+
+
+def test_users_of_a_class_who_are_done_before_another_need_other_parts_of_the_requests():
+    """More requests in the same parts would leave the others alone for as large a part."""
+    text = """
+        n_requests = 40
+        [[classes]]
+        name = "quick"
+        concurrency = 2
+        weight_ratio = 3
+        prompt_tokens = { kind = "constant", value = 10 }
+        output_tokens = { kind = "constant", value = 10 }
+        [[classes]]
+        name = "slow"
+        concurrency = 2
+        prompt_tokens = { kind = "constant", value = 10 }
+        output_tokens = { kind = "constant", value = 10 }
+    """
+    drawn = replay.draw_workload(reading.workload_from_text(text, where="a test"))
+    of_class, follows = drawn.plan.class_index, drawn.plan.follows
+    end_ns = list[int]()
+    for index, before in enumerate(follows):
+        end_ns.append((end_ns[before] if before >= 0 else 0) + (1, 60)[of_class[index]])
+    (caution,) = left_alone(drawn, table_of(drawn, end_ns))
+    n_quick, n_slow = (of_class == 0).sum(), (of_class == 1).sum()
+    per_slow = int(re.search(r"quick (\d+), slow 1$", caution.remedy).group(1))
+    assert per_slow == pytest.approx(60, rel=0.1), f"of {n_quick} and {n_slow} requests"
 
 
 def test_users_who_are_done_together_are_no_matter():

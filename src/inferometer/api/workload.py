@@ -12,8 +12,15 @@ from inferometer.errors import SpecError
 from inferometer.inputs.objectives import ObjectiveSpec, check_workflows, parse_objective
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import reading, types
-from inferometer.inputs.workload.plan import NONE, DrawnWorkload, first_of_each, has_workflows
+from inferometer.inputs.workload.plan import (
+    I64,
+    NONE,
+    DrawnWorkload,
+    first_of_each,
+    has_workflows,
+)
 from inferometer.inputs.workload.replay import draw_workload
+from inferometer.records.columns import F64
 from inferometer.records.types import ABSENT, RequestTable
 from inferometer.units import format_duration, format_number
 
@@ -293,13 +300,15 @@ def left_alone(workload: DrawnWorkload, requests: RequestTable) -> tuple[Caution
     np.maximum.at(last_ns, user[ended], requests.finished_ns[ended])
     first_ns = np.full(workload.plan.n_requests, np.iinfo(np.int64).max)
     np.minimum.at(first_ns, user[ended], requests.intended_send_ns[ended])
-    worked = last_ns != ABSENT
-    n_at_work = float(np.sum(last_ns[worked] - first_ns[worked])) / span_ns if span_ns else 0.0
+    worked = np.flatnonzero(last_ns != ABSENT)
+    shares = (last_ns[worked] - first_ns[worked]) / max(span_ns, 1)
+    n_at_work = float(shares.sum())
     missing = 1 - n_at_work / workload.n_users
     if missing <= 1 - _AT_WORK_RATIO:
         return ()
-    more = len(requests.status) * missing / (1 - _AT_WORK_GOAL_RATIO)
+    more = len(requests.status) * missing / (1 - missing) / (1 / _AT_WORK_GOAL_RATIO - 1)
     step = 10 ** math.floor(math.log10(more))
+    flags = suggestions.flags("--requests", math.ceil(more / step) * step)
     return (
         Caution(
             code="LEFT_ALONE",
@@ -307,6 +316,31 @@ def left_alone(workload: DrawnWorkload, requests: RequestTable) -> tuple[Caution
                 f"{n_at_work:.1f} of {workload.n_users} users were at work on average: the last"
                 " ones were alone for long, and throughput is that of fewer users"
             ),
-            remedy=f"more requests: {suggestions.flags('--requests', math.ceil(more / step) * step)}",
+            remedy=_shared_anew(workload, worked, shares) or f"more requests: {flags}",
         ),
     )
+
+
+def _shared_anew(workload: DrawnWorkload, users: I64, shares: F64) -> str | None:
+    """Where one class's own users are done before another's: which parts of the requests end together.
+
+    ``users`` are their first requests, at work for these ``shares`` of the time. More requests in
+    the same parts would leave the others alone for as large a part of a longer time.
+    """
+    plan, n_classes = workload.plan, len(workload.class_names)
+    of_user = plan.class_index[users]
+    is_own = (plan.class_index == plan.class_index[first_of_each(plan.follows)]).all()
+    n_users = np.bincount(of_user, minlength=n_classes)
+    if n_classes < 2 or not is_own or plan.n_requests < 2 * len(users) or not n_users.all():
+        return None
+    at_work = np.bincount(of_user, weights=shares, minlength=n_classes) / n_users
+    if at_work.min() > _AT_WORK_RATIO * at_work.max():
+        return None
+    begins = plan.session_index == NONE
+    begins[np.unique(plan.session_index, return_index=True)[1]] = True
+    parts = np.bincount(plan.class_index[begins], minlength=n_classes) / at_work
+    words = ", ".join(
+        f"{name} {format_number(part)}"
+        for name, part in zip(workload.class_names, (parts / parts.min()).tolist(), strict=True)
+    )
+    return f"another weight_ratio of the classes in the workload's file, about: {words}"

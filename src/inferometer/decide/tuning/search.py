@@ -243,7 +243,7 @@ def decision_of(step: Step, gain: Estimate | None, least_ratio: float) -> tuple[
             "drop",
             f"it gains less than {least} in every pair, and may lose {-gain.low:.0%}",
         ),
-        (gain.value <= 0, "drop", "it loses in most pairs"),
+        (gain.value <= 0, "drop", "it gains nothing in most pairs"),
         (
             step.kind == "lossy",
             "check quality",
