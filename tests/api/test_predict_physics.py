@@ -1,5 +1,7 @@
 """Do links, latencies, modes, measured steps and speculation reach the datasheet's answer?"""
 
+import re
+
 import pytest
 
 import inferometer as im
@@ -91,3 +93,15 @@ def test_this_machine_with_a_known_gpu_is_that_gpu(monkeypatch):
     there = im.predict("llama-3.1-8b", hardware="h200_sxm")
     assert here.basis == there.basis == "published"
     assert here.fitted.tpot_s == there.fitted.tpot_s
+
+
+def test_one_token_has_no_decode():
+    """The first token comes out of the prefill: no TPOT, no decoding, as many answers as tokens."""
+    asked = {"hardware": "h100_sxm", "batch": 8, "prompt": 2048}
+    shown = str(im.predict("llama-3.1-8b", output=1, **asked))
+    assert "TPOT" not in shown.split("TRUST", maxsplit=1)[0]
+    assert "decod" not in shown.split("TRUST", maxsplit=1)[0]
+    ttft_s = im.predict("llama-3.1-8b", output=1, **asked).answered.ttft_s.value
+    answered = re.search(r"answered\s+([\d.]+) requests/s", shown)
+    assert float(answered.group(1)) == pytest.approx(8 / ttft_s, rel=0.01)
+    assert "TPOT" in str(im.predict("llama-3.1-8b", output=2, **asked)).split("TRUST")[0]

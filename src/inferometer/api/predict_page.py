@@ -37,6 +37,7 @@ from inferometer.units import (
     format_fraction,
     format_number,
     format_rate,
+    format_request_rate,
 )
 
 _ABSENT: Final = "not known"
@@ -144,11 +145,21 @@ def _title(answer: PredictAnswer) -> str:
     if not answer.datasheet.sizes.memory.fits:
         return f"{server} does not fit"
     speeds = answer.answered
+    if not _has_decode(answer):
+        return (
+            f"{server}: TTFT {format_duration(speeds.ttft_s.value)},"
+            f" {format_request_rate(speeds.output_tokens_per_s.value)}"
+        )
     return (
         f"{server}: TTFT {format_duration(speeds.ttft_s.value)},"
         f" TPOT {format_duration(speeds.tpot_s.value)},"
         f" {format_number(speeds.decode_tokens_per_s.value)} tok/s decoding"
     )
+
+
+def _has_decode(answer: PredictAnswer) -> bool:
+    """Is there a second token? Of one alone, prefill is all."""
+    return answer.datasheet.scenario.output_tokens > 1
 
 
 def _subtitle(answer: PredictAnswer) -> str:
@@ -178,6 +189,13 @@ def _numbers(answer: PredictAnswer) -> tuple[Number, ...]:
     per_user, paid = speeds.tokens_per_s_per_user, sheet.costs.price
     devices = f"{sheet.scenario.n_devices} × " if sheet.scenario.n_devices > 1 else ""
     price = "" if paid is None else f"at {devices}{format_number(paid.usd_per_hour)} $/h"
+    cost = rate_number("cost of 1M output tok", speeds.usd_per_million_tokens, "$", note=price)
+    if not _has_decode(answer):
+        return (
+            *duration_number("TTFT", speeds.ttft_s),
+            *rate_number("answered", speeds.output_tokens_per_s, "requests/s"),
+            *cost,
+        )
     return (
         *duration_number("TTFT", speeds.ttft_s),
         *duration_number("TPOT", speeds.tpot_s),
@@ -185,7 +203,7 @@ def _numbers(answer: PredictAnswer) -> tuple[Number, ...]:
         *rate_number("per user", per_user, "tok/s", note=reading_text(per_user.value)),
         *rate_number("output, decoding", speeds.decode_tokens_per_s, "tok/s"),
         *(() if answer.fitted else rate_number("MBU of decode", mbu, "%")),
-        *rate_number("cost of 1M output tok", speeds.usd_per_million_tokens, "$", note=price),
+        *cost,
     )
 
 
@@ -200,11 +218,14 @@ def _limit(answer: PredictAnswer) -> str:
         if fitted is None
         else (fitted.prefill_limited_by, fitted.decode_limited_by)
     )
+    stages = (
+        f"prefill: {prefill}, decode: {decode}" if _has_decode(answer) else f"prefill: {prefill}"
+    )
     if not _knows_model(sheet):
-        return f"prefill: {prefill}, decode: {decode}; memory: the fit does not tell the model"
+        return f"{stages}; memory: the fit does not tell the model"
     largest = sheet.sizes.largest_batch_size
     batch = f"at most {largest:,} at once fit" if largest else "not even one request fits"
-    return f"prefill: {prefill}, decode: {decode}; {batch} in memory"
+    return f"{stages}; {batch} in memory"
 
 
 def _measured(found: MeasuredDecode) -> str:
@@ -305,12 +326,14 @@ def _speeds(answer: PredictAnswer) -> TextTable:
         rows.append((name, *_with_range(estimate, write)))
 
     row("TTFT", speeds.ttft_s, format_duration)
-    row("TPOT", speeds.tpot_s, format_duration)
-    row("E2E", speeds.e2e_s, format_duration)
-    row("output tok/s, decoding", speeds.decode_tokens_per_s, format_number)
+    if _has_decode(answer):
+        row("TPOT", speeds.tpot_s, format_duration)
+        row("E2E", speeds.e2e_s, format_duration)
+        row("output tok/s, decoding", speeds.decode_tokens_per_s, format_number)
     row("output tok/s, prefill too", speeds.output_tokens_per_s, format_number)
     if answer.fitted is None:  # a fit has its own idea of what the ceilings give
-        row("MBU of decode", sheet.speeds.mbu_fraction, format_fraction)
+        if _has_decode(answer):
+            row("MBU of decode", sheet.speeds.mbu_fraction, format_fraction)
         row("MFU of prefill", sheet.speeds.mfu_fraction, format_fraction)
     paid = sheet.costs.price
     if speeds.usd_per_million_tokens is not None and paid is not None:
