@@ -141,7 +141,10 @@ def _traffic(answer: simulation.SimulateAnswer) -> str:
     offered_per_s = _offered_per_s(answer) if given_per_s is None else given_per_s
     traffic = "" if offered_per_s is None else f"{format_request_rate(offered_per_s)} of "
     if offered_per_s is None and asked.n_requests > 1 and asked.rate_per_s is None:
-        traffic = f"concurrency {asked.n_requests - asked.n_followers} of "
+        n_at_once = asked.n_requests - asked.n_followers
+        traffic = (
+            f"concurrency {n_at_once} of " if asked.n_followers else f"{n_at_once} at once of "
+        )
     return f"{traffic}{answer.workload_name}"
 
 

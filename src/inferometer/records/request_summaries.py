@@ -50,6 +50,7 @@ from inferometer.stats.autocorrelated import (
 from inferometer.stats.estimate import Estimate, Verdict, judge
 from inferometer.units import NS_PER_S, format_duration, format_fraction
 
+ONE_BURST: Final = "one burst"
 PERCENTILES: Final = (0.5, 0.9, 0.95, 0.99)
 MEAN_NAME: Final = "mean"
 
@@ -259,6 +260,7 @@ def _summarise(
     has_first = requests.first_token_ns != ABSENT
     read = _counted(requests.first_token_ns[has_first], edges_ns, requests.prompt_tokens[has_first])
     is_done = is_one_of(requests, COMPLETED)
+    done = _counted(requests.finished_ns[is_done], edges_ns, np.ones(int(is_done.sum())))
     counts = np.bincount(requests.status, minlength=len(RequestStatus))
     between_s = (
         int(requests.intended_send_ns.max()) - int(requests.intended_send_ns.min())
@@ -276,13 +278,11 @@ def _summarise(
         output_tokens=int(requests.output_tokens.sum(dtype=np.int64)),
         span_s=(until_ns - start_ns) / NS_PER_S,
         latencies=latencies,
-        output_tokens_per_s=_rate(np.diff(output), edges_ns, "output tokens/s"),
-        total_tokens_per_s=_rate(np.diff(output) + read, edges_ns, "input and output tokens/s"),
-        completed_requests_per_s=_rate(
-            _counted(requests.finished_ns[is_done], edges_ns, np.ones(int(is_done.sum()))),
-            edges_ns,
-            "completed requests/s",
+        output_tokens_per_s=_rate(np.diff(output), edges_ns, "output tokens/s", between_s),
+        total_tokens_per_s=_rate(
+            np.diff(output) + read, edges_ns, "input and output tokens/s", between_s
         ),
+        completed_requests_per_s=_rate(done, edges_ns, "completed requests/s", between_s),
         offered_requests_per_s=(len(requests.status) - 1) / between_s if between_s > 0 else None,
         tokens_per_s_per_user=tpot.seconds.inverted()
         if tpot is not None and _is_positive(tpot.seconds)
@@ -338,13 +338,15 @@ def _known_sum(counts: I32) -> int | None:
     return None if bool((counts == UNKNOWN_COUNT).any()) else int(counts.sum(dtype=np.int64))
 
 
-def _rate(per_window: F64, edges_ns: F64, name: str) -> Estimate | None:
-    """Amount per second from the amounts of equal windows; None where no time passed."""
+def _rate(per_window: F64, edges_ns: F64, name: str, between_s: float) -> Estimate | None:
+    """Amount per second from the amounts of equal windows, which in a single burst are no samples."""
     window_s = float(edges_ns[1] - edges_ns[0]) / NS_PER_S
     if float(edges_ns[-1] - edges_ns[0]) <= 1:
         return None
     rates = per_window / window_s
     estimate = run_mean_estimate(rates, float(rates.mean()), name=name)
+    if between_s <= 0:  # fewer and fewer are left
+        return replace(estimate, low=None, high=None, method=f"{name}; of {ONE_BURST}")
     return estimate if estimate.low is None else replace(estimate, low=max(estimate.low, 0.0))
 
 

@@ -11,6 +11,7 @@ from inferometer.inputs.objectives import METRICS, percentile_name
 from inferometer.records.kv_pools import KvPoolView
 from inferometer.records.latencies import Latency
 from inferometer.records.request_summaries import (
+    ONE_BURST,
     Judgement,
     LatencyMean,
     LatencySummary,
@@ -144,7 +145,8 @@ def rate_text(estimate: Estimate | None, unit: str) -> str:
     """``582 tok/s [533, 632]``."""
     if estimate is None:
         return ABSENT_TEXT
-    return estimate.text(unit=f" {unit}", bare=f" ({N_TOO_SMALL})")
+    why = ONE_BURST if estimate.method.endswith(ONE_BURST) else N_TOO_SMALL
+    return estimate.text(unit=f" {unit}", bare=f" ({why})")
 
 
 def _seconds(duration_s: float) -> str:
