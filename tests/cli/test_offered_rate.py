@@ -6,8 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from inferometer.api.workload import held_back, left_alone
+from inferometer.api.workload import begun_at_once, held_back, left_alone
 from inferometer.inputs.workload import reading, replay
+from inferometer.inputs.workload.plan import NONE
 from inferometer.records.types import RequestTable
 
 
@@ -103,3 +104,16 @@ def test_users_who_are_done_together_are_no_matter():
     assert left_alone(one, table_of(one, [5, 90])) == ()
     opened = drawn_at("chat", 1.0, 8)
     assert left_alone(opened, table_of(drawn, [5, 5, 5, 5, 10, 10, 10, 40])) == ()
+
+
+def test_first_requests_that_come_at_once_are_named_where_they_decide_the_tail():
+    drawn = closed_loop(40)
+    table = table_of(drawn, list(range(1, 41)))
+    burst = np.where(drawn.plan.follows == NONE, int(5e9), int(1e8))
+    slow_start = table._replace(first_token_ns=table.intended_send_ns + burst)
+    (caution,) = begun_at_once(drawn, slow_start)
+    assert caution.text.endswith("4 users come at once: without them TTFT p95 is 100 ms")
+    assert caution.remedy.startswith("more requests, --requests 160;")
+    even = table._replace(first_token_ns=table.intended_send_ns + int(1e8))
+    assert begun_at_once(drawn, even) == ()
+    assert begun_at_once(drawn_at("chat", 1.0, 40), slow_start) == ()

@@ -10,7 +10,7 @@ from inferometer.api import simulated_record
 from inferometer.api.answer import Answer
 from inferometer.api.cluster import Servers, equals_cautions
 from inferometer.api.server import origin_cautions
-from inferometer.api.workload import held_back, left_alone
+from inferometer.api.workload import begun_at_once, held_back, left_alone
 from inferometer.errors import EXIT_OF_SLO, SpecError
 from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.types import Caution
@@ -337,14 +337,15 @@ def simulate_workload(
 
 def _cautions(simulator: Simulator, likely: Level, run: types.Run) -> tuple[Caution, ...]:
     """Of the step times, the workload, the gate and the run, in this order."""
-    workload = simulator.workload
+    workload, requests = simulator.workload, run.requests
+    assert requests is not None  # noqa: S101 -- a simulation has requests
     return (
         *dict.fromkeys(
             caution for one in simulator.servers.kinds for caution in origin_cautions(one)
         ),
         *workload.cautions,
         *held_back(workload, likely.summary.offered_requests_per_s),
-        *(left_alone(workload, run.requests) if run.requests is not None else ()),
+        *(found for look in (begun_at_once, left_alone) for found in look(workload, requests)),
         *equals_cautions(simulator.gate, workload),
         *run.manifest.cautions,
     )

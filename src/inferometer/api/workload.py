@@ -22,7 +22,7 @@ from inferometer.inputs.workload.plan import (
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.records.columns import F64
 from inferometer.records.types import ABSENT, RequestTable
-from inferometer.units import format_duration, format_number
+from inferometer.units import NS_PER_S, format_duration, format_number
 
 N_REQUESTS: Final = 2000
 """Where neither the workload nor an option says when it ends: enough for a 99th percentile of
@@ -344,3 +344,36 @@ def _shared_anew(workload: DrawnWorkload, users: I64, shares: F64) -> str | None
         for name, part in zip(workload.class_names, (parts / parts.min()).tolist(), strict=True)
     )
     return f"another weight_ratio of the classes in the workload's file, about: {words}"
+
+
+_TAIL_FRACTION: Final = 0.95
+_BURST_RATIO: Final = 1.2
+_ENOUGH_WAVES: Final = 40
+"""First requests are then half of the 5 % beyond a 95th percentile."""
+
+
+def begun_at_once(workload: DrawnWorkload, requests: RequestTable) -> tuple[Caution, ...]:
+    """A caution where the users' first requests, which all come at once, decide the TTFT p95."""
+    plan = workload.plan
+    has_first = requests.first_token_ns != ABSENT
+    is_later = has_first & (plan.follows[requests.request_index] != NONE)
+    begins_ns = plan.arrival_ns[plan.follows == NONE]
+    if workload.n_users is None or not is_later.any() or np.ptp(begins_ns):
+        return ()
+    ttft_s = (requests.first_token_ns - requests.intended_send_ns) / NS_PER_S
+    all_s, later_s = (
+        float(np.quantile(ttft_s[rows], _TAIL_FRACTION)) for rows in (has_first, is_later)
+    )
+    if all_s <= _BURST_RATIO * later_s:
+        return ()
+    flags = suggestions.flags("--requests", _ENOUGH_WAVES * workload.n_users)
+    return (
+        Caution(
+            code="BEGUN_AT_ONCE",
+            text=(
+                f"the first requests of {workload.n_users:,} users come at once: without them TTFT"
+                f" p95 is {format_duration(later_s)}"
+            ),
+            remedy=f"more requests, {flags}; or start_over_s in a workload's file",
+        ),
+    )

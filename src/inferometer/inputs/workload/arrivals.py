@@ -147,14 +147,14 @@ def close_loop(
         pauses = seconds_to_ns(
             sampled(arrivals.think_s), uniforms(seed, "think between sessions", n_sessions)
         )
-    likely_s = _likely_s(rows, tokens, follows, think_ns) + pauses / NS_PER_S
+    likely_s, pauses_s = _likely_s(rows, tokens, follows, think_ns), pauses / NS_PER_S
     before = np.full(n_sessions, NONE)
     shares = users_of_classes(arrivals.concurrency, class_users)
     if not shares:
-        before = _before(likely_s, arrivals.concurrency)
+        before = _before(likely_s, pauses_s, arrivals.concurrency)
     for index, n_users in enumerate(shares):
         own = np.flatnonzero(rows.class_index == index)
-        mine = _before(likely_s[own], n_users)
+        mine = _before(likely_s[own], pauses_s[own], n_users)
         before[own] = np.where(mine == NONE, NONE, own[mine])
     later = before >= 0
     follows[rows.firsts[later]] = rows.lasts[before[later]]
@@ -173,12 +173,16 @@ def _likely_s(rows: Rows, tokens: Lengths, follows: I64, think_ns: I64) -> Float
     return np.bincount(first_of_each(follows), weights=request_s)[rows.firsts].astype(np.float64)
 
 
-def _before(likely_s: Floats, n_users: int) -> I64:
-    """(S) The session before each one, of the user who is done with it first; NONE of first ones."""
+def _before(likely_s: Floats, pauses_s: Floats, n_users: int) -> I64:
+    """(S) The session before each one, of the user who is done with it first; NONE of first ones.
+
+    Each but a user's first one comes after a pause.
+    """
     before = np.full(len(likely_s), NONE, np.int64)
     users = [(took_s, number) for number, took_s in enumerate(likely_s[:n_users].tolist())]
     heapq.heapify(users)
-    for number, took_s in enumerate(likely_s[n_users:].tolist(), start=n_users):
+    after_pause_s = (likely_s + pauses_s)[n_users:].tolist()
+    for number, took_s in enumerate(after_pause_s, start=n_users):
         done_s, before[number] = users[0]
         heapq.heapreplace(users, (done_s + took_s, number))
     return before
