@@ -26,7 +26,7 @@ from vllm_driver import VllmDriver, VllmFactory, capacity
 from vllm_engine_loop import Loop
 
 from inferometer.inputs.catalog import load_models
-from inferometer.perfmodel.kv_cache import kv_bytes_per_token, kv_groups
+from inferometer.perfmodel.kv_cache import kv_block_fraction, kv_bytes_per_token, kv_groups
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.run import simulate
@@ -122,9 +122,9 @@ def compare_capacities(factory) -> dict:
         if groups.n_sliding == 0:
             continue
         memory_bytes, counts["models"] = 40 * 2**30 + 12345, counts["models"] + 1
-        block_bytes = kv_bytes_per_token(model, "bfloat16") * 16 * groups.n_layers
+        block_bytes = round(kv_bytes_per_token(model, "bfloat16") * 16 * kv_block_fraction(model))
         config = SchedulerConfig(
-            num_blocks=memory_bytes // (block_bytes // model.n_layers),
+            num_blocks=memory_bytes // block_bytes,
             max_model_len=8192,
             max_num_batched_tokens=2048,
             sliding_window=groups.window_tokens,
@@ -135,7 +135,11 @@ def compare_capacities(factory) -> dict:
         concurrency = config.num_blocks / config.n_blocks_at_most_len
         own = (windows, groups.n_layers, config.num_blocks, int(concurrency * 8192), concurrency)
         real = capacity(model, config, memory_bytes, factory)
-        if own != real:
+        # layers of other heads have longer blocks in vLLM, and several blocks here: as many tokens
+        is_alike = (
+            own == real if model.attention.full is None else abs(own[-1] / real[-1] - 1) < 0.01
+        )
+        if not is_alike:
             counts["different"] += 1
             sys.stderr.write(f"{model.model_id}: {own} for {real}\n")
     return counts

@@ -3,6 +3,7 @@
 Runs in vLLM's environment.
 """
 
+import functools
 import json
 import os
 import tempfile
@@ -35,6 +36,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from inferometer.inputs.types import ModelSpec
+from inferometer.perfmodel.kv_cache import head_kinds
 from inferometer.simulate.scheduler_config import n_accepted
 
 MODEL = {
@@ -176,21 +178,19 @@ class Capacity(NamedTuple):
 
 def capacity(model: ModelSpec, config, memory_bytes: int, factory: VllmFactory) -> Capacity:
     """By vLLM's own functions, for one device that holds all layers."""
-    vllm_config, heads = factory.config(config), model.attention
+    vllm_config = factory.config(config)
     vllm_config.cache_config.kv_cache_layout = "LBNHC"
-    layer = {
-        "block_size": config.block_size,
-        "num_kv_heads": heads.n_kv_heads,
-        "head_size": heads.head_dim,
-        "dtype": torch.bfloat16,
-    }
-    every = heads.full_attention_every or model.n_layers + 1
-    specs = {
-        f"layer{number}": FullAttentionSpec(**layer)
-        if number % every == 0
-        else SlidingWindowSpec(**layer, sliding_window=heads.sliding_window_tokens)
-        for number in range(1, model.n_layers + 1)
-    }
+    layer = {"block_size": config.block_size, "dtype": torch.bfloat16}
+    window, specs = model.attention.sliding_window_tokens, {}
+    full, sliding = head_kinds(model)
+    slides = functools.partial(SlidingWindowSpec, sliding_window=window)
+    for kind, spec in ((sliding, slides), (full, FullAttentionSpec)):
+        # keys and values of as many elements in all, whatever each has
+        head_size = kind.n_elements // (2 * kind.n_kv_heads)
+        for _ in range(kind.n_layers - kind.n_shared_layers):
+            specs[f"layer{len(specs)}"] = spec(
+                **layer, num_kv_heads=kind.n_kv_heads, head_size=head_size
+            )
     (found,) = get_kv_cache_configs(vllm_config, [specs], [memory_bytes])
     n_tokens, concurrency = get_kv_cache_capacity(vllm_config, found)
     return Capacity(
