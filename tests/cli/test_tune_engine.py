@@ -119,6 +119,7 @@ def test_pairs_are_measured_and_read_again(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_compiled_steps_of_a_tiny_model_are_taken_and_the_command_runs(folder):
     longer = ("--gen-tokens", "64", "--reps", "3", "--pairs", "12")
     answer, _ = tuned(folder, "--steps", "graphs_and_host", *longer, "--out", "tuned")

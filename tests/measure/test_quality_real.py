@@ -54,6 +54,7 @@ def test_the_gain_stands_beside_the_verdict(answer):
     assert len(answer.rows()) == 4
 
 
+@pytest.mark.long
 def test_the_same_weights_are_read_with_other_arithmetic(smollm2):
     [row] = im.quality(
         smollm2.location, other_dtype=["bfloat16"], tokens=128, window=64, generated=1, gen_tokens=2

@@ -248,7 +248,7 @@ def test_kill_in_the_middle_loses_nothing_and_measures_nothing_twice(smollm2, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
 def test_no_bandwidth_above_the_ceilings_that_bracket_it(smollm2, tmp_path, dtype):
     """The weights alone, read in each decode step, against the faster of the probes before and after the repetition."""
     plan = plan_of(

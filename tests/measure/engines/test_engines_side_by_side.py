@@ -144,6 +144,7 @@ def check_vllm_further(engine):
     check_plausible(engine, repetitions(engine, SHORT), SHORT)
 
 
+@pytest.mark.long
 def test_vllm_splits_a_model_over_two_processes(settings_of):
     spec = EngineSpec(engine="vllm", n_threads=2, tensor_parallel_size=2, load_format="dummy")
     with RemoteEngine(

@@ -55,7 +55,7 @@ def test_compiling_changes_no_token_and_is_no_part_of_the_steps(eager, smollm2):
     assert facts.compile_s > 10 * max(repetition.decode_step_ns) / 1e9
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_tensor_parallel_ranks_change_no_token(eager, smollm2, ranks):
     """3 divides SmolLM2's 9 and 3 heads, 2 does not: there attention is whole on every rank, and the rest is sharded."""
     repetition, facts = tokens(smollm2, tensor_parallel_size=ranks)
