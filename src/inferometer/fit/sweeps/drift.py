@@ -36,7 +36,7 @@ _PROBE_NOISE_RATIO: Final = 0.05
 
 _QUARTERS: Final = 4
 BETWEEN_TIMES_RATIO: Final = 0.08
-"""Least standard deviation of a CPU's log speed between one time and another. What the 36 sealed
+"""Least standard deviation of a CPU's log speed between one time and another. What the 28 sealed
 predictions of sweeps and servers on machines of 2 cores in ledger/ledger.jsonl of 2026-11-21 were
 off by beyond what their fits claimed: 0.08 of steps, up to 0.13 of a server's."""
 

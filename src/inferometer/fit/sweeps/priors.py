@@ -262,8 +262,8 @@ def _floor(seen: Observations) -> tuple[float, float, str]:
 
 
 _LARGER_CAPTURES: Final = ("b200", "b300", "gb200", "gb300")
-"""Devices of compute capability 10, of which vLLM captures steps of twice as many tokens
-(``VllmConfig._set_cudagraph_sizes`` of vLLM 0.32)."""
+"""Devices of compute capability 10: there vLLM captures steps of twice as many tokens (as in
+``VllmConfig._set_cudagraph_sizes`` of vLLM 0.32)."""
 
 
 def captured_tokens(engine: EngineSpec, hardware: HardwareSpec | None) -> int:
