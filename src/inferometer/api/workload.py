@@ -22,7 +22,6 @@ from inferometer.inputs.workload.plan import (
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.records.columns import F64
 from inferometer.records.types import ABSENT, RequestTable
-from inferometer.records.validity_client import percentile_of
 from inferometer.units import NS_PER_S, format_duration, format_number
 
 N_REQUESTS: Final = 2000
@@ -362,7 +361,9 @@ def begun_at_once(workload: DrawnWorkload, requests: RequestTable) -> tuple[Caut
     if workload.n_users is None or not is_later.any() or np.ptp(begins_ns):
         return ()
     ttft_s = (requests.first_token_ns - requests.intended_send_ns) / NS_PER_S
-    all_s, later_s = (percentile_of(ttft_s[rows], _TAIL_FRACTION) for rows in (has_first, is_later))
+    all_s, later_s = (
+        float(np.quantile(ttft_s[rows], _TAIL_FRACTION)) for rows in (has_first, is_later)
+    )
     if all_s <= _BURST_RATIO * later_s:
         return ()
     flags = suggestions.flags("--requests", _ENOUGH_WAVES * workload.n_users)
