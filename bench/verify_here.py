@@ -168,9 +168,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "parts", nargs="*", choices=[[], *PARTS], default=list(PARTS), help="points, server. [both]"
-    )
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="points, server. [both]")
     parser.add_argument(
         "--folder", type=Path, default=Path("runs") / f"verify-here-{time.strftime('%Y%m%d')}"
     )
