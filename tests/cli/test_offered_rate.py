@@ -113,7 +113,31 @@ def test_first_requests_that_come_at_once_are_named_where_they_decide_the_tail()
     slow_start = table._replace(first_token_ns=table.intended_send_ns + burst)
     (caution,) = begun_at_once(drawn, slow_start)
     assert caution.text.endswith("4 users come at once: without them TTFT p95 is 100 ms")
-    assert caution.remedy.startswith("more requests, --requests 160;")
+    assert caution.remedy.startswith("more requests: --requests 160;")
     even = table._replace(first_token_ns=table.intended_send_ns + int(1e8))
     assert begun_at_once(drawn, even) == ()
     assert begun_at_once(drawn_at("chat", 1.0, 40), slow_start) == ()
+
+
+def replayed_loop(tmp_path, n_requests):
+    """Four users take the requests of a trace of fifty."""
+    trace = tmp_path / "trace.jsonl"
+    rows = [f'{{"input_length": 100, "output_length": 10, "timestamp": {at}}}' for at in range(50)]
+    trace.write_text("\n".join(rows) + "\n")
+    changes = {"arrivals": {"kind": "closed", "concurrency": 4}, "n_requests": n_requests}
+    return replay.draw_workload(
+        reading.with_changes(reading.resolve_workload(str(trace)), changes, where="a test")
+    )
+
+
+def test_users_of_a_replayed_trace_are_advised_no_further_than_it_goes(tmp_path):
+    part = replayed_loop(tmp_path, 8)
+    (caution,) = left_alone(part, table_of(part, [5, 5, 5, 5, 10, 10, 10, 13]))
+    assert caution.remedy == "more requests: --requests 40"
+    (caution,) = left_alone(part, table_of(part, [5, 5, 5, 5, 10, 10, 10, 90]))
+    assert caution.remedy == "all of the trace: --requests 50; or fewer users: --concurrency 1"
+    whole = replayed_loop(tmp_path, 50)
+    table = table_of(whole, list(range(1, 51)))
+    burst = np.where(whole.plan.follows == NONE, int(5e9), int(1e8))
+    (caution,) = begun_at_once(whole, table._replace(first_token_ns=table.intended_send_ns + burst))
+    assert caution.remedy.startswith("fewer users: --concurrency 1, or a longer trace;")

@@ -308,7 +308,7 @@ def left_alone(workload: DrawnWorkload, requests: RequestTable) -> tuple[Caution
         return ()
     more = len(requests.status) * missing / (1 - missing) / (1 / _AT_WORK_GOAL_RATIO - 1)
     step = 10 ** math.floor(math.log10(more))
-    flags = suggestions.flags("--requests", math.ceil(more / step) * step)
+    n_requests = math.ceil(more / step) * step
     return (
         Caution(
             code="LEFT_ALONE",
@@ -316,9 +316,21 @@ def left_alone(workload: DrawnWorkload, requests: RequestTable) -> tuple[Caution
                 f"{n_at_work:.1f} of {workload.n_users} users were at work on average: the last"
                 " ones were alone for long, and throughput is that of fewer users"
             ),
-            remedy=_shared_anew(workload, worked, shares) or f"more requests: {flags}",
+            remedy=_shared_anew(workload, worked, shares) or _more_requests(workload, n_requests),
         ),
     )
+
+
+def _more_requests(workload: DrawnWorkload, n_requests: int) -> str:
+    """The cure of a closed loop that is too short for its users, as far as a trace has so much."""
+    most = workload.most_requests
+    if most is None or n_requests <= most:
+        return f"more requests: {suggestions.flags('--requests', n_requests)}"
+    n_users = max(int((workload.n_users or 1) * most / n_requests), 1)
+    fewer = f"fewer users: {suggestions.flags('--concurrency', n_users)}"
+    if workload.plan.n_requests >= most:
+        return f"{fewer}, or a longer trace"
+    return f"all of the trace: {suggestions.flags('--requests', most)}; or {fewer}"
 
 
 def _shared_anew(workload: DrawnWorkload, users: I64, shares: F64) -> str | None:
@@ -366,7 +378,7 @@ def begun_at_once(workload: DrawnWorkload, requests: RequestTable) -> tuple[Caut
     )
     if all_s <= _BURST_RATIO * later_s:
         return ()
-    flags = suggestions.flags("--requests", _ENOUGH_WAVES * workload.n_users)
+    more = _more_requests(workload, _ENOUGH_WAVES * workload.n_users)
     return (
         Caution(
             code="BEGUN_AT_ONCE",
@@ -374,6 +386,6 @@ def begun_at_once(workload: DrawnWorkload, requests: RequestTable) -> tuple[Caut
                 f"the first requests of {workload.n_users:,} users come at once: without them TTFT"
                 f" p95 is {format_duration(later_s)}"
             ),
-            remedy=f"more requests, {flags}; or start_over_s in a workload's file",
+            remedy=f"{more}; or start_over_s in a workload's file",
         ),
     )

@@ -86,7 +86,9 @@ class DrawnWorkload:
     """The steady rate that open arrivals were asked for; None of others, and where the rate
     changes with time."""
     n_users: int | None = None
-    """Users of a closed loop that was drawn; None of others, and of replayed traces."""
+    """Users of a closed loop; None of others."""
+    most_requests: int | None = None
+    """As many as a trace has; None of requests that are drawn."""
 
 
 def first_of_each(follows: I32 | I64) -> NDArray[np.intp]:

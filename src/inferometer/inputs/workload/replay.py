@@ -132,7 +132,15 @@ def _replayed(
         for one in trace.workload.cautions
         if not (has_own_instants and one.code == "instants_are_coarse")
     )
-    return replace(trace.workload, name=spec.name, plan=plan, cautions=cautions)
+    users = spec.arrivals.concurrency if isinstance(spec.arrivals, ClosedArrivals) else None
+    return replace(
+        trace.workload,
+        name=spec.name,
+        plan=plan,
+        cautions=cautions,
+        n_users=users,
+        most_requests=trace.workload.plan.n_requests,
+    )
 
 
 def _paced(plan: RequestPlan, spec: WorkloadSpec, source: TraceSource) -> RequestPlan:
