@@ -8,8 +8,10 @@ import pytest
 
 from inferometer.api.workload import begun_at_once, held_back, left_alone
 from inferometer.inputs.workload import reading, replay
+from inferometer.inputs.workload.description import describe
 from inferometer.inputs.workload.plan import NONE
 from inferometer.records.types import RequestTable
+from inferometer.units import NS_PER_S
 
 
 def drawn_at(workload, rate_per_s, n_requests=300):
@@ -141,3 +143,18 @@ def test_users_of_a_replayed_trace_are_advised_no_further_than_it_goes(tmp_path)
     burst = np.where(whole.plan.follows == NONE, int(5e9), int(1e8))
     (caution,) = begun_at_once(whole, table._replace(first_token_ns=table.intended_send_ns + burst))
     assert caution.remedy.startswith("fewer users: --concurrency 1, or a longer trace;")
+
+
+def test_users_who_start_one_by_one_are_at_work_since_they_started_and_have_no_rate():
+    changes = {
+        "arrivals": {"kind": "closed", "concurrency": 4, "start_over_s": 8},
+        "n_requests": 8,
+    }
+    spec = reading.with_changes(reading.resolve_workload("1024x256"), changes, where="a test")
+    drawn = replay.draw_workload(spec)
+    table = table_of(drawn, [10 * NS_PER_S] * 4 + [20 * NS_PER_S] * 4)
+    began_ns = np.where(drawn.plan.follows == NONE, drawn.plan.arrival_ns, table.intended_send_ns)
+    assert began_ns.max() > began_ns.min()
+    assert left_alone(drawn, table._replace(intended_send_ns=began_ns)) == ()
+    assert describe(drawn.plan).rate_per_s is not None
+    assert describe(drawn.plan, is_closed=True).rate_per_s is None

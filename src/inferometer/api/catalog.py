@@ -88,7 +88,7 @@ def describe_workload(name: str, tokenizers: tuple[str, ...]) -> CatalogWorkload
     return CatalogWorkload(
         name=drawn.name,
         note=spec.note,
-        plan=description.describe(drawn.plan),
+        plan=description.describe(drawn.plan, is_closed=drawn.n_users is not None),
         joint=description.joint_lengths(drawn.plan),
         cacheable_fraction=description.cacheable_fraction(drawn.plan),
         texts=_texts(spec, tokenizers),

@@ -304,7 +304,7 @@ def simulate_workload(
     run, levels = likely.run, tuple(case.level for case in cases)
     answer = SimulateAnswer(
         workload_name=workload.name,
-        workload=description.describe(workload.plan),
+        workload=description.describe(workload.plan, is_closed=workload.n_users is not None),
         given_rate_per_s=workload.asked_rate_per_s,
         deployment=simulated_record.deployment_view(
             simulator.servers.deployment, simulator.servers.cluster

@@ -295,13 +295,13 @@ def left_alone(workload: DrawnWorkload, requests: RequestTable) -> tuple[Caution
     if workload.n_users is None or workload.n_users < 2 or not ended.any():
         return ()
     user = first_of_each(workload.plan.follows)[requests.request_index]
-    span_ns = int(requests.finished_ns.max()) - int(requests.intended_send_ns.min())
+    end_ns = int(requests.finished_ns.max())
     last_ns = np.full(workload.plan.n_requests, ABSENT, np.int64)
     np.maximum.at(last_ns, user[ended], requests.finished_ns[ended])
     first_ns = np.full(workload.plan.n_requests, np.iinfo(np.int64).max)
     np.minimum.at(first_ns, user[ended], requests.intended_send_ns[ended])
     worked = np.flatnonzero(last_ns != ABSENT)
-    shares = (last_ns[worked] - first_ns[worked]) / max(span_ns, 1)
+    shares = (last_ns - first_ns)[worked] / np.maximum(end_ns - first_ns[worked], 1)
     n_at_work = float(shares.sum())
     missing = 1 - n_at_work / workload.n_users
     if missing <= 1 - _AT_WORK_RATIO:

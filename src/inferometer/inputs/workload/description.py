@@ -124,8 +124,8 @@ def cacheable_fraction(plan: RequestPlan) -> float:
     return float(hits.sum(dtype=np.int64) / plan.prompt_tokens.sum(dtype=np.int64))
 
 
-def describe(plan: RequestPlan) -> PlanDescription:
-    """The plan in a few numbers.
+def describe(plan: RequestPlan, *, is_closed: bool = False) -> PlanDescription:
+    """The plan in a few numbers; the users of a closed loop have no rate, however they start.
 
     Example
     -------
@@ -146,7 +146,7 @@ def describe(plan: RequestPlan) -> PlanDescription:
         n_classes=len(np.unique(plan.class_index)),
         n_tenants=len(np.unique(plan.tenant_index)),
         span_s=span_s,
-        rate_per_s=len(arrival_ns) / span_s if span_s > 0 else None,
+        rate_per_s=len(arrival_ns) / span_s if span_s > 0 and not is_closed else None,
         gap_cv_ratio=None if cv is None else cv[0],
         gap_cv_low_ratio=None if cv is None else max(cv[0] - cv[1], 0.0),
         gap_cv_high_ratio=None if cv is None else cv[0] + cv[1],
