@@ -1,4 +1,4 @@
-"""The page ``docs/accuracy.md`` and its curves, from the records in ``bench/results`` alone.
+"""The page ``docs/accuracy.md``, its curves and the README's sentence, from ``bench/results`` alone.
 
 The text is ``bench/results/accuracy.md``; each ``{name}`` in it is a table or a number below.
 """
@@ -20,6 +20,11 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
 RECORD, TEXT = RESULTS / "accuracy.json", RESULTS / "accuracy.md"
 PAGE, IMAGES = ROOT / "docs" / "accuracy.md", ROOT / "docs" / "images"
+README = ROOT / "README.md"
+IN_README = (
+    "<!-- published rows: made by `python bench/accuracy.py --page` -->\n",
+    "<!-- the end of published rows -->\n",
+)
 WAYS = {
     "concurrency": "other concurrencies of the same group (*in-device*)",
     "degree": "another number of devices (*TP*)",
@@ -296,6 +301,30 @@ def page_of(record, text, sweeps):
     return text.format_map(parts)
 
 
+def in_short(record):
+    """The README's sentence: the nearest way of predicting that needs rows, and the one without."""
+    n_loops = sum(one["n_loops"] for one in record["cohort"].values())
+    found = facts_by_way(record)
+    (near_tpot, near_ttft), (far_tpot, far_ttft) = (
+        [percent(found[way, "reported", "all"][metric]["median"]) for metric in METRICS]
+        for way in ("concurrency", "datasheet")
+    )
+    return (
+        f"On {n_loops:,} published closed loops of data-centre GPUs, one half of the families shown,"
+        f" the median error is {near_tpot} (other concurrencies of the same server)\n"
+        f"to {far_tpot} (a device without rows) in TPOT, and {near_ttft} to {far_ttft} in TTFT.\n"
+    )
+
+
+def readme_of(record, readme):
+    """The README with the sentence of this record."""
+    before, begin, rest = readme.partition(IN_README[0])
+    _, end, after = rest.partition(IN_README[1])
+    if not end:
+        raise SystemExit(f"{README} lacks {IN_README[0].strip()} … {IN_README[1].strip()}")
+    return f"{before}{begin}{in_short(record)}{end}{after}"
+
+
 def charts_of(record):
     """File name -> SVG."""
     found = facts_by_way(record)
@@ -313,6 +342,7 @@ def charts_of(record):
 def write_page():
     record = json.loads(RECORD.read_text())
     PAGE.write_text(page_of(record, TEXT.read_text(), sweep_table()))
+    README.write_text(readme_of(record, README.read_text()))
     for name, text in charts_of(record).items():
         (IMAGES / name).write_text(text)
-    print(f"{PAGE} and its curves are those of {RECORD}")
+    print(f"{PAGE}, its curves and {README} are those of {RECORD}")

@@ -32,6 +32,19 @@ def test_the_page_and_its_curves_are_those_of_the_record():
         assert f"(images/{name})" in PAGE
 
 
+def test_the_readme_says_what_the_record_says():
+    readme = accuracy_page.README.read_text()
+    assert accuracy_page.readme_of(RECORD, readme) == readme
+    n_loops = sum(one["n_loops"] for one in RECORD["cohort"].values())
+    assert f"On {n_loops:,} published closed loops" in readme
+    found = accuracy_page.facts_by_way(RECORD)
+    for way, words in (("concurrency", "is {} (other"), ("datasheet", "to {} (a device")):
+        miss = accuracy_page.percent(found[way, "reported", "all"]["tpot"]["median"])
+        assert words.format(miss) in readme
+    with pytest.raises(SystemExit, match="lacks"):
+        accuracy_page.readme_of(RECORD, "a README without the sentence")
+
+
 def test_the_page_follows_the_record():
     changed = copy.deepcopy(RECORD)
     for one in changed["ways"]:
