@@ -102,6 +102,14 @@ def test_devices_that_are_too_small_are_counted() -> None:
     assert any(finding.code == "OUT_OF_MEMORY" for finding in grid.findings)
 
 
+def test_a_memory_that_holds_nothing_ends_no_gain() -> None:
+    told = str(im.predict("qwen3-30b-a3b", hardware="l40s", batch=[1, 8], prompt=2048, output=200))
+    assert "2 of 2 points do not fit in memory" in told
+    assert "The memory holds" not in told
+    held = str(im.predict("llama-3.1-8b", hardware="l40s", batch=[1, 256], prompt=2048, output=200))
+    assert "The memory holds" in held
+
+
 @pytest.mark.parametrize("name", [name for name in STUDIES if STUDIES[name].verb.name == "predict"])
 def test_each_study_of_predictions_speaks(name: str) -> None:
     options = {} if name == "devices" else {"hardware": "h100_sxm"}

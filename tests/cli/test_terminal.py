@@ -21,7 +21,7 @@ from inferometer.cli.main import _end_of_the_system
 from inferometer.measure.load.watch import LoadProgress
 from inferometer.report.page import Line, Page
 from inferometer.report.tables import TextTable
-from inferometer.report.terminal import page_text, table_text
+from inferometer.report.terminal import WholeTable, page_text, table_text
 
 COMMAND = (
     "inferometer sweep /a/folder/whose/name/is/longer/than/any/line/of/a/terminal --out 'runs/2026"
@@ -123,6 +123,22 @@ def test_no_column_of_a_wide_table_is_cut_off(width):
     )
     assert "1.02x" in shown
     assert max(len(line) for line in shown.splitlines()) <= width
+
+
+@pytest.mark.parametrize("width", [60, 80, 110, 200])
+def test_a_table_without_room_is_shown_in_blocks_of_whole_words_and_each_names_its_rows(width):
+    header = ("device", "batch", *(f"tok/s of kind{i}" for i in range(12)))
+    rows = [(device, str(n), *["104 ms"] * 11, "bandwidth") for device in "ab" for n in (1, 8)]
+    table = TextTable(caption="", header=header, rows=tuple(rows))
+    lines = on_a_terminal(WholeTable(table), width).splitlines()
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines).split()
+    assert all(words.count(f"kind{i}") == 1 for i in range(12))
+    assert words.count("bandwidth") == 4
+    blocks = sum("device" in line for line in lines)
+    starts = [line.split()[:2] for line in lines if line[:1] in "ab" and line[1:2] == " "]
+    assert starts == [["a", "1"], ["a", "8"], ["b", "1"], ["b", "8"]] * blocks
+    assert (blocks == 1) == (width == 200)
 
 
 def test_what_the_first_part_alone_waits_for_is_no_time_left(monkeypatch, capsys):

@@ -226,3 +226,11 @@ def test_a_column_of_unclear_meaning_is_not_passed_over_in_silence(tmp_path, col
     ]
     assert bool(cautions) is not is_read
     assert all(column in caution.text for caution in cautions)
+
+
+@pytest.mark.parametrize("text", ["", "\n# a remark\n", "|---|---|\n|---|---|\n"])
+def test_a_table_without_a_header_is_empty(tmp_path, text):
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    with pytest.raises(RecordError, match="empty"):
+        read_sweep_csv(path)

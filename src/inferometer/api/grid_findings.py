@@ -140,7 +140,7 @@ def _what_ends_the_gain(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> 
         largest = curves_over(axes, points, axis, "largest_batch_sequences", "largest batch")
         for rate, most in _ends(list(zip(rates, largest, strict=True))):
             knee, room = curves.knee_at(rate), most.y[-1]
-            if knee is None and room > rate.x[-1]:
+            if room < rate.x[0] or (knee is None and room > rate.x[-1]):
                 continue
             text = (
                 f"The memory holds {format_number(room)} at once, and the knee is at"

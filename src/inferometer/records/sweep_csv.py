@@ -381,9 +381,7 @@ def cells_of(text: str, where: str) -> list[tuple[int, list[str]]]:
         for number, line in enumerate(text.splitlines(), start=1)
         if line.strip() and not line.startswith("#")
     ]
-    if not numbered:
-        raise RecordError("the table is empty", where=where, allowed=_ALLOWED)
-    delimiter = max("|\t;,", key=numbered[0][1].count)
+    delimiter = max("|\t;,", key=numbered[0][1].count) if numbered else ","
     found = [(number, _cells(line, delimiter)) for number, line in numbered]
     if delimiter == "|":  # without the rule below the header of a Markdown table
         found = [
@@ -391,6 +389,8 @@ def cells_of(text: str, where: str) -> list[tuple[int, list[str]]]:
             for number, cells in found
             if not all(set(cell) <= set("-: ") and "-" in cell for cell in cells)
         ]
+    if not found:
+        raise RecordError("the table is empty", where=where, allowed=_ALLOWED)
     n_columns = len(found[0][1])
     for number, cells in found:
         if len(cells) != n_columns:

@@ -89,7 +89,7 @@ def _first(
     if page.table is not None:
         parts += [
             Text(""),
-            table_text(page.table) if most_rows is None else BriefTable(page.table, most_rows),
+            WholeTable(page.table) if most_rows is None else BriefTable(page.table, most_rows),
         ]
     parts += [Text("")] if page.lines or page.cautions else []
     for line in page.lines:
@@ -200,6 +200,62 @@ class BriefTable:
             yield Text(f"… {' and '.join(more)}: --verbose")
 
 
+class WholeTable:
+    """All of a table: in blocks of columns, one below the other, where short cells have no room.
+
+    Each block begins with the columns that tell the rows apart.
+    """
+
+    def __init__(self, table: TextTable) -> None:
+        self._table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it; rich calls this."""
+        table, room = self._table, options.max_width + _GAP
+        columns = _columns(table)
+        n_keys = _n_keys(columns)
+        wide = [_GAP + _least_width(cells) for cells in columns]
+        keys = list(range(n_keys))
+        blocks = [keys.copy()]
+        for index in range(n_keys, len(columns)):
+            is_full = sum(wide[i] for i in (*blocks[-1], index)) > room
+            if is_full and len(blocks[-1]) > n_keys:
+                blocks.append(keys.copy())
+            blocks[-1].append(index)
+        for number, block in enumerate(blocks):
+            yield from [Text("")] * (number > 0)
+            yield table_text(_of_columns(table, block))
+
+
+def _columns(table: TextTable) -> list[list[str]]:
+    """The cells of each column, its name first."""
+    return [list(cells) for cells in zip(table.header, *table.rows, strict=True)]
+
+
+def _n_keys(columns: Sequence[Sequence[str]]) -> int:
+    """How many of the first columns tell the rows apart; the first alone where nothing does."""
+    for n_keys in range(1, len(columns)):
+        rows = list(zip(*columns[:n_keys], strict=True))
+        if len(set(rows)) == len(rows):
+            return n_keys
+    return 1
+
+
+def _of_columns(table: TextTable, chosen: Sequence[int]) -> TextTable:
+    return TextTable(
+        caption=table.caption,
+        header=tuple(table.header[index] for index in chosen),
+        rows=tuple(tuple(row[index] for index in chosen) for row in table.rows),
+    )
+
+
+def _least_width(cells: Sequence[str]) -> int:
+    """Of a column whose short cells stay whole."""
+    name, *others = cells
+    short = (len(cell) for cell in others if len(cell) <= _SHORT_CELL)
+    return max(_longest_word([name, *others]), *short, 0)
+
+
 def _width(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """Of a table whose cells are not wrapped; a header is wrapped at its spaces."""
     width = -_GAP
@@ -249,7 +305,7 @@ def _longest_word(texts: Sequence[str]) -> int:
 
 def _section(section: Section, page: Page) -> Iterator[RenderableType]:
     """What a page says under a title, without its charts."""
-    tables = [table for table in section.tables if table is not page.table]
+    tables = [table for table in section.tables if not _is_shown(table, page.table)]
     has_more = section.statements or section.cautions or tables or section.groups or section.files
     if not (has_more or section.charts):
         return
@@ -262,15 +318,25 @@ def _section(section: Section, page: Page) -> Iterator[RenderableType]:
     for caution in section.cautions:
         if caution not in page.cautions:
             yield _caution(caution)
-    for table in tables:
-        yield Text(table.caption, style="italic")
-        yield Padding(table_text(table), (0, 0, 1, 0))
+    yield from (part for table in tables for part in _captioned(table, section.title))
     for group in section.groups:
         yield Text(group.title, style="italic")
         for name, value in group.facts:
             yield Prose(f"  {name}: ", value, label_style="")
     for what, path in section.files:
         yield Prose(f"  {what}: ", path, label_style="")
+
+
+def _captioned(table: TextTable, title: str) -> Iterator[RenderableType]:
+    """A table below its caption, where that is not the title above it."""
+    if table.caption.lower() != title.lower():
+        yield Text(table.caption, style="italic")
+    yield Padding(WholeTable(table), (0, 0, 1, 0))
+
+
+def _is_shown(table: TextTable, first: TextTable | None) -> bool:
+    """Is this the table of the first screen?"""
+    return first is not None and (table.header, table.rows) == (first.header, first.rows)
 
 
 def _is_number(cell: str) -> bool:
