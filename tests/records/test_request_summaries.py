@@ -1,6 +1,7 @@
 """Are latencies, throughput and verdicts those of the definitions, and is nothing that was not done left out?"""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -19,7 +20,7 @@ from inferometer.records.request_summaries import (
     summarise_groups,
     summarise_requests,
 )
-from inferometer.records.types import RequestStatus, RequestTable, Run
+from inferometer.records.types import LagTable, RequestStatus, RequestTable, Run
 
 MS = 1_000_000
 FIXTURE = Path(__file__).parent / "fixtures" / "version_2"
@@ -254,6 +255,47 @@ def test_goodput_counts_everybody(run_of):
     assert judgement.good.value == pytest.approx(3 / 7)
     assert judgement.good_requests_per_s == pytest.approx(3.0)
     assert judgement.verdict == "undecided", "limits without percentiles judge no run"
+
+
+WHOLE = DONE | {"admitted_ns": None, "first_token_ns": None}
+WHOLE_LAST = LAST | {"admitted_ns": None, "first_token_ns": None}
+
+
+def test_an_answer_given_whole_has_its_tokens_and_no_ttft(run_of):
+    run = run_of(WHOLE, WHOLE_LAST)
+    for latency in ("ttft", "ttft_uncorrected", "tpot", "queue"):
+        assert seconds(run, latency) == ([], [], []), latency
+    assert seconds(run, "e2e")[1] == [0.4, 0.1]
+    summary = summarise_requests(run)
+    assert summary.output_tokens_per_s.value == pytest.approx(8)
+    assert summary.input_tokens == 200
+    assert summary.total_tokens_per_s.value == pytest.approx(208)
+
+
+@pytest.mark.parametrize(("limit", "n_good", "n_open"), [("200ms", 1, 1), ("500ms", 2, 0)])
+def test_an_answer_given_whole_is_good_where_its_end_is_within_the_limit(
+    run_of, limit, n_good, n_open
+):
+    judgement = judge_objective(
+        run_of(WHOLE, WHOLE_LAST), parse_objective(f"ttft:p95<{limit}, tpot:p95<1s")
+    )
+    assert (judgement.n_good, judgement.n_open) == (n_good, n_open)
+    assert judgement.verdict == "undecided"
+
+
+def test_the_tokens_of_a_broken_off_answer_come_until_the_client_left(run_of):
+    begun = DECODING | {"request_index": 0, "output_tokens": 20}
+    lags = tables.from_rows(
+        LagTable,
+        [
+            {"process_index": 0, "due_ns": at * MS, "lag_ns": 0, "n_in_flight": n}
+            for at, n in ((500, 1), (2100, 1), (2200, 0))
+        ],
+    )
+    run = replace(run_of(begun), lags=lags)
+    assert end_ns(run) == 2100 * MS, "not 100 ms, when its first token came"
+    assert summarise_requests(run).output_tokens_per_s.value == pytest.approx(20 / 2.1)
+    assert seconds(run, "e2e")[1] == [2.1]
 
 
 @given(

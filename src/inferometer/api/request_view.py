@@ -405,7 +405,10 @@ def _next(
     is_undecided = judgement is not None and judgement.verdict == "undecided"
     if is_undecided and (worst is None or worst.verdict != "INVALID"):
         first = f"{remedy}; and " if remedy else ""
-        return f"{first}a longer run, or several: this one cannot tell {longer}".strip()
+        weakest = None if judgement is None else judgement.weakest
+        is_seen = weakest is None or weakest.seen is not None
+        what = f"a longer run, or several: this one cannot tell {longer}" if is_seen else _UNSEEN
+        return f"{first}{what}".strip()
     if remedy:
         return remedy
     folder = "RUN" if path is None else path
@@ -414,6 +417,7 @@ def _next(
     return suggestions.command("report", folder)
 
 
+_UNSEEN: Final = "a limit on E2E, or streamed answers: no longer run shows this latency"
 _OF_LENGTH: Final = frozenset({"requests", "warm-up", "steady state"})
 """Checks of a load test that a longer run passes."""
 

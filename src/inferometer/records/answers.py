@@ -331,10 +331,14 @@ class Answer(NamedTuple):
     error: str
     """'' or a code of ``records.exchange_errors``: the wire's, else what is wrong with the
     content."""
+    is_stream: bool = True
+    """Else it was given whole: nobody saw when its first token was there."""
 
     @property
     def first_token_ns(self) -> int:
-        """When the first chunk with a token came; ABSENT where none did."""
+        """When the first chunk with a token came; ABSENT where none did, and of a whole answer."""
+        if not self.is_stream:
+            return ABSENT
         return next((chunk.arrived_ns for chunk in self.chunks if chunk.n_tokens != 0), ABSENT)
 
     @property
@@ -397,7 +401,7 @@ def answer_of(frame: RequestFrame, token_ends: TokenEnds | None = None) -> Answe
         heard, events, total, is_stream=is_stream, has_reason=bool(reason)
     )
     error = error or ("too_many_tokens" if has_false_count else "")
-    return Answer(chunks, total, source if total else "", usage, reason, error)
+    return Answer(chunks, total, source if total else "", usage, reason, error, is_stream)
 
 
 def _heard(frame: RequestFrame, events: Sequence[Event]) -> list[_Heard]:

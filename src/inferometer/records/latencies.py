@@ -8,7 +8,7 @@ only, never one that is left out. Letters of shapes: N requests, K samples.
 answer is.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.errors import RecordError
-from inferometer.inputs.objectives import Metric
+from inferometer.inputs.objectives import Metric, ObjectiveSpec
 from inferometer.inputs.workload.plan import NONE, RequestPlan, sent_by_server
 from inferometer.records.columns import F64, I32, I64, Bools
 from inferometer.records.tables import select
@@ -76,16 +76,27 @@ def end_ns(run: Run) -> int:
                 run.requests.finished_ns,
             )
         ]
+        if run.chunks is not None and len(run.chunks.arrived_ns):
+            ends.append(int(run.chunks.arrived_ns.max()))
+        ends.append(_last_waited_for_ns(run, run.requests))
     if run.steps is not None and len(run.steps.start_ns):
         ends.append(int((run.steps.start_ns + np.maximum(run.steps.duration_ns, 0)).max()))
     return max(ends)
+
+
+def _last_waited_for_ns(run: Run, requests: RequestTable) -> int:
+    """When did the client last see that requests were open which never ended? 0 where none are."""
+    if run.lags is None or not is_one_of(requests, (RequestStatus.UNFINISHED,)).any():
+        return 0
+    return int(run.lags.due_ns[run.lags.n_in_flight > 0].max(initial=0))
 
 
 def latency_samples(requests: RequestTable, latency: Latency, *, at_ns: int) -> LatencySamples:
     """One ``OF_REQUESTS`` of each that has it; ``at_ns``: when open ones were last seen.
 
     TPOT is that of completed answers of two tokens or more: an answer that was broken off says
-    nothing about the tokens to come, nor does one that was given whole.
+    nothing about the tokens to come, nor does one that was given whole. When that one's first
+    token was there, nobody saw either.
     """
     if latency == "tpot":
         return _tpot(requests)
@@ -97,6 +108,7 @@ def latency_samples(requests: RequestTable, latency: Latency, *, at_ns: int) -> 
         done_ns = requests.admitted_ns if latency == "queue" else requests.first_token_ns
     if latency == "queue" and _nobody_saw_admissions(requests):
         is_served = np.zeros_like(is_served)
+    is_served &= ~is_one_of(requests, COMPLETED) | (done_ns != ABSENT)
     rows = np.flatnonzero(is_served)
     done_ns, came_ns = done_ns[rows], came_ns[rows]
     is_known = done_ns != ABSENT
@@ -190,18 +202,55 @@ def is_one_of(requests: RequestTable, statuses: tuple[RequestStatus, ...]) -> Bo
     return np.isin(requests.status, np.array(statuses, np.int8))
 
 
+def began_to_answer_ns(requests: RequestTable) -> I64:
+    """When did each answer's first token come (N), or all of it where nobody saw the first?
+
+    ABSENT where nothing came.
+    """
+    was_whole = is_one_of(requests, COMPLETED) & (requests.first_token_ns == ABSENT)
+    return np.where(was_whole, requests.finished_ns, requests.first_token_ns)
+
+
+def are_beyond(
+    requests: RequestTable, objective: ObjectiveSpec, samples: Mapping[Latency, LatencySamples]
+) -> Bools:
+    """Which requests (N) are known to lie beyond one of the limits?
+
+    One without the latency lies beyond none; a workflow that does is counted once, as its planner.
+    """
+    is_beyond = np.zeros(len(requests.status), np.bool_)
+    for threshold in objective.thresholds:
+        own = samples[threshold.metric]
+        is_beyond[own.rows[own.lower_s > threshold.limit_s]] = True
+    return is_beyond
+
+
+def may_be_beyond(requests: RequestTable, objective: ObjectiveSpec) -> Bools:
+    """Which answers (N) were given whole, and too late to show that a limit within them was met?"""
+    was_whole = is_one_of(requests, COMPLETED) & (requests.first_token_ns == ABSENT)
+    took_s = (requests.finished_ns - requests.intended_send_ns) / NS_PER_S
+    n_gaps = requests.output_tokens - 1
+    most_s = {"ttft": took_s, "tpot": np.where(n_gaps > 0, took_s / np.maximum(n_gaps, 1), 0.0)}
+    is_unknown = np.zeros(len(requests.status), np.bool_)
+    for threshold in objective.thresholds:
+        if threshold.metric in most_s:
+            is_unknown |= was_whole & (most_s[threshold.metric] > threshold.limit_s)
+    return is_unknown
+
+
 def delivered_tokens(requests: RequestTable, instants_ns: I64, *, at_ns: int) -> F64:
     """How many output tokens of all requests together had come by each instant?
 
-    Evenly between an answer's first and last token.
+    Evenly between an answer's first and last token; all of one that was given whole at its end.
     """
-    has_any = np.flatnonzero((requests.first_token_ns != ABSENT) & (requests.output_tokens > 0))
-    first_ns = requests.first_token_ns[has_any].astype(np.float64)
+    began_ns = began_to_answer_ns(requests)
+    has_any = np.flatnonzero((began_ns != ABSENT) & (requests.output_tokens > 0))
     last_ns = np.where(
         requests.finished_ns[has_any] == ABSENT, at_ns, requests.finished_ns[has_any]
-    ).astype(np.float64)
+    )
+    first_ns = np.minimum(began_ns[has_any], last_ns - 1)  # what comes at once has come then
+    took_ns = last_ns - first_ns
     tokens = requests.output_tokens[has_any].astype(np.float64)
-    took_ns = np.maximum(last_ns - first_ns, 1.0)
     return np.array(
         [
             float((tokens * np.clip((instant - first_ns) / took_ns, 0.0, 1.0)).sum())
@@ -213,7 +262,7 @@ def delivered_tokens(requests: RequestTable, instants_ns: I64, *, at_ns: int) ->
 def _nobody_saw_admissions(requests: RequestTable) -> bool:
     """Are there answers without a known admission time, as seen from a client?"""
     return bool(
-        (requests.admitted_ns == ABSENT).all() and (requests.first_token_ns != ABSENT).any()
+        (requests.admitted_ns == ABSENT).all() and (began_to_answer_ns(requests) != ABSENT).any()
     )
 
 

@@ -12,7 +12,7 @@ Was the SLO met: each percentile below its limit, and the goodput?
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -29,12 +29,15 @@ from inferometer.records.latencies import (
     OF_REQUESTS,
     Latency,
     LatencySamples,
+    are_beyond,
+    began_to_answer_ns,
     delivered_tokens,
     deliveries,
     delivery_gaps,
     end_ns,
     is_one_of,
     latency_samples,
+    may_be_beyond,
     samples_of,
 )
 from inferometer.records.steady_state import SteadyState
@@ -257,8 +260,9 @@ def _summarise(
     )
     edges_ns = np.linspace(start_ns, max(until_ns, start_ns + 1), max(N_BATCHES) + 1)
     output = delivered_tokens(requests, edges_ns.astype(np.int64), at_ns=at_ns)
-    has_first = requests.first_token_ns != ABSENT
-    read = _counted(requests.first_token_ns[has_first], edges_ns, requests.prompt_tokens[has_first])
+    began_ns = began_to_answer_ns(requests)
+    has_begun = began_ns != ABSENT
+    read = _counted(began_ns[has_begun], edges_ns, requests.prompt_tokens[has_begun])
     is_done = is_one_of(requests, COMPLETED)
     done = _counted(requests.finished_ns[is_done], edges_ns, np.ones(int(is_done.sum())))
     counts = np.bincount(requests.status, minlength=len(RequestStatus))
@@ -273,8 +277,8 @@ def _summarise(
             (status.name.lower(), int(counts[status])) for status in RequestStatus if counts[status]
         ),
         n_preemptions=_known_sum(requests.n_preemptions),
-        input_tokens=int(requests.prompt_tokens[has_first].sum(dtype=np.int64)),
-        cached_tokens=_known_sum(requests.cached_tokens[has_first]),
+        input_tokens=int(requests.prompt_tokens[has_begun].sum(dtype=np.int64)),
+        cached_tokens=_known_sum(requests.cached_tokens[has_begun]),
         output_tokens=int(requests.output_tokens.sum(dtype=np.int64)),
         span_s=(until_ns - start_ns) / NS_PER_S,
         latencies=latencies,
@@ -476,8 +480,12 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
     )
     with_percentile = [one for one in judged if one.threshold.percentile_fraction is not None]
     weakest = min(with_percentile, key=_strength) if with_percentile else None
-    is_broken = _broken(requests, objective, samples)
-    is_good = is_one_of(requests, COMPLETED) & ~is_broken
+    is_broken, is_open = (
+        are_beyond(requests, objective, samples),
+        may_be_beyond(requests, objective),
+    )
+    is_good = is_one_of(requests, COMPLETED) & ~is_broken & ~is_open
+    is_open |= is_one_of(requests, (RequestStatus.UNFINISHED,))
     span_s = (at_ns - int(requests.intended_send_ns.min(initial=at_ns))) / NS_PER_S
     return Judgement(
         objective=objective,
@@ -485,7 +493,7 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
         thresholds=judged,
         weakest=weakest,
         n_good=int(is_good.sum()),
-        n_open=int((is_one_of(requests, (RequestStatus.UNFINISHED,)) & ~is_broken).sum()),
+        n_open=int((is_open & ~is_broken).sum()),
         good=run_share_estimate(is_good, name="share of requests within every limit"),
         good_requests_per_s=int(is_good.sum()) / span_s if span_s > 0 else None,
     )
@@ -582,19 +590,3 @@ def _strength(judged: JudgedThreshold) -> tuple[int, float]:
         order,
         -judged.seen.seconds.value / judged.threshold.limit_s if judged.seen is not None else 0.0,
     )
-
-
-def _broken(
-    requests: RequestTable,
-    objective: ObjectiveSpec,
-    samples: Mapping[Latency, LatencySamples],
-) -> Bools:
-    """Which requests (N) are known to lie beyond one of the limits?
-
-    One without the latency lies beyond none; a workflow that does is counted once, as its planner.
-    """
-    is_broken = np.zeros(len(requests.status), np.bool_)
-    for threshold in objective.thresholds:
-        own = samples[threshold.metric]
-        is_broken[own.rows[own.lower_s > threshold.limit_s]] = True
-    return is_broken
