@@ -137,3 +137,28 @@ def test_each_line_of_sglang_is_a_summary(tmp_path):
 def test_what_is_broken_is_refused(tmp_path, text):
     with pytest.raises(RecordError):
         read(tmp_path, text)
+
+
+def test_results_of_an_old_vllm_and_a_list_of_results_are_read(tmp_path):
+    """Before 0.6 the file had ``input_throughput``; 0.6.3 to 0.7 wrote ``request_goodput:``."""
+    now = json.loads((RESULTS / "vllm-bench-summary.json").read_text())
+    old = now | {"input_throughput": 500.0, "request_goodput:": 1.5}
+    del old["total_token_throughput"]
+    old.pop("request_goodput", None)
+    found = read(tmp_path, json.dumps(old), "old.json")
+    assert found.tool == "vllm-bench"
+    (one,) = found.summaries
+    assert (one.input_tokens_per_s, one.good_requests_per_s) == (500.0, 1.5)
+    assert one.total_tokens_per_s == 500.0 + one.output_tokens_per_s
+    both = read(tmp_path, json.dumps([now, old], indent=2), "both.json")
+    assert [each.good_requests_per_s for each in both.summaries] == [
+        now.get("request_goodput"),
+        1.5,
+    ]
+    assert len(read(tmp_path, json.dumps(now, indent=2), "now.json").summaries) == 1
+
+
+def test_a_total_below_its_output_tells_nothing_of_the_input(tmp_path):
+    now = json.loads((RESULTS / "vllm-bench-summary.json").read_text())
+    (one,) = read(tmp_path, json.dumps(now | {"total_token_throughput": 1.0}), "odd.json").summaries
+    assert (one.input_tokens_per_s, one.total_tokens_per_s) == (None, 1.0)

@@ -155,9 +155,16 @@ def _having(*names: str) -> Callable[[JsonFields], bool]:
 
 
 _INFERENCEX: Final = _Format("InferenceX agg_*.json", inferencex.is_inferencex, _read_points)
-_is_vllm_bench: Final = _having(
-    "request_throughput", "total_token_throughput", "completed", "duration"
-)
+
+
+def _is_vllm_bench(content: JsonFields) -> bool:
+    """Did vLLM write it? Before 0.6 it counted input tokens in place of all of them."""
+    names = content.content.keys()
+    is_of_either = names >= {"request_throughput", "output_throughput", "completed", "duration"}
+    is_old = "input_throughput" in names and "total_output_tokens_retokenized" not in names
+    return is_of_either and ("total_token_throughput" in names or is_old)
+
+
 _OBJECTS: Final = (
     _Format("vllm bench serve", _is_vllm_bench, vllm_bench.read_vllm_bench),
     _Format(
@@ -200,6 +207,7 @@ _OBJECTS: Final = (
     ),
 )
 _LISTS: Final = (
+    _Format("vllm bench serve", _is_vllm_bench, vllm_bench.read_vllm_lines),
     _Format(
         "inference-perf per_request_lifecycle_metrics.json",
         _having("start_time", "end_time", "request", "info"),

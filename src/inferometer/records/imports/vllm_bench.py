@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from inferometer.errors import RecordError
 from inferometer.inputs.types import Source
@@ -78,7 +78,7 @@ def read_vllm_bench(path: Path) -> Imported:
 
 
 def read_vllm_lines(path: Path) -> Imported:
-    """The same of each line: ``--append-result`` writes one for each run.
+    """The same of each line, as ``--append-result`` writes them, or of each object of a list.
 
     Raises
     ------
@@ -97,14 +97,20 @@ def _imported(contents: list[JsonFields], source: Source) -> Imported:
 
 
 def _objects(path: Path) -> Iterator[JsonFields]:
-    """The object in each line that is not blank."""
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
-        if line.strip():
-            where = f"{path}, line {number}"
-            content = parse_json(line, where)
-            if not isinstance(content, dict):
-                raise RecordError("this is no object", where=where)
-            yield JsonFields(content=content, where=where)
+    """The object in each line that is not blank, or those of a list."""
+    text = read_text(path)
+    found: list[tuple[str, Json]]
+    if text.lstrip().startswith("["):
+        whole = parse_json(text, str(path))
+        items = whole if isinstance(whole, list) else [whole]
+        found = [(f"{path}, object {number}", one) for number, one in enumerate(items, start=1)]
+    else:
+        named = ((f"{path}, line {n}", line) for n, line in enumerate(text.splitlines(), start=1))
+        found = [(where, parse_json(line, where)) for where, line in named if line.strip()]
+    for where, content in found:
+        if not isinstance(content, dict):
+            raise RecordError("this is no object", where=where)
+        yield JsonFields(content=content, where=where)
 
 
 def summary_of(content: JsonFields, source: Source, tool: Tool) -> PublishedSummary:
@@ -117,6 +123,7 @@ def summary_of(content: JsonFields, source: Source, tool: Tool) -> PublishedSumm
     """
     n_completed = content.required("completed").whole("completed") or 0
     inputs, outputs = content.number("total_input_tokens"), content.number("total_output_tokens")
+    tokens_per_s = _tokens_per_s(content)
     return PublishedSummary(
         tool=tool,
         source=source,
@@ -132,12 +139,12 @@ def summary_of(content: JsonFields, source: Source, tool: Tool) -> PublishedSumm
         mean_prompt_tokens=None if not n_completed or inputs is None else inputs / n_completed,
         mean_output_tokens=None if not n_completed or outputs is None else outputs / n_completed,
         completed_requests_per_s=content.number("request_throughput"),
-        good_requests_per_s=content.number("request_goodput"),
-        input_tokens_per_s=_difference(
-            content.number("total_token_throughput"), content.number("output_throughput")
+        good_requests_per_s=content.number(
+            "request_goodput" if content.has("request_goodput") else _OLD_GOODPUT
         ),
-        output_tokens_per_s=content.number("output_throughput"),
-        total_tokens_per_s=content.number("total_token_throughput"),
+        input_tokens_per_s=tokens_per_s.input,
+        output_tokens_per_s=tokens_per_s.output,
+        total_tokens_per_s=tokens_per_s.total,
         latencies=published(_latency(content, name, theirs) for name, theirs in LATENCIES.items()),
     )
 
@@ -251,8 +258,25 @@ def _ms(content: JsonFields, name: str) -> float | None:
     return None if value is None else value / 1e3
 
 
-def _difference(whole: float | None, part: float | None) -> float | None:
-    return None if whole is None or part is None else whole - part
+_OLD_GOODPUT: Final = "request_goodput:"
+"""As vLLM 0.6.3 to 0.7 wrote it."""
+
+
+class _TokensPerS(NamedTuple):
+    input: float | None
+    output: float | None
+    total: float | None
+
+
+def _tokens_per_s(content: JsonFields) -> _TokensPerS:
+    """The two that stand there, and the third by them; a total below its part tells of neither."""
+    found_input, output = content.number("input_throughput"), content.number("output_throughput")
+    total = content.number("total_token_throughput")
+    if found_input is None and total is not None and output is not None:
+        found_input = total - output if total >= output else None
+    if total is None and found_input is not None and output is not None:
+        total = found_input + output
+    return _TokensPerS(found_input, output, total)
 
 
 _TITLE: Final = "Serving Benchmark Result"
