@@ -5,8 +5,15 @@ from dataclasses import replace
 import pytest
 
 from inferometer.decide.candidates import Alike, Grid, Offer, candidates_of
+from inferometer.decide.lone_request import fewest_devices
 from inferometer.decide.probing import FleetProbe, probe_of, worst_reading
-from inferometer.decide.sizing import fewest_replicas, most_of, size_by_device, size_device
+from inferometer.decide.sizing import (
+    fewest_replicas,
+    most_of,
+    most_promising_first,
+    size_by_device,
+    size_device,
+)
 from inferometer.decide.sizing_types import SizingQuestion, Task, costs_of, mean_tokens
 from inferometer.decide.traffic import Traffic, at_load
 from inferometer.errors import SpecError
@@ -386,3 +393,23 @@ def test_a_sizing_ends_in_time_with_what_is_known(candidates, n_looks):
     else:
         free = size_device(Task(question(offered_load=100.0), candidates)).best
         assert done.best.n_devices == pytest.approx(free.n_devices, rel=0.3)
+
+
+def test_each_parallelism_gets_its_turn_before_other_knobs():
+    """One replica of one device looked best, needed 155 of them, and took the time of all others."""
+    grid = Grid(max_num_seqs=(64, 256), max_num_batched_tokens=(2048, 8192))
+    tried = candidates_of(catalog.find_model("llama-3.1-70b"), [offer("mi300x")], grid).possible
+    spec = resolve_workload("2048x256")
+    asked = replace(question(10.0, "ttft:p95<2s, tpot:p95<50ms"), spec=spec)
+    turns = most_promising_first(asked, tried)
+    assert sorted(map(id, tried)) == sorted(id(one) for _, one in turns)
+    assert {one.parallelism for _, one in turns[:4]} == {"TP1", "TP2", "TP4", "TP8"}
+    assert [bound for bound, _ in turns[:4]] == sorted(bound for bound, _ in turns[:4])
+
+
+def test_what_the_time_limit_leaves_out_says_with_how_few_devices_it_might_do(candidates):
+    asked = question(offered_load=100.0, time_limit=lambda: _CountedClock(3.0))
+    searched = size_device(Task(asked, candidates)).searched
+    left_out = [one for one in searched if not one.is_examined]
+    assert left_out
+    assert all(one.least_devices == fewest_devices(asked, one.candidate) for one in left_out)

@@ -468,6 +468,7 @@ def size_answer(
         n_searched=sum(one.n_probes > 0 for done in found for one in done.searched),
         n_unexamined=n_unexamined,
         cautions=(
+            *sizing_cautions.out_of_time(best[0] if best else None, found),
             *sizing_cautions.cautions_of(best),
             *sizing_cautions.box_cautions(question, candidates),
         ),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from inferometer.api.server import assumed_steps, fit_cautions
 from inferometer.decide.candidates import Candidates
-from inferometer.decide.sizing_types import SizedKind, SizingQuestion
+from inferometer.decide.sizing_types import Done, Searched, SizedKind, SizingQuestion
 from inferometer.decide.traffic import plan_at
 from inferometer.errors import SpecError
 from inferometer.inputs.types import Caution
@@ -74,6 +74,30 @@ def box_cautions(question: SizingQuestion, candidates: Candidates) -> tuple[Caut
                 remedy="a sweep or a load test of such lengths, and a fit to it",
             )
     return tuple(cautions.values())
+
+
+def out_of_time(pick: SizedKind | None, found: Sequence[Done]) -> tuple[Caution, ...]:
+    """Were kinds of replica left out that may be cheaper than the pick?"""
+    searched = [one for done in found for one in done.searched]
+    cheaper = [] if pick is None else [one for one in searched if _may_be_cheaper(one, pick)]
+    if not cheaper:
+        return ()
+    devices = dict.fromkeys(one.candidate.offer.hardware.name for one in cheaper)
+    text = (
+        f"the time limit left out {len(cheaper)} of {len(searched)} kinds of replica that may cost"
+        f" less than the pick, on {', '.join(devices)}"
+    )
+    return (Caution(code="OUT_OF_TIME", text=text, remedy="a longer --time-limit"),)
+
+
+def _may_be_cheaper(one: Searched, pick: SizedKind) -> bool:
+    """By the fewest devices that it could do with; of devices without a price, by their number."""
+    if one.least_devices is None:
+        return False
+    each = one.candidate.offer.usd_per_hour
+    if pick.usd_per_hour is None:
+        return each is not None or one.least_devices < pick.n_devices
+    return each is not None and each * one.least_devices < pick.usd_per_hour
 
 
 def left_out(question: SizingQuestion, *, has_course: bool) -> list[Caution]:

@@ -4,12 +4,14 @@ Of each kind of replica a lone request is timed first: what it misses, no number
 Then comes the smallest number that meets the SLO when each gets an equal part of the traffic
 (Poisson traffic that is dealt at random is Poisson traffic; other traffic is dealt by the router
 already here). Kinds that cannot be cheaper than the cheapest of their device, even if every replica
-were busy all the time, are not searched; the most promising come first, so that a time limit leaves
-out the others. The best of each device is then simulated with its router at length, at both ends of
-its step times, with one replica less, and for its capacity.
+were busy all the time, are not searched. The most promising of each parallelism and number format
+come first, so that a time limit leaves out other knobs of these, and no parallelism. The best of
+each device is then simulated with its router at length, at both ends of its step times, with one
+replica less, and for its capacity.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -38,6 +40,7 @@ from inferometer.decide.sizing_types import (
     Task,
 )
 from inferometer.decide.traffic import plan_at
+from inferometer.inputs.types import EngineSpec
 from inferometer.records import latencies, request_summaries
 from inferometer.records.types import RequestTable, Run
 from inferometer.simulate.deployment import PACES, Pace
@@ -85,13 +88,8 @@ def size_by_device(
 def size_device(task: Task) -> Done:
     """The best replicas of one device: the cheapest, of equals the fewest devices, of equals the fewest replicas."""
     question, searched, phases = task.question, list[Searched](), Phases(task.question.time_limit())
-    order = sorted(
-        (fewest_devices(question, candidate), index)
-        for index, candidate in enumerate(task.candidates)
-    )
     fewest = math.inf
-    for bound, index in order:
-        candidate = task.candidates[index]
+    for bound, candidate in most_promising_first(question, task.candidates):
         if bound > fewest:
             searched.append(
                 Searched(
@@ -99,20 +97,47 @@ def size_device(task: Task) -> Done:
                 )
             )
         elif searched and phases.is_past(_SEARCH_FRACTION):
-            searched.append(_unexamined(candidate))
+            searched.append(_unexamined(candidate, bound))
         else:
             last = 1.0 if math.isinf(fewest) else _SEARCH_FRACTION + _OVERRUN_FRACTION
             try:
                 with phases.until(last):
                     searched.append(_searched(question, candidate, fewest))
             except OutOfTimeError:
-                searched.append(_unexamined(candidate))
+                searched.append(_unexamined(candidate, bound))
             fewest = min(fewest, searched[-1].n_devices)
     return Done(_proved(question, searched, phases), tuple(searched))
 
 
-def _unexamined(candidate: Candidate) -> Searched:
-    return Searched(candidate, None, "not examined within the time limit", 0, is_examined=False)
+def most_promising_first(
+    question: SizingQuestion, candidates: Sequence[Candidate]
+) -> list[tuple[int, Candidate]]:
+    """With the fewest devices that each could do with: the best of each layout, then the seconds.
+
+    One parallelism whose bound is low, but which its latency makes need many more, takes none of
+    the others' time.
+    """
+    bounds = sorted(
+        (fewest_devices(question, candidate), index) for index, candidate in enumerate(candidates)
+    )
+    n_before, turns = Counter[tuple[EngineSpec, str]](), list[tuple[int, int, int]]()
+    for bound, index in bounds:
+        deployment = candidates[index].deployment
+        alike = deployment.engine, deployment.parallelism
+        turns.append((n_before[alike], bound, index))
+        n_before[alike] += 1
+    return [(bound, candidates[index]) for _, bound, index in sorted(turns)]
+
+
+def _unexamined(candidate: Candidate, least_devices: int) -> Searched:
+    return Searched(
+        candidate,
+        None,
+        "not examined within the time limit",
+        0,
+        is_examined=False,
+        least_devices=least_devices,
+    )
 
 
 def _searched(question: SizingQuestion, candidate: Candidate, fewest: float) -> Searched:
@@ -194,6 +219,7 @@ def _proved(question: SizingQuestion, searched: list[Searched], phases: Phases) 
                 n_replicas=None,
                 why="no number of replicas was shown to meet the SLO within the time limit",
                 is_examined=False,
+                least_devices=found.candidate.devices_of(found.n_replicas),
             )
             continue
         if n_replicas is None:

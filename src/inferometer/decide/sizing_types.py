@@ -76,6 +76,8 @@ class Searched(NamedTuple):
     """What was seen of the weakest link / its limit, last."""
     is_examined: bool = True
     """False: the time was over."""
+    least_devices: int | None = None
+    """What it would need at least, of one that was not examined."""
 
     @property
     def usd_per_hour(self) -> float:

@@ -1,0 +1,42 @@
+"""Does a sizing say where its time limit left out what may be cheaper?"""
+
+from types import SimpleNamespace
+
+import pytest
+
+from inferometer.api.sizing_cautions import out_of_time
+from inferometer.decide.sizing_types import Done, Searched
+
+
+def one(usd_per_hour, least_devices, name="A device"):
+    offer = SimpleNamespace(usd_per_hour=usd_per_hour, hardware=SimpleNamespace(name=name))
+    return Searched(
+        SimpleNamespace(offer=offer), None, "", 0, is_examined=False, least_devices=least_devices
+    )
+
+
+@pytest.mark.parametrize(
+    ("left_out", "is_named"),
+    [
+        (one(2.0, 4), True),  # 8 $/h at least, of a pick of 10 $/h
+        (one(2.0, 5), False),
+        (one(2.0, None), False),  # examined
+        (one(None, 1), False),  # devices without a price are ranked last
+    ],
+)
+def test_kinds_that_may_be_cheaper_are_named(left_out, is_named):
+    pick = SimpleNamespace(usd_per_hour=10.0, n_devices=4)
+    cautions = out_of_time(pick, [Done(None, (left_out, one(9.0, 9, "Another")))])
+    assert [caution.code for caution in cautions] == ["OUT_OF_TIME"] * is_named
+    assert all("1 of 2 kinds" in caution.text for caution in cautions)
+    assert not any("Another" in caution.text for caution in cautions)
+
+
+def test_without_prices_the_number_of_devices_decides():
+    pick = SimpleNamespace(usd_per_hour=None, n_devices=4)
+    assert out_of_time(pick, [Done(None, (one(None, 3),))])
+    assert not out_of_time(pick, [Done(None, (one(None, 4),))])
+
+
+def test_nothing_is_cheaper_than_no_pick():
+    assert out_of_time(None, [Done(None, (one(2.0, 4),))]) == ()
