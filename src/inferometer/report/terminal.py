@@ -201,7 +201,7 @@ class BriefTable:
 
 
 class WholeTable:
-    """All of a table: in blocks of columns, one below the other, where short cells have no room.
+    """All of a table: in blocks of columns, one below the other, where short numbers have no room.
 
     Each block begins with the columns that tell the rows apart.
     """
@@ -250,9 +250,10 @@ def _of_columns(table: TextTable, chosen: Sequence[int]) -> TextTable:
 
 
 def _least_width(cells: Sequence[str]) -> int:
-    """Of a column whose short cells stay whole."""
+    """Of a column whose short numbers stay whole; names and sentences are wrapped."""
     name, *others = cells
-    short = (len(cell) for cell in others if len(cell) <= _SHORT_CELL)
+    is_number = all(_is_number(cell) for cell in others)
+    short = (len(cell) for cell in others if is_number and len(cell) <= _SHORT_CELL)
     return max(_longest_word([name, *others]), *short, 0)
 
 
