@@ -112,10 +112,10 @@ def size_device(task: Task) -> Done:
 def most_promising_first(
     question: SizingQuestion, candidates: Sequence[Candidate]
 ) -> list[tuple[int, Candidate]]:
-    """With the fewest devices that each could do with: the best of each layout, then the seconds.
+    """Candidates in the order of the search, each with the fewest devices that it could do with.
 
-    One parallelism whose bound is low, but which its latency makes need many more, takes none of
-    the others' time.
+    The best of each layout comes first, then the second best of each. A layout with a low bound
+    that needs far more devices for its latency thus takes no time from the others.
     """
     bounds = sorted(
         (fewest_devices(question, candidate), index) for index, candidate in enumerate(candidates)

@@ -480,10 +480,8 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
     )
     with_percentile = [one for one in judged if one.threshold.percentile_fraction is not None]
     weakest = min(with_percentile, key=_strength) if with_percentile else None
-    is_broken, is_open = (
-        are_beyond(requests, objective, samples),
-        may_be_beyond(requests, objective),
-    )
+    is_broken = are_beyond(requests, objective, samples)
+    is_open = may_be_beyond(requests, objective)
     is_good = is_one_of(requests, COMPLETED) & ~is_broken & ~is_open
     is_open |= is_one_of(requests, (RequestStatus.UNFINISHED,))
     span_s = (at_ns - int(requests.intended_send_ns.min(initial=at_ns))) / NS_PER_S
