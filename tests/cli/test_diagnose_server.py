@@ -152,12 +152,18 @@ def test_time_that_a_proxy_takes_is_not_the_servers(tmp_path):
     (tmp_path / "short.toml").write_text(WORKLOAD.replace("value = 60", "value = 10"))
     words = ("--model", "m", "--workload", "short.toml", "--rate", "4", "--for", "15s")
     with start(PLAN) as emulator, slow_way_to(emulator.url, 0.3) as way:
-        run("load", way, *words, "--metrics-url", emulator.url, "--out", "slow", folder=tmp_path)
-        run("load", emulator.url, *words, "--out", "straight", folder=tmp_path)
-    slow, straight = (
-        json.loads(run("diagnose", name, "--json", folder=tmp_path).stdout)
-        for name in ("slow", "straight")
-    )
+        loads = [
+            run(
+                "load", way, *words, "--metrics-url", emulator.url, "--out", "slow", folder=tmp_path
+            ),
+            run("load", emulator.url, *words, "--out", "straight", folder=tmp_path),
+        ]
+    for load in loads:
+        assert load.returncode == 0, load.stderr
+    diagnoses = [run("diagnose", name, "--json", folder=tmp_path) for name in ("slow", "straight")]
+    for diagnosis in diagnoses:
+        assert diagnosis.returncode in {0, 10}, diagnosis.stderr
+    slow, straight = (json.loads(diagnosis.stdout) for diagnosis in diagnoses)
     assert (slow["finding"], slow["cause"]) == ("limited", "outside")
     assert [one["latency"] for one in slow["outside"]] == ["ttft", "e2e"]
     assert all(one["outside_s"] > 0.29 for one in slow["outside"])

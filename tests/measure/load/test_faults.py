@@ -339,6 +339,8 @@ class Proxy(TinyServer):
     """Passes on to a server: by CONNECT where it is asked so, else as it answers itself."""
 
     refuses = False
+    held_s = {}
+    """How long it holds back its n-th tunnel."""
 
     async def _serve(self, reader, writer):
         self.n_connections += 1
@@ -358,6 +360,11 @@ class Proxy(TinyServer):
             writer.close()
             return
         host, port = head.split(" ")[1].split(":")
+        try:
+            await asyncio.sleep(self.held_s.get(len(self.heads) - 1, 0))
+        except asyncio.CancelledError:  # the test is over
+            writer.close()
+            raise
         there_reader, there_writer = await asyncio.open_connection(host, int(port))
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))
@@ -382,6 +389,27 @@ def test_tls_goes_through_a_proxys_tunnel(certificate, tmp_path):
     proxy.refuses = True
     refused = load(tiny.url, a_plan(1), tmp_path / "b", proxy=proxy.url, verifies_tls=False).of(0)
     assert (refused.error, "407" in refused.detail) == ("proxy_refused", True)
+    proxy.stop()
+    tiny.stop()
+
+
+def test_a_connection_that_is_free_first_is_used(certificate, tmp_path):
+    """Further tunnels take 0.6 s; the first request's connection is free long before."""
+
+    async def in_100_ms(writer, body):
+        await asyncio.sleep(0.1)
+        await stream(writer, body)
+
+    tiny, proxy = tls_server(certificate), Proxy()
+    tiny.answer, proxy.held_s = in_100_ms, dict.fromkeys((1, 2, 3), 0.6)
+    proxy.start()
+    plan = a_plan(4, gap_ns=40_000_000)
+    loaded = load(tiny.url, plan, tmp_path, proxy=proxy.url, verifies_tls=False)
+    sent = [loaded.of(row) for row in range(4)]
+    assert [frame.error for frame in sent] == [""] * 4
+    assert all(frame.sent_ns - frame.intended_ns < 500e6 for frame in sent)
+    assert [frame.sent_ns for frame in sent] == sorted(frame.sent_ns for frame in sent)
+    assert {frame.connection_index for frame in sent} == {0}
     proxy.stop()
     tiny.stop()
 

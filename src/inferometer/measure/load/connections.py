@@ -66,6 +66,7 @@ class Connection(asyncio.Protocol):
         self.index = -1
         self.connected_ns = 0
         self.n_exchanges = 0
+        self.has_waited = False
         self.idle_since_ns = 0
 
     @property
@@ -121,11 +122,13 @@ class Connection(asyncio.Protocol):
             return
         exchange.connection = None
         is_stale = (
-            exchange.is_reused and not exchange.answer.is_begun and not exchange.was_sent_again
+            (exchange.is_reused or self.has_waited)
+            and not exchange.answer.is_begun
+            and not exchange.was_sent_again
         )
         if is_stale:  # closed by the server while it waited: nobody has seen the request
             exchange.was_sent_again = True
-            self._pool.send_on_new(exchange)
+            self._pool.send_again(exchange)
             return
         exchange.answer.end("" if exc is None else str(exc) or type(exc).__name__)
         self._pool.on_over(exchange, now_ns)
@@ -175,17 +178,15 @@ class ConnectionPool:
         self._is_empty: asyncio.Event | None = None
 
     @property
-    def n_open(self) -> int:
-        """Connections that stand or are being opened."""
-        return len(self._all) + len(self._opening)
-
-    @property
     def n_waiting(self) -> int:
         """Exchanges that wait because no more connections are allowed."""
-        return len(self._waiting)
+        return max(0, len(self._waiting) - len(self._opening))
 
     def send(self, exchange: Exchange) -> None:
-        """Send it on a kept connection, on a new one, or, where no more are allowed, when one is free."""
+        """Send it on a kept connection, else on whichever is free first, a new one or another's.
+
+        Whoever waits longest is served first, so that a slow connection delays nobody twice.
+        """
         now_ns = time.monotonic_ns()
         while self._idle:
             connection = self._idle.pop()
@@ -193,13 +194,20 @@ class ConnectionPool:
                 connection.start(exchange)
                 return
             connection.abort()
-        if self._most is None or self.n_open < self._most:
-            self.send_on_new(exchange)
-        else:
-            self._waiting.append(exchange)
+        self._waiting.append(exchange)
+        if self._may_open:
+            self._open_for(exchange)
 
-    def send_on_new(self, exchange: Exchange) -> None:
-        """Open a connection for it."""
+    def send_again(self, exchange: Exchange) -> None:
+        """Send it before all that wait: it was on its way once."""
+        self._waiting.appendleft(exchange)
+        self._open_for(exchange)
+
+    @property
+    def _may_open(self) -> bool:
+        return self._most is None or len(self._all) + len(self._opening) < self._most
+
+    def _open_for(self, exchange: Exchange) -> None:
         task = asyncio.get_running_loop().create_task(self._open(exchange))
         self._opening.add(task)
         task.add_done_callback(self._on_opened)
@@ -211,6 +219,7 @@ class ConnectionPool:
             if not exchange.answer.is_over:
                 connection.start(exchange)
                 return
+        connection.has_waited = True
         self._idle.append(connection)
 
     def forget(self, connection: Connection) -> None:
@@ -223,10 +232,13 @@ class ConnectionPool:
         self._serve_waiting()
 
     def _serve_waiting(self) -> None:
-        while self._waiting and (self._most is None or self.n_open < self._most):
-            exchange = self._waiting.popleft()
-            if not exchange.answer.is_over:
-                self.send_on_new(exchange)
+        """As many connections are being opened as exchanges wait, if so many are allowed."""
+        while len(self._waiting) > len(self._opening) and self._may_open:
+            exchange = self._waiting[len(self._opening)]
+            if exchange.answer.is_over:
+                self._waiting.remove(exchange)
+            else:
+                self._open_for(exchange)
 
     def _on_opened(self, task: "asyncio.Task[None]") -> None:
         self._opening.discard(task)
@@ -234,10 +246,10 @@ class ConnectionPool:
 
     async def close(self) -> None:
         """Close everything, and wait until it is."""
+        self._waiting.clear()
         for task in tuple(self._opening):
             task.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
-        self._waiting.clear()
         if self._all:
             self._is_empty = asyncio.Event()
             for connection in tuple(self._all):
@@ -249,19 +261,20 @@ class ConnectionPool:
             async with asyncio.timeout(self._connect_s):
                 connection = await self._connected()
         except (OSError, EOFError, ValueError, ProxyRefusedError) as error:
-            now_ns = time.monotonic_ns()
-            if not exchange.answer.is_over:
-                exchange.answer.give_up(_code_of(error), str(error) or self._unsaid(error))
-                self.on_over(exchange, now_ns)
+            if exchange in self._waiting:  # else another connection was free before
+                self._waiting.remove(exchange)
+                if not exchange.answer.is_over:
+                    exchange.answer.give_up(_code_of(error), str(error) or self._unsaid(error))
+                    self.on_over(exchange, time.monotonic_ns())
             return
-        if exchange.answer.is_over:  # its user went away meanwhile
-            connection.idle_since_ns = connection.connected_ns
+        connection.idle_since_ns = connection.connected_ns
+        if connection.is_open:
             self.take_back(connection)
-        elif connection.is_open:
-            connection.start(exchange)
-        else:
-            exchange.answer.end("")
-            self.on_over(exchange, time.monotonic_ns())
+        elif exchange in self._waiting:
+            self._waiting.remove(exchange)
+            if not exchange.answer.is_over:
+                exchange.answer.end("")
+                self.on_over(exchange, time.monotonic_ns())
 
     def _unsaid(self, error: BaseException) -> str:
         """In words, where the system has none."""
