@@ -109,6 +109,7 @@ def test_what_cannot_be_imported_is_refused(tmp_path):
         4,
         "no run to write",
         "profile_export.jsonl",
+        f"try: what they say, without --out: inferometer import {summary}",
     )
     detailed = RESULTS / "vllm-bench-detailed.json"
     check_refused(

@@ -93,3 +93,13 @@ def test_the_help_of_a_study_is_short_and_says_what_it_stands_for(tmp_path: Path
         assert len(outcome.stdout.splitlines()) <= 60
     assert "--batch 1..256" in run("study", "batch", "--help-all", folder=tmp_path).stdout
     assert "1..256" in run("predict", "--help", folder=tmp_path).stdout
+
+
+@pytest.mark.parametrize("words", [(), ("study",)])
+def test_a_table_of_commands_has_all_of_its_help_in_one(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    short = run(*words, "--help", folder=tmp_path)
+    outcome = run(*words, "--help-all", folder=tmp_path)
+    assert outcome.returncode == 0
+    assert outcome.stdout == short.stdout

@@ -98,7 +98,6 @@ def test_brackets_in_texts_are_not_nesting():
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "{",
         "nul",
         "9" * 5000,
@@ -113,6 +112,12 @@ def test_brackets_in_texts_are_not_nesting():
 )
 def test_broken_json(text):
     refused(lambda: DOOR.loose_json(text, where="here"), "the file is damaged")
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_empty_json_is_not_damaged(text):
+    refused(lambda: DOOR.loose_json(text, where="here"), "the file is empty")
+    refused(lambda: DOOR.json(text, object, where="here"), "the file is empty")
 
 
 def test_too_many_values(monkeypatch):

@@ -90,8 +90,6 @@ def imported(question: Import) -> ImportAnswer:
     results = tuple(read_results(path) for path in files)
     runs = [run for one in results for run in one.runs]
     if out is not None and not runs:
-        is_closed_loop = all(one.points is not None for one in results)
-        stated = () if is_closed_loop else ("--model", "ID", "--hardware", "ID", "--kernels", "DIR")
         raise RecordError(
             "the files have statistics but no requests: there is no run to write",
             where=", ".join(path.name for path in files),
@@ -99,8 +97,7 @@ def imported(question: Import) -> ImportAnswer:
                 "vllm bench serve --save-detailed, AIPerf's profile_export.jsonl, inference-perf's"
                 " per_request_lifecycle_metrics.json"
             ),
-            try_="statistics of several loads are fitted as they are: "
-            + suggestions.command("fit", *files, *stated),
+            try_="what they say, without --out: " + suggestions.command("import", *files),
         )
     folders = _write(runs, out)
     return ImportAnswer(

@@ -159,6 +159,7 @@ Exit codes: 0 answered, 2 bad question, 3 measurement failed, 4 record, 5 model,
     },
 )
 @click.version_option(__version__, prog_name="inferometer")
+@click.help_option("--help-all", hidden=True)
 def app() -> None:
     """The instrument for LLM serving performance: measure, explain, predict, verify."""
 

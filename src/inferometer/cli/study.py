@@ -85,5 +85,6 @@ Examples:
   inferometer study policies llama-3.1-8b --hardware h100_sxm --workload 512x128 --concurrency 1,8,32
 """,
 )
+@click.help_option("--help-all", hidden=True)
 def command() -> None:
     """How does an answer change with an option: one table, what it says in words, CSV and JSON?"""

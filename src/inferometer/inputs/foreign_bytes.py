@@ -84,14 +84,16 @@ def shortened(value: object) -> str:
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
 
 
-def check_json(content: bytes | str) -> None:
-    """Nothing, if this JSON is not nested too deeply and does not hold too many values.
+def check_json(content: bytes | str, noun: str) -> None:
+    """Nothing, if this JSON is not empty, not nested too deeply and not of too many values.
 
     Raises
     ------
     SpecError
-        It is, or does.
+        It is.
     """
+    if not content or content.isspace():
+        raise SpecError(f"the {noun} is empty")
     if len(content) < 2 * MOST_DEPTH:
         return
     data = content.encode("utf-8", "replace") if isinstance(content, str) else content
@@ -261,7 +263,7 @@ class Door:
     def json(self, content: bytes | str, kind: type[Decoded], *, where: str) -> Decoded:
         """What this JSON says, as the type that is asked for."""
         with self.refusing(where):
-            check_json(content)
+            check_json(content, self.noun)
             return msgspec.json.decode(content, type=kind)
 
     def msgpack(self, content: bytes, kind: type[Decoded], *, where: str) -> Decoded:
@@ -274,7 +276,7 @@ class Door:
     def loose_json(self, text: str, *, where: str) -> object:
         """What this JSON says, in which NaN and Infinity may occur: Python's tools write them."""
         with self.refusing(where):
-            check_json(text)
+            check_json(text, self.noun)
             value: object = json.loads(text)
             if (
                 "\\ud" in text or "\\uD" in text

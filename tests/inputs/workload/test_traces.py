@@ -166,7 +166,8 @@ def test_lengths_without_instants_need_arrivals(written):
         ("5,12", "2 fields for 3 columns"),
         ("nan,12,3", "no number"),
         ("5,12,3e40", "no counts"),
-        ("5,12,", "is 0"),
+        ("5,12,", "is empty"),
+        ("5,12,0", "is 0"),
     ],
 )
 def test_a_broken_row_of_a_table_is_named(written, row, what):
@@ -405,6 +406,28 @@ def test_broken_lines_are_named(written, text, what):
     with pytest.raises(SpecError, match=what) as caught:
         read_trace(source)
     assert source.path in caught.value.where
+
+
+@pytest.mark.parametrize("text", [MOONCAKE, LLMSERVINGSIM, BATCH, PROMPTS])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_rows_may_stand_in_a_json_list(written, text, indent):
+    rows = [json.loads(line) for line in text.splitlines()]
+    lines = read_trace(written(text, "lines.jsonl", output_tokens=9))
+    listed = read_trace(written(json.dumps(rows, indent=indent), "list.json", output_tokens=9))
+    assert listed.format == lines.format
+    for ours, theirs in zip(listed.workload.plan, lines.workload.plan, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_count_is_not_0(written, empty):
+    text = AZURE + f"2023-11-16 18:18:09,{empty},7\n"
+    with pytest.raises(SpecError, match="line 5 is broken: ContextTokens is empty") as caught:
+        read_trace(written(text))
+    assert "skip_empty = true" in caught.value.try_
+    assert read_trace(written(text, skip_empty=True)).workload.plan.n_requests == 3
+    with pytest.raises(SpecError, match="prompt_tokens of the request of line 5 is 0"):
+        read_trace(written(AZURE + "2023-11-16 18:18:09,0,7\n"))
 
 
 def test_a_missing_file_is_named(tmp_path):

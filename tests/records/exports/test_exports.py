@@ -10,10 +10,18 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from tests.records.load_run import load_plan
 from tests.records.server_pages import page
 
 from inferometer.errors import RecordError
 from inferometer.inputs.objectives import parse_objective
+from inferometer.inputs.workload.types import (
+    AtOnce,
+    ClosedArrivals,
+    OpenArrivals,
+    Ramp,
+    TraceArrivals,
+)
 from inferometer.records.exports.llmd_report import llmd_report
 from inferometer.records.exports.writing import HEADER, request_csv, vllm_bench_json
 from inferometer.records.imports.detection import read_results
@@ -86,6 +94,41 @@ def test_vllm_bench_is_read_again(run, tmp_path):
         )
     good = judge_objective(run, OBJECTIVE).good_requests_per_s
     assert imported.summaries[0].good_requests_per_s == pytest.approx(good)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "cap", "expected"),
+    [
+        (OpenArrivals(rate_per_s=12), None, (12, 1.0, None)),
+        (OpenArrivals(rate_per_s=12, process="gamma", burstiness_ratio=0.3), 2, (12, 0.3, 2)),
+        (OpenArrivals(rate_per_s=12, process="constant"), None, (12, None, None)),
+        (
+            OpenArrivals(rate_per_s=12, profile=Ramp(from_ratio=0.1, over_s=9)),
+            4,
+            (None, None, None),
+        ),
+        (ClosedArrivals(concurrency=32), None, ("inf", None, 32)),
+        (AtOnce(), None, ("inf", None, None)),
+        (TraceArrivals(path="trace.csv"), None, (None, None, None)),
+    ],
+)
+def test_vllm_bench_says_how_requests_came(run, arrivals, cap, expected, tmp_path):
+    workload = msgspec.structs.replace(load_plan().workload, arrivals=arrivals)
+    load = load_plan(max_concurrency=cap, workload=workload)
+    known = replace(run, manifest=replace(run.manifest, load=load))
+    written = vllm_bench_json(known)
+    names = ("request_rate", "burstiness", "max_concurrency")
+    assert tuple(written[name] for name in names) == expected
+    path = tmp_path / "ours.json"
+    path.write_text(json.dumps(written))
+    (summary,) = read_results(path).summaries
+    rate = expected[0]
+    assert summary.offered_requests_per_s == (None if rate is None else float(rate))
+    assert summary.concurrency == expected[2]
+    assert summary.is_closed_loop == isinstance(arrivals, ClosedArrivals)
+    has_rate = isinstance(arrivals, OpenArrivals) and arrivals.profile is None
+    load_of = llmd_report(known)["scenario"]["load"]["standardized"]
+    assert load_of.get("rate_qps") == (12 if has_rate else None)
 
 
 def test_vllm_bench_counts_what_failed(broken):

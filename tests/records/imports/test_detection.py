@@ -29,7 +29,8 @@ def test_by_content_and_not_by_name(path, tmp_path):
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "neither JSON .* nor lines"),
+        (b"", "the file is empty"),
+        (b"\n \n", "the file is empty"),
         (b"{}", "no format that is known"),
         (b"[]", "no format that is known"),
         (b"3", "no format that is known"),

@@ -424,6 +424,9 @@ def _fields(text: str, delimiter: str) -> tuple[str, ...]:
     return tuple(next(DOOR.csv_rows([text], where="a line of the trace", delimiter=delimiter), ()))
 
 
+_EMPTY: Final = "remove the line, or skip_empty = true under [replay] of a workload file"
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
 
@@ -449,8 +452,12 @@ def wall_ns(text: str) -> int | None:
     return round(whole.timestamp()) * NS_PER_S + int((match[2] or "").ljust(9, "0"))
 
 
-def table_rows(path: Path, *, is_csv: bool = False) -> Iterator[TraceRow]:
-    """Requests of a table that counts the tokens of prompts and answers; an empty count is 0.
+def table_rows(
+    path: Path, *, is_csv: bool = False, skips_empty: bool = False
+) -> Iterator[TraceRow]:
+    """Requests of a table that counts the tokens of prompts and answers.
+
+    An empty count is refused; with ``skips_empty`` it is 0, for such requests to be left out.
 
     Instants are dates, or numbers of the unit in their column's name. Without one the size of the
     first tells which, if it counts from 1970; else they are seconds, and the rows say so.
@@ -474,7 +481,7 @@ def table_rows(path: Path, *, is_csv: bool = False) -> Iterator[TraceRow]:
                 is_assumed = value <= _SINCE_1970[-1][0]
             at_ns = ns_from_trace(value, unit_ns, path, number)
         counts = [
-            _number(record.get(name) or 0, name, path, number)
+            _count_of(record.get(name), name, path, number, skips_empty=skips_empty)
             for name in (heading.prompt, heading.output)
         ]
         if not all(0 <= count < 2**31 and count == int(count) for count in counts):
@@ -489,6 +496,14 @@ def _record(heading: TableHeading, line: bytes, path: Path, number: int) -> dict
     if len(fields) != len(heading.names):
         broken(path, number, f"{len(fields)} fields for {len(heading.names)} columns")
     return dict(zip(heading.names, fields, strict=True))
+
+
+def _count_of(value: object, name: str, path: Path, number: int, *, skips_empty: bool) -> float:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        if not skips_empty:
+            broken(path, number, f"{name} is empty", try_=_EMPTY)
+        return 0
+    return _number(value, name, path, number)
 
 
 def _number(value: object, name: str, path: Path, number: int) -> float:

@@ -153,7 +153,7 @@ def mooncake_rows(path: Path, block_tokens: int) -> Iterator[TraceRow]:
 
     Qwen's traces have the same names, seconds, and blocks of 16 tokens.
     """
-    for number, line in lines(path):
+    for number, line in _items(path):
         row = decoded(line, MooncakeLine, path, number)
         unit_ns = _NS_PER_MS
         if row.chat_id is not None:
@@ -175,7 +175,7 @@ def llmservingsim_rows(path: Path) -> Iterator[TraceRow]:
 
     Nanoseconds, lengths, runs of ids of blocks of 16 tokens with all before them.
     """
-    for number, line in lines(path):
+    for number, line in _items(path):
         row = decoded(line, LlmServingSimLine, path, number)
         _check_blocks(
             sum(count for _, count in row.hash_runs),
@@ -358,7 +358,7 @@ def prompt_rows(
 
     ``output_tokens`` where a line has no answer. Of several turns the first.
     """
-    for number, line in lines(path):
+    for number, line in _items(path):
         row = decoded(line, PromptLine, path, number)
         asked = next(
             (text for text in (row.prompt, row.question, *row.turns[:1]) if text is not None), None
@@ -402,7 +402,7 @@ def openai_batch_rows(
 
     Of an output file what was counted, of an input file what can be told.
     """
-    for number, line in lines(path):
+    for number, line in _items(path):
         row = decoded(line, BatchLine, path, number)
         if row.response is not None:
             usage = row.response.body.usage
@@ -468,7 +468,7 @@ def _texts(body: BatchBody) -> Iterator[str]:
 
 
 def _items(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The conversations and the lines at which they begin, of a JSON list or of JSON lines."""
+    """The requests and the lines at which they begin, of a JSON list or of JSON lines."""
     if not DOOR.start_of(path).startswith(b"["):
         yield from lines(path)
         return

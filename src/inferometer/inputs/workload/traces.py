@@ -1,5 +1,6 @@
 """Which requests does a trace file hold?"""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,9 @@ _KEYS: Final[tuple[tuple[str, TraceFormat], ...]] = (
     ("turns", "prompts"),
     ("resourceSpans", "otel"),
 )
+_NAME: Final = re.compile(rb'"(\w+)"\s*:')
+_LIST_BYTES: Final = 4096
+"""Of a JSON list in which its rows are told apart."""
 _WALL_CLOCK: Final[tuple[TraceFormat, ...]] = ("azure", "otel", "table")
 WITH_TEXTS: Final[tuple[TraceFormat, ...]] = ("sharegpt", "openai-batch", "prompts")
 
@@ -137,7 +141,7 @@ def known_format(path: Path) -> TraceFormat | None:
     if start.lower().startswith(b"timestamp,contexttokens,generatedtokens"):
         return "azure"
     if start.startswith(b"["):
-        return "sharegpt"
+        return _format_of_list(path)
     line = next(lines(path), (0, b""))[1]
     try:
         keys = DOOR.json(line, dict[str, msgspec.Raw], where=str(path))
@@ -147,6 +151,14 @@ def known_format(path: Path) -> TraceFormat | None:
         if key in keys:
             return name
     return None if table_heading(line) is None else "table"
+
+
+def _format_of_list(path: Path) -> TraceFormat:
+    """Whose rows are in a JSON list, going by the first name that is known in its beginning."""
+    start = DOOR.start_of(path, _LIST_BYTES)
+    at = {match[1].decode(): match.start() for match in reversed([*_NAME.finditer(start)])}
+    known = [(at[key], name) for key, name in _KEYS if key in at]
+    return min(known)[1] if known else "sharegpt"
 
 
 def _is_of_others(first: bytes) -> bool:
@@ -244,8 +256,8 @@ def _rows(
     kind: TraceFormat, path: Path, source: TraceSource, *, with_texts: bool = False
 ) -> Iterator[TraceRow]:
     readers: dict[TraceFormat, Callable[[], Iterator[TraceRow]]] = {
-        "azure": lambda: table_rows(path, is_csv=True),
-        "table": lambda: table_rows(path),
+        "azure": lambda: table_rows(path, is_csv=True, skips_empty=source.skip_empty),
+        "table": lambda: table_rows(path, skips_empty=source.skip_empty),
         "mooncake": lambda: trace_formats.mooncake_rows(path, source.hash_block_tokens),
         "llmservingsim": lambda: trace_formats.llmservingsim_rows(path),
         "otel": lambda: trace_formats.otel_rows(path),

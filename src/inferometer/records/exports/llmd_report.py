@@ -183,7 +183,7 @@ def _offered(run: Run) -> JsonObject:
     if arrivals is None:
         return {}
     if isinstance(arrivals, OpenArrivals):
-        return {"rate_qps": arrivals.rate_per_s}
+        return {} if arrivals.profile is not None else {"rate_qps": arrivals.rate_per_s}
     concurrency = getattr(arrivals, "concurrency", None)
     return {} if concurrency is None else {"concurrency": concurrency}
 

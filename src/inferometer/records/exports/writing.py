@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.inputs.workload.types import AtOnce, ClosedArrivals, OpenArrivals
 from inferometer.records.columns import F64, I32, Bools
 from inferometer.records.exports import ExportFormat
 from inferometer.records.exports.llmd_report import llmd_report
@@ -72,9 +73,7 @@ def vllm_bench_json(run: Run, *, judgement: Judgement | None = None) -> dict[str
         "label": run.manifest.run_id,
         "model_id": _model(run),
         "num_prompts": len(requests.status),
-        "request_rate": None,
-        "burstiness": None,
-        "max_concurrency": None,
+        **_arrivals(run),
         "duration": took_s,
         "completed": int(is_done.sum()),
         "failed": int((~is_done).sum()),
@@ -87,6 +86,29 @@ def vllm_bench_json(run: Run, *, judgement: Judgement | None = None) -> dict[str
         **_details(requests, gaps_s),
         **_statistics(requests, is_done, gaps_s),
     }
+
+
+def _arrivals(run: Run) -> dict[str, JsonValue]:
+    """How requests came, as vLLM's flags say it: a closed loop has the rate inf, and a cap.
+
+    A rate that changes, and the instants of a trace, no flag says; a cap alone would be read as a
+    closed loop.
+    """
+    rate: JsonValue = None
+    burstiness: JsonValue = None
+    load = run.manifest.load
+    most = None if load is None else load.max_concurrency
+    match None if load is None else load.workload.arrivals:
+        case OpenArrivals(profile=None, process=process) as one:
+            rate = one.rate_per_s
+            burstiness = {"poisson": 1.0, "gamma": one.burstiness_ratio, "constant": None}[process]
+        case ClosedArrivals(concurrency=most):
+            rate = "inf"
+        case AtOnce():
+            rate = "inf"
+        case _:
+            most = None
+    return {"request_rate": rate, "burstiness": burstiness, "max_concurrency": most}
 
 
 def _details(requests: RequestTable, gaps_s: list[list[float]] | None) -> dict[str, JsonValue]:

@@ -48,6 +48,8 @@ def read_results(path: Path) -> Imported:
 
 def _read(path: Path) -> Imported:
     text = read_text(path)
+    if not text or text.isspace():
+        raise RecordError("the file is empty", where=str(path), allowed=KNOWN)
     if llmservingsim.is_log(_header(text)) or llmservingsim.log_of(path.parent) == path:
         return Imported(
             tool="llmservingsim", runs=(llmservingsim.read_llmservingsim(path.parent).run,)
