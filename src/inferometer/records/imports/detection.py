@@ -47,9 +47,7 @@ def read_results(path: Path) -> Imported:
 
 
 def _read(path: Path) -> Imported:
-    text = read_text(path)
-    if not text or text.isspace():
-        raise RecordError("the file is empty", where=str(path), allowed=KNOWN)
+    text = _text_of(path)
     if llmservingsim.is_log(_header(text)) or llmservingsim.log_of(path.parent) == path:
         return Imported(
             tool="llmservingsim", runs=(llmservingsim.read_llmservingsim(path.parent).run,)
@@ -74,6 +72,13 @@ def _read(path: Path) -> Imported:
         if format_.is_it(first):
             return format_.read(path)
     raise RecordError("the file is of no format that is known", where=str(path), allowed=KNOWN)
+
+
+def _text_of(path: Path) -> str:
+    text = read_text(path)
+    if not text or text.isspace():
+        raise RecordError("the file is empty", where=str(path), allowed=KNOWN)
+    return text
 
 
 def _points_of(text: str, path: Path) -> Imported | None:
