@@ -239,6 +239,28 @@ def test_a_percentile_among_the_undone_is_never_met(run_of):
     assert threshold.why.startswith("at least ")
 
 
+LEFT = LAST | {"finished_ns": 990 * MS, "output_tokens": 2, "status": RequestStatus.ABORTED}
+
+
+@pytest.mark.parametrize(
+    ("n_left", "limits", "verdict"),
+    [
+        (9, "tpot:p95<60ms", "missed"),
+        (9, "e2e:p95<1s", "missed"),
+        (9, "ttft:p95<60ms", "met"),
+        (9, "tpot:p5<60ms", "met"),
+        (0, "tpot:p95<60ms", "met"),
+    ],
+)
+def test_whose_users_left_a_slow_answer_did_not_get_it_in_time(run_of, n_left, limits, verdict):
+    few = [LAST] * (10 - n_left) + [LEFT] * n_left
+    judgement = judge_objective(run_of(*few * 100), parse_objective(limits))
+    assert judgement.verdict == verdict
+    if verdict == "missed":
+        why = "the users of 90 % of requests left before the answer was complete"
+        assert (judgement.weakest.why, judgement.weakest.seen) == (why, None)
+
+
 def test_goodput_counts_everybody(run_of):
     rows = (DONE, ONE_TOKEN, DECODING, WAITING, GONE, REFUSED, LAST)
     judgement = judge_objective(

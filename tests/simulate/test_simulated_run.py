@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inferometer.records.types import Phase, RequestStatus
+from inferometer.records.types import ABSENT, Phase, RequestStatus
 from inferometer.simulate.demand import demand
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.run import simulate
@@ -44,6 +44,13 @@ def test_asynchronous_scheduling_delays_an_arrival_by_a_step_and_wastes_one_afte
     assert run.requests.finished_ns.tolist() == [3_000_000, 5_000_000]
     assert run.requests.status.tolist() == [RequestStatus.STOPPED, RequestStatus.LENGTH]
     assert (run.steps.n_prefill_requests + run.steps.n_decode_requests).tolist() == [1, 1, 2, 2, 1]
+
+
+def test_those_whose_users_left_are_confessed():
+    requests = demand([0, 0], [10, 20], [90, 3], abort_ns=[20_000_000, ABSENT])
+    (caution,) = cautions_of(simulate(requests, CONFIG, COST), CONFIG)
+    assert caution.code == "left"
+    assert caution.text.startswith("the users of 1 of 2 requests left before")
 
 
 def test_the_unfinished_and_the_refused_are_confessed():

@@ -50,7 +50,7 @@ from inferometer.stats.autocorrelated import (
     run_quantile_estimates,
     run_share_estimate,
 )
-from inferometer.stats.estimate import Estimate, Verdict, judge
+from inferometer.stats.estimate import Estimate, Verdict, judge, judge_share
 from inferometer.units import NS_PER_S, format_duration, format_fraction
 
 ONE_BURST: Final = "one burst"
@@ -435,7 +435,7 @@ class JudgedThreshold:
 
     threshold: Threshold
     seen: Percentile | None
-    """None where no request has this latency, or where the limit counts for goodput alone."""
+    """None where none has this latency, too few users stayed, or it counts for goodput alone."""
     verdict: Verdict
     why: str
 
@@ -475,8 +475,8 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
     requests = requests if rows is None else select(requests, rows)
     is_growing = any(caution.code == "overload" for caution in run.manifest.cautions)
     judged = tuple(
-        _judged(threshold, samples[threshold.metric], is_growing=is_growing)
-        for threshold in objective.thresholds
+        _of_all(requests, _judged(one, samples[one.metric], is_growing=is_growing))
+        for one in objective.thresholds
     )
     with_percentile = [one for one in judged if one.threshold.percentile_fraction is not None]
     weakest = min(with_percentile, key=_strength) if with_percentile else None
@@ -497,6 +497,21 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
     )
 
 
+def _of_all(requests: RequestTable, judged: JudgedThreshold) -> JudgedThreshold:
+    """A limit of whole answers is not met by those whose users left before; goodput says the same."""
+    share, metric = judged.threshold.percentile_fraction, judged.threshold.metric
+    has_stayed = requests.status != RequestStatus.ABORTED
+    if metric not in {"tpot", "e2e"} or judged.verdict == "missed" or has_stayed.all():
+        return judged
+    stayed = run_share_estimate(has_stayed, name="share of requests whose users stayed")
+    if stayed is None or share is None:
+        return judged
+    verdict = judge_share(stayed, share)
+    left = f"the users of {format_fraction(1 - stayed.value)} of requests left"
+    why = f"{left} before the answer was complete"
+    return judged if verdict == "met" else replace(judged, seen=None, verdict=verdict, why=why)
+
+
 def _judged(threshold: Threshold, samples: LatencySamples, *, is_growing: bool) -> JudgedThreshold:
     if threshold.percentile_fraction is None:
         return JudgedThreshold(
@@ -509,11 +524,10 @@ def _judged(threshold: Threshold, samples: LatencySamples, *, is_growing: bool) 
         threshold.metric, samples, (threshold.percentile_fraction,)
     ).percentile(threshold.percentile_fraction)
     verdict = judge(None if seen is None else seen.seconds, threshold.limit_s)
-    within = (
-        _certainly_missed(samples.lower_s <= threshold.limit_s, threshold.percentile_fraction)
-        if verdict == "undecided"
-        else None
-    )
+    within = None
+    if verdict == "undecided":
+        is_within = samples.lower_s <= threshold.limit_s
+        within = _certainly_missed(is_within, threshold.percentile_fraction)
     if seen is not None and within is not None:
         return JudgedThreshold(
             threshold=threshold,
@@ -542,11 +556,7 @@ def _certainly_missed(is_within: Bools, percentile_fraction: float) -> Estimate 
     That needs fewer requests than the percentile's own interval.
     """
     within = run_share_estimate(is_within, name="share of requests within the limit")
-    return (
-        within
-        if within is not None and within.high is not None and within.high < percentile_fraction
-        else None
-    )
+    return within if within and judge_share(within, percentile_fraction) == "missed" else None
 
 
 def _why_missed(threshold: Threshold, seen: Percentile, within: Estimate) -> str:

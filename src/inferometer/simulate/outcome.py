@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.inputs.types import Caution
 from inferometer.records.columns import I8, I32, I64, Bools
 from inferometer.records.types import (
     ABSENT,
@@ -507,3 +508,16 @@ def _both(first: NDArray[Any], second: NDArray[Any], again: NDArray[np.intp]) ->
 
 def _until(instants_ns: I64, end_ns: int) -> I64:
     return np.where(instants_ns > end_ns, ABSENT, instants_ns)
+
+
+def left_cautions(requests: RequestTable) -> tuple[Caution, ...]:
+    """How many users left before they had their answers? None where everybody stayed."""
+    n_left = int(np.sum(requests.status == RequestStatus.ABORTED))
+    if not n_left:
+        return ()
+    text = (
+        f"the users of {n_left:,} of {len(requests.status):,} requests left before the answer was"
+        " complete: TPOT is that of the others alone"
+    )
+    remedy = "read goodput, which counts all; or a lower rate, more replicas, a longer patience_s"
+    return (Caution(code="left", text=text, remedy=remedy),)

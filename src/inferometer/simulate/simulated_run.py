@@ -28,7 +28,7 @@ from inferometer.records.types import (
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.fleet import DisaggregatedConfig, KvLink, Placement
 from inferometer.simulate.gate_config import Reason
-from inferometer.simulate.outcome import Outcome, Simulation, mean_waiting, n_running
+from inferometer.simulate.outcome import Outcome, Simulation, left_cautions, mean_waiting, n_running
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.trtllm_config import TrtllmConfig
@@ -260,6 +260,7 @@ def cautions_of(
         slots = (config.max_num_active,) * len(simulation.busy_ns)
     return (
         *_ending_cautions(simulation, config),
+        *left_cautions(simulation.requests),
         *_refusal_cautions(simulation, config),
         *_cut_cautions(simulation, config),
         *overload_cautions(simulation, slots, pools),

@@ -144,3 +144,10 @@ def _negated(estimate: Estimate) -> Estimate:
         n_samples=estimate.n_samples,
         method=estimate.method,
     )
+
+
+def judge_share(share: Estimate, least_fraction: float) -> Verdict:
+    """Is a share at least this? Met by its value, missed where it certainly is smaller."""
+    if share.value >= least_fraction:
+        return "met"
+    return "missed" if share.high is not None and share.high < least_fraction else "undecided"
