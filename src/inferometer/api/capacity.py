@@ -147,10 +147,18 @@ class Search(NamedTuple):
         )
 
     @property
+    def words(self) -> str:
+        """The SLO of all requests, and those of classes."""
+        if self.groups is not None:
+            return self.objective.text + " in each class" * bool(self.class_objectives)
+        own = (f"{name}: {slo.text}" for name, slo, _ in self.class_objectives)
+        return "; ".join((self.objective.text, *own))
+
+    @property
     def class_objectives(self) -> tuple[probing.ClassObjective, ...]:
-        """Of each class in groups of replicas: its own SLO, or the one of all requests."""
+        """Of classes the SLO of their own; in groups of replicas else that of all requests."""
         if self.groups is None:
-            return ()
+            return probing.own_objectives_of(self.traffic)
         return probing.class_objectives_of(self.fleets.drawn, self.objective)
 
 
@@ -226,7 +234,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
             servers.deployment.model.model_id if servers.groups is None else servers.groups.words
         ),
         workload_name=workload.name,
-        objective=objective.text + " in each class" * bool(search.class_objectives),
+        objective=search.words,
         unit=_UNITS[search.traffic.kind],
         is_resolved=found.is_resolved,
         is_located=found.is_located,
@@ -252,10 +260,7 @@ def _levels(
     """The capacity at likely step times, then at both ends of them, or in draws."""
     if alone is not None and alone.margin_ratio > 1:
         return (paced("likely", _nowhere(search.traffic.kind, alone)),)
-    talk(
-        f"looking for the capacity under {search.objective.text} (the engine's rules are compiled"
-        " once)"
-    )
+    talk(f"looking for the capacity under {search.words} (the engine's rules are compiled once)")
     with compute.opened(where, "searches") as executor:
         (likely,) = executor.map(search.likely, [start_load_of(workload)])
         cases = search.cases

@@ -314,6 +314,7 @@ def _break_even_fraction(offer: Offer) -> float | None:
 def served_row(served: ServedBy) -> ServedRow:
     """What became of the traffic."""
     weakest = served.judgement.weakest
+    why = None if weakest is None else f"{weakest.threshold.text}: {weakest.why}"
 
     def shown(latency: Latency) -> Percentile | None:
         observed = next(
@@ -330,7 +331,7 @@ def served_row(served: ServedBy) -> ServedRow:
     return ServedRow(
         n_replicas=served.n_replicas,
         verdict=served.verdict,
-        weakest=None if weakest is None else f"{weakest.threshold.text}: {weakest.why}",
+        weakest=why if served.nearest is None else served.nearest.why,
         ttft=shown("ttft"),
         tpot=shown("tpot"),
         e2e=shown("e2e"),

@@ -326,7 +326,7 @@ class Search:
         is_own = self._question.placement.group_of(plan) == self._place
         steps = known.at(self._case).step_times.likely
         limits = [("", is_own, sizing.objective)]
-        for index, (name, objective) in enumerate(self._question.class_objectives):
+        for name, objective, index in self._question.class_objectives:
             limits.append((f"class {name}: ", is_own & (plan.class_index == index), objective))
         found = list[LoneRequest]()
         for whose, rows, objective in limits:

@@ -47,6 +47,7 @@ class ClassObjective(NamedTuple):
 
     name: str
     objective: ObjectiveSpec
+    class_index: int
 
 
 def class_objectives_of(
@@ -58,12 +59,24 @@ def class_objectives_of(
     return tuple(
         ClassObjective(
             name,
-            objective
-            if slo is None
-            else parse_objective(slo, where=f"slo of class {name}", has_workflows=True),
+            objective if slo is None else _own(name, slo),
+            index,
         )
-        for name, slo in zip(drawn.class_names, drawn.class_slos, strict=True)
+        for index, (name, slo) in enumerate(zip(drawn.class_names, drawn.class_slos, strict=True))
     )
+
+
+def own_objectives_of(traffic: Traffic) -> tuple[ClassObjective, ...]:
+    """Of the classes to which the workload's file gives an SLO of their own, that one."""
+    return tuple(
+        ClassObjective(one.name, _own(one.name, one.slo), index)
+        for index, one in enumerate(traffic.spec.classes)
+        if one.slo is not None
+    )
+
+
+def _own(name: str, slo: str) -> ObjectiveSpec:
+    return parse_objective(slo, where=f"slo of class {name}", has_workflows=True)
 
 
 SEVEREST: Final[tuple[Verdict, ...]] = ("missed", "undecided", "met")
@@ -124,7 +137,7 @@ def worst_reading(
     requests = run.requests
     if requests is None:
         return readings[0]
-    for index, (name, of_class) in enumerate(class_objectives):
+    for name, of_class, index in class_objectives:
         own = requests.class_index == index
         own = own if rows is None else own & rows
         if bool(own.any()):
@@ -258,6 +271,7 @@ def probe_of(
         n_replicas=n_all if fleets.is_plain else None,
         traffic=question.traffic,
         objective=question.objective,
+        class_objectives=own_objectives_of(question.traffic),
     )
 
 

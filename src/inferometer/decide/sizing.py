@@ -27,7 +27,7 @@ from inferometer.decide.capacity import (
     find_capacity,
 )
 from inferometer.decide.lone_request import fewest_devices, lone_request
-from inferometer.decide.probing import EFFORT_RATIO, FleetProbe, probe_of, reading_of
+from inferometer.decide.probing import EFFORT_RATIO, FleetProbe, probe_of, worst_reading
 from inferometer.decide.sizing_types import (
     Bound,
     Done,
@@ -486,6 +486,7 @@ def _served(n_replicas: int, probe: FleetProbe, long_run: _LongRun) -> ServedBy:
         summary=request_summaries.summarise_requests(run),
         judgement=request_summaries.judge_objective(run, probe.objective),
         in_flight_load=mean_in_flight(run.requests) / probe.fleet.replicas.n_replicas,
+        nearest=long_run.known.reading if probe.class_objectives else None,
     )
 
 
@@ -529,7 +530,7 @@ def _long_run(question: SizingQuestion, probe: FleetProbe, time_left_s: TimeLeft
 
 
 def _as_long_run(probe: FleetProbe, run: Run, load: float, effort: int) -> _LongRun:
-    reading = reading_of(run, request_summaries.judge_objective(run, probe.objective))
+    reading = worst_reading(run, probe.objective, probe.class_objectives)
     return _LongRun(run, Probe(offered_load=load, effort=effort, reading=reading))
 
 

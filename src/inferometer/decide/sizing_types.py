@@ -102,7 +102,7 @@ class ServedBy:
     in_flight_load: float
     """Requests that are in one replica on average, waiting or running."""
     nearest: Reading | None = None
-    """Of groups of replicas: what is nearest its limit, be it a class's own; None: not looked for."""
+    """What is nearest its limit, be it a class's own; None: no class has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
