@@ -370,6 +370,11 @@ def test_what_waits_for_the_cap_is_not_late_and_what_waits_longer_is(extra_s, ve
     assert (run.requests.sent_ns - run.requests.intended_send_ns).max() > 10_000 * MS
     assert of_check(run, "send lag").verdict == verdict
     assert of_check(run, "client delay").verdict == verdict
-    assert "--max-concurrency 8 may hold requests back" in of_check(run, "rate").text
+    rate = of_check(run, "rate")
+    assert rate.verdict == "SUSPECT"
+    assert "--max-concurrency 8 holds the others back" in rate.text
+    assert rate.remedy.startswith("a higher --max-concurrency, or none")
+    enough = of_check(capped(21, extra_s=0.0), "rate")
+    assert (enough.verdict, enough.remedy) == ("VALID", "")
     uncapped = replace(run, manifest=replace(run.manifest, load=load_plan()))
     assert of_check(uncapped, "send lag").verdict == "INVALID"

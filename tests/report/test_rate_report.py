@@ -151,6 +151,26 @@ def test_closed_loops_stand_by_concurrency_and_name_no_offered_rate():
     assert request_tables.rates_table(single).rows[0][4] == "32"
 
 
+def test_classes_with_users_of_their_own_stand_by_these_and_under_their_names():
+    run = run_at(10, concurrency=8)
+    (one,) = run.manifest.load.workload.classes
+    classes = tuple(
+        msgspec.structs.replace(one, name=name, concurrency=users)
+        for name, users in (("chat", 6), ("report", 2))
+    )
+    workload = msgspec.structs.replace(run.manifest.load.workload, classes=classes)
+    load = replace(run.manifest.load, workload=workload)
+    of_each = np.arange(len(run.requests.status), dtype=np.int32) % 2
+    run = replace(
+        run,
+        requests=run.requests._replace(class_index=of_each),
+        manifest=replace(run.manifest, load=load),
+    )
+    rows = request_tables.rates_table(request_view(run, QUESTION)).rows
+    cells = {row[0]: row[4] for row in rows}
+    assert (cells["all requests"], cells["chat"], cells["report"]) == ("8", "6", "2")
+
+
 def test_titles_and_legends_name_model_server_workload_and_traffic(view):
     load = load_plan()
     names = (load.served_model, urlsplit(load.url).netloc, load.workload.name)

@@ -280,6 +280,7 @@ def request_view(
         gaps=gaps(run),
         ttft_parts=parts,
         concurrency=request_summaries.concurrency_of(run),
+        class_users=run_titles.class_users_of(run),
         n_kv_blocks=n_kv_blocks,
         timeline=_timeline(run, options),
         lead_cautions=lead,
@@ -304,7 +305,8 @@ def _parts(
     run: types.Run, online: views.OnlineView | None, class_names: Sequence[str]
 ) -> tuple[request_summaries.RequestSummary, ...]:
     """The steady state, and each class."""
-    classes = request_summaries.summarise_classes(run, class_names)
+    names = class_names or run_titles.class_names_of(run)
+    classes = request_summaries.summarise_classes(run, names)
     return (*steady_summaries(run, online), *classes)
 
 

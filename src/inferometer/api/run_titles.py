@@ -38,6 +38,20 @@ def fanned_out(run: Run) -> RequestPlan | None:
     return draw_workload(load.workload).plan
 
 
+def class_names_of(run: Run) -> tuple[str, ...]:
+    """The classes of a load test's workload; none where the record does not say."""
+    load = run.manifest.load
+    if load is None or load.workload.replay is not None:
+        return ()
+    return tuple(one.name for one in load.workload.classes)
+
+
+def class_users_of(run: Run) -> dict[str, int]:
+    """The users of each class of a closed loop, where each has users of its own."""
+    classes = () if run.manifest.load is None else run.manifest.load.workload.classes
+    return {one.name: one.concurrency for one in classes if one.concurrency is not None}
+
+
 class RunName(NamedTuple):
     """The parts of a run's name; '' where the record does not have one."""
 

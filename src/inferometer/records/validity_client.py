@@ -266,10 +266,22 @@ def rate(evidence: LoadEvidence) -> ValidityReason | None:
         f" were due{unsent}"
     )
     if cap is not None and missing > 0:
+        if _waits_grow(evidence) and _MISSING_RATE.verdict(missing) != "VALID":
+            held = f"{text}; --max-concurrency {cap} holds the others back, longer and longer"
+            return reason("rate", "SUSPECT", held, _CAPPED)
         return reason(
             "rate", "VALID", f"{text}; --max-concurrency {cap} may hold requests back", ""
         )
     return reason("rate", _MISSING_RATE.verdict(missing), text, _FEWER)
+
+
+_CAPPED: Final = "a higher --max-concurrency, or none, or a lower --rate: TTFT counts that wait"
+
+
+def _waits_grow(evidence: LoadEvidence) -> bool:
+    """Is TTFT longer at the end than at the beginning, even of the steady state?"""
+    trends = () if evidence.steady is None else evidence.steady.drifting
+    return any(one.latency == "ttft" and one.trend.ratio > 1 for one in trends)
 
 
 def dispersion(evidence: LoadEvidence) -> ValidityReason | None:

@@ -355,9 +355,9 @@ def rates_table(view: RequestReportView) -> TextTable:
 
 
 def _traffic_cell(view: RequestReportView, summary: RequestSummary) -> str:
-    """What was offered: of a closed loop its users, all of whom every class shares."""
+    """What was offered: of a closed loop its users, whom all classes share or each has its own."""
     if view.concurrency is not None:
-        return str(view.concurrency)
+        return str(view.class_users.get(summary.name, view.concurrency))
     return (
         ABSENT_TEXT
         if summary.offered_requests_per_s is None

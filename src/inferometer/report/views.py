@@ -4,7 +4,8 @@ Every number is an Estimate or None; None is shown as absent, never as 0. Units 
 charts and tables choose the display unit. The same view gives the same bytes in every surface.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from inferometer.inputs.types import Caution, DType
@@ -366,6 +367,8 @@ class RequestReportView:
     ttft_parts: TtftParts | None = None
     concurrency: int | None = None
     """Of a closed loop."""
+    class_users: Mapping[str, int] = field(default_factory=dict)
+    """Of a closed loop, where each class has users of its own."""
     """Where the engine or the server's metrics report it."""
     n_kv_blocks: int | None = None
     """Of the engine, where it is known."""

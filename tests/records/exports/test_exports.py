@@ -168,6 +168,22 @@ def test_the_table_has_a_line_each(broken):
     )
 
 
+@pytest.mark.parametrize("status", [RequestStatus.REJECTED, RequestStatus.ABORTED])
+def test_what_ended_without_being_done_has_no_latency_in_the_table(run, status):
+    statuses = run.requests.status.copy()
+    statuses[0] = status
+    rows = list(
+        csv.DictReader(
+            request_csv(replace(run, requests=run.requests._replace(status=statuses))).splitlines()
+        )
+    )
+    assert (rows[0]["tpot_s"], rows[0]["e2e_s"]) == ("", "")
+    assert rows[0]["finished_s"]
+    assert rows[0]["ttft_s"]
+    assert rows[1]["tpot_s"]
+    assert rows[1]["e2e_s"]
+
+
 def test_the_table_is_read_again(broken, tmp_path):
     """Every number of a request comes back, what is absent too."""
     path = tmp_path / "requests.csv"

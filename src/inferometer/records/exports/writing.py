@@ -239,7 +239,8 @@ _TURNED_AWAY: Final = (RequestStatus.REJECTED, RequestStatus.ABORTED)
 def request_csv(run: Run) -> str:
     """The table's text.
 
-    Latencies count from the intended send, ``ttft_uncorrected_s`` from the send.
+    Latencies count from the intended send, ``ttft_uncorrected_s`` from the send. TPOT and E2E are
+    those of completed requests: a refusal or a client's patience has an end, but no latency.
 
     Raises
     ------
@@ -255,10 +256,12 @@ def request_csv(run: Run) -> str:
     intended_s, sent_s, admitted_s, first_s, finished_s = (
         optional_ns(getattr(requests, name)) / NS_PER_S for name in names
     )
-    has_tpot = requests.output_tokens > 1
+    is_done = is_one_of(requests, COMPLETED)
+    n_gaps = requests.output_tokens - 1
     tpot_s = np.where(
-        has_tpot, (finished_s - first_s) / np.maximum(requests.output_tokens - 1, 1), np.nan
+        is_done & (n_gaps > 0), (finished_s - first_s) / np.maximum(n_gaps, 1), np.nan
     )
+    e2e_s = np.where(is_done, finished_s - intended_s, np.nan)
     columns: tuple[list[str], ...] = (
         requests.request_index.astype(str).tolist(),
         [RequestStatus(status).name.lower() for status in requests.status.tolist()],
@@ -274,7 +277,7 @@ def request_csv(run: Run) -> str:
                 first_s - intended_s,
                 first_s - sent_s,
                 tpot_s,
-                finished_s - intended_s,
+                e2e_s,
             )
         ),
     )
