@@ -252,8 +252,7 @@ def request_view(
     objective, online = options.objective, online_view(run, options.device)
     judgement = None if objective is None else request_summaries.judge_objective(run, objective)
     steady, parts = None if online is None else online.steady, first_token_parts(run, online)
-    load, lead = _step_series(run), _leading_cautions(run)
-    n_kv_blocks = _n_kv_blocks(run, options)
+    load, lead, n_kv_blocks = _step_series(run), _leading_cautions(run), _n_kv_blocks(run, options)
     lines = views.FiveLines(
         answer=_answer(whole, judgement),
         limit=_limit(load, whole, n_kv_blocks, online, parts),
