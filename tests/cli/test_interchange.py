@@ -93,6 +93,25 @@ def test_the_next_command_names_the_files_and_runs(folder):
         assert are_published([folder / "loads.jsonl"]), "fit reads what import read"
 
 
+@pytest.mark.parametrize(
+    ("changes", "caution"),
+    [
+        ({}, ""),
+        ({"mean_tpot_ms": -3.0}, "TPOT: mean is below 0 (-3 ms), as published"),
+        (
+            {"p99_ttft_ms": 5.0, "median_ttft_ms": 50.0},
+            "TTFT: p99 (5 ms) is below p50 (50 ms), as published",
+        ),
+    ],
+)
+def test_statistics_that_contradict_themselves_are_named(changes, caution, tmp_path):
+    content = json.loads((RESULTS / "vllm-bench-summary.json").read_text()) | changes
+    (tmp_path / "bench.json").write_text(json.dumps(content))
+    shown = run("import", "bench.json", folder=tmp_path).stdout
+    assert ("CAUTION" in shown) == bool(caution)
+    assert caution in shown
+
+
 def test_what_cannot_be_imported_is_refused(tmp_path):
     (tmp_path / "other.json").write_text("{}")
     check_refused(

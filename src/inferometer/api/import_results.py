@@ -1,9 +1,11 @@
 """What do other tools' result files say, as runs and in our words?"""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from inferometer import suggestions
 from inferometer.api.answer import Answer
@@ -175,7 +177,12 @@ def import_text(answer: ImportAnswer) -> str:
     follow = _next_step(answer)
     parts += [f"NEXT   {follow}"] if follow else []
     runs = (run for file in answer.files for run in file.runs)
-    cautions = dict.fromkeys(caution for run in runs for caution in run.cautions)
+    cautions = dict.fromkeys(
+        (
+            *(caution for run in runs for caution in run.cautions),
+            *(one for file in answer.files for one in _contradictions(file)),
+        )
+    )
     return "\n".join((*parts, *(f"CAUTION {one.text} – {one.remedy}" for one in cautions)))
 
 
@@ -219,6 +226,45 @@ def _facts(summary: PublishedSummary) -> str:
     }
     facts = ", ".join(f"{name} {value}" for name, value in told.items() if value is not None)
     return f"  {summary.label or 'as published'}: {facts}"
+
+
+def _contradictions(file: ImportedFile) -> Iterator[Caution]:
+    """Statistics of a file that no measurement can have: below 0, or in the wrong order."""
+    for summary in file.summaries:
+        for latency in summary.latencies:
+            problem = _contradiction(latency)
+            if problem is not None:
+                named = " of ".join(filter(None, (latency.named, summary.label)))
+                yield Caution(
+                    code="CONTRADICTION",
+                    text=f"{file.file}: {named}: {problem}, as published",
+                    remedy="the tool's rows of single requests, if there are any",
+                )
+
+
+def _contradiction(latency: PublishedLatency) -> str | None:
+    ordered = [
+        (f"p{one.percentile_fraction * 100:g}", one.value_s)
+        for one in sorted(latency.percentiles, key=lambda one: one.percentile_fraction)
+    ]
+    ends = ("min", latency.min_s), ("max", latency.max_s)
+    inner = ordered, [("mean", latency.mean_s)]
+    for middle in inner:
+        known = [
+            (name, value_s) for name, value_s in (ends[0], *middle, ends[1]) if value_s is not None
+        ]
+        for name, value_s in known:
+            if value_s < 0:
+                return f"{name} is below 0 ({format_duration(value_s)})"
+        for (low, low_s), (high, high_s) in pairwise(known):
+            if high_s < low_s * (1 - _ROUNDED):
+                shown = format_duration(high_s), format_duration(low_s)
+                return f"{high} ({shown[0]}) is below {low} ({shown[1]})"
+    return None
+
+
+_ROUNDED: Final = 0.005
+"""Tools print statistics with three digits."""
 
 
 def _latency(latency: PublishedLatency) -> str:

@@ -248,6 +248,16 @@ def test_llmd_leaves_out_what_is_only_a_lower_bound(run, broken):
     assert not {"p95", "p99", "max"} & set(aggregate["latency"]["request_latency"])
 
 
+def test_llmd_has_no_length_for_what_was_not_answered(broken):
+    tokens = broken.requests.output_tokens.copy()
+    tokens[0], tokens[-3:] = 0, 1
+    report = llmd_report(replace(broken, requests=broken.requests._replace(output_tokens=tokens)))
+    lengths = report["results"]["request_performance"]["aggregate"]["requests"]["output_length"]
+    assert (lengths["min"], lengths["mean"]) == (16, 16)
+    asked = report["scenario"]["load"]["standardized"]["output_seq_len"]
+    assert asked == {"distribution": "fixed", "value": 16.0}
+
+
 def test_llmd_carries_what_it_has_no_place_for(run):
     judgement = judge_objective(run, OBJECTIVE)
     reason = ValidityReason(check="client lag", verdict="SUSPECT", text="late", remedy="more cores")

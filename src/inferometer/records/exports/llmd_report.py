@@ -16,7 +16,7 @@ import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.inputs.workload.types import OpenArrivals
-from inferometer.records.columns import F64
+from inferometer.records.columns import F64, I32
 from inferometer.records.latencies import (
     COMPLETED,
     NOT_SERVED,
@@ -156,7 +156,7 @@ def _scenario(run: Run, requests: RequestTable) -> JsonObject:
         "tool_version": run.manifest.tool_version,
         "source": "unknown",
         "input_seq_len": _lengths(requests.prompt_tokens),
-        "output_seq_len": _lengths(requests.output_tokens),
+        "output_seq_len": _lengths(_answered(requests)),
         **_offered(run),
     }
     return {
@@ -217,8 +217,14 @@ def _requests(requests: RequestTable, summary: RequestSummary) -> JsonObject:
         "failures": summary.n_of(*NOT_SERVED, RequestStatus.ABORTED),
         "incomplete": summary.n_of(RequestStatus.UNFINISHED),
         "input_length": _plain("count", requests.prompt_tokens.astype(np.float64)),
-        "output_length": _plain("count", requests.output_tokens.astype(np.float64)),
+        "output_length": _plain("count", _answered(requests).astype(np.float64)),
     }
+
+
+def _answered(requests: RequestTable) -> I32:
+    """Output tokens of completed requests; of all where none is: an answer cut short has no length."""
+    is_done = is_one_of(requests, COMPLETED)
+    return requests.output_tokens[is_done] if is_done.any() else requests.output_tokens
 
 
 def _latency(requests: RequestTable, *, at_ns: int) -> JsonObject:
