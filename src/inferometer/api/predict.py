@@ -24,6 +24,7 @@ from inferometer.api.prediction import (
     PredictAnswer,
     PredictedSlo,
     WhatIfRow,
+    above_roofline,
     answered_speeds,
     fitted_speeds,
     likely_changes,
@@ -179,6 +180,8 @@ def predict(question: Predict) -> PredictAnswer:
     other_steps = None if published is None else _without_published(question, asked.hardware)
     published = published if other_steps is None else None
     fitted = _fitted(asked.fit or published, scenario)
+    if fitted is not None and published is not None:
+        fitted = above_roofline(fitted, sheet)
     is_measured = asked.hardware.hardware_id == THIS_MACHINE
     return PredictAnswer(
         basis=(

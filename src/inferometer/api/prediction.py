@@ -219,6 +219,25 @@ def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSp
     )
 
 
+def above_roofline(fitted: FittedSpeeds, sheet: DatasheetPrediction) -> FittedSpeeds:
+    """No engine is faster than the device's peaks: an interval begins no lower, unless its value does."""
+    scenario = sheet.scenario
+    ttft_s = _begins_at(fitted.ttft_s, sheet.prefill.bound.lower_s * scenario.first_token_steps)
+    tpot_s = _begins_at(fitted.tpot_s, sheet.decode.bound.lower_s / scenario.expected_step_tokens)
+    return replace(
+        fitted,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        tokens_per_s_per_user=tpot_s.inverted(),
+        decode_tokens_per_s=tpot_s.inverted(scenario.batch_size),
+    )
+
+
+def _begins_at(estimate: Estimate, least: float) -> Estimate:
+    low = estimate.low
+    return estimate if low is None else replace(estimate, low=min(max(low, least), estimate.value))
+
+
 def _origin(model: steptime.StepTimeModel, scenario: Scenario) -> str | None:
     n_stages, hardware = scenario.used_plan.n_pipeline, model.trained_on.hardware
     return hardware if n_stages == 1 else f"{hardware}; {n_stages} pipeline stages"
