@@ -19,7 +19,14 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("verb", VERBS)
+SIMULATING = ("capacity", "simulate", "verify")
+"""Beside ``size``, whose workers theirs are."""
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [pytest.param(one, marks=[pytest.mark.long] * (one in SIMULATING)) for one in VERBS],
+)
 def test_a_killed_command_leaves_no_process(verb):
     """Each signal once, at moments spread over its life."""
     left = [one for one in outcomes([verb], 3) if one.left_s is None]

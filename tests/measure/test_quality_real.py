@@ -74,7 +74,7 @@ def test_what_cannot_be_read_is_refused(smollm2, tmp_path: Path):
         im.quality("llama-3.1-8b", quantization=["int8"])
 
 
-@pytest.mark.parametrize("engine", ["openvino", "vllm"])
+@pytest.mark.parametrize("engine", ["openvino", pytest.param("vllm", marks=pytest.mark.long)])
 def test_another_engine_reads_the_same_weights(smollm2, engine):
     kv_dtypes = ["int8"] if engine == "openvino" else []
     try:

@@ -97,7 +97,10 @@ def test_clean_runs_are_valid(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*CASES, CHAT])
+@pytest.mark.parametrize(
+    "case",
+    ["closed", CHAT, *(pytest.param(one, marks=pytest.mark.long) for one in ("6 s", "60 s"))],
+)
 def test_of_a_thousand_clean_runs_95_in_100_are_valid(case):
     assert share_of({"VALID"}, 1000, lambda seed: clean(case, seed)) >= 0.95
 

@@ -31,7 +31,9 @@ def changes_of(series):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rate_per_s", "seed"), [(0.3, 2), (0.9, 3)])
+@pytest.mark.parametrize(
+    ("rate_per_s", "seed"), [(0.9, 3), pytest.param(0.3, 2, marks=pytest.mark.long)]
+)
 def test_two_days_in_which_nothing_changes_have_no_alarm(rate_per_s, seed):
     plan = daily_traffic(rate_per_s, 2 * DAY_S, seed)
     series = list(intervals(plan, 2 * DAY_S, seed))
