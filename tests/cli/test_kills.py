@@ -20,7 +20,7 @@ pytestmark = [
 
 
 SIMULATING = ("capacity", "simulate", "verify")
-"""Beside ``size``, whose workers theirs are."""
+"""Worker processes that simulate, as those of ``size``; ``verify`` loads as ``load`` does, too."""
 
 
 @pytest.mark.parametrize(
