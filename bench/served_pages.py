@@ -75,8 +75,8 @@ class _VllmAccounts(Accounts):
         self._config, self._page, self._now = config, metrics_of("m", config), Now(0, 0, 0.0)
         super().__init__(self._page, has_prefix_cache=config.enable_prefix_caching)
 
-    def refresh(self, now, *, has_prefill):
-        del has_prefill
+    def refresh(self, now, *, has_prefill, prefill_tokens):
+        del has_prefill, prefill_tokens
         self._now = now
 
     def page(self):
@@ -112,12 +112,15 @@ class _Server:
                     self._running.discard(row)
                 told.append((request, n_tokens))
             self._accounts.stepped(told, at_ns)
-            has_prefill = bool(self._steps.n_prefill_requests[step])
-            self._accounts.refresh(self._now(), has_prefill=has_prefill)
+            self._accounts.refresh(
+                self._now(),
+                has_prefill=bool(self._steps.n_prefill_requests[step]),
+                prefill_tokens=int(self._steps.prefill_tokens[step]),
+            )
 
     def page(self):
         if isinstance(self._accounts, _VllmAccounts):  # its gauges are read when it is scraped
-            self._accounts.refresh(self._now(), has_prefill=False)
+            self._accounts.refresh(self._now(), has_prefill=False, prefill_tokens=0)
         return self._accounts.page()
 
     def _now(self):

@@ -2,8 +2,9 @@
 
 Names, labels, buckets and the times at which things are counted are those of SGLang 0.5.23
 (``sglang/srt/observability/metrics_collector.py``, ``.../managers/scheduler_components/
-metrics_reporter.py``): tokens and requests are counted when a request ends, and the gauges are
-written with each prefill, but only every 40th decode step (``--decode-log-interval``).
+metrics_reporter.py``): tokens and requests are counted when a request ends, steps and what they
+prefill when they are done, and the gauges are written with each prefill, but only every 40th decode
+step (``--decode-log-interval``).
 """
 
 from types import SimpleNamespace
@@ -63,6 +64,8 @@ class SglangAccounts:
         )
         self._counters |= {"num_retracted_requests_total": 0}
         self._cached_tokens = 0
+        self._passes = {"prefill_none": 0, "decode_cuda_graph": 0}
+        self._realtime = {"prefill_compute": 0, "prefill_cache": 0}
         self._histograms = {name: Histogram(edges) for name, edges in _HISTOGRAMS.items()}
 
     def arrived(self, request):
@@ -71,6 +74,7 @@ class SglangAccounts:
     def scheduled(self, admitted, n_preempted):
         self._counters["num_retracted_requests_total"] += n_preempted
         for one in admitted:
+            self._realtime["prefill_cache"] += one.num_cached_tokens
             self._observe("queue_time_seconds", one.admitted_ns - one.arrival_ns)
 
     def stepped(self, deliveries, now_ns):
@@ -87,8 +91,10 @@ class SglangAccounts:
             if request.finished_ns == now_ns:
                 self._ended(request, self._lives.pop(request.index), now_ns)
 
-    def refresh(self, now, *, has_prefill):
+    def refresh(self, now, *, has_prefill, prefill_tokens):
         """Write the gauges after a step, if SGLang would."""
+        self._realtime["prefill_compute"] += prefill_tokens
+        self._passes["prefill_none" if has_prefill else "decode_cuda_graph"] += 1
         self._n_decode_steps += not has_prefill
         is_due = self._n_decode_steps % DECODE_LOG_INTERVAL == 0
         if has_prefill or is_due or now.n_running == 0:
@@ -101,6 +107,14 @@ class SglangAccounts:
         pages = {"page_size": config.block_size, "num_pages": config.num_blocks}
         lines = [_line(name, value) for name, value in (self._gauges | pages).items()]
         lines += [_line(name, value) for name, value in self._counters.items()]
+        lines += [
+            _line(name, value, mode=mode)
+            for name, counts in (
+                ("realtime_tokens_total", self._realtime),
+                ("cuda_graph_passes_total", self._passes),
+            )
+            for mode, value in counts.items()
+        ]
         if self._cached_tokens:
             lines.append(_line("cached_tokens_total", self._cached_tokens, cache_source="device"))
         for name, histogram in self._histograms.items():

@@ -88,7 +88,7 @@ def test_a_plan_comes_back_as_it_went():
     "text", ["", "{}", "[1]", plan_text(fleet()).replace('"n_replicas": 2', '"n_replicas": "two"')]
 )
 def test_what_is_no_plan_is_refused(text):
-    with pytest.raises(SpecError, match="the plan is damaged"):
+    with pytest.raises(SpecError, match=r"the plan is (damaged|empty)"):
         read_plan(text, where="here")
 
 

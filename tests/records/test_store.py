@@ -514,7 +514,7 @@ def test_damage_is_found_without_checksums_too(tmp_path, write_points):
 def test_a_damaged_manifest_is_named(tmp_path, write_points, content):
     write_points(tmp_path, (0,))
     (tmp_path / "manifest.json").write_bytes(content)
-    with pytest.raises(RecordError, match="manifest is damaged") as caught:
+    with pytest.raises(RecordError, match=r"manifest is (damaged|empty)") as caught:
         read_run(tmp_path)
     assert caught.value.where == str(tmp_path / "manifest.json")
 

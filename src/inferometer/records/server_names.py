@@ -22,6 +22,9 @@ Gauge: TypeAlias = Literal[
 Counter: TypeAlias = Literal[
     "preemptions",
     "prompt_tokens",
+    "steps",
+    "computed_prompt_tokens",
+    "found_prompt_tokens",
     "output_tokens",
     "prefix_queries_tokens",
     "prefix_hits_tokens",
@@ -163,6 +166,11 @@ _SGLANG: Final = ServerNames(
         ),
         "prompt_tokens": (Name("sglang_prompt_tokens_total"),),
         "output_tokens": (Name("sglang_generation_tokens_total"),),
+        "steps": (Name("sglang_cuda_graph_passes_total"),),
+        "computed_prompt_tokens": (
+            Name("sglang_realtime_tokens_total", "mode", "prefill_compute"),
+        ),
+        "found_prompt_tokens": (Name("sglang_realtime_tokens_total", "mode", "prefill_cache"),),
         "prefix_queries_tokens": (Name("sglang_prompt_tokens_total"),),
         "prefix_hits_tokens": (Name("sglang_cached_tokens_total"),),
         "finished": (Name("sglang_num_requests_total"),),

@@ -152,6 +152,26 @@ def test_another_servers_names_show_the_same():
     )
 
 
+def test_prompts_count_when_their_steps_compute_them():
+    """SGLang's counter of prompts grows when requests end, 3 s later here; another one does with each step."""
+    plan = poisson(RATE, 110, seed=2, prompt=(400, 0.8), output=(250, 0.1))
+    samples = [
+        served_pages(CONFIG, STEPS, plan, start_s=START_S, for_s=FOR_S, names=names)[0]
+        for names in ("vllm", "sglang")
+    ]
+    is_other = samples[1].name != "sglang:realtime_tokens_total"
+    samples.append(
+        samples[1]._make(
+            column[is_other] if len(column) == len(is_other) else column for column in samples[1]
+        )
+    )
+    windows = [observed_window(one) for one in samples]
+    ours, theirs, old = (np.diff(one.step_prompt_tokens) for one in windows)
+    assert np.corrcoef(ours, theirs)[0, 1] > 0.95
+    assert np.corrcoef(ours, old)[0, 1] < 0.6
+    assert np.abs(windows[0].n_steps - windows[1].n_steps).max() <= 1
+
+
 def test_answers_that_are_held_back_after_their_first_token_are_found():
     window = observed_window(samples_of())
     soon = OutsideRow(latency="ttft", client_s=0.2, outside_s=0.01)

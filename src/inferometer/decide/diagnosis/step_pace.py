@@ -109,9 +109,9 @@ def _intervals(window: ServerWindow) -> tuple[F64, F64, F64]:
     """Of each interval with tokens: four counts, the seconds of its steps, and how exact these are."""
     at = _bounds(window)
     output = np.diff(window.output_tokens[at])
-    computed = np.diff(window.prompt_tokens[at]) * (1 - window.hit_fraction)
+    computed = np.diff(window.step_prompt_tokens[at]) * (1 - window.hit_fraction)
     running = (window.running[at][1:] + window.running[at][:-1]) / 2
-    counted_steps = None if window.steps is None else np.diff(window.steps.n[at])
+    counted_steps = None if window.n_steps is None else np.diff(window.n_steps[at])
     steps = output / np.maximum(running, 1.0) if counted_steps is None else counted_steps
     held = np.zeros_like(output)
     summary = window.summary

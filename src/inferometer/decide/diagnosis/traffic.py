@@ -108,7 +108,7 @@ def _as_counted(
     if window.first_tokens is None:
         return
     counts = np.rint(np.diff(window.first_tokens)).astype(np.int64)
-    tokens = np.diff(window.prompt_tokens)
+    tokens = np.diff(window.step_prompt_tokens)
     if tokens[counts == 0].sum() > _UNTIMED_FRACTION * tokens.sum():
         return
     n = min(int(counts.sum()), len(prompts) - n_before)

@@ -80,10 +80,12 @@ class ServerWindow:
     """(T) Requests that ended since the first scrape, however they did."""
     prompt_tokens: F64
     """(T) Of requests whose prompt was done; those found in the prefix cache included."""
+    step_prompt_tokens: F64
+    """(T) The same as steps computed or found them, where a server tells."""
     output_tokens: F64
     """(T)"""
-    steps: Cumulated | None
-    """Engine steps, and their tokens."""
+    n_steps: F64 | None
+    """(T) Of the engine."""
     step_sizes: Lengths | None
     """Tokens of a step, where the server has a histogram of them (vLLM)."""
     gaps: Cumulated | None
@@ -201,8 +203,9 @@ def observed_window(samples: ServerSampleTable) -> ServerWindow:
         kv_usage=None if usage is None or np.isnan(usage.value).any() else usage.value,
         finished=finished,
         prompt_tokens=_counted(record, "prompt_tokens"),
+        step_prompt_tokens=_step_prompt_tokens(record),
         output_tokens=_output_tokens(record),
-        steps=_cumulated(record, "step_tokens"),
+        n_steps=_steps(record),
         step_sizes=_lengths(record, "step_tokens"),
         gaps=_cumulated(record, "itl"),
         first_tokens=None if first_tokens is None else first_tokens.n,
@@ -276,6 +279,30 @@ def _counted(record: ServerRecord, counter: Counter) -> F64:
         raise _unreported(counter)
     since_start: F64 = series.value - series.value[0]
     return since_start
+
+
+def _step_prompt_tokens(record: ServerRecord) -> F64:
+    """(T) As they are computed, where a server tells.
+
+    SGLang (0.5.23) adds a prompt to ``prompt_tokens_total`` when its request ends, seconds after the
+    steps that computed it, and to ``realtime_tokens_total`` with each of these steps.
+    """
+    counted = _counted(record, "prompt_tokens")
+    names: tuple[Counter, Counter] = ("computed_prompt_tokens", "found_prompt_tokens")
+    known = [one.value for name in names if (one := counter_series(record, name)) is not None]
+    if not known:
+        return counted
+    computed: F64 = np.sum(known, axis=0)
+    computed = computed - computed[0]
+    return computed if computed[-1] > 0 else counted
+
+
+def _steps(record: ServerRecord) -> F64 | None:
+    """(T) By a histogram of their tokens (vLLM), or by the graphs that were launched or not (SGLang)."""
+    sizes, passes = _cumulated(record, "step_tokens"), counter_series(record, "steps")
+    if sizes is not None:
+        return sizes.n
+    return None if passes is None or passes.value[-1] <= 0 else passes.value - passes.value[0]
 
 
 def _output_tokens(record: ServerRecord) -> F64:
