@@ -157,7 +157,7 @@ def _format_of_list(path: Path) -> TraceFormat:
     """Whose rows are in a JSON list, going by the first name that is known in its beginning."""
     start = DOOR.start_of(path, _LIST_BYTES)
     at = {match[1].decode(): match.start() for match in reversed([*_NAME.finditer(start)])}
-    known = [(at[key], name) for key, name in _KEYS if key in at]
+    known: list[tuple[int, TraceFormat]] = [(at[key], name) for key, name in _KEYS if key in at]
     return min(known)[1] if known else "sharegpt"
 
 
