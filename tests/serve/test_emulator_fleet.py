@@ -165,9 +165,11 @@ def test_the_command_serves_every_fleet(flags, tmp_path):
                 line.request("POST", "/v1/completions", json.dumps(body), headers)
                 return json.loads(line.getresponse().read())["usage"]["completion_tokens"]
 
-        with ThreadPoolExecutor(8) as pool:
-            lengths = set(pool.map(ask, range(24)))
-        process.terminate()
+        try:
+            with ThreadPoolExecutor(8) as pool:
+                lengths = set(pool.map(ask, range(24)))
+        finally:  # an error waits for no server that nobody ends
+            process.terminate()
         stdout, stderr = process.communicate(timeout=30)
     assert lengths == ({3} if "--gate" in flags else {7}), stderr
     assert json.loads(stdout)["n_requests"] == 24
