@@ -302,7 +302,10 @@ def _steps(record: ServerRecord) -> F64 | None:
     sizes, passes = _cumulated(record, "step_tokens"), counter_series(record, "steps")
     if sizes is not None:
         return sizes.n
-    return None if passes is None or passes.value[-1] <= 0 else passes.value - passes.value[0]
+    if passes is None:
+        return None
+    since_start: F64 = passes.value - passes.value[0]
+    return since_start if since_start[-1] > 0 else None
 
 
 def _output_tokens(record: ServerRecord) -> F64:

@@ -55,7 +55,7 @@ _KEYS: Final[tuple[tuple[str, TraceFormat], ...]] = (
 )
 _NAME: Final = re.compile(rb'"(\w+)"\s*:')
 _LIST_BYTES: Final = 4096
-"""Of a JSON list in which its rows are told apart."""
+"""Of a JSON list that show whose rows it holds."""
 _WALL_CLOCK: Final[tuple[TraceFormat, ...]] = ("azure", "otel", "table")
 WITH_TEXTS: Final[tuple[TraceFormat, ...]] = ("sharegpt", "openai-batch", "prompts")
 

@@ -232,7 +232,7 @@ class ConnectionPool:
         self._serve_waiting()
 
     def _serve_waiting(self) -> None:
-        """As many connections are being opened as exchanges wait, if so many are allowed."""
+        """As many connections are being opened as exchanges wait, as far as allowed."""
         while len(self._waiting) > len(self._opening) and self._may_open:
             exchange = self._waiting[len(self._opening)]
             if exchange.answer.is_over:
