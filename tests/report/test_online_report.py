@@ -5,12 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 from rich.console import Console
 from tests.records.load_run import changed, load_run
 from tests.report.marks import words
 
+from inferometer.api.load import LoadAnswer
 from inferometer.api.request_answer import answer_of
-from inferometer.api.request_view import request_view
+from inferometer.api.request_view import RequestQuestion, request_view
+from inferometer.inputs.objectives import parse_objective
 from inferometer.records.types import RequestStatus
 from inferometer.report.charts.catalogue import ONLINE_CHARTS, request_charts_of
 from inferometer.report.html import render_page
@@ -84,6 +87,40 @@ def test_the_whole_run_and_its_steady_part(view):
     assert view.summaries[1].n_requests == view.online.steady.n_steady < N
     assert "requests of the warm-up" in view.five_lines.trust
     assert [summary.name for summary in request_view(load_run()).summaries] == ["all requests"]
+
+
+def run_of_two_classes():
+    """Every fourth request is of the class ``report``, and waits 0.4 s instead of 20 ms."""
+    is_report = np.arange(N) % 4 == 0
+    run = changed(
+        load_run(ttft_s=np.where(is_report, 0.4, 0.02)), "requests", class_index=is_report * 1
+    )
+    load = run.manifest.load
+    (chat,) = load.workload.classes
+    classes = (
+        structs.replace(chat, slo="ttft:p95<100ms"),
+        structs.replace(chat, name="report", slo="ttft:p95<200ms"),
+    )
+    load = replace(load, workload=structs.replace(load.workload, classes=classes))
+    return replace(run, manifest=replace(run.manifest, load=load))
+
+
+def test_each_class_is_judged_by_its_own_slo():
+    whole = parse_objective("ttft:p50<1s")
+    shown = request_view(run_of_two_classes(), RequestQuestion(objective=whole))
+    judged = {one.name: one.judgement for one in answer_of(shown).class_judgements}
+    assert {name: one.verdict for name, one in judged.items()} == {
+        "chat": "met",
+        "report": "missed",
+    }
+    assert judged["report"].n_good == 0
+    assert judged["chat"].n_good == 3 * N // 4
+    text = text_of(shown)
+    assert "✔ meets the SLO: 100 % of requests within ttft:p50<1000ms" in text
+    assert "✘ report misses the SLO: 0 % of requests within ttft:p95<200ms" in text
+    answer = LoadAnswer(requests=answer_of(shown), is_interrupted=False, record="run")
+    assert shown.judgement.verdict == "met"
+    assert answer.exit_code == 10
 
 
 def test_nobody_claims_to_know_the_queue(view):

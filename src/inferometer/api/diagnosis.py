@@ -24,7 +24,7 @@ from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, percentile_name
 from inferometer.records.pitfalls import CheckRow, PitfallName
 from inferometer.records.server_summaries import Level, bucket_percentile
-from inferometer.stats.estimate import Estimate, Verdict
+from inferometer.stats.estimate import Estimate, Verdict, worst_verdict
 
 Named: TypeAlias = causes.CauseName | PitfallName
 
@@ -147,7 +147,7 @@ def answer_of(
     )
     now = shares.estimates(base)
     latencies = _latencies(window, percentiles, now, thresholds)
-    slo = _slo_verdict(verdicts := _verdicts(latencies))
+    slo = worst_verdict(verdicts := _verdicts(latencies))
     fresh = under_fresh_requests(window, draws, _SEED)
     found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
     concluded = shares.conclusion(found, now[0], slo, verdicts)
@@ -272,15 +272,6 @@ def _latency(
 def _verdicts(latencies: Sequence[LatencyRow]) -> list[Verdict]:
     """Of each limit, by the server's own buckets, and within them by the simulated latencies."""
     return [_is_met(one, one.limit_s) for one in latencies if one.limit_s is not None]
-
-
-def _slo_verdict(verdicts: Sequence[Verdict]) -> Verdict | None:
-    """Missed where one is."""
-    if not verdicts:
-        return None
-    if "missed" in verdicts:
-        return "missed"
-    return "undecided" if "undecided" in verdicts else "met"
 
 
 def _is_met(row: LatencyRow, limit_s: float) -> Verdict:

@@ -20,6 +20,7 @@ from inferometer.records.types import Run
 from inferometer.report import html
 from inferometer.report.page import Page
 from inferometer.report.request_page import request_page_of
+from inferometer.stats.estimate import worst_verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +38,15 @@ class LoadAnswer(Answer):
 
     @property
     def exit_code(self) -> int:
-        """3 INVALID, which counts before any objective; then of the objective's verdict."""
-        online, judgement = self.requests.online, self.requests.judgement
+        """3 INVALID, which counts before any objective; then of the SLO and of those of classes."""
+        requests = self.requests
+        online, judgement = requests.online, requests.judgement
         if online is not None and online.validity.verdict == "INVALID":
             return MeasureError.exit_code
-        return EXIT_OF_SLO[None if judgement is None else judgement.verdict]
+        of_classes = (one.judgement.verdict for one in requests.class_judgements)
+        return EXIT_OF_SLO[
+            worst_verdict((None if judgement is None else judgement.verdict, *of_classes))
+        ]
 
 
 def answer_of_test(ended: EndedLoad) -> Paged[LoadAnswer]:
@@ -95,4 +100,6 @@ def _write_exports(run: Run, ended: EndedLoad) -> None:
 
 def load_page(answer: LoadAnswer) -> Page:
     """What there is to read of the run; it is read again."""
-    return request_page_of(request_view(read_run(Path(answer.record)), RequestQuestion()))
+    judgement = answer.requests.judgement
+    question = RequestQuestion(objective=None if judgement is None else judgement.objective)
+    return request_page_of(request_view(read_run(Path(answer.record)), question))

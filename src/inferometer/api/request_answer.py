@@ -21,7 +21,13 @@ from inferometer.records import (
 from inferometer.records.kv_pools import KvPoolView
 from inferometer.records.server_summaries import Level, ServerSummary, ServerTime
 from inferometer.records.types import Run
-from inferometer.report.views import FiveLines, OnlineView, RequestReportView, ServerUse
+from inferometer.report.views import (
+    ClassJudgement,
+    FiveLines,
+    OnlineView,
+    RequestReportView,
+    ServerUse,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +164,8 @@ class RequestRunAnswer:
     five_lines: FiveLines
     summaries: tuple[request_summaries.RequestSummary, ...]
     judgement: request_summaries.Judgement | None
+    class_judgements: tuple[ClassJudgement, ...]
+    """Of the classes of a load test to which its workload gives an ``slo`` of their own."""
     handovers: latencies.HandoverSummary | None
     """Where requests went from one server to another: the time between."""
     memory: run_series.StepMemorySummary | None
@@ -209,6 +217,7 @@ def answer_of(view: RequestReportView) -> RequestRunAnswer:
         five_lines=view.five_lines,
         summaries=view.summaries,
         judgement=view.judgement,
+        class_judgements=view.class_judgements,
         handovers=view.handovers,
         memory=view.memory,
         kv_pools=view.kv_pools,

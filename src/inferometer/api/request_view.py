@@ -6,7 +6,7 @@ Every surface (terminal, HTML) draws this one view.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final, NamedTuple, get_args
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from inferometer import __version__, suggestions
 from inferometer.api import provenance, run_titles
 from inferometer.errors import RecordError, SpecError
 from inferometer.inputs import catalog, synonyms
-from inferometer.inputs.objectives import ObjectiveSpec, check_workflows
+from inferometer.inputs.objectives import ObjectiveSpec, check_workflows, parse_objective
 from inferometer.inputs.types import Caution, DType, HardwareSpec
 from inferometer.records import (
     exchange_errors,
@@ -249,14 +249,13 @@ def request_view(
     options = RequestQuestion() if question is None else question
     run = _with_workflows(run, options.objective)
     whole = request_summaries.summarise_requests(run)
-    objective, online = options.objective, online_view(run, options.device)
-    judgement = None if objective is None else request_summaries.judge_objective(run, objective)
+    online, judged = online_view(run, options.device), _judged(run, options.objective)
     steady, parts = None if online is None else online.steady, first_token_parts(run, online)
     load, lead, n_kv_blocks = _step_series(run), _leading_cautions(run), _n_kv_blocks(run, options)
     lines = views.FiveLines(
-        answer=_answer(whole, judgement),
+        answer=_answer(whole, judged),
         limit=_limit(load, whole, n_kv_blocks, online, parts),
-        next=_next(run, lead, judgement, path, online, has_page=report_path is not None),
+        next=_next(run, lead, judged.whole, path, online, has_page=report_path is not None),
         trust=_trust(run, whole, online),
         report=_files(path, report_path),
     )
@@ -265,7 +264,8 @@ def request_view(
         subtitle=f"{run.manifest.origin} · {whole.n_requests:,} requests",
         five_lines=lines,
         summaries=(whole, *_parts(run, online, options.class_names)),
-        judgement=judgement,
+        judgement=judged.whole,
+        class_judgements=judged.of_classes,
         handovers=latencies.summarise_handovers(run),
         tails=tails(run),
         history=history(run, steady=steady),
@@ -309,6 +309,30 @@ def _parts(
     return (*steady_summaries(run, online), *classes)
 
 
+class _Judged(NamedTuple):
+    """By the SLO of all requests, and by those of the classes with one of their own."""
+
+    whole: request_summaries.Judgement | None
+    of_classes: tuple[views.ClassJudgement, ...]
+
+
+def _judged(run: types.Run, objective: ObjectiveSpec | None) -> _Judged:
+    """Of the classes of a load test those that have requests."""
+    whole = None if objective is None else request_summaries.judge_objective(run, objective)
+    load, requests = run.manifest.load, requests_of(run)
+    if load is None or load.workload.replay is not None:
+        return _Judged(whole, ())
+    found = list[views.ClassJudgement]()
+    for index, one in enumerate(load.workload.classes):
+        rows = requests.class_index == index
+        if one.slo is None or not rows.any():
+            continue
+        own = parse_objective(one.slo, where=f"slo of class {one.name}", has_workflows=True)
+        judgement = request_summaries.judge_objective(run, own, rows=rows)
+        found.append(views.ClassJudgement(name=one.name, judgement=judgement))
+    return _Judged(whole, tuple(found))
+
+
 def _timeline(run: types.Run, options: RequestQuestion) -> slot_timeline.SlotTimeline | None:
     if run.steps is None or run.parts is None or not len(run.steps.start_ns):
         return None
@@ -327,17 +351,16 @@ def _leading_cautions(run: types.Run) -> tuple[Caution, ...]:
     return tuple(sorted(lead, key=lambda one: LEAD_CODES.index(one.code)))
 
 
-def _answer(
-    whole: request_summaries.RequestSummary, judgement: request_summaries.Judgement | None
-) -> str:
-    sentence = request_tables.summary_sentence(whole)
-    if judgement is None or judgement.weakest is None:
-        return sentence
-    weakest = judgement.weakest
-    return (
-        f"{judgement.verdict.upper()}: weakest is {weakest.threshold.text}, {weakest.why}."
-        f" {sentence}"
-    )
+def _answer(whole: request_summaries.RequestSummary, judged: _Judged) -> str:
+    """Of the SLO, then of each class with its own, then what was measured."""
+    named = [] if judged.whole is None else [("", judged.whole)]
+    named += [(f"{one.name}: ", one.judgement) for one in judged.of_classes]
+    verdicts = [
+        f"{name}{one.verdict.upper()}: weakest is {one.weakest.threshold.text}, {one.weakest.why}."
+        for name, one in named
+        if one.weakest is not None
+    ]
+    return " ".join((*verdicts, request_tables.summary_sentence(whole)))
 
 
 def _limit(

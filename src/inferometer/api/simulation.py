@@ -26,7 +26,7 @@ from inferometer.records import (
 )
 from inferometer.records.columns import F64
 from inferometer.simulate import deployment, gate_config, outcome, run, simulated_run
-from inferometer.stats.estimate import Verdict
+from inferometer.stats.estimate import Verdict, worst_verdict
 from inferometer.units import NS_PER_S, format_duration
 
 MEMORY_KNOBS: Final = frozenset(
@@ -117,8 +117,8 @@ class SimulateAnswer(Answer):
 
     @property
     def exit_code(self) -> int:
-        """That of the SLO's verdict."""
-        return EXIT_OF_SLO[self.verdict]
+        """Of the SLO's verdict, and of those of classes."""
+        return EXIT_OF_SLO[worst_verdict((self.verdict, *(one.verdict for one in self.slos)))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

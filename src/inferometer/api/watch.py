@@ -28,7 +28,7 @@ from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.objectives import NO_WORKFLOWS, parse_objective
 from inferometer.measure import scrape
 from inferometer.records.server_series import table_of
-from inferometer.stats.estimate import Verdict
+from inferometer.stats.estimate import worst_verdict
 from inferometer.units import NS_PER_S
 
 _DIAGNOSED_EVERY_S: Final = 600.0
@@ -215,7 +215,7 @@ class _Watching:
             changes=tuple(self._changes),
             watched_s=self._at_s(),
             objective=None if self._wanted.objective is None else self._wanted.objective.text,
-            slo_verdict=_worst(tuple(state.slo_verdict for state in states)),
+            slo_verdict=worst_verdict(state.slo_verdict for state in states),
         )
 
     def _look(self) -> None:
@@ -280,9 +280,3 @@ def _unchanged(answer: WatchAnswer) -> str:
         f"nothing changed in {answer.watched_s:.0f} s; {'; '.join(states)}"
         " (--once prints the state of a window)"
     )
-
-
-def _worst(verdicts: tuple[Verdict | None, ...]) -> Verdict | None:
-    known = [one for one in verdicts if one is not None]
-    order: tuple[Verdict, ...] = ("missed", "undecided", "met")
-    return next((one for one in order if one in known), None)

@@ -1,5 +1,6 @@
 """What is there to read of a run of requests, measured or simulated, and of several side by side?"""
 
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from inferometer.inputs.objectives import Metric, percentile_name
@@ -42,11 +43,10 @@ def request_page_of(view: RequestReportView) -> Page:
     """The page of one run: its verdicts, its latencies against their limits, then its evidence."""
     charts = {chart.chart_id: chart for chart in request_charts_of(view)}
     lines, whole = view.five_lines, view.summaries[0]
-    weakest = None if view.judgement is None else view.judgement.weakest
     return Page(
         title=f"{view.title}: {answer_words(whole)}",
         subtitle=view.subtitle,
-        chips=(*slo_chips(view.judgement), *_validity(view.online)),
+        chips=(*slo_chips(view.judgement), *_class_chips(view), *_validity(view.online)),
         numbers=summary_numbers(whole, view.judgement),
         table=request_tables.brief_latency_table(whole),
         chart=charts.get("ttft-over-time") or charts.get("latency-tails"),
@@ -54,9 +54,7 @@ def request_page_of(view: RequestReportView) -> Page:
             ("LIMIT", lines.limit),
             (
                 "WHY",
-                ""
-                if weakest is None
-                else f"nearest its limit: {weakest.threshold.text}, {weakest.why}",
+                "\n".join(map(_nearest, _judged(view))),
             ),
             ("TRUST", lines.trust),
             ("NEXT", lines.next),
@@ -134,7 +132,7 @@ def _results(view: RequestReportView, drawn: Drawn) -> tuple[Section, ...]:
     """What was measured or simulated."""
     online, handovers = view.online, request_tables.handovers_table(view)
     return (
-        _promises(view.judgement),
+        _promises(view),
         Section(
             id="latency",
             title="How fast, and how much?",
@@ -187,18 +185,42 @@ def _evidence(view: RequestReportView, drawn: Drawn) -> tuple[Section, ...]:
     )
 
 
-def _promises(judgement: Judgement | None) -> Section:
-    goodput = (
-        ()
-        if judgement is None
-        else (Statement(sentence=request_tables.goodput_text(judgement), support="supported"),)
+def _judged(view: RequestReportView) -> list[tuple[str, Judgement]]:
+    """The SLO of all requests, under no name, and those that classes have of their own."""
+    whole = [] if view.judgement is None else [("", view.judgement)]
+    return whole + [(one.name, one.judgement) for one in view.class_judgements]
+
+
+def _class_chips(view: RequestReportView) -> tuple[Chip, ...]:
+    return tuple(
+        replace(chip, text=f"{one.name} {chip.text}")
+        for one in view.class_judgements
+        for chip in slo_chips(one.judgement)
     )
+
+
+def _nearest(judged: tuple[str, Judgement]) -> str:
+    name, weakest = judged[0], judged[1].weakest
+    if weakest is None:
+        return ""
+    lead = f"{name}: {judged[1].verdict}; " if name else ""
+    return f"{lead}nearest its limit: {weakest.threshold.text}, {weakest.why}"
+
+
+def _promises(view: RequestReportView) -> Section:
+    judged = _judged(view)
     return Section(
         id="promises",
         title="Was the SLO met?",
         nav="SLO",
-        statements=goodput,
-        tables=() if judgement is None else (request_tables.promises_table(judgement),),
+        statements=tuple(
+            Statement(
+                sentence=f"{name}: {text}" if name else text,
+                support="supported",
+            )
+            for name, text in ((name, request_tables.goodput_text(one)) for name, one in judged)
+        ),
+        tables=tuple(request_tables.promises_table(one, name) for name, one in judged),
     )
 
 

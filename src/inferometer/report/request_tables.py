@@ -365,8 +365,8 @@ def _traffic_cell(view: RequestReportView, summary: RequestSummary) -> str:
     )
 
 
-def promises_table(judgement: Judgement) -> TextTable:
-    """Each limit of the SLO, its measured value, and the verdict."""
+def promises_table(judgement: Judgement, of_class: str = "") -> TextTable:
+    """Each limit of the SLO, or of a class's own, its measured value, and the verdict."""
     rows = [
         (
             one.threshold.text,
@@ -380,7 +380,8 @@ def promises_table(judgement: Judgement) -> TextTable:
         )
         for one in judgement.thresholds
     ]
-    return TextTable(caption="The SLO", header=("limit", "seen", "verdict", ""), rows=tuple(rows))
+    caption = f"The SLO of {of_class}" if of_class else "The SLO"
+    return TextTable(caption=caption, header=("limit", "seen", "verdict", ""), rows=tuple(rows))
 
 
 def goodput_text(judgement: Judgement) -> str:

@@ -335,6 +335,14 @@ class LatencyHistory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassJudgement:
+    """Did one class of requests meet its own SLO?"""
+
+    name: str
+    judgement: Judgement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestReportView:
     """All that a report on a run of requests shows.
 
@@ -346,6 +354,8 @@ class RequestReportView:
     five_lines: FiveLines
     summaries: tuple[RequestSummary, ...]
     judgement: Judgement | None = None
+    class_judgements: tuple[ClassJudgement, ...] = ()
+    """Of the classes of a load test to which its workload gives an ``slo`` of their own."""
     handovers: HandoverSummary | None = None
     """Where requests went from one server to another."""
     tails: tuple[LatencyTail, ...] = ()

@@ -1,12 +1,20 @@
 """A number with its uncertainty, and whether it is on the good side of a limit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from inferometer.units import format_number
 
 Verdict: TypeAlias = Literal["met", "missed", "undecided"]
+
+
+def worst_verdict(verdicts: Iterable[Verdict | None]) -> Verdict | None:
+    """Of several: missed where one is, else undecided where one is; None where there are none."""
+    known = set(verdicts)
+    order: tuple[Verdict, ...] = ("missed", "undecided", "met")
+    return next((one for one in order if one in known), None)
+
 
 Z_90: Final = 1.645
 """Standard deviations of a normal distribution that hold 90 % of it."""
