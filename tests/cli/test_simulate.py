@@ -235,7 +235,7 @@ def test_noise_leaves_no_verdict_open(tmp_path):
 
 
 def test_a_missed_slo_says_what_would_meet_it(tmp_path):
-    flags = ("--hardware", "l40s", "--requests", 1000)
+    flags = ("--hardware", "l40s", "--requests", 1000, "--max-num-seqs", 64)
     busy, hopeless = (
         run("simulate", "llama-3.1-8b", *flags, "--rate", rate, "--slo", slo, folder=tmp_path)
         for rate, slo in ((100, "ttft:p50<1s"), (1, "ttft:p50<1ms"))
@@ -243,7 +243,8 @@ def test_a_missed_slo_says_what_would_meet_it(tmp_path):
     assert (busy.returncode, hopeless.returncode) == (10, 10)
     assert (
         "NEXT fewer requests for each replica; the highest load that meets it: inferometer"
-        " capacity llama-3.1-8b" in " ".join(busy.stdout.split())
+        " capacity llama-3.1-8b --hardware l40s --max-num-seqs 64 --rate 100 --slo 'ttft:p50<1s'"
+        in " ".join(busy.stdout.split())
     )
     assert "NEXT   limits at least" in hopeless.stdout
 

@@ -257,8 +257,25 @@ def test_whose_users_left_a_slow_answer_did_not_get_it_in_time(run_of, n_left, l
     judgement = judge_objective(run_of(*few * 100), parse_objective(limits))
     assert judgement.verdict == verdict
     if verdict == "missed":
-        why = "the users of 90 % of requests left before the answer was complete"
-        assert (judgement.weakest.why, judgement.weakest.seen) == (why, None)
+        why = "of requests were turned away, or their users left before the answer was complete"
+        assert (judgement.weakest.why, judgement.weakest.seen) == (f"90 % {why}", None)
+
+
+@pytest.mark.parametrize(
+    ("n_refused", "limits", "verdict"),
+    [
+        (9, "ttft:p95<60ms", "missed"),
+        (9, "ttft:p5<60ms", "met"),
+        (1, "ttft:p95<60ms", "missed"),
+        (1, "e2e:p50<1s", "met"),
+    ],
+)
+def test_who_was_turned_away_got_nothing_in_time(run_of, n_refused, limits, verdict):
+    few = [LAST] * (10 - n_refused) + [REFUSED] * n_refused
+    judgement = judge_objective(run_of(*few * 100), parse_objective(limits))
+    assert judgement.verdict == verdict
+    if verdict == "missed":
+        assert judgement.weakest.why == f"{10 * n_refused} % of requests were turned away"
 
 
 def test_goodput_counts_everybody(run_of):

@@ -3,27 +3,17 @@
 from typing import Final
 
 from inferometer import suggestions
-from inferometer.api.question import words_of
+from inferometer.api.question import fields_of, words_of
 from inferometer.decide.lone_request import LoneRequest, lone_request
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.simulate.deployment import Deployment
 from inferometer.units import format_number
 
-_CARRIED: Final = (
-    "hardware",
-    "fit",
-    "tp",
-    "dtype",
-    "kv_dtype",
-    "quantization",
-    "policy",
-    "workload",
-    "seed",
-    "replicas",
-    "slo",
+_NOT_CARRIED: Final = frozenset(
+    {"model", "requests", "duration", "until", "network", "post", "parts", "out"}
 )
-"""Options that ``simulate`` and ``capacity`` share."""
+"""The argument, the length of the simulation, and what ``capacity`` does not take."""
 
 
 def next_of_simulation(
@@ -37,7 +27,9 @@ def next_of_simulation(
     alone = lone_request(deployment, deployment.step_times.likely, plan, objective)
     if alone is not None and alone.margin_ratio > 1:
         return f"{what_serves_one(alone)}: {alone.why}"
-    search = suggestions.command("capacity", model, *words_of(question, _CARRIED))
+    names = (field.name for field in fields_of(type(question)))
+    carried = tuple(name for name in names if name not in _NOT_CARRIED)
+    search = suggestions.command("capacity", model, *words_of(question, carried))
     return f"fewer requests for each replica; the highest load that meets it: {search}"
 
 

@@ -498,17 +498,16 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
 
 
 def _of_all(requests: RequestTable, judged: JudgedThreshold) -> JudgedThreshold:
-    """A limit of whole answers is not met by those whose users left before; goodput says the same."""
-    share, metric = judged.threshold.percentile_fraction, judged.threshold.metric
-    has_stayed = requests.status != RequestStatus.ABORTED
-    if metric not in {"tpot", "e2e"} or judged.verdict == "missed" or has_stayed.all():
+    """Requests turned away meet no limit, users who left none of whole answers; as for goodput."""
+    limit = judged.threshold
+    share, is_whole = limit.percentile_fraction, limit.metric in {"tpot", "e2e"}
+    lost = (RequestStatus.REJECTED, *((RequestStatus.ABORTED,) if is_whole else ()))
+    served = run_share_estimate(~is_one_of(requests, lost), name="share of requests with an answer")
+    if judged.verdict == "missed" or share is None or served is None or served.value == 1:
         return judged
-    stayed = run_share_estimate(has_stayed, name="share of requests whose users stayed")
-    if stayed is None or share is None:
-        return judged
-    verdict = judge_share(stayed, share)
-    left = f"the users of {format_fraction(1 - stayed.value)} of requests left"
-    why = f"{left} before the answer was complete"
+    verdict, lost_text = judge_share(served, share), format_fraction(1 - served.value)
+    left = ", or their users left before the answer was complete" if is_whole else ""
+    why = f"{lost_text} of requests were turned away{left}"
     return judged if verdict == "met" else replace(judged, seen=None, verdict=verdict, why=why)
 
 
