@@ -11,6 +11,7 @@ from tests.records.load_run import load_plan
 from inferometer.errors import SpecError
 from inferometer.records.reading import read_run
 from inferometer.records.run_comparison import ComparisonRule, compare_runs
+from inferometer.records.unlike_loads import unlike_loads
 from inferometer.simulate.demand import demand
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -23,11 +24,13 @@ CONFIG = SchedulerConfig(
 )
 
 
-def run_of(seed, *, launch_s=8e-3, n_requests=400, gap_s=0.2):
+def run_of(seed, *, launch_s=8e-3, n_requests=400, gap_s=0.2, most_prompt=200, most_output=100):
     rng = np.random.default_rng(seed)
     arrival_ns = np.cumsum(rng.exponential(gap_s * 1e9, n_requests)).astype(np.int64)
     requests = demand(
-        arrival_ns, rng.integers(20, 200, n_requests), rng.integers(2, 100, n_requests)
+        arrival_ns,
+        rng.integers(20, most_prompt, n_requests),
+        rng.integers(2, most_output, n_requests),
     )
     cost = linear_cost(
         launch_s=launch_s, per_row_s=40e-6, per_request_s=100e-6, per_context_token_s=0.5e-6
@@ -82,6 +85,50 @@ def test_unlike_providers_of_one_model_are_found(launch_s, url, model, is_found)
     found = [one for one in said.cautions if one.code == "UNLIKE_PROVIDERS"]
     assert bool(found) == is_found
     assert not found or "is at least 1." in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("how", "names"),
+    [
+        ({}, None),
+        ({"launch_s": 12e-3}, None),
+        ({"most_prompt": 400}, "prompts of 108 against 207 tokens in the mean"),
+        ({"most_output": 50}, "answers of 50.8 against 25.3 tokens in the mean"),
+        ({"gap_s": 0.1}, "4.88 requests/s against 10.1 requests/s"),
+    ],
+)
+def test_unlike_requests_are_compared_with_a_caution_that_names_what_is_unlike(how, names):
+    said = compare_runs(runs_of(range(4)), runs_of(range(4, 8), **how), ComparisonRule())
+    found = [one.text for one in said.cautions if one.code == "UNLIKE_LOADS"]
+    assert [one.rpartition(": ")[2] for one in found] == [names] * (names is not None)
+
+
+def test_providers_are_not_unlike_where_their_requests_are():
+    slower = runs_of(range(4), launch_s=12e-3, most_prompt=400)
+    said = compare_runs(
+        sent_to(runs_of(range(4)), "http://a"), sent_to(slower, "http://b"), ComparisonRule()
+    )
+    assert [one.code for one in said.cautions] == ["UNLIKE_LOADS"]
+
+
+def closed_run(n_users, *, service_ns, n_requests=200):
+    """Each user sends when the answer before is there; answers take as long as the server needs."""
+    sent_ns = np.repeat(np.arange(n_requests // n_users) * service_ns, n_users)
+    run = run_of(0, n_requests=len(sent_ns))
+    requests = run.requests._replace(
+        intended_send_ns=sent_ns, finished_ns=sent_ns + service_ns, output_tokens=sent_ns * 0 + 9
+    )
+    return replace(run, requests=requests)
+
+
+@pytest.mark.parametrize(
+    ("n_users", "names"),
+    [(4, []), (8, ["4 at once (closed loop) against 8 at once (closed loop)"])],
+)
+def test_the_rate_of_a_closed_loop_is_the_servers_and_its_users_are_the_load(n_users, names):
+    old, new = closed_run(4, service_ns=10**9), closed_run(n_users, service_ns=10**8)
+    found = unlike_loads([old], [new])
+    assert [one.text.rpartition(": ")[2] for one in found] == names
 
 
 def test_the_same_engine_is_equivalent_within_a_margin_and_not_different():

@@ -21,6 +21,7 @@ from inferometer.records.pitfalls import judged
 from inferometer.records.repetitions import repetitions_of
 from inferometer.records.request_summaries import RequestSummary, summarise_requests
 from inferometer.records.types import Run, RunManifest
+from inferometer.records.unlike_loads import unlike_loads
 from inferometer.records.validity import is_invalid, require_valid
 from inferometer.stats.comparison import Comparison, compare, compare_pairs
 from inferometer.stats.estimate import Estimate
@@ -265,7 +266,9 @@ def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
     rest = [other for other in numbers if other != name]
     others_confidence = 1 - (1 - rule.confidence_fraction) / max(1, len(rest))
     paces = numbers.get("tpot_p50_s")
-    unlike = () if paces is None else _unlike(old[0].manifest, new[0].manifest, paces, rule)
+    unlike = tuple(unlike_loads(old, new))
+    if paces is not None and not unlike:  # servers are compared by the same requests
+        unlike = tuple(_unlike(old[0].manifest, new[0].manifest, paces, rule))
     return RunComparison(
         replicate=replicate,
         is_paired=rule.is_paired,
@@ -278,7 +281,7 @@ def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
         ),
         others_confidence_fraction=others_confidence,
         differences=differences(old[0].manifest, new[0].manifest),
-        cautions=(*_cautions(old, new, is_single=is_single), *unlike),
+        cautions=(*unlike, *_cautions(old, new, is_single=is_single)),
         equal_tokens=pairs,
     )
 
