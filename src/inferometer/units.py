@@ -300,6 +300,17 @@ def format_count(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def counted(count: int, noun: str) -> str:
+    """The number with its noun.
+
+    Example
+    -------
+    >>> counted(1, "replica"), counted(2_000, "replica")
+    ('1 replica', '2,000 replicas')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def format_fraction(value_fraction: float) -> str:
     """How does a person read this fraction: in percent, three significant digits.
 

@@ -48,9 +48,12 @@ def test_who_did_what_and_what_the_transfers_waited_for(tmp_path):
     assert said["handovers"]["n_never_arrived"] == 0
     assert [one["role"] for one in answer["replicas"]] == ["prefill", "decode", "decode"]
     assert sum(one["n_requests"] for one in answer["replicas"]) == 400
+    moved, parts = said["transfers"], answer["e2e_parts"]
+    waits = ("mean_room_wait_s", "mean_link_wait_s", "mean_moving_s")
+    assert parts["handover_s"] == pytest.approx(sum(moved[name] for name in waits))
     stored = read_run(tmp_path / "run")
     assert len(stored.visits.replica) == 400
-    assert "prompts computed by 1 replicas" in stored.manifest.source.where
+    assert "prompts computed by 1 replica of 1 device" in stored.manifest.source.where
     shown = json.loads(run("show", "run", "--json", folder=tmp_path).stdout)
     assert shown["requests"][0]["handovers"] == said["handovers"]
     text = run("show", "run", "--verbose", folder=tmp_path).stdout
@@ -79,9 +82,11 @@ def test_the_terminal_says_it_in_words(tmp_path):
     outcome = run(*LLAMA, *POOLS, "--first-token-from", "prefill", "--verbose", folder=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     for words in (
-        "1 replicas for prompts and 2 for answers",
+        "1 replica for prompts and 2 for answers",
         "KV caches moved: 200 of 200",
         "first token: given by prefill",
+        "prompts on 1 device each",
+        "KV cache to the decode replica",
     ):
         assert words in " ".join(outcome.stdout.split())
 

@@ -36,7 +36,7 @@ def test_parts_add_up():
     around = Around(front_end_s=0.002, network_s=0.010, post_s=0.003)
     parts = e2e_parts(requests((0, 20, 50, 90), (10, 31, 40, 50)), around)
     found = {name: getattr(parts, f"{name}_s") for name in PART_NAMES}
-    assert found.pop("window") is None
+    assert found.pop("window") is found.pop("handover") is None
     assert sum(found.values()) == pytest.approx(parts.total_s)
     assert found["queue"] == pytest.approx((5 + 6) / 2e3)
     assert found["prefill"] == pytest.approx((30 + 9) / 2e3)
@@ -66,3 +66,16 @@ def test_what_nobody_said_is_absent_and_not_zero():
     assert parts.network_s is None
     assert parts.post_s is None
     assert np.isclose(parts.total_s, 0.09)
+
+
+def test_the_way_of_a_kv_cache_is_neither_prefill_nor_decode():
+    # The first is handed over from 50 to 70 ms and gets its first token there; the second stays.
+    table = requests((0, 20, 80, 120), (0, 30, 40, 50))
+    left_ns, came_ns = np.array([50, 40]) * MS, np.array([70, 40]) * MS
+    parts = e2e_parts(table, Around(), on_way_ns=(left_ns, came_ns))
+    found = {name: getattr(parts, f"{name}_s") or 0.0 for name in PART_NAMES}
+    assert sum(found.values()) == pytest.approx(parts.total_s)
+    assert found["prefill"] == pytest.approx((30 + 10) / 2e3)
+    assert found["handover"] == pytest.approx((20 + 0) / 2e3)
+    assert found["decode"] == pytest.approx((50 + 10) / 2e3)
+    assert e2e_parts(table, Around()).handover_s is None

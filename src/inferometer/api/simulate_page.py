@@ -19,7 +19,13 @@ from inferometer.report.tables import TextTable
 from inferometer.report.views import FactGroup, Statement
 from inferometer.simulate.simulated_run import Role
 from inferometer.stats.estimate import Estimate
-from inferometer.units import format_bytes, format_duration, format_number, format_request_rate
+from inferometer.units import (
+    counted,
+    format_bytes,
+    format_duration,
+    format_number,
+    format_request_rate,
+)
 
 _HEADLINE: Final[tuple[Latency, ...]] = ("ttft", "tpot")
 _FRACTIONS: Final = (0.5, 0.9, 0.95, 0.99)
@@ -115,7 +121,7 @@ def _subject(answer: simulation.SimulateAnswer) -> str:
     on = f" on {devices}{where.hardware}{layout}" if where.hardware else ""
     if answer.disaggregation is not None:
         on += (
-            f", {answer.disaggregation.prefill.n_replicas} replicas for prompts and"
+            f", {counted(answer.disaggregation.prefill.n_replicas, 'replica')} for prompts and"
             f" {where.n_replicas} for answers"
         )
     elif where.n_replicas > 1:
@@ -153,7 +159,7 @@ def _subtitle(answer: simulation.SimulateAnswer) -> str:
     where, likely = answer.deployment, answer.levels[0].summary
     weights = "" if where.quantization is None else f"{where.quantization} weights, else "
     knobs = [f"{name} {value}" for name in _KNOBS if (value := where.knobs.get(name)) is not None]
-    n_simulated = f"{likely.n_requests:,} request{'s' * (likely.n_requests != 1)}"
+    n_simulated = counted(likely.n_requests, "request")
     return " · ".join(
         (
             where.engine,
@@ -306,6 +312,7 @@ _PART_WORDS: Final = {
     "queue": ("queue", ""),
     "window": ("window", "none, or inseparable from the queue"),
     "prefill": ("prefill, preemptions included", ""),
+    "handover": ("KV cache to the decode replica", ""),
     "decode": ("decode", ""),
     "post": ("post: detokenising, handing out", "not simulated: --post DURATION"),
 }
@@ -317,6 +324,8 @@ def _e2e_parts(parts: run_series.E2eParts) -> TextTable:
     for name in run_series.PART_NAMES:
         words, absent = _PART_WORDS[name]
         seconds: float | None = getattr(parts, f"{name}_s")
+        if seconds is None and not absent:
+            continue  # nobody's answer is computed elsewhere
         if seconds is None:
             rows.append((words, _ABSENT, absent))
         else:
@@ -449,7 +458,8 @@ def _transfer_facts(view: simulated_record.DisaggregationView) -> list[tuple[str
         for one in percentiles
     )
     prefill = (
-        f"prompts on {view.prefill.n_devices} devices each, {view.prefill.n_kv_blocks:,} KV blocks"
+        f"prompts on {counted(view.prefill.n_devices, 'device')} each,"
+        f" {view.prefill.n_kv_blocks:,} KV blocks"
     )
     shape = "shared by all" if view.link_shape == "shared" else "at each replica"
     return [

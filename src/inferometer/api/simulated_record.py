@@ -21,7 +21,7 @@ from inferometer.simulate.deployment import Deployment, PrefillPool
 from inferometer.simulate.fleet import AnswerBeginsAt, ClusterConfig, LinkShape, Router
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import TransferShares
-from inferometer.units import format_duration, format_number
+from inferometer.units import counted, format_duration, format_number
 
 _WHOLE_BATCHES = frozenset({"static", "dynamic"})
 
@@ -41,14 +41,14 @@ def run_of(simulation: outcome.Simulation, servers: Servers, gate: GateSpec | No
     rests_on = _server_text(deployment)
     if servers.groups is not None:
         rests_on = "; ".join(
-            f"{one.n_replicas} replicas for {one.rule_text}: {_server_text(one.deployment)}"
+            f"{counted(one.n_replicas, 'replica')} for {one.rule_text}: {_server_text(one.deployment)}"
             for one in servers.groups.groups
         )
     elif servers.n_replicas > 1 or servers.prefill is not None:
         together = " in lockstep" if servers.in_lockstep else ""
         rests_on = (
-            f"{servers.n_replicas} replicas{together} behind a {servers.rules.router} router, each"
-            f" with {rests_on}"
+            f"{counted(servers.n_replicas, 'replica')}{together} behind a {servers.rules.router}"
+            f" router, each with {rests_on}"
         )
     if servers.prefill is not None:
         rests_on += f"; prompts computed by {prefill_text(servers.prefill)}"
@@ -73,7 +73,9 @@ def batch_checks(
     if policy in _WHOLE_BATCHES and run.requests is not None:
         values["padding"] = padded_fraction(run.requests, run.visits)
     if parts is not None and parts.window_s is not None:
-        before_s = [parts.network_s, parts.front_end_s, parts.queue_s, parts.window_s]
+        before_s = [
+            parts.network_s, parts.front_end_s, parts.queue_s, parts.window_s, parts.handover_s
+        ]  # fmt: skip
         ttft_s = sum(one or 0.0 for one in before_s) + parts.prefill_s
         values["wide_window"] = parts.window_s / ttft_s if ttft_s > 0 else None
     return pitfalls.judged_all(values) if values else ()
@@ -146,9 +148,10 @@ def prefill_text(pool: PrefillPool) -> str:
     way = "one link" if link.shape == "shared" else "a port of each replica"
     latency = f" and {format_duration(link.latency_s)}" if link.latency_s else ""
     return (
-        f"{pool.cluster.n_replicas} replicas of {pool.deployment.n_devices} devices with"
-        f" {config.n_kv_blocks} KV blocks, {pool.deployment.kv_origin}; KV caches travel by {way}"
-        f" with {format_number(link.bytes_per_s / 1e9)} GB/s{latency} ({pool.link_origin}); the"
+        f"{counted(pool.cluster.n_replicas, 'replica')} of"
+        f" {counted(pool.deployment.n_devices, 'device')} with {config.n_kv_blocks} KV blocks,"
+        f" {pool.deployment.kv_origin}; KV caches travel by {way} with"
+        f" {format_number(link.bytes_per_s / 1e9)} GB/s{latency} ({pool.link_origin}); the"
         f" first token is given by {pool.answer_begins_at}"
     )
 

@@ -208,6 +208,7 @@ class Simulator:
             simulation.requests,
             self._around(servers),
             self._window_ns(simulation, self._around(servers)),
+            simulation.transfers and simulation.transfers.on_way_ns(simulation.requests),
         )
         shares = simulated_run.replica_shares(simulation, servers.pools)
         pools = pooled.kv_pool_views(run) if run.manifest.kv_pools else ()

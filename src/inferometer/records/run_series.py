@@ -507,19 +507,26 @@ class E2eParts:
     window_s: float | None
     """None: no windows, or inseparable from the queue."""
     prefill_s: float
+    handover_s: float | None
+    """Until the KV cache is where the answer is computed. None: all are computed in one place."""
     decode_s: float
     post_s: float | None
 
 
-PART_NAMES: Final = ("network", "front_end", "queue", "window", "prefill", "decode", "post")
+_FIRST: Final = ("network", "front_end", "queue", "window")
+PART_NAMES: Final = (*_FIRST, "prefill", "handover", "decode", "post")
 
 
 def e2e_parts(
-    requests: RequestTable, around: Around, window_ns: F64 | None = None
+    requests: RequestTable,
+    around: Around,
+    window_ns: F64 | None = None,
+    on_way_ns: tuple[I64, I64] | None = None,
 ) -> E2eParts | None:
     """The parts of the requests that finished; None without any.
 
     ``window_ns`` (N): how much of each wait was the window (``idle_ns``, ``gathered_ns``).
+    ``on_way_ns`` (N each): when its prefill was over, and its KV cache was where its answer is computed.
     """
     rows = np.flatnonzero(
         (requests.finished_ns != ABSENT)
@@ -531,6 +538,7 @@ def e2e_parts(
     waited_ns = requests.admitted_ns[rows] - arrived_ns(requests, around)[rows]
     window_s = None if window_ns is None else _seconds(np.minimum(window_ns[rows], waited_ns))
     share = around.share_fraction(requests.request_index[rows])
+    left_ns, came_ns = on_way_ns or (requests.first_token_ns, requests.first_token_ns)
     return E2eParts(
         n_requests=len(rows),
         total_s=_seconds(requests.finished_ns[rows] - requests.intended_send_ns[rows]),
@@ -538,8 +546,9 @@ def e2e_parts(
         front_end_s=around.front_end_s and around.front_end_s * share,
         queue_s=_seconds(waited_ns) - (window_s or 0.0),
         window_s=window_s,
-        prefill_s=_seconds(requests.first_token_ns[rows] - requests.admitted_ns[rows]),
-        decode_s=_seconds(requests.finished_ns[rows] - requests.first_token_ns[rows]),
+        prefill_s=_seconds(left_ns[rows] - requests.admitted_ns[rows]),
+        handover_s=None if on_way_ns is None else _seconds((came_ns - left_ns)[rows]),
+        decode_s=_seconds(requests.finished_ns[rows] - came_ns[rows]),
         post_s=around.post_s and around.post_s * share,
     )
 

@@ -166,6 +166,16 @@ class TransferTable(NamedTuple):
     """When the link was free for it."""
     received_ns: I64
 
+    def on_way_ns(self, requests: RequestTable) -> tuple[I64, I64]:
+        """When the prefill of each request was over, and its KV cache had come; of those that stay, at the first token."""
+        came = self.received_ns != ABSENT
+        order = np.argsort(requests.request_index)  # a closed loop's stand as they were sent
+        places = np.searchsorted(requests.request_index, self.request_index[came], sorter=order)
+        left_ns, came_ns = requests.first_token_ns.copy(), requests.first_token_ns.copy()
+        left_ns[order[places]] = self.prefilled_ns[came]
+        came_ns[order[places]] = self.received_ns[came]
+        return left_ns, came_ns
+
 
 class KvPoolUse(NamedTuple):
     """How full were the parts of a divided KV cache? (replicas, pools) Over the time of steps."""
