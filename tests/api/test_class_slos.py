@@ -1,6 +1,9 @@
 """Do ``size`` and ``capacity`` of one kind of replica meet the SLO that the workload's file gives a class?"""
 
+import pytest
+
 import inferometer as im
+from inferometer.errors import SpecError
 
 DESK = """
 n_requests = 400
@@ -56,3 +59,52 @@ def test_the_capacity_is_that_of_the_class_that_fares_worst(tmp_path):
     assert easy.objective == "ttft:p95<2000ms; urgent: ttft:p95<100s"
     assert hard.levels[0].capacity.weakest.startswith("class urgent: ttft:p95<120ms")
     assert hard.levels[0].capacity.located_load < 0.9 * easy.levels[0].capacity.located_load
+
+
+def test_where_each_class_has_an_slo_that_of_all_need_not_be_named(tmp_path):
+    both = DESK.replace("weight_ratio = 3", 'weight_ratio = 3\nslo = "ttft:p95<4s, e2e:p95<60s"')
+    (tmp_path / "both.toml").write_text(both.format(slo="ttft:p99<1s"))
+    asked = options(tmp_path, EVERYBODY) | {"workload": str(tmp_path / "both.toml"), "slo": None}
+    more = {"hardware": "h100_sxm", "resolution": 0.3}
+    found = im.capacity("llama-3.1-8b", **asked, **more)
+    assert found.objective == (
+        "ttft:p95<4000ms; urgent: ttft:p99<1000ms; report: ttft:p95<4000ms, e2e:p95<60s"
+    )
+    assert found.levels[0].capacity.located_load > 1
+    assert im.size("llama-3.1-8b", gpus="h100_sxm", tp="1", **asked).objective == "ttft:p95<4000ms"
+
+
+def test_a_class_without_an_slo_needs_that_of_all(tmp_path):
+    asked = options(tmp_path, EVERYBODY) | {"slo": None}
+    with pytest.raises(SpecError, match="--slo is missing"):
+        im.capacity("llama-3.1-8b", hardware="h100_sxm", **asked)
+    with pytest.raises(SpecError, match="--slo is missing"):
+        im.size("llama-3.1-8b", gpus="h100_sxm", **asked)
+
+
+ONE_TOKEN = {"workload": "512x1", "slo": "tpot:p95<50ms, ttft:p95<1s", "datasheet": True}
+
+
+@pytest.mark.parametrize(
+    ("verb", "more"),
+    [
+        (im.simulate, {"hardware": "h100_sxm", "rate": 5, "requests": 50}),
+        (im.capacity, {"hardware": "h100_sxm"}),
+        (im.size, {"gpus": "h100_sxm", "rate": 5}),
+        (im.predict, {"hardware": "h100_sxm", "output": 1, "workload": None}),
+    ],
+)
+def test_a_tpot_that_no_answer_has_is_neither_met_nor_missed(verb, more):
+    asked = {name: value for name, value in (ONE_TOKEN | more).items() if value is not None}
+    with pytest.raises(SpecError, match="no answer has a second token") as refused:
+        verb("llama-3.1-8b", **asked)
+    assert "--slo 'ttft:p95<1000ms'" in str(refused.value)
+
+
+def test_nor_is_that_of_a_class_of_single_tokens(tmp_path):
+    text = DESK.replace("value = 50 }}", "value = 1 }}").format(slo="tpot:p95<50ms")
+    (tmp_path / "one.toml").write_text(text)
+    asked = options(tmp_path, EVERYBODY) | {"workload": str(tmp_path / "one.toml")}
+    with pytest.raises(SpecError, match="no answer has a second token") as refused:
+        im.capacity("llama-3.1-8b", hardware="h100_sxm", **asked)
+    assert "slo of class urgent" in str(refused.value)

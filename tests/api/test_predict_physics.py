@@ -117,3 +117,21 @@ def test_intervals_of_published_rows_begin_above_the_roofline(model, batch):
     for one, bound_s in zip(found, least_s, strict=True):
         assert bound_s * 0.999 <= one.low <= one.value
     assert answer.answered.e2e_s.low >= 0.999 * (least_s[0] + 63 * least_s[1])
+
+
+def test_an_answer_of_one_token_has_no_tpot():
+    found = im.predict("llama-3.1-8b", hardware="h100_sxm", output=1).answered
+    assert found.tpot_s is found.tokens_per_s_per_user is found.decode_tokens_per_s is None
+    assert found.e2e_s.value == pytest.approx(found.ttft_s.value)
+
+
+def test_a_grid_over_one_token_and_more_has_tpot_where_there_is_one():
+    grid = im.predict(
+        "llama-3.1-8b", hardware="h100_sxm", output=[1, 64], batch=[1, 8], prompt=[64, 512]
+    )
+    for row in grid.rows():
+        single = row["output"] == 1
+        names = ("tpot_s", "decode_tokens_per_s", "mbu_fraction", "decode_limited_by")
+        assert all((row[name] is None) == single for name in names)
+    sentences = " ".join(one.sentence for one in grid.findings)
+    assert "nan" not in sentences

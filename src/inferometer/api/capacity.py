@@ -173,13 +173,19 @@ REQUIRED_SLO: Final = Option(
 )
 
 
+SLO_OF_ALL: Final = replace(
+    REQUIRED_SLO,
+    help=f"{REQUIRED_SLO.help} [that of the classes of --workload, where each has one]",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """What the highest load is looked for of."""
 
     server: Server
     workload: Workload = field(default_factory=Workload)
-    slo: Annotated[str, REQUIRED_SLO]
+    slo: Annotated[str | None, SLO_OF_ALL] = None
     fleet: FleetOptions = field(default_factory=FleetOptions)
     groups: Annotated[Path | None, GROUPS_OPTION] = None
     resolution: float = option(

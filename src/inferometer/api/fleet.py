@@ -12,6 +12,7 @@ from typing import Annotated, Final
 from inferometer.api import cluster as replicas, groups, server as servers_
 from inferometer.api.cluster import Gate, gate_of
 from inferometer.api.question import DURATION, Option, option
+from inferometer.api.workload import check_answers, required_slo
 from inferometer.decide import candidates, traffic
 from inferometer.errors import SpecError
 from inferometer.fit.published.efficiencies import known_levels
@@ -333,17 +334,18 @@ def fleets_of(options: FleetOptions, workload: types.WorkloadSpec) -> Fleets:
     return Fleets(options=options, gate=gate_of(options.gate), drawn=drawn, seed=workload.seed)
 
 
-def slo_of(text: str, workload: types.WorkloadSpec, fleets: Fleets) -> ObjectiveSpec:
-    """The SLO, which this traffic must be able to meet or to miss.
+def slo_of(text: str | None, workload: types.WorkloadSpec, fleets: Fleets) -> ObjectiveSpec:
+    """The SLO, which this traffic must be able to meet or to miss; without one, that of all classes.
 
     Raises
     ------
     SpecError
-        It is no SLO, or has a limit for workflows, and the traffic has none.
+        It is no SLO, or has a limit for workflows or second tokens, and the traffic has none.
     """
-    objective = parse_objective(text, has_workflows=True)
+    objective = parse_objective(required_slo(text, workload), has_workflows=True)
     fans_out = any(one.fan_out is not None for one in workload.classes)
     check_workflows(objective, has_workflows=fans_out or has_workflows(fleets.drawn.plan))
+    check_answers(objective, fleets.drawn)
     return objective
 
 

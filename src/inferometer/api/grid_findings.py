@@ -138,7 +138,8 @@ def _what_ends_the_gain(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> 
             continue
         rates = curves_over(axes, points, axis, "decode_tokens_per_s", "decode throughput")
         largest = curves_over(axes, points, axis, "largest_batch_sequences", "largest batch")
-        for rate, most in _ends(list(zip(rates, largest, strict=True))):
+        at = {one.held: one for one in largest}  # a rate of decode only where there is one
+        for rate, most in _ends([(rate, at[rate.held]) for rate in rates]):
             knee, room = curves.knee_at(rate), most.y[-1]
             if room < rate.x[0] or (knee is None and room > rate.x[-1]):
                 continue
@@ -235,14 +236,18 @@ def _same_tokens(axes: tuple[Axis, ...], points: Sequence[GridPoint]) -> list[Cu
     if len(widest) < 2:
         return []
     ordered = sorted(widest, key=lambda point: int(point.values["batch"] or 0))
-    ends = [
-        f"prompt {point.values['prompt']} x batch {point.values['batch']}: TTFT"
-        f" {format_duration(_value(point, 'ttft_s'))}, {format_number(_value(point, 'decode_tokens_per_s'))}"
-        " decode tok/s"
-        for point in (ordered[0], ordered[-1])
-    ]
+    ends = [_prompt_and_batch(point) for point in (ordered[0], ordered[-1])]
     text = f"The same prompt tokens, different outcomes: {ends[0]}; {ends[1]}."
     return [CurveFinding(code="LENGTH_VS_CONCURRENCY", sentence=text)]
+
+
+def _prompt_and_batch(point: GridPoint) -> str:
+    rate = point.numbers.get("decode_tokens_per_s")
+    decoded = "" if rate is None else f", {format_number(rate.value)} decode tok/s"
+    return (
+        f"prompt {point.values['prompt']} x batch {point.values['batch']}: TTFT"
+        f" {format_duration(_value(point, 'ttft_s'))}{decoded}"
+    )
 
 
 def _value(point: GridPoint, number: str) -> float:

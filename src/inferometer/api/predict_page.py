@@ -145,7 +145,7 @@ def _title(answer: PredictAnswer) -> str:
     if not answer.datasheet.sizes.memory.fits:
         return f"{server} does not fit"
     speeds = answer.answered
-    if not _has_decode(answer):
+    if speeds.tpot_s is None or speeds.decode_tokens_per_s is None:
         return (
             f"{server}: TTFT {format_duration(speeds.ttft_s.value)},"
             f" {format_request_rate(speeds.output_tokens_per_s.value)}"
@@ -190,7 +190,7 @@ def _numbers(answer: PredictAnswer) -> tuple[Number, ...]:
     devices = f"{sheet.scenario.n_devices} × " if sheet.scenario.n_devices > 1 else ""
     price = "" if paid is None else f"at {devices}{format_number(paid.usd_per_hour)} $/h"
     cost = rate_number("cost of 1M output tok", speeds.usd_per_million_tokens, "$", note=price)
-    if not _has_decode(answer):
+    if per_user is None:
         return (
             *duration_number("TTFT", speeds.ttft_s),
             *rate_number("answered", speeds.output_tokens_per_s, "requests/s"),
@@ -326,7 +326,7 @@ def _speeds(answer: PredictAnswer) -> TextTable:
         rows.append((name, *_with_range(estimate, write)))
 
     row("TTFT", speeds.ttft_s, format_duration)
-    if _has_decode(answer):
+    if speeds.tpot_s is not None and speeds.decode_tokens_per_s is not None:
         row("TPOT", speeds.tpot_s, format_duration)
         row("E2E", speeds.e2e_s, format_duration)
         row("output tok/s, decoding", speeds.decode_tokens_per_s, format_number)

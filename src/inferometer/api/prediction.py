@@ -13,7 +13,7 @@ from inferometer.api.answer import Answer
 from inferometer.errors import EXIT_OF_SLO, SizingError, SpecError
 from inferometer.fit.loads import server_fit
 from inferometer.inputs import catalog
-from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold
+from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, check_second_tokens
 from inferometer.perfmodel import steptime, types
 from inferometer.perfmodel.datasheet import DatasheetPrediction, sheet_at
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
@@ -71,11 +71,12 @@ class AnsweredSpeeds:
     """What is answered: by the fit, or published rows, where there are any, else by the datasheet."""
 
     ttft_s: Estimate
-    tpot_s: Estimate
+    tpot_s: Estimate | None
+    """With the rates of decode None where each answer is one token: nothing is decoded."""
     e2e_s: Estimate
     """TTFT and the tokens after the first: the time of the whole batch."""
-    tokens_per_s_per_user: Estimate
-    decode_tokens_per_s: Estimate
+    tokens_per_s_per_user: Estimate | None
+    decode_tokens_per_s: Estimate | None
     """While all sequences decode."""
     output_tokens_per_s: Estimate
     """Output tokens over the time of the whole batch."""
@@ -177,12 +178,13 @@ def answered_speeds(sheet: DatasheetPrediction, fitted: FittedSpeeds | None) -> 
         sheet = sheet_at(sheet, fitted.ttft_s, fitted.tpot_s)
     speeds, costs = sheet.speeds, sheet.costs
     n_output = sheet.scenario.batch_size * sheet.scenario.output_tokens
+    decodes = sheet.scenario.output_tokens > 1
     return AnsweredSpeeds(
         ttft_s=speeds.ttft_s,
-        tpot_s=speeds.tpot_s,
+        tpot_s=speeds.tpot_s if decodes else None,
         e2e_s=speeds.output_tokens_per_s.inverted(n_output),
-        tokens_per_s_per_user=speeds.tokens_per_s_per_user,
-        decode_tokens_per_s=(fitted or speeds).decode_tokens_per_s,
+        tokens_per_s_per_user=speeds.tokens_per_s_per_user if decodes else None,
+        decode_tokens_per_s=(fitted or speeds).decode_tokens_per_s if decodes else None,
         output_tokens_per_s=speeds.output_tokens_per_s,
         usd_per_million_tokens=costs.usd_per_million_tokens,
         joule_per_million_tokens=costs.joule_per_million_tokens,
@@ -355,8 +357,9 @@ def predicted_slo(
     Raises
     ------
     SpecError
-        A limit of the queue, which a static batch does not have.
+        A limit of the queue, which a static batch does not have, or of TPOT, and of one token.
     """
+    check_second_tokens(objective, has_second=output_tokens > 1)
     latencies: dict[Metric, Estimate] = {
         "ttft": ttft_s,
         "tpot": tpot_s,

@@ -21,7 +21,7 @@ from inferometer.api.simulation import (
     simulate_workload,
     store,
 )
-from inferometer.api.workload import Workload, workload_of
+from inferometer.api.workload import Workload, check_answers, workload_of
 from inferometer.decide.traffic import Traffic
 from inferometer.inputs import gate as gates, objectives
 from inferometer.inputs.workload import replay, types
@@ -129,6 +129,7 @@ def simulator_of(
     drawn = replay.draw_workload(workload, has_beams=True)
     if objective is not None:
         objectives.check_workflows(objective, has_workflows=has_workflows(drawn.plan))
+    check_answers(objective, drawn)
     servers = servers.known(drawn)._replace(seed=workload.seed)
     memory_check.check_drawn(
         drawn.plan, servers.cluster, record_steps=record_steps, n_replicas=servers.n_in_all

@@ -17,7 +17,7 @@ from inferometer.api import (
     sizing_cautions,
     sizing_offers,
 )
-from inferometer.api.capacity import REQUIRED_SLO
+from inferometer.api.capacity import SLO_OF_ALL
 from inferometer.api.cluster import gate_of
 from inferometer.api.compute import TimeLimit, time_limit_field
 from inferometer.api.fleet import FleetOptions, check_searched, fleets_of, slo_of
@@ -37,7 +37,7 @@ from inferometer.api.question import option, words_of
 from inferometer.api.server import Server, Settings
 from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
 from inferometer.api.sizing_offers import Asked, OverTime, Sought, asked_of
-from inferometer.api.workload import Workload, workload_of
+from inferometer.api.workload import Workload, required_slo, workload_of
 from inferometer.decide import candidates, failure, sizing, sizing_types
 from inferometer.errors import SizingError, SpecError
 from inferometer.inputs import prices, resolve, types
@@ -51,7 +51,7 @@ class Size:
 
     model: Annotated[str, MODEL_OPTION]
     workload: Workload = field(default_factory=Workload)
-    slo: Annotated[str, REQUIRED_SLO]
+    slo: Annotated[str | None, SLO_OF_ALL] = None
     gpus: str | None = option(
         None,
         "Devices on offer, with commas between (inferometer catalog hardware), or this machine,"
@@ -323,7 +323,7 @@ def _sought(question: Size) -> Sought:
         deployment_folder.check_written(question.fleet, workload_of(question.workload))
         deployment_folder.check_free(question.out, is_forced=question.force)
     return Sought(
-        question.slo,
+        required_slo(question.slo, workload_of(question.workload)),
         question.probe_requests,
         question.workload.requests,
         question.sure,

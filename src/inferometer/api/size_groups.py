@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from inferometer import suggestions
-from inferometer.api import cluster, compute, fleet, groups, sizing_cautions
+from inferometer.api import cluster, compute, fleet, groups, sizing_cautions, workload
 from inferometer.api.progress import talk
 from inferometer.api.question import fields_of
 from inferometer.api.server import Server, origin_cautions
@@ -234,6 +234,7 @@ def _question(
     _check_devices(sought)
     servers = fleet.servers_described(sought.path, sought.server, sought.fleet)
     drawn = fleet.fleets_of(sought.fleet, sizing.spec).drawn
+    workload.check_answers(sizing.objective, drawn)
     named = servers.known(drawn).groups
     if named is None:
         raise ValueError("a file of groups gives groups")

@@ -22,6 +22,7 @@ def _of_prediction(answer: PredictAnswer) -> Headline:
     sheet, fitted = answer.datasheet, answer.fitted
     speeds = fitted or sheet.speeds
     n_output = sheet.scenario.output_tokens
+    decodes = n_output > 1
     limits = (
         (sheet.prefill.bound.bound_by, sheet.decode.bound.bound_by)
         if fitted is None
@@ -30,16 +31,16 @@ def _of_prediction(answer: PredictAnswer) -> Headline:
     return Headline(
         numbers={
             "ttft_s": speeds.ttft_s,
-            "tpot_s": speeds.tpot_s,
+            "tpot_s": speeds.tpot_s if decodes else None,
             "e2e_s": e2e_s(speeds.ttft_s, speeds.tpot_s, n_output),
-            "decode_tokens_per_s": speeds.decode_tokens_per_s,
+            "decode_tokens_per_s": speeds.decode_tokens_per_s if decodes else None,
             **_rates(sheet if fitted is None else sheet_at(sheet, speeds.ttft_s, speeds.tpot_s)),
             "largest_batch_sequences": _exact(sheet.sizes.largest_batch_size),
             "memory_bytes": _exact(sheet.sizes.memory.total_bytes - sheet.sizes.memory.free_bytes),
         },
         words={
             "prefill_limited_by": limits[0],
-            "decode_limited_by": limits[1],
+            "decode_limited_by": limits[1] if decodes else None,
             "fits": "yes" if sheet.sizes.memory.fits else "no",
             "step_times": answer.basis,
             **({} if answer.slo is None else {"slo": answer.slo.verdict}),
@@ -52,7 +53,7 @@ def _rates(sheet: DatasheetPrediction) -> dict[str, Estimate | None]:
     return {
         "output_tokens_per_s": speeds.output_tokens_per_s,
         "total_tokens_per_s": speeds.total_tokens_per_s,
-        "mbu_fraction": speeds.mbu_fraction,
+        "mbu_fraction": speeds.mbu_fraction if sheet.scenario.output_tokens > 1 else None,
         "mfu_fraction": speeds.mfu_fraction,
         "usd_per_million_tokens": sheet.costs.usd_per_million_tokens,
     }

@@ -9,7 +9,13 @@ import numpy as np
 from inferometer import suggestions
 from inferometer.api.question import DURATION, option
 from inferometer.errors import SpecError
-from inferometer.inputs.objectives import ObjectiveSpec, check_workflows, parse_objective
+from inferometer.inputs.objectives import (
+    ObjectiveSpec,
+    check_second_tokens,
+    check_workflows,
+    loosest_of,
+    parse_objective,
+)
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import reading, types
 from inferometer.inputs.workload.plan import (
@@ -244,6 +250,52 @@ def objective_for(slo: str, spec: types.WorkloadSpec, *, where: str = "--slo") -
         is_known = fans_out or (spec.replay is not None and has_workflows(draw_workload(spec).plan))
         check_workflows(objective, has_workflows=is_known, where=where)
     return objective
+
+
+def required_slo(slo: str | None, spec: types.WorkloadSpec) -> str:
+    """``--slo``; without it what all requests meet where each class meets its own SLO of the workload's file.
+
+    Raises
+    ------
+    SpecError
+        There is none, and classes without one or with no latency in common.
+    """
+    if slo is not None:
+        return slo
+    own = [
+        parse_objective(one.slo, where=f"slo of class {one.name}", has_workflows=True)
+        for one in spec.classes
+        if one.slo is not None
+    ]
+    common = loosest_of(own) if own and len(own) == len(spec.classes) else None
+    if common is None:
+        raise SpecError(
+            "--slo is missing",
+            where="--slo",
+            allowed="the SLO of all requests; none where each class of --workload FILE has an slo of"
+            " its own, and all limit one latency at a percentile",
+            try_="--slo 'ttft:p95<500ms, tpot:p95<50ms'",
+        )
+    return common.text
+
+
+def check_answers(objective: ObjectiveSpec | None, drawn: DrawnWorkload) -> None:
+    """Refuse limits of TPOT, those of classes too, where no request has a second token.
+
+    Raises
+    ------
+    SpecError
+        There are some.
+    """
+    has_second = drawn.plan.output_tokens > 1
+    if objective is not None:
+        check_second_tokens(objective, has_second=bool(has_second.any()))
+    for index, (name, slo) in enumerate(zip(drawn.class_names, drawn.class_slos, strict=True)):
+        own = has_second[drawn.plan.class_index == index]
+        if slo is not None and own.size:
+            where = f"slo of class {name}"
+            promised = parse_objective(slo, where=where, has_workflows=True)
+            check_second_tokens(promised, has_second=bool(own.any()), where=where)
 
 
 _HELD_RATIO: Final = 0.9

@@ -6,6 +6,7 @@ verdict on the run), and a request is good when it keeps every limit (goodput).
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -204,6 +205,54 @@ def check_workflows(
             " compare --ab and the plans of verify",
             try_=objective.text.replace("workflow:", "e2e:"),
         )
+
+
+def check_second_tokens(
+    objective: ObjectiveSpec, *, has_second: bool, where: str = "--slo"
+) -> None:
+    """Refuse a limit of TPOT where each answer is one token: nothing could meet or miss it.
+
+    Raises
+    ------
+    SpecError
+        It has one.
+    """
+    paced = [one for one in objective.thresholds if one.metric == "tpot"]
+    if not paced or has_second:
+        return
+    others = ", ".join(one.text for one in objective.thresholds if one.metric != "tpot")
+    rest = others or "ttft:p95<500ms"
+    raise SpecError(
+        f"{paced[0].text!r}, and no answer has a second token",
+        where=where,
+        allowed="limits of TPOT where outputs are of two tokens or more; else of TTFT and E2E",
+        try_=f"--slo '{rest}'" if where == "--slo" else f'slo = "{rest}"',
+    )
+
+
+def loosest_of(objectives: Sequence[ObjectiveSpec]) -> ObjectiveSpec | None:
+    """What all requests meet where those of each class meet its own; None: the classes limit no latency alike.
+
+    Example
+    -------
+    >>> own = [parse_objective("ttft:p99<1s, e2e:p95<9s"), parse_objective("ttft:p95<4s")]
+    >>> loosest_of(own).text
+    'ttft:p95<4000ms'
+    """
+    found = list[Threshold]()
+    for metric in METRICS:
+        strictest = list[tuple[float, float]]()
+        for one in objectives:
+            limits = [
+                (limit.percentile_fraction, limit.limit_s)
+                for limit in one.thresholds
+                if limit.metric == metric and limit.percentile_fraction is not None
+            ]
+            strictest += [max(limits)] if limits else []
+        if strictest and len(strictest) == len(objectives):
+            fraction, limit_s = min(strictest)[0], max(limit for _, limit in strictest)
+            found.append(Threshold(metric=metric, percentile_fraction=fraction, limit_s=limit_s))
+    return ObjectiveSpec(thresholds=tuple(found)) if found else None
 
 
 def percentile_name(fraction: float) -> str:
