@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.types import Source
 from inferometer.units import parse_duration_s
@@ -226,7 +227,7 @@ def check_second_tokens(
         f"{paced[0].text!r}, and no answer has a second token",
         where=where,
         allowed="limits of TPOT where outputs are of two tokens or more; else of TTFT and E2E",
-        try_=f"--slo '{rest}'" if where == "--slo" else f'slo = "{rest}"',
+        try_=suggestions.flags(where, rest) if where == "--slo" else f'slo = "{rest}"',
     )
 
 

@@ -167,7 +167,10 @@ class TransferTable(NamedTuple):
     received_ns: I64
 
     def on_way_ns(self, requests: RequestTable) -> tuple[I64, I64]:
-        """When the prefill of each request was over, and its KV cache had come; of those that stay, at the first token."""
+        """When the prefill of each request was over, and its KV cache had come.
+
+        Both are the first token's instant where it stays in one place.
+        """
         came = self.received_ns != ABSENT
         order = np.argsort(requests.request_index)  # a closed loop's stand as they were sent
         places = np.searchsorted(requests.request_index, self.request_index[came], sorter=order)
