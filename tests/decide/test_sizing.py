@@ -1,9 +1,11 @@
 """Are the fewest replicas found, is nothing pruned that was better, and does a longer simulation agree?"""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from inferometer.decide import sizing
 from inferometer.decide.candidates import Alike, Grid, Offer, candidates_of
 from inferometer.decide.lone_request import fewest_devices
 from inferometer.decide.probing import FleetProbe, probe_of, worst_reading
@@ -413,3 +415,11 @@ def test_what_the_time_limit_leaves_out_says_with_how_few_devices_it_might_do(ca
     left_out = [one for one in searched if not one.is_examined]
     assert left_out
     assert all(one.least_devices == fewest_devices(asked, one.candidate) for one in left_out)
+
+
+@pytest.mark.parametrize(("verdict", "found"), [("met", 4), ("undecided", 4), ("missed", None)])
+def test_a_fixed_number_that_noise_leaves_open_is_not_missed(verdict, found):
+    """Four replicas at 0.21 times their limit, undecided for want of samples, were called missed."""
+    runs = SimpleNamespace(verdict={4: verdict}.get, is_enough={4: verdict == "met"}.get)
+    question = SimpleNamespace(fleets=SimpleNamespace(n_replicas=4))
+    assert sizing._replicas_that_last(question, 4, runs, None) == found

@@ -44,6 +44,7 @@ from inferometer.inputs.types import EngineSpec
 from inferometer.records import latencies, request_summaries
 from inferometer.records.types import RequestTable, Run
 from inferometer.simulate.deployment import PACES, Pace
+from inferometer.stats.estimate import Verdict
 from inferometer.units import NS_PER_S
 
 SATURATING_REQUESTS: Final = 600
@@ -191,8 +192,18 @@ class _LongRuns:
         OutOfTimeError
             The time to count replicas is over.
         """
+        return self.verdict(n_replicas) == "met"
+
+    def verdict(self, n_replicas: int) -> Verdict:
+        """What these make of the SLO at the pace in question.
+
+        Raises
+        ------
+        OutOfTimeError
+            The time to count replicas is over.
+        """
         last = _COUNTED_FRACTION + _OVERRUN_FRACTION
-        return self._run(self._question.pace, n_replicas, last)[0].verdict == "met"
+        return self._run(self._question.pace, n_replicas, last)[0].verdict
 
     def _run(self, pace: Pace, n_replicas: int, last_fraction: float) -> tuple[ServedBy, Probe]:
         key = pace, n_replicas
@@ -259,8 +270,8 @@ def _replicas_that_last(
         return shown[n_replicas]
 
     try:
-        if question.fleets.n_replicas is not None:
-            return first if is_enough(first) else None
+        if question.fleets.n_replicas is not None:  # undecided is an answer: no other number is
+            return None if runs.verdict(first) == "missed" else first
         return fewest_shown(first, is_enough, lambda: phases.is_past(_COUNTED_FRACTION))
     except OutOfTimeError:
         if shown and not any(shown.values()):
