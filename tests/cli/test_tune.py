@@ -1,6 +1,7 @@
 """Does `inferometer tune` answer, write its folder, plan, and refuse what cannot be?"""
 
 import json
+import re
 import subprocess
 
 import jsonschema
@@ -115,3 +116,39 @@ def test_sglang_is_tuned_by_its_own_flags(tmp_path):
     chosen = {one["name"]: one for one in answer["settings"]}["max_running_requests"]
     assert f"--max-running-requests {chosen['value']} " in answer["command"]
     assert "gains in every pair" in chosen["why"]
+
+
+def preset(name, **more):
+    return im.tune("llama-3.1-8b", preset=name, **more)
+
+
+def test_a_preset_that_no_batch_can_keep_is_not_called_within_its_limit():
+    """On an L4 the weights alone take 16 GB / 300 GB/s = 54 ms a step."""
+    at_once, budget = preset("interactive", hardware="l4").values[:2]
+    assert at_once.value == "8"
+    assert "beyond a TPOT of 50 ms already" in at_once.why
+    assert "the smallest, and more than twice a TPOT" in budget.why
+    assert re.search(r"step of [\d.]+ ms \[[\d.]+ ms, [\d.]+ ms\]", at_once.why)
+
+
+def test_the_command_of_a_preset_has_its_values():
+    answer = preset("batch", hardware="h100_sxm", policy="sglang")
+    named = {one.flag: one.value for one in answer.values}
+    for flag in ("--mem-fraction-static", "--schedule-policy", "--stream-interval"):
+        assert f"{flag} {named[flag]}" in answer.command
+    held = int(re.search(r"holds (\d+) sequences", answer.values[0].why)[1])
+    weights_bytes, token_bytes = 8.03e9 * 2, 32 * 2 * 8 * 128 * 2
+    cache_bytes = float(named["--mem-fraction-static"]) * 80 * 2**30 - weights_bytes
+    assert held == pytest.approx(cache_bytes / token_bytes / 2048, rel=0.05)
+
+
+def test_the_next_command_of_a_preset_is_of_the_same_server():
+    model, server = "llama-3.1-70b", {"hardware": "h100_sxm", "tp": 2, "quantization": "float8"}
+    step = im.tune(model, preset="interactive", **server).next_step
+    assert f"tune {model} --hardware h100_sxm --tp 2 --quantization float8 " in step
+
+
+@pytest.mark.parametrize("words", [("--slo", "tpot:p95<15ms"), ("--rate", "3"), ("--goal", "cost")])
+def test_a_preset_passes_over_nothing(words, tmp_path):
+    flags = ("llama-3.1-8b", "--hardware", "h100_sxm", "--preset", "batch", *words)
+    check_refused(run("tune", *flags, folder=tmp_path), 2, words[0], "without --preset")

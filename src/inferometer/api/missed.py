@@ -12,8 +12,10 @@ from inferometer.units import format_number
 
 _NOT_CARRIED: Final = frozenset(
     {"model", "requests", "duration", "until", "network", "post", "parts", "out"}
+    | {"goal", "least_gain", "steps", "force"}
 )
-"""The argument, the length of the simulation, and what ``capacity`` does not take."""
+"""The argument, the length of the simulation, and what ``capacity`` does not take of ``simulate`` and
+``tune``."""
 
 
 def next_of_simulation(

@@ -10,7 +10,7 @@ from inferometer.api import tune_engine, tune_engine_answer, tune_preset
 from inferometer.api.deployment_folder import check_free
 from inferometer.api.fleet import FleetOptions
 from inferometer.api.progress import PartsDone, talk
-from inferometer.api.question import SERVER, option
+from inferometer.api.question import SERVER, option, words_of
 from inferometer.api.server import Server
 from inferometer.api.tune_answer import answer_of
 from inferometer.api.tune_started import Remainder, Starting, answered, job_of, planned_of
@@ -49,6 +49,12 @@ _ALSO_OF_ENGINE: Final = frozenset(
 _OF_STARTING: Final = frozenset(
     {"own", "pairs", "usd_per_hour", "start_timeout", "endpoint", "prompts"}
 )
+_OF_PRESET: Final = frozenset(
+    {"model", "preset", "hardware", "tp", "pp", "fit", "transfer", "datasheet", "link"}
+    | {"all_reduce_us", "dtype", "quantization", "kv_dtype", "policy", "set"}
+    | {"max_model_len", "block_size", "num_blocks"}
+)
+"""A preset knows the server, no traffic."""
 _CAPACITY_SIMULATIONS: Final = 9
 """Of a search for the highest rate, about."""
 
@@ -131,7 +137,9 @@ def tune(question: Tune) -> TuneAnswer | MeasuredTune | PlannedTune | PresetAnsw
             try_="--policy vllm",
         )
     if question.preset is not None:
-        return tune_preset.preset_of(question.preset, question.server, policy)
+        _check_of_preset(question.given)
+        same = words_of(question, tuple(_OF_PRESET - {"model", "policy", "preset"}))
+        return tune_preset.preset_of(question.preset, question.server, policy, same)
     steps = chosen_steps(question.steps, PLAYBOOK, "--steps max_num_seqs,step_budget")
     if question.out is not None:
         check_free(question.out, is_forced=question.force)
@@ -148,7 +156,7 @@ def tune(question: Tune) -> TuneAnswer | MeasuredTune | PlannedTune | PresetAnsw
         seed=subject.aim.spec.seed,
         on_step=lambda step: talk(PartsDone("steps", steps.index(step), len(steps))),
     ).run()
-    return answer_of(subject, tuned, question.out)
+    return answer_of(question, subject, tuned, question.out)
 
 
 def _measured(question: Tune, url: str) -> MeasuredTune | PlannedTune:
@@ -203,6 +211,19 @@ def _check_no_force(question: Tune) -> None:
             where="--force",
             allowed="the same command, which goes on with its folder, or another folder",
             try_="--out tuned-again",
+        )
+
+
+def _check_of_preset(given: frozenset[str]) -> None:
+    """What a preset would pass over is refused."""
+    other = sorted(given - _OF_PRESET)
+    if other:
+        raise SpecError(
+            f"--{other[0].replace('_', '-')} says nothing to a preset, which is for a TPOT of 50 ms"
+            " under any traffic",
+            where="--preset",
+            allowed="the model, its device and its formats beside it",
+            try_="the same without --preset: your traffic and your SLO decide",
         )
 
 

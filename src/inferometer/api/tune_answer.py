@@ -7,15 +7,15 @@ from typing import Final
 
 import msgspec
 
-from inferometer import errors, suggestions
+from inferometer import errors
 from inferometer.api.answer import Answer
 from inferometer.api.server import Server, deployment_of, origin_cautions
+from inferometer.api.tune_next import next_of_tuning, quality_command
 from inferometer.api.tune_subject import Subject
 from inferometer.api.tuning import Box, SettingRow, TuneAnswer, TunedLatency
 from inferometer.decide.artefacts.vllm_command import departures, serve_command
 from inferometer.decide.tuning.search import StepFound, Tuned
 from inferometer.decide.tuning.trials import Aim, Built, Outcome, estimate_of, verdict_of
-from inferometer.inputs.resolve import resolve_model
 from inferometer.records import durability
 from inferometer.records.pitfalls import CheckRow, empty_share, judged_all
 from inferometer.simulate.deployment import Deployment
@@ -38,10 +38,10 @@ _BEYOND_RATIO: Final = 1000.0
 _SMALL_RATIO: Final = 0.1
 
 
-def answer_of(subject: Subject, tuned: Tuned, out: Path | None) -> TuneAnswer:
+def answer_of(question: object, subject: Subject, tuned: Tuned, out: Path | None) -> TuneAnswer:
     """The answer; written to ``out`` where that is a folder."""
     built = subject.trials.built(tuned.variant)
-    answer = _answer(subject, tuned, built)
+    answer = _answer(question, subject, tuned, built)
     if out is None:
         return answer
     answer = replace(answer, folder=str(out))
@@ -61,7 +61,7 @@ def write_answer(answer: Answer, out: Path, command: str | None) -> None:
     answer.save_page(out / "index.html")
 
 
-def _answer(subject: Subject, tuned: Tuned, built: Built) -> TuneAnswer:
+def _answer(question: object, subject: Subject, tuned: Tuned, built: Built) -> TuneAnswer:
     aim, chosen = subject.aim, built.deployment
     command, why_not = _command(chosen)
     plain = Server(
@@ -91,7 +91,7 @@ def _answer(subject: Subject, tuned: Tuned, built: Built) -> TuneAnswer:
         score_after=estimate_of([one.score for one in tuned.after]),
         slo_before=verdict_of(tuned.before),
         slo_after=verdict_of(tuned.after),
-        settings=_settings(tuned, chosen, deployment_of(plain)),
+        settings=_settings(tuned, chosen, deployment_of(plain), subject.server),
         command=command,
         command_why_not=why_not,
         n_replicas=built.n_replicas,
@@ -107,7 +107,7 @@ def _answer(subject: Subject, tuned: Tuned, built: Built) -> TuneAnswer:
             if one.decision == "check quality"
         ),
         cautions=origin_cautions(chosen),
-        next_step=_next(subject) if why_not is None else _MODELLED,
+        next_step=next_of_tuning(question, subject, tuned, built) if why_not is None else _MODELLED,
         folder=None,
     )
 
@@ -133,9 +133,19 @@ def _latencies(aim: Aim, tuned: Tuned) -> tuple[TunedLatency, ...]:
     )
 
 
-def _settings(tuned: Tuned, chosen: Deployment, default: Deployment) -> tuple[SettingRow, ...]:
+def _is_as_long_as_fits(server: Server) -> bool:
+    """Did nobody give the longest context, so that the KV cache decides it?"""
+    named = any(one.startswith("max_model_len=") for one in server.set)
+    return not named and server.fit is None and server.settings.max_model_len is None
+
+
+def _settings(
+    tuned: Tuned, chosen: Deployment, default: Deployment, server: Server
+) -> tuple[SettingRow, ...]:
     """What differs from the engine's defaults, with the step that chose it."""
     reasons = dict[str, str]()
+    if _is_as_long_as_fits(server):
+        reasons["max_model_len"] = "as many tokens as the KV cache holds"
     for step in tuned.steps:
         if step.decision == "keep" and tuned.is_confirmed:
             words = f"{step.name}: {gain_words(step)}; {step.why}"
@@ -188,16 +198,6 @@ def ratio_words(gain_ratio: float) -> str:
     return f"{gain_ratio:+.0%}" if abs(gain_ratio) >= _SMALL_RATIO else f"{gain_ratio:+.1%}"
 
 
-def _next(subject: Subject) -> str:
-    """Measure what was predicted."""
-    load = "--concurrency" if subject.is_closed else "--rate"
-    words = ["--workload", subject.aim.spec.name, load, f"{subject.aim.load:g}"]
-    if subject.aim.spec.replay is not None:
-        words = ["--workload", "TRACE"]
-    command = suggestions.command("load", "URL", *words, "--slo", subject.aim.objective.text)
-    return f"start it, and see whether it is true: {command}"
-
-
 def checklist(subject: Subject, tuned: Tuned, built: Built) -> tuple[Box, ...]:
     """The ten boxes, each with what is known of it."""
     found: dict[str, StepFound] = {one.name: one for one in tuned.steps}
@@ -229,7 +229,7 @@ def _checks(subject: Subject, tuned: Tuned) -> tuple[CheckRow, ...]:
     now = subject.trials.built(()).deployment
     plan = subject.trials.plan(subject.aim.spec.seed)
     n_requests = sum(one.n_requests for one in tuned.before)
-    n_preempted = sum(one.n_preemptions for one in tuned.before)
+    n_preempted = sum(one.n_preemptions or 0 for one in tuned.before)
     held_tokens = float((plan.prompt_tokens + plan.output_tokens / 2).mean())
     return judged_all(
         {
@@ -272,7 +272,7 @@ def _baseline(subject: Subject, before: Sequence[Outcome]) -> Box:
 
 def _cache(deployment: Deployment, after: Sequence[Outcome]) -> Box:
     config = deployment.config
-    n_preempted = sum(one.n_preemptions for one in after)
+    n_preempted = sum(one.n_preemptions or 0 for one in after)
     n_requests = sum(one.n_requests for one in after)
     held = f"{deployment.n_kv_tokens:,} tokens in pages of {config.block_size}"
     return Box(
@@ -294,26 +294,13 @@ def _quantised(subject: Subject, deployment: Deployment) -> Box:
     )
 
 
-def quality_command(subject: Subject, settings: dict[str, str]) -> str:
-    """What checks a lossy change; FOLDER where the weights of the model are not here."""
-    model = subject.server.model
-    is_here = resolve_model(model, load_format="dummy").weights_available
-    words = [model if is_here else "FOLDER"]
-    for name, flag in (("kv_dtype", "--kv-dtype"), ("quantization", "--quantization")):
-        if name in settings:
-            words += [flag, settings[name]]
-    if subject.server.hardware is not None:
-        words += ["--hardware", subject.server.hardware]
-    return suggestions.command("quality", *words)
-
-
 def _batching(found: dict[str, StepFound]) -> Box:
     steps = [found[name] for name in ("max_num_seqs", "step_budget", "again") if name in found]
     tried = sum(len(one.tried) for one in steps)
     return Box(
         name="batching tuned per class",
-        is_ticked=True if steps else None,
-        evidence=f"{tried} settings of batch and step simulated" if steps else "not known",
+        is_ticked=True if tried else None,
+        evidence=f"{tried} settings of batch and step simulated" if tried else "not known",
     )
 
 
@@ -339,12 +326,19 @@ def _parallelism(deployment: Deployment, found: dict[str, StepFound]) -> Box:
     if tp == 1:
         return Box(name="TP minimal", is_ticked=True, evidence="TP 1")
     less = [] if step is None else [one for one in step.tried if one.gain_ratio is not None]
-    if not less:
+    if step is None or not less:
         return Box(
             name="TP minimal", is_ticked=None, evidence=f"not known: TP {tp} was not compared"
         )
-    best = ", ".join(f"{one.words}: {one.gain_ratio.value:+.0%}" for one in less if one.gain_ratio)
-    return Box(name="TP minimal", is_ticked=True, evidence=f"TP {tp} against {best}")
+    best = ", ".join(
+        f"{one.words}: {interval_words(one.gain_ratio)}" for one in less if one.gain_ratio
+    )
+    may_be_less = step.decision == "measure" and int(step.settings.get("tp", tp)) < tp
+    return Box(
+        name="TP minimal",
+        is_ticked=None if may_be_less else True,
+        evidence=f"TP {tp} against {best}" + "; a measurement decides" * may_be_less,
+    )
 
 
 def _limits(subject: Subject) -> Box:

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from inferometer import suggestions
+from inferometer.api import fleet, tune_next
 from inferometer.api.diagnose_source import stored_source
 from inferometer.api.tune_answer import interval_words, write_answer
 from inferometer.api.tune_measured import Done, Job, baseline_folders, most_words
@@ -35,7 +35,6 @@ def answer_of(
     shown = done.same if confirmed is None or not confirmed.after else confirmed
     before, after = shown.before, shown.after if is_confirmed else shown.before
     is_closed = isinstance(spec.arrivals, ClosedArrivals)
-    load = job.bench.load.workload
     answer = MeasuredTune(
         model=done.first.model,
         url=job.bench.url,
@@ -44,7 +43,7 @@ def answer_of(
         goal=job.wanted.goal,
         objective=job.bench.objective.text,
         workload_name=spec.name,
-        load=float((load.concurrency if is_closed else load.rate) or 0),
+        load=fleet.start_load_of(spec),
         load_unit="users" if is_closed else "requests/s",
         score_words=_score_words(job.wanted.goal),
         least_gain_fraction=job.wanted.least_gain_fraction,
@@ -65,9 +64,11 @@ def answer_of(
         n_servers=1 + 2 * sum(len(one.log_ratios) for one in done.found),
         n_simulations=done.n_simulations,
         start_s=done.first.start_s,
-        quality_checks=_quality(done),
+        quality_checks=tune_next.quality_commands(done.first.model, done.steps),
         cautions=tuple(_cautions(done, confirmed)),
-        next_step=_next(job, spec, is_closed=is_closed),
+        next_step=tune_next.next_of_measured(
+            job.bench.url, job.bench.load.workload, job.bench.objective
+        ),
         folder=str(job.bench.folder),
     )
     write_answer(answer, Path(answer.folder), answer.command)
@@ -174,18 +175,6 @@ def settings_of(steps: Sequence[MeasuredStep]) -> tuple[SettingRow, ...]:
     )
 
 
-def _quality(done: Done) -> tuple[str, ...]:
-    flags = {
-        "kv_precision": ("--kv-dtype", "float8"),
-        "weight_precision": ("--quantization", "int8"),
-    }
-    return tuple(
-        suggestions.command("quality", done.first.model, *flags[one.name])
-        for one in done.steps
-        if one.decision == "check quality" and one.name in flags
-    )
-
-
 def _cautions(done: Done, confirmed: PairsFound | None) -> list[types.Caution]:
     found = list[types.Caution]()
     same = done.same.gain
@@ -237,22 +226,11 @@ def _lost(done: Done, n_runs: int) -> list[types.Caution]:
     return found
 
 
-def _next(job: Job, spec: WorkloadSpec, *, is_closed: bool) -> str:
-    workload = job.bench.load.workload
-    load = ("--concurrency", workload.concurrency) if is_closed else ("--rate", workload.rate)
-    words = ["--workload", spec.name, load[0], f"{load[1]:g}"]
-    command = suggestions.command(
-        "load", job.bench.url, *words, "--slo", job.bench.objective.text, "--for", "10min"
-    )
-    return f"start it, and see how it does for longer: {command}"
-
-
 def _checklist(
     job: Job, done: Done, before: Sequence[Outcome], after: Sequence[Outcome]
 ) -> tuple[Box, ...]:
     """The ten boxes, each with what was measured."""
     by_name = {one.name: one for one in done.steps}
-    n_preempted = sum(one.n_preemptions for one in after)
     measured = [one for one in done.steps if one.n_pairs]
     batching = [
         by_name[name] for name in ("max_num_seqs", "step_budget", "again") if name in by_name
@@ -270,15 +248,11 @@ def _checklist(
         box_of(
             "kernels and graphs", [one for one in measured if one.title == "of your own"], _KERNELS
         ),
-        Box(
-            name="KV cache paged and sized",
-            is_ticked=n_preempted == 0 or None,
-            evidence=f"{n_preempted:,} preemptions that the server reports in {len(after)} load tests",
-        ),
+        cache_box(after),
         box_of(
             "quantised with quality checked", lossy, "--steps weight_precision measures its gain"
         ),
-        box_of("batching tuned per class", batching, "not question for"),
+        box_of("batching tuned per class", batching, "--steps max_num_seqs,step_budget,again"),
         box_of(
             "speculation decided by acceptance",
             [one for one in measured if one.name == "speculation"],
@@ -300,12 +274,31 @@ def _checklist(
     )
 
 
-def box_of(name: str, steps: Sequence[MeasuredStep], otherwise: str) -> Box:
-    """Ticked with what these steps showed; not known where there are none."""
-    if not steps:
-        return Box(name=name, is_ticked=None, evidence=f"not measured; {otherwise}")
+def cache_box(after: Sequence[Outcome]) -> Box:
+    """Of preemptions only the server's metrics tell."""
+    name = "KV cache paged and sized"
+    counts = [one.n_preemptions for one in after if one.n_preemptions is not None]
+    if not counts:
+        evidence = "not known: no metrics that count preemptions were read"
+        return Box(name=name, is_ticked=None, evidence=evidence)
+    total = sum(counts)
     return Box(
         name=name,
-        is_ticked=True,
+        is_ticked=total == 0,
+        evidence=f"{total:,} preemptions that the server reports in {len(counts)} load tests",
+    )
+
+
+def box_of(name: str, steps: Sequence[MeasuredStep], otherwise: str) -> Box:
+    """Ticked with what these steps showed; not known where there are none, or all of them failed."""
+    if not steps:
+        return Box(name=name, is_ticked=None, evidence=f"not measured; {otherwise}")
+    has_shown = any(
+        one.decision != "failed" and (one.n_pairs or one.predicted_gain_fraction is not None)
+        for one in steps
+    )
+    return Box(
+        name=name,
+        is_ticked=True if has_shown else None,
         evidence="; ".join(f"{one.change or one.name}: {one.decision}, {one.why}" for one in steps),
     )

@@ -79,7 +79,7 @@ def _page_of(
         lines=(
             Line(
                 label="ANSWER",
-                text=(answer.command_why_not or "") if isinstance(answer, TuneAnswer) else "",
+                text=_before_command(answer) if isinstance(answer, TuneAnswer) else "",
                 command=answer.command or "",
             ),
             *lines,
@@ -92,6 +92,15 @@ def _page_of(
         sections=(*settled_sections(answer), tried),
         tool_version=__version__,
     )
+
+
+def _before_command(answer: TuneAnswer) -> str:
+    """Why there is no command, or how many servers it starts."""
+    if answer.command_why_not is not None:
+        return answer.command_why_not
+    if answer.router is None:
+        return ""
+    return f"{answer.n_replicas} replicas behind a router ({answer.router}), each of them:"
 
 
 def _title(answer: TuneAnswer) -> str:

@@ -27,7 +27,7 @@ from inferometer.decide.tuning.trials import DrawEffects, Goal, Outcome, outcome
 from inferometer.errors import MeasureError, RecordError
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.measure.served import ServedFacts, ServerFault, ServerStart, served, warm_up
-from inferometer.records import durability, server_series
+from inferometer.records import durability, server_series, server_summaries
 from inferometer.records.types import RequestStatus, Run
 from inferometer.stats.comparison import PairDecision, chance_of_more, is_futile, judge_pairs
 from inferometer.stats.estimate import Estimate
@@ -241,8 +241,7 @@ def found_of(
 ) -> PairsFound:
     """What these pairs show; *undecided* where they are not enough."""
     scores = [
-        tuple(scored(outcome_of(run, bench.objective), bench.goal, 1) for run in both)
-        for both in seen
+        tuple(scored(_outcome_of(run, bench), bench.goal, 1) for run in both) for both in seen
     ]
     logs = tuple(math.log(new.score / old.score) for old, new in scores)
     judged = judge_pairs(
@@ -265,6 +264,22 @@ def found_of(
         n_without_metrics=sum(map(_is_without_metrics, runs)),
         lost_fraction=max((n / of for n, of in map(_failed, runs)), default=0.0),
     )
+
+
+def _outcome_of(run: Run, bench: Bench) -> Outcome:
+    """What the client saw, and what only the server can tell of it."""
+    outcome = outcome_of(run, bench.objective)
+    return outcome._replace(n_preemptions=_preemptions(run))
+
+
+def _preemptions(run: Run) -> int | None:
+    """As the server's metrics count them; None where they do not."""
+    if run.server is None:
+        return None
+    try:
+        return server_summaries.summarise_server(run.server).n_preemptions
+    except RecordError:
+        return None
 
 
 def _is_without_metrics(run: Run) -> bool:

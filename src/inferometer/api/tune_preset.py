@@ -4,16 +4,17 @@ They are where to begin without knowing the traffic; those that depend on the mo
 are computed from their step times.
 """
 
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from inferometer import suggestions
 from inferometer.api.server import Server, deployment_of, server_with
 from inferometer.api.tuning import PresetAnswer, PresetRow
-from inferometer.decide.artefacts.vllm_command import serve_command
+from inferometer.decide.artefacts.vllm_command import serve_command, static_fraction
 from inferometer.errors import SpecError
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token, n_kv_shards
 from inferometer.perfmodel.steptime_arrays import shape_duration_s
-from inferometer.perfmodel.types import decode_shape, prefill_shape
+from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.perfmodel.work import kv_dtype
 from inferometer.simulate.deployment import Deployment
 from inferometer.units import format_bytes, format_duration
@@ -25,6 +26,7 @@ _TPOT_LIMIT_S: Final = 0.05
 _CONTEXT_TOKENS: Final = 2048
 _AT_ONCE: Final = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _BUDGETS: Final = (512, 1024, 2048, 4096, 8192, 16384)
+_BATCH_STREAM: Final = "10"
 _SAFE_UTILIZATION: Final = {"interactive": 0.92, "batch": 0.95}
 
 
@@ -35,8 +37,8 @@ class _Sized(NamedTuple):
     why: str
 
 
-def preset_of(preset: Preset, server: Server, policy: str) -> PresetAnswer:
-    """The values of a preset for this model on this device.
+def preset_of(preset: Preset, server: Server, policy: str, same: Sequence[object]) -> PresetAnswer:
+    """The values of a preset for this model on this device; ``same``: the flags that name the server.
 
     Raises
     ------
@@ -47,16 +49,18 @@ def preset_of(preset: Preset, server: Server, policy: str) -> PresetAnswer:
         raise SpecError(
             "values depend on the device", where="--hardware", try_="--hardware h100_sxm"
         )
-    plain = deployment_of(server)
-    at_once = _at_once(preset, plain)
-    budget = _budget(preset, plain, at_once.value)
-    values = {
-        "max_num_seqs": at_once.value,
-        "max_num_batched_tokens": max(budget.value, at_once.value),
+    is_vllm = policy == "vllm"
+    budget = _budget(preset, deployment_of(server))
+    values: dict[str, int | float | str | bool] = {
+        "max_num_batched_tokens": budget.value,
         "gpu_memory_utilization": _SAFE_UTILIZATION[preset],
     }
+    if preset == "batch" and not is_vllm:
+        values["schedule_policy"] = "lpm"
+    at_once = _at_once(preset, deployment_of(server_with(server, values)))
+    values["max_num_seqs"] = at_once.value
+    values["max_num_batched_tokens"] = max(budget.value, at_once.value)
     chosen = deployment_of(server_with(server, values))
-    is_vllm = policy == "vllm"
     rows = (
         PresetRow(
             setting="max_num_seqs",
@@ -70,22 +74,23 @@ def preset_of(preset: Preset, server: Server, policy: str) -> PresetAnswer:
             flag="--max-num-batched-tokens" if is_vllm else "--chunked-prefill-size",
             why=budget.why,
         ),
-        _memory(preset, is_vllm=is_vllm),
+        _memory(preset, chosen, is_vllm=is_vllm),
         _page(chosen, is_vllm=is_vllm),
         *_of_engine(preset, is_vllm=is_vllm),
         *_of_clients(preset, is_vllm=is_vllm),
     )
     slo = "ttft:p95<500ms, tpot:p95<50ms" if preset == "interactive" else "e2e:p95<60s"
     goal = "interactive" if preset == "interactive" else "throughput"
-    words = [server.model, "--hardware", server.hardware, "--policy", policy, "--goal", goal]
+    words = [server.model, *same, "--policy", policy, "--goal", goal]
     command = suggestions.command("tune", *words, "--slo", slo, "--rate", "5")
+    stream = ("--stream-interval", _BATCH_STREAM) if preset == "batch" else ()
     return PresetAnswer(
         preset=preset,
         model=chosen.model.model_id,
         hardware=server.hardware,
         engine=chosen.config.engine,
         values=rows,
-        command=serve_command(chosen),
+        command=" ".join((serve_command(chosen), *stream)),
         next_step=f"your own traffic decides: {command}",
     )
 
@@ -95,7 +100,7 @@ def _at_once(preset: Preset, plain: Deployment) -> _Sized:
     steps = plain.step_times.likely
     n_held = max(plain.n_kv_tokens // _CONTEXT_TOKENS, 1)
     if preset == "batch":
-        fitting = [one for one in _AT_ONCE if one <= n_held] or [_AT_ONCE[0]]
+        fitting = [one for one in _AT_ONCE if one <= n_held] or [n_held]
         why = (
             f"throughput first: the KV cache holds {n_held:,} sequences of {_CONTEXT_TOKENS:,}"
             " tokens; more would be preempted"
@@ -107,47 +112,64 @@ def _at_once(preset: Preset, plain: Deployment) -> _Sized:
         return shape_duration_s(steps, shape)
 
     quick = [one for one in _AT_ONCE if tpot_s(one) <= _TPOT_LIMIT_S and one <= n_held]
-    chosen = (quick or [_AT_ONCE[0]])[-1]
+    chosen = (quick or [min(_AT_ONCE[0], n_held)])[-1]
+    shape = decode_shape(batch_size=chosen, context_tokens=_CONTEXT_TOKENS)
+    step, limit = _step_words(plain, shape), format_duration(_TPOT_LIMIT_S)
     why = (
-        f"the largest batch whose step of {format_duration(tpot_s(chosen))} is within a TPOT of"
-        f" {format_duration(_TPOT_LIMIT_S)} at {_CONTEXT_TOKENS:,} tokens of context; the KV cache"
-        f" holds {n_held:,}"
+        f"the largest batch whose step of {step} is within a TPOT of {limit}"
+        if tpot_s(chosen) <= _TPOT_LIMIT_S
+        else f"a small batch: its step of {step} is beyond a TPOT of {limit} already"
     )
-    return _Sized(chosen, why)
+    held = f"at {_CONTEXT_TOKENS:,} tokens of context; the KV cache holds {n_held:,}"
+    return _Sized(chosen, f"{why} {held}")
 
 
-def _budget(preset: Preset, plain: Deployment, at_once: int) -> _Sized:
+def _step_words(plain: Deployment, shape: BatchShape) -> str:
+    """How long a step takes, with its interval."""
+    steps = plain.step_times
+    likely, fast, slow = (
+        format_duration(shape_duration_s(one, shape))
+        for one in (steps.likely, steps.fast, steps.slow)
+    )
+    return f"{likely} [{fast}, {slow}]"
+
+
+def _budget(preset: Preset, plain: Deployment) -> _Sized:
     """Tokens of a step: no more than answers may wait for, or as many as the device takes."""
     steps = plain.step_times.likely
 
     def step_s(n_tokens: int) -> float:
         return shape_duration_s(steps, prefill_shape(batch_size=1, prompt_tokens=n_tokens))
 
+    def full(n_tokens: int) -> str:
+        return _step_words(plain, prefill_shape(batch_size=1, prompt_tokens=n_tokens))
+
     if preset == "batch":
         most = _BUDGETS[-1]
-        return _Sized(
-            most, f"prompts in few steps: a full one takes {format_duration(step_s(most))}"
-        )
-    quick = [
-        one for one in _BUDGETS if step_s(one) <= 2 * _TPOT_LIMIT_S and one >= min(at_once, 512)
-    ]
+        return _Sized(most, f"prompts in few steps: a full one takes {full(most)}")
+    quick = [one for one in _BUDGETS if step_s(one) <= 2 * _TPOT_LIMIT_S]
     chosen = (quick or [_BUDGETS[0]])[-1]
+    wait = "at most" if quick else "the smallest, and more than"
     why = (
-        f"a step full of prompts takes {format_duration(step_s(chosen))}, for which answers wait:"
-        f" at most twice a TPOT of {format_duration(_TPOT_LIMIT_S)}"
+        f"a step full of prompts takes {full(chosen)}, for which answers wait:"
+        f" {wait} twice a TPOT of {format_duration(_TPOT_LIMIT_S)}"
     )
     return _Sized(chosen, why)
 
 
-def _memory(preset: Preset, *, is_vllm: bool) -> PresetRow:
-    share = _SAFE_UTILIZATION[preset]
+def _memory(preset: Preset, chosen: Deployment, *, is_vllm: bool) -> PresetRow:
+    share = f"{_SAFE_UTILIZATION[preset]:g}"
     why = "vLLM's default; leaves room for peaks"
     if preset == "batch":
         why = "more KV cache, larger batches: try the longest prompt in a full step first"
     elif not is_vllm:
         why = "leaves room for activations and graphs"
-    flag = "--gpu-memory-utilization" if is_vllm else "--mem-fraction-static (weights and KV only)"
-    return PresetRow(setting="share of memory", value=f"{share:g}", flag=flag, why=why)
+    if is_vllm:
+        flag, value = "--gpu-memory-utilization", share
+    else:
+        flag, value = "--mem-fraction-static", static_fraction(chosen) or share
+        why = f"weights and KV cache, {share} with activations; {why}"
+    return PresetRow(setting="share of memory", value=value, flag=flag, why=why)
 
 
 def _page(chosen: Deployment, *, is_vllm: bool) -> PresetRow:
@@ -172,7 +194,7 @@ def _of_engine(preset: Preset, *, is_vllm: bool) -> tuple[PresetRow, ...]:
     is_batch = preset == "batch"
     stream = PresetRow(
         setting="tokens in a message",
-        value="10" if is_batch else "1",
+        value=_BATCH_STREAM if is_batch else "1",
         flag="--stream-interval",
         why="fewer messages for the host" if is_batch else "people see each token when it is there",
     )
@@ -221,7 +243,8 @@ def _of_clients(preset: Preset, *, is_vllm: bool) -> tuple[PresetRow, ...]:
         why=(
             "whole documents: what is cut off is computed for nothing"
             if is_batch
-            else "256 to 512: bounds how long a request holds its place; `max_tokens` of the client"
+            else "256 to 512: bounds how long a request holds its place; `max_tokens` of the client,"
+            " or of the server, where longer answers may be cut off"
         ),
     )
     window = PresetRow(

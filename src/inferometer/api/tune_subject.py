@@ -48,6 +48,8 @@ class Subject:
     aim: Aim
     trials: Trials
     fleets: Fleets
+    workload: Workload
+    """As it was given."""
     least_gain_fraction: float
 
     @property
@@ -99,6 +101,7 @@ def subject_of(
         aim=aim,
         trials=trials,
         fleets=fleets,
+        workload=workload,
         least_gain_fraction=wanted.least_gain_fraction,
     )
 

@@ -128,6 +128,22 @@ class Replayed:
 _NOTHING_REPLAYED: Final = Replayed()
 
 
+_OF_TRAFFIC: Final = (
+    *("workload", "rate", "concurrency", "burstiness"),
+    *("trace_format", "speed_up", "output_tokens"),
+)
+
+
+def traffic_flags(options: Workload) -> tuple[object, ...]:
+    """The flags of the same traffic, for another command: as they were given, without an end or a seed."""
+    return tuple(
+        word
+        for name in _OF_TRAFFIC
+        if (value := getattr(options, name)) is not None
+        for word in (f"--{name.replace('_', '-')}", value)
+    )
+
+
 def replay_changes(options: Workload) -> dict[str, Any]:
     """How a trace is read: the keys that its three options change."""
     return {

@@ -4,16 +4,31 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from served_pages import poisson, served_pages
 
-from inferometer.api.tune_measured_answer import checks_of_loads
+from inferometer.api import tune_pairs
+from inferometer.api.load_request import Load
+from inferometer.api.tune_measured_answer import (
+    box_of,
+    cache_box,
+    checks_of_loads,
+)
+from inferometer.api.tune_next import next_of_measured, quality_commands
+from inferometer.api.tuning import MeasuredStep
+from inferometer.api.workload import Workload
 from inferometer.decide.diagnosis.observed import CHECKED
 from inferometer.decide.probing import run_plan
+from inferometer.decide.tuning.start_command import parse_start
+from inferometer.inputs.objectives import parse_objective
 from inferometer.records.pitfalls import judged
+from inferometer.records.reading import read_run
+from inferometer.records.server_summaries import summarise_server
 from inferometer.records.store import write_run
+from inferometer.records.types import UNKNOWN_COUNT
 from inferometer.simulate import step_cost
 from inferometer.simulate.fleet import lone_replica
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -50,3 +65,59 @@ def test_without_metrics_nothing_is_reported_and_the_reason_is(tmp_path):
     assert {one.name for one in rows} == {*CHECKED}
     assert {one.finding for one in rows} == {"not reported"}
     assert all("holds no metrics of a server" in one.evidence for one in rows)
+
+
+def paired(run):
+    """What a pair of two such load tests shows."""
+    bench = tune_pairs.Bench(
+        url="http://127.0.0.1:8000",
+        load=Load(),
+        objective=parse_objective("ttft:p95<1s"),
+        goal="interactive",
+        folder=Path(),
+        start_timeout_s=1,
+        least_gain_ratio=0.02,
+    )
+    start = parse_start("vllm serve MODEL")
+    comparison = tune_pairs.Comparison(
+        name="same", commands=(start, start), n_least=1, n_most=1, seed=0
+    )
+    return tune_pairs.found_of(bench, comparison, [(run, run)], ())
+
+
+def test_preemptions_are_those_of_the_servers_metrics_which_no_client_sees(tmp_path):
+    run = read_run(load_test(tmp_path / "small", 90))
+    unseen = np.full(len(run.requests.status), UNKNOWN_COUNT, np.int32)
+    seen = paired(replace(run, requests=run.requests._replace(n_preemptions=unseen)))
+    [one] = seen.after
+    assert one.n_preemptions == summarise_server(run.server).n_preemptions > 0
+    assert cache_box(seen.after).is_ticked is False
+    blind = paired(replace(run, server=None))
+    assert blind.after[0].n_preemptions is None
+    assert cache_box(blind.after).is_ticked is None
+    assert cache_box((one._replace(n_preemptions=0),)).is_ticked is True
+
+
+def measured_step(**more):
+    known = {"name": "weight_precision", "title": "", "gain_fraction": None, "why": "why"}
+    return MeasuredStep(**known, predicted_gain_fraction=None, **more)
+
+
+def test_the_format_that_was_measured_is_the_one_whose_quality_is_checked():
+    step = measured_step(decision="check quality", change="quantization int4", n_pairs=5)
+    assert quality_commands("./model", [step]) == (
+        "inferometer quality ./model --quantization int4",
+    )
+
+
+def test_what_failed_ticks_no_box():
+    failed = measured_step(decision="failed", change="--no-such-flag 1", n_pairs=2)
+    assert box_of("kernels and graphs", [failed], "").is_ticked is None
+    kept = measured_step(decision="keep", change="--some-flag 1", n_pairs=5)
+    assert box_of("kernels and graphs", [failed, kept], "").is_ticked is True
+
+
+def test_a_load_from_the_workloads_own_file_is_sent_again_as_it_stands():
+    slo = parse_objective("ttft:p95<1s")
+    step = next_of_measured("http://127.0.0.1:8000", Workload(), slo)
+    assert "load http://127.0.0.1:8000 --workload chat --slo 'ttft:p95<1000ms' --for 10min" in step

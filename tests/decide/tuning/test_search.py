@@ -10,6 +10,7 @@ import pytest
 from inferometer.api.fleet import FleetOptions
 from inferometer.api.server import Server
 from inferometer.api.tune import Tune, tune
+from inferometer.api.tune_answer import answer_of
 from inferometer.api.tune_measured import together_first
 from inferometer.api.tune_subject import Wanted, subject_of
 from inferometer.api.workload import Workload
@@ -87,13 +88,83 @@ def test_a_wrong_draft_large_blocks_and_too_much_tp_are_pitfalls():
 
 
 def test_whether_tp_is_too_much_is_not_known_where_pairs_do_not_decide_it():
-    drafts = ("num_speculative_tokens=4", "acceptance_fraction=0.1")
-    server = replace(NARROW, tp=4, max_num_seqs=256, set=drafts)
-    idle = Workload(workload="chat", rate=0.5, requests=60)
-    answer = tuned(server, idle, goal="cost", steps="parallelism")
-    assert answer.steps[0].decision == "measure"
+    answer = answered(replace(NARROW, tp=4), open_step("parallelism", {"tp": 2, "replicas": 2}))
     found = {one.name: one for one in answer.checks}
     assert found["too_much_tp"].finding == "not reported"
+    box = next(one for one in answer.checklist if one.name == "TP minimal")
+    assert box.is_ticked is None
+    assert box.evidence == "TP 4 against tp 2, replicas 2: +50% [-10%, x2]; a measurement decides"
+
+
+def open_step(name, settings):
+    words = ", ".join(f"{setting} {value}" for setting, value in settings.items())
+    return search.StepFound(
+        name=name,
+        decision="measure",
+        change=words,
+        settings={setting: str(value) for setting, value in settings.items()},
+        gain_ratio=gain(0.5, -0.1, 1),
+        why="",
+        tried=(search.TriedChange(words=words, gain_ratio=gain(0.5, -0.1, 1)),),
+    )
+
+
+def answered(server, step, variant=(), workload=BUSY):
+    """The answer of a search that found this."""
+    one = subject(server, replace(workload, requests=60))
+    pairs = trials.pairs_of(trials.N_PAIRS, 0)
+    done = search.Tuned(
+        variant=variant,
+        steps=(step,),
+        selected_gain_ratio=None,
+        gain_ratio=None,
+        is_confirmed=bool(variant),
+        before=one.trials.outcomes([()], pairs),
+        after=one.trials.outcomes([variant], pairs),
+        n_simulations=0,
+    )
+    question = Tune(
+        server=server, slo=SLO, given=frozenset({"hardware", "slo", "steps"}), steps="again"
+    )
+    return answer_of(question, one, done, None)
+
+
+def test_replicas_that_are_started_are_named():
+    step = replace(open_step("parallelism", {"tp": 1, "replicas": 2}), decision="keep")
+    answer = answered(replace(NARROW, tp=2), step, (("replicas", 2), ("tp", 1)))
+    shown = next(line for line in answer.pages()[0].lines if line.label == "ANSWER")
+    assert shown.text == "2 replicas behind a router (least-loaded), each of them:"
+    assert answer.next_step.startswith("start all 2 and their router")
+
+
+def test_what_cannot_be_enough_is_no_command_to_check(tmp_path):
+    busy = Workload(workload="8192x128", rate=30.0)
+    answer = answered(NARROW, open_step("step_budget", {"max_num_batched_tokens": 512}), (), busy)
+    assert answer.slo_after == "missed"
+    assert answer.next_step.startswith("no change of the settings is enough: fewer requests")
+    assert "inferometer capacity llama-3.1-8b" in answer.next_step
+
+
+def test_the_load_test_has_the_traffic_of_the_question(tmp_path):
+    named = tmp_path / "mine.toml"
+    named.write_text(
+        'name = "of another name"\n[arrivals]\nkind = "open"\nrate_per_s = 1.0\n'
+        '[[classes]]\nname = "one"\nprompt_tokens = { kind = "constant", value = 128 }\noutput_tokens = { kind = "constant", value = 16 }\n'
+    )
+    traffic = Workload(workload=str(named), burstiness=0.5)
+    answer = answered(
+        NARROW, open_step("step_budget", {"max_num_batched_tokens": 512}), (), traffic
+    )
+    assert f"load URL --workload {named} --burstiness 0.5 --slo" in answer.next_step
+
+
+def test_a_context_that_follows_from_the_memory_was_not_given():
+    settings = replace(NARROW.settings, num_blocks=1500)
+    step = open_step("step_budget", {"max_num_batched_tokens": 512})
+    answer = answered(replace(NARROW, settings=settings), step)
+    why = {one.name: one.why for one in answer.settings}
+    assert why["max_model_len"] == "as many tokens as the KV cache holds"
+    assert why["max_num_seqs"] == "as it was given"
 
 
 def test_what_changes_answers_or_rests_on_acceptance_is_never_taken(narrow):
@@ -142,12 +213,27 @@ def test_the_rate_of_a_throughput_goal_is_where_the_slo_breaks():
     below, above = (
         subject(
             Server(model="llama-3.1-8b", hardware="h100_sxm"),
-            replace(BUSY, rate=rate * factor),
+            replace(BUSY, rate=rate * factor, requests=one.aim.n_requests_at(1.5 * rate)),
         )
         for factor in (0.9, 1.1)
     )
     assert below.trials.outcomes([()], pair)[0].margin_ratio < 1
     assert above.trials.outcomes([()], pair)[0].margin_ratio > 1
+
+
+def highest_rate(n_requests, slo=SLO):
+    few = replace(BUSY, requests=n_requests)
+    one = subject(Server(model="llama-3.1-8b", hardware="h100_sxm"), few, "throughput", slo)
+    return one.trials.outcomes([()], trials.pairs_of(1, one.aim.spec.seed))[0].score
+
+
+def test_a_burst_of_few_requests_is_no_rate_that_a_server_carries():
+    """60 requests at 100 a second are over before the queue is long."""
+    assert highest_rate(60) == pytest.approx(highest_rate(960), rel=0.2)
+
+
+def test_a_queue_that_grows_without_bound_ends_the_search_where_tpot_does_not():
+    assert highest_rate(200, "tpot:p95<5s") < 60
 
 
 def test_cost_counts_devices():
@@ -207,6 +293,44 @@ def test_of_equals_the_nearest_is_the_best():
     assert search.best_of(seen, 1, 0.08) == [near]
     assert search.best_of(seen, 1, 0.02) == [best]
     assert search.best_of(seen, 2, 0.02) == [far, best]
+
+
+class Known:
+    """Trials whose score is known of every value and machine."""
+
+    n_simulations = 0
+
+    def __init__(self, score_of):
+        self.score_of = score_of
+
+    def outcomes(self, variants, pairs):
+        return tuple(
+            trials.Outcome(
+                self.score_of(dict(variants[0]).get("at", 1), one.rank), 1, (), 0, 0, 0, 1
+            )
+            for one in pairs
+        )
+
+
+def test_a_sure_gain_is_taken_where_a_larger_one_may_lose():
+    def score_of(value, rank):
+        return {1: 1.0, 2: 1.1, 3: 1.15, 4: 0.8 + rank / 20}[value]
+
+    changes = tuple(playbook.Change(f"at {one}", ({"at": one},)) for one in (2, 3, 4))
+    tuning = search.Tuning(
+        trials=Known(score_of),
+        steps=(replace(STEP["step_budget"], tries=lambda _: changes),),
+        now_of=lambda variant: variant,
+        least_gain_ratio=0.02,
+        seed=0,
+        on_step=lambda _: None,
+    )
+    best = tuning.step(tuning.steps[0])
+    assert (best.change, best.decision) == ("at 4", "measure")
+    done = tuning.run()
+    assert done.variant == (("at", 3),)
+    assert done.gain_ratio.value == pytest.approx(0.15)
+    assert "at 4, better in the mean, loses in some" in done.steps[0].why
 
 
 def test_what_a_draw_does_to_a_gain_is_its_difference_from_the_mean_of_draws(monkeypatch):

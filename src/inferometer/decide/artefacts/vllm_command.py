@@ -305,7 +305,7 @@ def _sglang_flags(deployment: Deployment, config: SglangConfig) -> list[str]:
         "kv-cache-dtype": _SGLANG_KV.get(engine.kv_cache_dtype or "float32"),
         "tp-size": engine.tensor_parallel_size,
         "context-length": config.context_length,
-        "mem-fraction-static": _static_fraction(deployment),
+        "mem-fraction-static": static_fraction(deployment),
         "max-running-requests": config.max_running_requests,
         "chunked-prefill-size": config.chunked_prefill_size,
         "max-prefill-tokens": config.max_prefill_tokens,
@@ -324,7 +324,7 @@ def _sglang_flags(deployment: Deployment, config: SglangConfig) -> list[str]:
     ]
 
 
-def _static_fraction(deployment: Deployment) -> str | None:
+def static_fraction(deployment: Deployment) -> str | None:
     """SGLang's share of the memory: weights and KV cache, without activations; None: not known."""
     hardware, engine = deployment.hardware, deployment.engine
     if hardware is None:

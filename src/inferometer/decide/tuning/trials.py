@@ -9,14 +9,15 @@ together.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 from scipy.optimize import root_scalar
 
-from inferometer.decide.probing import run_plan
-from inferometer.decide.traffic import plan_at
+from inferometer.decide.probing import reading_of, run_plan
+from inferometer.decide.traffic import Traffic, plan_at
 from inferometer.decide.tuning.playbook import Variant
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload import replay
@@ -51,6 +52,8 @@ _DRAWS_APART: Final = 2_000_000
 _NOTHING: Final = 1e-9
 _STEP_RATIO: Final = 1.5
 _MOST_STEPS: Final = 16
+_PROBE_S: Final = 30.0
+_LIMITS_LONG: Final = 4
 _CLOSE_RATIO: Final = 0.005
 _METHOD: Final = "median, least and most of {n} simulated pairs of a machine and its traffic"
 
@@ -85,7 +88,8 @@ class Outcome(NamedTuple):
     good_requests_per_s: float
     """Goodput."""
     output_tokens_per_s: float
-    n_preemptions: int
+    n_preemptions: int | None
+    """None where nobody could tell, as no client can."""
     n_requests: int
 
 
@@ -109,6 +113,17 @@ class Aim:
     def is_capacity(self) -> bool:
         """Is the load turned until the SLO breaks?"""
         return self.goal != "interactive" and isinstance(self.spec.arrivals, OpenArrivals)
+
+    def n_requests_at(self, rate_per_s: float) -> int:
+        """Where the rate is turned: doubled until they take long beside the limits of the SLO.
+
+        The same few requests at a high rate are a burst, which is over before a server falls behind.
+        """
+        longest_s = max((one.limit_s for one in self.objective.thresholds), default=0.0)
+        wanted = rate_per_s * max(_PROBE_S, _LIMITS_LONG * longest_s)
+        n_doubled = max(math.ceil(math.log2(wanted / self.n_requests)), 0)
+        most = max(Traffic(spec=self.spec).most_requests, self.n_requests)
+        return min(self.n_requests << n_doubled, most)
 
 
 def pairs_of(n_pairs: int, seed: int, *, is_fresh: bool = False) -> tuple[Pair, ...]:
@@ -187,25 +202,41 @@ class Trials:
         return outcome_of(run_plan(fleet, plan, is_of_users=is_of_users), self.aim.objective)
 
     def _capacity_per_s(self, fleet: Fleet, seed: int) -> float:
-        """The rate at which the weakest latency reaches its limit, of the same requests at each rate."""
+        """The rate at which the weakest latency reaches its limit, or the queue grows without bound.
+
+        The same requests come at each rate between the last that is met and the first that is not.
+        """
         spec = _seeded(self.aim, seed)
 
-        def margin(log_load: float) -> float:
-            plan = plan_at(spec, math.exp(log_load), self.aim.n_requests)
-            ratio = self._at(fleet, plan).margin_ratio
+        @cache
+        def margin(log_load: float, n_requests: int) -> float:
+            ratio = self._margin_ratio(fleet, plan_at(spec, math.exp(log_load), n_requests))
             return math.log(min(max(ratio, _NOTHING), 1 / _NOTHING))
 
         step, at = math.log(_STEP_RATIO), math.log(self.aim.load)
-        seen = margin(at)
+        n_requests = self.aim.n_requests_at(self.aim.load)
         for _ in range(_MOST_STEPS):
-            beyond = at - step if seen > 0 else at + step
-            after = margin(beyond)
-            if (after > 0) != (seen > 0):
-                low, high = min(at, beyond), max(at, beyond)
-                found = root_scalar(margin, bracket=(low, high), method="brentq", xtol=_CLOSE_RATIO)
+            if margin(at, n_requests) > 0:
+                break
+            at += step
+            n_requests = self.aim.n_requests_at(math.exp(at))
+        else:
+            return math.exp(at)
+        for _ in range(_MOST_STEPS):
+            if margin(at - step, n_requests) <= 0:
+                ends = (at - step, at)
+                found = root_scalar(
+                    margin, (n_requests,), bracket=ends, method="brentq", xtol=_CLOSE_RATIO
+                )
                 return math.exp(float(found.root))
-            at, seen = beyond, after
-        return 0.0 if seen > 0 else math.exp(at)
+            at -= step
+        return 0.0
+
+    def _margin_ratio(self, fleet: Fleet, plan: RequestPlan) -> float:
+        """The weakest latency / its limit; infinite where the queue grows without bound."""
+        self.n_simulations += 1
+        run = run_plan(fleet, plan)
+        return reading_of(run, judge_objective(run, self.aim.objective)).margin_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +282,7 @@ def outcome_of(run: Run, objective: ObjectiveSpec) -> Outcome:
         latencies_s=seconds,
         good_requests_per_s=judgement.good_requests_per_s or 0.0,
         output_tokens_per_s=math.nan if tokens is None else tokens.value,
-        n_preemptions=summary.n_preemptions or 0,
+        n_preemptions=summary.n_preemptions,
         n_requests=summary.n_requests,
     )
 
