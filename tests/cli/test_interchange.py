@@ -110,6 +110,8 @@ def test_statistics_that_contradict_themselves_are_named(changes, caution, tmp_p
     shown = run("import", "bench.json", folder=tmp_path).stdout
     assert ("CAUTION" in shown) == bool(caution)
     assert caution in shown
+    (file,) = json.loads(run("import", "bench.json", "--json", folder=tmp_path).stdout)["files"]
+    assert [one["code"] for one in file["cautions"]] == ["CONTRADICTION"] * bool(caution)
 
 
 def test_what_cannot_be_imported_is_refused(tmp_path):

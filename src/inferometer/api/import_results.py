@@ -55,6 +55,8 @@ class ImportedFile:
     runs: tuple[ImportedRunAnswer, ...]
     summaries: tuple[PublishedSummary, ...]
     points: tuple[PointCount, ...]
+    cautions: tuple[Caution, ...]
+    """Of its statistics; those of its runs stand with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,7 @@ def _answer_of(path: Path, imported: Imported, folders: dict[str, Path]) -> Impo
         runs=tuple(_run_of(run, folders.get(run.manifest.run_id)) for run in imported.runs),
         summaries=imported.summaries,
         points=_counted(imported),
+        cautions=tuple(_contradictions(path.name, imported.summaries)),
     )
 
 
@@ -180,7 +183,7 @@ def import_text(answer: ImportAnswer) -> str:
     cautions = dict.fromkeys(
         (
             *(caution for run in runs for caution in run.cautions),
-            *(one for file in answer.files for one in _contradictions(file)),
+            *(caution for file in answer.files for caution in file.cautions),
         )
     )
     return "\n".join((*parts, *(f"CAUTION {one.text} – {one.remedy}" for one in cautions)))
@@ -228,16 +231,16 @@ def _facts(summary: PublishedSummary) -> str:
     return f"  {summary.label or 'as published'}: {facts}"
 
 
-def _contradictions(file: ImportedFile) -> Iterator[Caution]:
+def _contradictions(file: str, summaries: tuple[PublishedSummary, ...]) -> Iterator[Caution]:
     """Statistics of a file that no measurement can have: below 0, or in the wrong order."""
-    for summary in file.summaries:
+    for summary in summaries:
         for latency in summary.latencies:
             problem = _contradiction(latency)
             if problem is not None:
                 named = " of ".join(filter(None, (latency.named, summary.label)))
                 yield Caution(
                     code="CONTRADICTION",
-                    text=f"{file.file}: {named}: {problem}, as published",
+                    text=f"{file}: {named}: {problem}, as published",
                     remedy="the tool's rows of single requests, if there are any",
                 )
 
