@@ -236,7 +236,7 @@ def test_what_cannot_be_for_one_reason_is_said_once():
 
 
 def test_weights_lie_as_published_and_devices_go_by_short_names():
-    flags = ("--rate", "1", "--gpus", "h200", "--tp", "8", "--quantization", "int4,none")
+    flags = ("--rate", "1", "--gpus", "h200", "--tp", "8", "--quantization", "float8,int4,none")
     said = " ".join(
         CliRunner()
         .invoke(app, ["size", "deepseek-r1", "--slo", EASY, *SMALL[2:], *flags, "--verbose"])
@@ -246,6 +246,15 @@ def test_weights_lie_as_published_and_devices_go_by_short_names():
         said
     )
     assert "tried: 3 kinds of replica" in said, "published, int4, and two stages for bfloat16"
+
+
+def test_a_format_that_is_named_is_the_only_one_tried():
+    flags = ("--rate", "1", "--gpus", "h100", "--tp", "1", "--quantization")
+    for formats, tried in (("awq", ["int4"]), ("none,awq", ["bfloat16", "int4"])):
+        code, said = size(*flags, formats)
+        assert code == 0, said
+        kinds = {one["weights_dtype"] for one in said["kinds"]}
+        assert sorted(kinds) == tried
 
 
 def test_prompts_that_no_replica_takes_are_refused_before_the_search():

@@ -115,8 +115,8 @@ class Size:
     )
     quantization: str | None = option(
         None,
-        "Of weights, tried besides that in which they were published: float8,int4; none: as"
-        " --dtype.",
+        "Of weights, to try: float8,int4; none: as --dtype. Default: that in which they were"
+        " published.",
         "Model",
         is_common=True,
         metavar="FORMATS",

@@ -207,11 +207,7 @@ def _measured_power(path: Path, engine: types.EngineSpec) -> types.Constant | No
 
 
 def grid_of(tried: Tried, model: resolve.ResolvedModel) -> Grid:
-    """What is to be tried on each.
-
-    Other formats are offered where the best use of given devices is wanted, and no format is named.
-    """
-    formats = tried.quantization or (OFFERED_FORMATS if tried.has_total else None)
+    """What is to be tried on each."""
     return Grid(
         tensor_parallel_sizes=parse_counts(tried.tp, where="--tp"),
         pipeline_parallel_sizes=(
@@ -219,7 +215,7 @@ def grid_of(tried: Tried, model: resolve.ResolvedModel) -> Grid:
         ),
         dtype=tried.dtype,
         policy=tried.engine,
-        quantizations=_quantizations(formats, model),
+        quantizations=_quantizations(tried, model),
         kv_cache_dtypes=_kv_dtypes(tried),
         max_num_seqs=parse_counts(tried.max_num_seqs, where="--max-num-seqs"),
         max_num_batched_tokens=parse_counts(
@@ -272,16 +268,16 @@ def check_pools(own: Sequence[str], class_names: Sequence[str]) -> None:
             )
 
 
-def _quantizations(
-    text: str | None, model: resolve.ResolvedModel
-) -> tuple[types.DType | None, ...]:
-    """That in which the weights were published first, then the requested ones."""
-    requested = [] if text is None else _formats(text)
-    tried: list[types.DType | None] = [
-        model.quantization(),
-        *(model.quantization(item) for item in _KNOWN_FORMATS if item in requested),
-    ]
-    return tuple(dict.fromkeys(tried))
+def _quantizations(tried: Tried, model: resolve.ResolvedModel) -> tuple[types.DType | None, ...]:
+    """Those that are named are the only ones; else that in which the weights were published.
+
+    After it others are offered where the best use of given devices is wanted.
+    """
+    text = tried.quantization or (OFFERED_FORMATS if tried.has_total else None)
+    named = [] if text is None else _formats(text)
+    found = [model.quantization(item) for item in _KNOWN_FORMATS if item in named]
+    published = [] if tried.quantization else [model.quantization()]
+    return tuple(dict.fromkeys((*published, *found)))
 
 
 def _formats(text: str) -> list[str]:
