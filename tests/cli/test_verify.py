@@ -204,6 +204,22 @@ def test_a_percentile_of_too_few_requests_is_a_caution(folder, n_requests, slo, 
     assert f"SLO {slo}" in shown.stdout.replace("\n", " ")
 
 
+def test_an_slo_that_is_sealed_as_undecided_is_a_caution(folder):
+    """No measurement can prove it or refute it, and nothing told why or what would."""
+    text = re.sub(r"n_requests = \d+", "n_requests = 80", (folder / "loads.toml").read_text())
+    (folder / "loads.toml").write_text(text.replace("ttft:p50<10s", "ttft:p95<10s"))
+    sealed = answer_of(verify("loads.toml", "--seal-only", folder=folder))
+    undecided = [
+        one["at"]
+        for one in sealed["experiment"]["seal"]["promises"]
+        if one["predicted"] == "undecided"
+    ]
+    assert undecided
+    found = [one["text"].partition(":")[0] for one in sealed["cautions"]]
+    assert found == undecided
+    assert "a larger n_requests" in sealed["cautions"][0]["remedy"]
+
+
 @pytest.mark.slow
 def test_the_examples_run(folder, fits):
     """Those of --help, each against what it names; exit codes are answers too."""

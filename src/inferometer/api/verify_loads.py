@@ -65,7 +65,7 @@ def predict_loads(
         is_known = all(plan.has_workflows(load.drawn.plan) for load in loads)
         objectives.check_workflows(objective, has_workflows=is_known, where=_WHERE_SLO)
     made = list[seals.Claim]()
-    promises = list[seals.PromiseClaim]()
+    slos = list[seals.PromiseClaim]()
     for asked in loads:
         memory_check.check_drawn(
             asked.drawn.plan, servers.cluster, record_steps=False, n_replicas=servers.n_in_all
@@ -85,13 +85,13 @@ def predict_loads(
         likely, *ends = (level.summary for level in simulated.levels)
         made += claims.load_claims(asked.question.at, likely, ends)
         if objective is not None and simulated.verdict is not None:
-            promises.append(
+            slos.append(
                 seals.PromiseClaim(
                     at=asked.question.at, objective=objective.text, predicted=simulated.verdict
                 )
             )
     return claims.Commitment(
-        verify_belief.belief_in(believed, servers, gate), tuple(made), tuple(promises)
+        verify_belief.belief_in(believed, servers, gate), tuple(made), tuple(slos)
     )
 
 
@@ -119,7 +119,26 @@ def too_few_requests(
                 if (one.metric == "workflow") == is_of_workflows
             ]
             found += _too_few(load, max([*of_claims, *of_slo], default=0.0), is_of_workflows)
-    return tuple(found)
+    return tuple(found) or _undecided(seal)
+
+
+def _undecided(seal: seals.Seal) -> tuple[Caution, ...]:
+    """SLOs of which nothing was predicted, though each percentile has as many requests as it needs."""
+    return tuple(
+        Caution(
+            code="UNDECIDED_SLO",
+            text=(
+                f"{slo.at}: whether the SLO is met is sealed as undecided, which no measurement"
+                " can prove or refute"
+            ),
+            remedy=(
+                "a larger n_requests, since requests that depend on one another are worth fewer; or"
+                " a fit of this device and engine, where the interval reaches over the limit"
+            ),
+        )
+        for slo in seal.promises
+        if slo.predicted == "undecided"
+    )
 
 
 def _too_few(
