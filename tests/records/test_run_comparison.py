@@ -11,7 +11,7 @@ from tests.records.load_run import load_plan
 from inferometer.errors import SpecError
 from inferometer.records.reading import read_run
 from inferometer.records.run_comparison import ComparisonRule, compare_runs
-from inferometer.records.unlike_loads import unlike_loads
+from inferometer.records.unlike_loads import unlike_loads, unlike_origins
 from inferometer.simulate.demand import demand
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -101,6 +101,17 @@ def test_unlike_requests_are_compared_with_a_caution_that_names_what_is_unlike(h
     said = compare_runs(runs_of(range(4)), runs_of(range(4, 8), **how), ComparisonRule())
     found = [one.text for one in said.cautions if one.code == "UNLIKE_LOADS"]
     assert [one.rpartition(": ")[2] for one in found] == [names] * (names is not None)
+
+
+def test_a_simulated_side_is_no_measured_one():
+    simulated, measured = runs_of(range(4)), runs_of(range(4))
+    measured = tuple(
+        replace(run, manifest=replace(run.manifest, origin="measured")) for run in measured
+    )
+    said = compare_runs(simulated, measured, ComparisonRule())
+    assert [one.code for one in said.cautions] == ["UNLIKE_ORIGINS"]
+    assert said.cautions[0].text.startswith("A is simulated, B is measured")
+    assert not list(unlike_origins(measured, measured))
 
 
 def test_providers_are_not_unlike_where_their_requests_are():

@@ -21,7 +21,7 @@ from inferometer.records.pitfalls import judged
 from inferometer.records.repetitions import repetitions_of
 from inferometer.records.request_summaries import RequestSummary, summarise_requests
 from inferometer.records.types import Run, RunManifest
-from inferometer.records.unlike_loads import unlike_loads
+from inferometer.records.unlike_loads import unlike_loads, unlike_origins
 from inferometer.records.validity import is_invalid, require_valid
 from inferometer.stats.comparison import Comparison, compare, compare_pairs
 from inferometer.stats.estimate import Estimate
@@ -281,7 +281,7 @@ def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
         ),
         others_confidence_fraction=others_confidence,
         differences=differences(old[0].manifest, new[0].manifest),
-        cautions=(*unlike, *_cautions(old, new, is_single=is_single)),
+        cautions=(*unlike_origins(old, new), *unlike, *_cautions(old, new, is_single=is_single)),
         equal_tokens=pairs,
     )
 

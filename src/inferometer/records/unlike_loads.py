@@ -44,6 +44,17 @@ def unlike_loads(old: Sequence[Run], new: Sequence[Run]) -> Iterator[Caution]:
         )
 
 
+def unlike_origins(old: Sequence[Run], new: Sequence[Run]) -> Iterator[Caution]:
+    """Is a side simulated, or published, and the other measured?"""
+    a, b = (" and ".join(sorted({run.manifest.origin for run in side})) for side in (old, new))
+    if a != b:
+        yield Caution(
+            code="UNLIKE_ORIGINS",
+            text=f"A is {a}, B is {b}: what differs may be the prediction, not the server",
+            remedy="inferometer verify PLAN: the very requests, and the interval of what was predicted",
+        )
+
+
 def _prompts(requests: RequestTable) -> F64:
     return np.asarray(requests.prompt_tokens, np.float64)
 
