@@ -43,10 +43,9 @@ class LoadAnswer(Answer):
         online, judgement = requests.online, requests.judgement
         if online is not None and online.validity.verdict == "INVALID":
             return MeasureError.exit_code
-        of_classes = (one.judgement.verdict for one in requests.class_judgements)
-        return EXIT_OF_SLO[
-            worst_verdict((None if judgement is None else judgement.verdict, *of_classes))
-        ]
+        judged = [one.judgement for one in requests.class_judgements]
+        judged += [] if judgement is None else [judgement]
+        return EXIT_OF_SLO[worst_verdict(one.verdict for one in judged)]
 
 
 def answer_of_test(ended: EndedLoad) -> Paged[LoadAnswer]:
