@@ -275,8 +275,10 @@ def _quantizations(tried: Tried, model: resolve.ResolvedModel) -> tuple[types.DT
     """
     text = tried.quantization or (OFFERED_FORMATS if tried.has_total else None)
     named = [] if text is None else _formats(text)
-    found: list[types.DType | None] = [] if tried.quantization else [model.quantization()]
-    found += [model.quantization(item) for item in _KNOWN_FORMATS if item in named]
+    found: list[types.DType | None] = [
+        *(() if tried.quantization else (model.quantization(),)),
+        *(model.quantization(item) for item in _KNOWN_FORMATS if item in named),
+    ]
     return tuple(dict.fromkeys(found))
 
 
