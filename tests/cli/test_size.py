@@ -249,12 +249,13 @@ def test_weights_lie_as_published_and_devices_go_by_short_names():
 
 
 def test_a_format_that_is_named_is_the_only_one_tried():
-    flags = ("--rate", "1", "--gpus", "h100", "--tp", "1", "--quantization")
-    for formats, tried in (("awq", ["int4"]), ("none,awq", ["bfloat16", "int4"])):
-        code, said = size(*flags, formats)
-        assert code == 0, said
-        kinds = {one["weights_dtype"] for one in said["kinds"]}
-        assert sorted(kinds) == tried
+    flags = ("--rate", "1", "--gpus", "h100", "--tp", "1")
+    plain, alone, both = (
+        size(*flags, *words)[1]
+        for words in ((), ("--quantization", "awq"), ("--quantization", "none,awq"))
+    )
+    assert (plain["pick"]["weights_dtype"], alone["pick"]["weights_dtype"]) == ("bfloat16", "int4")
+    assert both["n_candidates"] == plain["n_candidates"] + alone["n_candidates"]
 
 
 def test_prompts_that_no_replica_takes_are_refused_before_the_search():
