@@ -91,6 +91,8 @@ SMALLER = {
 def run_here(line: str, *more: str, folder: Path) -> subprocess.CompletedProcess[str]:
     _, *words = shlex.split(line)
     fewer = SMALLER.get(words[0], SMALLER.get(" ".join(words[:2]), ()))
+    if "--preset" in words:  # of no traffic
+        fewer = ()
     return command_line.run(*words, *fewer, *more, folder=folder)
 
 
