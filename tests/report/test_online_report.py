@@ -118,6 +118,7 @@ def test_each_class_is_judged_by_its_own_slo():
     text = text_of(shown)
     assert "✔ meets the SLO: 100 % of requests within ttft:p50<1000ms" in text
     assert "✘ report misses the SLO: 0 % of requests within ttft:p95<200ms" in text
+    assert "chat: Goodput is 15.2 requests/s, 100 % [98.7 %, 100 %] of its requests" in text
     answer = LoadAnswer(requests=answer_of(shown), is_interrupted=False, record="run")
     assert shown.judgement.verdict == "met"
     assert answer.exit_code == 10

@@ -232,7 +232,7 @@ def _goodputs(answer: simulation.SimulateAnswer) -> tuple[Statement, ...]:
     """Goodput of all requests, and of each class with limits of its own."""
     likely = answer.levels[0].judgement
     whole = [] if likely is None else [request_tables.goodput_text(likely)]
-    classes = [f"{one.name}: {request_tables.goodput_text(one.likely)}" for one in answer.slos]
+    classes = [request_tables.goodput_text(one.likely, one.name) for one in answer.slos]
     return tuple(Statement(sentence=one, support="supported") for one in (*whole, *classes))
 
 

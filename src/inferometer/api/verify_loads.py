@@ -123,7 +123,7 @@ def too_few_requests(
 
 
 def _undecided(seal: seals.Seal) -> tuple[Caution, ...]:
-    """SLOs of which nothing was predicted, though each percentile has as many requests as it needs."""
+    """One for each SLO whose verdict is sealed as undecided, with enough requests for its percentiles."""
     return tuple(
         Caution(
             code="UNDECIDED_SLO",

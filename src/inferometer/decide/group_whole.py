@@ -19,7 +19,7 @@ from inferometer.decide.group_sizing import (
     GroupTask,
     Search,
 )
-from inferometer.decide.probing import EFFORT_RATIO, SEVEREST, binding, run_plan, worst_reading
+from inferometer.decide.probing import EFFORT_RATIO, binding, run_plan, worst_reading
 from inferometer.decide.sizing import mean_in_flight
 from inferometer.decide.sizing_types import ServedBy
 from inferometer.decide.traffic import plan_at
@@ -32,7 +32,7 @@ from inferometer.records.request_summaries import (
 )
 from inferometer.records.tables import select
 from inferometer.simulate.deployment import Case
-from inferometer.stats.estimate import Verdict
+from inferometer.stats.estimate import Verdict, worst_verdict
 
 _LEAST_REQUESTS: Final = 500
 """Of the whole on one server, however little time there is."""
@@ -142,7 +142,7 @@ def confirmed(question: GroupsQuestion, numbers: Sequence[int], means: Means) ->
             continue
         of_whole: list[Verdict] = [case.whole.verdict for case in cases]
         verdicts: tuple[Verdict, ...] = tuple(_agreed(question, of) for of in by_group)
-        verdict: Verdict = min((_agreed(question, of_whole), *verdicts), key=SEVEREST.index)
+        verdict: Verdict = worst_verdict((_agreed(question, of_whole), *verdicts)) or "met"
         is_open = verdict == "undecided" and not too_few
         if not is_open or not whole.go_on(chosen):
             return Confirmed(chosen, cases, verdict, verdicts, tuple(fewer))

@@ -22,7 +22,7 @@ from inferometer.simulate.deployment import Pace
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.fleet import Fleet
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.stats.estimate import Verdict
+from inferometer.stats.estimate import worst_verdict
 from inferometer.units import NS_PER_S
 
 EFFORT_RATIO: Final = 4
@@ -77,9 +77,6 @@ def own_objectives_of(traffic: Traffic) -> tuple[ClassObjective, ...]:
 
 def _own(name: str, slo: str) -> ObjectiveSpec:
     return parse_objective(slo, where=f"slo of class {name}", has_workflows=True)
-
-
-SEVEREST: Final[tuple[Verdict, ...]] = ("missed", "undecided", "met")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +141,7 @@ def worst_reading(
             found = _reading(run, of_class, own)
             readings.append(found._replace(why=f"class {name}: {found.why}"))
     worst = max(readings, key=lambda one: one.margin_ratio)
-    return worst._replace(verdict=min((one.verdict for one in readings), key=SEVEREST.index))
+    return worst._replace(verdict=worst_verdict(one.verdict for one in readings) or "met")
 
 
 def binding(run: Run, objective: ObjectiveSpec, rows: Bools | None) -> ObjectiveSpec | None:

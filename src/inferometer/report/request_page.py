@@ -214,11 +214,8 @@ def _promises(view: RequestReportView) -> Section:
         title="Was the SLO met?",
         nav="SLO",
         statements=tuple(
-            Statement(
-                sentence=f"{name}: {text}" if name else text,
-                support="supported",
-            )
-            for name, text in ((name, request_tables.goodput_text(one)) for name, one in judged)
+            Statement(sentence=request_tables.goodput_text(one, name), support="supported")
+            for name, one in judged
         ),
         tables=tuple(request_tables.promises_table(one, name) for name, one in judged),
     )

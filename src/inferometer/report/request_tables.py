@@ -384,22 +384,26 @@ def promises_table(judgement: Judgement, of_class: str = "") -> TextTable:
     return TextTable(caption=caption, header=("limit", "seen", "verdict", ""), rows=tuple(rows))
 
 
-def goodput_text(judgement: Judgement) -> str:
-    """Goodput in one sentence."""
+def goodput_text(judgement: Judgement, of_class: str = "") -> str:
+    """Goodput in one sentence: of all requests, or of a class's."""
     rate = (
         ABSENT_TEXT
         if judgement.good_requests_per_s is None
         else f"{format_number(judgement.good_requests_per_s)} requests/s"
     )
-    share = "" if judgement.good is None else f", {share_cell(judgement.good)} of all requests"
+    share = (
+        ""
+        if judgement.good is None
+        else f", {share_cell(judgement.good)} of {'its' if of_class else 'all'} requests"
+    )
     still = (
         f"; {judgement.n_open} more were within every limit but not done"
         if judgement.n_open
         else ""
     )
     return (
-        f"Goodput is {rate}{share}: {judgement.n_good:,} requests within"
-        f" {judgement.objective.text}{still}."
+        f"{f'{of_class}: ' if of_class else ''}Goodput is {rate}{share}: {judgement.n_good:,} requests"
+        f" within {judgement.objective.text}{still}."
     )
 
 
