@@ -1,4 +1,4 @@
-"""A server that answers whatever is posted at once with a short stream.
+"""A server that answers whatever is posted at once with a short stream, and has no pages.
 
 All of its time is the client's. For benchmarks and slow tests.
 
@@ -17,6 +17,7 @@ ANSWER += (
     b"".join(b"%x\r\n%b\r\n" % (len(data), data) for data in (EVENT * 4, b"data: [DONE]\n\n"))
     + b"0\r\n\r\n"
 )
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 
 class Answering(asyncio.Protocol):
@@ -32,11 +33,11 @@ class Answering(asyncio.Protocol):
             head, found, rest = self.waiting.partition(b"\r\n\r\n")
             if not found:
                 return
-            length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+            length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
             if len(rest) < length:
                 return
             self.waiting = rest[length:]
-            self.transport.write(ANSWER)
+            self.transport.write(ANSWER if head.startswith(b"POST") else NOT_FOUND)
 
 
 async def main():

