@@ -50,7 +50,7 @@ def usd_of(answer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rate", [6, 30])
+@pytest.mark.parametrize("rate", [6, pytest.param(30, marks=pytest.mark.long)])
 def test_the_cheapest_of_all_ways_to_serve_the_classes(tmp_path, rate):
     """Each way is written as rules of classes, and sized by them."""
     free = sized(tmp_path, file_of(KINDS), rate=rate, routing="class")

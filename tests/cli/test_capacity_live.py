@@ -142,6 +142,31 @@ def test_the_same_command_asks_nothing_again(searched):
     assert [path.stat().st_mtime_ns for path in manifests] == written_ns
 
 
+def test_the_slo_of_a_class_counts(searched):
+    """Without --slo, too: no server answers the second class's requests as fast as it wants."""
+    second = WORKLOAD.partition("[[classes]]")[2].replace("short", "strict")
+    own = 'slo = "ttft:p50<{}"\n'
+    text = f"{WORKLOAD}{own.format('9s')}[[classes]]{second}{own.format('0.01ms')}"
+    (searched.folder / "two.toml").write_text(text)
+    words = (
+        "--workload",
+        "two.toml",
+        "--concurrency",
+        "4",
+        "--probe-for",
+        "1s",
+        "--max-probes",
+        "1",
+    )
+    words += ("--model", "m", "--out", "of-classes", "--json")
+    outcome = run("capacity", searched.emulator.url, *words, folder=searched.folder)
+    answer = json.loads(outcome.stdout)
+    assert answer["objective"] == "ttft:p50<9s; short: ttft:p50<9s; strict: ttft:p50<0.01ms"
+    [probe] = answer["levels"][0]["capacity"]["probes"]
+    assert probe["verdict"] == "missed"
+    assert "class strict: " in answer["levels"][0]["capacity"]["why"]
+
+
 def test_a_server_that_dies_leaves_the_bracket_so_far(searched):
     """The last probe is made once more, and the server dies in it."""
     probes = searched.capacity["probes"]

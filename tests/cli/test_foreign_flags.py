@@ -31,6 +31,7 @@ def command(verb):
         ("simulate", "--input-tokens 7 --output-tokens 9", "--workload 7x9"),
         ("predict", "--input-len 512 --output-len 100", "--prompt 512 --output 100"),
         ("predict", "--isl 512", "--prompt 512"),
+        ("predict", "--seq 512 --gen-tokens 8", "--prompt 512 --output 8"),
         ("predict", "m --prompt 8k --gen 500", "m --prompt 8k --output 500"),
         ("load", "URL --max-seconds 30", "URL --for 30s"),
         ("load", "URL --duration=1.5 --for-ever", "URL --for=1.5s --for-ever"),

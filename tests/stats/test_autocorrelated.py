@@ -12,6 +12,7 @@ from scipy.stats import binom
 
 from inferometer.stats.autocorrelated import (
     MIN_SAMPLES,
+    grouped_share,
     independent_samples,
     run_mean_estimate,
     run_quantile_estimate,
@@ -151,3 +152,23 @@ def test_share_of_a_run(share):
     everything = run_share_estimate([True] * 1000, name="share")
     assert (everything.value, everything.high) == (1.0, 1.0)
     assert 0.99 < everything.low < 1.0
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("share", [0.6, 0.9])
+def test_intervals_of_groups_hold_the_truth(alike, share):
+    """Of 15 groups of 8, whose members do as their group does with this chance."""
+    rng = np.random.default_rng(5)
+    n_missed = 0
+    for _ in range(N_RUNS):
+        own, of_group = (rng.random((15, n)) < share for n in (8, 1))
+        found = grouped_share(np.where(rng.random((15, 8)) < alike, of_group, own).tolist())
+        n_missed += not found.low <= share <= found.high
+    assert n_missed <= binom.ppf(0.999, N_RUNS, 0.1)
+
+
+def test_groups_that_do_not_differ_are_worth_a_sample_each():
+    found = grouped_share([[True] * 8] * 5)
+    assert found.high == 1
+    assert found.low == pytest.approx(0.05 ** (1 / 5))
+    assert grouped_share([[True] * 8]).low is None

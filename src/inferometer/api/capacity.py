@@ -1,6 +1,7 @@
 """What is the highest load at which the SLO is met, at each case of the step times? Simulated."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -151,31 +152,33 @@ class Search(NamedTuple):
         """The SLO of all requests, and those of classes."""
         if self.groups is not None:
             return self.objective.text + " in each class" * bool(self.class_objectives)
-        own = (f"{name}: {slo.text}" for name, slo, _ in self.class_objectives)
-        return "; ".join((self.objective.text, *own))
+        return objective_words(self.objective, self.class_objectives)
 
     @property
     def class_objectives(self) -> tuple[probing.ClassObjective, ...]:
         """Of classes the SLO of their own; in groups of replicas else that of all requests."""
         if self.groups is None:
-            return probing.own_objectives_of(self.traffic)
+            return probing.own_objectives_of(self.traffic.spec)
         return probing.class_objectives_of(self.fleets.drawn, self.objective)
+
+
+def objective_words(
+    objective: ObjectiveSpec, class_objectives: Sequence[probing.ClassObjective]
+) -> str:
+    """The SLO of all requests, and those of classes."""
+    own = (f"{name}: {slo.text}" for name, slo, _ in class_objectives)
+    return "; ".join((objective.text, *own))
 
 
 _UNITS: Final = {"requests_per_s": "requests/s", "users": "users"}
 
 
-REQUIRED_SLO: Final = Option(
-    "The SLO: 'ttft:p95<500ms, tpot:p95<50ms', or mlperf:NAME.",
+SLO_OF_ALL: Final = Option(
+    "The SLO: 'ttft:p95<500ms, tpot:p95<50ms', or mlperf:NAME."
+    " [that of the classes of --workload, where each has one]",
     heading="Limits",
     is_common=True,
     metavar="TEXT",
-)
-
-
-SLO_OF_ALL: Final = replace(
-    REQUIRED_SLO,
-    help=f"{REQUIRED_SLO.help} [that of the classes of --workload, where each has one]",
 )
 
 

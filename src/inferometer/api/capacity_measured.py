@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from inferometer.api import decision_pages, load_run, run_titles
-from inferometer.api.capacity import REQUIRED_SLO
+from inferometer.api.capacity import SLO_OF_ALL, objective_words
 from inferometer.api.fleet import start_load_of
 from inferometer.api.load_request import Load, LoadRequest, request_of
 from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, SERVER, Option, option
-from inferometer.api.workload import objective_for
+from inferometer.api.workload import objective_for, required_slo
 from inferometer.decide import capacity, probing
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload import reading, replay, types
-from inferometer.records import request_summaries, validity
+from inferometer.records import validity
 
 _SPAN_RATIO: Final = 64.0
 """From the start of the search, up and down."""
@@ -30,6 +30,8 @@ class ServerProbe:
 
     request: LoadRequest
     objective: ObjectiveSpec
+    class_objectives: tuple[probing.ClassObjective, ...]
+    """The SLO of each class that has its own, beside that of all."""
     probe_s: float
     folder: Path
     asked: list[str]
@@ -55,9 +57,7 @@ class ServerProbe:
                 "the probe was stopped", where=str(folder), try_="the same command goes on"
             )
         validity.require_valid(loaded.run)
-        return probing.reading_of(
-            loaded.run, request_summaries.judge_objective(loaded.run, self.objective)
-        )
+        return probing.worst_reading(loaded.run, self.objective, self.class_objectives)
 
     def _at(self, load: float, for_s: float) -> LoadRequest:
         spec = self.request.load.workload
@@ -78,7 +78,7 @@ class ServerCapacity:
 
     url: Annotated[str, Option("", is_argument=True, parse=SERVER)]
     load: Load = field(default_factory=Load)
-    slo: Annotated[str, REQUIRED_SLO]
+    slo: Annotated[str | None, SLO_OF_ALL] = None
     resolution: float = option(
         0.1, "How closely to look.", "Limits", is_common=True, least=0, most=1, is_open=True
     )
@@ -112,7 +112,8 @@ def capacity_of_server(question: ServerCapacity) -> decision_pages.CapacityAnswe
     """
     request = request_of(question.url, question.load)
     spec = request.load.workload
-    objective = objective_for(question.slo, spec)
+    objective = objective_for(required_slo(question.slo, spec), spec)
+    own = probing.own_objectives_of(spec)
     users = isinstance(spec.arrivals, types.ClosedArrivals)
     if not isinstance(spec.arrivals, types.ClosedArrivals | types.OpenArrivals):
         raise SpecError(
@@ -125,6 +126,7 @@ def capacity_of_server(question: ServerCapacity) -> decision_pages.CapacityAnswe
     probe = ServerProbe(
         request=request,
         objective=objective,
+        class_objectives=own,
         probe_s=question.probe_for,
         folder=question.out,
         asked=[],
@@ -142,7 +144,7 @@ def capacity_of_server(question: ServerCapacity) -> decision_pages.CapacityAnswe
     return decision_pages.CapacityAnswer(
         model_id=request.load.served_model,
         workload_name=spec.name,
-        objective=objective.text,
+        objective=objective_words(objective, own),
         unit="users" if users else "requests/s",
         is_resolved=found.is_resolved,
         is_located=found.is_located,

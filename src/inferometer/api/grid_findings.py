@@ -13,7 +13,7 @@ from inferometer.records.curves import Curve, CurveFinding, Rule
 from inferometer.units import format_duration, format_number
 
 T = TypeVar("T")
-_X_NAMES: Final = {"prompt": "prompt", "batch": "batch", "tp": "TP", "concurrency": "users",
+_X_NAMES: Final = {"prompt": "prompt", "batch": "batch", "tp": "TP", "concurrency": "concurrency",
                    "rate": "rate", "output": "output"}  # fmt: skip
 _MOST_CURVES: Final = 2
 _LEAST_GAIN: Final = 1.1

@@ -272,7 +272,7 @@ def answer_lines(score: Score) -> tuple[str, ...]:
     """How often right, for each kind of step times; and what is open."""
     lines = [
         f"{total.n_inside} of {total.n_measured} {total.basis} predictions"
-        f" ({format_fraction(total.inside_fraction)}) lay inside their 90 % interval, median error"
+        f" ({_inside(total)}) lay inside their 90 % interval, median error"
         f" {_percent(total.median_error_fraction)}, 90th percentile"
         f" {_percent(total.p90_error_fraction)}"
         for total in score.totals
@@ -283,6 +283,17 @@ def answer_lines(score: Score) -> tuple[str, ...]:
             " INVALID runs only"
         )
     return tuple(lines)
+
+
+def _inside(one: MetricScore) -> str:
+    """``78.4 % [65 %, 90 %]``."""
+    share = format_fraction(one.inside_fraction)
+    if one.inside_low_fraction is None or one.inside_high_fraction is None:
+        return share
+    low, high = (
+        f"{100 * end:.0f} %" for end in (one.inside_low_fraction, one.inside_high_fraction)
+    )
+    return f"{share} [{low}, {high}]"
 
 
 def _metrics(score: Score) -> TextTable:
@@ -298,7 +309,7 @@ def _metric_row(one: MetricScore) -> tuple[str, ...]:
         "all" if one.metric is None else METRICS[one.metric].name,
         one.basis,
         str(one.n_measured),
-        format_fraction(one.inside_fraction),
+        _inside(one),
         str(one.n_held),
         str(one.n_wrong),
         _percent(one.median_error_fraction),

@@ -128,6 +128,7 @@ _PROMPT: Final = (
     "--prompt-tokens",
     "--prompt-len",
     "--input-sequence-length",
+    *("--seq", "--seqlen", "--seq-len", "--seq-length"),
 )
 _A_FILE_ELSEWHERE: Final = "--output"
 """A length beside a flag for prompts; by itself a file is meant."""
@@ -153,7 +154,7 @@ _OUTPUT: Final = (
 _SWEPT: Final = (
     *_PROMPT,
     *("--prompt", "--prompts", "--prompt-lens", "--prompt-lengths"),
-    *("--seqlen", "--seq-len", "--seq-lens", "--seq-lengths", "--lengths", "-p"),
+    *("--seq-lens", "--seq-lengths", "--lengths", "-p"),
 )
 """Of a sweep, whose lengths are a list."""
 
@@ -176,7 +177,7 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
     for word in words[:ended]:
         flag, equals, value = word.partition("=")
         is_word_of_ours = flag in own or flag == _A_FILE_ELSEWHERE
-        side = "" if is_word_of_ours and not _is_half(flag, words) else _side(flag, own)
+        side = "" if is_word_of_ours and not _is_half(flag, words, own) else _side(flag, own)
         if flag_before:
             lengths[_side(flag_before, own)] = (flag_before, word)
             flag_before = ""
@@ -287,9 +288,10 @@ def _ours(flag: str, own: set[str]) -> str:
     return ours if ours in own else flag
 
 
-def _is_half(flag: str, words: Sequence[str]) -> bool:
-    """Is this flag of ours the second of two lengths here: an output beside a prompt?"""
-    return flag in _OUTPUT and any(word.partition("=")[0] in _PROMPT for word in words)
+def _is_half(flag: str, words: Sequence[str], own: set[str]) -> bool:
+    """Is this flag of ours the second of two lengths here: an output beside another tool's prompt?"""
+    others = {*_PROMPT} - own
+    return flag in _OUTPUT and any(word.partition("=")[0] in others for word in words)
 
 
 def _side(flag: str, own: set[str]) -> str:

@@ -63,6 +63,8 @@ _OVERRUN_FRACTION: Final = 0.3
 _LAST_FRACTION: Final = 1.3
 """A simulation that was begun within the time of a phase may take this share more; the last phase
 ends at ``_LAST_FRACTION``."""
+_NEARLY_EQUAL: Final = 0.1
+"""Margins of short runs that are this near are noise."""
 _MOST_RATIO: Final = 2
 """Long runs may show that this many times the replicas are needed that short runs found."""
 
@@ -87,7 +89,10 @@ def size_by_device(
 
 
 def size_device(task: Task) -> Done:
-    """The best replicas of one device: the cheapest, of equals the fewest devices, of equals the fewest replicas."""
+    """The best replicas of one device: the cheapest.
+
+    Of equals the fewest devices, then the fewest replicas, then those furthest from their limit.
+    """
     question, searched, phases = task.question, list[Searched](), Phases(task.question.time_limit())
     fewest = math.inf
     for bound, candidate in most_promising_first(question, task.candidates):
@@ -408,11 +413,14 @@ def _decided(paces: dict[Pace, PacedAnswer]) -> dict[Pace, PacedAnswer]:
     return paces
 
 
-def _rank(found: Searched) -> tuple[float, float, float]:
+def _rank(found: Searched) -> tuple[float, float, float, float]:
+    """Of what costs the same, what is furthest from its limit; of nearly equals the first."""
+    margin_ratio = math.inf if found.margin_ratio is None else found.margin_ratio
     return (
         found.usd_per_hour,
         found.n_devices,
         math.inf if found.n_replicas is None else found.n_replicas,
+        math.ceil(margin_ratio / _NEARLY_EQUAL) if math.isfinite(margin_ratio) else math.inf,
     )
 
 

@@ -119,13 +119,22 @@ def summary_numbers(summary: RequestSummary, judgement: Judgement | None) -> tup
             f"{LATENCY_NAMES[metric]} {percentile_name(fraction or 0.5)}", seen, limit_s=limit_s
         )
     ]
-    good = None if judgement is None else judgement.good_requests_per_s
     return (
         *latencies[:4],
         *rate_number("output", summary.output_tokens_per_s, "tok/s"),
         *rate_number("completed", summary.completed_requests_per_s, "requests/s"),
-        *(() if good is None else (Number(name="goodput", value=good, unit="requests/s"),)),
+        *_goodput_number(judgement),
     )[:6]
+
+
+def _goodput_number(judgement: Judgement | None) -> tuple[Number, ...]:
+    """With the interval of the share that is good: requests come as they came."""
+    if judgement is None or judgement.good_requests_per_s is None:
+        return ()
+    rate, share = judgement.good_requests_per_s, judgement.good
+    if share is None or not share.value:
+        return (Number(name="goodput", value=rate, unit="requests/s"),)
+    return rate_number("goodput", share.scaled(rate / share.value), "requests/s")
 
 
 def _results(view: RequestReportView, drawn: Drawn) -> tuple[Section, ...]:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, stdtr, stdtrit
+from scipy.special import betaincinv, ndtr, stdtr, stdtrit
 
 from inferometer.stats.estimate import Estimate
 from inferometer.stats.quantiles import DEFAULT_CONFIDENCE_FRACTION, interval_ranks, min_samples
@@ -280,6 +280,50 @@ def run_share_estimate(is_good: ArrayLike, *, name: str) -> Estimate | None:
         high=min(1.0, max(value, centre + half)),
         confidence_fraction=DEFAULT_CONFIDENCE_FRACTION,
         n_samples=good.size,
+        method=method,
+    )
+
+
+def grouped_share(
+    groups: Sequence[Sequence[bool]], *, confidence_fraction: float = 0.9
+) -> Estimate:
+    """A share of all members of G groups, of which those of a group are alike.
+
+    Clopper and Pearson's interval at the effective sample size of Korn and Graubard (Survey
+    Methodology 24, 1998); groups that do not differ count as one sample each. No interval of one
+    group.
+
+    Example
+    -------
+    >>> found = grouped_share([[True, True], [True, True], [False, False]])
+    >>> round(found.low, 2), round(found.value, 2), round(found.high, 2)
+    (0.01, 0.67, 1.0)
+    """
+    n = np.array([len(group) for group in groups], dtype=np.float64)
+    good = np.array([sum(group) for group in groups], dtype=np.float64)
+    value, n_all, n_groups = float(good.sum() / n.sum()), int(n.sum()), len(groups)
+    method = f"share of {n_all} in {n_groups} groups"
+    low = high = None
+    if n_groups > 1:
+        residual = float(np.square(good - value * n).sum())
+        variance = n_groups / (n_groups - 1) * residual / n_all**2
+        worth = float(n_groups)
+        if variance > 0:
+            wide, narrow = stdtrit((n_groups - 1, n_all - 1), 0.5 + confidence_fraction / 2)
+            worth = value * (1 - value) / variance * float(narrow / wide) ** 2
+            worth = min(max(worth, 1.0), float(n_all))
+        tail = (1 - confidence_fraction) / 2
+        low = float(betaincinv(value * worth, (1 - value) * worth + 1, tail)) if value else 0.0
+        high = 1.0
+        if value < 1:
+            high = float(betaincinv(value * worth + 1, (1 - value) * worth, 1 - tail))
+        method += f"; Clopper and Pearson's interval of {worth:.3g} independent samples"
+    return Estimate(
+        value=value,
+        low=low,
+        high=high,
+        confidence_fraction=confidence_fraction,
+        n_samples=n_all,
         method=method,
     )
 

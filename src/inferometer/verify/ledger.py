@@ -24,6 +24,7 @@ from inferometer.errors import RecordError, SpecError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.perfmodel.steptime_levels import Basis
 from inferometer.records import durability
+from inferometer.stats.autocorrelated import grouped_share
 from inferometer.verify.claims import (
     REPLAYED,
     Attempt,
@@ -403,6 +404,10 @@ class MetricScore:
     n_wrong: int
     n_undecided: int
     inside_fraction: float
+    inside_low_fraction: float | None
+    inside_high_fraction: float | None
+    """Its interval of 90 %, in which predictions of one experiment err together; None of one
+    experiment."""
     median_error_fraction: float
     """Of absolute errors."""
     p90_error_fraction: float
@@ -428,27 +433,20 @@ def score_of(entries: Sequence[Entry]) -> Score:
     experiments = tuple(
         experiment_of(entries, entry) for entry in entries if entry.seal is not None
     )
-    outcomes: dict[tuple[Basis, Metric], list[Outcome]] = {}
+    keys: dict[tuple[Basis, Metric], None] = {}
     for experiment in experiments:
-        for state in experiment.claims:
-            if state.outcome is not None:
-                outcomes.setdefault((experiment.seal.belief.basis, state.claim.metric), []).append(
-                    state.outcome
-                )
+        keys |= dict.fromkeys(
+            (experiment.seal.belief.basis, state.claim.metric)
+            for state in experiment.claims
+            if state.outcome is not None
+        )
     bases: list[Basis] = [
-        basis for basis in get_args(Basis) if any(key[0] == basis for key in outcomes)
+        basis for basis in get_args(Basis) if any(key[0] == basis for key in keys)
     ]
     return Score(
         experiments=experiments,
-        totals=tuple(
-            _score(
-                None,
-                basis,
-                [one for key, found in outcomes.items() if key[0] == basis for one in found],
-            )
-            for basis in bases
-        ),
-        metrics=tuple(_score(metric, basis, found) for (basis, metric), found in outcomes.items()),
+        totals=tuple(_score(None, basis, experiments) for basis in bases),
+        metrics=tuple(_score(metric, basis, experiments) for basis, metric in keys),
         n_claims=sum(experiment.n_predictions for experiment in experiments),
         n_open=sum(experiment.n_open for experiment in experiments),
     )
@@ -542,7 +540,18 @@ def _refuse_copy(entries: Sequence[Entry], measured: Measured) -> None:
         )
 
 
-def _score(metric: Metric | None, basis: Basis, outcomes: Sequence[Outcome]) -> MetricScore:
+def _score(metric: Metric | None, basis: Basis, experiments: Sequence[Experiment]) -> MetricScore:
+    groups = [
+        [
+            state.outcome
+            for state in experiment.claims
+            if state.outcome is not None and metric in {None, state.claim.metric}
+        ]
+        for experiment in experiments
+        if experiment.seal.belief.basis == basis
+    ]
+    outcomes = [one for group in groups for one in group]
+    inside = grouped_share([[one.is_inside for one in group] for group in groups if group])
     verdicts = [outcome.verdict for outcome in outcomes]
     errors = np.abs([outcome.error_fraction for outcome in outcomes])
     n_inside = sum(outcome.is_inside for outcome in outcomes)
@@ -554,7 +563,9 @@ def _score(metric: Metric | None, basis: Basis, outcomes: Sequence[Outcome]) -> 
         n_held=verdicts.count("held"),
         n_wrong=verdicts.count("wrong"),
         n_undecided=verdicts.count("undecided"),
-        inside_fraction=n_inside / len(outcomes),
+        inside_fraction=inside.value,
+        inside_low_fraction=inside.low,
+        inside_high_fraction=inside.high,
         median_error_fraction=float(np.median(errors)),
         p90_error_fraction=float(np.quantile(errors, 0.9)),
     )
