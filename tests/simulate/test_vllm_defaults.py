@@ -60,6 +60,14 @@ def test_each_rank_of_a_processor_brings_its_own():
     assert default_limits(None, n_devices=2) == (256, 2048)
 
 
+def test_a_processor_has_long_blocks_and_waits_for_each_step():
+    config = config_on("xeon_8480p")
+    assert (config.block_size, config.async_scheduling) == (128, False)
+    assert config_on("xeon_8480p", shared={"block_size": 16}).block_size == 16
+    assert config_on("xeon_8480p", own={"async_scheduling": "true"}).async_scheduling is True
+    assert (config_on("l40s").block_size, config_on("l40s").async_scheduling) == (16, True)
+
+
 def test_what_is_said_counts():
     assert config_on("h100_sxm", shared={"max_num_seqs": 7}).max_num_seqs == 7
     assert (
