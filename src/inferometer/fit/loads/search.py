@@ -198,9 +198,7 @@ def explain(problem: ServerProblem) -> Explanation:
         }
         switched |= _searched_near(problem, candidate, switched)
         better = [
-            one
-            for name, one in switched.items()
-            if problem.loss(one) < problem.loss(candidate) * _SWITCHED_RATIOS[name]
+            one for name, one in switched.items() if _is_better(problem, candidate, name, one)
         ]
         if not better:
             break
@@ -230,6 +228,17 @@ def _searched_near(
         for name, one in switched.items()
         if problem.loss(one) < loss * _NEARLY_AS_GOOD_RATIO and problem.loss(one) != loss
     }
+
+
+def _is_better(
+    problem: ServerProblem, candidate: Candidate, name: Switch, flipped: Candidate
+) -> bool:
+    """Does the flipped switch lower the loss by enough, and not only because it was searched anew?"""
+    least = problem.loss(flipped) / _SWITCHED_RATIOS[name]
+    if problem.loss(candidate) <= least:
+        return False
+    back = flipped.knobs.with_switch(name, value=not getattr(flipped.knobs, name))
+    return problem.loss(_alternated(problem, Candidate(back, flipped.x))) > least
 
 
 def _openings(problem: ServerProblem) -> list[Candidate]:
