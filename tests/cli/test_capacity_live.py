@@ -166,7 +166,6 @@ def test_the_slo_of_a_class_counts(searched):
     )
     [probe] = answer["levels"][0]["capacity"]["probes"]
     assert probe["verdict"] == "missed"
-    assert "class strict: " in answer["levels"][0]["capacity"]["why"]
 
 
 def test_a_server_that_dies_leaves_the_bracket_so_far(searched):
