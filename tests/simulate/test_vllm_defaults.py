@@ -60,12 +60,10 @@ def test_each_rank_of_a_processor_brings_its_own():
     assert default_limits(None, n_devices=2) == (256, 2048)
 
 
-def test_a_processor_has_long_blocks_and_waits_for_each_step():
-    config = config_on("xeon_8480p")
-    assert (config.block_size, config.async_scheduling) == (128, False)
-    assert config_on("xeon_8480p", shared={"block_size": 16}).block_size == 16
+def test_on_a_processor_each_step_is_waited_for():
+    assert config_on("xeon_8480p").async_scheduling is False
     assert config_on("xeon_8480p", own={"async_scheduling": "true"}).async_scheduling is True
-    assert (config_on("l40s").block_size, config_on("l40s").async_scheduling) == (16, True)
+    assert config_on("l40s").async_scheduling is True
 
 
 def test_what_is_said_counts():

@@ -1,7 +1,6 @@
 """What is the highest load at which the SLO is met, at each case of the step times? Simulated."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -158,12 +157,12 @@ class Search(NamedTuple):
     def class_objectives(self) -> tuple[probing.ClassObjective, ...]:
         """Of classes the SLO of their own; in groups of replicas else that of all requests."""
         if self.groups is None:
-            return probing.own_objectives_of(self.traffic.spec)
+            return probing.own_objectives_of(self.traffic)
         return probing.class_objectives_of(self.fleets.drawn, self.objective)
 
 
 def objective_words(
-    objective: ObjectiveSpec, class_objectives: Sequence[probing.ClassObjective]
+    objective: ObjectiveSpec, class_objectives: tuple[probing.ClassObjective, ...]
 ) -> str:
     """The SLO of all requests, and those of classes."""
     own = (f"{name}: {slo.text}" for name, slo, _ in class_objectives)

@@ -10,8 +10,9 @@ from inferometer.api.fleet import start_load_of
 from inferometer.api.load_request import Load, LoadRequest, request_of
 from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, SERVER, Option, option
-from inferometer.api.workload import objective_for, required_slo
+from inferometer.api.workload import objective_for, required_slo, workload_of
 from inferometer.decide import capacity, probing
+from inferometer.decide.traffic import Traffic
 from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload import reading, replay, types
@@ -110,10 +111,11 @@ def capacity_of_server(question: ServerCapacity) -> decision_pages.CapacityAnswe
     MeasureError
         The server is not there.
     """
+    slo = required_slo(question.slo, workload_of(question.load.workload))
     request = request_of(question.url, question.load)
     spec = request.load.workload
-    objective = objective_for(required_slo(question.slo, spec), spec)
-    own = probing.own_objectives_of(spec)
+    objective = objective_for(slo, spec)
+    own = probing.own_objectives_of(Traffic(spec=spec, n_requests=1))
     users = isinstance(spec.arrivals, types.ClosedArrivals)
     if not isinstance(spec.arrivals, types.ClosedArrivals | types.OpenArrivals):
         raise SpecError(

@@ -14,7 +14,6 @@ from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import Traffic, plan_at, without_start
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.inputs.workload.plan import NONE, DrawnWorkload, RequestPlan, has_workflows
-from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.records import latencies, request_summaries
 from inferometer.records.columns import Bools
 from inferometer.records.types import Run
@@ -67,11 +66,11 @@ def class_objectives_of(
     )
 
 
-def own_objectives_of(spec: WorkloadSpec) -> tuple[ClassObjective, ...]:
+def own_objectives_of(traffic: Traffic) -> tuple[ClassObjective, ...]:
     """Of the classes to which the workload's file gives an SLO of their own, that one."""
     return tuple(
         ClassObjective(one.name, _own(one.name, one.slo), index)
-        for index, one in enumerate(spec.classes)
+        for index, one in enumerate(traffic.spec.classes)
         if one.slo is not None
     )
 
@@ -269,7 +268,7 @@ def probe_of(
         n_replicas=n_all if fleets.is_plain else None,
         traffic=question.traffic,
         objective=question.objective,
-        class_objectives=own_objectives_of(question.spec),
+        class_objectives=own_objectives_of(question.traffic),
     )
 
 

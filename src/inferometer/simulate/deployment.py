@@ -87,8 +87,8 @@ Case: TypeAlias = Pace | int
 """A server that may be the one: at a pace of its steps, or one of its draws."""
 
 PACES: Final[tuple[Pace, ...]] = ("likely", "fast", "slow")
-_CPU_BLOCK, _CPU_KNOBS = {"block_size": 128}, {"async_scheduling": "false"}
-"""vLLM's on CPUs (0.32, ``platforms/cpu.py``), but for MLA's blocks of 16 tokens."""
+_CPU_KNOBS: Final = {"async_scheduling": "false"}
+"""vLLM's on CPUs, whatever its flags say (0.32, ``platforms/cpu.py``)."""
 STAGES_KNOB: Final = "pipeline_parallel_size"
 _MAX_NUM_SEQS: Final = "max_num_seqs"
 _BUDGET_KNOB: Final = "max_num_batched_tokens"
@@ -254,7 +254,7 @@ def deploy(
     limits = default_limits(hardware, n_devices=plan.n_devices)
     is_vllm = knobs.policy == "vllm"
     on_cpu = is_vllm and hardware is not None and hardware.kind == "cpu"
-    shared = _with_defaults(knobs, limits, on_cpu=on_cpu) if is_vllm else dict(knobs.shared)
+    shared = _with_defaults(knobs, limits) if is_vllm else dict(knobs.shared)
     block_size = shared.get("block_size", engine_config.default_block_size(knobs.policy))
     own = {
         **knobs.own,  # first, so that an engine without one of them names what was typed
@@ -331,7 +331,7 @@ def _check_sharing(model: ModelSpec, n_measured: int, plan: ParallelPlan, n_shar
         )
 
 
-def _with_defaults(knobs: Knobs, limits: BatchLimits, *, on_cpu: bool) -> dict[str, int]:
+def _with_defaults(knobs: Knobs, limits: BatchLimits) -> dict[str, int]:
     """The knobs of all engines, with vLLM's defaults: a step has a token for each of ``max_num_seqs``."""
     budget = knobs.own.get(
         _BUDGET_KNOB, str(knobs.shared.get(_BUDGET_KNOB, limits.max_num_batched_tokens))
@@ -340,7 +340,6 @@ def _with_defaults(knobs: Knobs, limits: BatchLimits, *, on_cpu: bool) -> dict[s
     if budget.isdecimal():
         max_num_seqs = min(max_num_seqs, int(budget))
     usual = {_MAX_NUM_SEQS: max_num_seqs, _BUDGET_KNOB: limits.max_num_batched_tokens}
-    usual |= _CPU_BLOCK if on_cpu else {}
     return {name: usual[name] for name in usual if name not in knobs.own} | dict(knobs.shared)
 
 
