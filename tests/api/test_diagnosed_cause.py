@@ -57,11 +57,3 @@ def test_a_setting_that_lengthens_another_latency_beyond_its_limit_is_not_the_ca
     ):
         found = conclusion(shares, now, "missed", verdicts)
         assert (found.finding, found.cause.cause.name) == ("limited", cause)
-
-
-def test_a_setting_that_may_gain_nothing_leaves_overload_open_only_where_it_gains_half_as_much():
-    now, fewer = seconds(9, 10, 11), share("overload", seconds(7, 8, 9))
-    for gain_s, named in ((3.9, ("limited", "overload")), (4.1, ("undecided", "max_num_seqs"))):
-        shares = (share("max_num_seqs", seconds(-1, gain_s, 6)), fewer)
-        found = conclusion(shares, now, None)
-        assert (found.finding, found.cause.cause.name) == named

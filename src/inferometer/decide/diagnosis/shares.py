@@ -198,14 +198,19 @@ def conclusion(
         for one in shares
         if one.cause.kind == "setting" and _is_worth(one, now) and not _worsens(one, verdicts)
     ]
+    traffic = next((one for one in shares if one.cause.kind == "traffic"), None)
     ranked = sorted(settings, key=lambda one: -one.shares[0].value)
     sure = [one for one in ranked if _is_sure(one)]
     open_ones = [one for one in ranked if one.shares[0].value > _MAY_BE_FRACTION * now.value]
-    overload = next((one for one in shares if _is_mostly_traffic(one, now)), None)
-    if sure and (overload is None or _rivals(sure[0], overload)):
+    is_overload = (
+        traffic is not None
+        and _is_sure(traffic)
+        and traffic.shares[0].value > _MOSTLY_FRACTION * now.value
+    )
+    if sure and (traffic is None or not is_overload or _rivals(sure[0], traffic)):
         return Conclusion(finding="limited", cause=sure[0])
-    if overload and (sure or not any(_rivals(one, overload) for one in open_ones)):
-        return Conclusion(finding="limited", cause=overload)
+    if is_overload and (sure or not open_ones):
+        return Conclusion(finding="limited", cause=traffic)
     if open_ones:
         return Conclusion(finding="undecided", cause=open_ones[0])
     if slo is None:
@@ -214,11 +219,6 @@ def conclusion(
     largest = max(work, key=lambda one: one.shares[0].value, default=None)
     is_undecided = slo == "undecided" or largest is None
     return Conclusion(finding="undecided" if is_undecided else "limited", cause=largest)
-
-
-def _is_mostly_traffic(share: Share, now: Estimate) -> bool:
-    is_most = share.shares[0].value > _MOSTLY_FRACTION * now.value
-    return share.cause.kind == "traffic" and _is_sure(share) and is_most
 
 
 def _is_worth(share: Share, now: Estimate) -> bool:
