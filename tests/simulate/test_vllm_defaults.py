@@ -60,12 +60,6 @@ def test_each_rank_of_a_processor_brings_its_own():
     assert default_limits(None, n_devices=2) == (256, 2048)
 
 
-def test_on_a_processor_each_step_is_waited_for():
-    assert config_on("xeon_8480p").async_scheduling is False
-    assert config_on("xeon_8480p", own={"async_scheduling": "true"}).async_scheduling is True
-    assert config_on("l40s").async_scheduling is True
-
-
 def test_what_is_said_counts():
     assert config_on("h100_sxm", shared={"max_num_seqs": 7}).max_num_seqs == 7
     assert (

@@ -87,8 +87,7 @@ Case: TypeAlias = Pace | int
 """A server that may be the one: at a pace of its steps, or one of its draws."""
 
 PACES: Final[tuple[Pace, ...]] = ("likely", "fast", "slow")
-_CPU_KNOBS: Final = {"async_scheduling": "false"}
-"""vLLM's on CPUs, whatever its flags say (0.32, ``platforms/cpu.py``)."""
+
 STAGES_KNOB: Final = "pipeline_parallel_size"
 _MAX_NUM_SEQS: Final = "max_num_seqs"
 _BUDGET_KNOB: Final = "max_num_batched_tokens"
@@ -248,19 +247,17 @@ def deploy(
     Raises
     ------
     SpecError
-        A knob that the engine does not have or take, or a KV cache that nobody knows or has room for.
+        A knob that the engine does not have or take, no way to know the KV cache, or no memory left
+        for it.
     """
     plan = requested_plan(engine, knobs)
     limits = default_limits(hardware, n_devices=plan.n_devices)
-    is_vllm = knobs.policy == "vllm"
-    on_cpu = is_vllm and hardware is not None and hardware.kind == "cpu"
-    shared = _with_defaults(knobs, limits) if is_vllm else dict(knobs.shared)
+    shared = _with_defaults(knobs, limits) if knobs.policy == "vllm" else dict(knobs.shared)
     block_size = shared.get("block_size", engine_config.default_block_size(knobs.policy))
     own = {
         **knobs.own,  # first, so that an engine without one of them names what was typed
         **_window_knobs(model, hardware, knobs),
         **_copying_knobs(model, engine, hardware, block_size, knobs.own),
-        **(_CPU_KNOBS if on_cpu else {}),
         **knobs.own,
     }
     kv_origin = "given"
@@ -276,7 +273,7 @@ def deploy(
     config = _config(model, engine, knobs, shared, own)
     _check_sharing(model, step_times.n_sharing, plan, knobs.data_parallel_size)
     step_times = steptime_levels.through_stages(step_times, model, hardware, plan.n_pipeline)
-    if isinstance(config, SchedulerConfig) and is_vllm:
+    if isinstance(config, SchedulerConfig) and knobs.policy == "vllm":
         step_times = steptime_levels.captured_within(step_times, config.max_num_seqs)
     return Deployment(
         model=model,
@@ -336,18 +333,21 @@ def _with_defaults(knobs: Knobs, limits: BatchLimits) -> dict[str, int]:
     budget = knobs.own.get(
         _BUDGET_KNOB, str(knobs.shared.get(_BUDGET_KNOB, limits.max_num_batched_tokens))
     )
-    max_num_seqs = limits.max_num_seqs
-    if budget.isdecimal():
-        max_num_seqs = min(max_num_seqs, int(budget))
+    max_num_seqs = (
+        min(limits.max_num_seqs, int(budget)) if budget.isdecimal() else limits.max_num_seqs
+    )
     usual = {_MAX_NUM_SEQS: max_num_seqs, _BUDGET_KNOB: limits.max_num_batched_tokens}
-    return {name: usual[name] for name in usual if name not in knobs.own} | dict(knobs.shared)
+    return {name: value for name, value in usual.items() if name not in knobs.own} | dict(
+        knobs.shared
+    )
 
 
 def _is_budget_for_contexts(knobs: Knobs) -> bool:
     """Must a step hold the longest context: vLLM without chunked prefill, and no step budget given?"""
-    is_whole = knobs.own.get("enable_chunked_prefill", "").lower() == "false"
-    is_stated = _BUDGET_KNOB in knobs.shared.keys() | knobs.own.keys()
-    return knobs.policy == "vllm" and is_whole and not is_stated
+    is_whole = (
+        knobs.policy == "vllm" and knobs.own.get("enable_chunked_prefill", "").lower() == "false"
+    )
+    return is_whole and _BUDGET_KNOB not in knobs.shared.keys() | knobs.own.keys()
 
 
 def requested_plan(engine: EngineSpec, knobs: Knobs) -> ParallelPlan:
