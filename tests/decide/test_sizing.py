@@ -101,6 +101,19 @@ def test_the_burst_of_first_requests_does_not_decide_about_users(candidates):
     assert len(probe.run_of(50.0, 80).requests.status) == 80, "too few others to judge by"
 
 
+def test_of_equally_many_the_one_with_more_headroom_is_taken():
+    """Eight at once are enough, too, and often full."""
+    grid = Grid(tensor_parallel_sizes=(1,), max_num_seqs=(8, 64), max_num_batched_tokens=(2048,))
+    few, many = candidates_of(MODEL, [offer("l40s")], grid).possible
+    asked = question(offered_load=0.6, n_requests=400)
+    for tried in ((few, many), (many, few)):
+        done = size_device(Task(asked, tried))
+        margins = {id(one.candidate): one.margin_ratio for one in done.searched}
+        assert {one.n_replicas for one in done.searched} == {1}
+        assert margins[id(many)] < margins[id(few)] - 0.1
+        assert done.best.candidate is many
+
+
 @pytest.mark.slow
 def test_nothing_that_was_not_searched_is_cheaper(candidates):
     tried = candidates[1:3]

@@ -144,7 +144,7 @@ def chips_of(answer: TuneAnswer | MeasuredTune) -> tuple[Chip, ...]:
     words = {"met": "meets", "missed": "misses", "undecided": "undecided:"}
     before = "" if answer.slo_before == answer.slo_after else f" (as it is: {answer.slo_before})"
     is_of_each = isinstance(answer, MeasuredTune) and answer.slo_after != "undecided"
-    where = " in every load test" if is_of_each else ""
+    where = " in every run" if is_of_each else ""
     text = f"{words[answer.slo_after]} {answer.objective}{where}{before}"
     return (Chip(verdict=answer.slo_after, text=text),)
 
