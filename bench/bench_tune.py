@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from results_log import log_row
 from scipy.optimize import brentq
-from scipy.stats import binomtest
+from scipy.stats import binomtest, t as student_t
 from tuned_servers import TunedServer, settings_of
 
 import inferometer as im
@@ -156,6 +156,13 @@ def share_words(n_hits, n):
     """``19/20 [75 %, 100 %]``: the exact interval of 95 %."""
     ends = binomtest(n_hits, n).proportion_ci()
     return f"{n_hits}/{n} [{ends.low:.0%}, {ends.high:.0%}]"
+
+
+def mean_ratio(logs):
+    """Of these logarithms; and its 90 % interval in words."""
+    half = student_t.ppf(0.95, len(logs) - 1) * np.std(logs, ddof=1) / math.sqrt(len(logs))
+    value, low, high = np.exp(np.mean(logs) + half * np.array((0, -1, 1)))
+    return float(value), f"{len(logs)} fresh pairs, 90 % [{low:.3f}, {high:.3f}]"
 
 
 def grid(seeds, noise, noise_words):

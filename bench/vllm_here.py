@@ -28,6 +28,11 @@ _SERVER = {
 }
 
 
+def server_settings(n_threads):
+    """The environment of a server, and how many threads compute for it."""
+    return _SERVER | {"OMP_NUM_THREADS": str(n_threads)}
+
+
 def vllm_python():
     """The interpreter of vLLM's environment."""
     os.environ.setdefault(ENGINES_DIR, str(ROOT))
@@ -86,7 +91,7 @@ def vllm_server(folder, *flags, core=None, mode="eager", threads=1, dtype="float
     ]
     line += ["--enforce-eager"] if mode == "eager" else []
     line += ["--host", "127.0.0.1", "--port", str(port), *map(str, flags)]
-    settings = os.environ | QUIET | _SERVER | {"OMP_NUM_THREADS": str(threads)}
+    settings = os.environ | QUIET | server_settings(threads)
     log = folder / f"server-{port}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(

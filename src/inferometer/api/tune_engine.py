@@ -284,8 +284,26 @@ def _planned(job: EngineJob, step: engine_steps.EngineStep) -> PlannedStep:
 
 def _changed_specs(job: EngineJob) -> list[types.EngineSpec]:
     """Of all changes of the options as they are."""
-    tries = [job.tries(step, job.spec) for step in job.steps]
-    return [change.spec for one in tries if not isinstance(one, str) for change in one]
+    return [change.spec for step in job.steps for change in _changes_of(job, step, job.spec)]
+
+
+def _again_specs(job: EngineJob) -> list[types.EngineSpec]:
+    """Of the changes that are looked at again at most: those of fewer bits are taken if named."""
+    steps = {one.name: one for one in job.steps if one.name in job.named}
+    return [
+        change.spec
+        for later, earlier in engine_steps.AGAIN.items()
+        if {later, earlier} <= set(steps)
+        for taken in _changes_of(job, steps[later], job.spec)
+        for change in _changes_of(job, steps[earlier], taken.spec)
+    ]
+
+
+def _changes_of(
+    job: EngineJob, step: engine_steps.EngineStep, now: types.EngineSpec
+) -> tuple[engine_steps.EngineChange, ...]:
+    tries = job.tries(step, now)
+    return () if isinstance(tries, str) else tries
 
 
 class _Cost(NamedTuple):
@@ -297,7 +315,7 @@ class _Cost(NamedTuple):
     @classmethod
     def of(cls, job: EngineJob, n_pairs: int) -> "_Cost":
         """With this number of pairs of each; options that one load runs in turns share it."""
-        specs = _changed_specs(job)
+        specs = _changed_specs(job) + _again_specs(job)
         begins = {job.spec, *(one for one in specs if one.mode == "compiled")}
         n_alone = sum(
             any(not engine_steps.shares_load(before, after) for before in begins if before != after)
@@ -339,13 +357,7 @@ def _measured(job: EngineJob, engines: Engines) -> EngineDone:
         raise MeasureError(same.fault, where=f"{job.runs.folder}, the options as they are")
     done = EngineDone(version, job.spec, same, 1 + n_loads)  # one for its version
     for step in job.steps:
-        # one option each, so that a change of a step is the same whether or not the one before came
-        tries = job.tries(step, done.spec)
-        if isinstance(tries, str):
-            done.steps.append(_row(step, None, "not measured", None, tries))
-            continue
-        for change in tries:
-            _change(job, engines, done, step, change)
+        _step(job, engines, done, step)
     if done.spec != job.spec:
         both = OptionPairs(
             "99-confirmation",
@@ -372,6 +384,24 @@ def _version(job: EngineJob, engines: Engines) -> Version:
         durability.replace_file(path, msgspec.json.encode(version))
     engines.began_with = version.version
     return version
+
+
+def _step(
+    job: EngineJob, engines: Engines, done: EngineDone, step: engine_steps.EngineStep
+) -> None:
+    """Its changes; where one is taken, once more those of an earlier step that depend on it."""
+    before, tries = done.spec, job.tries(step, done.spec)
+    if isinstance(tries, str):
+        done.steps.append(_row(step, None, "not measured", None, tries))
+        return
+    for change in tries:
+        _change(job, engines, done, step, change)
+    if done.spec == before:
+        return
+    for earlier in job.steps:
+        if earlier.name == engine_steps.AGAIN.get(step.name):
+            for change in _changes_of(job, earlier, done.spec):
+                _change(job, engines, done, earlier, change)
 
 
 def _change(

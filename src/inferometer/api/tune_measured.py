@@ -61,7 +61,7 @@ _SWITCHES: Final = ("enable_prefix_caching", "enable_chunked_prefill", "async_sc
 
 
 class FirstServer(NamedTuple):
-    """What the first server facts_file."""
+    """What was seen of the first server."""
 
     model: str
     version: str | None
@@ -78,7 +78,7 @@ class Job:
     wanted: tune_subject.Wanted
     steps: tuple[playbook.Step, ...]
     named: frozenset[str]
-    """Steps that were question for by name: those that change answers are measured only so."""
+    """Steps that ``--steps`` names: those that change answers are measured only so."""
     own: tuple[str, ...]
     """Flags of the user's to try."""
     n_most: int

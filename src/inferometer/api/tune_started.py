@@ -1,4 +1,4 @@
-"""What is question of a tuning that starts servers itself, and what is planned and answered?"""
+"""What does a tuning that starts servers itself need to know, what does it plan and answer?"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -3,7 +3,7 @@
 A step looks at the options as they are and lists changes, or says why there is nothing to try.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -13,9 +13,9 @@ EngineStepName: TypeAlias = Literal[
     "graphs_and_host",
     "kernels",
     "threads",
-    "kv_precision",
     "weight_precision",
     "compute_precision",
+    "kv_precision",
 ]
 ENGINE_STEP_NAMES: Final = get_args(EngineStepName)
 
@@ -140,14 +140,18 @@ ENGINE_STEPS: Final = (
     EngineStep("kernels", "attention kernel", "--attn", _attention),
     EngineStep("threads", "threads", "--threads", _threads),
     EngineStep(
+        "weight_precision", "precision of the weights", "--quantization", _weights, is_lossy=True
+    ),
+    EngineStep(
         "compute_precision", "precision of the arithmetic", "--dtype", _arithmetic, is_lossy=True
     ),
     EngineStep("kv_precision", "precision of the KV cache", "--kv-dtype", _kv_cache, is_lossy=True),
-    EngineStep(
-        "weight_precision", "precision of the weights", "--quantization", _weights, is_lossy=True
-    ),
 )
-"""All steps, in their order: what loses nothing comes first."""
+"""All steps, in their order: what loses nothing comes first, then what moves most bytes: reading the
+weights is most of a decode step of few sequences, and which arithmetic is faster depends on them."""
+AGAIN: Final[Mapping[EngineStepName, EngineStepName]] = {"compute_precision": "weight_precision"}
+"""A step -> an earlier one that is looked at again where its change is taken: kernels for packed
+weights exist for some arithmetic only."""
 
 
 def tries_of(step: EngineStep, now: EngineSpec, stored: DType | None) -> Tries:

@@ -1,0 +1,93 @@
+"""Does the order of steps find the best of options that act on one another?"""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from inferometer.api import tune_engine
+from inferometer.api.server import Server
+from inferometer.api.tune_engine_pairs import Version
+from inferometer.api.tune_pairs import PairsFound
+from inferometer.api.tune_subject import Wanted
+from inferometer.inputs.catalog import find_model
+from inferometer.inputs.config_writing import config_from_model
+from inferometer.stats.estimate import Estimate
+
+MEASURED = {
+    ("float32", None): 105.7,
+    ("float32", "int8"): 167.5,
+    ("float32", "int4"): 248.8,
+    ("bfloat16", None): 140.8,
+    ("bfloat16", "int8"): 224.9,
+    ("bfloat16", "int4"): 232.4,
+}
+"""Tokens/s of OpenVINO 2026.4 on two cores of a Xeon with AMX, 8 layers of SmolLM2-135M."""
+PACKED_NEEDS_BFLOAT16 = MEASURED | {
+    ("float32", "int8"): 90.0,
+    ("float32", "int4"): 80.0,
+    ("bfloat16", "int4"): 200.0,
+}
+"""Kernels for packed weights that exist for one arithmetic only."""
+
+
+@pytest.fixture
+def job(tmp_path):
+    model = replace(find_model("smollm2-135m"), n_layers=2)
+    (tmp_path / "config.json").write_text(json.dumps(config_from_model(model)))
+    rest = tune_engine.EngineRemainder(
+        server=Server(model=str(tmp_path), dtype="float32"),
+        wanted=Wanted("throughput", None, 0.02),
+        steps="weight_precision,compute_precision",
+        n_most=4,
+        seed=0,
+        out=tmp_path / "tuned",
+    )
+    tuning = tune_engine.EngineTuning(engine="transformers", load_format="dummy")
+    return tune_engine.job_of(tuning, rest)
+
+
+def ended_with(job, speeds, monkeypatch):
+    """What the tuning ends with where pairs show these speeds; they are no part of the order."""
+
+    def compared(runs, engines, pairs):
+        old, new = (speeds[one.dtype, one.quantization] for one in pairs.specs)
+        gain = Estimate(
+            value=new / old - 1,
+            low=new / old - 1,
+            high=new / old - 1,
+            confidence_fraction=0.9,
+            n_samples=3,
+            method="",
+        )
+        logs = (math.log(new / old),) * 3
+        ending = "keep" if new / old > 1 + runs.least_gain_ratio else "drop"
+        found = PairsFound(ending=ending, gain=gain, before=(), after=(), log_ratios=logs)
+        return found, 1
+
+    monkeypatch.setattr(tune_engine, "compared", compared)
+    monkeypatch.setattr(tune_engine, "_version", lambda *_: Version("", "", 0.0))
+    return tune_engine.measured(job)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "best"),
+    [(MEASURED, ("float32", "int4")), (PACKED_NEEDS_BFLOAT16, ("bfloat16", "int8"))],
+)
+def test_the_best_of_weights_and_arithmetic_is_found(job, speeds, best, monkeypatch):
+    done = ended_with(job, speeds, monkeypatch)
+    assert (done.spec.dtype, done.spec.quantization) == best
+    assert speeds[best] == max(speeds.values())
+
+
+def test_weights_are_looked_at_again_only_after_another_arithmetic(job, monkeypatch):
+    again = ended_with(job, PACKED_NEEDS_BFLOAT16, monkeypatch)
+    names = [(one.name, one.change, one.decision) for one in again.steps]
+    assert names == [
+        ("weight_precision", "--quantization int8", "drop"),
+        ("weight_precision", "--quantization int4", "drop"),
+        ("compute_precision", "--dtype bfloat16", "keep"),
+        ("weight_precision", "--quantization int8", "keep"),
+        ("weight_precision", "--quantization int4", "drop"),
+    ]
