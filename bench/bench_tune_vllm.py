@@ -1,9 +1,9 @@
 """Does ``tune --start`` find the best flags of a real vLLM server on this machine, with few servers?
 
 ``tune`` begins with flags that serve badly; then every cell of a grid of flags is started, warmed
-and loaded once. Both count load tests, each of a fresh server. The cell that
-looked best and what ``tune`` ends with are then compared in fresh pairs, which count for neither:
-the best of many noisy cells looks better than it is.
+and loaded once. Both count load tests, each of a fresh server. The cell that looked best and what
+``tune`` ends with are then compared in fresh pairs, which count for neither: the best of many noisy
+cells looks better than it is. ``tune`` may end outside the grid.
 
 SmolLM2-135M with random weights and few layers, on the CPU, under a closed loop. About an hour.
 """
@@ -82,7 +82,7 @@ def job_of(arguments, folder):
 
 
 def cells_of(job):
-    """The start command of every cell; a prompt is never in shorter parts than none at all."""
+    """The start command of every cell; a threshold that no step reaches is that of 0."""
     for at_once, budget, threshold in product(*GRID.values()):
         if threshold < budget:
             values = (at_once, budget, threshold)

@@ -77,6 +77,13 @@ def test_a_dry_run_loads_once_and_says_minutes(folder):
     assert not (folder / "runs").exists()
 
 
+def test_fewer_bits_that_are_named_may_be_looked_at_again(folder):
+    words = ("--steps", "weight_precision,compute_precision", "--dry-run", "--json")
+    plan = json.loads(run("tune", "tiny", *HERE, *SHORT, *words, folder=folder).stdout)
+    assert plan["n_candidates"] == 3
+    assert plan["n_restarts"] == 2 + 3 + 2 + 2 * 4  # both formats of weights once more
+
+
 def tuned(folder, *words):
     outcome = run("tune", "tiny", *HERE, *SHORT, *words, "--json", folder=folder)
     assert outcome.stdout, outcome.stderr
