@@ -30,6 +30,15 @@ PACKED_NEEDS_BFLOAT16 = MEASURED | {
     ("bfloat16", "int4"): 200.0,
 }
 """Kernels for packed weights that exist for one arithmetic only."""
+NEITHER_ALONE = {
+    ("float32", None): 98.8,
+    ("float32", "int8"): 49.8,
+    ("float32", "int4"): 32.5,
+    ("bfloat16", None): 99.9,
+    ("bfloat16", "int8"): 169.3,
+    ("bfloat16", "int4"): 134.6,
+}
+"""Those of transformers 5.23 there, two layers, but for bfloat16 alone, whose gain is within noise."""
 
 
 @pytest.fixture
@@ -73,7 +82,11 @@ def ended_with(job, speeds, monkeypatch):
 
 @pytest.mark.parametrize(
     ("speeds", "best"),
-    [(MEASURED, ("float32", "int4")), (PACKED_NEEDS_BFLOAT16, ("bfloat16", "int8"))],
+    [
+        (MEASURED, ("float32", "int4")),
+        (PACKED_NEEDS_BFLOAT16, ("bfloat16", "int8")),
+        (NEITHER_ALONE, ("bfloat16", "int8")),
+    ],
 )
 def test_the_best_of_weights_and_arithmetic_is_found(job, speeds, best, monkeypatch):
     done = ended_with(job, speeds, monkeypatch)

@@ -71,7 +71,8 @@ def test_a_dry_run_loads_once_and_says_minutes(folder):
     assert changes["kv_precision"] == []
     n_changes = plan["n_candidates"]
     assert n_changes == sum(map(len, changes.values()))
-    assert plan["n_restarts"] == 2 + n_changes - 2 + 2 * 4  # modes share a load
+    # modes share a load; both formats of weights may be tried with bfloat16
+    assert plan["n_restarts"] == 2 + n_changes - 2 + 2 + 2 * 4
     assert plan["duration_s"] > 0
     assert "minutes" in plan["cost"]
     assert not (folder / "runs").exists()

@@ -288,8 +288,8 @@ def _changed_specs(job: EngineJob) -> list[types.EngineSpec]:
 
 
 def _again_specs(job: EngineJob) -> list[types.EngineSpec]:
-    """Of the changes that are looked at again at most: those of fewer bits are taken if named."""
-    steps = {one.name: one for one in job.steps if one.name in job.named}
+    """Of the changes that are looked at again at most."""
+    steps = {one.name: one for one in job.steps}
     return [
         change.spec
         for later, earlier in engine_steps.AGAIN.items()
@@ -389,19 +389,35 @@ def _version(job: EngineJob, engines: Engines) -> Version:
 def _step(
     job: EngineJob, engines: Engines, done: EngineDone, step: engine_steps.EngineStep
 ) -> None:
-    """Its changes; where one is taken, once more those of an earlier step that depend on it."""
-    before, tries = done.spec, job.tries(step, done.spec)
+    """Its changes; then those of an earlier step that may gain only with this one's."""
+    tries = job.tries(step, done.spec)
     if isinstance(tries, str):
         done.steps.append(_row(step, None, "not measured", None, tries))
         return
     for change in tries:
         _change(job, engines, done, step, change)
-    if done.spec == before:
-        return
     for earlier in job.steps:
         if earlier.name == engine_steps.AGAIN.get(step.name):
-            for change in _changes_of(job, earlier, done.spec):
+            for change in _again(job, done, earlier, tries[-1]):
                 _change(job, engines, done, earlier, change)
+
+
+def _again(
+    job: EngineJob,
+    done: EngineDone,
+    earlier: engine_steps.EngineStep,
+    later: engine_steps.EngineChange,
+) -> tuple[engine_steps.EngineChange, ...]:
+    """Changes of the earlier step with the later change, if that is taken or neither gained alone."""
+    if done.spec == later.spec:
+        return _changes_of(job, earlier, done.spec)
+    gained = {one.name for one in done.steps if one.decision in {"keep", "check quality"}}
+    if earlier.name in gained:
+        return ()
+    return tuple(
+        engine_steps.EngineChange(f"{later.words} {one.words}", one.spec)
+        for one in _changes_of(job, earlier, later.spec)
+    )
 
 
 def _change(
@@ -437,12 +453,15 @@ def _change(
 
 
 def _quality(job: EngineJob, after: types.EngineSpec, before: types.EngineSpec) -> list[str]:
-    """The command that checks what changed; of random weights there is none."""
+    """The commands that check what changed; of random weights there are none."""
     if after.load_format == "dummy":
         return []
-    [name] = engine_steps.changed_names(after, before)
-    words = engine_steps.quality_words(job.model, after.engine, after, name)
-    return [suggestions.command("quality", *words)]
+    return [
+        suggestions.command(
+            "quality", *engine_steps.quality_words(job.model, after.engine, after, name)
+        )
+        for name in engine_steps.changed_names(after, before)
+    ]
 
 
 def _row(

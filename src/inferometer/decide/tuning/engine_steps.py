@@ -150,8 +150,8 @@ ENGINE_STEPS: Final = (
 """All steps, in their order: what loses nothing comes first, then what moves most bytes: reading the
 weights is most of a decode step of few sequences, and which arithmetic is faster depends on them."""
 AGAIN: Final[Mapping[EngineStepName, EngineStepName]] = {"compute_precision": "weight_precision"}
-"""A step -> an earlier one that is looked at again where its change is taken: kernels for packed
-weights exist for some arithmetic only."""
+"""A step -> an earlier one that is looked at again with its change, where that is taken or the earlier
+one gained nothing: kernels for packed weights exist for some arithmetic only."""
 
 
 def tries_of(step: EngineStep, now: EngineSpec, stored: DType | None) -> Tries:
