@@ -18,6 +18,7 @@ from itertools import product
 from pathlib import Path
 
 import msgspec
+from bench_black_box_vllm import LONG, MODEL, MODEL_LEN, SERVED
 from bench_tune import CLOSE_RATIO, MOST_SHARE, mean_ratio
 from results_log import log_row
 from vllm_here import QUIET, server_settings, vllm_python, write_model
@@ -42,28 +43,26 @@ GRID = {
 BEGIN = ("--max-num-seqs", "2", "--max-num-batched-tokens", "256")
 STEPS = "max_num_seqs,step_budget,prefill_shaping,again"
 N_PAIRS = 6
-SERVED = "smol"
-WORKLOAD = """
-name = "mixed"
-[arrivals]
-kind = "closed"
-concurrency = 16
-[[classes]]
-name = "mixed"
-prompt_tokens = { kind = "lognormal", median = 120, sigma = 0.8, min = 8, max = 700 }
-output_tokens = { kind = "lognormal", median = 40, sigma = 0.5, min = 4, max = 160 }
-"""
+N_USERS = 16
 
 
 def job_of(arguments, folder):
     """The tuning, of which the grid takes the server, the load and the score."""
-    write_model(folder / "model", replace(find_model("smollm2-135m"), n_layers=arguments.layers))
-    (folder / "mixed.toml").write_text(WORKLOAD)
+    write_model(folder / "model", replace(find_model(MODEL), n_layers=arguments.layers))
+    (folder / "long.toml").write_text(LONG.format(prompts=120, answers=40))
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     words = [vllm_python(), "-m", "vllm.entrypoints.openai.api_server", "--model", folder / "model"]
     words += ["--load-format", "dummy", "--dtype", "float32", "--enforce-eager"]
-    words += ["--served-model-name", SERVED, "--max-model-len", 1024, "--host", "127.0.0.1", *BEGIN]
+    words += [
+        "--served-model-name",
+        SERVED,
+        "--max-model-len",
+        MODEL_LEN,
+        "--host",
+        "127.0.0.1",
+        *BEGIN,
+    ]
     starting = tune_started.Starting(
         start=shlex.join(map(str, words)),
         pairs=arguments.pairs,
@@ -73,7 +72,9 @@ def job_of(arguments, folder):
     steps = tune_subject.chosen_steps(STEPS, PLAYBOOK, f"--steps {STEPS}")
     remainder = tune_started.Remainder(
         wanted=tune_subject.Wanted("throughput", arguments.slo, 0.02),
-        workload=Workload(workload=str(folder / "mixed.toml"), duration=arguments.for_s),
+        workload=Workload(
+            workload=str(folder / "long.toml"), concurrency=N_USERS, duration=arguments.for_s
+        ),
         steps=steps,
         named=frozenset(one.name for one in steps),
         out=folder / "tuned",

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from inferometer.api import tune_engine
@@ -76,7 +77,8 @@ def ended_with(job, speeds, monkeypatch):
         return found, 1
 
     monkeypatch.setattr(tune_engine, "compared", compared)
-    monkeypatch.setattr(tune_engine, "_version", lambda *_: Version("", "", 0.0))
+    job.runs.folder.mkdir()
+    (job.runs.folder / "engine.json").write_bytes(msgspec.json.encode(Version("", "", 0.0)))
     return tune_engine.measured(job)
 
 
