@@ -17,8 +17,9 @@ from results_log import log_row
 from served_pages import poisson, served_pages
 
 from inferometer.api import diagnosis
-from inferometer.api.diagnose_source import Source
+from inferometer.api.diagnose_source import Source, ToldLimit
 from inferometer.decide.diagnosis import rebuilding, shares, window
+from inferometer.decide.diagnosis.balance import check_balanced
 from inferometer.decide.diagnosis.rebuilding import Rebuilt
 from inferometer.errors import InferometerError
 from inferometer.inputs.catalog import find_hardware, find_model
@@ -138,15 +139,25 @@ def changed(config, row):
     return replace(config, **{names[row.name]: number})
 
 
+def told_of(config):
+    """What the server's page about itself says."""
+    names = ("max_num_seqs", "max_num_batched_tokens")
+    return {name: ToldLimit(getattr(config, name), "server") for name in names}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--n", type=int, default=10, help="of each kind")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--names", choices=("vllm", "sglang"), default="vllm", help="whose page")
+    parser.add_argument(
+        "--tells-limits", action="store_true", help="as SGLang does at /server_info to all who ask"
+    )
     asked = parser.parse_args()
     began_s, seeds = time.process_time(), range(asked.seed, asked.seed + asked.n)
-    rows = [(kind, *judged(kind, seed, asked.names)) for kind in asked.only for seed in seeds]
+    how = asked.names, asked.tells_limits
+    rows = [(kind, *judged(kind, seed, *how)) for kind in asked.only for seed in seeds]
     right = {
         kind: [row[1] for row in rows if row[0] == kind and row[1] is not None]
         for kind in asked.only
@@ -158,23 +169,27 @@ def main():
     print(f"predicted p95 TTFT with the change inside its interval: {sum(inside)}/{len(inside)}")
     print(f"advice that made it worse: {len(better) - sum(better)}/{len(better)}")
     print(f"{(time.process_time() - began_s) / len(rows):.1f} CPU s each")
+    page = f"{asked.names}{' --tells-limits' if asked.tells_limits else ''}"
     log_row(
-        f"bench_diagnose --names {asked.names}, seeds {asked.seed} to {asked.seed + asked.n - 1}",
+        f"bench_diagnose --names {page}, seeds {asked.seed} to {asked.seed + asked.n - 1}",
         ", ".join(f"{kind} {sum(hits)}/{len(hits)}" for kind, hits in right.items()),
         f"right cause; the change's p95 TTFT inside its interval {sum(inside)}/{len(inside)};"
         f" advice that made it worse {len(better) - sum(better)}/{len(better)}",
     )
 
 
-def judged(kind, seed, names):
+def judged(kind, seed, names, tells_limits):
     """(right?, truth inside the predicted interval?, not worse?): None where it does not apply."""
     config, steps, plan, again = truth(kind, seed)
     samples, _ = served_pages(config, steps, plan, start_s=START_S, for_s=FOR_S, names=names)
     try:
         found = window.observed_window(samples)
-        agreement = rebuilding.rebuilt_servers(found, {}, 1)
+        check_balanced(found)
+        told = told_of(config) if tells_limits else {}
+        limits = {name: one.value for name, one in told.items()}
+        agreement = rebuilding.rebuilt_servers(found, limits, 1)
         agreement.check()
-        answer = diagnosis.answer_of("server", Source(window=found), agreement, None, {}).answer
+        answer = diagnosis.answer_of("server", Source(window=found), agreement, None, told).answer
     except InferometerError as error:
         print(f"{kind:18s} {seed}: {error.what}")
         return None, None, None

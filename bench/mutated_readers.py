@@ -60,7 +60,7 @@ from inferometer.records.imports.llmservingsim import read_llmservingsim
 from inferometer.records.load_decoding import decode_load, words_of_error
 from inferometer.records.reading import read_run
 from inferometer.records.request_summaries import summarise_requests
-from inferometer.records.server_series import check_page, sample_table
+from inferometer.records.server_series import page_kind, sample_table
 from inferometer.records.step_logs import read_step_log
 from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
 from inferometer.serve import emulator_requests
@@ -494,7 +494,7 @@ def readers(folder: Path) -> tuple[Reader, ...]:
             (example("metrics.txt"),),
             lambda path: (
                 sample_table([(0, path.read_bytes()), (10**9, path.read_bytes())]),
-                check_page(path.read_bytes()),
+                page_kind(path.read_bytes()),
             ),
             weight=2,
         ),

@@ -72,7 +72,8 @@ def test_a_full_batch_is_found_live_in_the_stored_load_test_and_by_prometheus(tm
         assert outcome.returncode == code, outcome.stderr
         answer = json.loads(outcome.stdout)
         assert (answer["finding"], answer["cause"]) == ("limited", "max_num_seqs")
-        assert answer["limits"][0] == {"name": "max_num_seqs", "low": 4, "high": 4}
+        limit = {"name": "max_num_seqs", "low": 4, "high": 4, "source": "identified"}
+        assert answer["limits"][0] == limit
     checks = {one["name"]: one["finding"] for one in json.loads(live.stdout)["checks"]}
     assert checks["waits_for_cores"] in {"found", "ruled out"}
     assert json.loads(by_prometheus.stdout)["when"].startswith(f"{began:%Y-%m-%dT%H:%M:%S}..")

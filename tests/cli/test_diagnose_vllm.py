@@ -48,7 +48,9 @@ def diagnosed(url, folder, workload, *words):
 def test_a_full_batch_is_named(url, tmp_path):
     answer = diagnosed(url, tmp_path, WORKLOAD.format(rate_per_s=15, low=60, high=120))
     assert (answer["finding"], answer["cause"]) == ("limited", "max_num_seqs")
-    assert answer["limits"][0] == {"name": "max_num_seqs", "low": 3, "high": 3}
+    limit = {"name": "max_num_seqs", "low": 3, "high": 3, "source": "identified"}
+    assert answer["limits"][0] == limit
+    assert answer["version"][0].isdecimal()
 
 
 def test_a_prefix_cache_that_is_off_is_named_where_prompts_are_alike(url, tmp_path):

@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from tests.measure.vllm_server import MODEL, complete, vllm_server
 
+from inferometer.decide.tuning.start_command import command_of
+from inferometer.measure.local_server import server_command
 from inferometer.measure.scrape import scraping
+from inferometer.measure.server_identity import server_identity
 from inferometer.records.server_series import counter_series, gauge_series, server_record
 from inferometer.records.server_summaries import summarise_server, ttft_parts
 from inferometer.records.types import ABSENT, RequestStatus, RequestTable
@@ -23,9 +26,26 @@ BLOCK_TOKENS = 128
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    with vllm_server(tmp_path_factory.mktemp("vllm"), "--enable-mfu-metrics") as url:
-        complete(url, [1, 2, 3], 2)
-        yield url
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_SERVER_DEV_MODE", "1")  # has the page /server_info
+        with vllm_server(tmp_path_factory.mktemp("vllm"), "--enable-mfu-metrics") as url:
+            complete(url, [1, 2, 3], 2)
+            yield url
+
+
+def test_it_tells_the_limits_that_it_was_started_with(url):
+    found = server_identity(url, "vllm")
+    assert found.model == MODEL
+    assert found.facts.version[0].isdecimal()
+    assert found.facts.compute_dtype == "float32"
+    assert found.scheduler.max_num_seqs == 8
+    assert found.scheduler.max_model_len == 1024
+    assert found.scheduler.max_num_batched_tokens >= 1024
+    assert found.scheduler.enable_prefix_caching is True
+
+
+def test_its_command_line_states_them_too(url):
+    assert command_of(server_command(url)).value("max_num_seqs") == "8"
 
 
 def prompt_of(n_tokens: int, seed: int) -> list[int]:

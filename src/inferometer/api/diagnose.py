@@ -6,13 +6,21 @@ from typing import Annotated, Final, TypeAlias
 
 from inferometer.api.diagnose_check import sealed_check
 from inferometer.api.diagnose_probe import Probe, probe
-from inferometer.api.diagnose_source import Source, live_source, past_of, past_source, stored_source
+from inferometer.api.diagnose_source import (
+    Source,
+    ToldLimit,
+    live_source,
+    past_of,
+    past_source,
+    stored_source,
+)
 from inferometer.api.diagnose_steps import StepsAnswer, recorded_steps, steps_answer
 from inferometer.api.diagnosis import DiagnoseAnswer, answer_of
 from inferometer.api.known_facts import known_facts
 from inferometer.api.load_sending import is_open
 from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, SERVER, Option, option
+from inferometer.decide.diagnosis.balance import check_balanced
 from inferometer.decide.diagnosis.measured_steps import limits_shown
 from inferometer.decide.diagnosis.rebuilding import rebuilt_servers
 from inferometer.errors import SpecError
@@ -139,7 +147,7 @@ def diagnose(question: Diagnose) -> AnyDiagnosis:
     SpecError, MeasureError, RecordError
         There is no such run, or no metrics or steps can be read.
     ModelError
-        The window tells too little, or no simulated server resembles this one.
+        The window tells too little, is not of one server, or no simulated server resembles this one.
     """
     if question.prometheus is None and not Path(question.target).exists():
         question = replace(question, target=SERVER(question.target, "TARGET"))
@@ -157,16 +165,20 @@ def diagnose(question: Diagnose) -> AnyDiagnosis:
     if _is_steps_alone(question):
         return steps_answer(Path(question.target))
     source = _source(question)
+    check_balanced(source.window)
     found = _probed(question, source)
-    if found is not None:
-        known = dict[Limit, int]({**found.limits, **known})
-    log = source.window.step_log
-    if log is not None:
-        known = dict[Limit, int]({**limits_shown(log), **known})
+    shown: dict[Limit, int] = {} if found is None else {**found.limits}
+    if source.window.step_log is not None:
+        shown |= limits_shown(source.window.step_log)
+    told: dict[Limit, ToldLimit] = {
+        **{name: ToldLimit(value, "identified") for name, value in shown.items()},
+        **source.limits(known),
+    }
     talk("looking for servers that would show the same metrics")
-    agreement = rebuilt_servers(source.window, known, _SEED)
+    limits: dict[Limit, int] = {name: one.value for name, one in told.items()}
+    agreement = rebuilt_servers(source.window, limits, _SEED)
     agreement.check()
-    answer, advised = answer_of(question.target, source, agreement, objective, known)
+    answer, advised = answer_of(question.target, source, agreement, objective, told)
     answer = replace(answer, probe=found)
     if advised is None:
         return answer

@@ -3,6 +3,7 @@
 from typing import Final
 
 from inferometer import __version__, suggestions
+from inferometer.api.diagnose_source import LimitSource
 from inferometer.api.diagnosis import CauseRow, DiagnoseAnswer, LatencyRow
 from inferometer.api.verify_view import METRICS
 from inferometer.records.pitfalls import found_sentence
@@ -15,6 +16,13 @@ from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_number, format_request_rate
 
 _WORTH_FRACTION: Final = 0.05
+_SOURCES: Final[dict[LimitSource, str]] = {
+    "known": "--known",
+    "server": "the server itself",
+    "command": "its command line",
+    "metrics": "its metrics",
+    "identified": "identified",
+}
 _HALF_OPEN: Final = "{low:,} or more"
 
 
@@ -24,7 +32,7 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
     return Page(
         title=_title(answer, cause),
         subtitle=(
-            f"{answer.server} · {answer.window_s:.0f} s of its metrics"
+            f"{_identity(answer)} · {answer.window_s:.0f} s of its metrics"
             f"{'' if answer.when is None else f' ({answer.when})'}, {answer.n_requests:,}"
             f" requests, {format_request_rate(answer.requests_per_s)} ·"
             f" {_mean(answer.in_flight)} running, {_mean(answer.in_queue)} waiting"
@@ -44,6 +52,7 @@ def diagnose_page(answer: DiagnoseAnswer) -> Page:
             ("NEXT", _next(answer, cause)),
         ),
         sections=(
+            *_then(answer),
             Section(
                 id="limits",
                 title="Which limits has the server?",
@@ -89,6 +98,28 @@ def _title(answer: DiagnoseAnswer, cause: CauseRow | None) -> str:
     if answer.finding == "undecided":
         return f"{answer.target}: undecided; it may be {cause.words}"
     return f"{answer.target} is limited by {cause.words}"
+
+
+def _then(answer: DiagnoseAnswer) -> tuple[Section, ...]:
+    """Both latencies with the change; nothing where no setting is to be changed."""
+    check = answer.check
+    if check is None:
+        return ()
+    rows = tuple(
+        (METRICS[one.metric].name, format_duration(one.predicted.value), _range(one.predicted))
+        for one in check.claims
+    )
+    table = TextTable(
+        caption="What is sealed of the change", header=("latency", "likely", "90 %"), rows=rows
+    )
+    title = "What would the change do?"
+    return (Section(id="change", title=title, nav="Change", tables=(table,)),)
+
+
+def _identity(answer: DiagnoseAnswer) -> str:
+    """Which server it says that it is."""
+    engine = answer.server if answer.version is None else f"{answer.server} {answer.version}"
+    return engine if answer.model is None else f"{engine} · {answer.model}"
 
 
 def _mean(level: Level | None) -> str:
@@ -232,14 +263,17 @@ def _check(answer: DiagnoseAnswer) -> str:
     check = answer.check
     if check is None:
         return ""
-    names = {metric: shown.name for metric, shown in METRICS.items()}
     claims = [
-        f"{names[one.metric]} {format_duration(one.predicted.low or 0)} to"
-        f" {format_duration(one.predicted.high or 0)}"
+        f"{METRICS[one.metric].name} {_range(one.predicted)}"
         for one in check.claims
+        if not one.metric.endswith("_mean_s")
     ]
     claims += [f"{one.objective} {one.predicted}" for one in check.promises]
     return f"sealed for another {answer.window_s:.0f} s of this traffic: {', '.join(claims)}"
+
+
+def _range(predicted: Estimate) -> str:
+    return f"{format_duration(predicted.low or 0)} to {format_duration(predicted.high or 0)}"
 
 
 def _next(answer: DiagnoseAnswer, cause: CauseRow | None) -> str:
@@ -297,10 +331,13 @@ def _limits(answer: DiagnoseAnswer) -> TextTable:
             else f"{one.low:,}"
             if one.low == one.high
             else f"{one.low:,} to {one.high:,}",
+            _SOURCES[one.source],
         )
         for one in answer.limits
     )
-    return TextTable(caption="Limits, reported or identified", header=("limit", "value"), rows=rows)
+    return TextTable(
+        caption="Limits, reported or identified", header=("limit", "value", "by"), rows=rows
+    )
 
 
 def _agreement(answer: DiagnoseAnswer) -> TextTable:

@@ -4,11 +4,12 @@ From a server, a stored load test, or Prometheus.
 """
 
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from inferometer.api.load_run import open_run
@@ -16,24 +17,38 @@ from inferometer.api.load_sending import is_open
 from inferometer.api.progress import PartsDone, talk
 from inferometer.decide.diagnosis.observed import OutsideRow, outside_rows
 from inferometer.decide.diagnosis.window import ServerWindow, observed_window
+from inferometer.decide.tuning.start_command import command_of
 from inferometer.errors import MeasureError, SpecError
+from inferometer.fit.loads.server import Limit
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.measure import forward_passes, local_server, scrape
 from inferometer.measure.prometheus import TimeRange, prometheus_samples, time_range
+from inferometer.measure.server_identity import ServerIdentity, server_identity
 from inferometer.records import reading
 from inferometer.records.step_logs import step_log_of
-from inferometer.records.types import Run, ServerSampleTable
+from inferometer.records.types import Run, SchedulerFacts, ServerSampleTable
 from inferometer.units import format_duration
 
 _LAST_S: Final = 600.0
 _LONGEST_S: Final = 3600.0
 """Of a past time: its requests are simulated some hundred times."""
+_NOBODY: Final = ServerIdentity(None, None)
 _EVERY_S: Final = 0.5
 """Gauges' highest values matter, and pass quickly."""
 _WHERE_METRICS_ARE: Final = (
     "the address of the metrics page itself (trtllm-serve: /prometheus/metrics); SGLang has one"
     " with enable-metrics, llama.cpp with metrics"
 )
+
+
+LimitSource: TypeAlias = Literal["known", "server", "command", "metrics", "identified"]
+
+
+class ToldLimit(NamedTuple):
+    """A limit that need not be identified."""
+
+    value: int
+    source: LimitSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +64,44 @@ class Source:
     """Of a load test: what its clients measured against what the server reports."""
     local: local_server.LocalNumbers | None = None
     """Of a server on this machine, where that was asked for: what its processes show."""
+    identity: ServerIdentity = _NOBODY
+    """What the server says that it is."""
+    command: tuple[str, ...] = ()
+    """Of a server on this machine, where that was asked for: the words that started it."""
+
+    def limits(self, known: Mapping[Limit, int]) -> dict[Limit, ToldLimit]:
+        """What the server's command line states, what it says of itself, and what is ``known``.
+
+        The later ones go before the earlier. Of several data-parallel ranks only what is known: what
+        is rebuilt is all of them together.
+        """
+        facts = self.identity.facts
+        told = SchedulerFacts() if facts is None or facts.scheduler is None else facts.scheduler
+        stated: dict[Limit, ToldLimit] = {
+            name: ToldLimit(value, "known") for name, value in known.items()
+        }
+        command = command_of(self.command)
+        n_ranks = told.data_parallel_size or _count(command.value("dp")) or 1
+        if n_ranks > 1:
+            return stated
+        n_blocks = None if facts is None else facts.n_kv_blocks
+        is_reported = self.window.summary.n_kv_blocks is not None
+        found: tuple[tuple[Limit, LimitSource, int | None], ...] = (
+            ("max_num_seqs", "command", _count(command.value("max_num_seqs"))),
+            ("max_num_batched_tokens", "command", _count(command.value("max_num_batched_tokens"))),
+            ("max_num_seqs", "server", told.max_num_seqs),
+            ("max_num_batched_tokens", "server", told.max_num_batched_tokens),
+            ("n_kv_blocks", "server", None if is_reported else n_blocks),
+        )
+        limits: dict[Limit, ToldLimit] = {
+            name: ToldLimit(value, source) for name, source, value in found if value
+        }
+        return limits | stated
+
+
+def _count(text: str | None) -> int | None:
+    """The whole number; None for what a flag has else."""
+    return int(text) if text is not None and text.isdecimal() and text.isascii() else None
 
 
 def live_source(
@@ -78,6 +131,7 @@ def live_source(
                 time.sleep(_EVERY_S)
                 talk(PartsDone("half seconds", part + 1, n_parts))
             local = None if watched is None else watched()
+            command = local_server.server_command(url) if is_local else ()
     except MeasureError as error:
         raise MeasureError(
             error.what,
@@ -87,11 +141,18 @@ def live_source(
         ) from error
     samples = scraper.table()
     window = observed_window(samples)
+    identity = server_identity(url, window.summary.kind)
+    window = replace(window, enable_prefix_caching=_is_caching(identity))
     if listener is not None:
         log = listener.step_log()
         talk(f"{len(log.duration_s):,} steps were published, {log.n_lost:,} lost on the way")
         window = replace(window, step_log=log)
-    return Source(window=window, samples=samples, local=local)
+    return Source(window=window, samples=samples, local=local, identity=identity, command=command)
+
+
+def _is_caching(identity: ServerIdentity) -> bool | None:
+    scheduler = identity.scheduler
+    return None if scheduler is None else scheduler.enable_prefix_caching
 
 
 def stored_source(folder: Path) -> Source:
@@ -110,14 +171,17 @@ def stored_source(folder: Path) -> Source:
             allowed="a load test of a server that reports metrics",
             try_="inferometer load URL --metrics-url URL, or the server's own URL here",
         )
+    identity = ServerIdentity(None, run.manifest.engine)
     window = replace(
         observed_window(run.server),
+        enable_prefix_caching=_is_caching(identity),
         alike_fraction=_alike_fraction(run),
         step_log=None if run.steps is None else step_log_of(run.steps, "steps of a run"),
     )
     requests = run.requests
     return Source(
         window=window,
+        identity=identity,
         outside=() if requests is None else outside_rows(requests, window.summary),
     )
 

@@ -219,8 +219,10 @@ def _limits(log: StepLog) -> tuple[LimitRow, ...]:
     most, budget = int(log.rows.max()), limits_shown(log).get("max_num_batched_tokens")
     at_once = int(log.sequences.max())
     return (
-        LimitRow(name="max_num_seqs", low=at_once, high=None),
-        LimitRow(name="max_num_batched_tokens", low=budget or most, high=budget),
+        LimitRow(name="max_num_seqs", low=at_once, high=None, source="identified"),
+        LimitRow(
+            name="max_num_batched_tokens", low=budget or most, high=budget, source="identified"
+        ),
     )
 
 

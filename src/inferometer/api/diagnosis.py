@@ -9,7 +9,7 @@ import numpy as np
 from inferometer.api.answer import Answer
 from inferometer.api.diagnose_check import Advised, SealedCheck
 from inferometer.api.diagnose_probe import Probe
-from inferometer.api.diagnose_source import Source
+from inferometer.api.diagnose_source import LimitSource, Source, ToldLimit
 from inferometer.api.progress import PartsDone, talk
 from inferometer.decide.diagnosis import causes, observed, shares
 from inferometer.decide.diagnosis.rebuilding import (
@@ -20,10 +20,11 @@ from inferometer.decide.diagnosis.rebuilding import (
 )
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.errors import EXIT_ANSWERED, EXIT_OF_SLO, EXIT_UNDECIDED
-from inferometer.fit.loads.server import Limit
+from inferometer.fit.loads.server import LIMITS, Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, percentile_name
 from inferometer.records.pitfalls import CheckRow, PitfallName
 from inferometer.records.server_summaries import Level, bucket_percentile
+from inferometer.records.types import SchedulerFacts
 from inferometer.stats.estimate import Estimate, Verdict, worst_verdict
 
 Named: TypeAlias = causes.CauseName | PitfallName
@@ -71,6 +72,9 @@ class LimitRow:
     low: int
     high: int | None
     """None: it was not reached, or nothing tells."""
+    source: LimitSource
+    """``known``: of ``--known``; ``server``: it says so of itself; ``command``: its command line,
+    with ``--local``; ``metrics``: they report it; ``identified``: servers with it show the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,9 @@ class DiagnoseAnswer(Answer):
 
     target: str
     server: str
+    version: str | None
+    """As the server says; None: it does not."""
+    model: str | None
     when: str | None
     """The past time, in UTC, by Prometheus; None: as it is now, or in a load test."""
     window_s: float
@@ -98,6 +105,8 @@ class DiagnoseAnswer(Answer):
     checks: tuple[CheckRow, ...]
     """What the metrics say without a simulation."""
     limits: tuple[LimitRow, ...]
+    reported: SchedulerFacts | None
+    """What the server says of how it was set up; None: it does not."""
     agreement: dict[str, tuple[float, float]]
     """Means of the window: measured, and of the nearest simulated server."""
     requests_per_s: float
@@ -135,7 +144,7 @@ def answer_of(
     source: Source,
     agreement: Agreement,
     objective: ObjectiveSpec | None,
-    known: Mapping[Limit, int],
+    told: Mapping[Limit, ToldLimit],
 ) -> Diagnosed:
     """What these servers, which show what the window shows, say of the objective, or of TTFT and TPOT."""
     window = source.window
@@ -156,6 +165,8 @@ def answer_of(
     answer = DiagnoseAnswer(
         target=target,
         server=window.summary.kind,
+        version=None if source.identity.facts is None else source.identity.facts.version,
+        model=source.identity.model,
         when=source.when,
         window_s=window.duration_s,
         n_requests=window.prompt_lengths.seen.n,
@@ -166,7 +177,8 @@ def answer_of(
         latencies=latencies,
         causes=_rows(found, concluded.cause),
         checks=checks,
-        limits=_limits(window, agreement, known),
+        limits=_limits(window, agreement, told),
+        reported=source.identity.scheduler,
         agreement={
             name: (agreement.measured[name], value)
             for name, value in agreement.draws[0].means.items()
@@ -308,27 +320,40 @@ def _row(share: shares.Share) -> CauseRow:
 
 
 def _limits(
-    window: ServerWindow, agreement: Agreement, known: Mapping[Limit, int]
+    window: ServerWindow, agreement: Agreement, told: Mapping[Limit, ToldLimit]
 ) -> tuple[LimitRow, ...]:
     """Of the servers that show what this one shows: between which values lies each limit?"""
     configs = [one.rebuilt.config for one in agreement.draws]
     at_once = [one.max_num_seqs for one in configs]
     budgets = [one.max_num_batched_tokens for one in configs]
     most_running = round(float(window.running.max()))
-    is_reached = "max_num_seqs" in known or max(at_once) == most_running
-    is_bounded = "max_num_batched_tokens" in known or max(budgets) < BUDGETS[-1]
-    blocks = known.get("n_kv_blocks") or window.summary.n_kv_blocks
-    reported = () if not blocks else (LimitRow(name="num_gpu_blocks", low=blocks, high=blocks),)
+    is_reached = "max_num_seqs" in told or max(at_once) == most_running
+    is_bounded = "max_num_batched_tokens" in told or max(budgets) < BUDGETS[-1]
+    sources = dict[Limit, LimitSource](dict.fromkeys(LIMITS, "identified"))
+    sources |= {"n_kv_blocks": "metrics"}
+    sources |= {name: one.source for name, one in told.items()}
+    stated = told.get("n_kv_blocks")
+    blocks = window.summary.n_kv_blocks if stated is None else stated.value
     return (
         LimitRow(
             name="max_num_seqs",
+            source=sources["max_num_seqs"],
             low=min(*at_once, most_running) if not is_reached else min(at_once),
             high=max(at_once) if is_reached else None,
         ),
         LimitRow(
             name="max_num_batched_tokens",
+            source=sources["max_num_batched_tokens"],
             low=min(budgets),
             high=max(budgets) if is_bounded else None,
         ),
-        *reported,
+        *(
+            (
+                LimitRow(
+                    name="num_gpu_blocks", low=blocks, high=blocks, source=sources["n_kv_blocks"]
+                ),
+            )
+            if blocks
+            else ()
+        ),
     )

@@ -249,7 +249,8 @@ def loaded_run(sent: SentLoad | None, folder: Path, percentiles: tuple[float, ..
     with sent.held:
         _refuse_dead(sent.outcome, folder)
         run = run_of(folder, sent.opened, sent.workload, percentiles)
-    run = replace(run, server=sent.server)
+    manifest = replace(run.manifest, engine=sent.engine)
+    run = replace(run, manifest=manifest, server=sent.server)
     if sent.outcome.is_interrupted:
         return LoadedRun(run=partial(run, sent.opened), is_interrupted=True)
     store.write_run(folder, run)

@@ -34,6 +34,7 @@ from inferometer.measure.load import (
     target,
     watch,
 )
+from inferometer.measure.server_identity import server_identity
 from inferometer.records import durability, layout, types
 from inferometer.records.exports import RequestFormat
 
@@ -325,6 +326,8 @@ class SentLoad:
     folder: Path
     outcome: watch.LoadOutcome
     server: types.ServerSampleTable | None
+    engine: types.EngineFacts | None
+    """What the server says that it is; None: it does not."""
     held: ExitStack
     """Nobody else can write to the folder until it is closed."""
 
@@ -370,13 +373,14 @@ def send_load(
                 cluster = sending.enter_context(ray_cluster.joined(request.ray_address))
                 question = replace(question, start_clients=ray_clients.of(cluster))
             hear = sending.enter_context(_exported(metrics_port, question))
-            outcome, server = sent_and_scraped(question, request.metrics, hear)
+            outcome, server, engine = sent_and_scraped(question, request.metrics, hear)
         return SentLoad(
             opened=stored,
             workload=workload,
             folder=folder,
             outcome=outcome,
             server=server,
+            engine=engine,
             held=held.pop_all(),
         )
 
@@ -400,8 +404,8 @@ def sent_and_scraped(
     question: load_test.LoadQuestion,
     source: scrape.MetricsSource,
     hear: watch.OnProgress = progress.talk,
-) -> tuple[watch.LoadOutcome, types.ServerSampleTable | None]:
-    """Send while the server's own numbers are scraped, where it shows any.
+) -> tuple[watch.LoadOutcome, types.ServerSampleTable | None, types.EngineFacts | None]:
+    """Send while the server's own numbers are scraped, where it shows any; then read what it is.
 
     Raises
     ------
@@ -411,10 +415,11 @@ def sent_and_scraped(
     with ExitStack() as stack:
         scraper = _scraper(question, source, stack)
         outcome = load_test.run_session(question, hear)
-    if scraper is None:
-        return outcome, None
-    table = scraper.table()
-    return outcome, table._replace(scraped_ns=table.scraped_ns - outcome.origin_monotonic_ns)
+    if scraper is None or scraper.kind is None:
+        return outcome, None, None
+    table, engine = scraper.table(), server_identity(source, scraper.kind).facts
+    table = table._replace(scraped_ns=table.scraped_ns - outcome.origin_monotonic_ns)
+    return outcome, table, engine
 
 
 def _scraper(

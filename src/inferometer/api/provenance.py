@@ -3,10 +3,12 @@
 import re
 import shlex
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
 from inferometer import suggestions
+from inferometer.inputs.load_plan import LoadPlan
 from inferometer.inputs.types import ModelSpec
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.weights import n_parameters
@@ -15,6 +17,7 @@ from inferometer.records.types import (
     HostFacts,
     Run,
     RunManifest,
+    SchedulerFacts,
     ServerSampleTable,
 )
 from inferometer.report.views import FactGroup
@@ -32,7 +35,9 @@ def fact_groups(run: Run, label: str) -> tuple[FactGroup, ...]:
         [FactGroup(title="Model", facts=_model_facts(manifest.model))] if manifest.model else []
     )
     groups += (
-        [FactGroup(title="Engine", facts=_engine_facts(manifest.engine))] if manifest.engine else []
+        [FactGroup(title="Engine", facts=_engine_facts(manifest.engine, manifest.load))]
+        if manifest.engine
+        else []
     )
     groups += (
         [FactGroup(title="Machine", facts=_host_facts(manifest.host))] if manifest.host else []
@@ -153,10 +158,16 @@ def _model_facts(model: ModelSpec) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _engine_facts(engine: EngineFacts) -> tuple[tuple[str, str], ...]:
+def _engine_facts(engine: EngineFacts, load: LoadPlan | None) -> tuple[tuple[str, str], ...]:
+    """Of a server what it says of its limits; of an engine in this process what was loaded."""
+    name = ("engine", f"{engine.engine} {engine.version}")
+    if engine.scheduler is not None:
+        return (name, *_scheduler_facts(engine.scheduler))
+    if load is not None:
+        return (name,)
     weights = format_bytes(engine.weight_bytes) if engine.weight_bytes is not None else _ABSENT
     return (
-        ("engine", f"{engine.engine} {engine.version}"),
+        name,
         (
             "libraries",
             ", ".join(f"{name} {version}" for name, version in engine.libraries) or _ABSENT,
@@ -171,6 +182,14 @@ def _engine_facts(engine: EngineFacts) -> tuple[tuple[str, str], ...]:
             if engine.replicated_parts
             else ()
         ),
+    )
+
+
+def _scheduler_facts(scheduler: SchedulerFacts) -> tuple[tuple[str, str], ...]:
+    """What a server says of its own limits."""
+    return tuple(
+        (one.name, _ABSENT if (value := getattr(scheduler, one.name)) is None else str(value))
+        for one in fields(scheduler)
     )
 
 

@@ -12,12 +12,14 @@ from inferometer.api import diagnose_source, diagnosis
 from inferometer.api.answer import Answer
 from inferometer.api.watch_prediction import METRICS, Prediction
 from inferometer.decide.diagnosis import rebuilding
+from inferometer.decide.diagnosis.balance import check_balanced
 from inferometer.decide.diagnosis.window import observed_window
 from inferometer.decide.watching import certainty, intervals, regimes
 from inferometer.errors import EXIT_OF_SLO, InferometerError, MeasureError, RecordError
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, percentile_name
 from inferometer.measure.scrape import MetricsPage, MetricsSource, metrics_url
+from inferometer.measure.server_identity import server_identity
 from inferometer.records import exposition, server_names, server_series, server_summaries
 from inferometer.records.types import ServerSampleTable
 from inferometer.stats.estimate import Verdict
@@ -328,11 +330,14 @@ def limit_of(
     """What limits the server in this window, by simulation (``diagnose``), or why it is not known."""
     try:
         window = observed_window(samples)
-        agreement = rebuilding.rebuilt_servers(window, known, _SEED)
+        check_balanced(window)
+        identity = server_identity(url, window.summary.kind)
+        source = diagnose_source.Source(window=window, identity=identity)
+        told = source.limits(known)
+        limits: dict[Limit, int] = {name: one.value for name, one in told.items()}
+        agreement = rebuilding.rebuilt_servers(window, limits, _SEED)
         agreement.check()
-        answer = diagnosis.answer_of(
-            url, diagnose_source.Source(window=window), agreement, objective, known
-        ).answer
+        answer = diagnosis.answer_of(url, source, agreement, objective, told).answer
     except InferometerError as error:
         return WatchedLimit(at_utc=at_utc, words=f"not known: {error.what}", shares_fraction={})
     return WatchedLimit(

@@ -106,6 +106,26 @@ def server_processes(url: str) -> tuple[psutil.Process, ...]:
         ) from error
 
 
+def server_command(url: str) -> tuple[str, ...]:
+    """The words of the command that started the server; empty where its process hides them.
+
+    A process may have given itself a title for its command line: then its parent's is read.
+
+    Raises
+    ------
+    SpecError, MeasureError
+        As of ``server_processes``.
+    """
+    leader = server_processes(url)[0]
+    with suppress(psutil.Error):
+        words = leader.cmdline()
+        parent = leader.parent()
+        if len(words) < 2 and parent is not None:
+            words = parent.cmdline()
+        return tuple(words)
+    return ()
+
+
 def _is_here(host: str) -> bool:
     """Is it an address of this machine?"""
     own = {one.address for ones in psutil.net_if_addrs().values() for one in ones}

@@ -29,7 +29,8 @@ from inferometer.measure.load.target import (
     tls_context,
 )
 from inferometer.records.exposition import MAX_PAGE_BYTES
-from inferometer.records.server_series import check_page, sample_table
+from inferometer.records.server_names import ServerKind
+from inferometer.records.server_series import page_kind, sample_table
 from inferometer.records.types import ServerSampleTable
 
 ACCEPT: Final = "text/plain;version=0.0.4"
@@ -279,6 +280,8 @@ class Scraper:
         self._limits = limits
         self._scrapes: list[Scrape] = []
         self._stored_bytes = 0
+        self.kind: ServerKind | None = None
+        """Whose pages they are, once the first one was read."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="scraper", daemon=True)
 
@@ -302,7 +305,7 @@ class Scraper:
         """
         first = self._scrape()
         try:
-            self._refuse(first)
+            self.kind = self._kind_of(first)
         except MeasureError:
             self._page.close()
             raise
@@ -330,7 +333,7 @@ class Scraper:
         )
         return sample_table(pages, keeps_all=keeps_all)
 
-    def _refuse(self, first: Scrape) -> None:
+    def _kind_of(self, first: Scrape) -> ServerKind:
         """Raise unless it is a page of a known model server."""
         if first.page is None:
             raise MeasureError(
@@ -344,7 +347,7 @@ class Scraper:
                 ),
             )
         try:
-            check_page(zlib.decompress(first.page))
+            return page_kind(zlib.decompress(first.page))
         except RecordError as error:
             raise MeasureError(
                 error.what, where=self._page.url, allowed=error.allowed, try_=error.try_

@@ -23,6 +23,7 @@ from inferometer.records.server_names import (
     Gauge,
     Histogram,
     Name,
+    ServerKind,
     ServerNames,
     TokenHistogram,
     kept_series,
@@ -34,6 +35,7 @@ from inferometer.units import NS_PER_S
 
 UP = "up"
 """The series that says of every try to scrape whether it was answered."""
+_RANK = "tp_rank"
 
 
 class Series(NamedTuple):
@@ -248,7 +250,21 @@ def _families(
         last = np.searchsorted(samples.scraped_ns[order], scraped_ns, side="right") - 1
         value = np.where(last >= 0, samples.value[order][np.maximum(last, 0)], np.nan)
         families[name].append(Series(labels_of(labels), value))
-    return {name: tuple(series) for name, series in families.items()}
+    return {name: _once(series) for name, series in families.items()}
+
+
+def _once(series: list[Series]) -> tuple[Series, ...]:
+    """Without what further tensor-parallel ranks say of the same requests.
+
+    SGLang's ranks each have a page of their own with ``--enable-metrics-for-all-schedulers``.
+    """
+    if not any(_RANK in one.labels for one in series):
+        return tuple(series)
+    by_rank = sorted(series, key=lambda one: _whole(one.labels.get(_RANK)) or 0)
+    first = dict[frozenset[tuple[str, str]], Series]()
+    for one in by_rank:
+        first.setdefault(frozenset(pair for pair in one.labels.items() if pair[0] != _RANK), one)
+    return tuple(first.values())
 
 
 def _found(record: ServerRecord, names: Iterable[Name]) -> tuple[Series, ...]:
@@ -363,8 +379,8 @@ def table_of(
     return from_columns(ServerSampleTable, dict(zip(names, columns, strict=True)))
 
 
-def check_page(page: bytes) -> None:
-    """Is this a page of a model server that is known?
+def page_kind(page: bytes) -> ServerKind:
+    """Whose page is this, of the model servers that are known?
 
     Raises
     ------
@@ -372,16 +388,15 @@ def check_page(page: bytes) -> None:
         It cannot be read, or none of its samples is of one.
     """
     samples = PageReader().read(page)
-    if not any(
-        plain(sample.series.name).startswith(server.prefix)
-        for sample in samples
-        for server in SERVERS
-    ):
-        raise RecordError(
-            f"none of the page's {len(samples)} samples is of a known model server",
-            allowed=", ".join(f"{server.kind} ({server.prefix}...)" for server in SERVERS),
-            try_="is this the server's address, and are its metrics switched on?",
-        )
+    families = {plain(sample.series.name) for sample in samples}
+    for server in SERVERS:
+        if any(family.startswith(server.prefix) for family in families):
+            return server.kind
+    raise RecordError(
+        f"none of the page's {len(samples)} samples is of a known model server",
+        allowed=", ".join(f"{server.kind} ({server.prefix}...)" for server in SERVERS),
+        try_="is this the server's address, and are its metrics switched on?",
+    )
 
 
 def _read(reader: PageReader, page: bytes | None) -> tuple[PageSample, ...] | None:

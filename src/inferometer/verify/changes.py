@@ -20,8 +20,10 @@ from inferometer.verify.seals import Metric
 AT: Final = "with the change"
 STATISTICS: Final[Mapping[Metric, tuple[Literal["ttft", "tpot"], float | None]]] = {
     "ttft_mean_s": ("ttft", None),
+    "ttft_p50_s": ("ttft", 0.5),
     "ttft_p95_s": ("ttft", 0.95),
     "tpot_mean_s": ("tpot", None),
+    "tpot_p50_s": ("tpot", 0.5),
     "tpot_p95_s": ("tpot", 0.95),
 }
 """Latencies of a server's own histograms: means are exact, percentiles are known to a bucket."""

@@ -100,6 +100,8 @@ class ServerWindow:
     """Of the prompts' tokens, with which an earlier prompt began, where the workload is known."""
     step_log: StepLog | None = None
     """Its steps, where the server records them one by one."""
+    enable_prefix_caching: bool | None = None
+    """As the server says of itself; None: it does not."""
 
     @property
     def duration_s(self) -> float:
@@ -120,7 +122,9 @@ class ServerWindow:
 
     @property
     def is_cache_off(self) -> bool:
-        """Is the prefix cache switched off: prompts are computed, and none is looked up (vLLM)?"""
+        """Is the prefix cache switched off: the server says so, or none of its prompts is looked up (vLLM)?"""
+        if self.enable_prefix_caching is not None:
+            return not self.enable_prefix_caching
         return self.summary.prefix_queries_tokens == 0 and bool(self.prompt_tokens[-1])
 
     @property

@@ -26,6 +26,7 @@ _VALUED: Final[Mapping[Family, Mapping[str, tuple[str, ...]]]] = {
         "quantization": ("--quantization", "-q"),
         "policy": ("--scheduling-policy",),
         "tp": ("--tensor-parallel-size", "-tp"),
+        "dp": ("--data-parallel-size", "-dp"),
         "speculation": ("--speculative-config", "-sc"),
     },
     "sglang": {
@@ -37,6 +38,7 @@ _VALUED: Final[Mapping[Family, Mapping[str, tuple[str, ...]]]] = {
         "schedule_policy": ("--schedule-policy",),
         "schedule_conservativeness_ratio": ("--schedule-conservativeness",),
         "tp": ("--tensor-parallel-size", "--tp-size", "--tp"),
+        "dp": ("--data-parallel-size", "--dp-size", "--dp"),
     },
     "emulate": {
         "max_num_seqs": ("--max-num-seqs",),
@@ -121,6 +123,11 @@ def parse_start(text: str) -> StartCommand:
     if "=" in words[0]:  # NAME=VALUE before the command, as in a shell
         words = ("env", *words)
     return StartCommand(words, _family_of(words))
+
+
+def command_of(words: Sequence[str]) -> StartCommand:
+    """The command of a process that runs."""
+    return StartCommand(tuple(words), _family_of(words))
 
 
 def words_of(text: str, *, where: str, allowed: str) -> tuple[str, ...]:
