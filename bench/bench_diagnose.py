@@ -38,6 +38,7 @@ MODELS = (
     ("qwen2.5-14b", "h100_sxm"),
 )
 KINDS = ("healthy", "max_num_seqs", "kv_cache", "small_step_budget", "overload", "long_prompts")
+NAMES = ("vllm", "sglang", "sglang-no-lengths", "tensorrt-llm")
 START_S, FOR_S = 20.0, 60.0
 P95_TTFT = (("ttft", 0.95),)
 AS_GOOD_FRACTION = 0.8
@@ -150,7 +151,7 @@ def main():
     parser.add_argument("--n", type=int, default=10, help="of each kind")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", choices=KINDS, default=KINDS)
-    parser.add_argument("--names", choices=("vllm", "sglang"), default="vllm", help="whose page")
+    parser.add_argument("--names", choices=NAMES, default="vllm", help="whose page")
     parser.add_argument(
         "--tells-limits", action="store_true", help="as SGLang does at /server_info to all who ask"
     )

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from sglang_pages import SglangAccounts
+from trtllm_pages import TrtllmAccounts
 
 from inferometer.inputs.workload.plan import NONE, request_plan
 from inferometer.records.server_series import sample_table
@@ -39,6 +40,8 @@ def _pages(config, done, plan, *, start_s, for_s, every_s, names):
     events += [(round((start_s + k * every_s) * 1e9), 3, None) for k in range(n_scrapes)]
     events.sort(key=lambda event: event[:2])
     server = _Server(config, requests, done.steps, _PAGES[names](config))
+    if names == "sglang-no-lengths":
+        server.accounts.hides_lengths()
     pages = []
     for at_ns, kind, what in events:
         if kind == 3:
@@ -83,26 +86,31 @@ class _VllmAccounts(Accounts):
         return self._page.text(self._now)
 
 
-_PAGES = {"vllm": _VllmAccounts, "sglang": SglangAccounts}
+_PAGES = {
+    "vllm": _VllmAccounts,
+    "sglang": SglangAccounts,
+    "sglang-no-lengths": SglangAccounts,
+    "tensorrt-llm": TrtllmAccounts,
+}
 
 
 class _Server:
     def __init__(self, config, requests, steps, accounts):
         self._config, self._requests, self._steps = config, requests, steps
-        self._accounts = accounts
+        self.accounts = accounts
         self._inside, self._running, self._blocks = set(), set(), 0
 
     def hear(self, at_ns, kind, what):
         if kind == 0:
-            self._accounts.arrived(self._requests[what])
+            self.accounts.arrived(self._requests[what])
             self._inside.add(what)
         elif kind == 1:
             self._running.add(what)
-            self._accounts.scheduled([self._requests[what]], 0)
+            self.accounts.scheduled([self._requests[what]], 0)
         else:
             step, deliveries = what
             self._blocks = int(self._steps.kv_blocks_used[step])
-            self._accounts.scheduled([], int(self._steps.n_preempted_requests[step]))
+            self.accounts.scheduled([], int(self._steps.n_preempted_requests[step]))
             told = []
             for row, n_tokens in deliveries:
                 request = self._requests[row]
@@ -111,17 +119,17 @@ class _Server:
                     self._inside.discard(row)
                     self._running.discard(row)
                 told.append((request, n_tokens))
-            self._accounts.stepped(told, at_ns)
-            self._accounts.refresh(
+            self.accounts.stepped(told, at_ns)
+            self.accounts.refresh(
                 self._now(),
                 has_prefill=bool(self._steps.n_prefill_requests[step]),
                 prefill_tokens=int(self._steps.prefill_tokens[step]),
             )
 
     def page(self):
-        if isinstance(self._accounts, _VllmAccounts):  # its gauges are read when it is scraped
-            self._accounts.refresh(self._now(), has_prefill=False, prefill_tokens=0)
-        return self._accounts.page()
+        if isinstance(self.accounts, _VllmAccounts):  # its gauges are read when it is scraped
+            self.accounts.refresh(self._now(), has_prefill=False, prefill_tokens=0)
+        return self.accounts.page()
 
     def _now(self):
         used = self._blocks / self._config.num_blocks

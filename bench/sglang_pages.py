@@ -67,6 +67,11 @@ class SglangAccounts:
         self._passes = {"prefill_none": 0, "decode_cuda_graph": 0}
         self._realtime = {"prefill_compute": 0, "prefill_cache": 0}
         self._histograms = {name: Histogram(edges) for name, edges in _HISTOGRAMS.items()}
+        self._hidden = ()
+
+    def hides_lengths(self):
+        """As it is without ``--collect-tokens-histogram``, its default."""
+        self._hidden = ("prompt_tokens_histogram", "generation_tokens_histogram")
 
     def arrived(self, request):
         self._lives[request.index] = SimpleNamespace(first_ns=ABSENT, last_ns=ABSENT)
@@ -118,6 +123,8 @@ class SglangAccounts:
         if self._cached_tokens:
             lines.append(_line("cached_tokens_total", self._cached_tokens, cache_source="device"))
         for name, histogram in self._histograms.items():
+            if name in self._hidden:
+                continue
             labels = {"stage": "prefill_forward"} if name.startswith("per_stage") else {}
             lines += histogram.lines(f"sglang:{name}", _labels(name) | labels)
         return ("\n".join(lines) + "\n").encode()

@@ -11,13 +11,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from inferometer.api.diagnose_source import Source
 from inferometer.measure.server_identity import ServerIdentity, server_identity
+from inferometer.records.server_names import SERVERS
+from inferometer.records.server_series import ServerRecord
 from inferometer.records.types import EngineFacts, SchedulerFacts
 
-WINDOW = SimpleNamespace(summary=SimpleNamespace(n_kv_blocks=None))
+RECORD = ServerRecord(names=SERVERS[0], scraped_ns=np.arange(3), n_failed_scrapes=0, families={})
+WINDOW = SimpleNamespace(summary=SimpleNamespace(n_kv_blocks=None), record=RECORD)
 SGLANG = {
     "model_path": "qwen/qwen2.5-0.5b-instruct",
     "served_model_name": "qwen/qwen2.5-0.5b-instruct",

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
+import numpy as np
+
 from inferometer.api.load_run import open_run
 from inferometer.api.load_sending import is_open
 from inferometer.api.progress import PartsDone, talk
@@ -25,6 +27,7 @@ from inferometer.measure import forward_passes, local_server, scrape
 from inferometer.measure.prometheus import TimeRange, prometheus_samples, time_range
 from inferometer.measure.server_identity import ServerIdentity, server_identity
 from inferometer.records import reading
+from inferometer.records.server_series import gauge_series
 from inferometer.records.step_logs import step_log_of
 from inferometer.records.types import Run, SchedulerFacts, ServerSampleTable
 from inferometer.units import format_duration
@@ -32,6 +35,7 @@ from inferometer.units import format_duration
 _LAST_S: Final = 600.0
 _LONGEST_S: Final = 3600.0
 """Of a past time: its requests are simulated some hundred times."""
+_GAUGES: Final = ("max_num_seqs", "max_num_batched_tokens")
 _NOBODY: Final = ServerIdentity(None, None)
 _EVERY_S: Final = 0.5
 """Gauges' highest values matter, and pass quickly."""
@@ -89,6 +93,7 @@ class Source:
         found: tuple[tuple[Limit, LimitSource, int | None], ...] = (
             ("max_num_seqs", "command", _count(command.value("max_num_seqs"))),
             ("max_num_batched_tokens", "command", _count(command.value("max_num_batched_tokens"))),
+            *((name, "metrics", _gauge(self.window, name)) for name in _GAUGES),
             ("max_num_seqs", "server", told.max_num_seqs),
             ("max_num_batched_tokens", "server", told.max_num_batched_tokens),
             ("n_kv_blocks", "server", None if is_reported else n_blocks),
@@ -97,6 +102,14 @@ class Source:
             name: ToldLimit(value, source) for name, source, value in found if value
         }
         return limits | stated
+
+
+def _gauge(
+    window: ServerWindow, name: Literal["max_num_seqs", "max_num_batched_tokens"]
+) -> int | None:
+    """A limit that the server reports among its metrics (TensorRT-LLM)."""
+    series = gauge_series(window.record, name)
+    return None if series is None or not np.isfinite(series.value[-1]) else round(series.value[-1])
 
 
 def _count(text: str | None) -> int | None:

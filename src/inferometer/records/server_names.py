@@ -17,7 +17,15 @@ from inferometer.records.exposition import SeriesName, labels_of, labels_text
 ServerKind: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "triton", "llama.cpp", "tgi"]
 
 Gauge: TypeAlias = Literal[
-    "waiting", "running", "kv_usage", "block_tokens", "n_blocks", "deferred", "accepted_length"
+    "waiting",
+    "running",
+    "kv_usage",
+    "block_tokens",
+    "n_blocks",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "deferred",
+    "accepted_length",
 ]
 Counter: TypeAlias = Literal[
     "preemptions",
@@ -206,10 +214,14 @@ _TRTLLM: Final = ServerNames(
         "kv_usage": (Name("trtllm_kv_cache_utilization"),),
         "block_tokens": (Name("trtllm_kv_cache_tokens_per_block"),),
         "n_blocks": (Name("trtllm_kv_cache_max_blocks"),),
+        "max_num_seqs": (Name("trtllm_max_batch_size_runtime"),),
+        "max_num_batched_tokens": (Name("trtllm_max_num_tokens_runtime"),),
     },
     counters={
         "prompt_tokens": (Name("trtllm_prompt_tokens_total"),),
         "output_tokens": (Name("trtllm_generation_tokens_total"),),
+        "prefix_queries_tokens": (Name("trtllm_prompt_tokens_total"),),
+        "prefix_hits_tokens": (Name("trtllm_prompt_cached_tokens_total"),),
         "finished": (Name("trtllm_request_success_total"),),
     },
     histograms={

@@ -61,9 +61,7 @@ _MOST_ALIKE: Final = 0.9
 """Of the prompts' tokens, where nothing tells: any share up to this. An assumption."""
 _WORST_RATIO: Final = 1.5
 """A mean that no draw comes nearer to: the server does something that is not simulated."""
-_LATENCIES: Final[dict[str, Histogram]] = {"ttft_s": "ttft", "queue_s": "queue", "gap_s": "itl"}
-_COMPARED: Final[tuple[Histogram, ...]] = ("ttft", "itl")
-"""Whole histograms: the others begin at 0.3 s (vLLM), or follow from these."""
+_LATENCIES: Final[dict[str, Histogram]] = {"ttft_s": "ttft", "queue_s": "queue"}
 _FLOORS: Final = {"ttft_s": 0.01, "queue_s": 0.02, "gap_s": 5e-4, "running": 0.5, "waiting": 1.0}
 """Added to both sides: below it a number is read off coarsely, or is noise."""
 
@@ -174,11 +172,17 @@ def measured_means(window: ServerWindow) -> dict[str, float]:
         "waiting": float(window.waiting.mean()),
         "output_tokens_per_s": float(window.output_tokens[-1]) / window.duration_s,
     }
-    for name, latency in _LATENCIES.items():
+    latencies: dict[str, Histogram] = {**_LATENCIES, "gap_s": _gap(window)}
+    for name, latency in latencies.items():
         found = window.summary.time(latency)
         if found is not None:
             means[name] = found.mean_s
     return means
+
+
+def _gap(window: ServerWindow) -> Histogram:
+    """Which histogram tells the gaps between tokens: TensorRT-LLM has the mean gap of each request alone."""
+    return "itl" if window.summary.time("itl") is not None else "tpot"
 
 
 def _fitted(window: ServerWindow, rebuilt: Rebuilt) -> Fitted:
@@ -186,13 +190,12 @@ def _fitted(window: ServerWindow, rebuilt: Rebuilt) -> Fitted:
     done = rebuilt.simulation(record_steps=True)
     means = {
         name: min(max(measured[name], low), high)
-        for name, (low, high) in _simulated_means(
-            rebuilt, done, is_queue_counted_early=window.is_queue_counted_early
-        ).items()
+        for name, (low, high) in _simulated_means(rebuilt, done, window).items()
         if name in measured
     }
     logs = [_log_ratio(means, measured, name) for name in means]
-    for name in _COMPARED:
+    # Whole histograms: the others begin at 0.3 s (vLLM), or follow from these.
+    for name in ("ttft", _gap(window)):
         seen = window.spreads.get(name)
         if seen is not None:
             seconds, weights = _simulated_spread(rebuilt, done, name)
@@ -211,10 +214,21 @@ def _simulated_spread(rebuilt: Rebuilt, done: Simulation, name: Histogram) -> tu
         gaps: F64 = np.diff(end_ns)[rows] / NS_PER_S
         return gaps, steps.n_decode_requests[1:][rows].astype(float)
     table = done.requests
+    if name == "tpot":
+        return _tpots(rebuilt, done)
     first_ns = np.where(table.first_token_ns == ABSENT, rebuilt.until_ns, table.first_token_ns)
     rows = np.flatnonzero(_is_within(rebuilt, first_ns))
     seconds: F64 = (first_ns - table.intended_send_ns)[rows] / NS_PER_S
     return seconds, np.ones(len(rows))
+
+
+def _tpots(rebuilt: Rebuilt, done: Simulation) -> tuple[F64, F64]:
+    """The mean gap of each request that ended in the window."""
+    table = done.requests
+    rows = _is_within(rebuilt, table.finished_ns) & (table.output_tokens > 1)
+    took_s = (table.finished_ns - table.first_token_ns)[rows] / NS_PER_S
+    gaps_s: F64 = took_s / (table.output_tokens[rows] - 1)
+    return gaps_s, np.ones(len(gaps_s))
 
 
 def _log_ratio(means: Mapping[str, float], measured: Mapping[str, float], name: str) -> float:
@@ -224,7 +238,7 @@ def _log_ratio(means: Mapping[str, float], measured: Mapping[str, float], name: 
 
 
 def _simulated_means(
-    rebuilt: Rebuilt, done: Simulation, *, is_queue_counted_early: bool
+    rebuilt: Rebuilt, done: Simulation, window: ServerWindow
 ) -> dict[str, tuple[float, float]]:
     """The same means, of requests as the server would have counted them in the window.
 
@@ -247,7 +261,7 @@ def _simulated_means(
     per_ns = table.output_tokens / np.maximum(ended - first, 1)
     heard = np.minimum(heard, began)
     queued_s = [float(_inside_s(rebuilt, one, began).sum()) for one in (heard, came)]
-    queued = _is_within(rebuilt, began) if is_queue_counted_early else served
+    queued = _is_within(rebuilt, began) if window.is_queue_counted_early else served
     queue_s = [_mean(((began - one) / NS_PER_S)[queued]) for one in (heard, came)]
     exact = {
         "running": float(_inside_s(rebuilt, began, ended).sum()) / rebuilt.window_s,
@@ -255,7 +269,9 @@ def _simulated_means(
         * NS_PER_S
         / rebuilt.window_s,
         "ttft_s": _mean(((first - came) / NS_PER_S)[answered]),
-        "gap_s": float((ended - first)[decoded].sum())
+        "gap_s": _mean(_tpots(rebuilt, done)[0])
+        if _gap(window) == "tpot"
+        else float((ended - first)[decoded].sum())
         / NS_PER_S
         / max(float(gaps[decoded].sum()), 1.0),
     }
@@ -380,7 +396,7 @@ def _under(rebuilt: Rebuilt, window: ServerWindow, plan: RequestPlan, before_s: 
 
 def _gap_ratio(window: ServerWindow, fitted: Fitted) -> float:
     """By how much the server's mean gap is longer than the draw's."""
-    measured = window.summary.time("itl")
+    measured = window.summary.time(_gap(window))
     simulated = fitted.means.get("gap_s", 0.0)
     if measured is None or measured.mean_s <= 0 or simulated <= 0:
         return 1.0

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, get_args
 import numpy as np
 from scipy.optimize import lsq_linear
 
+from inferometer.decide.diagnosis.counted_lengths import lengths_by_counts
 from inferometer.errors import ModelError
 from inferometer.records.columns import F64
 from inferometer.records.server_names import Counter, Gauge, Histogram, TokenHistogram
@@ -181,14 +182,8 @@ def observed_window(samples: ServerSampleTable) -> ServerWindow:
     summary = summarise_server(samples)
     _check(summary)
     finished = _counted(record, "finished")
-    prompts = _lengths(record, "request_prompt_tokens")
-    outputs = _lengths(record, "request_output_tokens")
-    if prompts is None or outputs is None:
-        raise ModelError(
-            f"this {summary.kind} server reports no histogram of its requests' lengths",
-            where="its metrics",
-            allowed="a server whose metrics hold lengths of prompts and answers: vLLM, SGLang",
-        )
+    prompts = _request_lengths(record, "request_prompt_tokens", "prompt_tokens", finished)
+    outputs = _request_lengths(record, "request_output_tokens", "output_tokens", finished)
     if prompts.seen.n < _FEWEST_REQUESTS:
         raise ModelError(
             f"{prompts.seen.n} requests ended in {summary.end_s - summary.start_s:.0f} s",
@@ -242,6 +237,24 @@ def _lengths(record: ServerRecord, name: TokenHistogram) -> Lengths | None:
     means = (low + high) / 2
     means[used] = found.x
     return Lengths(seen, means)
+
+
+def _request_lengths(
+    record: ServerRecord, name: TokenHistogram, counter: Counter, finished: F64
+) -> Lengths:
+    """By the server's histogram, or by its counters of requests and of their tokens."""
+    found = _lengths(record, name)
+    if found is not None and found.seen.n:
+        return found
+    counted = lengths_by_counts(finished, _counted(record, counter))
+    if counted is None:
+        raise ModelError(
+            "no request ended",
+            where="the window",
+            allowed=f"{_FEWEST_REQUESTS} or more",
+            try_="a longer window (--for; of a Prometheus --last), or more traffic",
+        )
+    return Lengths(*counted)
 
 
 def _bounds(edges: F64) -> tuple[F64, F64]:
@@ -330,7 +343,7 @@ def _unreported(name: str) -> ModelError:
     return ModelError(
         f"the server does not report {name.replace('_', ' ')} at each scrape",
         where="its metrics",
-        allowed="vLLM's or SGLang's metrics (SGLang: --enable-metrics)",
+        allowed="metrics of vLLM, SGLang (--enable-metrics) or TensorRT-LLM",
     )
 
 
