@@ -135,7 +135,7 @@ def test_a_gauge_that_goes_away_is_not_zero():
     assert is_running.sum() > 3
     value = samples.value.copy()
     value[np.flatnonzero(is_running)[3]] = np.nan
-    with pytest.raises(ModelError, match="does not report running at each scrape"):
+    with pytest.raises(ModelError, match="how many requests are in the batch"):
         observed_window(samples._replace(value=value))
 
 

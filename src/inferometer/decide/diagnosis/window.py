@@ -33,6 +33,11 @@ _FEWEST_SCRAPES: Final = 12
 _FEWEST_REQUESTS: Final = 20
 _TAIL_FRACTION: Final = 0.95
 _ALL: Final = slice(None)
+_WORDS: Final = {
+    "finished": "how many requests ended",
+    "running": "how many requests are in the batch",
+    "waiting": "how many requests wait",
+}
 _STREAMED_FRACTION: Final = 0.9
 """Of the counted tokens: where fewer gaps are observed, answers are not streamed."""
 
@@ -340,10 +345,13 @@ def _output_tokens(record: ServerRecord) -> F64:
 
 
 def _unreported(name: str) -> ModelError:
+    words = _WORDS.get(name, name.replace("_", " "))
     return ModelError(
-        f"the server does not report {name.replace('_', ' ')} at each scrape",
+        f"the server does not report {words} at each scrape",
         where="its metrics",
-        allowed="metrics of vLLM, SGLang (--enable-metrics) or TensorRT-LLM",
+        allowed="metrics of vLLM, SGLang (--enable-metrics) or TensorRT-LLM"
+        " (return_perf_metrics and enable_iter_perf_stats)",
+        try_="inferometer load URL: a load test measures what the server does not report",
     )
 
 
