@@ -135,3 +135,12 @@ def test_a_grid_over_one_token_and_more_has_tpot_where_there_is_one():
         assert all((row[name] is None) == single for name in names)
     sentences = " ".join(one.sentence for one in grid.findings)
     assert "nan" not in sentences
+
+
+@pytest.mark.parametrize(
+    ("model", "n_devices", "gigabytes"), [("gemma-3-27b", 8, 6.75), ("llama-3.1-8b", 8, 2.01)]
+)
+def test_serving_engines_divide_the_embedding(model, n_devices, gigabytes):
+    """All parameters over the devices, but for norms: as vLLM, SGLang and TensorRT-LLM divide them."""
+    answer = im.predict(model, hardware="h100_sxm", tp=n_devices)
+    assert answer.datasheet.memory.weight_bytes / 1e9 == pytest.approx(gigabytes, rel=0.01)

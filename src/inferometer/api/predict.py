@@ -383,6 +383,7 @@ def _engine(
     model: resolve.ResolvedModel, device: types.HardwareSpec, question: Predict
 ) -> types.EngineSpec:
     return types.EngineSpec(
+        engine="vllm",  # serving engines divide the embedding over devices; transformers copies it
         dtype=question.dtype or device.usual_dtype,
         kv_cache_dtype=question.kv_dtype,
         quantization=model.quantization(question.quantization),

@@ -260,6 +260,7 @@ def step_times_of(
         return Steps(fitted_levels(fit.model), fit.hardware)
     if hardware is not None:
         engine = EngineSpec(
+            engine="vllm",
             dtype=server.dtype or hardware.usual_dtype,
             kv_cache_dtype=server.settings.kv_dtype,
             quantization=model.quantization(server.quantization),

@@ -303,6 +303,7 @@ def _engines(offer: Offer, grid: Grid) -> list[EngineSpec]:
     is_cpu = offer.hardware.kind == "cpu"
     return [
         EngineSpec(
+            engine="vllm",
             dtype=offer.hardware.usual_dtype if is_cpu or grid.dtype is None else grid.dtype,
             quantization=quantization,
             kv_cache_dtype=kv_dtype,
