@@ -143,4 +143,4 @@ def test_a_grid_over_one_token_and_more_has_tpot_where_there_is_one():
 def test_serving_engines_divide_the_embedding(model, n_devices, gigabytes):
     """All parameters over the devices, but for norms: as vLLM, SGLang and TensorRT-LLM divide them."""
     answer = im.predict(model, hardware="h100_sxm", tp=n_devices)
-    assert answer.datasheet.memory.weight_bytes / 1e9 == pytest.approx(gigabytes, rel=0.01)
+    assert answer.datasheet.sizes.weight_bytes / 1e9 == pytest.approx(gigabytes, rel=0.01)
