@@ -115,9 +115,14 @@ def p95_ttft_s(config, steps, plan):
 def right_names(config, steps, plan):
     """What would be said of the true server itself, and of settings whose change gains as much."""
     one = rebuilt(config, steps, plan)
-    base = shares.seconds_at(one, one.simulation(), P95_TTFT)[None]
+    done = one.simulation()
+    base = shares.seconds_at(one, done, P95_TTFT)[None]
     found = shares.shares_of([one], base, P95_TTFT)
-    first = shares.conclusion(found, shares.estimates(base)[0], None).cause
+    table, edges = done.requests, (one.start_ns, one.until_ns)
+    waited_ns = np.clip(table.admitted_ns, *edges) - np.clip(table.intended_send_ns, *edges)
+    mean_waiting = float(waited_ns.sum()) / (one.until_ns - one.start_ns)
+    now = shares.estimates(base)[0]
+    first = shares.conclusion(found, now, None, mean_waiting=mean_waiting).cause
     if first is None:
         return {"healthy"}
     least_s = AS_GOOD_FRACTION * first.shares[0].value
@@ -186,7 +191,7 @@ def judged(kind, seed, names, tells_limits):
     try:
         found = window.observed_window(samples)
         check_balanced(found)
-        told = told_of(config) if tells_limits else {}
+        told = Source(window=found).limits({}) | (told_of(config) if tells_limits else {})
         limits = {name: one.value for name, one in told.items()}
         agreement = rebuilding.rebuilt_servers(found, limits, 1)
         agreement.check()

@@ -57,3 +57,21 @@ def test_a_setting_that_lengthens_another_latency_beyond_its_limit_is_not_the_ca
     ):
         found = conclusion(shares, now, "missed", verdicts)
         assert (found.finding, found.cause.cause.name) == ("limited", cause)
+
+
+def test_a_server_before_which_nobody_waits_is_not_overloaded():
+    """Fewer requests shorten what they wait for each other's steps: 12 of 22 ms, and no queue."""
+    now = seconds(0.020, 0.0216, 0.023)
+    shares = (share("overload", seconds(0.011, 0.0126, 0.014)),)
+    for mean_waiting, finding in ((0.0, "healthy"), (40.0, "limited")):
+        assert conclusion(shares, now, None, mean_waiting=mean_waiting).finding == finding
+
+
+def test_a_setting_that_gains_much_less_than_fewer_requests_is_not_the_cause():
+    now = seconds(40.0, 45.0, 50.0)
+    shares = (
+        share("small_step_budget", seconds(15.0, 25.0, 33.0)),
+        share("overload", seconds(40.0, 44.5, 49.0)),
+    )
+    found = conclusion(shares, now, None)
+    assert found.cause.cause.name == "overload"

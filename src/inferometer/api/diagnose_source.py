@@ -23,6 +23,7 @@ from inferometer.decide.tuning.start_command import command_of
 from inferometer.errors import MeasureError, SpecError
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.workload.replay import draw_workload
+from inferometer.inputs.workload.types import ClosedArrivals
 from inferometer.measure import forward_passes, local_server, scrape
 from inferometer.measure.prometheus import TimeRange, prometheus_samples, time_range
 from inferometer.measure.server_identity import ServerIdentity, server_identity
@@ -163,6 +164,13 @@ def live_source(
     return Source(window=window, samples=samples, local=local, identity=identity, command=command)
 
 
+def _n_users(run: Run) -> int | None:
+    """Of a load test whose users each send one request after the other."""
+    load = run.manifest.load
+    arrivals = None if load is None else load.workload.arrivals
+    return arrivals.concurrency if isinstance(arrivals, ClosedArrivals) else None
+
+
 def _is_caching(identity: ServerIdentity) -> bool | None:
     scheduler = identity.scheduler
     return None if scheduler is None else scheduler.enable_prefix_caching
@@ -188,6 +196,7 @@ def stored_source(folder: Path) -> Source:
     window = replace(
         observed_window(run.server),
         enable_prefix_caching=_is_caching(identity),
+        n_users=_n_users(run),
         alike_fraction=_alike_fraction(run),
         step_log=None if run.steps is None else step_log_of(run.steps, "steps of a run"),
     )

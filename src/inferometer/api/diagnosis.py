@@ -23,6 +23,7 @@ from inferometer.errors import EXIT_ANSWERED, EXIT_OF_SLO, EXIT_UNDECIDED
 from inferometer.fit.loads.server import LIMITS, Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, Threshold, percentile_name
 from inferometer.records.pitfalls import CheckRow, PitfallName
+from inferometer.records.server_names import ServerKind
 from inferometer.records.server_summaries import Level, bucket_percentile
 from inferometer.records.types import SchedulerFacts
 from inferometer.stats.estimate import Estimate, Verdict, worst_verdict
@@ -159,7 +160,8 @@ def answer_of(
     slo = worst_verdict(verdicts := _verdicts(latencies))
     fresh = under_fresh_requests(window, draws, _SEED)
     found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
-    concluded = shares.conclusion(found, now[0], slo, verdicts)
+    mean_waiting = float(window.waiting.mean())
+    concluded = shares.conclusion(found, now[0], slo, verdicts, mean_waiting=mean_waiting)
     checks = observed.checked(source.window, source.outside, source.local)
     finding, cause = cause_named(concluded, checks)
     answer = DiagnoseAnswer(
@@ -175,7 +177,7 @@ def answer_of(
         slo_verdict=slo,
         cause=cause,
         latencies=latencies,
-        causes=_rows(found, concluded.cause),
+        causes=_rows(found, concluded.cause, window.summary.kind),
         checks=checks,
         limits=_limits(window, agreement, told),
         reported=source.identity.scheduler,
@@ -298,20 +300,22 @@ def _is_met(row: LatencyRow, limit_s: float) -> Verdict:
     return "missed" if simulated.low is not None and simulated.low > limit_s else "undecided"
 
 
-def _rows(found: Sequence[shares.Share], named: shares.Share | None) -> tuple[CauseRow, ...]:
+def _rows(
+    found: Sequence[shares.Share], named: shares.Share | None, kind: ServerKind
+) -> tuple[CauseRow, ...]:
     """The named cause first, then by their shares."""
     ranked = sorted(found, key=lambda one: (one is not named, -one.shares[0].value))
-    return tuple(_row(one) for one in ranked)
+    return tuple(_row(one, kind) for one in ranked)
 
 
-def _row(share: shares.Share) -> CauseRow:
+def _row(share: shares.Share, kind: ServerKind) -> CauseRow:
     value = share.change.value
     cause = share.cause
     return CauseRow(
         name=cause.name,
         kind=cause.kind,
         words=cause.words,
-        change=cause.change.format(value="" if value is None else f"{value:,}".replace(",", "")),
+        change=cause.changes.get(kind, cause.change).format(value="" if value is None else value),
         costs=cause.costs,
         decided_by=cause.decided_by,
         shares_s=share.shares,

@@ -81,3 +81,11 @@ def test_the_same_requests_on_two_tensor_parallel_ranks_count_once():
     assert twice.running == once.running
     assert twice.output_tokens == once.output_tokens
     assert twice.time("ttft") == once.time("ttft")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_light_load_is_no_contradiction(seed):
+    """Half a request in the server on average: each look shows none, one or two."""
+    plan = poisson(2.0, 150, seed, prompt=(128, 0.2), output=(20, 0.2))
+    samples, _ = served_pages(CONFIG, STEPS, plan, start_s=5.0, for_s=40.0, every_s=1.0)
+    check_balanced(observed_window(samples))

@@ -1,6 +1,7 @@
 """Are the requests that a server got rebuilt from its histograms, and from the order of its counters?"""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from served_pages import poisson, served_pages
 
 from inferometer.decide.diagnosis.traffic import drawn_requests, lengths_of
 from inferometer.decide.diagnosis.window import Lengths, observed_window
+from inferometer.inputs.workload.plan import NONE
 from inferometer.records.server_series import Growth
 from inferometer.simulate import step_cost
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -55,3 +57,30 @@ def test_each_bucket_has_the_mean_of_its_own_lengths():
     lengths = observed_window(samples).prompt_lengths
     bucket = int(np.argmax(lengths.seen.counts))
     assert lengths.means[bucket] == pytest.approx(150, abs=2)
+
+
+def closed(n_users=24, **words):
+    plan = poisson(1.0, 900, seed=5, prompt=(200, 0.3), output=(30, 0.3), users=n_users)
+    config = SchedulerConfig(num_blocks=20_000, max_model_len=20_100, max_num_seqs=8)
+    return observed_window(served_pages(config, STEPS, plan, start_s=5.0, for_s=30.0, **words)[0])
+
+
+def test_a_closed_loop_is_one_though_some_users_are_between_two_requests_at_a_few_scrapes():
+    window = closed()
+    assert window.is_closed_loop
+    waiting = window.waiting.copy()
+    waiting[[7, 20, 33]] -= 9
+    assert replace(window, waiting=waiting).is_closed_loop
+    waiting[::3] -= 5
+    assert not replace(window, waiting=waiting).is_closed_loop
+
+
+def test_a_load_test_in_a_closed_loop_is_one_though_it_begins_and_ends_without_requests():
+    window = closed()
+    waiting, running = window.waiting.copy(), window.running.copy()
+    waiting[[0, -1]] = running[[0, -1]] = 0
+    known = replace(window, waiting=waiting, running=running, n_users=24)
+    assert not replace(known, n_users=None).is_closed_loop
+    assert known.is_closed_loop
+    plan, _ = drawn_requests(known, np.random.default_rng(1))
+    assert (plan.follows == NONE).sum() == 24

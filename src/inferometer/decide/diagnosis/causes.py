@@ -4,8 +4,8 @@ Each cause is a limit that a simulation lifts. What a setting can change names v
 and SGLang's (0.5); the others are the work itself, or the traffic.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ from inferometer.decide.diagnosis.rebuilding import Rebuilt
 from inferometer.decide.diagnosis.traffic import sharing
 from inferometer.inputs.workload.plan import NONE
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.records.server_names import ServerKind
 
 Kind: TypeAlias = Literal["setting", "traffic", "work"]
 CauseName: TypeAlias = Literal[
@@ -45,6 +46,8 @@ class Cause:
     """As a verdict says it, after "limited by"."""
     change: str
     """What lessens it; ``{value}`` where a simulation says how much."""
+    changes: Mapping[ServerKind, str] = field(default_factory=dict[ServerKind, str])
+    """The same in the words of one engine alone."""
     costs: str
     """What the change pays with."""
     lifted: Callable[[Rebuilt, float], Rebuilt]
@@ -128,12 +131,22 @@ def _without(*fields: str) -> Callable[[Rebuilt, float], Rebuilt]:
     return lifted
 
 
+_STEP_BUDGET: Final[Mapping[ServerKind, str]] = {
+    "vllm": "--max-num-batched-tokens {value}",
+    "sglang": "--chunked-prefill-size {value}",
+    "tensorrt-llm": "--max_num_tokens {value}",
+}
 CAUSES: Final[tuple[Cause, ...]] = (
     Cause(
         name="max_num_seqs",
         kind="setting",
         words="max_num_seqs: the batch is full, and requests wait for a place in it",
         change="--max-num-seqs {value} (SGLang: --max-running-requests)",
+        changes={
+            "vllm": "--max-num-seqs {value}",
+            "sglang": "--max-running-requests {value}",
+            "tensorrt-llm": "--max_batch_size {value}",
+        },
         costs="TPOT rises with the batch",
         lifted=_with_config(max_num_seqs=_more_at_once),
         factors=(1.25, 1.5, 2, 3, 4, 8),
@@ -147,6 +160,14 @@ CAUSES: Final[tuple[Cause, ...]] = (
             "{value} KV blocks: --gpu-memory-utilization, --kv-cache-dtype fp8 (check its"
             " quality), more --tensor-parallel-size (SGLang: --mem-fraction-static)"
         ),
+        changes={
+            "vllm": "{value} KV blocks: --gpu-memory-utilization, --kv-cache-dtype fp8 (check its"
+            " quality), more --tensor-parallel-size",
+            "sglang": "{value} pages of KV cache: --mem-fraction-static, --kv-cache-dtype fp8_e4m3"
+            " (check its quality), more --tp-size",
+            "tensorrt-llm": "{value} KV blocks: --kv_cache_free_gpu_memory_fraction, an fp8 KV"
+            " cache (check its quality), more --tp_size",
+        },
         costs="memory for all else; fp8: quality",
         lifted=_with_config(num_blocks=_blocks),
         factors=(1.25, 1.5, 2, 3, 4),
@@ -157,7 +178,11 @@ CAUSES: Final[tuple[Cause, ...]] = (
         kind="setting",
         words="prefix caching, which is off: prompts that begin alike are computed again",
         change="--enable-prefix-caching",
-        costs="next to nothing: vLLM has it on by default",
+        changes={
+            "sglang": "no --disable-radix-cache",
+            "tensorrt-llm": "kv_cache_config.enable_block_reuse: true",
+        },
+        costs="next to nothing: vLLM and SGLang have it on by default",
         lifted=_caching,
         applies=lambda one: one.is_cache_off,
         decided_by=(
@@ -170,6 +195,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
         kind="setting",
         words="max_num_batched_tokens: prompts are cut into more steps than need be",
         change="--max-num-batched-tokens {value} (SGLang: --chunked-prefill-size)",
+        changes=_STEP_BUDGET,
         costs="longer gaps between tokens while prompts are computed",
         lifted=_with_config(max_num_batched_tokens=_budget),
         factors=(2, 4, 8),
@@ -180,6 +206,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
         kind="setting",
         words="max_num_batched_tokens: long prefills hold up the answers",
         change="--max-num-batched-tokens {value} (SGLang: --chunked-prefill-size)",
+        changes=_STEP_BUDGET,
         costs="TTFT of long prompts",
         lifted=_with_config(max_num_batched_tokens=_budget),
         factors=(0.5, 0.25, 0.125),
@@ -190,6 +217,10 @@ CAUSES: Final[tuple[Cause, ...]] = (
         kind="setting",
         words="long prompts: shorter ones wait behind them",
         change="--long-prefill-token-threshold {value} (SGLang: --schedule-policy hrrn)",
+        changes={
+            "vllm": "--long-prefill-token-threshold {value}",
+            "sglang": "--schedule-policy hrrn (vLLM has chunks of {value} tokens)",
+        },
         costs="TTFT of the long prompts",
         lifted=_with_config(long_prefill_token_threshold=_chunk),
         factors=(0.5, 0.25, 0.125, 0.0625),
@@ -209,7 +240,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
         name="prompt_compute",
         kind="work",
         words="the computing of prompts",
-        change="prefix caching, 8-bit weights, more --tensor-parallel-size, shorter prompts",
+        change="prefix caching, 8-bit weights, more tensor parallelism, shorter prompts",
         costs="quality, or devices",
         lifted=_without("matmul_row_s"),
     ),
@@ -218,6 +249,10 @@ CAUSES: Final[tuple[Cause, ...]] = (
         kind="work",
         words="the time that every step takes: reading weights, and launching kernels",
         change="8- or 4-bit weights, CUDA graphs (no --enforce-eager), speculation, more TP",
+        changes={
+            "sglang": "8- or 4-bit weights, CUDA graphs (no --disable-cuda-graph), speculation,"
+            " more TP"
+        },
         costs="quality, or devices",
         lifted=_without(
             "launch_s", "prefill_launch_s", "captured_launch_s", "read_s", "head_read_s"
@@ -227,7 +262,8 @@ CAUSES: Final[tuple[Cause, ...]] = (
         name="kv_reads",
         kind="work",
         words="reading the KV cache in each step",
-        change="--kv-cache-dtype fp8, shorter contexts, more --tensor-parallel-size",
+        change="--kv-cache-dtype fp8, shorter contexts, more tensor parallelism",
+        changes={"sglang": "--kv-cache-dtype fp8_e4m3, shorter contexts, more tensor parallelism"},
         costs="quality, or devices",
         lifted=_without("kv_token_s"),
     ),

@@ -34,8 +34,11 @@ _WORTH_FRACTION: Final = 0.1
 _MAY_BE_FRACTION: Final = 0.25
 """Of the latency: a setting that may gain nothing is worth a longer window from here on."""
 _MOSTLY_FRACTION: Final = 0.5
-_BESIDE_TRAFFIC_FRACTION: Final = 0.5
-"""A setting that gains less than this of what fewer requests gain is not the cause."""
+_A_QUEUE: Final = 1.0
+"""Requests that wait, on average."""
+_BESIDE_TRAFFIC_FRACTION: Final = 0.7
+"""A setting that gains less than this of what fewer requests gain is not the cause: a step budget of
+thousands of tokens gains a third by its size alone, one that is too small nearly all."""
 _ENOUGH_OF_GAIN: Final = 0.9
 """A smaller change that gains this much of the largest is the better one."""
 _METHOD: Final = "least .. most of the draws that show what the server shows"
@@ -184,9 +187,17 @@ class Conclusion:
 
 
 def conclusion(
-    shares: Sequence[Share], now: Estimate, slo: Verdict | None, verdicts: Sequence[Verdict] = ()
+    shares: Sequence[Share],
+    now: Estimate,
+    slo: Verdict | None,
+    verdicts: Sequence[Verdict] = (),
+    *,
+    mean_waiting: float = math.inf,
 ) -> Conclusion:
     """The cause of the first latency, which is ``now``; ``slo``: is the objective met?
+
+    Where hardly a request waits (``mean_waiting``), fewer requests would shorten what they wait for
+    each other's steps, but no replica lacks.
 
     ``verdicts`` (percentiles): of the limit of each latency. A setting that lengthens one that is
     missed is not what limits the server.
@@ -204,6 +215,7 @@ def conclusion(
     open_ones = [one for one in ranked if one.shares[0].value > _MAY_BE_FRACTION * now.value]
     is_overload = (
         traffic is not None
+        and mean_waiting >= _A_QUEUE
         and _is_sure(traffic)
         and traffic.shares[0].value > _MOSTLY_FRACTION * now.value
     )

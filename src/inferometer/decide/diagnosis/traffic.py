@@ -180,7 +180,8 @@ def _arrivals(
 def _follow(window: ServerWindow, came_s: F64, follows: I64) -> None:
     """In a closed loop each request comes after the one before it of its client (changed in place)."""
     if window.is_closed_loop:
-        n_users = round(float((window.running + window.waiting).mean()))
+        inside = float(np.median(window.running + window.waiting))
+        n_users = window.n_users or max(round(inside), 1)
         follows[n_users:] = np.arange(len(came_s) - n_users)
         came_s[:n_users] = 0.0
 

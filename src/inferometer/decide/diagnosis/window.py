@@ -38,6 +38,9 @@ _WORDS: Final = {
     "running": "how many requests are in the batch",
     "waiting": "how many requests wait",
 }
+_ALIKE_FRACTION: Final = 0.9
+"""Of the scrapes of a closed loop, which show all of its clients."""
+_ALIKE_RATIO: Final = 0.04
 _STREAMED_FRACTION: Final = 0.9
 """Of the counted tokens: where fewer gaps are observed, answers are not streamed."""
 
@@ -108,6 +111,8 @@ class ServerWindow:
     """Its steps, where the server records them one by one."""
     enable_prefix_caching: bool | None = None
     """As the server says of itself; None: it does not."""
+    n_users: int | None = None
+    """Of a load test in a closed loop; None: not known."""
 
     @property
     def duration_s(self) -> float:
@@ -122,9 +127,17 @@ class ServerWindow:
 
     @property
     def is_closed_loop(self) -> bool:
-        """Do as many requests as ever stay in the server, because each client sends one after the other?"""
+        """Do as many requests as ever stay in the server, because each client sends one after the other?
+
+        A few scrapes may fall between the end of some requests and the sending of the next.
+        """
+        if self.n_users is not None:
+            return True
         inside = self.running + self.waiting
-        return bool(inside.min() >= 1 and np.ptp(inside) <= max(1.0, 0.04 * inside.mean()))
+        most = float(np.quantile(inside, _ALIKE_FRACTION))
+        within = max(1.0, _ALIKE_RATIO * most)
+        is_full = np.abs(inside - most) <= within
+        return bool(most >= 1 and inside.min() >= 1 and is_full.mean() >= _ALIKE_FRACTION)
 
     @property
     def is_cache_off(self) -> bool:
@@ -137,6 +150,11 @@ class ServerWindow:
     def is_queue_counted_early(self) -> bool:
         """Are queue times counted when a request is admitted (SGLang), not when it ends?"""
         return self.summary.kind == "sglang"
+
+    @property
+    def is_answer_counted_late(self) -> bool:
+        """Are the tokens of an answer counted when it ends (TensorRT-LLM), not as they come?"""
+        return self.summary.kind == "tensorrt-llm"
 
     @property
     def hit_fraction(self) -> float:
