@@ -36,9 +36,11 @@ _MAY_BE_FRACTION: Final = 0.25
 _MOSTLY_FRACTION: Final = 0.5
 _A_QUEUE: Final = 1.0
 """Requests that wait, on average."""
-_BESIDE_TRAFFIC_FRACTION: Final = 0.7
-"""A setting that gains less than this of what fewer requests gain is not the cause: a step budget of
-thousands of tokens gains a third by its size alone, one that is too small nearly all."""
+_BESIDE_TRAFFIC_FRACTION: Final = 0.5
+"""A setting that gains less than this of what fewer requests gain is not the cause."""
+_BUDGET_BESIDE_TRAFFIC_FRACTION: Final = 0.7
+"""The same of a step budget: of an overloaded server one of thousands of tokens gains a third by its
+size alone, one that is too small nearly all."""
 _ENOUGH_OF_GAIN: Final = 0.9
 """A smaller change that gains this much of the largest is the better one."""
 _METHOD: Final = "least .. most of the draws that show what the server shows"
@@ -245,7 +247,9 @@ def _worsens(share: Share, verdicts: Sequence[Verdict]) -> bool:
 
 
 def _rivals(setting: Share, traffic: Share) -> bool:
-    return setting.shares[0].value >= _BESIDE_TRAFFIC_FRACTION * traffic.shares[0].value
+    is_budget = setting.cause.name == "small_step_budget"
+    fraction = _BUDGET_BESIDE_TRAFFIC_FRACTION if is_budget else _BESIDE_TRAFFIC_FRACTION
+    return setting.shares[0].value >= fraction * traffic.shares[0].value
 
 
 def _is_sure(share: Share) -> bool:
