@@ -1,4 +1,4 @@
-"""Do ``size`` and ``capacity`` of one kind of replica meet the SLO that the workload's file gives a class?"""
+"""Does the SLO that the workload's file gives a class count beside ``--slo``, in every verb that predicts?"""
 
 import pytest
 
@@ -80,6 +80,76 @@ def test_a_class_without_an_slo_needs_that_of_all(tmp_path):
         im.capacity("llama-3.1-8b", hardware="h100_sxm", **asked)
     with pytest.raises(SpecError, match="--slo is missing"):
         im.size("llama-3.1-8b", gpus="h100_sxm", **asked)
+
+
+H100 = {"hardware": "h100_sxm", "datasheet": True, "executor": "inline"}
+
+
+def simulated(folder, own, **more):
+    (folder / "desk.toml").write_text(DESK.format(slo=own))
+    asked = H100 | {"workload": str(folder / "desk.toml"), "slo": "ttft:p95<60s"} | more
+    return im.simulate("llama-3.1-8b", **asked)
+
+
+def test_a_class_that_misses_its_slo_is_the_verdict_of_the_whole(tmp_path):
+    more = {"rate": 1, "requests": 1000}
+    never, easy = (simulated(tmp_path, own, **more) for own in (NOBODY, EVERYBODY))
+    assert (never.verdict, never.exit_code) == ("missed", 10)
+    assert (easy.verdict, easy.exit_code) == ("met", 0)
+    first, second = never.pages()[0].chips
+    assert first.text == "urgent misses the SLO: 0 % of requests within ttft:p95<1ms"
+    assert (first.verdict, second.verdict) == ("missed", "met")
+    assert "ttft:p95<1ms" in never.next_step
+    assert [one.name for one in never.every_slo] == ["", "urgent"]
+
+
+def test_without_an_slo_of_all_the_classes_own_are_the_verdict(tmp_path):
+    never = simulated(tmp_path, NOBODY, slo=None)
+    assert (never.verdict, never.exit_code) == ("missed", 10)
+    (chip,) = never.pages()[0].chips
+    assert chip.verdict == "missed"
+
+
+def test_a_point_of_a_grid_meets_the_slo_where_each_class_does(tmp_path):
+    never = simulated(tmp_path, NOBODY, rate="4,8")
+    assert [point.words["slo"] for point in never.points] == ["missed", "missed"]
+    assert "0 of 2 points meet it" in str(never)
+    assert never.exit_code == 10
+
+
+def test_an_undecided_class_says_in_which_draws(tmp_path):
+    few = simulated(tmp_path, EVERYBODY, requests=100, datasheet=False)
+    assert (few.verdict, few.every_slo[1].verdict) == ("undecided", "undecided")
+    (why,) = (one.text for one in few.pages()[0].lines if one.label == "WHY")
+    (of_class,) = (line for line in why.splitlines() if line.startswith("urgent: undecided"))
+    assert of_class.endswith("; draws: 19 undecided")
+    ends = simulated(tmp_path, "ttft:p95<60ms").pages()[0].lines[0].text
+    assert "missed at slow step times" in ends
+
+
+def test_tuning_counts_the_slo_of_a_class(tmp_path):
+    (tmp_path / "desk.toml").write_text(DESK.format(slo=NOBODY))
+    asked = H100 | {"workload": str(tmp_path / "desk.toml"), "slo": "ttft:p95<60s"}
+    del asked["executor"]
+    found = im.tune("llama-3.1-8b", steps="max_num_seqs", requests=60, **asked)
+    assert (found.slo_before, found.slo_after, found.exit_code) == ("missed", "missed", 10)
+    assert found.objective == "ttft:p95<60s; urgent: ttft:p95<1ms"
+    assert [one.text for one in found.latencies] == ["ttft:p95<60s", "urgent: ttft:p95<1ms"]
+    assert found.latencies[1].before_s.value > 1e-3
+    assert any(one.name == "urgent TTFT p95 now" for one in found.pages()[0].numbers)
+
+
+def test_the_reason_of_an_undecided_probe_is_what_is_undecided(tmp_path):
+    """All together are nearer to their limit, and met: the few requests of the class are open."""
+    more = {"hardware": "h100_sxm", "resolution": 0.3, "time_limit": 5, "rate": 2}
+    asked = options(tmp_path, EVERYBODY, **more)
+    rare = DESK.format(slo=EVERYBODY).replace("weight_ratio = 3", "weight_ratio = 20")
+    (tmp_path / "desk.toml").write_text(rare)
+    found = im.capacity("llama-3.1-8b", **asked | {"probe_requests": 400})
+    probes = [one for one in found.levels[0].capacity.probes if one.verdict == "undecided"]
+    assert any(one.why.startswith("class urgent") for one in probes)
+    for one in probes:
+        assert "too small for a 95 % interval" in one.why or "both sides" in one.why
 
 
 ONE_TOKEN = {"workload": "512x1", "slo": "tpot:p95<50ms, ttft:p95<1s", "datasheet": True}

@@ -1,6 +1,7 @@
 """A grid equals its points, whatever its axes; what cannot be answered stands in it with its reason."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -64,6 +65,30 @@ def test_a_point_without_an_answer_stands_in_the_grid() -> None:
     assert not grid.points[1].numbers
     assert any(finding.code == "REFUSED" for finding in grid.findings)
     assert "1 of 2 points answered" in str(grid)
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [((0, 10), 0), ((10, 10), 10), ((10, 11), 11), ((6, 10), 10), ((6, 6), 6), ((0, 11, 6), 0)],
+)
+def test_a_grid_is_met_where_a_point_is(codes: tuple[int, ...], code: int) -> None:
+    options = {"hardware": "h100_sxm", "batch": [1, 2], "slo": "tpot:p95<50ms"}
+    grid = im.predict(MODEL, **options)
+    assert grid.exit_code == 0
+    points = tuple(replace(grid.points[0], exit_code=one) for one in codes)
+    refused = replace(grid.points[1], refused="no such device", numbers={}, words={})
+    assert replace(grid, points=(*points, refused)).exit_code == code
+
+
+def test_a_grid_without_an_slo_is_answered_whether_or_not_it_fits() -> None:
+    grid = im.predict("llama-3.1-70b", hardware="l4", batch=[1, 2])
+    assert {point.exit_code for point in grid.points} == {6}
+    assert grid.exit_code == 0
+
+
+def test_a_device_that_nobody_knows_is_refused_in_a_list_too() -> None:
+    with pytest.raises(SpecError, match="does not know the hardware 'h1000'"):
+        im.simulate(MODEL, hardware="h100_sxm,h1000", requests=10)
 
 
 def test_a_grid_of_nothing_but_refusals_is_an_error() -> None:

@@ -622,6 +622,21 @@ def test_a_queue_that_grows_misses_the_slo_however_few_the_requests(tmp_path):
     assert "the queue grows without bound" in weakest["why"]
 
 
+@pytest.mark.parametrize("end", ["n_requests = 30", "duration_s = 5"])
+def test_the_end_that_the_workloads_file_names_is_that_of_the_simulation(end, tmp_path):
+    """It was simulated on for the SLO, 51,200 requests of a ramp that ends after 200."""
+    mix = MIX_OF_LENGTHS.replace("n_requests = 400", end).replace("= 30 }", "= 4 }")
+    (tmp_path / "mix.toml").write_text(mix)
+    words = (*LLAMA[:-2], "--workload", "mix.toml")
+    n_plain, n_judged = (
+        answered(*words, *slo, folder=tmp_path, exit_code=code)["levels"][0]["summary"][
+            "n_requests"
+        ]
+        for slo, code in (((), 0), (("--slo", "ttft:p95<60s"), 11))
+    )
+    assert n_plain == n_judged < 200
+
+
 def test_the_page_has_every_percentile_of_the_terminal(tmp_path):
     words = (*LLAMA, "--rate", 5, "--report", "page.html")
     text = run(*words, folder=tmp_path).stdout.splitlines()

@@ -79,11 +79,16 @@ def test_a_bad_list_is_refused_by_its_item(
 ) -> None:
     hardware = () if "--hardware" in words else ("--hardware", "h100")
     outcome = run("predict", MODEL, *hardware, *words, folder=tmp_path)
-    if wrong == "h1000":  # a device more or less is a row without an answer
-        assert outcome.returncode == 0
-        assert wrong in outcome.stdout
-    else:
-        check_refused(outcome, 2, wrong)
+    check_refused(outcome, 2, wrong)
+
+
+@pytest.mark.parametrize(("slo", "code"), [("tpot:p95<12ms", 0), ("tpot:p95<1ms", 10)])
+def test_the_exit_code_of_a_grid_says_whether_a_point_meets_the_slo(
+    slo: str, code: int, tmp_path: Path
+) -> None:
+    words = (MODEL, "--hardware", "h100_sxm", "--batch", "1,512", "--slo", slo)
+    assert run("predict", *words, folder=tmp_path).returncode == code
+    assert run("study", "batch", *words, folder=tmp_path).returncode == code
 
 
 def test_the_help_of_a_study_is_short_and_says_what_it_stands_for(tmp_path: Path) -> None:

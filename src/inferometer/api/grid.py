@@ -15,8 +15,17 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 from inferometer.api.answer import Answer
 from inferometer.api.compute import Executor, opened
 from inferometer.api.question import Field, fields_of, is_listed, listed, question_of, value_of
-from inferometer.errors import InferometerError, SpecError
+from inferometer.errors import (
+    EXIT_ANSWERED,
+    EXIT_SLO_MISSED,
+    EXIT_UNDECIDED,
+    InferometerError,
+    SizingError,
+    SpecError,
+)
+from inferometer.inputs.catalog import find_hardware
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
+from inferometer.measure.this_machine import THIS_MACHINE
 from inferometer.records.curves import CurveFinding
 from inferometer.stats.estimate import Estimate
 
@@ -54,6 +63,8 @@ class GridPoint:
     words: dict[str, str | None]
     refused: str | None = None
     """Why this combination has no answer."""
+    exit_code: int = EXIT_ANSWERED
+    """Of this question alone; with an SLO: 0 met, 10 missed, 11 undecided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +81,14 @@ class GridAnswer(Answer):
     findings: tuple[CurveFinding, ...]
     objective: ObjectiveSpec | None = None
     """The SLO that each point is judged by, where one was named."""
+
+    @property
+    def exit_code(self) -> int:
+        """With an SLO: 0 where a point meets it, 11 where none does and some may, 10 where all miss."""
+        codes = {point.exit_code for point in self.points if point.refused is None}
+        order = (EXIT_ANSWERED, EXIT_UNDECIDED, EXIT_SLO_MISSED)
+        none_fits = EXIT_ANSWERED if self.objective is None else SizingError.exit_code
+        return next((code for code in order if code in codes), none_fits)
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each point: axes, then each number with both ends of its interval."""
@@ -140,6 +159,9 @@ def _axis(field: Field, value: object) -> Axis | None:
     if not values:
         raise SpecError("an empty list", where=field.flag, allowed="one value or more")
     checked = tuple(dict.fromkeys(value_of(field, one) for one in values))
+    for one in checked if field.name == "hardware" else ():
+        if one not in {None, THIS_MACHINE}:
+            find_hardware(str(one))  # a misspelt one is no point without an answer, but refused
     return Axis(field.name, field.flag, checked)
 
 
@@ -209,7 +231,13 @@ def _asked(
 ) -> GridPoint:
     values = dict(combined)
     try:
-        found = headline(answer(question_of(question, _of_point(fixed, combined))))
+        answered = answer(question_of(question, _of_point(fixed, combined)))
+        found = headline(answered)
     except InferometerError as error:
         return GridPoint(values=values, numbers={}, words={}, refused=error.what)
-    return GridPoint(values=values, numbers=found.numbers, words=found.words)
+    return GridPoint(
+        values=values,
+        numbers=found.numbers,
+        words=found.words,
+        exit_code=answered.exit_code,
+    )

@@ -25,7 +25,8 @@ MODEL_OPTION: Final = Option(
     is_axis=True,
 )
 SLO_OPTION: Final = Option(
-    "The SLO: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.",
+    "The SLO: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided; of a grid: 0"
+    " where a point meets it, 10 where all miss it.",
     heading="Limits",
     is_common=True,
     metavar="TEXT",

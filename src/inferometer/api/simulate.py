@@ -24,8 +24,8 @@ from inferometer.api.simulation import (
 from inferometer.api.workload import Workload, check_answers, workload_of
 from inferometer.decide.traffic import Traffic
 from inferometer.inputs import gate as gates, objectives
-from inferometer.inputs.workload import replay, types
-from inferometer.inputs.workload.plan import DrawnWorkload, has_workflows
+from inferometer.inputs.workload import reading, replay, types
+from inferometer.inputs.workload.plan import DrawnWorkload, RequestPlan, has_workflows
 from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.units import NS_PER_S
 
@@ -91,11 +91,7 @@ def simulate(question: Simulate) -> SimulateAnswer:
     servers = servers_described(question.groups, question.server, question.fleet)
     gate = gate_of(question.fleet.gate)
     memory_check.check_before_drawing(workload)
-    is_open = (
-        objective is not None
-        and until_ns is None
-        and may_go_on(workload, has_end=question.workload.has_end)
-    )
+    is_open = objective is not None and until_ns is None and may_go_on(question.workload)
     has_steps = question.out is not None
     simulator = simulator_of(
         workload, servers, objective, until_ns, gate, record_steps=has_steps or question.parts
@@ -104,16 +100,24 @@ def simulate(question: Simulate) -> SimulateAnswer:
     simulated = _simulated(question, simulator, workload, is_open=is_open, has_steps=has_steps)
     if question.out is not None:
         simulated = store(simulated, question.out)
-    answer = simulated.answer
-    if answer.verdict == "missed" and objective is not None and servers.groups is None:
-        plan = simulator.workload.plan
-        answer = replace(
-            answer,
-            next_step=missed.next_of_simulation(
-                question, question.server.model, servers.deployment, plan, objective
-            ),
-        )
-    return answer
+    if objective is None or servers.groups is not None:
+        return simulated.answer
+    return replace(simulated.answer, next_step=_next_step(question, simulator, simulated.answer))
+
+
+def _next_step(question: Simulate, simulator: Simulator, answer: SimulateAnswer) -> str | None:
+    """What would meet the SLO that is missed, that of all requests before one of a class."""
+    slo = next((one for one in answer.every_slo if one.verdict == "missed"), None)
+    if slo is None:
+        return None
+    workload, objective = simulator.workload, slo.likely.objective
+    requests = workload.plan
+    if slo.name:
+        own = requests.class_index == workload.class_names.index(slo.name)
+        requests = RequestPlan._make(column[own] for column in requests)
+    return missed.next_of_simulation(
+        question, question.server.model, simulator.servers.deployment, requests, objective
+    )
 
 
 def simulator_of(
@@ -173,22 +177,27 @@ def _simulated(
 _LONGER_RATIO: Final = 4
 
 
-def may_go_on(workload: types.WorkloadSpec, *, has_end: bool) -> bool:
-    """Was it left open when the requests end? Those of a trace end with it."""
+def may_go_on(options: Workload) -> bool:
+    """Did neither an option nor the workload's file say when the requests end?
+
+    Those of a trace end with it.
+    """
+    workload = reading.resolve_workload(options.workload)
     return (
-        not has_end
+        not options.has_end
         and workload.replay is None
         and workload.duration_s is None
-        and workload.n_requests is not None
+        and workload.n_requests is None
         and all(one.beams is None for one in workload.classes)
     )
 
 
 def is_noise(answer: SimulateAnswer) -> bool:
     """Would more requests decide what is open: the verdict at likely step times, or that of all?"""
-    verdicts = [level.judgement.verdict for level in answer.levels if level.judgement is not None]
-    return answer.verdict == "undecided" and (
-        verdicts[0] == "undecided" or not {"met", "missed"} <= set(verdicts)
+    return answer.verdict == "undecided" and any(
+        one.verdict == "undecided"
+        and (one.likely.verdict == "undecided" or not one.hangs_on_step_times)
+        for one in answer.every_slo
     )
 
 

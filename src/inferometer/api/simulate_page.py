@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -173,15 +174,14 @@ _KNOBS: Final = ("max_num_seqs", "max_running_requests", "max_batch_size")
 
 
 def _chips(answer: simulation.SimulateAnswer) -> tuple[Chip, ...]:
-    """Is the SLO met at all step times that may be, or in how many of the draws?"""
-    likely = answer.levels[0].judgement
-    if answer.verdict is None or likely is None:
-        return ()
-    (chip,) = request_page.slo_chips(likely)
-    if answer.verdict == likely.verdict != "undecided":
-        return (chip,)
-    why = _why_open(answer) if answer.verdict == "undecided" else ""
-    return (Chip(verdict=answer.verdict, text=f"{answer.verdict}{why}"),)
+    """Is each SLO met at all step times that may be? The worst first: it is the whole's verdict."""
+    chips = list[Chip]()
+    for one in answer.every_slo:
+        (chip,) = request_page.slo_chips(one.likely)
+        if one.verdict == "undecided":
+            chip = Chip(verdict="undecided", text=f"undecided{_why_open(one)}")
+        chips.append(replace(chip, text=f"{one.name} {chip.text}".lstrip()))
+    return tuple(sorted(chips, key=lambda chip: chip.verdict != answer.verdict))
 
 
 def _numbers(answer: simulation.SimulateAnswer) -> tuple[Number, ...]:
@@ -219,13 +219,28 @@ def _why(answer: simulation.SimulateAnswer) -> list[str]:
         if weakest is not None and pace != "draw":
             lead = f"{pace} step times: {judgement.verdict}; " if is_open else ""
             lines.append(f"{lead}nearest its limit {weakest.threshold.text}: {weakest.why}")
-    if judged and are_draws(answer.levels):
-        lines.append(f"draws: {verdicts_of_draws(answer.levels)}")
-    for one in answer.slos:
+    for one in answer.every_slo:
+        found = _at_levels(answer.levels, one)
+        if not one.name:
+            lines += [found] if are_draws(answer.levels) else []
+            continue
         link = one.likely.weakest
         why = "" if link is None else f"; nearest its limit {link.threshold.text}: {link.why}"
-        lines.append(f"{one.name}: {one.verdict}{why}")
+        lines.append(f"{one.name}: {one.verdict}{why}{f'; {found}' if found else ''}")
     return lines
+
+
+def _at_levels(levels: Sequence[simulation.Level], slo: simulation.ClassSlo) -> str:
+    """In how many draws is it met, or at which step times where they disagree?"""
+    if are_draws(levels):
+        drawn = Counter(slo.verdicts[1:])
+        return f"draws: {', '.join(f'{n} {verdict}' for verdict, n in drawn.most_common())}"
+    if len(set(slo.verdicts)) == 1:
+        return ""
+    return ", ".join(
+        f"{verdict} at {level.step_times} step times"
+        for level, verdict in zip(levels, slo.verdicts, strict=True)
+    )
 
 
 def _goodputs(answer: simulation.SimulateAnswer) -> tuple[Statement, ...]:
@@ -244,12 +259,9 @@ def _trust(answer: simulation.SimulateAnswer) -> str:
     return f"step times: {'; '.join(origins)}{spread}"
 
 
-def _why_open(answer: simulation.SimulateAnswer) -> str:
+def _why_open(slo: simulation.ClassSlo) -> str:
     """What would decide an open verdict: step times that are known better, or more requests?"""
-    if answer.verdict != "undecided":
-        return ""
-    verdicts = {level.judgement.verdict for level in answer.levels if level.judgement is not None}
-    if {"met", "missed"} <= verdicts:
+    if slo.hangs_on_step_times:
         return (
             ": it is met or missed with how long steps take; a fit of this device and engine (--fit"
             " FILE) decides it"
@@ -548,16 +560,6 @@ def ends_of_rate(
 ) -> list[simulation.Level]:
     """The same of a rate."""
     return _ends(levels, lambda summary: _per_s(of(summary)))
-
-
-def verdicts_of_draws(levels: Sequence[simulation.Level]) -> str:
-    """How many draws keep the promise?"""
-    drawn = Counter(
-        level.judgement.verdict
-        for level in levels
-        if level.step_times == "draw" and level.judgement is not None
-    )
-    return ", ".join(f"{n} {verdict}" for verdict, n in drawn.most_common())
 
 
 def _ends(

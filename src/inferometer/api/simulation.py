@@ -67,16 +67,25 @@ class ClassSlo:
     """Does one class of requests meet its own SLO: at all step times, or is it undecided?"""
 
     name: str
+    """'': ``--slo``, of all requests."""
     verdict: Verdict
     likely: request_summaries.Judgement
+    verdicts: tuple[Verdict, ...]
+    """At each of the levels, in their order."""
+
+    @property
+    def hangs_on_step_times(self) -> bool:
+        """Is it met at some of those that may be, and missed at others?"""
+        return {"met", "missed"} <= set(self.verdicts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateAnswer(Answer):
     """The run at the likely step times, at the ends of their interval or in draws; the verdict.
 
-    A verdict is *met* or *missed* where it is so at the likely step times and at 90 % of the
-    others; else *undecided*. None without an objective.
+    An SLO is *met* or *missed* where it is so at the likely step times and at 90 % of the others;
+    else *undecided*. The verdict is the worst of ``--slo`` and of the classes' own; None where
+    there is neither.
     """
 
     table: ClassVar[str | None] = "levels"
@@ -103,7 +112,7 @@ class SimulateAnswer(Answer):
     checks: tuple[pitfalls.CheckRow, ...]
     """Pitfalls of gathered requests, in the likely run; none where nothing is gathered."""
     slos: tuple[ClassSlo, ...]
-    """Of the classes that have an ``slo``; the verdict of the whole is that of ``--slo`` alone."""
+    """Of the classes that have an ``slo``."""
     gate: gates.GateSpec | None
     verdict: Verdict | None
     cautions: tuple[Caution, ...]
@@ -116,9 +125,14 @@ class SimulateAnswer(Answer):
     None of closed loops, traces and rates that change."""
 
     @property
+    def every_slo(self) -> tuple[ClassSlo, ...]:
+        """``--slo`` where it was given, then the classes' own."""
+        return (*_of_all(self.levels), *self.slos)
+
+    @property
     def exit_code(self) -> int:
-        """Of the SLO's verdict, and of those of classes."""
-        return EXIT_OF_SLO[worst_verdict((self.verdict, *(one.verdict for one in self.slos)))]
+        """That of the verdict."""
+        return EXIT_OF_SLO[self.verdict]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,6 +317,7 @@ def simulate_workload(
     )
     likely = cases[0]
     run, levels = likely.run, tuple(case.level for case in cases)
+    slos = _kept(tuple(case.run for case in cases), promised)
     answer = SimulateAnswer(
         workload_name=workload.name,
         workload=description.describe(workload.plan, is_closed=workload.n_users is not None),
@@ -323,11 +338,9 @@ def simulate_workload(
         checks=simulated_record.batch_checks(
             run, simulator.servers.deployment.knobs.policy, likely.e2e
         ),
-        slos=_kept(tuple(case.run for case in cases), promised),
+        slos=slos,
         gate=simulator.gate,
-        verdict=_verdict(
-            [level.judgement.verdict for level in levels if level.judgement is not None]
-        ),
+        verdict=worst_verdict(one.verdict for one in (*_of_all(levels), *slos)),
         cautions=_cautions(simulator, levels[0], run),
         record=None,
     )
@@ -404,19 +417,28 @@ def _kept(runs: tuple[types.Run, ...], promised: list[_Promised]) -> tuple[Class
             request_summaries.judge_objective(run, objective, rows=of_run)
             for run, of_run in zip(runs, rows, strict=True)
         ]
-        verdict = _verdict([judgement.verdict for judgement in judgements])
-        judged.append(ClassSlo(name=name, verdict=verdict or "undecided", likely=judgements[0]))
+        judged.append(_agreed(name, judgements))
     return tuple(judged)
+
+
+def _of_all(levels: tuple[Level, ...]) -> tuple[ClassSlo, ...]:
+    """``--slo``; nothing where it was not given."""
+    judgements = [level.judgement for level in levels if level.judgement is not None]
+    return (_agreed("", judgements),) if judgements else ()
 
 
 _AGREEING_FRACTION: Final = 0.9
 """Of the other step times: both ends of an interval, or 18 of 19 draws (intervals hold 90 %)."""
 
 
-def _verdict(verdicts: list[Verdict]) -> Verdict | None:
+def _agreed(name: str, judgements: list[request_summaries.Judgement]) -> ClassSlo:
     """That of the likely step times, the first, where those that also may be true agree."""
-    if not verdicts:
-        return None
+    verdicts: tuple[Verdict, ...] = tuple(one.verdict for one in judgements)
     likely, *others = verdicts
-    n_agreeing = others.count(likely)
-    return likely if n_agreeing >= _AGREEING_FRACTION * len(others) else "undecided"
+    is_agreed = others.count(likely) >= _AGREEING_FRACTION * len(others)
+    return ClassSlo(
+        name=name,
+        verdict=likely if is_agreed else "undecided",
+        likely=judgements[0],
+        verdicts=verdicts,
+    )

@@ -9,6 +9,7 @@ import msgspec
 
 from inferometer import errors
 from inferometer.api.answer import Answer
+from inferometer.api.capacity import objective_words
 from inferometer.api.server import Server, deployment_of, origin_cautions
 from inferometer.api.tune_next import next_of_tuning, quality_command
 from inferometer.api.tune_subject import Subject
@@ -16,8 +17,7 @@ from inferometer.api.tuning import Box, SettingRow, TuneAnswer, TunedLatency
 from inferometer.decide.artefacts.vllm_command import departures, serve_command
 from inferometer.decide.tuning.search import StepFound, Tuned
 from inferometer.decide.tuning.trials import Aim, Built, Outcome, estimate_of, verdict_of
-from inferometer.records import durability
-from inferometer.records.pitfalls import CheckRow, empty_share, judged_all
+from inferometer.records import durability, pitfalls
 from inferometer.simulate.deployment import Deployment
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.stats.estimate import Estimate
@@ -76,7 +76,7 @@ def _answer(question: object, subject: Subject, tuned: Tuned, built: Built) -> T
         hardware=None if chosen.hardware is None else chosen.hardware.name,
         engine=chosen.config.engine,
         goal=aim.goal,
-        objective=aim.objective.text,
+        objective=objective_words(aim.objective, aim.class_objectives),
         workload_name=aim.spec.name,
         load=aim.load,
         load_unit="users" if subject.is_closed else "requests/s",
@@ -121,15 +121,14 @@ def _command(chosen: Deployment) -> tuple[str | None, str | None]:
 
 
 def _latencies(aim: Aim, tuned: Tuned) -> tuple[TunedLatency, ...]:
-    limited = [one for one in aim.objective.thresholds if one.percentile_fraction is not None]
     return tuple(
         TunedLatency(
-            text=one.text,
-            limit_s=one.limit_s,
+            text=text,
+            limit_s=limit_s,
             before_s=estimate_of([outcome.latencies_s[index] for outcome in tuned.before]),
             after_s=estimate_of([outcome.latencies_s[index] for outcome in tuned.after]),
         )
-        for index, one in enumerate(limited)
+        for index, (text, limit_s) in enumerate(aim.limits)
     )
 
 
@@ -224,17 +223,17 @@ def checklist(subject: Subject, tuned: Tuned, built: Built) -> tuple[Box, ...]:
     )
 
 
-def _checks(subject: Subject, tuned: Tuned) -> tuple[CheckRow, ...]:
+def _checks(subject: Subject, tuned: Tuned) -> tuple[pitfalls.CheckRow, ...]:
     """Pitfalls of the server as it is, before a change."""
     now = subject.trials.built(()).deployment
     plan = subject.trials.plan(subject.aim.spec.seed)
     n_requests = sum(one.n_requests for one in tuned.before)
     n_preempted = sum(one.n_preemptions or 0 for one in tuned.before)
     held_tokens = float((plan.prompt_tokens + plan.output_tokens / 2).mean())
-    return judged_all(
+    return pitfalls.judged_all(
         {
             "preemption_thrash": n_preempted / n_requests if n_requests else None,
-            "kv_fragmentation": empty_share(now.config.block_size, held_tokens),
+            "kv_fragmentation": pitfalls.empty_share(now.config.block_size, held_tokens),
             "speculation_not_paying": _accepted_length(now),
             "too_much_tp": _gain_of_less_tp(tuned, now.engine.tensor_parallel_size),
         }

@@ -150,10 +150,12 @@ def chips_of(answer: TuneAnswer | MeasuredTune) -> tuple[Chip, ...]:
 
 
 def latency_numbers(answer: TuneAnswer | MeasuredTune) -> tuple[Number, ...]:
-    """Each latency of the SLO, before and after."""
+    """Each latency of the SLO and of those of classes, before and after."""
     numbers = list[Number]()
     for one in answer.latencies:
-        name = one.text.partition("<")[0].replace(":", " ").upper().replace(" P", " p")
+        owner, _, limit = one.text.rpartition(": ")
+        latency = limit.partition("<")[0].replace(":", " ").upper().replace(" P", " p")
+        name = f"{owner} {latency}".lstrip()
         numbers += duration_number(f"{name} now", one.before_s, limit_s=one.limit_s)
         if answer.is_confirmed:
             numbers += duration_number(f"{name} then", one.after_s, limit_s=one.limit_s)

@@ -17,6 +17,7 @@ class TunedLatency:
     """One threshold of the SLO, before and after."""
 
     text: str
+    """Of a class's own SLO with the name of the class before it."""
     limit_s: float
     before_s: Estimate | None
     """None: no request has this latency."""

@@ -84,11 +84,10 @@ def predict_loads(
         simulated = simulation.simulate_workload(simulator, Inline()).answer
         likely, *ends = (level.summary for level in simulated.levels)
         made += claims.load_claims(asked.question.at, likely, ends)
-        if objective is not None and simulated.verdict is not None:
+        if objective is not None:
+            of_all = simulated.every_slo[0].verdict
             slos.append(
-                seals.PromiseClaim(
-                    at=asked.question.at, objective=objective.text, predicted=simulated.verdict
-                )
+                seals.PromiseClaim(at=asked.question.at, objective=objective.text, predicted=of_all)
             )
     return claims.Commitment(
         verify_belief.belief_in(believed, servers, gate), tuple(made), tuple(slos)

@@ -1,5 +1,6 @@
 """inferometer study: how does an answer change with one option, or two?"""
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -73,6 +74,8 @@ def _print_grid(
     with heard():
         answer = grid(verb, given, axes)
     give(answer, as_json=as_json, show=lambda one: one.pages())
+    if answer.exit_code:
+        sys.exit(answer.exit_code)
 
 
 @click.group(

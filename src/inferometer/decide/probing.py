@@ -128,6 +128,8 @@ def worst_reading(
 ) -> Reading:
     """What a run says of the SLO, and of each class's own; of all that of what fares worst.
 
+    The margin is the largest of all. The reason is that of the verdict, which may be another one:
+    a class of few requests is open while all together are nearer to their limit, and met.
     ``rows``: of N requests only these.
     """
     readings = [_reading(run, objective, rows)]
@@ -141,7 +143,10 @@ def worst_reading(
             found = _reading(run, of_class, own)
             readings.append(found._replace(why=f"class {name}: {found.why}"))
     worst = max(readings, key=lambda one: one.margin_ratio)
-    return worst._replace(verdict=worst_verdict(one.verdict for one in readings) or "met")
+    verdict = worst_verdict(one.verdict for one in readings) or "met"
+    deciding = [one for one in readings if one.verdict == verdict]
+    why = max(deciding, key=lambda one: one.margin_ratio).why
+    return worst._replace(verdict=verdict, why=why)
 
 
 def binding(run: Run, objective: ObjectiveSpec, rows: Bools | None) -> ObjectiveSpec | None:

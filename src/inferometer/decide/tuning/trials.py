@@ -16,14 +16,19 @@ import msgspec
 import numpy as np
 from scipy.optimize import root_scalar
 
-from inferometer.decide.probing import reading_of, run_plan
+from inferometer.decide.probing import (
+    ClassObjective,
+    own_objectives_of,
+    run_plan,
+    worst_reading,
+)
 from inferometer.decide.traffic import Traffic, plan_at
 from inferometer.decide.tuning.playbook import Variant
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload import replay
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.inputs.workload.types import ClosedArrivals, OpenArrivals, WorkloadSpec
-from inferometer.records.request_summaries import judge_objective, summarise_requests
+from inferometer.records.request_summaries import Judgement, judge_objective, summarise_requests
 from inferometer.records.types import Run
 from inferometer.simulate.deployment import Case, Deployment
 from inferometer.simulate.fleet import Fleet
@@ -108,6 +113,25 @@ class Aim:
     load: float
     """Users, or requests per second."""
     n_requests: int
+
+    @property
+    def class_objectives(self) -> tuple[ClassObjective, ...]:
+        """The SLO of each class that has one of its own, which counts beside that of all."""
+        return own_objectives_of(Traffic(spec=self.spec))
+
+    @property
+    def limits(self) -> tuple[tuple[str, float], ...]:
+        """Each percentile that is limited, those of classes too, as in an outcome's latencies."""
+        slos = (
+            ("", self.objective),
+            *((f"{one.name}: ", one.objective) for one in self.class_objectives),
+        )
+        return tuple(
+            (f"{name}{one.text}", one.limit_s)
+            for name, slo in slos
+            for one in slo.thresholds
+            if one.percentile_fraction
+        )
 
     @property
     def is_capacity(self) -> bool:
@@ -199,7 +223,8 @@ class Trials:
         """What becomes of these requests; the score is left open."""
         self.n_simulations += 1
         is_of_users = isinstance(self.aim.spec.arrivals, ClosedArrivals)
-        return outcome_of(run_plan(fleet, plan, is_of_users=is_of_users), self.aim.objective)
+        run = run_plan(fleet, plan, is_of_users=is_of_users)
+        return outcome_of(run, self.aim.objective, self.aim.class_objectives)
 
     def _capacity_per_s(self, fleet: Fleet, seed: int) -> float:
         """The rate at which the weakest latency reaches its limit, or the queue grows without bound.
@@ -236,7 +261,7 @@ class Trials:
         """The weakest latency / its limit; infinite where the queue grows without bound."""
         self.n_simulations += 1
         run = run_plan(fleet, plan)
-        return reading_of(run, judge_objective(run, self.aim.objective)).margin_ratio
+        return worst_reading(run, self.aim.objective, self.aim.class_objectives).margin_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,26 +290,39 @@ def draw_effects(trials: Trials, variant: Variant, spec: WorkloadSpec) -> DrawEf
     return DrawEffects(trials, variant, float(np.mean(logs)))
 
 
-def outcome_of(run: Run, objective: ObjectiveSpec) -> Outcome:
+def outcome_of(
+    run: Run, objective: ObjectiveSpec, class_objectives: Sequence[ClassObjective] = ()
+) -> Outcome:
     """What a run of requests gives, simulated or measured; the score is left open."""
     judgement = judge_objective(run, objective)
     summary = summarise_requests(run, percentiles=())
-    judged = [one for one in judgement.thresholds if one.threshold.percentile_fraction]
-    seconds = tuple(math.nan if one.seen is None else one.seen.seconds.value for one in judged)
-    ratios = [
-        math.inf if math.isnan(seen) else seen / one.threshold.limit_s
-        for seen, one in zip(seconds, judged, strict=True)
-    ]
+    seconds, ratios = _reached(judgement)
+    for _, own, index in class_objectives:
+        rows = None if run.requests is None else run.requests.class_index == index
+        more_s, more_ratios = _reached(judge_objective(run, own, rows=rows))
+        seconds += more_s
+        ratios += more_ratios if rows is not None and rows.any() else []
     tokens = summary.output_tokens_per_s
     return Outcome(
         score=math.nan,
         margin_ratio=max(ratios, default=math.inf),
-        latencies_s=seconds,
+        latencies_s=tuple(seconds),
         good_requests_per_s=judgement.good_requests_per_s or 0.0,
         output_tokens_per_s=math.nan if tokens is None else tokens.value,
         n_preemptions=summary.n_preemptions,
         n_requests=summary.n_requests,
     )
+
+
+def _reached(judgement: Judgement) -> tuple[list[float], list[float]]:
+    """The latency at each limited percentile, NaN where there is none, and its share of the limit."""
+    judged = [one for one in judgement.thresholds if one.threshold.percentile_fraction]
+    seconds = [math.nan if one.seen is None else one.seen.seconds.value for one in judged]
+    ratios = [
+        math.inf if math.isnan(seen) else seen / one.threshold.limit_s
+        for seen, one in zip(seconds, judged, strict=True)
+    ]
+    return seconds, ratios
 
 
 def scored(outcome: Outcome, goal: Goal, n_devices: int) -> Outcome:
