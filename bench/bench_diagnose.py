@@ -17,7 +17,8 @@ from results_log import log_row
 from served_pages import poisson, served_pages
 
 from inferometer.api import diagnosis
-from inferometer.api.diagnose_source import Source, ToldLimit
+from inferometer.api.diagnose_limits import StatedLimit, stated_limits
+from inferometer.api.diagnose_source import Source
 from inferometer.decide.diagnosis import rebuilding, shares, window
 from inferometer.decide.diagnosis.balance import check_balanced
 from inferometer.decide.diagnosis.rebuilding import Rebuilt
@@ -148,7 +149,7 @@ def changed(config, row):
 def told_of(config):
     """What the server's page about itself says."""
     names = ("max_num_seqs", "max_num_batched_tokens")
-    return {name: ToldLimit(getattr(config, name), "server") for name in names}
+    return {name: StatedLimit(getattr(config, name), "server") for name in names}
 
 
 def main():
@@ -191,7 +192,7 @@ def judged(kind, seed, names, tells_limits):
     try:
         found = window.observed_window(samples)
         check_balanced(found)
-        told = Source(window=found).limits({}) | (told_of(config) if tells_limits else {})
+        told = stated_limits(Source(window=found), {}) | (told_of(config) if tells_limits else {})
         limits = {name: one.value for name, one in told.items()}
         agreement = rebuilding.rebuilt_servers(found, limits, 1)
         agreement.check()

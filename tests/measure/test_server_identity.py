@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from inferometer.api.diagnose_limits import stated_limits
 from inferometer.api.diagnose_source import Source
 from inferometer.measure.server_identity import ServerIdentity, server_identity
 from inferometer.records.server_names import SERVERS
@@ -179,20 +180,20 @@ def test_nobody_there_says_nothing():
 
 
 def test_limits_of_the_server_itself_go_before_its_command_and_ranks_are_left_alone():
-    told = SchedulerFacts(max_num_seqs=8)
-    facts = EngineFacts(engine="vllm", version="0.32.0", n_kv_blocks=7, scheduler=told)
+    stated = SchedulerFacts(max_num_seqs=8)
+    facts = EngineFacts(engine="vllm", version="0.32.0", n_kv_blocks=7, scheduler=stated)
     words = ("vllm", "serve", "m", "--max-num-seqs", "4", "--max-num-batched-tokens=2048")
     source = Source(window=WINDOW, identity=ServerIdentity("m", facts), command=words)
-    assert source.limits({}) == {
+    assert stated_limits(source, {}) == {
         "max_num_seqs": (8, "server"),
         "max_num_batched_tokens": (2048, "command"),
         "n_kv_blocks": (7, "server"),
     }
-    assert source.limits({"max_num_seqs": 9})["max_num_seqs"] == (9, "known")
-    ranks = replace(facts, scheduler=replace(told, data_parallel_size=2))
-    assert replace(source, identity=ServerIdentity("m", ranks)).limits({}) == {}
+    assert stated_limits(source, {"max_num_seqs": 9})["max_num_seqs"] == (9, "known")
+    ranks = replace(facts, scheduler=replace(stated, data_parallel_size=2))
+    assert stated_limits(replace(source, identity=ServerIdentity("m", ranks)), {}) == {}
 
 
 def test_a_command_line_in_words_that_are_no_numbers_states_no_limit():
     words = ("python", "-m", "sglang.launch_server", "--max-running-requests", "many")
-    assert Source(window=WINDOW, command=words).limits({}) == {}
+    assert stated_limits(Source(window=WINDOW, command=words), {}) == {}

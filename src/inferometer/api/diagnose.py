@@ -5,24 +5,17 @@ from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 from inferometer.api.diagnose_check import sealed_check
+from inferometer.api.diagnose_limits import StatedLimit, stated_limits
 from inferometer.api.diagnose_probe import Probe, probe
-from inferometer.api.diagnose_source import (
-    Source,
-    ToldLimit,
-    live_source,
-    past_of,
-    past_source,
-    stored_source,
-)
+from inferometer.api.diagnose_source import Source, live_source, past_of, past_source
 from inferometer.api.diagnose_steps import StepsAnswer, recorded_steps, steps_answer
+from inferometer.api.diagnose_stored import stored_source
 from inferometer.api.diagnosis import DiagnoseAnswer, answer_of
 from inferometer.api.known_facts import known_facts
 from inferometer.api.load_sending import is_open
 from inferometer.api.progress import talk
 from inferometer.api.question import DURATION, SERVER, Option, option
-from inferometer.decide.diagnosis.balance import check_balanced
-from inferometer.decide.diagnosis.measured_steps import limits_shown
-from inferometer.decide.diagnosis.rebuilding import rebuilt_servers
+from inferometer.decide.diagnosis import measured_steps, rebuilding
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import NO_WORKFLOWS, parse_objective
@@ -165,20 +158,19 @@ def diagnose(question: Diagnose) -> AnyDiagnosis:
     if _is_steps_alone(question):
         return steps_answer(Path(question.target))
     source = _source(question)
-    check_balanced(source.window)
     found = _probed(question, source)
     shown: dict[Limit, int] = {} if found is None else {**found.limits}
     if source.window.step_log is not None:
-        shown |= limits_shown(source.window.step_log)
-    told: dict[Limit, ToldLimit] = {
-        **{name: ToldLimit(value, "identified") for name, value in shown.items()},
-        **source.limits(known),
+        shown |= measured_steps.limits_shown(source.window.step_log)
+    stated: dict[Limit, StatedLimit] = {
+        **{name: StatedLimit(value, "identified") for name, value in shown.items()},
+        **stated_limits(source, known),
     }
     talk("looking for servers that would show the same metrics")
-    limits: dict[Limit, int] = {name: one.value for name, one in told.items()}
-    agreement = rebuilt_servers(source.window, limits, _SEED)
+    limits: dict[Limit, int] = {name: one.value for name, one in stated.items()}
+    agreement = rebuilding.rebuilt_servers(source.window, limits, _SEED)
     agreement.check()
-    answer, advised = answer_of(question.target, source, agreement, objective, told)
+    answer, advised = answer_of(question.target, source, agreement, objective, stated)
     answer = replace(answer, probe=found)
     if advised is None:
         return answer

@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from inferometer import __version__, suggestions
-from inferometer.api.diagnose_source import Source, live_source, stored_source
+from inferometer.api.diagnose_source import Source, live_source
+from inferometer.api.diagnose_stored import stored_source
 from inferometer.api.progress import talk
 from inferometer.api.verify_sealing import git_commit
 from inferometer.decide.diagnosis import shares

@@ -3,7 +3,7 @@
 from typing import Final
 
 from inferometer import __version__, suggestions
-from inferometer.api.diagnose_source import LimitSource
+from inferometer.api.diagnose_limits import LimitSource
 from inferometer.api.diagnosis import CauseRow, DiagnoseAnswer, LatencyRow
 from inferometer.api.verify_view import METRICS
 from inferometer.records.pitfalls import found_sentence

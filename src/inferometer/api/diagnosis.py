@@ -8,8 +8,9 @@ import numpy as np
 
 from inferometer.api.answer import Answer
 from inferometer.api.diagnose_check import Advised, SealedCheck
+from inferometer.api.diagnose_limits import LimitSource, StatedLimit
 from inferometer.api.diagnose_probe import Probe
-from inferometer.api.diagnose_source import LimitSource, Source, ToldLimit
+from inferometer.api.diagnose_source import Source
 from inferometer.api.progress import PartsDone, talk
 from inferometer.decide.diagnosis import causes, observed, shares
 from inferometer.decide.diagnosis.rebuilding import (
@@ -145,7 +146,7 @@ def answer_of(
     source: Source,
     agreement: Agreement,
     objective: ObjectiveSpec | None,
-    told: Mapping[Limit, ToldLimit],
+    stated: Mapping[Limit, StatedLimit],
 ) -> Diagnosed:
     """What these servers, which show what the window shows, say of the objective, or of TTFT and TPOT."""
     window = source.window
@@ -160,8 +161,9 @@ def answer_of(
     slo = worst_verdict(verdicts := _verdicts(latencies))
     fresh = under_fresh_requests(window, draws, _SEED)
     found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
-    mean_waiting = float(window.waiting.mean())
-    concluded = shares.conclusion(found, now[0], slo, verdicts, mean_waiting=mean_waiting)
+    concluded = shares.conclusion(
+        found, now[0], slo, verdicts, mean_waiting=float(window.waiting.mean())
+    )
     checks = observed.checked(source.window, source.outside, source.local)
     finding, cause = cause_named(concluded, checks)
     answer = DiagnoseAnswer(
@@ -179,12 +181,9 @@ def answer_of(
         latencies=latencies,
         causes=_rows(found, concluded.cause, window.summary.kind),
         checks=checks,
-        limits=_limits(window, agreement, told),
+        limits=_limits(window, agreement, stated),
         reported=source.identity.scheduler,
-        agreement={
-            name: (agreement.measured[name], value)
-            for name, value in agreement.draws[0].means.items()
-        },
+        agreement=agreement.compared,
         requests_per_s=float(window.arrivals.sum()) / window.duration_s,
         in_flight=window.summary.running,
         in_queue=window.summary.waiting,
@@ -324,20 +323,20 @@ def _row(share: shares.Share, kind: ServerKind) -> CauseRow:
 
 
 def _limits(
-    window: ServerWindow, agreement: Agreement, told: Mapping[Limit, ToldLimit]
+    window: ServerWindow, agreement: Agreement, stated: Mapping[Limit, StatedLimit]
 ) -> tuple[LimitRow, ...]:
     """Of the servers that show what this one shows: between which values lies each limit?"""
     configs = [one.rebuilt.config for one in agreement.draws]
     at_once = [one.max_num_seqs for one in configs]
     budgets = [one.max_num_batched_tokens for one in configs]
     most_running = round(float(window.running.max()))
-    is_reached = "max_num_seqs" in told or max(at_once) == most_running
-    is_bounded = "max_num_batched_tokens" in told or max(budgets) < BUDGETS[-1]
+    is_reached = "max_num_seqs" in stated or max(at_once) == most_running
+    is_bounded = "max_num_batched_tokens" in stated or max(budgets) < BUDGETS[-1]
     sources = dict[Limit, LimitSource](dict.fromkeys(LIMITS, "identified"))
     sources |= {"n_kv_blocks": "metrics"}
-    sources |= {name: one.source for name, one in told.items()}
-    stated = told.get("n_kv_blocks")
-    blocks = window.summary.n_kv_blocks if stated is None else stated.value
+    sources |= {name: one.source for name, one in stated.items()}
+    n_blocks = stated.get("n_kv_blocks")
+    blocks = window.summary.n_kv_blocks if n_blocks is None else n_blocks.value
     return (
         LimitRow(
             name="max_num_seqs",

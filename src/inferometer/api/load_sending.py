@@ -23,7 +23,7 @@ from inferometer.errors import MeasureError, RecordError, SpecError
 from inferometer.inputs import foreign_bytes, objectives
 from inferometer.inputs.load_plan import LoadPlan, body_value_without_secrets, without_secrets
 from inferometer.inputs.workload import plan, replay
-from inferometer.measure import otlp, scrape
+from inferometer.measure import otlp, scrape, server_identity
 from inferometer.measure.executors import ray_cluster
 from inferometer.measure.load import (
     load_test,
@@ -34,7 +34,6 @@ from inferometer.measure.load import (
     target,
     watch,
 )
-from inferometer.measure.server_identity import server_identity
 from inferometer.records import durability, layout, types
 from inferometer.records.exports import RequestFormat
 
@@ -417,7 +416,7 @@ def sent_and_scraped(
         outcome = load_test.run_session(question, hear)
     if scraper is None or scraper.kind is None:
         return outcome, None, None
-    table, engine = scraper.table(), server_identity(source, scraper.kind).facts
+    table, engine = scraper.table(), server_identity.server_identity(source, scraper.kind).facts
     table = table._replace(scraped_ns=table.scraped_ns - outcome.origin_monotonic_ns)
     return outcome, table, engine
 

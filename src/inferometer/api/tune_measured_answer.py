@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from inferometer.api import fleet, tune_next
-from inferometer.api.diagnose_source import stored_source
+from inferometer.api.diagnose_stored import stored_source
 from inferometer.api.tune_answer import interval_words, write_answer
 from inferometer.api.tune_measured import Done, Job, baseline_folders, most_words
 from inferometer.api.tune_pairs import CONFIDENCE, PairsFound

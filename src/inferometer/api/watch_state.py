@@ -8,18 +8,15 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from inferometer.api import diagnose_source, diagnosis
+from inferometer.api import diagnose_limits, diagnose_source, diagnosis
 from inferometer.api.answer import Answer
 from inferometer.api.watch_prediction import METRICS, Prediction
 from inferometer.decide.diagnosis import rebuilding
-from inferometer.decide.diagnosis.balance import check_balanced
-from inferometer.decide.diagnosis.window import observed_window
 from inferometer.decide.watching import certainty, intervals, regimes
 from inferometer.errors import EXIT_OF_SLO, InferometerError, MeasureError, RecordError
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import Metric, ObjectiveSpec, percentile_name
 from inferometer.measure.scrape import MetricsPage, MetricsSource, metrics_url
-from inferometer.measure.server_identity import server_identity
 from inferometer.records import exposition, server_names, server_series, server_summaries
 from inferometer.records.types import ServerSampleTable
 from inferometer.stats.estimate import Verdict
@@ -329,15 +326,12 @@ def limit_of(
 ) -> WatchedLimit:
     """What limits the server in this window, by simulation (``diagnose``), or why it is not known."""
     try:
-        window = observed_window(samples)
-        check_balanced(window)
-        identity = server_identity(url, window.summary.kind)
-        source = diagnose_source.Source(window=window, identity=identity)
-        told = source.limits(known)
-        limits: dict[Limit, int] = {name: one.value for name, one in told.items()}
-        agreement = rebuilding.rebuilt_servers(window, limits, _SEED)
+        source = diagnose_source.scraped_source(url, samples)
+        stated = diagnose_limits.stated_limits(source, known)
+        limits: dict[Limit, int] = {name: one.value for name, one in stated.items()}
+        agreement = rebuilding.rebuilt_servers(source.window, limits, _SEED)
         agreement.check()
-        answer = diagnosis.answer_of(url, source, agreement, objective, told).answer
+        answer = diagnosis.answer_of(url, source, agreement, objective, stated).answer
     except InferometerError as error:
         return WatchedLimit(at_utc=at_utc, words=f"not known: {error.what}", shares_fraction={})
     return WatchedLimit(

@@ -11,13 +11,13 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import msgspec
-
 from inferometer.errors import MeasureError
+from inferometer.inputs.foreign_bytes import Door
 from inferometer.measure.scrape import MetricsPage, MetricsSource, metrics_url
 from inferometer.records.server_names import ServerKind
 from inferometer.records.types import EngineFacts, SchedulerFacts
 
+_DOOR: Final = Door(noun="page about itself", allowed="a JSON object", refusal=MeasureError)
 _PATIENCE_S: Final = 5.0
 _MOST: Final = 10**9
 _UNKNOWN: Final = "unknown"
@@ -61,21 +61,21 @@ def _json_at(source: MetricsSource) -> _Json:
     """The JSON object there; empty where there is none."""
     with closing(MetricsPage(source, _PATIENCE_S)) as page:
         try:
-            return _object(msgspec.json.decode(page.get()))
-        except (MeasureError, msgspec.DecodeError, UnicodeDecodeError):
+            return _DOOR.json(page.get(), dict[str, Any], where=page.url)
+        except MeasureError:
             return {}
 
 
-_Told: TypeAlias = tuple[str | None, EngineFacts]
+_Stated: TypeAlias = tuple[str | None, EngineFacts]
 """The model, and the engine."""
 
 
-def _of_others(pages: _Pages, kind: ServerKind) -> _Told:
+def _of_others(pages: _Pages, kind: ServerKind) -> _Stated:
     version = _text(pages("/version"), "version") or _UNKNOWN
     return None, EngineFacts(engine=kind, version=version)
 
 
-def _of_vllm(pages: _Pages, kind: ServerKind) -> _Told:
+def _of_vllm(pages: _Pages, kind: ServerKind) -> _Stated:
     """Its ``VllmConfig``, field by field (vLLM 0.32, ``entrypoints/serve/dev/server_info``)."""
     _, facts = _of_others(pages, kind)
     config = _object(pages("/server_info?config_format=json").get("vllm_config"))
@@ -95,17 +95,17 @@ def _of_vllm(pages: _Pages, kind: ServerKind) -> _Told:
         tensor_parallel_size=_count(parallel, "tensor_parallel_size"),
         data_parallel_size=_count(parallel, "data_parallel_size"),
     )
-    told = replace(
+    found = replace(
         facts,
         compute_dtype=(_text(model, "dtype") or "").removeprefix("torch.") or None,
         n_kv_blocks=_count(cache, "num_gpu_blocks"),
         kv_block_tokens=_count(cache, "block_size"),
         scheduler=limits,
     )
-    return _text(model, "model"), told
+    return _text(model, "model"), found
 
 
-def _of_sglang(pages: _Pages, kind: ServerKind) -> _Told:
+def _of_sglang(pages: _Pages, kind: ServerKind) -> _Stated:
     """Its arguments, and what the first data-parallel rank made of them (SGLang 0.5, ``http_server.py``).
 
     A prefill is cut at ``chunked_prefill_size``; where that is -1, prompts are taken whole up to
@@ -142,7 +142,7 @@ def _of_sglang(pages: _Pages, kind: ServerKind) -> _Told:
     return _text(info, "served_model_name") or _text(info, "model_path"), facts
 
 
-def _of_llama_cpp(pages: _Pages, kind: ServerKind) -> _Told:
+def _of_llama_cpp(pages: _Pages, kind: ServerKind) -> _Stated:
     """``GET /props`` (llama.cpp, ``tools/server``): a slot serves one request."""
     props = pages("/props")
     n_slots = _count(props, "total_slots")
@@ -156,7 +156,7 @@ def _of_llama_cpp(pages: _Pages, kind: ServerKind) -> _Told:
     return _text(props, "model_alias") or _text(props, "model_path"), facts
 
 
-_OF_KIND: Final[Mapping[ServerKind, Callable[[_Pages, ServerKind], _Told]]] = {
+_OF_KIND: Final[Mapping[ServerKind, Callable[[_Pages, ServerKind], _Stated]]] = {
     "vllm": _of_vllm,
     "sglang": _of_sglang,
     "llama.cpp": _of_llama_cpp,

@@ -9,6 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from served_pages import poisson, served_pages
 
+from inferometer.api.diagnose_limits import stated_limits
 from inferometer.api.diagnose_source import Source
 from inferometer.decide.diagnosis.counted_lengths import lengths_by_counts
 from inferometer.decide.diagnosis.window import observed_window
@@ -86,7 +87,7 @@ def test_a_page_without_lengths_tells_what_one_with_them_does(names):
 
 def test_tensorrt_llm_reports_its_limits_among_its_metrics():
     pages, _ = served_pages(CONFIG, STEPS, PLAN, start_s=15.0, for_s=10.0, names="tensorrt-llm")
-    assert Source(window=observed_window(pages)).limits({}) == {
+    assert stated_limits(Source(window=observed_window(pages)), {}) == {
         "max_num_seqs": (CONFIG.max_num_seqs, "metrics"),
         "max_num_batched_tokens": (4096, "metrics"),
     }

@@ -118,6 +118,12 @@ class Agreement(NamedTuple):
         return name, ratios[name]
 
     @property
+    def compared(self) -> dict[str, tuple[float, float]]:
+        """Each mean: as it was measured, and of the nearest draw."""
+        nearest = self.draws[0].means
+        return {name: (self.measured[name], value) for name, value in nearest.items()}
+
+    @property
     def is_close(self) -> bool:
         """Does the nearest draw show every mean that was measured?"""
         return self.worst[1] <= _WORST_RATIO
