@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from inferometer.errors import SpecError
-from inferometer.inputs.checkpoint_formats import stored_formats
+from inferometer.inputs.config_details import stored_formats
 from inferometer.inputs.config_families import (
     ALIASES,
     DECODING_CLASSES,
