@@ -9,7 +9,11 @@ from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_model
 from inferometer.inputs.config_families import FAMILIES
 from inferometer.inputs.model_config import model_from_config, read_model_config
-from inferometer.perfmodel.weights import n_active_parameters, n_parameters
+from inferometer.perfmodel.kv_cache import kv_bytes_per_token, state_bytes
+from inferometer.perfmodel.weights import (
+    n_active_parameters,
+    n_parameters,
+)
 
 CASES = json.loads((Path(__file__).parent / "small_configs.json").read_text())
 LLAMA = CASES["llama"][0] | {"model_type": "llama"}
@@ -162,6 +166,12 @@ def test_a_familys_own_names_are_used_in_errors():
     [
         ({"model_type": "t5", "is_encoder_decoder": True}, "encoder-decoder"),
         ({"model_type": "bert"}, "an encoder"),
+        (LLAMA | {"model_type": "esm"}, "an encoder"),
+        (LLAMA | {"model_type": "next", "architectures": ["NextForMaskedLM"]}, "an encoder"),
+        (
+            LLAMA | {"model_type": "next", "architectures": ["NextModel"], "is_decoder": False},
+            "an encoder",
+        ),
         ({"model_type": "falcon_h1", "mamba_d_state": 16}, "not known here .field 'mamba_d_state'"),
     ],
 )
@@ -279,22 +289,6 @@ def test_a_model_of_next_month_is_read_by_its_fields():
 def test_layers_of_unknown_kinds_are_named(field, value):
     with pytest.raises(SpecError, match=f"not known here .field '{field}'"):
         read(LLAMA | {"model_type": "newer", field: value})
-
-
-def test_checkpoints_that_keep_attention_in_16_bit():
-    """Kimi-K2.5 stores int4 experts, as compressed-tensors states it; modelopt's NVFP4 is alike."""
-    mixture = CASES["deepseek_v3"][0] | {"model_type": "deepseek_v3"}
-    weights = {"num_bits": 4, "type": "int", "group_size": 32}
-    stated = {
-        "quant_method": "compressed-tensors",
-        "config_groups": {"group_0": {"weights": weights}},
-        "ignore": ["re:.*self_attn.*"],
-    }
-    model = read(mixture | {"quantization_config": stated})
-    assert (model.checkpoint_dtype, model.moe.has_only_experts_quantised) == ("int4", True)
-    stated["config_groups"]["group_0"]["weights"] = {"num_bits": 4, "type": "float"}
-    assert read(mixture | {"quantization_config": stated}).checkpoint_dtype == "float4"
-    assert not read(mixture).moe.has_only_experts_quantised
 
 
 @pytest.mark.parametrize("ratios", [[0, 4, 128], [0, 4, 128, 7], "all", [0, 4, 128, [4]]])
@@ -441,3 +435,92 @@ def test_the_tower_of_a_multimodal_file_is_named():
 def test_a_list_for_a_word_is_read_as_nothing_that_is_known(fields):
     plain = LLAMA | {"model_type": "next_month"}
     assert n_parameters(read(plain | fields)) == n_parameters(read(plain))
+
+
+MINIMAX = {
+    "model_type": "minimax_m1",
+    "num_hidden_layers": 80,
+    "hidden_size": 6144,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 9216,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 2,
+    "shared_intermediate_size": 0,
+    "vocab_size": 200064,
+    "max_position_embeddings": 10240000,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+
+
+def test_minimax_attends_only_in_the_layers_that_its_list_says():
+    """MiniMax-M1: the published 456 B and 45.9 B, KV in 10 of 80 layers, a state in the others."""
+    model = read(MINIMAX | {"attn_type_list": [0, 0, 0, 0, 0, 0, 0, 1] * 10})
+    assert model.note is None
+    assert n_parameters(model) / 1e9 == pytest.approx(456, rel=1e-3)
+    assert n_active_parameters(model) / 1e9 == pytest.approx(45.9, rel=0.03)
+    assert kv_bytes_per_token(model, "bfloat16") == 10 * 2 * 8 * 128 * 2
+    assert state_bytes(model, "bfloat16") == 70 * 64 * 128 * 128 * 2
+    kinds = (["linear_attention"] * 7 + ["full_attention"]) * 10
+    assert read(MINIMAX | {"model_type": "minimax", "layer_types": kinds}) == model
+    with pytest.raises(SpecError, match="attn_type_list has 3 entries"):
+        read(MINIMAX | {"attn_type_list": [0, 1, 1]})
+    with pytest.raises(SpecError, match="attn_type_list has 80 entries"):
+        read(MINIMAX | {"attn_type_list": [2] * 80})
+
+
+@pytest.mark.parametrize("model_type", ["newcomer", "minimax_m2"])
+def test_linear_layers_of_unknown_sizes_are_refused(model_type):
+    config = CASES["minimax_m2"][0] | {"model_type": model_type}
+    assert read(config | {"attn_type_list": [1, 1, 1, 1]}).recurrent is None
+    with pytest.raises(SpecError, match="'attn_type_list'"):
+        read(config | {"attn_type_list": [0, 0, 0, 1]})
+
+
+def test_ring_linear_is_refused_for_its_groups_of_layers():
+    with pytest.raises(SpecError, match="'layer_group_size'"):
+        read(CASES["qwen3_moe"][0] | {"model_type": "bailing_moe_linear", "layer_group_size": 8})
+
+
+def test_granite_4_without_state_space_layers_is_the_dense_model_that_it_is():
+    """ibm-granite/granite-4.0-micro has 3,402,836,480 parameters by its class of transformers."""
+    granite = {
+        "model_type": "granitemoehybrid",
+        "hidden_size": 2560,
+        "intermediate_size": 8192,
+        "shared_intermediate_size": 8192,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
+        "layer_types": ["attention"] * 40,
+        "mamba_d_state": 256,
+        "mamba_n_heads": 128,
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "vocab_size": 100352,
+        "max_position_embeddings": 131072,
+        "tie_word_embeddings": True,
+    }
+    model = read(granite)
+    assert (n_parameters(model), model.moe, model.note) == (3_402_836_480, None, None)
+    kinds = ["mamba"] * 39 + ["attention"]
+    for change in ({"layer_types": kinds}, {"layer_types": None}):
+        with pytest.raises(SpecError, match="'layer_types'"):
+            read(granite | change)
+
+
+@pytest.mark.parametrize(
+    ("stated", "n_expected"),
+    [
+        # Vicuna-7B with 64 rows more for the images' tokens, and Mistral-7B: their classes' counts.
+        ({"model_type": "llama", "vocab_size": 32064}, 6_738_415_616 + 2 * 64 * 4096),
+        ({"model_type": "mistral", "sliding_window": None}, 7_241_732_096),
+    ],
+)
+def test_a_nested_llama_leaves_its_sizes_to_its_class(stated, n_expected):
+    nested = {"model_type": "llava", "text_config": stated, "vision_config": {"hidden_size": 1024}}
+    assert n_parameters(read(nested)) == n_expected
+    with pytest.raises(SpecError, match="is missing"):
+        read(stated)

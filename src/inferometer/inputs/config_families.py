@@ -9,7 +9,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
-Config: TypeAlias = Mapping[str, object]
+from inferometer.inputs.config_details import (
+    Config,
+    fill_bigcode,
+    fill_deepseek_v4,
+    fill_falcon,
+    fill_gemma4,
+    fill_gpt2,
+    fill_granite_hybrid,
+    fill_llama4,
+    fill_mimo_v2,
+    fill_minimax,
+    fill_mpt,
+    fill_nothing,
+    fill_opt,
+    fill_stablelm,
+)
+
 WindowRule: TypeAlias = Literal["none", "all", "switch", "pattern"]
 """Which layers slide: none; all where ``sliding_window`` is set; those from
 ``max_window_layers`` on where ``use_sliding_window``; all but every N-th."""
@@ -23,10 +39,6 @@ class Flag:
     default: bool
 
 
-def _nothing(_config: Config) -> dict[str, object]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """What a ``model_type`` fixes. Defaults are those of Llama."""
@@ -35,7 +47,7 @@ class Family:
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
     """What transformers' class assumes where published files say nothing."""
-    fill: Callable[[Config], dict[str, object]] = _nothing
+    fill: Callable[[Config], dict[str, object]] = fill_nothing
     """Usual fields that follow from the family's own; its own, where it overrules the file."""
     ties_by_default: bool = False
     qkv_bias: bool | Flag = False
@@ -63,136 +75,12 @@ class Family:
     has_shared_expert_gate: bool = False
     has_only_experts_quantised: bool = False
     has_latent_attention: bool = False
+    has_decay_gates: bool = True
+    """Whether linear attention has gates and a convolution of its own; lightning attention has not."""
+    is_hybrid: bool = False
+    """Whether its class also has layers that are not understood here: files must list attention."""
 
 
-def _fill_gpt2(config: Config) -> dict[str, object]:
-    width = config.get("n_embd")
-    return {"intermediate_size": 4 * width} if isinstance(width, int) else {}
-
-
-def _fill_bigcode(config: Config) -> dict[str, object]:
-    return _fill_gpt2(config) | (
-        {"num_key_value_heads": 1} if config.get("multi_query", True) else {}
-    )
-
-
-def _fill_mpt(config: Config) -> dict[str, object]:
-    width, ratio = config.get("d_model"), config.get("expansion_ratio", 4)
-    return (
-        {"intermediate_size": ratio * width}
-        if isinstance(width, int) and isinstance(ratio, int)
-        else {}
-    )
-
-
-def _fill_falcon(config: Config) -> dict[str, object]:
-    width = config.get("hidden_size")
-    filled: dict[str, object] = {"intermediate_size": 4 * width} if isinstance(width, int) else {}
-    is_new, n_parallel_norms = (
-        bool(config.get("new_decoder_architecture")),
-        config.get("num_ln_in_parallel_attn"),
-    )
-    # The old architecture's class has one such head, whatever the file says of `num_kv_heads`.
-    if not is_new and config.get("multi_query", True):
-        filled["num_kv_heads"] = 1
-    has_two_norms = (
-        n_parallel_norms in {None, 2} if is_new else not config.get("parallel_attn", True)
-    )
-    return filled | {
-        "norms_per_layer": 2 if has_two_norms else 1,
-        "position": "alibi" if config.get("alibi") else "rope",
-    }
-
-
-def _fill_stablelm(config: Config) -> dict[str, object]:
-    return {"norms_per_layer": 1 if config.get("use_parallel_residual") else 2}
-
-
-def _fill_opt(config: Config) -> dict[str, object]:
-    has_final = config.get("do_layer_norm_before", True) and not config.get(
-        "_remove_final_layer_norm", False
-    )
-    return {"embedding_size": config.get("word_embed_proj_dim"), "has_final_norm": bool(has_final)}
-
-
-def _fill_llama4(config: Config) -> dict[str, object]:
-    """Layers with positions attend to chunks of the context, those without to all of it.
-
-    A chunk is read as a window of its length, which is twice what it holds in the mean.
-    """
-    n_layers, listed = config.get("num_hidden_layers"), config.get("moe_layers")
-    filled: dict[str, object] = {}
-    if isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS and isinstance(listed, list):
-        filled["mlp_only_layers"] = [index for index in range(n_layers) if index not in listed]
-    with_positions = config.get("no_rope_layers")
-    if isinstance(with_positions, list) and with_positions:
-        filled["layer_types"] = [
-            "sliding_attention" if one else "full_attention" for one in with_positions
-        ]
-    return filled
-
-
-def _fill_deepseek_v4(config: Config) -> dict[str, object]:
-    """What transformers writes by layer where the published files have a number for each layer."""
-    kinds, experts = config.get("layer_types"), config.get("mlp_layer_types")
-    filled = dict[str, object]()
-    if isinstance(kinds, list) and {*map(str, kinds)} <= _COMPRESSED_KINDS.keys():
-        filled["compress_ratios"] = [_COMPRESSED_KINDS[str(kind)] for kind in kinds]
-    if isinstance(experts, list):
-        filled["num_hash_layers"] = experts.count("hash_moe")
-    return filled
-
-
-def _fill_gemma4(config: Config) -> dict[str, object]:
-    """The kinds of layers, the heads of full ones, and what stands beside attention and MLP."""
-    filled, n_layers = dict[str, object](), config.get("num_hidden_layers", 30)
-    if isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS:
-        is_full = [not index % 6 or index == n_layers for index in range(1, n_layers + 1)]
-        filled["layer_types"] = [
-            "full_attention" if one else "sliding_attention" for one in is_full
-        ]
-    by_layer = config.get("per_layer_config")  # as transformers writes it since version 5
-    first = next(iter(by_layer.values()), None) if isinstance(by_layer, dict) else None
-    if isinstance(first, dict):
-        filled["full_head_dim"] = first.get("head_dim")
-        filled["full_key_value_heads"] = first.get("num_key_value_heads")
-    has_experts = config.get("enable_moe_block") is True
-    if has_experts:  # beside the MLP, which every token passes like a shared expert
-        filled["shared_expert_intermediate_size"] = config.get("intermediate_size", 9216)
-    has_inputs = bool(config.get("hidden_size_per_layer_input", 256))
-    # Three norms more with experts, and a scale of the router's input.
-    return filled | {"norms_per_layer": 4 + has_inputs + 4 * has_experts}
-
-
-def _fill_mimo_v2(config: Config) -> dict[str, object]:
-    """Which layers slide and have experts; transformers' class knows no fields of sliding heads."""
-    n_layers, n_kv_heads = config.get("num_hidden_layers", 48), config.get("num_key_value_heads", 4)
-    filled: dict[str, object] = {
-        "swa_head_dim": config.get("swa_head_dim") or config.get("head_dim", 192),
-        "swa_v_head_dim": config.get("swa_v_head_dim") or config.get("v_head_dim", 128),
-        "swa_num_key_value_heads": config.get("swa_num_key_value_heads"),
-    }
-    if isinstance(n_kv_heads, int) and config.get("swa_num_key_value_heads") is None:
-        filled["swa_num_key_value_heads"] = 2 * n_kv_heads
-    sliding, sparse = config.get("hybrid_layer_pattern"), config.get("moe_layer_freq")
-    if isinstance(n_layers, int) and n_layers <= _MOST_LISTED_LAYERS:
-        if not isinstance(sliding, list):
-            sliding = [index > 0 and (index + 1) % 6 > 0 for index in range(n_layers)]
-        if not isinstance(sparse, list):
-            sparse = [index > 0 for index in range(n_layers)]
-        filled["layer_types"] = [
-            "sliding_attention" if one else "full_attention" for one in sliding
-        ]
-        filled["mlp_layer_types"] = ["sparse" if one else "dense" for one in sparse]
-    return filled | {"sliding_window": config.get("sliding_window_size") or 129}
-
-
-_COMPRESSED_KINDS: Final = {
-    "sliding_attention": 0,
-    "compressed_sparse_attention": 4,
-    "heavily_compressed_attention": 128,
-}
-_MOST_LISTED_LAYERS: Final = 10_000
 _ATTENTION_BIAS: Final = Flag(name="attention_bias", default=False)
 _MLP_BIAS: Final = Flag(name="mlp_bias", default=False)
 _USE_BIAS: Final = Flag(name="use_bias", default=True)
@@ -297,7 +185,7 @@ _BIASED: Final = Family(
     norm_has_bias=True,
 )
 _GPT2: Final = replace(
-    _BIASED, names=_GPT_NAMES, fill=_fill_gpt2, ties_by_default=True, position="learned"
+    _BIASED, names=_GPT_NAMES, fill=fill_gpt2, ties_by_default=True, position="learned"
 )
 
 FAMILIES: Final[dict[str, Family]] = {
@@ -318,14 +206,14 @@ FAMILIES: Final[dict[str, Family]] = {
         router_bias=True,
         has_sinks=True,
         window="all",
-        fill=_fill_deepseek_v4,
+        fill=fill_deepseek_v4,
         defaults={"num_key_value_heads": 1, "head_dim": 512, "n_shared_experts": 1, "hc_mult": 4},
     ),
     "falcon": Family(
         class_name="FalconForCausalLM",
         names={"num_key_value_heads": "num_kv_heads", "intermediate_size": "ffn_hidden_size"},
         defaults={"max_position_embeddings": 2048},
-        fill=_fill_falcon,
+        fill=fill_falcon,
         ties_by_default=True,
         qkv_bias=Flag(name="bias", default=False),
         out_bias=Flag(name="bias", default=False),
@@ -364,7 +252,7 @@ FAMILIES: Final[dict[str, Family]] = {
         full_attention_every=6,
         experts="num_experts",
         router_bias=True,
-        fill=_fill_gemma4,
+        fill=fill_gemma4,
         defaults=_GEMMA4_DEFAULTS,
     ),
     "glm": _GLM,
@@ -379,7 +267,7 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     "glm_moe_dsa": replace(_DEEPSEEK, class_name="GlmMoeDsaForCausalLM", router_bias=True),
     "gpt2": _GPT2,
-    "gpt_bigcode": replace(_GPT2, class_name="GPTBigCodeForCausalLM", fill=_fill_bigcode),
+    "gpt_bigcode": replace(_GPT2, class_name="GPTBigCodeForCausalLM", fill=fill_bigcode),
     "gpt_neox": replace(
         _BIASED,
         class_name="GPTNeoXForCausalLM",
@@ -417,6 +305,18 @@ FAMILIES: Final[dict[str, Family]] = {
         experts="num_local_experts",
         expert_size="intermediate_size",
     ),
+    "granitemoehybrid": replace(
+        _PLAIN,
+        class_name="GraniteMoeHybridForCausalLM",
+        names={
+            "intermediate_size": "shared_intermediate_size",
+            "moe_intermediate_size": "intermediate_size",
+            "shared_expert_intermediate_size": "shared_intermediate_size",
+        },
+        fill=fill_granite_hybrid,
+        experts="num_local_experts",
+        is_hybrid=True,
+    ),
     "llama": _LLAMA,
     "llama4_text": replace(
         _PLAIN,
@@ -428,7 +328,7 @@ FAMILIES: Final[dict[str, Family]] = {
             "sliding_window": "attention_chunk_size",
         },
         defaults={"head_dim": 128, "sliding_window": 8192, "n_shared_experts": 1},
-        fill=_fill_llama4,
+        fill=fill_llama4,
         window="pattern",
         full_attention_every=4,
         experts="num_local_experts",
@@ -449,8 +349,16 @@ FAMILIES: Final[dict[str, Family]] = {
         window="pattern",
         experts="n_routed_experts",
         router_bias=True,
-        fill=_fill_mimo_v2,
+        fill=fill_mimo_v2,
         defaults=_MIMO_V2_DEFAULTS,
+    ),
+    "minimax": replace(
+        _MIXTRAL,
+        class_name="MiniMaxForCausalLM",
+        names={"shared_expert_intermediate_size": "shared_intermediate_size"},
+        fill=fill_minimax,
+        window="none",
+        has_decay_gates=False,
     ),
     "minimax_m2": replace(
         _PLAIN,
@@ -476,7 +384,7 @@ FAMILIES: Final[dict[str, Family]] = {
             "num_attention_heads": "n_heads",
             "max_position_embeddings": "max_seq_len",
         },
-        fill=_fill_mpt,
+        fill=fill_mpt,
         ties_by_default=True,
         is_gated=False,
         norm="layernorm",
@@ -507,7 +415,7 @@ FAMILIES: Final[dict[str, Family]] = {
         _BIASED,
         class_name="OPTForCausalLM",
         names={"intermediate_size": "ffn_dim"},
-        fill=_fill_opt,
+        fill=fill_opt,
         ties_by_default=True,
         qkv_bias=_ENABLE_BIAS,
         out_bias=_ENABLE_BIAS,
@@ -539,7 +447,7 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     "stablelm": Family(
         class_name="StableLmForCausalLM",
-        fill=_fill_stablelm,
+        fill=fill_stablelm,
         qkv_bias=Flag(name="use_qkv_bias", default=False),
         qk_norm=Flag(name="qk_layernorm", default=False),
         has_full_width_qk_norm=True,
@@ -568,6 +476,8 @@ ALIASES: Final = {
     "kimi_k2": "deepseek_v3",
     "mimo_v2": "mimo_v2_flash",
     "code_llama": "llama",
+    "minimax_m1": "minimax",
+    "minimax_text_01": "minimax",
     "ministral": "mistral",
 }
 """Other names of the same shapes."""
@@ -575,14 +485,37 @@ ALIASES: Final = {
 LLAMA_LIKE: Final = _LLAMA
 """What an unknown ``model_type`` is read as."""
 
+_LLAMA_SIZES: Final = {
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "intermediate_size": 11_008,
+    "vocab_size": 32_000,
+    "max_position_embeddings": 2048,
+}
+NESTED_DEFAULTS: Final = {
+    "llama": _LLAMA_SIZES,
+    "mistral": _LLAMA_SIZES | {"intermediate_size": 14_336, "max_position_embeddings": 131_072},
+}
+"""Sizes that a multimodal file (LLaVA) leaves to the class of its language model.
+
+A file of the language model itself states them, and without them is a broken one."""
+
 NOT_DECODERS: Final = frozenset((
-    "albert", "bert", "camembert", "clip", "deberta", "deberta-v2", "distilbert", "electra",
-    "modernbert", "mpnet", "roberta", "siglip", "vit", "xlm-roberta",
+    "albert", "bert", "camembert", "clip", "deberta", "deberta-v2", "distilbert", "electra", "esm",
+    "eurobert", "modernbert", "mpnet", "roberta", "siglip", "vit", "xlm-roberta",
 ))  # fmt: skip
-"""Encoders, which decode nothing."""
+"""Encoders, which decode nothing, by name; others by what their files say of the class."""
+
+DECODING_CLASSES: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""How the names of classes end that decode, where a file says ``is_decoder: false``."""
 
 NOT_ATTENTION_FIELDS: Final = (
     "ssm_cfg",
+    "ssm_state_size",
+    "hybrid_override_pattern",
+    "attn_layer_period",
+    "mixer_types",
     "state_size",
     "mamba_d_state",
     "mamba_n_heads",

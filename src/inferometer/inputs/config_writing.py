@@ -13,7 +13,9 @@ from inferometer.inputs.config_families import FAMILIES, Family, Flag
 from inferometer.inputs.model_config import model_from_config
 from inferometer.inputs.types import AttentionSpec, DType, FullHeads, ModelSpec
 
-_NAMES: Final = frozenset({"model_id", "family", "hf_id", "note", "checkpoint_dtype", "source"})
+_NAMES: Final = frozenset((
+    "model_id", "family", "hf_id", "note", "checkpoint_dtype", "stored_apart", "source",
+))  # fmt: skip
 """Fields of a model that are not its shape."""
 
 
@@ -299,10 +301,20 @@ def _llama4(model: ModelSpec) -> dict[str, object]:
     }
 
 
+def _granite_hybrid(model: ModelSpec) -> dict[str, object]:
+    """All layers attend; what is the shared expert elsewhere is the MLP where there are none."""
+    fields: dict[str, object] = {"layer_types": ["attention"] * model.n_layers}
+    if model.moe is None:
+        return fields | {"num_local_experts": 0, "num_experts_per_tok": 0}
+    shared = model.moe.n_shared_experts * model.moe.intermediate_size
+    return fields | {"shared_intermediate_size": shared}
+
+
 _OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
     "falcon": _falcon,
     "gemma4_text": _gemma4,
     "gpt_bigcode": _bigcode,
+    "granitemoehybrid": _granite_hybrid,
     "llama4_text": _llama4,
     "mimo_v2_flash": _mimo_v2,
     "mpt": _mpt,

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Final
 
 from inferometer.errors import SpecError
+from inferometer.inputs.config_details import stored_formats
 from inferometer.inputs.config_families import (
     ALIASES,
+    DECODING_CLASSES,
     FAMILIES,
     LLAMA_LIKE,
+    NESTED_DEFAULTS,
     NOT_ATTENTION_FIELDS,
     NOT_DECODERS,
     Family,
     Flag,
 )
-from inferometer.inputs.foreign_bytes import ConfigFields, Door, format_notes, shortened
+from inferometer.inputs.foreign_bytes import ConfigFields, Door, shortened
 from inferometer.inputs.types import (
     AttentionSpec,
     CompressedSpec,
@@ -55,6 +58,12 @@ _OTHER_NAMES: Final = {
     "first_k_dense_replace": ("moe_layer_start_index", "num_dense_layers"),
 }
 """Of an unknown ``model_type``, as ERNIE, EXAONE and AFMoE write them."""
+
+_SHARED_FIELDS: Final = (
+    "tie_word_embeddings", "torch_dtype", "dtype", "quantization_config", "compression_config",
+    "expert_dtype",
+)  # fmt: skip
+"""Fields of a multimodal file that are also those of its language model."""
 
 _UNREAD_FIELDS: Final = re.compile(
     r"(swa|num_swa|num_global|global)_.*(heads?|dim)|.*_per_layer(_config|_input)?|per_layer_config"
@@ -106,13 +115,10 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
     """
     nested = config.get("text_config")
     if isinstance(nested, dict):
-        shared = {
-            name: config[name]
-            for name in ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
-            if name in config
-        }
+        shared = {name: config[name] for name in _SHARED_FIELDS if name in config}
         text_config: dict[str, object] = {str(name): value for name, value in nested.items()}
         text_config.setdefault("model_type", config.get("model_type"))
+        shared = NESTED_DEFAULTS.get(str(text_config["model_type"]), {}) | shared
         model = model_from_config(shared | text_config, where=where, model_id=model_id)
         towers = [name for name in ("vision_config", "audio_config") if config.get(name)]
         notes = [f"{one} is not counted: its weights come on top" for one in towers]
@@ -128,11 +134,13 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
         config=config, where=where, names=family.names, filled=silent | family.fill(config)
     )
     model = _model(fields, family, model_type=model_type, model_id=model_id)
-    quantised = config.get("quantization_config")
-    notes = [] if note is None else [note]
-    is_known = isinstance(quantised, dict) and quantised_format(quantised) is not None
-    notes += format_notes(quantised, is_known=is_known)
-    return replace(model, note="; ".join(notes) or None)
+    stored = stored_formats(config, model)
+    return replace(
+        model,
+        checkpoint_dtype=stored.whole,
+        stored_apart=stored.apart,
+        note="; ".join(filter(None, (note, *stored.notes))) or None,
+    )
 
 
 def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, str | None]:
@@ -145,7 +153,7 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
             allowed=f"one of {', '.join(FAMILIES)}, or a Llama-like one",
         )
     family = FAMILIES.get(ALIASES.get(model_type, model_type))
-    is_encoder = model_type in NOT_DECODERS or config.get("type_vocab_size") is not None
+    is_encoder = _is_encoder(config, model_type)
     if fields.flag("is_encoder_decoder", default=False) or is_encoder:
         kind = "an encoder" if is_encoder else "an encoder-decoder model"
         raise SpecError(
@@ -153,9 +161,7 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
             where=where,
             allowed="a decoder-only language model",
         )
-    alien = [name for name in NOT_ATTENTION_FIELDS if config.get(name) is not None]
-    if family is None and _has_unknown_kinds(config):
-        alien.append("layer_types")
+    alien = _alien_fields(config, family)
     if alien:
         raise SpecError(
             f"model_type {model_type!r} has layers of a kind that is not known here (field"
@@ -175,10 +181,38 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
     return likeness, model_type, note
 
 
-def _has_unknown_kinds(config: Mapping[str, object]) -> bool:
-    kinds = config.get("layer_types")
-    known = _LAYER_KINDS | ({"linear_attention"} if config.get("linear_num_value_heads") else set())
-    return isinstance(kinds, list) and not {str(kind) for kind in kinds} <= known
+def _is_encoder(config: Mapping[str, object], model_type: str) -> bool:
+    """Whether its name, its segments of BERT, or the classes that the file names are an encoder's."""
+    listed = config.get("architectures")
+    classes = [str(one) for one in listed] if isinstance(listed, list) else []
+    decodes = any(one.endswith(DECODING_CLASSES) for one in classes)
+    is_masked = any(one.endswith("ForMaskedLM") for one in classes)
+    is_plain = bool(classes) and config.get("is_decoder") is False
+    return (
+        model_type in NOT_DECODERS
+        or config.get("type_vocab_size") is not None
+        or ((is_masked or is_plain) and not decodes)
+    )
+
+
+def _alien_fields(config: Mapping[str, object], family: Family | None) -> list[str]:
+    """Fields of layers that are not understood here."""
+    listed = config.get("layer_types")
+    kinds = {str(kind) for kind in listed} if isinstance(listed, list) else set[str]()
+    has_states = family is not None and not family.has_decay_gates
+    alien = [name for name in NOT_ATTENTION_FIELDS if config.get(name) is not None]
+    if family is not None and family.is_hybrid:  # sizes of layers that it need not have
+        alien = [name for name in alien if not name.startswith("mamba_")]
+        alien += [] if kinds and kinds <= _LAYER_KINDS | {"attention"} else ["layer_types"]
+    linear = {"linear_attention"} if config.get("linear_num_value_heads") else set[str]()
+    if family is None and not kinds <= _LAYER_KINDS | linear:
+        alien.append("layer_types")
+    attends, group = config.get("attn_type_list"), config.get("layer_group_size")
+    if isinstance(attends, list) and any(one != 1 for one in attends) and not has_states:
+        alien.append("attn_type_list")  # linear layers, whose sizes only MiniMax's class fixes
+    if group is not None and group != 1:
+        alien.append("layer_group_size")  # Ring's: linear layers but for the last of each group
+    return alien
 
 
 def _likeness(config: Mapping[str, object]) -> tuple[Family, str]:
@@ -254,7 +288,7 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         moe=moe,
         mla=mla,
         indexer=_indexer(fields),
-        recurrent=_recurrent(fields),
+        recurrent=_recurrent(fields, family),
         compressed=_compressed(fields),
         per_layer_inputs=_per_layer_inputs(fields),
         hf_id=fields.text("_name_or_path") or None,
@@ -448,25 +482,37 @@ def _compressed(fields: ConfigFields) -> CompressedSpec | None:
     )
 
 
-def _recurrent(fields: ConfigFields) -> RecurrentSpec | None:
+def _recurrent(fields: ConfigFields, family: Family) -> RecurrentSpec | None:
     """The layers of linear attention, where ``linear_num_value_heads`` is stated."""
     n_value_heads = fields.optional_count("linear_num_value_heads")
     if n_value_heads is None:
         return None
     n_layers, types = fields.count("num_hidden_layers"), fields.texts("layer_types")
-    state = fields.text("mamba_ssm_dtype") or "float32"
+    allowed = _LAYER_KINDS | {"linear_attention"}
+    if types is not None and (len(types) != n_layers or not set(types) <= allowed):
+        listed = "attn_type_list" if fields.value("attn_type_list") is not None else "layer_types"
+        found = shortened(sorted(set(types)))
+        raise SpecError(
+            f"{listed} has {len(types)} entries of {found} for {n_layers} layers",
+            where=fields.where,
+            allowed="for each layer one of full and linear attention",
+        )
+    n_linear = (
+        n_layers - n_layers // fields.count("full_attention_interval")
+        if types is None
+        else types.count("linear_attention")
+    )
+    if n_linear == 0:
+        return None
     return RecurrentSpec(
-        n_layers=(
-            n_layers - n_layers // fields.count("full_attention_interval")
-            if types is None
-            else types.count("linear_attention")
-        ),
+        n_layers=n_linear,
         n_key_heads=fields.count("linear_num_key_heads"),
         n_value_heads=n_value_heads,
         key_head_dim=fields.count("linear_key_head_dim"),
         value_head_dim=fields.count("linear_value_head_dim"),
         conv_kernel=fields.count("linear_conv_kernel_dim"),
-        state_dtype=_DTYPES.get(state, "float32"),
+        state_dtype=_DTYPES.get(fields.text("mamba_ssm_dtype") or "float32", "float32"),
+        has_decay_gates=family.has_decay_gates,
     )
 
 
@@ -501,8 +547,7 @@ def _mixture(fields: ConfigFields, family: Family) -> MoeSpec:
         has_router_bias=family.router_bias,
         n_hashed_layers=fields.optional_count("num_hash_layers", minimum=0) or 0,
         has_shared_expert_gate=family.has_shared_expert_gate,
-        has_only_experts_quantised=family.has_only_experts_quantised
-        or _has_plain_attention(fields),
+        has_only_experts_quantised=family.has_only_experts_quantised,
     )
 
 
@@ -531,70 +576,6 @@ def _said(fields: ConfigFields, what: bool | Flag) -> bool:  # noqa: FBT001 -- f
     return fields.flag(what.name, default=what.default) if isinstance(what, Flag) else what
 
 
-def _has_plain_attention(fields: ConfigFields) -> bool:
-    """Whether the quantised checkpoint says that attention stays in 16 bit."""
-    quantised = fields.value("quantization_config")
-    ignored = quantised.get("ignore") if isinstance(quantised, dict) else None
-    return isinstance(ignored, list) and any("self_attn" in str(name) for name in ignored)
-
-
 def _checkpoint_dtype(fields: ConfigFields) -> DType | None:
-    quantised = fields.value("quantization_config")
-    if isinstance(quantised, dict):
-        return quantised_format({str(name): value for name, value in quantised.items()})
     name = fields.value("dtype") or fields.value("torch_dtype")
     return _DTYPES.get(name) if isinstance(name, str) else None
-
-
-# In which format are the weights of a quantised checkpoint, by its `quantization_config`?
-# Each tool writes it in its own way: compressed-tensors and ModelOpt in groups, AWQ, GPTQ and
-# AutoRound as bits, bitsandbytes as switches, Quark as the name of a type.
-
-_WEIGHT_WORDS: Final[dict[str, DType]] = {
-    "fp4": "float4", "int4": "int4", "w4": "int4", "fp8": "float8", "int8": "int8", "w8": "int8",
-}  # fmt: skip
-
-
-def quantised_format(config: Mapping[str, object]) -> DType | None:
-    """The format of the weights; None where it is not known here.
-
-    Example
-    -------
-    >>> quantised_format({"quant_method": "awq", "bits": 4})
-    'int4'
-    >>> quantised_format({"quant_method": "modelopt", "quant_algo": "NVFP4"})
-    'float4'
-    >>> quantised_format({"quant_method": "gptq", "bits": 3}) is None
-    True
-    """
-    method, (bits, kind) = str(config.get("quant_method")), _bits_of_groups(config)
-    if "fp8" in method or (bits, kind) == (8, "float"):
-        return "float8"
-    if (bits, kind) == (4, "float"):
-        return "float4"
-    if bits in (4, 8) or config.get("load_in_4bit") or config.get("load_in_8bit"):
-        return "int4" if bits == 4 or config.get("load_in_4bit") else "int8"
-    return _in_words(" ".join((method, str(config.get("quant_algo")), _of_quark(config))))
-
-
-def _in_words(words: str) -> DType | None:
-    """The weights' format in names such as ModelOpt's `NVFP4` and `W4A8_AWQ` or Quark's `fp8_e4m3`."""
-    found = re.search("|".join(_WEIGHT_WORDS), words.lower())
-    return None if found is None else _WEIGHT_WORDS[found[0]]
-
-
-def _of_quark(config: Mapping[str, object]) -> str:
-    """Quark's name of the weights' format; '' of other tools."""
-    whole = config.get("global_quant_config")
-    weight = whole.get("weight") if isinstance(whole, dict) else None
-    return str(weight.get("dtype")) if isinstance(weight, dict) else ""
-
-
-def _bits_of_groups(quantised: Mapping[str, object]) -> tuple[object, object]:
-    """Bits and kind of the weights, as compressed-tensors and modelopt nest them, or AWQ's bits."""
-    groups = quantised.get("config_groups")
-    first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
-    weights = first.get("weights") if isinstance(first, dict) else None
-    if not isinstance(weights, dict):
-        return quantised.get("bits"), "int"
-    return weights.get("num_bits"), weights.get("type")

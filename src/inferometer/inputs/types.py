@@ -164,7 +164,9 @@ class RecurrentSpec:
     """Layers of linear attention, with a state of constant size instead of a KV cache.
 
     Gated DeltaNet (arXiv 2412.06464): a short convolution over queries, keys and values, then a
-    matrix of key by value channels for each value head, which every token updates.
+    matrix of key by value channels for each value head, which every token updates. Without
+    ``has_decay_gates`` it is lightning attention (MiniMax-01, arXiv 2501.08313): a fixed decay, no
+    convolution, and a norm over all values.
     """
 
     n_layers: int
@@ -174,6 +176,7 @@ class RecurrentSpec:
     value_head_dim: int
     conv_kernel: int
     state_dtype: DType = "float32"
+    has_decay_gates: bool = True
 
     @property
     def key_width(self) -> int:
@@ -194,6 +197,13 @@ class RecurrentSpec:
     def state_elements(self) -> int:
         """Numbers in the matrices that a layer keeps for a sequence."""
         return self.n_value_heads * self.key_head_dim * self.value_head_dim
+
+    @property
+    def vector_elements(self) -> int:
+        """Weights of a layer beside matrices: convolution, decay and norm; lightning's norm is wide."""
+        if not self.has_decay_gates:
+            return self.value_width
+        return self.conv_width * self.conv_kernel + 2 * self.n_value_heads + self.value_head_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +262,8 @@ class ModelSpec:
 
     ``vocab_size`` is the number of rows of the embedding matrix (padded), not the tokenizer's size.
     ``architecture`` is the ``model_type`` of the Hugging Face configuration. ``checkpoint_dtype``
-    is the format of the published linear weights, where known.
+    is the format of the published linear weights, where known, and ``stored_apart`` that of the
+    matrices (``perfmodel.weights``) which such a checkpoint stores in another one.
     """
 
     model_id: str
@@ -282,6 +293,7 @@ class ModelSpec:
     family: str | None = None
     hf_id: str | None = None
     checkpoint_dtype: DType | None = None
+    stored_apart: tuple[tuple[str, AskedFormat], ...] = ()
     note: str | None = None
 
     @property

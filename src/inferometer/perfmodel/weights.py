@@ -12,6 +12,7 @@ from inferometer.errors import SpecError
 from inferometer.inputs.types import (
     DTYPE_BITS,
     CompressedSpec,
+    DType,
     EngineSpec,
     MlaSpec,
     ModelSpec,
@@ -43,6 +44,8 @@ class Linear:
     is_quantised: bool = True
     """Whether quantised checkpoints store it in few bits; routers and gates stay in 16, with
     some models all but experts."""
+    apart: tuple[DType, DType] | None = None
+    """Where most matrices are stored in the first format, this one is in the second."""
 
     @property
     def n_weights(self) -> int:
@@ -83,7 +86,17 @@ def linears(model: ModelSpec) -> tuple[Linear, ...]:
         parts += ends
     if model.moe is not None and model.moe.has_only_experts_quantised:
         parts = [replace(part, is_quantised=part.n_copies > 1) for part in parts]
-    return tuple(parts)
+    return tuple(_stored_apart(part, model) for part in parts)
+
+
+def _stored_apart(part: Linear, model: ModelSpec) -> Linear:
+    name, whole = part.name.removeprefix("full_").removeprefix("wide_"), model.checkpoint_dtype
+    stored = dict(model.stored_apart).get(name)
+    if stored is None or whole is None:
+        return part
+    if stored == "none":
+        return replace(part, is_quantised=False)
+    return replace(part, apart=(whole, stored))
 
 
 def n_parameters(model: ModelSpec) -> int:
@@ -143,9 +156,12 @@ def stored_weight_bits(engine: EngineSpec, *, is_sparse: bool = False) -> float:
     >>> stored_weight_bits(EngineSpec(dtype="bfloat16"), is_sparse=True)
     9.0
     """
-    dtype = engine.dtype if engine.quantization is None else engine.quantization
-    stored = None if engine.quantization is None else STORED_FORMATS.get(engine.quantization)
-    value_bits: float = DTYPE_BITS[dtype] if stored is None else stored.value_bits
+    return _stored_bits(engine.quantization, engine.dtype, is_sparse=is_sparse)
+
+
+def _stored_bits(quantization: DType | None, dtype: DType, *, is_sparse: bool) -> float:
+    stored = None if quantization is None else STORED_FORMATS.get(quantization)
+    value_bits: float = DTYPE_BITS[quantization or dtype] if stored is None else stored.value_bits
     scale_bits = 0.0 if stored is None else stored.weight_bits - stored.value_bits
     return (value_bits / 2 + 1 if is_sparse else value_bits) + scale_bits
 
@@ -243,11 +259,11 @@ def expected_experts(n_experts: int, n_experts_per_token: int, n_tokens: int) ->
 
 def linear_bits(part: Linear, engine: EngineSpec, *, is_sparse: bool = False) -> float:
     """Bits stored for a weight of this matrix; what is not quantised is not pruned either."""
-    return (
-        stored_weight_bits(engine, is_sparse=is_sparse)
-        if part.is_quantised
-        else DTYPE_BITS[engine.dtype]
-    )
+    if not part.is_quantised:
+        return DTYPE_BITS[engine.dtype]
+    own = part.apart if part.apart is not None and part.apart[0] == engine.quantization else None
+    stored = engine.quantization if own is None else own[1]
+    return _stored_bits(stored, engine.dtype, is_sparse=is_sparse)
 
 
 def n_shards(part: Linear, model: ModelSpec, n_devices: int) -> int:
@@ -433,18 +449,13 @@ def _recurrent(model: ModelSpec) -> list[Linear]:
     if linear is None:
         return []
     part = partial(Linear, n_layers=linear.n_layers)
-    return [
-        part(
-            name="linear_in", n_in=model.hidden_size, n_out=linear.conv_width + linear.value_width
-        ),
-        part(
-            name="linear_gates",
-            n_in=model.hidden_size,
-            n_out=2 * linear.n_value_heads,
-            is_quantised=False,
-        ),
+    n_in, n_gates = model.hidden_size, 2 * linear.n_value_heads
+    parts = [
+        part(name="linear_in", n_in=n_in, n_out=linear.conv_width + linear.value_width),
+        part(name="linear_gates", n_in=n_in, n_out=n_gates, is_quantised=False),
         part(name="linear_out", n_in=linear.value_width, n_out=model.hidden_size),
     ]
+    return parts if linear.has_decay_gates else [parts[0], parts[2]]
 
 
 def _feed_forward(model: ModelSpec) -> list[Linear]:
@@ -580,9 +591,5 @@ def _small_vectors_of_choice(model: ModelSpec) -> int:
             + 1
         )
     if linear is not None:
-        n_elements += linear.n_layers * (
-            linear.conv_width * linear.conv_kernel
-            + 2 * linear.n_value_heads
-            + linear.value_head_dim
-        )
+        n_elements += linear.n_layers * linear.vector_elements
     return n_elements
