@@ -13,6 +13,7 @@ from inferometer.api.server import Server, Settings
 from inferometer.api.simulate import Simulate
 from inferometer.api.size import Size
 from inferometer.api.verify_belief import Believed, belief_sha256, believed_of
+from inferometer.api.workload import Workload, workload_of
 from inferometer.cli.emulate import Emulate
 from inferometer.errors import SizingError, SpecError
 from inferometer.inputs.catalog import find_hardware
@@ -264,3 +265,67 @@ def test_a_belief_without_published_rows_keeps_its_sum():
     cpu = believed_of({"model": "llama-3.1-8b", "hardware": "epyc_9654"})
     model = resolve_model("llama-3.1-8b", load_format="dummy").spec
     assert belief_sha256(cpu) == sha256_of((model, find_hardware("epyc_9654")))
+
+
+LONE = {"hardware": "h100_sxm", "datasheet": True, "workload": "512x16", "requests": 20}
+
+
+@pytest.mark.parametrize(
+    ("options", "flag", "try_"),
+    [
+        ({"burstiness": 0.1}, "--burstiness", "the same command without --burstiness"),
+        ({"kv_link": "50GB/s"}, "--kv-link", "--prefill-replicas 1"),
+        ({"kv_link_latency": "10s"}, "--kv-link-latency", "--prefill-replicas 1"),
+        ({"kv_link_shape": "shared"}, "--kv-link-shape", "--prefill-replicas 1"),
+        ({"first_token_from": "prefill"}, "--first-token-from", "--prefill-replicas 1"),
+        ({"prefix_threshold": 0.9}, "--prefix-threshold", "--router prefix-affine"),
+        ({"balance_abs": 1, "replicas": 2}, "--balance-abs", "--router prefix-affine"),
+        ({"class_replicas": ["chat=0"]}, "--class-replicas", "--router class-aware"),
+        ({"jobs": 2}, "--jobs", "--executor processes"),
+        ({"ray_address": "host:1", "executor": "processes"}, "--ray-address", "--executor ray"),
+    ],
+)
+def test_an_option_that_changes_nothing_is_refused_with_what_it_needs(options, flag, try_):
+    with pytest.raises(SpecError) as refused:
+        im.simulate("llama-3.1-8b", concurrency=4, **LONE, **options)
+    assert (refused.value.where, refused.value.try_) == (flag, try_)
+
+
+def test_an_address_of_ray_in_the_environment_refuses_nothing(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "host:1")
+    im.simulate("llama-3.1-8b", concurrency=4, ray_address="host:1", **LONE)
+
+
+def test_users_of_a_file_have_no_burstiness(tmp_path):
+    (tmp_path / "users.toml").write_text(
+        'n_requests = 20\narrivals = { kind = "closed", concurrency = 2 }\n[[classes]]\n'
+        'name = "a"\nprompt_tokens = { kind = "constant", value = 8 }\n'
+        'output_tokens = { kind = "constant", value = 8 }\n'
+    )
+    named = str(tmp_path / "users.toml")
+    with pytest.raises(SpecError, match="a closed loop"):
+        workload_of(Workload(workload=named, burstiness=0.5))
+    assert workload_of(Workload(workload=named, burstiness=0.5, rate=2.0)).arrivals.rate_per_s == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "unused"),
+    [
+        ({"router": "prefix-affine", "prefix_threshold": 0.9}, {"router unused"}),
+        ({"router": "random", "replicas": 2}, set()),
+        ({"link": "pcie3"}, {"link unused"}),
+        ({"link": "pcie3", "tp": 2}, set()),
+        ({"link": "64GB/s", "prefill_replicas": 1}, set()),
+    ],
+)
+def test_what_one_replica_on_one_device_has_no_use_for_is_a_caution(options, unused):
+    answer = im.simulate("llama-3.1-8b", concurrency=4, **LONE, **options)
+    assert {one.code for one in answer.cautions if one.code.endswith("unused")} == unused
+
+
+def test_a_time_does_not_end_a_closed_loop_and_a_number_does():
+    words = {name: value for name, value in LONE.items() if name != "requests"}
+    with pytest.raises(SpecError, match="in 20 s depends on the server") as refused:
+        im.simulate("llama-3.1-8b", concurrency=4, duration="20s", **words)
+    assert refused.value.where.startswith("--for, ")
+    assert refused.value.try_ == "--requests 1000, in place of --for"

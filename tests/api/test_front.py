@@ -165,3 +165,11 @@ def test_an_option_without_its_name_is_refused_with_what_to_write():
     with pytest.raises(SpecError, match="'c' stands without") as refused:
         im.compare("a", "b", "c")
     assert refused.value.try_ is None
+
+
+def test_a_flag_of_the_command_line_names_the_method_that_does_it(tmp_path):
+    with pytest.raises(SpecError, match="no option 'report'") as refused:
+        im.simulate("llama-3.1-8b", hardware="h100_sxm", report="x.html")
+    assert refused.value.try_.startswith("answer.save_page('report.html')")
+    im.predict("llama-3.1-8b", hardware="h100_sxm").save_page(tmp_path / "report.html")
+    assert (tmp_path / "report.html").exists()

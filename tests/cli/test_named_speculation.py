@@ -80,3 +80,15 @@ def test_one_measured_number_is_a_share_of_the_bandwidth():
         CliRunner().invoke(
             plain_command("predict"), [*words, "--measured-tpot", "0ms"], catch_exceptions=False
         )
+
+
+@pytest.mark.parametrize(
+    ("tpot", "ratio", "is_possible"),
+    [("14ms", "x the bound", True), ("3ms", "0.66", False), ("1us", "0.000222x", False)],
+)
+def test_a_tpot_beyond_the_peaks_is_a_caution_with_the_least_there_is(tpot, ratio, is_possible):
+    words = ["llama-3.1-8b", "--hardware", "h100_sxm", "--measured-tpot", tpot]
+    shown = CliRunner().invoke(plain_command("predict"), words).stdout
+    assert ratio in shown
+    assert ("is not possible here: at the peaks" in shown) is not is_possible
+    assert ("4.5 ms or more" in shown) is not is_possible

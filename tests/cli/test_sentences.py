@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.api.analysis import Analysis, analyse, point_rows
+from inferometer.api import analysis as analysis_of_runs
+from inferometer.api.analysis import Analysis, analyse, fewer_bytes, point_rows
 from inferometer.api.sweep_view import five_lines, useful_load
 from inferometer.inputs.catalog import find_hardware
 from inferometer.inputs.resolve import resolve_model
 from inferometer.inputs.types import Caution, EngineSpec
 from inferometer.records.reading import read_run
-from inferometer.records.summaries import summarise_points
+from inferometer.records.summaries import StepPart, StepShares, summarise_points
 from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
 from inferometer.records.tables import select
 from inferometer.report.views import PointRow
@@ -169,6 +170,51 @@ def test_half_the_weights_gain_less_than_two(analysis):
         analysis, [row_of(analysis, 1, 38.0, decode_limited_by="weight bandwidth")]
     ).next
     assert 1.0 < float(said.partition("(")[2].partition("x")[0]) < 2.0
+
+
+def test_half_the_weights_gain_what_the_limit_says(analysis):
+    """As the paired steps have it, where they were measured, and the model elsewhere."""
+    parts = tuple(
+        StepPart(cause=cause, fraction=about(share))
+        for cause, share in (("weight bandwidth", 0.75), ("compute", 0.25))
+    )
+    steps = StepShares(
+        step_s=about(0.1),
+        parts=parts,
+        limited_by="weight bandwidth",
+        n_rounds=9,
+        weight_bytes=2**29,
+    )
+    said = lines_of(
+        replace(analysis, steps=steps),
+        [row_of(analysis, 1, 38.0, decode_limited_by="weight bandwidth")],
+    )
+    assert "half the bytes would make it 1.6x as fast" in said.limit
+    assert "Half the weight bytes would give about 60.8 tok/s (1.6x)" in said.next
+    assert "--batch 1 --prompt 128 --output" in said.next
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "words"),
+    [
+        ({"dtype": "float32", "device": "cpu"}, None, ("--dtype", "bfloat16")),
+        ({"dtype": "bfloat16", "device": "cpu"}, None, ("--quantization", "int4")),
+        (
+            {"dtype": "float32", "quantization": "int8", "device": "cuda"},
+            "l4",
+            ("--quantization", "int4"),
+        ),
+        ({"dtype": "float16", "device": "cuda"}, "l4", ("--quantization", "int8")),
+        ({"dtype": "bfloat16", "device": "cuda"}, "rtx_5070ti_laptop", ("--quantization", "int4")),
+    ],
+)
+def test_fewer_weight_bytes_are_of_a_format_whose_rate_is_known(engine, device, words, monkeypatch):
+    monkeypatch.setattr(analysis_of_runs, "find_spec", lambda _name: "torch")
+    known = None if device is None else find_hardware(device)
+    assert fewer_bytes(EngineSpec(**engine), known) == words
+    monkeypatch.setattr(analysis_of_runs, "find_spec", lambda _name: None)
+    if engine.get("device") == "cpu":
+        assert fewer_bytes(EngineSpec(**engine), known) == ("--quantization", "int4")
 
 
 SWEEP = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from inferometer.api.question import option
+from inferometer import suggestions
+from inferometer.api.question import option, refuse_unused
 from inferometer.errors import SpecError
+from inferometer.fit.published.efficiencies import has_stated_links
 from inferometer.inputs.gate import GateOrder, GateSpec, read_gate
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.plan import DrawnWorkload
@@ -74,6 +76,13 @@ class Cluster:
     balance_rel: float = option(
         1.5, "… by more than this factor, are evened out.", "Cluster", least=0
     )
+
+
+_OF_ROUTERS: Final[dict[Router, tuple[str, ...]]] = {
+    "class-aware": ("class_replicas",),
+    "prefix-affine": ("prefix_threshold", "balance_abs", "balance_rel"),
+}
+"""The options that one router alone has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,7 +373,7 @@ def rules_of(options: Cluster) -> RouterRules:
     Raises
     ------
     SpecError
-        Replicas of classes for a router that does not know them.
+        Thresholds, or replicas of classes, for a router that does not know them.
     """
     rules = RouterRules(
         router=options.router or ("vllm" if options.data_parallel_size > 1 else "least-loaded"),
@@ -373,8 +382,10 @@ def rules_of(options: Cluster) -> RouterRules:
         balance_rel_ratio=options.balance_rel,
         class_replicas=tuple(_class_replicas(text) for text in options.class_replicas),
     )
-    if rules.class_replicas and rules.router != "class-aware":
-        raise SpecError(f"--router {rules.router}", where="--class-replicas", allowed="class-aware")
+    for router, names in _OF_ROUTERS.items():
+        if rules.router != router:
+            what, other = f"--router {rules.router}", f"--router {router}"
+            refuse_unused(options, names, what, allowed=router, try_=other)
     return rules
 
 
@@ -465,3 +476,30 @@ def equals_cautions(gate: GateSpec | None, workload: DrawnWorkload) -> tuple[Cau
             remedy=remedy,
         ),
     )
+
+
+def unused_cautions(servers: Servers) -> tuple[Caution, ...]:
+    """Cautions of a router that has one replica, and of a stated link that joins no devices."""
+    found, one = list[Caution](), servers.deployment
+    pool = servers.prefill
+    most = max(servers.n_replicas, 0 if pool is None else pool.cluster.n_replicas)
+    is_one = servers.groups is None and most == 1
+    if is_one and servers.rules.router != RouterRules().router:
+        found += [
+            Caution(
+                code="router unused",
+                text=f"the router {servers.rules.router} changed nothing: there is one replica",
+                remedy=suggestions.flags("--replicas", 2),
+            )
+        ]
+    is_alone = is_one and pool is None and one.n_devices == 1
+    swaps = one.knobs.own.get("preemption_mode") == "swap"
+    if is_alone and not swaps and one.hardware is not None and has_stated_links(one.hardware):
+        found += [
+            Caution(
+                code="link unused",
+                text="the stated link carries nothing: there is one device",
+                remedy=f"{suggestions.flags('--tp', 2)}, or no --link, so that published rows count",
+            )
+        ]
+    return tuple(found)

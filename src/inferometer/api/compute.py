@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from inferometer.api.progress import PartsDone, talk
-from inferometer.api.question import DURATION, Option, option
+from inferometer.api.question import DURATION, Option, option, refuse_unused
 from inferometer.measure.executors import local, ray_cluster
 from inferometer.simulate import hooks
 
@@ -61,10 +61,22 @@ def opened(where: Executor, what: str) -> Generator[local.Executor]:
     Raises
     ------
     SpecError
-        Ray is asked for and not installed.
+        Ray is asked for and not installed, or an option is another executor's.
     MeasureError
         The Ray cluster cannot be joined.
     """
+    for executor, name, chosen in (
+        ("processes", "jobs", "--executor processes"),
+        ("ray", "ray_address", "--executor ray"),
+    ):
+        if (where.executor or "inline") != executor:
+            refuse_unused(
+                where,
+                (name,),
+                f"--executor {where.executor or 'inline'}, which has no use for it",
+                allowed=executor,
+                try_=chosen,
+            )
     with ExitStack() as stack:
         cluster = (
             stack.enter_context(ray_cluster.joined(where.ray_address))

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 from inferometer.api import cluster as replicas, groups, server as servers_
 from inferometer.api.cluster import Gate, gate_of
-from inferometer.api.question import DURATION, Option, option
+from inferometer.api.question import DURATION, Option, option, refuse_unused
 from inferometer.api.workload import check_answers, required_slo
 from inferometer.decide import candidates, traffic
 from inferometer.errors import SpecError
@@ -92,15 +92,13 @@ def with_prefill_pool(servers: replicas.Servers, options: PrefillReplicas) -> re
         Flags of a pool that is not there, or two pools that do not go together.
     """
     if options.prefill_replicas is None:
-        stray = [
-            name for name in ("prefill_tp", "prefill_set", "kv_link") if getattr(options, name)
-        ]
-        if stray:
-            raise SpecError(
-                "no replicas that compute prompts alone",
-                where=f"--{stray[0].replace('_', '-')}",
-                try_="--prefill-replicas 1",
-            )
+        refuse_unused(
+            options,
+            tuple(options.__slots__),
+            "no replicas that compute prompts alone",
+            allowed="with --prefill-replicas",
+            try_="--prefill-replicas 1",
+        )
         return servers
     if servers.rules.class_replicas:
         raise SpecError(
@@ -307,7 +305,7 @@ class Fleets:
             options = replace(options, cluster=replace(options.cluster, replicas=n_replicas))
             if n_replicas == 1 and options.prefill.prefill_replicas is None:
                 # The router of one replica is never asked, and may be one that its engine refuses.
-                lone = replace(options.cluster, router="round-robin", class_replicas=())
+                lone = replicas.Cluster(replicas=1, router="round-robin")
                 options = replace(options, cluster=lone)
         names = self.drawn.class_names
         servers = servers_of(options, deployment.for_classes(names))

@@ -32,6 +32,7 @@ from inferometer.api.prediction import (
     predicted_slo,
     server_speeds,
     sparsity_gain,
+    too_fast,
 )
 from inferometer.api.question import DURATION, option
 from inferometer.errors import SpecError
@@ -183,6 +184,8 @@ def predict(question: Predict) -> PredictAnswer:
     if fitted is not None and published is not None:
         fitted = above_roofline(fitted, sheet)
     is_measured = asked.hardware.hardware_id == THIS_MACHINE
+    measured = measured_decode(sheet, question.measured_tpot)
+    impossible = too_fast(measured, sheet)
     return PredictAnswer(
         basis=(
             "published"
@@ -194,12 +197,12 @@ def predict(question: Predict) -> PredictAnswer:
             else "datasheet"
         ),
         answered=answered_speeds(sheet, fitted),
-        datasheet=sheet,
+        datasheet=replace(sheet, cautions=(*sheet.cautions, *impossible)),
         fitted=fitted,
         without_published=other_steps,
         sparsity=sparsity_gain(scenario),
         speculation=named,
-        measured=measured_decode(sheet, question.measured_tpot),
+        measured=measured,
         slo=_slo(question, sheet if fitted is None else fitted),
         what_ifs=_what_ifs(scenario, asked.fit) if question.what_if else (),
         smallest_group=(

@@ -231,7 +231,7 @@ def _limit(answer: PredictAnswer) -> str:
 def _measured(found: MeasuredDecode) -> str:
     return (
         f"{format_fraction(found.mbu_fraction)} of the bandwidth in {format_duration(found.tpot_s)}"
-        f" as measured: {found.bound_ratio:.2f}x the bound at the datasheet's peaks"
+        f" as measured: {format_number(found.bound_ratio)}x the bound at the datasheet's peaks"
     )
 
 

@@ -40,6 +40,7 @@ from inferometer.perfmodel.whatif import (
     without_kv_cache,
 )
 from inferometer.stats.estimate import Estimate, Verdict, judge
+from inferometer.units import format_duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,6 +331,19 @@ def measured_decode(sheet: DatasheetPrediction, tpot_s: float | None) -> Measure
         mbu_fraction=speeds.mbu_fraction.value * speeds.tpot_s.value / tpot_s,
         bound_ratio=tpot_s / bound_s,
     )
+
+
+def too_fast(found: MeasuredDecode | None, sheet: DatasheetPrediction) -> tuple[str, ...]:
+    """A caution where the TPOT is shorter than the peaks of the devices allow."""
+    if found is None or found.bound_ratio >= 1:
+        return ()
+    least_s = found.tpot_s / found.bound_ratio
+    text = (
+        f"a TPOT of {format_duration(found.tpot_s)} is not possible here: at the peaks of"
+        f" {sheet.scenario.hardware.name} it is {format_duration(least_s)} or more; the number is"
+        " wrong, or of another batch, format, number of devices or drafts than the question's"
+    )
+    return (text,)
 
 
 def e2e_s(ttft_s: Estimate, tpot_s: Estimate, output_tokens: int) -> Estimate:

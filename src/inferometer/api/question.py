@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import inspect
 import math
+import os
 import re
 import types
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -177,6 +178,13 @@ def _without_none(kind: Any) -> tuple[Any, bool]:  # noqa: ANN401 -- any annotat
     return bare, len(others) < len(get_args(kind))
 
 
+_METHODS: Final = {
+    "report": "answer.save_page('report.html'), of the answer that the call returns",
+    "verbose": "print(answer)",
+}
+"""What a flag of the command line alone is in Python."""
+
+
 def question_of(question: type[Q], values: Mapping[str, object]) -> Q:
     """The question that these values ask; names are those of the fields, of groups too, or of flags.
 
@@ -195,7 +203,7 @@ def question_of(question: type[Q], values: Mapping[str, object]) -> Q:
                 f"there is no option {name!r}",
                 where=question.__name__,
                 allowed=", ".join(sorted(known)),
-                try_=close[0] if close else None,
+                try_=_METHODS.get(name) or (close[0] if close else None),
             )
     missing = [
         field.flag
@@ -388,6 +396,16 @@ def bounds_in_words(
 
 def _refused(field: Field, value: object, allowed: str) -> SpecError:
     return SpecError(f"{value!r} is not {allowed}", where=field.flag, allowed=allowed)
+
+
+def refuse_unused(
+    group: object, names: tuple[str, ...], what: str, *, allowed: str, try_: str
+) -> None:
+    """Refuse those of a group's options that change nothing here, where they are not as by default."""
+    for field in fields_of(type(group)):
+        own = (field.default, os.environ.get(field.option.envvar or ""))
+        if field.name in names and getattr(group, field.name) not in own:
+            raise SpecError(what, where=field.flag, allowed=allowed, try_=try_)
 
 
 def words_of(question: object, names: tuple[str, ...]) -> list[object]:

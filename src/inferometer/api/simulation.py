@@ -8,7 +8,7 @@ from typing import ClassVar, Final, Literal, NamedTuple
 from inferometer import suggestions
 from inferometer.api import simulated_record
 from inferometer.api.answer import Answer
-from inferometer.api.cluster import Servers, equals_cautions
+from inferometer.api.cluster import Servers, equals_cautions, unused_cautions
 from inferometer.api.server import origin_cautions
 from inferometer.api.workload import begun_at_once, held_back, left_alone
 from inferometer.errors import EXIT_OF_SLO, SpecError
@@ -361,6 +361,7 @@ def _cautions(simulator: Simulator, likely: Level, run: types.Run) -> tuple[Caut
         *held_back(workload, likely.summary.offered_requests_per_s),
         *(found for look in (begun_at_once, left_alone) for found in look(workload, requests)),
         *equals_cautions(simulator.gate, workload),
+        *unused_cautions(simulator.servers),
         *run.manifest.cautions,
     )
 

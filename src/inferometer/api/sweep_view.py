@@ -17,6 +17,7 @@ from inferometer.api import fit_views, provenance
 from inferometer.api.analysis import (
     Analysis,
     decode_shape_of,
+    fewer_bytes,
     point_rows,
     prefill_shape_of,
     work_of,
@@ -274,11 +275,11 @@ def _next(analysis: Analysis, rows: Sequence[PointRow]) -> str:
             "A sweep over more batch sizes and prompt lengths, so that a model can be"
             " fitted.\ntry: " + suggestions.command("sweep", "--help")
         )
-    return "\ntry: ".join(_next_of_model(model, plan, rows))
+    return "\ntry: ".join(_next_of_model(analysis, model, plan, rows))
 
 
 def _next_of_model(
-    model: StepTimeModel, plan: SweepPlan, rows: Sequence[PointRow]
+    analysis: Analysis, model: StepTimeModel, plan: SweepPlan, rows: Sequence[PointRow]
 ) -> tuple[str, str]:
     """What the model says that would help most, and the command that shows it."""
     row = min(rows, key=lambda row: (row.batch_size, row.prompt_tokens))
@@ -298,18 +299,21 @@ def _next_of_model(
             _sweep_of(plan, "compiled"),
         )
     if row.decode_limited_by == "weight bandwidth":
-        gain_ratio = _gain_with_weights_shrunk(model, point, 2.0)
+        steps = analysis.steps if row.batch_size == 1 else None
+        gain_ratio = (
+            steps.half_ratio  # as the line of the limit says
+            if steps is not None and steps.half_ratio is not None
+            else _gain_with_weights_shrunk(model, point, 2.0)
+        )
         if gain_ratio is not None and row.decode_tokens_per_s is not None:
             return (
                 (
                     "Half the weight bytes would give about"
                     f" {format_number(row.decode_tokens_per_s.value * gain_ratio)} tok/s"
-                    f" ({gain_ratio:.2f}x) at batch {row.batch_size}, if the kernels keep their"
+                    f" ({gain_ratio:.1f}x) at batch {row.batch_size}, if the kernels keep their"
                     " efficiency."
                 ),
-                suggestions.command(
-                    "predict", plan.model, "--hardware", "this", "--quantization", "int8"
-                ),
+                _prediction_of(plan, row, *fewer_bytes(plan.engine, analysis.hardware)),
             )
     best = useful_load(rows)
     top = max(rows, key=lambda row: row.batch_size)
@@ -322,10 +326,16 @@ def _next_of_model(
             ),
             _sweep_of(plan, plan.engine.mode, "--seq", top.prompt_tokens, "--batch-sizes", larger),
         )
-    others = suggestions.command(
-        "predict", plan.model, "--hardware", "this", "--batch", top.batch_size
-    )
-    return "Predict other batches, lengths and formats.", others
+    return "Predict other batches, lengths and formats.", _prediction_of(plan, top)
+
+
+def _prediction_of(plan: SweepPlan, row: PointRow, *more: object) -> str:
+    """The prediction of this point, as a command to complete."""
+    words: list[object] = [plan.model, "--hardware", "this", "--batch", row.batch_size]
+    words += ["--prompt", row.prompt_tokens, "--output", row.gen_tokens]
+    n_devices = plan.engine.tensor_parallel_size
+    words += ["--tp", n_devices] if n_devices > 1 else []
+    return suggestions.command("predict", *words, *more)
 
 
 def _sweep_of(plan: SweepPlan, mode: EngineMode, *more: object) -> str:

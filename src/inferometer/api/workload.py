@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from inferometer import suggestions
-from inferometer.api.question import DURATION, option
+from inferometer.api.question import DURATION, option, refuse_unused
 from inferometer.errors import SpecError
 from inferometer.inputs.objectives import (
     ObjectiveSpec,
@@ -172,6 +172,15 @@ def workload_of(options: Workload, replayed: Replayed = _NOTHING_REPLAYED) -> ty
         )
     if isinstance(spec.replay, types.ServeGenSource):
         return _of_clients(spec, options)
+    is_closed = options.rate is None and isinstance(spec.arrivals, types.ClosedArrivals)
+    if concurrency is not None or (is_closed and not replayed.has_ramp):
+        refuse_unused(
+            options,
+            ("burstiness",),
+            "a closed loop, whose requests come after answers",
+            allowed="an open loop: --rate",
+            try_="the same command without --burstiness",
+        )
     if options.rate is not None or options.burstiness is not None:
         changes["arrivals"] = _open(options)
     if concurrency is not None:

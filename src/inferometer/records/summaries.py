@@ -342,6 +342,12 @@ class StepShares:
     n_rounds: int
     weight_bytes: int
 
+    @property
+    def half_ratio(self) -> float | None:
+        """How much faster half the weight bytes would make it; None where they are not the limit."""
+        is_limit = self.limited_by == "weight bandwidth"
+        return 1 / (1 - self.parts[0].fraction.value / 2) if is_limit else None
+
 
 class _Rounds(NamedTuple):
     """Seconds of each round's steps, and the narrow model's share of the weights."""
@@ -469,10 +475,9 @@ def limit_sentence(shares: StepShares) -> str:
 def _meaning(shares: StepShares, most: Estimate) -> str:
     """Why that is the limit, as a student may repeat it."""
     if shares.limited_by == "weight bandwidth":
-        half_ratio = 1 / (1 - most.value / 2)
         return (
             f"each token reads all {format_bytes(shares.weight_bytes)} of weights, which takes"
-            f" {_share(most)} of its time; half the bytes would make it {half_ratio:.1f}x as fast"
+            f" {_share(most)} of its time; half the bytes would make it {shares.half_ratio:.1f}x as fast"
         )
     if shares.limited_by == "launch overhead":
         return (

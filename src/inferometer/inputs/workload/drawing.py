@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.workload.arrivals import (
     DEFAULT_ARRIVALS,
@@ -140,6 +141,8 @@ def draw_classes(spec: WorkloadSpec, recorded: RecordedArrivals | None = None) -
 
 def _check_end(spec: WorkloadSpec, recorded: RecordedArrivals | None) -> None:
     is_open = isinstance(spec.arrivals or DEFAULT_ARRIVALS, OpenArrivals)
+    if spec.duration_s is not None and not is_open and recorded is None:
+        raise no_duration(spec.duration_s)
     if spec.n_requests is None and not (
         recorded is not None or (is_open and spec.duration_s is not None)
     ):
@@ -151,13 +154,17 @@ def _check_end(spec: WorkloadSpec, recorded: RecordedArrivals | None) -> None:
         raise SpecError(
             "the workload has no end", where=_WHERE, allowed=allowed, try_="n_requests = 1000"
         )
-    if spec.duration_s is not None and not is_open and recorded is None:
-        raise SpecError(
-            "duration_s of a closed loop or a batch depends on the server",
-            where=_WHERE,
-            allowed="n_requests",
-            try_="n_requests = 1000",
-        )
+
+
+def no_duration(duration_s: float) -> SpecError:
+    """Refuse a time as the end of requests that come after answers."""
+    return SpecError(
+        f"how many requests come in {duration_s:g} s depends on the server, where they come after"
+        " answers or all at once",
+        where="--for, or duration_s of a workload's file",
+        allowed="their number: --requests, or n_requests of the file",
+        try_=f"{suggestions.flags('--requests', 1000)}, in place of --for",
+    )
 
 
 def _check_size(spec: WorkloadSpec) -> None:

@@ -13,7 +13,12 @@ from inferometer.inputs.types import Caution
 from inferometer.inputs.workload import arrivals, distributions, reading, servegen
 from inferometer.inputs.workload.arrivals import uniforms
 from inferometer.inputs.workload.distributions import Floats
-from inferometer.inputs.workload.drawing import MAX_REQUESTS, RecordedArrivals, draw_classes
+from inferometer.inputs.workload.drawing import (
+    MAX_REQUESTS,
+    RecordedArrivals,
+    draw_classes,
+    no_duration,
+)
 from inferometer.inputs.workload.plan import (
     I64,
     MOST_NS,
@@ -226,9 +231,7 @@ def _late_cut(plan: RequestPlan, spec: WorkloadSpec) -> RequestPlan:
     if spec.duration_s is None:
         return plan
     if isinstance(spec.arrivals, ClosedArrivals):
-        raise SpecError(
-            "duration_s of a closed loop depends on the server", where=_WHERE, allowed="n_requests"
-        )
+        raise no_duration(spec.duration_s)
     late = np.flatnonzero(plan.arrival_ns > round(spec.duration_s * NS_PER_S))
     return first_requests(plan, int(late[0])) if late.size else plan
 
