@@ -124,6 +124,9 @@ def test_the_examples_run_and_their_json_obeys_the_schema(sized):
         (["plan/workload.json"], ["the plan is damaged"]),
         (["plan/plan.json", "--node-label", "pool"], ["KEY=VALUE"]),
         (["plan/plan.json", "--most", "1", "--spare", "2"], ["--most", "{n} or more"]),
+        (["plan/plan.json", "--model-source", "/models/llama"], ["--model-claim", "/models"]),
+        (["plan/plan.json", "--namespace", "Bad NS!"], ["--namespace", "'Bad NS!'"]),
+        (["plan/plan.json", "--backend", "foo"], ["--backend", "HOST:PORT"]),
     ],
 )
 def test_bad_questions_are_refused_and_nothing_is_written(words, said, sized):

@@ -359,6 +359,7 @@ def test_a_ledger_is_named_as_verify_names_it(folder):
 def test_a_server_that_is_not_there_leaves_the_seal_open(folder):
     outcome = verify("loads.toml", "--url", "http://127.0.0.1:9", folder=folder)
     assert outcome.returncode == 3
+    assert "\n  try: start the server, or check the URL\n" in outcome.stderr + "\n"
     assert [entry["check"] for entry in entries(folder)] == [None, None]
     assert entries(folder)[1]["attempt"]["at"] == "4 users", (
         "what is about to be measured is in the ledger before it begins"

@@ -1,7 +1,11 @@
 """What does `inferometer watch` refuse, and what does it read of a prediction?"""
 
 import json
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import cycle
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from command_line import check_refused, run
@@ -27,6 +31,51 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "answers"
 )
 def test_what_cannot_be_is_refused(words, code, said, tmp_path):
     check_refused(run("watch", *words, folder=tmp_path), code, *said)
+
+
+@contextmanager
+def in_turn(*pages):
+    """The address of what passes requests on to several servers, one after the other."""
+    turns = cycle(pages)
+
+    class Balancer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            text = next(turns).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *words):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Balancer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+STARTED = "process_start_time_seconds 1.79527926839e+09"
+
+
+@pytest.mark.parametrize("start", [STARTED.replace("1.79", "1.80"), ""])
+def test_servers_that_answer_in_turn_are_named_and_have_no_rates(start, tmp_path):
+    first = page("vllm-0.32-after")
+    second = zeroed(first).replace("process_start_time_seconds 0", start)
+    first = first if start else first.replace(STARTED, "")
+    words = ("--for", "2s", "--every", "100ms", "--no-limit", "--once", "--json")
+    with in_turn(first, second) as url, in_turn(first) as other:
+        alone = run("watch", url, "--for", "1s", "--every", "100ms", folder=tmp_path)
+        both = run("watch", url, other, *words, folder=tmp_path)
+    assert alone.returncode == 3, alone.stderr
+    assert "several servers answer at this address in turn" in alone.stderr
+    assert "its own port" in alone.stderr
+    assert alone.stdout.count("restarted") <= 1
+    assert "several servers: they answer at this address in turn" in alone.stdout
+    assert both.returncode == 0, both.stderr
+    mixed, calm = json.loads(both.stdout)["servers"]
+    assert (mixed["conditions"], mixed["requests_per_s"]) == (["several_servers"], None)
+    assert (calm["conditions"], calm["requests_per_s"]) == ([], 0)
 
 
 def test_a_prediction_is_read_of_the_answer_of_simulate_and_says_for_which_traffic_it_is(tmp_path):

@@ -328,7 +328,9 @@ def test_users_start_at_the_rate_at_which_they_go_on():
 def test_a_gate_that_haproxy_can_be_is_its_queue():
     gate = GateSpec(order="priority", max_in_flight=9, admission=Admission(max_wait_s=2.5))
     made = with_classes(gate=gate)
-    alone = router.haproxy_config(made, packaging_of(made, Wishes(backends=("127.0.0.1:1",))))
+    alone = router.haproxy_config(
+        made, packaging_of(made, Wishes(backends=("127.0.0.1:1", "127.0.0.1:2")))
+    )
     assert "maxconn 9\n" in alone
     assert "timeout queue 2500ms" in alone
     assert "set-priority-class" in alone
@@ -412,19 +414,77 @@ def test_weights_lie_once_on_a_volume_that_every_replica_reads():
     assert weights["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert [one["name"] for one in pod["volumes"] if "emptyDir" in one] == ["shared-memory"]
     job = of_kind(objects, "Job")["spec"]["template"]["spec"]["containers"][0]
-    assert job["command"] == ["hf", "download", packaging.model_source]
+    fetching = ["hf", "download", packaging.model_source, "--exclude", "original/*"]
+    assert job["command"] == fetching, "not the weights a second time, for which there is no room"
     there = kubernetes.manifests(fleet(), packaging_of(fleet(), Wishes(model_claim="models")))
     assert not {"PersistentVolumeClaim", "Job"} & {one["kind"] for one in there}
     assert {"claimName": "models"} in [
         one.get("persistentVolumeClaim")
         for one in of_kind(there, "Deployment")["spec"]["template"]["spec"]["volumes"]
     ]
-    folder = kubernetes.manifests(
-        fleet(), packaging_of(fleet(), Wishes(model_source="/model-cache/llama"))
-    )
-    assert "Job" not in {one["kind"] for one in folder}, (
-        "nothing is fetched where a folder is named"
-    )
+
+
+@pytest.mark.parametrize(
+    ("source", "mount"), [("/models/llama", "/models/llama"), ("/model-cache/a", "/model-cache")]
+)
+def test_a_folder_is_on_the_claim_that_is_mounted_there(source, mount):
+    packaging = packaging_of(fleet(), Wishes(model_source=source, model_claim="models"))
+    objects = kubernetes.manifests(fleet(), packaging)
+    pod = of_kind(objects, "Deployment")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert {"name": "weights", "mountPath": mount} in container["volumeMounts"]
+    assert not {"PersistentVolumeClaim", "Job"} & {one["kind"] for one in objects}
+    readme = files_of(fleet(), packaging)["README.md"]
+    assert f"on the claim models, mounted at {mount}" in readme
+    assert ("the model's files at its top" in readme) is (mount == source)
+    assert "fetches them once" not in readme
+
+
+@pytest.mark.parametrize(
+    "wishes", [{"model_source": "/models/llama"}, {"model_source": "./llama", "model_claim": "it"}]
+)
+def test_a_folder_that_no_pod_has_is_refused(wishes):
+    with pytest.raises(SpecError, match="no pod has the folder") as caught:
+        packaging_of(fleet(), Wishes(**wishes))
+    assert "--model-claim" in caught.value.try_
+    outside = Wishes(**wishes, backends=("10.0.0.1:8000", "10.0.0.2:8000"))
+    files = files_of(fleet(), packaging_of(fleet(), outside))
+    assert "kubernetes.yaml" not in files
+    assert f"no pod has the folder {wishes['model_source']}" in files["README.md"]
+
+
+def test_the_readme_says_what_runs_costs_and_is_spare():
+    readme = files_of(fleet(), packaging_of(fleet(), Wishes(n_spare=2)))["README.md"]
+    assert "4 replicas, each of 2 x" in readme.splitlines()[0]
+    assert "for $20.00 an hour; spare of it: 2 for $10.00 an hour. In simulation, without" in readme
+    unpriced = fleet(usd_per_hour=None)
+    assert "$" not in files_of(unpriced, packaging_of(unpriced, Wishes(n_spare=2)))["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("wishes", "what"),
+    [
+        ({"namespace": "Bad NS!"}, "'Bad NS!' is no namespace"),
+        ({"namespace": "a" * 64}, "is no namespace"),
+        ({"namespace": "llm-"}, "is no namespace"),
+        ({"backends": ("foo", "b:1")}, "'foo' is no address"),
+        ({"backends": ("foo:0", "b:1")}, "'foo:0' is no address"),
+        ({"backends": ("foo:65536", "b:1")}, "is no address"),
+        ({"backends": ("http://foo:1", "b:1")}, "is no address"),
+        ({"backends": ("::1:8000", "b:1")}, "is no address"),
+        ({"backends": ("[::z]:8000", "b:1")}, "is no address"),
+        ({"backends": ("a:1", "a:1")}, "only 1 of 2 replicas"),
+        ({"backends": ("a:1", "b:1"), "n_spare": 1}, "only 2 of 3 replicas"),
+    ],
+)
+def test_names_and_addresses_that_nobody_takes_are_refused(wishes, what):
+    with pytest.raises(SpecError, match=re.escape(what)):
+        packaging_of(fleet(), Wishes(**wishes))
+
+
+def test_addresses_of_replicas_are_names_or_numbers():
+    backends = ("[2001:db8::1]:8000", "gpu_1.example.org:65535", "10.0.0.1:1")
+    assert packaging_of(fleet(), Wishes(namespace="7-a", backends=backends)).backends == backends
 
 
 def test_the_autoscaler_reads_what_the_adapter_offers():

@@ -9,7 +9,13 @@ from tests.records.server_pages import page, samples_of, zeroed
 
 from inferometer.errors import RecordError
 from inferometer.records.server_names import SERVERS
-from inferometer.records.server_series import Growth, counter_series, gauge_series, server_record
+from inferometer.records.server_series import (
+    Growth,
+    counter_series,
+    gauge_series,
+    is_of_several,
+    server_record,
+)
 from inferometer.records.server_summaries import bucket_percentile, summarise_server, ttft_parts
 from inferometer.records.tables import concat, select
 from inferometer.records.types import ABSENT, RequestStatus, RequestTable, ServerSampleTable
@@ -159,6 +165,27 @@ def test_the_start_time_tells_restarts_that_counters_do_not():
         for value, start in ((5, 1.0), (9, 2.0))
     ]
     assert summarise_server(samples_of(*pages)).n_restarts == 1
+
+
+def started(*starts):
+    return samples_of(
+        *(f"vllm:generation_tokens_total 5\nprocess_start_time_seconds {one}" for one in starts)
+    )
+
+
+@pytest.mark.parametrize(
+    ("samples", "is_several"),
+    [
+        (started(1.0, 1.0, 2.0, 2.0, 3.0), False),
+        (started(1.0, 2.0, 1.0), True),
+        (counted(10, 30, 5, 12), False),
+        (counted(100, 0, 20, 60, 110, 0, 15), False),
+        (counted(100, 50, 101, 51), True),
+        (counted(90, 60, 30, 91, 61), True),
+    ],
+)
+def test_servers_that_answer_in_turn_are_no_server_that_restarts(samples, is_several):
+    assert is_of_several(server_record(samples)) is is_several
 
 
 def test_a_series_that_comes_later_began_at_0():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.records.load_run import MS, changed, load_plan, load_run
+from tests.records.server_pages import page, samples_of, zeroed
 
 from inferometer.errors import MeasureError
 from inferometer.inputs.workload.plan import request_plan
@@ -67,6 +68,10 @@ def clocked(moved_ms, *, is_there=True):
         after=readings[1] if is_there else None,
     )
     return replace(CLEAN, manifest=replace(CLEAN.manifest, clocks=(clock,)))
+
+
+SHARED = replace(CLEAN, server=samples_of(zeroed(page("sglang")), page("sglang")))
+"""In the second between its two scrapes the server answers 40 requests, and the test has 11 of them."""
 
 
 FAULTS = [
@@ -156,6 +161,7 @@ FAULTS = [
             ttft_s=0.02 * np.where(FIRST < 30, 6, 1) * np.random.default_rng(1).lognormal(0, 0.1, N)
         ),
     ),
+    ("other clients", "SUSPECT", SHARED),
     ("steady state", "SUSPECT", load_run(ttft_s=np.linspace(0.02, 2, N))),
 ]
 
@@ -167,8 +173,8 @@ def of_check(run, check, **more):
 def test_a_clean_run_is_valid():
     found = validity_of(CLEAN, percentiles=(0.99,))
     assert found.verdict == "VALID"
-    assert [one.verdict for one in found.reasons] == ["VALID"] * (len(CHECKS) - 1), (
-        "all but that of other hosts' clocks"
+    assert [one.verdict for one in found.reasons] == ["VALID"] * (len(CHECKS) - 2), (
+        "all but those of other hosts' clocks and of other clients"
     )
     assert all(one.text and not one.remedy for one in found.reasons)
 
@@ -198,6 +204,12 @@ def test_each_fault_is_seen(check, verdict, run):
     assert [order.index(one.verdict) for one in whole.reasons] == sorted(
         order.index(one.verdict) for one in whole.reasons
     )
+
+
+def test_others_who_use_the_server_are_named_with_both_counts():
+    assert "counted 40 first tokens, of which" in of_check(SHARED, "other clients").text
+    alone = replace(CLEAN, server=samples_of(page("vllm-0.32-before"), page("vllm-0.32-after")))
+    assert "other clients" not in {one.check for one in validity_of(alone).reasons}
 
 
 def test_every_check_has_a_fault():

@@ -16,6 +16,7 @@ from inferometer.api.show import Judged, question_of
 from inferometer.cli.answer import json_schema
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware
+from inferometer.records.server_summaries import TtftParts
 from inferometer.report.html import render_page
 from inferometer.report.request_page import request_page_of
 from inferometer.report.request_tables import limit_sentence, server_table, tables_of
@@ -142,11 +143,30 @@ def test_no_scrape_or_a_single_one_is_no_server(pages):
 
 def test_the_largest_part_is_named():
     view = request_view(scraped(zeroed(page("sglang")), page("sglang")))
-    sentence = limit_sentence(view.online.server, view.online.ttft_parts)
-    assert "of the mean TTFT is queue" in sentence
+    parts = TtftParts(
+        n_requests=40,
+        n_server_requests=40,
+        total_s=0.4,
+        client_s=0.0,
+        network_s=0.0,
+        queue_s=0.2,
+        prefill_s=0.1,
+        handover_s=0.1,
+    )
+    assert "50 % of the mean TTFT is queue" in limit_sentence(view.online.server, parts)
+    longer = replace(parts, queue_s=0.5)
+    assert "of the mean TTFT" not in limit_sentence(view.online.server, longer), "more than all"
     assert limit_sentence(view.online.server, None).startswith(
         "at most 162 requests ran and 2826 waited"
     )
+
+
+def test_the_times_of_others_requests_are_no_parts_of_ours():
+    view = request_view(scraped(zeroed(page("sglang")), page("sglang")))
+    text = text_of(view)
+    assert "others use the server: it counted 40 first tokens, of which 11 are of this" in text
+    assert "of the mean TTFT" not in text
+    assert "Where the mean time to the first token goes" not in text
 
 
 def test_a_server_whose_requests_no_scrape_met_is_not_called_empty():

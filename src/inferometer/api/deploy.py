@@ -40,7 +40,7 @@ class Deploy:
     )
     model_source: str | None = option(
         None,
-        "What vLLM loads. [the model's Hugging Face id]",
+        "What vLLM loads; a folder is where --model-claim is mounted. [its Hugging Face id]",
         "Model",
         is_common=True,
         metavar="ID_OR_FOLDER",

@@ -160,6 +160,7 @@ def online_view(run: Run, device: ServerDevice | None = None) -> OnlineView | No
         return None
     requests = requests_of(run)
     server = _server(run)
+    parts = None if server is None else server_summaries.ttft_parts(requests, server)
     return OnlineView(
         validity=validity,
         steady=steady_state(run),
@@ -170,11 +171,9 @@ def online_view(run: Run, device: ServerDevice | None = None) -> OnlineView | No
         lateness=run_series.lateness(requests, run.lags),
         server=server,
         server_use=use_of(server, device),
-        # No cause is named from numbers that are not the server's.
+        # No cause is named from numbers that are not the server's, or of others' requests too.
         ttft_parts=(
-            None
-            if server is None or validity.verdict == "INVALID"
-            else server_summaries.ttft_parts(requests, server)
+            None if parts is None or parts.has_others or validity.verdict == "INVALID" else parts
         ),
     )
 

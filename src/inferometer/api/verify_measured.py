@@ -272,10 +272,11 @@ def replay(
     try:
         loaded = load_run.run_load(request, load.drawn, folder, _percentiles(sealed))
     except MeasureError as error:
+        is_flag = error.try_ is not None and error.try_.startswith("--")
         try_ = (
             f"in the plan, under [client], what `inferometer load` takes as {error.try_}"
-            if error.try_
-            else None
+            if is_flag
+            else error.try_
         )
         raise MeasureError(
             error.what, where=error.where, allowed=error.allowed, try_=try_

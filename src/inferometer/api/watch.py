@@ -156,6 +156,13 @@ def watch(question: Watch) -> Paged[WatchAnswer]:
         except KeyboardInterrupt:
             talk("stopped")
         answer = watching.answer()
+    if all("several_servers" in one.conditions for one in answer.servers):
+        raise MeasureError(
+            "several servers answer at this address in turn: nothing is known of any of them",
+            where=", ".join(one.url for one in answer.servers),
+            allowed="addresses of one server each, not of what spreads requests over several",
+            try_="inferometer watch with the address of each server: its own port",
+        )
     if not question.once and not answer.changes:
         talk(_unchanged(answer))
     return Paged(answer, answer.pages() if question.once else ())

@@ -195,7 +195,7 @@ def _trust(server: WatchedServer) -> str:
 
 def _next(server: WatchedServer, objective: str | None) -> str:
     """What is wrong, or as long a window as the percentiles need."""
-    if "unreachable" in server.conditions:
+    if {"unreachable", "several_servers"} & set(server.conditions):
         return ""
     if not all(one in _GOOD for one in server.conditions):
         return suggestions.command("diagnose", server.url)

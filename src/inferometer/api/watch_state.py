@@ -362,6 +362,8 @@ def _shares(answer: diagnosis.DiagnoseAnswer) -> dict[str, float]:
 
 
 _TIMEOUT_S: Final = 2.0
+_N_TOLD_APART: Final = 12
+"""Pages in a row, in which servers that answer in turn show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,6 +385,9 @@ class WatchedUrl:
         self._page = MetricsPage(MetricsSource(url=metrics_url(url)), _TIMEOUT_S)
         self._reader = exposition.PageReader(server_names.kept_series)
         self._scrapes = deque[tuple[int, tuple[exposition.PageSample, ...] | None]]()
+        self._latest = deque[tuple[int, tuple[exposition.PageSample, ...] | None]](
+            maxlen=_N_TOLD_APART
+        )
         self.regimes = regimes.Regimes()
         self.limit: WatchedLimit | None = None
         self.problem = ""
@@ -417,6 +422,7 @@ class WatchedUrl:
         self, at_ns: int, samples: tuple[exposition.PageSample, ...]
     ) -> tuple[regimes.Change, ...]:
         self._scrapes.append((at_ns, samples))
+        self._latest.append((at_ns, samples))
         while at_ns - self._scrapes[0][0] > self._wanted.window_s * NS_PER_S:
             self._scrapes.popleft()
         if len(self._scrapes) < 2:
@@ -426,7 +432,18 @@ class WatchedUrl:
         if interval.is_restarted:
             while len(self._scrapes) > 1:
                 self._scrapes.popleft()
+        if self._is_mixed(interval):
+            self.problem = regimes.WORDS["several_servers"]
+            return self.regimes.mix(interval.at_s)
         return self.regimes.take(interval)
+
+    def _is_mixed(self, interval: intervals.Interval) -> bool:
+        """Are the latest pages those of several servers? A restart is one page's, and passes."""
+        if not interval.is_restarted and "several_servers" not in self.regimes.conditions:
+            return False
+        return server_series.is_of_several(
+            server_series.server_record(server_series.table_of(self._latest))
+        )
 
     def samples(self) -> list[tuple[int, tuple[exposition.PageSample, ...] | None]]:
         """The window's pages, to be read by another thread."""

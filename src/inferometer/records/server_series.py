@@ -9,6 +9,7 @@ shows then is what it grew by. Letters of shapes: T scrapes, B buckets.
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -226,13 +227,32 @@ def n_restarts(record: ServerRecord) -> int:
     if starts:
         known = starts[0].value[np.isfinite(starts[0].value)]
         return int((np.diff(known) != 0).sum())
-    families = [name.family for several in record.names.counters.values() for name in several]
-    falls = [
-        np.diff(_filled(series.value)) < 0
-        for family in families
-        for series in record.families.get(family, ())
-    ]
+    falls = [np.diff(_filled(series.value)) < 0 for series in _counted_series(record)]
     return int(np.any(falls, axis=0).sum()) if falls else 0
+
+
+def is_of_several(record: ServerRecord) -> bool:
+    """Do several servers answer in turn, behind one address?
+
+    A server that is started anew starts later than before, and counts from 0 on. A start time that
+    went back is another server's, and so are counters that fell and were back one scrape later, and
+    fell again.
+    """
+    starts = record.families.get(START_TIME, ())
+    if starts:
+        known = starts[0].value[np.isfinite(starts[0].value)]
+        return bool((np.diff(known) < 0).any())
+    return any(
+        np.max(steps[fell + 1 : fell_again], initial=0.0) >= -steps[fell]
+        for series in _counted_series(record)
+        for steps in (np.diff(_filled(series.value)),)
+        for fell, fell_again in pairwise(np.flatnonzero(steps < 0))
+    )
+
+
+def _counted_series(record: ServerRecord) -> list[Series]:
+    families = [name.family for several in record.names.counters.values() for name in several]
+    return [series for family in families for series in record.families.get(family, ())]
 
 
 def _families(

@@ -269,7 +269,18 @@ class TtftParts:
     prefill_s: float | None
     handover_s: float | None
 
+    @property
+    def has_others(self) -> bool:
+        """Did the server answer more than the client's own requests, beyond those at the window's ends?
 
+        Then its times are those of all, and no parts of the client's.
+        """
+        return (self.n_server_requests or 0) > _MOST_RATIO * self.n_requests + _N_AT_ENDS
+
+
+_MOST_RATIO: Final = 1.1
+_N_AT_ENDS: Final = 2
+"""A first token that is counted before an end of the window and arrives after it."""
 _NS_DIGITS: Final = 9
 """A difference of means is no finer than the clock: what is left beyond is rounding."""
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from inferometer.errors import MeasureError
+from inferometer.errors import MeasureError, RecordError
 from inferometer.inputs.objectives import percentile_name
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.inputs.workload.types import WorkloadSpec
@@ -21,10 +21,12 @@ from inferometer.records import validity_client
 from inferometer.records.columns import I64, Bools
 from inferometer.records.exchange_errors import EXCHANGE_ERRORS
 from inferometer.records.latencies import COMPLETED, is_one_of
+from inferometer.records.server_summaries import TtftParts, summarise_server, ttft_parts
 from inferometer.records.steady_state import SteadyState, steady_state
 from inferometer.records.types import (
     ABSENT,
     RequestStatus,
+    RequestTable,
     Run,
     Validity,
     ValidityReason,
@@ -227,6 +229,27 @@ def undone(evidence: LoadEvidence) -> ValidityReason | None:
     )
 
 
+def other_clients(evidence: LoadEvidence) -> ValidityReason | None:
+    """Did the server, by its own counters, answer more than this test sent?"""
+    parts = evidence.parts
+    if parts is None or not parts.has_others:
+        return None
+    text = (
+        f"others use the server: it counted {parts.n_server_requests:,} first tokens, of which"
+        f" {parts.n_requests:,} are of this test; its times and counters are of all of them"
+    )
+    return reason("other clients", "SUSPECT", text, "a server, or a time, that nobody else uses")
+
+
+def _parts(run: Run, requests: RequestTable) -> TtftParts | None:
+    if run.server is None:
+        return None
+    try:
+        return ttft_parts(requests, summarise_server(run.server))
+    except RecordError:  # too few scrapes, or a server whose names are not known: it tells nothing
+        return None
+
+
 def enough(evidence: LoadEvidence) -> ValidityReason | None:
     """Are there enough requests for the percentiles that were asked for?"""
     n = int(is_one_of(evidence.requests, COMPLETED).sum())
@@ -375,6 +398,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     cache_hits,
     coalescing,
     token_count,
+    other_clients,
     warm_up,
     stationarity,
     enough,
@@ -411,6 +435,7 @@ def validity_of(
         steady=steady_state(run),
         percentiles=tuple(percentiles),
         clocks=run.manifest.clocks,
+        parts=_parts(run, run.requests),
     )
     found = [one for check in CHECKS if (one := check(evidence)) is not None]
     reasons = tuple(sorted(found, key=lambda one: _ORDER[one.verdict]))

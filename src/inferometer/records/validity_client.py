@@ -16,6 +16,7 @@ from inferometer.inputs.load_plan import LoadPlan, most_in_flight
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.inputs.workload.types import AtOnce, ClosedArrivals, WorkloadSpec
 from inferometer.records.columns import F64, I64, Bools
+from inferometer.records.server_summaries import TtftParts
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.types import (
     ABSENT,
@@ -48,6 +49,8 @@ class LoadEvidence:
     """Those that somebody asked for."""
     clocks: tuple[HostClock, ...] = ()
     """Of the hosts that sent, where they are not the driver's."""
+    parts: TtftParts | None = None
+    """Where the server's metrics tell."""
 
     @property
     def sent(self) -> tuple[I64, I64]:

@@ -534,6 +534,11 @@ def server_table(server: ServerSummary, use: ServerUse | None = None) -> TextTab
     return TextTable(caption=caption, header=("of the run", "mean, highest"), rows=tuple(rows))
 
 
+def _are_shares(parts: TtftParts) -> bool:
+    """Is no part longer than all of it? Else the server's mean is of other requests than ours."""
+    return all((one or 0.0) <= parts.total_s for _, one in named_parts(parts))
+
+
 def limit_sentence(server: ServerSummary, parts: TtftParts | None) -> str | None:
     """Where the time to the first token goes and how full the server was; None where its metrics show neither."""
     parts_shown: list[str] = []
@@ -542,7 +547,7 @@ def limit_sentence(server: ServerSummary, parts: TtftParts | None) -> str | None
         None,
         None,
     ):
-        parts_shown.append(largest_part(parts))
+        parts_shown += [largest_part(parts)] if _are_shares(parts) else []
     was_seen = server.running is None or server.running.highest > 0
     if server.running is not None and was_seen:
         waited = (

@@ -9,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from served_pages import poisson, served_pages
+from tests.records.server_pages import page, samples_of
 
 from inferometer.api import diagnosis
 from inferometer.api.diagnose_page import diagnose_page
@@ -137,6 +138,17 @@ def test_a_gauge_that_goes_away_is_not_zero():
     value[np.flatnonzero(is_running)[3]] = np.nan
     with pytest.raises(ModelError, match="how many requests are in the batch"):
         observed_window(samples._replace(value=value))
+
+
+@pytest.mark.parametrize(
+    ("starts", "what", "remedy"),
+    [((1, 1, 2, 2), "started anew", "the same command"), ((1, 2, 1), "several", "its own port")],
+)
+def test_a_restart_is_not_servers_that_answer_in_turn(starts, what, remedy):
+    pages = (page("vllm-0.32-after").replace("1.79527926839e+09", str(one)) for one in starts)
+    with pytest.raises(ModelError, match=what) as caught:
+        observed_window(samples_of(*pages))
+    assert remedy in caught.value.try_
 
 
 def test_too_few_requests_are_said():

@@ -176,6 +176,15 @@ def test_a_server_that_does_not_answer_and_answers_again():
     assert (back.condition, back.has_begun) == ("unreachable", False)
 
 
+def test_pages_of_several_servers_are_named_once_until_one_answers():
+    regimes = Regimes()
+    assert regimes.take(USUAL) == ()
+    (found,) = (one for second in range(1, 10) for one in regimes.mix(float(second)))
+    assert (found.at_s, found.condition, found.has_begun) == (1.0, "several_servers", True)
+    (back,) = regimes.take(USUAL._replace(at_s=10.0))
+    assert (back.condition, back.has_begun) == ("several_servers", False)
+
+
 GROWING_S, SEEN_S = 700, 60
 
 

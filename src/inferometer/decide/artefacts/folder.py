@@ -51,7 +51,7 @@ def files_of(fleet: Fleet, packaging: Packaging) -> dict[str, str]:
         files[SIZED_PLAN] = plan
     if packaging.scales:
         files["prometheus-adapter.yaml"] = _yaml(adapter_config(packaging))
-    if packaging.image is not None:
+    if packaging.image is not None and packaging.has_weights:
         files["kubernetes.yaml"] = _yaml(
             *kubernetes.manifests(fleet, packaging), *router.router_manifests(fleet, packaging)
         )

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from inferometer.decide.artefacts.packaging import Fleet, Packaging
+from inferometer.decide.artefacts.packaging import CACHE, Fleet, Packaging
 from inferometer.decide.artefacts.vllm_command import serve_arguments
 from inferometer.inputs.types import DTYPE_BITS, EngineSpec
 from inferometer.perfmodel.weights import weight_bytes
@@ -31,8 +31,6 @@ Manifest: TypeAlias = dict[str, object]
 
 START_S: Final = 3600
 """A large model is loaded in it, and at the first start fetched before."""
-CACHE: Final = "/model-cache"
-"""Where the volume with the weights is mounted."""
 CACHE_VARIABLES: Final[tuple[Manifest, ...]] = (
     {"name": "HF_HOME", "value": CACHE},
     {
@@ -140,7 +138,7 @@ def _container(arguments: Sequence[str], packaging: Packaging, part: Part) -> Ma
         **(_serving_container(packaging) if part.answers else {}),
         "volumeMounts": [
             {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 -- a path in the container
-            {"name": "weights", "mountPath": CACHE},
+            {"name": "weights", "mountPath": packaging.mount},
         ],
         "securityContext": {"allowPrivilegeEscalation": False},
     }
@@ -173,6 +171,8 @@ _MARGIN_RATIO: Final = 1.25
 """For the tokenizer, files of other formats beside the weights, and the file that is being
 fetched."""
 _GIB: Final = 2**30
+_SECOND_COPY: Final = "original/*"
+"""The weights once more, in their author's own format, which vLLM does not read."""
 _REPLICAS: Final = "-replicas"
 """Ends the name of the headless service."""
 
@@ -181,8 +181,7 @@ def volume_manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:
     """The PersistentVolumeClaim and the job that downloads the weights; none where they lie on a claim."""
     if packaging.model_claim is not None:
         return []
-    is_folder = packaging.model_source.startswith(("/", "."))
-    return [_claim(fleet, packaging), *([] if is_folder else [_fetching(packaging)])]
+    return [_claim(fleet, packaging), _fetching(packaging)]
 
 
 def storage_gib(fleet: Fleet) -> int:
@@ -215,7 +214,7 @@ def _fetching(packaging: Packaging) -> Manifest:
     container: Manifest = {
         "name": "fetch",
         "image": packaging.image,
-        "command": ["hf", "download", packaging.model_source],
+        "command": ["hf", "download", packaging.model_source, "--exclude", _SECOND_COPY],
         "env": list(CACHE_VARIABLES),
         "volumeMounts": [{"name": "weights", "mountPath": CACHE}],
         "securityContext": {"allowPrivilegeEscalation": False},

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv6Address
 from typing import Final, NamedTuple
 
 from inferometer.decide.candidates import NODE_DEVICES
@@ -178,6 +179,11 @@ _PLATFORMS: Final = {
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9]+")
 _LONGEST_NAME: Final = 40
 """Kubernetes' labels end at 63 letters, and suffixes follow."""
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""RFC 1123."""
+_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w-]+(\.[\w-]+)*):(\d{1,5})", re.ASCII)
+CACHE: Final = "/model-cache"
+"""Where the volume with the weights is mounted, and vLLM looks for what it would fetch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +240,23 @@ class Packaging:
     backends: tuple[str, ...]
 
     @property
+    def is_folder(self) -> bool:
+        """Is what vLLM loads a folder? No job can fetch it."""
+        return self.model_source.startswith(("/", "."))
+
+    @property
+    def mount(self) -> str:
+        """Where the volume with the weights is mounted: at the folder that vLLM loads."""
+        is_elsewhere = self.is_folder and not self.model_source.startswith(f"{CACHE}/")
+        return self.model_source if is_elsewhere else CACHE
+
+    @property
+    def has_weights(self) -> bool:
+        """Can a pod have them: fetched, or on a claim?"""
+        is_mounted = self.model_source.startswith("/") and self.model_claim is not None
+        return is_mounted or not self.is_folder
+
+    @property
     def scales(self) -> bool:
         """May more replicas run than the traffic was sized for?"""
         return self.n_most > self.n_least
@@ -270,9 +293,10 @@ def packaging_of(fleet: Fleet, wishes: Wishes | None = None) -> Packaging:
             where="--most",
             allowed=f"{n_least} or more, which run at least",
         )
+    _check_addresses(asked, n_least)
     platform = _PLATFORMS.get((fleet.hardware.vendor, fleet.hardware.kind), _Platform(None, None))
     source = asked.model_source or fleet.model.hf_id or fleet.model.model_id
-    return Packaging(
+    packaging = Packaging(
         served_name=asked.served_name or source,
         model_source=source,
         name=kubernetes_name(fleet.model.model_id),
@@ -289,6 +313,50 @@ def packaging_of(fleet: Fleet, wishes: Wishes | None = None) -> Packaging:
         node_labels=asked.node_labels,
         backends=asked.backends,
     )
+    if packaging.image is not None and not (packaging.has_weights or packaging.backends):
+        raise SpecError(
+            f"no pod has the folder {source}",
+            where="--model-source",
+            allowed="a Hugging Face id, or an absolute path and the claim that is mounted there",
+            try_="--model-claim NAME too; for replicas outside Kubernetes --backend HOST:PORT",
+        )
+    return packaging
+
+
+def _check_addresses(asked: Wishes, n_least: int) -> None:
+    if _LABEL.fullmatch(asked.namespace) is None:
+        raise SpecError(
+            f"{asked.namespace!r} is no namespace of Kubernetes",
+            where="--namespace",
+            allowed="at most 63 small letters, digits and hyphens, no hyphen at an end",
+            try_="--namespace llm",
+        )
+    for address in asked.backends:
+        if not _is_address(address):
+            raise SpecError(
+                f"{address!r} is no address of a replica",
+                where="--backend",
+                allowed="HOST:PORT, an IPv6 address in brackets, a port from 1 to 65535",
+                try_="--backend 10.0.0.1:8000",
+            )
+    n_known = len(set(asked.backends))
+    if 0 < n_known < n_least:
+        raise SpecError(
+            f"only {n_known} of {n_least} replicas have an address",
+            where="--backend",
+            allowed=f"{n_least} or more, those that the traffic needs and --spare",
+            try_="--backend HOST:PORT once for each replica",
+        )
+
+
+def _is_address(text: str) -> bool:
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 1 <= int(found[3]) <= 65535:
+        return False
+    try:
+        return not text.startswith("[") or bool(IPv6Address(found[1][1:-1]))
+    except AddressValueError:
+        return False
 
 
 def kubernetes_name(text: str) -> str:

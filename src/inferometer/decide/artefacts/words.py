@@ -1,6 +1,6 @@
 """What was decided, on which assumptions, and what is each file of the folder for?"""
 
-from inferometer.decide.artefacts.kubernetes import CACHE, in_flight_target, storage_gib
+from inferometer.decide.artefacts.kubernetes import in_flight_target, storage_gib
 from inferometer.decide.artefacts.packaging import (
     VLLM_VERSION,
     Fleet,
@@ -52,8 +52,8 @@ FILES = {
 def readme(fleet: Fleet, packaging: Packaging, names: list[str]) -> str:
     """The folder's README, in Markdown."""
     parts = [
-        f"# {packaging.served_name}: {_fleet_of(fleet)}",
-        _decision(fleet),
+        f"# {packaging.served_name}: {_fleet_of(fleet, packaging.n_least)}",
+        _decision(fleet, packaging),
         "## The SLO, and what the simulation gives",
         _promises(fleet),
         "## What it rests on",
@@ -127,13 +127,13 @@ def _on(is_on: bool) -> str:  # noqa: FBT001 -- a word for a switch
     return "on" if is_on else "off"
 
 
-def _decision(fleet: Fleet) -> str:
-    cost = "" if fleet.usd_per_hour is None else f" for ${fleet.usd_per_hour:.2f} an hour"
+def _decision(fleet: Fleet, packaging: Packaging) -> str:
     verdict = {"met": "keeps", "missed": "breaks", "undecided": "may or may not keep"}[
         fleet.verdict
     ]
     paces = "at fast, likely and slow step times together"
-    lines = [f"{_fleet_of(fleet)}{cost}. In simulation it {verdict} the promise {paces}."]
+    tested = "In simulation, without what is spare," if packaging.n_spare else "In simulation"
+    lines = [f"{_running(fleet, packaging)}. {tested} it {verdict} the promise {paces}."]
     lines += [f"Weakest link: {fleet.weakest}."] if fleet.weakest else []
     lines += (
         [f"Under more traffic breaks first: {fleet.breaks_first}."] if fleet.breaks_first else []
@@ -152,8 +152,20 @@ def _decision(fleet: Fleet) -> str:
     return "\n".join(lines)
 
 
-def _fleet_of(fleet: Fleet) -> str:
-    replicas = "1 replica" if fleet.n_replicas == 1 else f"{fleet.n_replicas} replicas, each"
+def _running(fleet: Fleet, packaging: Packaging) -> str:
+    """What runs and what it costs, and what of both is spare."""
+    each = None if fleet.usd_per_hour is None else fleet.usd_per_hour / fleet.n_replicas
+    running = _fleet_of(fleet, packaging.n_least) + _cost(each, packaging.n_least)
+    n_spare = packaging.n_spare
+    return f"{running}; spare of it: {n_spare}{_cost(each, n_spare)}" if n_spare else running
+
+
+def _cost(usd_each: float | None, n_replicas: int) -> str:
+    return "" if usd_each is None else f" for ${usd_each * n_replicas:.2f} an hour"
+
+
+def _fleet_of(fleet: Fleet, n_replicas: int) -> str:
+    replicas = "1 replica" if n_replicas == 1 else f"{n_replicas} replicas, each"
     return f"{replicas} of {fleet.n_devices} x {fleet.hardware.name}"
 
 
@@ -268,10 +280,12 @@ def _before(fleet: Fleet, packaging: Packaging, names: list[str]) -> list[str]:
         )
         lines += [_scaling(packaging, target), _rollout(packaging), _weights(fleet, packaging)]
     else:
-        lines.append(
-            f"There is no kubernetes.yaml: no image of vLLM is known for {fleet.hardware.name}"
-            " (--image NAME)."
+        why = (
+            f"no image of vLLM is known for {fleet.hardware.name} (--image NAME)"
+            if packaging.image is None
+            else f"no pod has the folder {packaging.model_source} (--model-claim NAME)"
         )
+        lines.append(f"There is no kubernetes.yaml: {why}.")
     if fleet.n_nodes > 1:
         lines.append(
             f"A replica takes {fleet.n_nodes} nodes. kubernetes.yaml makes a group of pods of each,"
@@ -323,9 +337,10 @@ def _rollout(packaging: Packaging) -> str:
 
 def _weights(fleet: Fleet, packaging: Packaging) -> str:
     if packaging.model_claim is not None:
+        top = ", the model's files at its top" if packaging.mount == packaging.model_source else ""
         return (
-            f"The weights are on the claim {packaging.model_claim}, mounted at {CACHE}; it must be"
-            " readable from every node."
+            f"The weights are on the claim {packaging.model_claim}, mounted at"
+            f" {packaging.mount}{top}; it must be readable from every node."
         )
     return (
         f"The weights lie on one volume of {storage_gib(fleet)} GiB that every node mounts"

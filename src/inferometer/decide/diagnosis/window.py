@@ -22,6 +22,7 @@ from inferometer.records.server_series import (
     gauge_series,
     histogram_growth,
     histogram_series,
+    is_of_several,
     server_record,
 )
 from inferometer.records.server_summaries import ServerSummary, bucket_percentile, summarise_server
@@ -203,7 +204,7 @@ def observed_window(samples: ServerSampleTable) -> ServerWindow:
     """
     record = server_record(samples)
     summary = summarise_server(samples)
-    _check(summary)
+    _check(record, summary)
     finished = _counted(record, "finished")
     prompts = _request_lengths(record, "request_prompt_tokens", "prompt_tokens", finished)
     outputs = _request_lengths(record, "request_output_tokens", "output_tokens", finished)
@@ -290,7 +291,14 @@ def _spreads(record: ServerRecord) -> dict[Histogram, Growth]:
     return {name: one for name, one in found if one is not None and one.counts.sum() > 0}
 
 
-def _check(summary: ServerSummary) -> None:
+def _check(record: ServerRecord, summary: ServerSummary) -> None:
+    if is_of_several(record):
+        raise ModelError(
+            "several servers answer in turn: start times or counters go up and down",
+            where="its metrics",
+            allowed="the metrics of one server, not of what spreads requests over several",
+            try_="the address of one server: its own port",
+        )
     if summary.n_restarts:
         raise ModelError(
             "the server was started anew within the window",

@@ -24,6 +24,7 @@ Condition: TypeAlias = Literal[
     "preempting",
     "restarted",
     "unreachable",
+    "several_servers",
     "slower",
     "faster",
     "cache_hits_lost",
@@ -37,6 +38,7 @@ WORDS: Final[dict[Condition, str]] = {
     "preempting": "preempting: requests give up their KV blocks and are computed again",
     "restarted": "restarted: counters began anew",
     "unreachable": "unreachable: its metrics are not answered",
+    "several_servers": "several servers: they answer at this address in turn; watch each at its own",
     "slower": "slower than it was at this load",
     "faster": "faster than it was at this load",
     "cache_hits_lost": "prefix cache hits lost",
@@ -93,6 +95,7 @@ class Regimes:
         changes: list[Change] = []
         self._n_missed = 0
         changes += self._set("unreachable", at_s, is_on=False)
+        changes += self._set("several_servers", at_s, is_on=False)
         if interval.is_restarted:
             changes += self._all_over(at_s)
             changes.append(Change(at_s=at_s, condition="restarted", has_begun=True))
@@ -122,6 +125,17 @@ class Regimes:
         return (
             *self._all_over(at_s),
             *self._set("unreachable", at_s, is_on=True),
+        )
+
+    def mix(self, at_s: float) -> tuple[Change, ...]:
+        """Pages of several servers come in turn: of none of them anything is known."""
+        if "several_servers" in self.conditions:
+            return ()
+        self._recent.clear()
+        self.drifts = Drifts()
+        return (
+            *self._all_over(at_s),
+            *self._set("several_servers", at_s, is_on=True),
         )
 
     def _criteria(self) -> dict[Condition, bool]:
