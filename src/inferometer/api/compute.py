@@ -61,7 +61,7 @@ def opened(where: Executor, what: str) -> Generator[local.Executor]:
     Raises
     ------
     SpecError
-        Ray is asked for and not installed, or an option is another executor's.
+        Ray is wanted and not installed, or an option is another executor's.
     MeasureError
         The Ray cluster cannot be joined.
     """

@@ -19,8 +19,7 @@ from inferometer.decide.diagnosis import measured_steps, rebuilding
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server import Limit
 from inferometer.inputs.objectives import NO_WORKFLOWS, parse_objective
-from inferometer.records import reading
-from inferometer.records.layout import MANIFEST_NAME
+from inferometer.records import layout, reading
 from inferometer.verify.ledger import LEDGER
 
 _LEAST_S: Final = 10.0
@@ -189,7 +188,7 @@ def _is_steps_alone(question: Diagnose) -> bool:
     path = Path(question.target)
     if "://" in question.target or question.prometheus is not None or not path.exists():
         return False
-    if path.is_file() and path.name != MANIFEST_NAME:
+    if path.is_file() and path.name != layout.MANIFEST_NAME:
         return True
     if is_open(path):
         return False

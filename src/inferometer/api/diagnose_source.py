@@ -45,11 +45,11 @@ class Source:
     outside: tuple[OutsideRow, ...] = ()
     """Of a load test: what its clients measured against what the server reports."""
     local: local_server.LocalNumbers | None = None
-    """Of a server on this machine, where that was asked for: what its processes show."""
+    """Of a server on this machine, where that was wanted: what its processes show."""
     identity: ServerIdentity = _NOBODY
     """What the server says that it is."""
     command: tuple[str, ...] = ()
-    """Of a server on this machine, where that was asked for: the words that started it."""
+    """Of a server on this machine, where that was wanted: the words that started it."""
 
 
 def live_source(
@@ -131,7 +131,7 @@ def past_source(prometheus: str, target: str, past: TimeRange) -> Source:
 
 
 def past_of(range_text: str | None, last_s: float | None) -> TimeRange:
-    """The time that Prometheus is asked for: the range, or the last ten minutes.
+    """The time that is read from Prometheus: the range, or the last ten minutes.
 
     Raises
     ------

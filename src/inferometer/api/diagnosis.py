@@ -12,13 +12,7 @@ from inferometer.api.diagnose_limits import LimitSource, StatedLimit
 from inferometer.api.diagnose_probe import Probe
 from inferometer.api.diagnose_source import Source
 from inferometer.api.progress import PartsDone, talk
-from inferometer.decide.diagnosis import causes, observed, shares
-from inferometer.decide.diagnosis.rebuilding import (
-    BUDGETS,
-    Agreement,
-    Rebuilt,
-    under_fresh_requests,
-)
+from inferometer.decide.diagnosis import causes, observed, rebuilding, shares
 from inferometer.decide.diagnosis.window import ServerWindow
 from inferometer.errors import EXIT_ANSWERED, EXIT_OF_SLO, EXIT_UNDECIDED
 from inferometer.fit.loads.server import LIMITS, Limit
@@ -144,7 +138,7 @@ class Diagnosed(NamedTuple):
 def answer_of(
     target: str,
     source: Source,
-    agreement: Agreement,
+    agreement: rebuilding.Agreement,
     objective: ObjectiveSpec | None,
     stated: Mapping[Limit, StatedLimit],
 ) -> Diagnosed:
@@ -159,11 +153,10 @@ def answer_of(
     now = shares.estimates(base)
     latencies = _latencies(window, percentiles, now, thresholds)
     slo = worst_verdict(verdicts := _verdicts(latencies))
-    fresh = under_fresh_requests(window, draws, _SEED)
+    fresh = rebuilding.under_fresh_requests(window, draws, _SEED)
     found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
-    concluded = shares.conclusion(
-        found, now[0], slo, verdicts, mean_waiting=float(window.waiting.mean())
-    )
+    waiting = float(window.waiting.mean())
+    concluded = shares.conclusion(found, now[0], slo, verdicts, mean_waiting=waiting)
     checks = observed.checked(source.window, source.outside, source.local)
     finding, cause = cause_named(concluded, checks)
     answer = DiagnoseAnswer(
@@ -196,7 +189,7 @@ def answer_of(
 
 
 def _advised(
-    answer: DiagnoseAnswer, named: shares.Share | None, fresh: Sequence[Rebuilt]
+    answer: DiagnoseAnswer, named: shares.Share | None, fresh: Sequence[rebuilding.Rebuilt]
 ) -> Advised | None:
     """The change of the setting that limits the server; None where none does."""
     if named is None or named.cause.kind != "setting" or answer.finding != "limited":
@@ -231,7 +224,9 @@ def cause_named(
     return concluded.finding, None if cause is None else cause.name
 
 
-def _by_need(agreement: Agreement, objective: ObjectiveSpec | None) -> tuple[Threshold, ...]:
+def _by_need(
+    agreement: rebuilding.Agreement, objective: ObjectiveSpec | None
+) -> tuple[Threshold, ...]:
     """The thresholds of percentiles, the one nearest to its limit, or furthest beyond, first."""
     if objective is None:
         return ()
@@ -323,7 +318,7 @@ def _row(share: shares.Share, kind: ServerKind) -> CauseRow:
 
 
 def _limits(
-    window: ServerWindow, agreement: Agreement, stated: Mapping[Limit, StatedLimit]
+    window: ServerWindow, agreement: rebuilding.Agreement, stated: Mapping[Limit, StatedLimit]
 ) -> tuple[LimitRow, ...]:
     """Of the servers that show what this one shows: between which values lies each limit?"""
     configs = [one.rebuilt.config for one in agreement.draws]
@@ -331,7 +326,7 @@ def _limits(
     budgets = [one.max_num_batched_tokens for one in configs]
     most_running = round(float(window.running.max()))
     is_reached = "max_num_seqs" in stated or max(at_once) == most_running
-    is_bounded = "max_num_batched_tokens" in stated or max(budgets) < BUDGETS[-1]
+    is_bounded = "max_num_batched_tokens" in stated or max(budgets) < rebuilding.BUDGETS[-1]
     sources = dict[Limit, LimitSource](dict.fromkeys(LIMITS, "identified"))
     sources |= {"n_kv_blocks": "metrics"}
     sources |= {name: one.source for name, one in stated.items()}

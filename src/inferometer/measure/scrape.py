@@ -34,7 +34,7 @@ from inferometer.records.server_series import page_kind, sample_table
 from inferometer.records.types import ServerSampleTable
 
 ACCEPT: Final = "text/plain;version=0.0.4"
-"""What is asked for: answers in OpenMetrics may have ``vllm_x`` for ``vllm:x``."""
+"""What is wanted: answers in OpenMetrics may have ``vllm_x`` for ``vllm:x``."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 _FAILURES: Final = (OSError, http.client.HTTPException, ValueError)

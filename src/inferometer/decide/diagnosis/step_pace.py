@@ -136,7 +136,7 @@ def _intervals(window: ServerWindow) -> tuple[F64, F64, F64]:
 def _bounds(window: ServerWindow) -> I64:
     """The scrapes between which intervals lie.
 
-    A full server that shows no new token has not done its step, or has not said so yet: that time
+    A full server that shows no new token has not done its step, or has not shown it yet: that time
     belongs to the tokens that come next.
     """
     is_silent = np.diff(window.output_tokens) <= 0
