@@ -1,4 +1,4 @@
-"""What would meet an SLO that was missed, or comes closest?"""
+"""What would meet an SLO that was missed, or comes closest; what would decide one that is open?"""
 
 from typing import Final
 
@@ -33,6 +33,13 @@ def next_of_simulation(
     carried = tuple(name for name in names if name not in _NOT_CARRIED)
     search = suggestions.command("capacity", model, *words_of(question, carried))
     return f"fewer requests for each replica; the highest load that meets it: {search}"
+
+
+def what_goes_on(n_requests: int, *, is_trace: bool) -> str:
+    """Where the requests are too few to tell: as many as these or more would."""
+    if is_trace:
+        return f"a longer trace, of {n_requests:,} requests or more"
+    return f"more requests: {suggestions.flags('--requests', n_requests)}"
 
 
 def what_serves_one(alone: LoneRequest) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from inferometer.decide.candidates import Candidate
+from inferometer.decide import bursts, candidates
 from inferometer.decide.capacity import CapacityQuestion, Reading, find_capacity
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import Traffic, plan_at, without_start
@@ -38,6 +38,11 @@ MOST_TOGETHER: Final = 8
 gains little from more to choose from."""
 
 
+_LEAST_LIFETIMES: Final = 4
+_LASTING_LIFETIMES: Final = 10
+"""Of a request, for which a load within the limit must go on in a probe as it was wanted, and in
+one that is made longer. While the first requests stay and a queue builds up, a server takes in
+more than it serves: a share of up to 1 / this number."""
 _LEAST_SHARE_FRACTION: Final = 1 / 64
 """Of a group that gets a smaller share of all requests fewer are simulated."""
 
@@ -95,20 +100,41 @@ class FleetProbe:
     """Of the drawn requests that come to this fleet; the others go to other groups of replicas."""
 
     def __call__(self, load: float, effort: int) -> Reading:
-        """The verdict and the margin at this load; of classes those of the one that fares worst."""
-        run = self.run(load, effort)
-        return worst_reading(run, self.objective, self.class_objectives)
+        """The verdict and the margin at this load; of classes those of the one that fares worst.
+
+        A burst that is over before a queue builds up tells nothing of a load that goes on. Where no
+        longer probes would follow, as many requests are taken as last, also more than were wanted.
+        """
+        longest = self.traffic.longest_requests
+        n_requests, least = min(self._n_requests(effort), longest), _LEAST_LIFETIMES
+        while True:
+            run = self.run_of(load, n_requests)
+            found = worst_reading(run, self.objective, self.class_objectives)
+            n_lifetimes = bursts.lifetimes(run)
+            is_capped = n_requests >= min(self.traffic.most_requests, longest)
+            if not is_capped or found.margin_ratio > 1 or n_lifetimes >= least:
+                return found
+            ratio = 2 * _LASTING_LIFETIMES / max(n_lifetimes, 1 / _LASTING_LIFETIMES)
+            n_needed = math.ceil(n_requests * ratio)
+            if n_requests >= longest:
+                is_burst = n_lifetimes < _LEAST_LIFETIMES
+                burst = bursts.Burst(found.n_requests, n_lifetimes, n_needed) if is_burst else None
+                return found._replace(burst=burst)
+            n_requests, least = min(n_needed, longest), _LASTING_LIFETIMES
 
     def run(self, load: float, effort: int) -> Run:
         """The simulated run behind it.
 
         The more replicas, the more requests, up to the limits of this probe and of the traffic.
         """
+        return self.run_of(load, self._n_requests(effort))
+
+    def _n_requests(self, effort: int) -> int:
         n_all = self.fleet.n_replicas
         has_pools = self.fleet.prefill is not None
         n_shares = max(n_all // 2, _MOST_SHARES) if has_pools else min(n_all, _MOST_SHARES)
         n_requests = self.traffic.n_requests * n_shares * EFFORT_RATIO**effort
-        return self.run_of(load, min(n_requests, self.traffic.most_requests))
+        return min(n_requests, self.traffic.most_requests)
 
     def run_of(self, load: float, n_requests: int, *, record_steps: bool = False) -> Run:
         """The same with this number of requests."""
@@ -248,7 +274,7 @@ def _span_s(run: Run) -> float:
 
 def probe_of(
     question: SizingQuestion,
-    candidate: Candidate,
+    candidate: candidates.Candidate,
     pace: Pace,
     n_replicas: int = 1,
     n_prefill: int | None = None,
@@ -273,7 +299,9 @@ def probe_of(
 
 
 def fleet_by_class(
-    question: SizingQuestion, candidate: Candidate, class_replicas: tuple[tuple[int, ...], ...]
+    question: SizingQuestion,
+    candidate: candidates.Candidate,
+    class_replicas: tuple[tuple[int, ...], ...],
 ) -> Fleet:
     """The replicas of a candidate, of which each class of requests has these: the least loaded gets one."""
     n_replicas = 1 + max(max(replicas) for replicas in class_replicas)
