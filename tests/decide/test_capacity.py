@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from inferometer.decide.bursts import Burst
 from inferometer.decide.capacity import (
     Capacity,
     CapacityQuestion,
@@ -104,7 +103,7 @@ def test_nothing_is_located_above_what_was_kept_up_for_long():
     """A server of 19 requests/s took in 40 requests at 1,143 in a second, and these were located."""
 
     def probe(load, effort):
-        burst = Burst(300, 1 / load, 2000) if load > 3 else None
+        burst = (2000, "300 requests are one burst") if load > 3 else None
         return Reading("met", load / 1000, "", 300, 300 / load, burst=burst)
 
     found = find_capacity(probe, question(highest_load=500.0))

@@ -194,7 +194,10 @@ class Capacity:
         0.03, "How closely to locate the capacity.", "Limits", least=0, most=1, is_open=True
     )
     probe_requests: int = option(
-        1000, "Of the shortest probe; --requests caps the longest.", "Limits", least=100
+        1000,
+        "Of the shortest probe; --requests caps the longest, but where so few are one burst.",
+        "Limits",
+        least=100,
     )
     time_limit: Annotated[float, compute.time_limit_field("7s")] = 7.0
     where: compute.Executor = field(default_factory=compute.Executor)
@@ -237,6 +240,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
     alone = search.alone()
     levels = _levels(search, alone, workload, question.where)
     found = levels[0].capacity
+    has_fit = (question.server.fit or question.groups) is not None
     return CapacityAnswer(
         model_id=(
             servers.deployment.model.model_id if servers.groups is None else servers.groups.words
@@ -252,16 +256,9 @@ def capacity(question: Capacity) -> CapacityAnswer:
         router=servers.rules.router if servers.n_replicas > 1 and servers.groups is None else None,
         step_times_basis=weakest_basis(one.step_times.basis for one in servers.kinds),
         step_times_from="; ".join(dict.fromkeys(one.step_times.origin for one in servers.kinds)),
-        cautions=(
-            *kinds_cautions(servers.kinds),
-            *longer_probes(question.workload.requests, found.probes),
-        ),
-        next_step=next_step_of(
-            levels,
-            alone,
-            has_fit=(question.server.fit or question.groups) is not None,
-            is_trace=isinstance(workload.replay, types.TraceSource),
-        ),
+        cautions=kinds_cautions(servers.kinds)
+        + longer_probes(question.workload.requests, found.probes),
+        next_step=next_step_of(levels, alone, has_fit=has_fit, is_trace=requests.is_trace),
     )
 
 

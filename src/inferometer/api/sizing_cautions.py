@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from inferometer.api.missed import what_goes_on
 from inferometer.api.server import assumed_steps, fit_cautions
 from inferometer.decide.candidates import Candidates
 from inferometer.decide.sizing_types import Done, Searched, SizedKind, SizingQuestion
@@ -57,7 +58,7 @@ def longer_probes(n_wanted: int | None, probes: Sequence[ProbeRow]) -> tuple[Cau
         f"{n_wanted:,} requests are one burst at such loads, over before a queue builds up: up to"
         f" {n_most:,} were simulated"
     )
-    return (Caution(code="ONE_BURST", text=text, remedy=f"--requests {n_most} or more"),)
+    return (Caution(code="ONE_BURST", text=text, remedy=what_goes_on(n_most, is_trace=False)),)
 
 
 def box_cautions(question: SizingQuestion, candidates: Candidates) -> tuple[Caution, ...]:

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from inferometer.decide.bursts import Burst
 from inferometer.errors import InferometerError, SpecError
 from inferometer.simulate.hooks import polled
 from inferometer.stats.estimate import Verdict
@@ -110,8 +109,8 @@ class Reading(NamedTuple):
     """Simulated or measured seconds."""
     margin_interval: tuple[float, float] | None = None
     """95 %, of ``margin_ratio``; None where the run is too short to carry one."""
-    burst: Burst | None = None
-    """Why the load within the limit was not kept up for long; None: it was, or misses."""
+    burst: tuple[int, str] | None = None
+    """Requests that would be a load that goes on, and why these, within the limit, are none."""
 
 
 Probing: TypeAlias = Callable[[float, int], Reading]
@@ -198,7 +197,7 @@ class Capacity:
     """``located_load`` before users are made whole: what other loads are compared with."""
     n_needed: int | None = None
     """Requests that would tell about the loads above, where no more could be had and theirs are
-    one burst; None: the loads were kept up for long."""
+    one burst; None: the loads went on for long."""
 
     @property
     def probe_s(self) -> float:
@@ -345,7 +344,7 @@ class _Search:
         located = self._located(kept, broken)
         burst = None if self._beyond is None else self._beyond.reading.burst
         if burst is not None:
-            located, is_located, is_near, cut_short = None, False, False, burst.why
+            located, is_located, is_near, cut_short = None, False, False, burst[1]
         return Capacity(
             kind=question.kind,
             located_load=whole_load(question.kind, located),
@@ -358,7 +357,7 @@ class _Search:
             probes=tuple(self.probes),
             guessed_load=None if cut_short is None else self._guessed(),
             steepness_ratio=_steepness(self._below, self._beyond) or self._steepness,
-            n_needed=None if burst is None else burst.n_needed,
+            n_needed=None if burst is None else burst[0],
         )
 
     def _cross(self, load: float, step_ratio: float, resolution_ratio: float) -> None:
@@ -500,8 +499,8 @@ class _Search:
             reading = self._probing(load, effort)
         except OutOfTimeError:
             raise _EnoughError(TIME_LIMIT) from None
-        if reading.burst is not None:  # nobody knows whether the load can be kept up
-            why = reading.burst.why
+        if reading.burst is not None:  # nobody knows whether the load can go on
+            _, why = reading.burst
             reading = reading._replace(verdict="undecided", margin_ratio=math.inf, why=why)
         probe = Probe(offered_load=load, effort=effort, reading=reading)
         self.probes.append(probe)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from inferometer.decide import bursts, candidates
+from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import CapacityQuestion, Reading, find_capacity
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import Traffic, plan_at, without_start
@@ -23,7 +23,7 @@ from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.fleet import Fleet
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.stats.estimate import worst_verdict
-from inferometer.units import NS_PER_S
+from inferometer.units import NS_PER_S, format_number
 
 EFFORT_RATIO: Final = 4
 _MOST_SHARES: Final = 4
@@ -110,7 +110,7 @@ class FleetProbe:
         while True:
             run = self.run_of(load, n_requests)
             found = worst_reading(run, self.objective, self.class_objectives)
-            n_lifetimes = bursts.lifetimes(run)
+            n_lifetimes = _lifetimes(run)
             is_capped = n_requests >= min(self.traffic.most_requests, longest)
             if not is_capped or found.margin_ratio > 1 or n_lifetimes >= least:
                 return found
@@ -118,8 +118,7 @@ class FleetProbe:
             n_needed = math.ceil(n_requests * ratio)
             if n_requests >= longest:
                 is_burst = n_lifetimes < _LEAST_LIFETIMES
-                burst = bursts.Burst(found.n_requests, n_lifetimes, n_needed) if is_burst else None
-                return found._replace(burst=burst)
+                return _of_burst(found, n_lifetimes, n_needed) if is_burst else found
             n_requests, least = min(n_needed, longest), _LASTING_LIFETIMES
 
     def run(self, load: float, effort: int) -> Run:
@@ -133,7 +132,7 @@ class FleetProbe:
         n_all = self.fleet.n_replicas
         has_pools = self.fleet.prefill is not None
         n_shares = max(n_all // 2, _MOST_SHARES) if has_pools else min(n_all, _MOST_SHARES)
-        n_requests = self.traffic.n_requests * n_shares * EFFORT_RATIO**effort
+        n_requests: int = self.traffic.n_requests * n_shares * EFFORT_RATIO**effort
         return min(n_requests, self.traffic.most_requests)
 
     def run_of(self, load: float, n_requests: int, *, record_steps: bool = False) -> Run:
@@ -144,6 +143,27 @@ class FleetProbe:
         plan = plan_at(self.traffic.spec, load, n_drawn)
         is_of_users = self.traffic.kind == "users" and not record_steps
         return run_plan(self.fleet, plan, record_steps=record_steps, is_of_users=is_of_users)
+
+
+def _lifetimes(run: Run) -> float:
+    """For how many times as long as a request stays on average do requests come?"""
+    requests = run.requests
+    if requests is None:
+        return math.inf
+    is_done = latencies.is_one_of(requests, latencies.COMPLETED)
+    stayed_ns = (requests.finished_ns - requests.intended_send_ns)[is_done]
+    if not len(stayed_ns):
+        return math.inf
+    sent_ns = requests.intended_send_ns
+    return float(sent_ns.max() - sent_ns.min()) / max(float(stayed_ns.mean()), 1.0)
+
+
+def _of_burst(found: Reading, n_lifetimes: float, n_needed: int) -> Reading:
+    why = (
+        f"{found.n_requests:,} requests are one burst, over after {format_number(n_lifetimes)}"
+        f" times as long as one stays; {n_needed:,} would be a load that goes on"
+    )
+    return found._replace(burst=(n_needed, why))
 
 
 def worst_reading(
@@ -274,7 +294,7 @@ def _span_s(run: Run) -> float:
 
 def probe_of(
     question: SizingQuestion,
-    candidate: candidates.Candidate,
+    candidate: Candidate,
     pace: Pace,
     n_replicas: int = 1,
     n_prefill: int | None = None,
@@ -300,7 +320,7 @@ def probe_of(
 
 def fleet_by_class(
     question: SizingQuestion,
-    candidate: candidates.Candidate,
+    candidate: Candidate,
     class_replicas: tuple[tuple[int, ...], ...],
 ) -> Fleet:
     """The replicas of a candidate, of which each class of requests has these: the least loaded gets one."""
@@ -313,8 +333,14 @@ def fleet_by_class(
 def locate(probe: FleetProbe, start_load: float) -> float | None:
     """Where short runs see the weakest link reach its limit.
 
-    None where no load within a factor of 64 keeps the promise.
+    The highest load that was tried where none of them does; None where no load within a factor of
+    64 meets the SLO.
     """
+
+    def go_on(load: float, effort: int) -> Reading:
+        """A part of a short trace is one burst on however many replicas: here it has to do."""
+        return probe(load, effort)._replace(burst=None)
+
     is_of_users = probe.traffic.kind == "users"
     lowest = max(start_load / _SEARCH_RATIO, 1.0 if is_of_users else 0.0)
     highest = start_load * _SEARCH_RATIO
@@ -325,4 +351,6 @@ def locate(probe: FleetProbe, start_load: float) -> float | None:
         highest_load=highest,
         proof_effort=None,
     )
-    return find_capacity(probe, asked).located_load
+    found = find_capacity(go_on, asked)
+    within = [probe for probe in found.probes if probe.reading.margin_ratio <= 1]
+    return found.located_load or max((probe.offered_load for probe in within), default=None)
