@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from inferometer.api.capacity import next_step_of
+from inferometer.api.capacity import lengthened, next_step_of
 from inferometer.api.decision_pages import CapacityAnswer, CapacityRow, PacedCapacity, capacity_page
 from inferometer.decide.capacity import (
     TIME_LIMIT,
     CapacityQuestion,
     Reading,
     find_capacity,
-    lengthened,
 )
+from inferometer.errors import EXIT_SLO_MISSED, EXIT_UNDECIDED
 from inferometer.report.decision_views import ProbeRow
 
 
@@ -110,13 +110,36 @@ def test_every_probe_of_the_terminal_is_on_the_page():
     assert page.table in [table for section in page.sections for table in section.tables]
 
 
+@pytest.mark.parametrize(
+    ("verdict", "exit_code"), [("missed", EXIT_SLO_MISSED), ("undecided", EXIT_UNDECIDED)]
+)
+def test_what_noise_leaves_open_at_the_lowest_load_is_not_missed(verdict, exit_code):
+    """Too few requests decide nothing, and no load was shown to meet the SLO: it was called missed."""
+    probe = ProbeRow(
+        offered_load=1e-4,
+        effort=0,
+        n_requests=40,
+        took_s=4e5,
+        verdict=verdict,
+        margin_ratio=1.1,
+        why="tpot",
+    )
+    row = replace(level("likely", None).capacity, is_located=False, probes=(probe,))
+    answer = answer_of((PacedCapacity(step_times="likely", capacity=row, probe_s=1.0),))
+    assert replace(answer, is_located=False).exit_code == exit_code
+
+
 def trust_of(levels):
     (trust,) = (line for line in page_of(levels).lines if line.label == "TRUST")
     return trust.text
 
 
 def page_of(levels):
-    answer = CapacityAnswer(
+    return capacity_page(answer_of(levels))
+
+
+def answer_of(levels):
+    return CapacityAnswer(
         model_id="m",
         workload_name="chat",
         objective="tpot:p95<50ms",
@@ -131,4 +154,3 @@ def page_of(levels):
         step_times_from="a table",
         next_step=None,
     )
-    return capacity_page(answer)

@@ -1,9 +1,10 @@
-"""Does a sizing say where its time limit left out what may be cheaper?"""
+"""Does a sizing say where its time limit left out what may be cheaper, and pick what was decided?"""
 
 from types import SimpleNamespace
 
 import pytest
 
+from inferometer.api.sizing_answer import pick_of
 from inferometer.api.sizing_cautions import out_of_time
 from inferometer.decide.sizing_types import Done, Searched
 
@@ -40,3 +41,16 @@ def test_without_prices_the_number_of_devices_decides():
 
 def test_nothing_is_cheaper_than_no_pick():
     assert out_of_time(None, [Done(None, (one(2.0, 4),))]) == ()
+
+
+def test_what_was_shown_to_meet_is_picked_before_what_noise_leaves_open():
+    cheap, dear = (
+        SimpleNamespace(
+            sized_at=SimpleNamespace(served=SimpleNamespace(verdict=verdict)),
+            usd_per_hour=usd_per_hour,
+            n_devices=1,
+        )
+        for verdict, usd_per_hour in (("undecided", 1.0), ("met", 2.0))
+    )
+    assert pick_of([Done(cheap, ()), Done(dear, ())]) is dear
+    assert pick_of([Done(cheap, ())]) is cheap

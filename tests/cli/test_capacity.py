@@ -1,6 +1,7 @@
 """Does `inferometer capacity` ask replicas behind a router together?"""
 
 import json
+import math
 import re
 
 import pytest
@@ -58,6 +59,37 @@ def test_the_capacity_is_located_and_noise_is_an_interval_around_it():
     assert found["is_located"]
     assert found["met_load"] <= found["located_load"] <= found["missed_load"]
     assert found["missed_load"] < 1.2 * found["met_load"]
+
+
+SMALL = ("capacity", "llama-3.1-8b", "--hardware", "l40s", "--datasheet", "--slo", "ttft:p95<1s")
+
+
+def test_so_few_requests_that_they_are_one_burst_are_more_in_a_probe():
+    """Of 40 requests, which were over before a queue built up, 1126 a second were located."""
+    flags = ("--workload", "128x50", "--resolution", "0.2", "--json")
+    loads = list[float]()
+    for n_requests in ("40", "2000"):
+        done = CliRunner().invoke(app, [*SMALL, *flags, "--requests", n_requests])
+        said = json.loads(done.stdout)
+        found = said["levels"][0]["capacity"]
+        assert done.exit_code == 0
+        assert found["met_load"] <= found["located_load"] <= (found["missed_load"] or math.inf)
+        loads.append(found["located_load"])
+        is_longer = any(one["code"] == "ONE_BURST" for one in said["cautions"])
+        assert is_longer == (n_requests == "40")
+    assert loads[0] == pytest.approx(loads[1], rel=0.1)
+
+
+def test_a_trace_of_one_burst_is_undecided_and_a_longer_one_is_wanted(tmp_path):
+    path = tmp_path / "log.csv"
+    rows = "".join(f"{2 * i},500,{20 + i}\n" for i in range(40))
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n" + rows)
+    done = CliRunner().invoke(app, [*SMALL, "--workload", str(path)])
+    text = " ".join(done.stdout.split())
+    assert done.exit_code == 11
+    assert "no load was shown to meet" in text
+    assert "? 40 requests are one burst" in text
+    assert "NEXT a longer trace, of 1,000 requests or more" in text
 
 
 def test_prompts_that_the_model_does_not_take_are_the_first_reason():

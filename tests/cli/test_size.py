@@ -78,6 +78,20 @@ def test_a_promise_that_nothing_keeps_names_the_nearest_and_the_term():
     assert 1 < nearest["margin_ratio"] < other["margin_ratio"]
 
 
+@pytest.mark.parametrize("is_trace", [False, True])
+def test_what_few_requests_leave_open_is_undecided_and_more_of_them_are_wanted(tmp_path, is_trace):
+    """At half of its limit one replica was said to miss the SLO, and other devices to be wanted."""
+    path = tmp_path / "log.csv"
+    rows = "".join(f"{3 * i},500,{20 + i}\n" for i in range(40))
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n" + rows)
+    flags = ("--workload", str(path)) if is_trace else ("--rate", "0.3", "--requests", "40")
+    code, said = size("--gpus", "l40s", *flags, slo="ttft:p95<2s")
+    assert (code, said["verdict"]) == (11, "undecided")
+    assert (said["pick"]["n_replicas"], said["impossible"]) == (1, [])
+    wanted = "a longer trace, of 200 requests or more" if is_trace else "--requests 200"
+    assert said["next_step"].endswith(wanted)
+
+
 def test_a_kind_that_misses_when_idle_is_out_before_replicas_are_counted():
     """Once, replicas were raised by half again and again: 1,530 of them were simulated."""
     code, said = size(
@@ -219,6 +233,14 @@ def test_longer_limits_are_not_suggested_where_the_nearest_is_within_its_limit()
         open_ = replace(answer, impossible=(replace(nearest, margin_ratio=ratio),))
         (line,) = [one for one in size_page(open_).lines if one.label == "NEXT"]
         assert line.text.startswith("limits ") == is_longer
+
+
+def test_other_devices_are_not_suggested_where_noise_leaves_it_open():
+    answer = im.size("llama-3.1-8b", slo="tpot:p50<1ms", rate=5, gpus="h100_sxm", dtype="bf16")
+    page = size_page(replace(answer, verdict="undecided", next_step="more requests"))
+    assert [line.text for line in page.lines if line.label == "NEXT"] == ["more requests"]
+    assert page.chips[0].verdict == "undecided"
+    assert "nothing was shown to meet the SLO" in page.title
 
 
 def test_what_cannot_be_for_one_reason_is_said_once():

@@ -99,6 +99,21 @@ def test_users_are_whole(capacity, start):
     assert found.located_load == capacity, "nobody serves half a user"
 
 
+def test_nothing_is_located_above_what_was_kept_up_for_long():
+    """A server of 19 requests/s took in 40 requests at 1,143 in a second, and these were located."""
+
+    def probe(load, effort):
+        burst = (2000, "300 requests are one burst") if load > 3 else None
+        return Reading("met", load / 1000, "", 300, 300 / load, burst=burst)
+
+    found = find_capacity(probe, question(highest_load=500.0))
+    assert (found.located_load, found.is_located, found.is_resolved) == (None, False, False)
+    assert 3 / 1.05 < found.met_load <= 3
+    assert found.n_needed == 2000
+    assert "300 requests are one burst" in found.why
+    assert found.weakest is None, "a burst misses nothing"
+
+
 def test_what_misses_first_is_what_the_longest_probes_saw():
     """A short run at a lower load may be late by chance; longer ones show that the load is carried."""
 

@@ -1,11 +1,12 @@
 """What is the highest load at which the SLO is met, at each case of the step times? Simulated."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
-from inferometer.api import compute
+from inferometer.api import compute, missed as misses
 from inferometer.api.cluster import Servers
 from inferometer.api.decision_pages import CapacityAnswer, PacedCapacity, paced
 from inferometer.api.fleet import (
@@ -17,11 +18,10 @@ from inferometer.api.fleet import (
     start_load_of,
 )
 from inferometer.api.groups import GROUPS_OPTION
-from inferometer.api.missed import what_serves_one
 from inferometer.api.progress import talk
 from inferometer.api.question import Option, option
 from inferometer.api.server import Server, kinds_cautions
-from inferometer.api.sizing_cautions import check_prompts
+from inferometer.api.sizing_cautions import check_prompts, longer_probes
 from inferometer.api.workload import Workload, workload_of
 from inferometer.decide import capacity as searches, lone_request, probing, traffic
 from inferometer.inputs.objectives import ObjectiveSpec
@@ -194,7 +194,10 @@ class Capacity:
         0.03, "How closely to locate the capacity.", "Limits", least=0, most=1, is_open=True
     )
     probe_requests: int = option(
-        1000, "Of the shortest probe; --requests caps the longest.", "Limits", least=100
+        1000,
+        "Of the shortest probe; --requests caps the longest, but where so few are one burst.",
+        "Limits",
+        least=100,
     )
     time_limit: Annotated[float, compute.time_limit_field("7s")] = 7.0
     where: compute.Executor = field(default_factory=compute.Executor)
@@ -237,6 +240,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
     alone = search.alone()
     levels = _levels(search, alone, workload, question.where)
     found = levels[0].capacity
+    has_fit = (question.server.fit or question.groups) is not None
     return CapacityAnswer(
         model_id=(
             servers.deployment.model.model_id if servers.groups is None else servers.groups.words
@@ -252,10 +256,9 @@ def capacity(question: Capacity) -> CapacityAnswer:
         router=servers.rules.router if servers.n_replicas > 1 and servers.groups is None else None,
         step_times_basis=weakest_basis(one.step_times.basis for one in servers.kinds),
         step_times_from="; ".join(dict.fromkeys(one.step_times.origin for one in servers.kinds)),
-        cautions=kinds_cautions(servers.kinds),
-        next_step=next_step_of(
-            levels, alone, has_fit=(question.server.fit or question.groups) is not None
-        ),
+        cautions=kinds_cautions(servers.kinds)
+        + longer_probes(question.workload.requests, found.probes),
+        next_step=next_step_of(levels, alone, has_fit=has_fit, is_trace=requests.is_trace),
     )
 
 
@@ -271,6 +274,8 @@ def _levels(
     talk(f"looking for the capacity under {search.words} (the engine's rules are compiled once)")
     with compute.opened(where, "searches") as executor:
         (likely,) = executor.map(search.likely, [start_load_of(workload)])
+        if likely.n_needed is not None:  # of the other servers it is as open
+            return (paced("likely", likely),)
         cases = search.cases
         start = likely.located_load or start_load_of(workload)
         found = executor.map(
@@ -280,9 +285,29 @@ def _levels(
         paced("likely", likely),
         *(
             paced(case if isinstance(case, str) else "draw", one)
-            for case, one in zip(cases[1:], searches.lengthened(likely, found), strict=True)
+            for case, one in zip(cases[1:], lengthened(likely, found), strict=True)
         ),
     )
+
+
+def lengthened(
+    likely: searches.Capacity, short: Sequence[searches.Capacity]
+) -> list[searches.Capacity]:
+    """What short probes located, brought to the length of those of the likely step times.
+
+    The first of them is at likely step times; the others are returned. Users are made whole here,
+    once: of loads that were whole before, another user would be lost.
+    """
+    ratio = 1.0
+    crossing = short[0].crossing_load
+    if likely.crossing_load is not None and crossing is not None:
+        ratio = likely.crossing_load / crossing
+    found = list[searches.Capacity]()
+    for one in short[1:]:
+        load = one.guessed_load if one.crossing_load is None else one.crossing_load
+        scaled = None if load is None else searches.whole_load(one.kind, load * ratio)
+        found.append(replace(one, located_load=scaled))
+    return found
 
 
 def _nowhere(kind: searches.LoadKind, alone: lone_request.LoneRequest) -> searches.Capacity:
@@ -300,7 +325,11 @@ def _nowhere(kind: searches.LoadKind, alone: lone_request.LoneRequest) -> search
 
 
 def next_step_of(
-    levels: tuple[PacedCapacity, ...], alone: lone_request.LoneRequest | None, *, has_fit: bool
+    levels: tuple[PacedCapacity, ...],
+    alone: lone_request.LoneRequest | None,
+    *,
+    has_fit: bool,
+    is_trace: bool = False,
 ) -> str | None:
     """What would answer more, or meet an SLO that no load meets.
 
@@ -308,7 +337,7 @@ def next_step_of(
     """
     found = levels[0].capacity
     if alone is not None and alone.margin_ratio > 1:
-        return what_serves_one(alone)
+        return misses.what_serves_one(alone)
     if found.meets_nowhere:
         return (
             "longer limits, more devices (--tp), less bursty traffic (--burstiness 1), or shorter"
@@ -316,6 +345,8 @@ def next_step_of(
         )
     if found.is_resolved:
         return None
+    if found.n_needed is not None:
+        return misses.what_goes_on(max(found.n_needed, traffic.N_REQUESTS), is_trace=is_trace)
     known = [one for one in (level.capacity.located_load for level in levels) if one is not None]
     met, missed = found.met_load, found.missed_load
     noise = math.inf if met is None or missed is None else missed - met

@@ -41,15 +41,21 @@ class CapacityRow:
     weakest: str | None
     """What breaks first."""
     probes: tuple[decision_views.ProbeRow, ...]
+    n_needed: int | None = None
+    """Requests that would tell about higher loads, at which those of the longest probe are one
+    burst; None: no load was left open for that."""
 
     @property
     def meets_nowhere(self) -> bool:
         """Is the SLO missed at the lowest load, too?"""
         is_shown_nowhere = self.met_load is None and self.located_load is None
+        lowest = min(
+            self.probes, key=lambda probe: (probe.offered_load, -probe.effort), default=None
+        )
         return (
             is_shown_nowhere
             and self.why != TIME_LIMIT
-            and not any(probe.verdict == "met" for probe in self.probes)
+            and (lowest is None or lowest.verdict == "missed")
         )
 
     @property
@@ -120,6 +126,7 @@ def paced(step_times: str, found: Capacity) -> PacedCapacity:
         is_resolved=found.is_resolved,
         why=found.why,
         weakest=found.weakest,
+        n_needed=found.n_needed,
         probes=tuple(_row(probe) for probe in found.probes),
     )
     return PacedCapacity(step_times=step_times, capacity=row, probe_s=found.probe_s)

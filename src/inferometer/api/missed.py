@@ -1,10 +1,12 @@
-"""What would meet an SLO that was missed, or comes closest?"""
+"""What would meet an SLO that was missed, or comes closest; what would decide one that is open?"""
 
 from typing import Final
 
 from inferometer import suggestions
 from inferometer.api.question import fields_of, words_of
 from inferometer.decide.lone_request import LoneRequest, lone_request
+from inferometer.decide.probing import EFFORT_RATIO
+from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.inputs.objectives import ObjectiveSpec
 from inferometer.inputs.workload.plan import RequestPlan
 from inferometer.simulate.deployment import Deployment
@@ -33,6 +35,25 @@ def next_of_simulation(
     carried = tuple(name for name in names if name not in _NOT_CARRIED)
     search = suggestions.command("capacity", model, *words_of(question, carried))
     return f"fewer requests for each replica; the highest load that meets it: {search}"
+
+
+def what_goes_on(n_requests: int, *, is_trace: bool) -> str:
+    """Where the requests are too few to tell: as many as these or more would."""
+    if is_trace:
+        return f"a longer trace, of {n_requests:,} requests or more"
+    return f"more requests: {suggestions.flags('--requests', n_requests)}"
+
+
+def what_decides(question: SizingQuestion) -> str:
+    """What decides a sizing whose simulated requests are too few to tell, or whose time was over."""
+    traffic = question.traffic
+    if question.requests_cap is None and not traffic.is_trace:
+        return "a longer --time-limit"
+    n_most = min(traffic.most_requests, traffic.longest_requests)
+    n_wanted = max(EFFORT_RATIO * n_most, question.n_requests)
+    if traffic.is_trace and n_most < traffic.longest_requests:
+        return what_goes_on(min(n_wanted, traffic.longest_requests), is_trace=False)
+    return what_goes_on(n_wanted, is_trace=traffic.is_trace)
 
 
 def what_serves_one(alone: LoneRequest) -> str:

@@ -87,7 +87,9 @@ def _title(answer: SizeAnswer) -> str:
     nearest = f"; nearest: {_nearest(answer.impossible[0])}" if answer.impossible else ""
     if answer.n_unexamined:
         return f"{asked}: nothing was shown to meet the SLO in time{nearest}"
-    return f"{asked}: nothing on offer meets the SLO{nearest}"
+    is_missed = answer.verdict == "missed"
+    found = "on offer meets" if is_missed else "was shown to meet"
+    return f"{asked}: nothing {found} the SLO{nearest}"
 
 
 def _subtitle(answer: SizeAnswer) -> str:
@@ -111,8 +113,7 @@ def _chips(answer: SizeAnswer) -> tuple[Chip, ...]:
     """Is the SLO met at fast, likely and slow step times; what decides, where that is open?"""
     pick = answer.pick
     if pick is None:
-        verdict = "undecided" if answer.n_unexamined else "missed"
-        return (Chip(verdict=verdict, text=f"{verdict}: {answer.objective}"),)
+        return (Chip(verdict=answer.verdict, text=f"{answer.verdict}: {answer.objective}"),)
     ends = ", ".join(
         f"{pace.served.verdict} at {pace.step_times}{_would_need(pace, pick)}"
         for pace in pick.paces
@@ -246,6 +247,8 @@ def _nearest(nearest: Impossible) -> str:
 def _next(answer: SizeAnswer) -> str:
     """What decides an open verdict, or what else could be asked where nothing meets the SLO."""
     pick = answer.pick
+    if answer.next_step is not None:
+        return answer.next_step
     if pick is None:
         return _instead(answer) if answer.impossible else ""
     if pick.verdict == "undecided" and pick.asked.served.verdict != "undecided":

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
-from inferometer.api import best_use_view, sizing_cautions
+from inferometer.api import best_use_view, missed as misses, sizing_cautions
 from inferometer.api.answer import Answer
 from inferometer.api.sized_groups import SizedGroups
 from inferometer.decide.candidates import Candidates, Offer, Refusal
@@ -421,6 +421,8 @@ class SizeAnswer(Answer):
     what the best of them carries."""
     groups: SizedGroups | None = None
     """With --groups: how many replicas of each group, instead of a pick."""
+    next_step: str | None = None
+    """What decides a verdict that noise, or the time limit, leaves open."""
 
     @property
     def exit_code(self) -> int:
@@ -442,7 +444,11 @@ def size_answer(
     """The answer from what was found of each device."""
     best = sorted((done.best for done in found if done.best is not None), key=_rank)
     rows = tuple(kind_row(kind, apis) for kind in best)
-    n_unexamined = sum(not one.is_examined for done in found for one in done.searched)
+    searched = [one for done in found for one in done.searched]
+    n_unexamined = sum(not one.is_examined for one in searched)
+    is_open = any(not (one.is_examined and one.is_decided) for one in searched)
+    verdict = rows[0].verdict if rows else "undecided" if is_open else "missed"
+    asked_verdict = best[0].sized_at.served.verdict if best else verdict
     return SizeAnswer(
         model_id=model_id,
         workload_name=question.spec.name,
@@ -458,7 +464,7 @@ def size_answer(
         router=question.fleets.router,
         n_prefill_replicas=question.fleets.n_prefill or None,
         sized_for=question.pace,
-        verdict=rows[0].verdict if rows else "undecided" if n_unexamined else "missed",
+        verdict=verdict,
         pick=rows[0] if rows else None,
         kinds=rows,
         impossible=tuple(
@@ -466,13 +472,14 @@ def size_answer(
         ),
         refused=candidates.refused,
         n_candidates=len(candidates.possible),
-        n_searched=sum(one.n_probes > 0 for done in found for one in done.searched),
+        n_searched=sum(one.n_probes > 0 for one in searched),
         n_unexamined=n_unexamined,
         cautions=(
             *sizing_cautions.out_of_time(best[0] if best else None, found),
             *sizing_cautions.cautions_of(best),
             *sizing_cautions.box_cautions(question, candidates),
         ),
+        next_step=misses.what_decides(question) if asked_verdict == "undecided" else None,
     )
 
 
@@ -481,8 +488,10 @@ def pick_of(found: Sequence[Done]) -> SizedKind | None:
     return min((done.best for done in found if done.best is not None), key=_rank, default=None)
 
 
-def _rank(kind: SizedKind) -> tuple[float, int]:
-    return _NEVER if kind.usd_per_hour is None else kind.usd_per_hour, kind.n_devices
+def _rank(kind: SizedKind) -> tuple[bool, float, int]:
+    """What noise leaves open comes last."""
+    usd_per_hour = _NEVER if kind.usd_per_hour is None else kind.usd_per_hour
+    return kind.sized_at.served.verdict == "undecided", usd_per_hour, kind.n_devices
 
 
 def _impossible(done: Done) -> Impossible:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from inferometer.api.missed import what_goes_on
 from inferometer.api.server import assumed_steps, fit_cautions
 from inferometer.decide.candidates import Candidates
 from inferometer.decide.sizing_types import Done, Searched, SizedKind, SizingQuestion
@@ -13,6 +14,7 @@ from inferometer.inputs.workload.types import WorkloadSpec
 from inferometer.measure.this_machine import ceiling_cautions
 from inferometer.perfmodel.steptime_limits import outside
 from inferometer.perfmodel.types import decode_shape, prefill_shape
+from inferometer.report.decision_views import ProbeRow
 
 
 def check_contexts(question: SizingQuestion, candidates: Candidates) -> None:
@@ -45,6 +47,18 @@ def check_prompts(workload: WorkloadSpec, plan: RequestPlan, max_model_len: int)
                 " prompts"
             ),
         )
+
+
+def longer_probes(n_wanted: int | None, probes: Sequence[ProbeRow]) -> tuple[Caution, ...]:
+    """Were more requests simulated than wanted, as so few are over before a queue builds up?"""
+    n_most = max((probe.n_requests for probe in probes), default=0)
+    if n_wanted is None or n_most <= n_wanted:
+        return ()
+    text = (
+        f"{n_wanted:,} requests are one burst at such loads, over before a queue builds up: up to"
+        f" {n_most:,} were simulated"
+    )
+    return (Caution(code="ONE_BURST", text=text, remedy=what_goes_on(n_most, is_trace=False)),)
 
 
 def box_cautions(question: SizingQuestion, candidates: Candidates) -> tuple[Caution, ...]:

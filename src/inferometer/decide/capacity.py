@@ -16,7 +16,7 @@ it looks at the clock between its pieces.
 import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from inferometer.errors import InferometerError, SpecError
@@ -109,6 +109,8 @@ class Reading(NamedTuple):
     """Simulated or measured seconds."""
     margin_interval: tuple[float, float] | None = None
     """95 %, of ``margin_ratio``; None where the run is too short to carry one."""
+    burst: tuple[int, str] | None = None
+    """Requests that would be a load that goes on, and why these, within the limit, are none."""
 
 
 Probing: TypeAlias = Callable[[float, int], Reading]
@@ -193,6 +195,9 @@ class Capacity:
     """As in the question: that one, or what the probes say."""
     crossing_load: float | None = None
     """``located_load`` before users are made whole: what other loads are compared with."""
+    n_needed: int | None = None
+    """Requests that would tell about the loads above, where no more could be had and theirs are
+    one burst; None: the loads went on for long."""
 
     @property
     def probe_s(self) -> float:
@@ -206,7 +211,11 @@ class Capacity:
         Short ones do not show how a queue grows, and their noise may put a load beyond it that
         longer ones show to be within.
         """
-        beyond = [probe for probe in self.probes if probe.reading.margin_ratio > 1]
+        beyond = [
+            probe
+            for probe in self.probes
+            if probe.reading.margin_ratio > 1 and probe.reading.burst is None
+        ]
         return (
             min(beyond, key=lambda probe: (-probe.effort, probe.offered_load)).reading.why
             if beyond
@@ -223,24 +232,6 @@ def whole_load(kind: LoadKind, load: float | None) -> float | None:
     (91.0, 91.9)
     """
     return load if load is None or kind != "users" else float(math.floor(load * (1 + 1e-9)))
-
-
-def lengthened(likely: Capacity, short: Sequence[Capacity]) -> list[Capacity]:
-    """What short probes located, brought to the length of those of the likely step times.
-
-    The first of them is at likely step times; the others are returned. Users are made whole here,
-    once: of loads that were whole before, another user would be lost.
-    """
-    ratio = 1.0
-    crossing = short[0].crossing_load
-    if likely.crossing_load is not None and crossing is not None:
-        ratio = likely.crossing_load / crossing
-    found = list[Capacity]()
-    for one in short[1:]:
-        load = one.guessed_load if one.crossing_load is None else one.crossing_load
-        scaled = None if load is None else whole_load(one.kind, load * ratio)
-        found.append(replace(one, located_load=scaled))
-    return found
 
 
 def find_capacity(
@@ -351,6 +342,9 @@ class _Search:
         if cut_short == TIME_LIMIT and kept is not None and broken is not None:
             is_located |= not self._is_wide(kept, broken, _CLOSE_ENOUGH_RATIO)
         located = self._located(kept, broken)
+        burst = None if self._beyond is None else self._beyond.reading.burst
+        if burst is not None:
+            located, is_located, is_near, cut_short = None, False, False, burst[1]
         return Capacity(
             kind=question.kind,
             located_load=whole_load(question.kind, located),
@@ -363,6 +357,7 @@ class _Search:
             probes=tuple(self.probes),
             guessed_load=None if cut_short is None else self._guessed(),
             steepness_ratio=_steepness(self._below, self._beyond) or self._steepness,
+            n_needed=None if burst is None else burst[0],
         )
 
     def _cross(self, load: float, step_ratio: float, resolution_ratio: float) -> None:
@@ -504,6 +499,9 @@ class _Search:
             reading = self._probing(load, effort)
         except OutOfTimeError:
             raise _EnoughError(TIME_LIMIT) from None
+        if reading.burst is not None:  # nobody knows whether the load can go on
+            _, why = reading.burst
+            reading = reading._replace(verdict="undecided", margin_ratio=math.inf, why=why)
         probe = Probe(offered_load=load, effort=effort, reading=reading)
         self.probes.append(probe)
         self._probe_s = left_s - self._question.time_left_s() if left_s < math.inf else 0.0

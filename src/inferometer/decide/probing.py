@@ -23,7 +23,7 @@ from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.fleet import Fleet
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.stats.estimate import worst_verdict
-from inferometer.units import NS_PER_S
+from inferometer.units import NS_PER_S, format_number
 
 EFFORT_RATIO: Final = 4
 _MOST_SHARES: Final = 4
@@ -38,6 +38,11 @@ MOST_TOGETHER: Final = 8
 gains little from more to choose from."""
 
 
+_LEAST_LIFETIMES: Final = 4
+_LASTING_LIFETIMES: Final = 10
+"""Of a request, for which a load within the limit must go on in a probe as it was wanted, and in
+one that is made longer. While the first requests stay and a queue builds up, a server takes in
+more than it serves: a share of up to 1 / this number."""
 _LEAST_SHARE_FRACTION: Final = 1 / 64
 """Of a group that gets a smaller share of all requests fewer are simulated."""
 
@@ -95,20 +100,40 @@ class FleetProbe:
     """Of the drawn requests that come to this fleet; the others go to other groups of replicas."""
 
     def __call__(self, load: float, effort: int) -> Reading:
-        """The verdict and the margin at this load; of classes those of the one that fares worst."""
-        run = self.run(load, effort)
-        return worst_reading(run, self.objective, self.class_objectives)
+        """The verdict and the margin at this load; of classes those of the one that fares worst.
+
+        A burst that is over before a queue builds up tells nothing of a load that goes on. Where no
+        longer probes would follow, as many requests are taken as last, also more than were wanted.
+        """
+        longest = self.traffic.longest_requests
+        n_requests, least = min(self._n_requests(effort), longest), _LEAST_LIFETIMES
+        while True:
+            run = self.run_of(load, n_requests)
+            found = worst_reading(run, self.objective, self.class_objectives)
+            n_lifetimes = _lifetimes(run)
+            is_capped = n_requests >= min(self.traffic.most_requests, longest)
+            if not is_capped or found.margin_ratio > 1 or n_lifetimes >= least:
+                return found
+            ratio = 2 * _LASTING_LIFETIMES / max(n_lifetimes, 1 / _LASTING_LIFETIMES)
+            n_needed = math.ceil(n_requests * ratio)
+            if n_requests >= longest:
+                is_burst = n_lifetimes < _LEAST_LIFETIMES
+                return _of_burst(found, n_lifetimes, n_needed) if is_burst else found
+            n_requests, least = min(n_needed, longest), _LASTING_LIFETIMES
 
     def run(self, load: float, effort: int) -> Run:
         """The simulated run behind it.
 
         The more replicas, the more requests, up to the limits of this probe and of the traffic.
         """
+        return self.run_of(load, self._n_requests(effort))
+
+    def _n_requests(self, effort: int) -> int:
         n_all = self.fleet.n_replicas
         has_pools = self.fleet.prefill is not None
         n_shares = max(n_all // 2, _MOST_SHARES) if has_pools else min(n_all, _MOST_SHARES)
-        n_requests = self.traffic.n_requests * n_shares * EFFORT_RATIO**effort
-        return self.run_of(load, min(n_requests, self.traffic.most_requests))
+        n_requests: int = self.traffic.n_requests * n_shares * EFFORT_RATIO**effort
+        return min(n_requests, self.traffic.most_requests)
 
     def run_of(self, load: float, n_requests: int, *, record_steps: bool = False) -> Run:
         """The same with this number of requests."""
@@ -118,6 +143,27 @@ class FleetProbe:
         plan = plan_at(self.traffic.spec, load, n_drawn)
         is_of_users = self.traffic.kind == "users" and not record_steps
         return run_plan(self.fleet, plan, record_steps=record_steps, is_of_users=is_of_users)
+
+
+def _lifetimes(run: Run) -> float:
+    """For how many times as long as a request stays on average do requests come?"""
+    requests = run.requests
+    if requests is None:
+        return math.inf
+    is_done = latencies.is_one_of(requests, latencies.COMPLETED)
+    stayed_ns = (requests.finished_ns - requests.intended_send_ns)[is_done]
+    if not len(stayed_ns):
+        return math.inf
+    sent_ns = requests.intended_send_ns
+    return float(sent_ns.max() - sent_ns.min()) / max(float(stayed_ns.mean()), 1.0)
+
+
+def _of_burst(found: Reading, n_lifetimes: float, n_needed: int) -> Reading:
+    why = (
+        f"{found.n_requests:,} requests are one burst, over after {format_number(n_lifetimes)}"
+        f" times as long as one stays; {n_needed:,} would be a load that goes on"
+    )
+    return found._replace(burst=(n_needed, why))
 
 
 def worst_reading(
@@ -278,7 +324,9 @@ def probe_of(
 
 
 def fleet_by_class(
-    question: SizingQuestion, candidate: Candidate, class_replicas: tuple[tuple[int, ...], ...]
+    question: SizingQuestion,
+    candidate: Candidate,
+    class_replicas: tuple[tuple[int, ...], ...],
 ) -> Fleet:
     """The replicas of a candidate, of which each class of requests has these: the least loaded gets one."""
     n_replicas = 1 + max(max(replicas) for replicas in class_replicas)
@@ -290,8 +338,14 @@ def fleet_by_class(
 def locate(probe: FleetProbe, start_load: float) -> float | None:
     """Where short runs see the weakest link reach its limit.
 
-    None where no load within a factor of 64 keeps the promise.
+    The highest load that was tried where none of them does; None where no load within a factor of
+    64 meets the SLO.
     """
+
+    def go_on(load: float, effort: int) -> Reading:
+        """A part of a short trace is one burst on however many replicas: here it has to do."""
+        return probe(load, effort)._replace(burst=None)
+
     is_of_users = probe.traffic.kind == "users"
     lowest = max(start_load / _SEARCH_RATIO, 1.0 if is_of_users else 0.0)
     highest = start_load * _SEARCH_RATIO
@@ -302,4 +356,6 @@ def locate(probe: FleetProbe, start_load: float) -> float | None:
         highest_load=highest,
         proof_effort=None,
     )
-    return find_capacity(probe, asked).located_load
+    found = find_capacity(go_on, asked)
+    within = [probe for probe in found.probes if probe.reading.margin_ratio <= 1]
+    return found.located_load or max((probe.offered_load for probe in within), default=None)

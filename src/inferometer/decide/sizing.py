@@ -210,6 +210,17 @@ class _LongRuns:
         last = _COUNTED_FRACTION + _OVERRUN_FRACTION
         return self._run(self._question.pace, n_replicas, last)[0].verdict
 
+    def left_open(self) -> int | None:
+        """The fewest that noise leaves open at the pace in question, beyond all that were shown to miss."""
+        verdicts = {
+            n_replicas: served.verdict
+            for (pace, n_replicas), (served, _) in self._served.items()
+            if pace == self._question.pace
+        }
+        most_missed = max((n for n, verdict in verdicts.items() if verdict == "missed"), default=0)
+        is_open = (n for n, verdict in verdicts.items() if verdict == "undecided")
+        return min((n for n in is_open if n > most_missed), default=None)
+
     def _run(self, pace: Pace, n_replicas: int, last_fraction: float) -> tuple[ServedBy, Probe]:
         key = pace, n_replicas
         if key not in self._served:
@@ -221,12 +232,15 @@ class _LongRuns:
 
 
 def _proved(question: SizingQuestion, searched: list[Searched], phases: Phases) -> SizedKind | None:
-    """The best that is still the best after long runs, which may show that it needs more replicas."""
-    runs = dict[int, _LongRuns]()
+    """The best that is still the best after long runs, which may show that it needs more replicas.
+
+    Where none is shown to meet the SLO, the best of those that noise leaves open.
+    """
+    runs, left_open = dict[int, _LongRuns](), dict[int, int]()
     while (best := min(range(len(searched)), key=lambda i: _rank(searched[i]))) not in runs:
         found = searched[best]
         if found.n_replicas is None:
-            return None
+            break
         runs[best] = _LongRuns(question, found.candidate, phases)
         try:
             n_replicas = _replicas_that_last(question, found.n_replicas, runs[best], phases)
@@ -238,14 +252,20 @@ def _proved(question: SizingQuestion, searched: list[Searched], phases: Phases) 
                 least_devices=found.candidate.devices_of(found.n_replicas),
             )
             continue
-        if n_replicas is None:
+        n_open = runs[best].left_open() if n_replicas is None else None
+        if n_open is not None:
+            left_open[best] = n_open
+        elif n_replicas is None:
             times = "" if question.fleets.n_replicas else f"{_MOST_RATIO} times "
             why = (
                 f"{times}the {found.n_replicas} replicas of a short simulation do not"
                 f" meet the SLO in a long one; {found.why}"
             )
             found = found._replace(why=why)
-        searched[best] = found._replace(n_replicas=n_replicas)
+        searched[best] = found._replace(n_replicas=n_replicas, is_decided=n_open is None)
+    if searched[best].n_replicas is None and left_open:
+        best = next(iter(left_open))
+        searched[best] = searched[best]._replace(n_replicas=left_open[best])
     return (
         None
         if searched[best].n_replicas is None
@@ -330,12 +350,14 @@ def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound
     )
     if enough is None:
         last = readings[max(readings)]
+        is_missed = last.verdict == "missed"
         return Searched(
             candidate,
             None,
-            f"{_nobody(question)} meet the SLO; {last.why}",
+            f"{_nobody(question)} {'' if is_missed else 'were shown to '}meet the SLO; {last.why}",
             len(readings),
             last.margin_ratio,
+            is_decided=is_missed,
         )
     return Searched(
         candidate, enough, readings[enough].why, len(readings), readings[enough].margin_ratio
@@ -370,7 +392,14 @@ def _fixed(question: SizingQuestion, candidate: Candidate, n_replicas: int) -> S
     reading = probe(question.offered_load, 0)
     is_enough = reading.margin_ratio <= 1
     why = reading.why if is_enough else f"{n_replicas} are too few; {reading.why}"
-    return Searched(candidate, n_replicas if is_enough else None, why, 1, reading.margin_ratio)
+    return Searched(
+        candidate,
+        n_replicas if is_enough else None,
+        why,
+        1,
+        reading.margin_ratio,
+        is_decided=is_enough or reading.verdict != "undecided",
+    )
 
 
 def sized(question: SizingQuestion, found: Searched, runs: _LongRuns, phases: Phases) -> SizedKind:

@@ -78,6 +78,8 @@ class Searched(NamedTuple):
     """False: the time was over."""
     least_devices: int | None = None
     """What it would need at least, of one that was not examined."""
+    is_decided: bool = True
+    """False: noise leaves open whether it meets the SLO."""
 
     @property
     def usd_per_hour(self) -> float:

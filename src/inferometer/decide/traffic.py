@@ -40,6 +40,18 @@ class Traffic:
         return self.requests_cap or max(self.n_requests, round(_MOST_WORK / _work_of(self.spec)))
 
     @property
+    def longest_requests(self) -> int:
+        """Of a probe that goes on past its cap, as fewer are one burst; a trace has no more than it has."""
+        if self.is_trace:
+            return _n_recorded(self.spec)
+        return max(replace(self, requests_cap=None).most_requests, self.most_requests)
+
+    @property
+    def is_trace(self) -> bool:
+        """Are the requests those of a trace, which has no more?"""
+        return isinstance(self.spec.replay, types.TraceSource)
+
+    @property
     def kind(self) -> LoadKind:
         """Is the load requests per second, or users?"""
         return "users" if isinstance(self.spec.arrivals, types.ClosedArrivals) else "requests_per_s"
