@@ -88,3 +88,19 @@ def test_stages_have_a_flag_of_their_own():
     assert (by_flag.n_devices, by_flag.parallelism) == (4, "TP2 PP2")
     with pytest.raises(SpecError, match="two numbers of stages: 2 and 4"):
         deployment_of(replace(server, pp=2, set=("pipeline_parallel_size=4",)))
+
+
+def test_replicas_that_share_experts_may_exchange_them_over_pcie():
+    server = Server(model="mixtral-8x7b", hardware="a100_80gb_sxm")
+    own, nvlink, pcie = (
+        deployment_of(replace(server, **links), n_sharing=2).step_times
+        for links in ({"datasheet": True}, {"link": "300GB/s"}, {"link": "pcie4"})
+    )
+    assert pcie.likely.link_row_s > 5 * own.likely.link_row_s
+    assert nvlink.likely.link_row_s == pytest.approx(own.likely.link_row_s)
+    bare = replace(find_hardware("a100_80gb_sxm"), link_bytes_per_s=None, pcie_bytes_per_s=None)
+    with pytest.raises(SpecError, match="no link between devices is known") as refused:
+        datasheet_levels(
+            find_model("mixtral-8x7b"), EngineSpec(dtype="bfloat16"), bare, n_sharing=2
+        )
+    assert refused.value.try_ == "--link pcie4"
