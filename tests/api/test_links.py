@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import inferometer as im
-from inferometer.api.server import Server, deployment_of, fit_cautions
+from inferometer.api.server import Server, Settings, deployment_of, fit_cautions
 from inferometer.errors import SpecError, TooLargeError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
@@ -88,3 +88,55 @@ def test_stages_have_a_flag_of_their_own():
     assert (by_flag.n_devices, by_flag.parallelism) == (4, "TP2 PP2")
     with pytest.raises(SpecError, match="two numbers of stages: 2 and 4"):
         deployment_of(replace(server, pp=2, set=("pipeline_parallel_size=4",)))
+
+
+def test_replicas_that_share_experts_may_exchange_them_over_pcie():
+    server = Server(model="mixtral-8x7b", hardware="a100_80gb_sxm")
+    own, nvlink, pcie = (
+        deployment_of(replace(server, **links), n_sharing=2).step_times
+        for links in ({"datasheet": True}, {"link": "300GB/s"}, {"link": "pcie4"})
+    )
+    assert pcie.likely.link_row_s > 5 * own.likely.link_row_s
+    assert nvlink.likely.link_row_s == pytest.approx(own.likely.link_row_s)
+    bare = replace(find_hardware("a100_80gb_sxm"), link_bytes_per_s=None, pcie_bytes_per_s=None)
+    with pytest.raises(SpecError, match="no link between devices is known") as refused:
+        datasheet_levels(
+            find_model("mixtral-8x7b"), EngineSpec(dtype="bfloat16"), bare, n_sharing=2
+        )
+    assert refused.value.try_ == "--link pcie4"
+
+
+def what_fits(server, n_sharing=1):
+    with pytest.raises(TooLargeError) as refused:
+        deployment_of(server, n_sharing=n_sharing)
+    return refused.value.try_.removesuffix(", the smallest that fits")
+
+
+def test_replicas_that_share_experts_are_told_more_of_them():
+    """Each of them has one device: more tensor-parallel ranks are refused."""
+    server = Server(model="deepseek-v3", hardware="h200_sxm")
+    assert what_fits(server, 2) == "--data-parallel-size 8"
+    assert deployment_of(server, n_sharing=8).n_devices == 1
+    assert "64 of these do not hold it" in what_fits(replace(server, hardware="t4"), 2)
+
+
+def test_what_is_said_to_fit_holds_the_contexts_that_were_wanted():
+    server = Server(model="llama-3.1-70b", hardware="h100_sxm")
+    assert what_fits(server) == "--tp 2"
+    long = replace(server, settings=Settings(max_model_len=131_072))
+    assert what_fits(long) == "--tp 4"
+    assert deployment_of(replace(long, tp=4)).config.max_model_len == 131_072
+    assert what_fits(replace(server, pp=1)) == "--tp 2 --pp 1"
+
+
+def test_what_a_policy_does_not_have_is_refused_before_the_memory():
+    server = Server(
+        model="qwen3-next-80b-a3b",
+        hardware="t4",
+        tp=4,
+        settings=Settings(gpu_memory_utilization=0.5),
+        policy="static",
+    )
+    with pytest.raises(SpecError, match="static has no pipeline_parallel_size"):
+        deployment_of(replace(server, pp=4))
+    assert "64 of these do not hold it" in what_fits(server), "and no stages are suggested"

@@ -9,6 +9,7 @@ from command_line import check_refused, run
 from server_files import FRONT_END_S, LIMITS, SWITCHES, server_fit, write_server
 
 from inferometer.fit.loads.server_fit import ServerDraw
+from inferometer.inputs.catalog import find_model
 
 TRAFFIC = ("--rate", "0.5", "--requests", "40", "--json")
 
@@ -50,6 +51,15 @@ def test_flags_win(folder):
     )
     lower = simulated(folder, "--max-num-batched-tokens", "16")["deployment"]["knobs"]
     assert (lower["max_num_seqs"], lower["max_num_batched_tokens"]) == (16, 16)
+
+
+def test_a_server_takes_contexts_as_long_as_it_was_seen_to_take(folder):
+    """Whatever the positions of its model: those of GPT-2 are 1,024, and it took 4,000 tokens."""
+    replace(server_fit(), model=find_model("gpt2")).save(folder / "long.json")
+    words = ("simulate", "hidden", "--fit", "long.json", *TRAFFIC, "--workload", "9x9")
+    taken = run(*words, "--max-model-len", "4000", folder=folder)
+    assert json.loads(taken.stdout)["deployment"]["knobs"]["max_model_len"] == 4000
+    check_refused(run(*words, "--max-model-len", "4001", folder=folder), 2, "up to 4,000")
 
 
 def test_the_front_end_is_in_the_first_token(folder):

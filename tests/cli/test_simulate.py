@@ -224,6 +224,40 @@ def test_a_model_without_room_names_the_smallest_tp_that_has_it(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("simulate", "--rate", 5),
+        ("capacity", "--slo", "ttft:p95<1s"),
+        ("size", "--rate", 5, "--slo", "ttft:p95<1s"),
+        ("emulate", "--port", 0),
+        ("tune", "--rate", 5, "--slo", "ttft:p95<1s"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_contexts_beyond_the_models_positions_are_refused(words, tmp_path):
+    """As vLLM refuses to start with them, and ``predict`` to answer."""
+    verb, *flags = words
+    model = (verb, "smollm2-135m", "--hardware", "l4", "--max-model-len", 131_072)
+    outcome = run(*model, *flags, folder=tmp_path)
+    code = 6 if verb == "size" else 2
+    check_refused(outcome, code, "max_model_len = 131072", "up to 8,192", "'smollm2-135m'")
+
+
+def test_no_longer_context_is_advised_than_the_model_has(tmp_path):
+    words = ("--workload", "20000x10", "--rate", 5, "--requests", 20)
+    model = ("simulate", "smollm2-135m", "--hardware", "h100_sxm", *words)
+    caution = _refused_prompts(answered(*model, folder=tmp_path))
+    assert "reach max_model_len = 8192" in caution["text"]
+    assert caution["remedy"].startswith("shorter prompts, or another model")
+    less = _refused_prompts(answered(*model, "--max-model-len", 4096, folder=tmp_path))
+    assert less["remedy"] == "a larger --max-model-len, or shorter prompts"
+
+
+def _refused_prompts(answer):
+    return next(one for one in answer["cautions"] if one["code"] == "rejected")
+
+
 def test_noise_leaves_no_verdict_open(tmp_path):
     """2,000 requests leave this p99 open; the simulation goes on by itself, and --requests stops it from doing so."""
     words = (*LLAMA[:5], "--rate", 5, "--slo", "ttft:p99<300ms")

@@ -8,8 +8,9 @@ from inferometer.api.server import fit_cautions
 from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_hardware, find_model
 from inferometer.inputs.types import EngineSpec
+from inferometer.perfmodel.memory import default_limits
 from inferometer.perfmodel.steptime_levels import datasheet_levels
-from inferometer.simulate.deployment import Knobs, default_limits, deploy
+from inferometer.simulate.deployment import Knobs, deploy
 
 
 def config_on(device, **knobs):
@@ -131,3 +132,24 @@ def test_a_server_of_other_layers_has_no_caution():
     assert not deployment_of("llama-3.1-8b", "h100_sxm").keeps_windows_whole
     short = deployment_of("gemma-3-1b", "h100_sxm", shared={"max_model_len": 512}, policy="sglang")
     assert not short.keeps_windows_whole
+
+
+@pytest.mark.parametrize(
+    ("knobs", "name", "where"),
+    [
+        ({"shared": {"max_model_len": 131_073}}, "max_model_len", "--max-model-len"),
+        ({"own": {"max_model_len": "131073"}}, "max_model_len", "--set"),
+        ({"own": {"context_length": "131073"}, "policy": "sglang"}, "context_length", "--set"),
+        (
+            {"shared": {"max_model_len": 131_073}, "policy": "trtllm"},
+            "max_seq_len",
+            "--max-model-len",
+        ),
+    ],
+)
+def test_contexts_end_where_the_positions_of_the_model_do(knobs, name, where):
+    with pytest.raises(SpecError, match=f"^{name} = 131073") as refused:
+        deployment_of("llama-3.1-8b", "h100_sxm", **knobs)
+    assert refused.value.where == where
+    assert refused.value.allowed.startswith("up to 131,072, the positions of 'llama-3.1-8b'")
+    assert refused.value.try_.startswith("--max-model-len 131072")

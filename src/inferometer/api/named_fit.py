@@ -204,6 +204,8 @@ def server_deployment(
         )
     hardware = hardware or stated.hardware
     model, likely = fitted_model(fit, name), {knob.name: knob.value for knob in fit.knobs}
+    most = max(model.max_position_tokens, fit.max_model_len)  # as long as it was seen to take
+    model = replace(model, max_position_tokens=most)
 
     def drawn(draw: ServerDraw) -> Draw:
         one = deploy(

@@ -53,7 +53,6 @@ from inferometer.perfmodel.whatif import (
     best_speculation,
     windowed,
 )
-from inferometer.simulate.deployment import default_limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -424,7 +423,7 @@ def _max_step_tokens(asked: _Asked, n_devices: int) -> int | None:
     subject = None if asked.fit is None else asked.fit.subject
     if subject is not None and subject.is_of_batches:
         return None
-    return default_limits(asked.hardware, n_devices=n_devices).max_num_batched_tokens
+    return memory.default_limits(asked.hardware, n_devices=n_devices).max_num_batched_tokens
 
 
 def _is_numbers(text: str) -> bool:

@@ -274,7 +274,9 @@ def _draft_lengths(found: BestSpeculation) -> TextTable:
 def _how_it_fits(answer: PredictAnswer) -> str:
     largest = answer.datasheet.sizes.largest_batch_size
     fewer = f"; or {largest:,} at once (--batch)" if largest else ""
-    return f"{how_it_fits(answer.smallest_group)}{fewer}; times are as if it fitted"
+    group = answer.smallest_group
+    fits = how_it_fits(None if group is None else group.flags)
+    return f"{fits}{fewer}; times are as if it fitted"
 
 
 def _best_changes(rows: tuple[WhatIfRow, ...]) -> list[str]:

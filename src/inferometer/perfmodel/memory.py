@@ -1,8 +1,8 @@
-"""Memory of a device: what it holds, the batch that fits, and the logits of a whole prompt."""
+"""Memory of a device: what it holds, the batch that fits, a prompt's logits, and vLLM's usual batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from inferometer.errors import SpecError
 from inferometer.inputs.types import (
@@ -32,7 +32,8 @@ USUAL_BEFORE: Final = Constant(
 """vLLM's default share of the memory in older versions, which published runs used."""
 _MOST_SEQUENCES: Final = 1 << 24
 _NODE_DEVICES: Final = 8
-_GROUP_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
+GROUP_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
+"""Of these, the smallest that fits is named."""
 _SAMPLER_COPIES: Final = 4
 """Of the logits in float32, when a sampler sorts them: logits, sorted, indices of 64 bit. The
 difference of two budgets on A100 (0.64 GiB for 6,144 tokens) leaves 0.5 GiB for 256 sequences of
@@ -267,18 +268,8 @@ def smallest_group(
     >>> smallest_group(question, lambda one: memory_budget(one, 1).fits).flags
     '--tp 8 --pp 2'
     """
-    joined = question.hardware.linked_devices
-    most = _NODE_DEVICES if joined is None else joined.value
     whole = question.plan or plan_of(question.engine)
-    widths = [n for n in _GROUP_SIZES if n <= most and question.model.attention.n_heads % n == 0]
-    groups = [
-        SmallestGroup(n_tensor=n_tensor, n_pipeline=n_pipeline)
-        for n_tensor, n_pipeline in (
-            *((width, 1) for width in widths),
-            *((widths[-1], n) for n in _GROUP_SIZES[1:] if n * widths[-1] <= _GROUP_SIZES[-1]),
-        )
-    ]
-    for group in groups:
+    for group in groups_on(question.hardware, question.model):
         engine = replace(question.engine, tensor_parallel_size=group.n_tensor)
         plan = replace(whole, n_tensor=group.n_tensor, n_pipeline=group.n_pipeline)
         if holds(replace(question, engine=engine, plan=plan)):
@@ -286,14 +277,29 @@ def smallest_group(
     return None
 
 
-def how_it_fits(group: SmallestGroup | None) -> str:
-    """What to try, given the answer of ``smallest_group``."""
-    if group is None:
+def groups_on(hardware: HardwareSpec, model: ModelSpec) -> tuple[SmallestGroup, ...]:
+    """Groups that could hold this model, the smallest first: ranks up to what the link joins, then stages."""
+    joined = hardware.linked_devices
+    most = _NODE_DEVICES if joined is None else joined.value
+    widths = [n for n in GROUP_SIZES if n <= most and model.attention.n_heads % n == 0]
+    return (
+        *(SmallestGroup(n_tensor=width) for width in widths),
+        *(
+            SmallestGroup(n_tensor=widths[-1], n_pipeline=n)
+            for n in GROUP_SIZES[1:]
+            if n * widths[-1] <= GROUP_SIZES[-1]
+        ),
+    )
+
+
+def how_it_fits(flags: str | None) -> str:
+    """What to try, given the flags of the smallest group that fits; None where none does."""
+    if flags is None:
         return (
             "fewer bits (--quantization int4), a device with more memory, or a smaller model:"
-            f" {_GROUP_SIZES[-1]} of these do not hold it"
+            f" {GROUP_SIZES[-1]} of these do not hold it"
         )
-    return f"{group.flags}, the smallest that fits"
+    return f"{flags}, the smallest that fits"
 
 
 def logits_trap(
@@ -322,3 +328,58 @@ def _row_elements(model: ModelSpec, n_devices: int) -> float:
         for part in linears(model)
     )
     return 3 * model.hidden_size + (1.5 if model.mlp.is_gated else 2) * widest
+
+
+# How large are the batches of ``vllm serve`` by default? Mostly the memory of the device decides.
+
+
+_LARGE_BYTES: Final = 160 * 2**30
+_MIDDLE_BYTES: Final = 70 * 2**30
+
+
+class BatchLimits(NamedTuple):
+    """``max_num_seqs`` and ``max_num_batched_tokens``."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+_USUAL: Final = BatchLimits(256, 2048)
+_TPU_STEP_TOKENS: Final = {"v5e": 512, "v5p": 256, "v6e": 1024}
+"""Of the API server; other TPUs have the usual ones."""
+_UNIFIED_MEMORY: Final = "gb10"
+"""A DGX Spark has the memory of a large GPU, not its speed: vLLM 0.33.0 gives it the limits of a
+small one."""
+
+
+def default_limits(hardware: HardwareSpec | None, *, n_devices: int) -> BatchLimits:
+    """Those of ``vllm serve`` on ``n_devices`` of these; where the device is not known, those of a small one.
+
+    Source
+    ------
+    vLLM 0.33.0, ``EngineArgs.get_batch_defaults``, usage context ``OPENAI_API_SERVER``: by
+    the memory of the device, less for an A100 (its PR 17885), by the chip for a TPU. 0.32.0 differs
+    in one device, GB10: 1024 and 8192 there.
+
+    Example
+    -------
+    >>> from inferometer.inputs.catalog import find_hardware
+    >>> default_limits(find_hardware("h100_sxm"), n_devices=1)
+    BatchLimits(max_num_seqs=1024, max_num_batched_tokens=8192)
+    """
+    if hardware is None:
+        return _USUAL
+    if hardware.kind == "cpu":
+        return BatchLimits(128 * n_devices, 2048 * n_devices)
+    name = hardware.name.lower()
+    if hardware.kind == "tpu":
+        n_tokens = next(
+            (n for chip, n in _TPU_STEP_TOKENS.items() if chip in name),
+            _USUAL.max_num_batched_tokens,
+        )
+        return _USUAL._replace(max_num_batched_tokens=n_tokens)
+    if hardware.kind != "gpu" or hardware.memory_bytes.value < _MIDDLE_BYTES:
+        return _USUAL
+    if hardware.memory_bytes.value >= _LARGE_BYTES:
+        return BatchLimits(1024, 16_384)
+    return _USUAL if "a100" in name or _UNIFIED_MEMORY in name else BatchLimits(1024, 8192)

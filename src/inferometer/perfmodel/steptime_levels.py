@@ -235,9 +235,12 @@ def datasheet_levels(
         The device does not compute in the format, several devices have no known link between them,
         or there are no experts to share.
     """
-    if n_sharing > 1 and hardware.link_bytes_per_s is None:
+    if n_sharing > 1 and peaks_at(hardware, engine, LIKELY).link_bytes_per_s is None:
         raise SpecError(
-            "no link between devices is known", where="--hardware", allowed="one device"
+            "no link between devices is known",
+            where="--hardware",
+            allowed="one device, or a link that is stated",
+            try_=suggestions.flags("--link", "pcie4"),
         )
     levels = (
         level if all_reduce_s is None else replace(level, message_latency_s=all_reduce_s)

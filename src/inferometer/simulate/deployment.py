@@ -5,11 +5,13 @@ catalogue has one.
 """
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from inferometer import suggestions
 from inferometer.errors import SpecError, TooLargeError
 from inferometer.inputs.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel import kv_cache, memory, steptime_levels
@@ -26,57 +28,7 @@ from inferometer.simulate.fleet import (
 )
 from inferometer.simulate.scheduler_config import SchedulerConfig, most_sliding_blocks
 
-_LARGE_BYTES: Final = 160 * 2**30
-_MIDDLE_BYTES: Final = 70 * 2**30
 _WHERE: Final = "--kv-link"
-
-
-class BatchLimits(NamedTuple):
-    """``max_num_seqs`` and ``max_num_batched_tokens``."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-
-
-_USUAL: Final = BatchLimits(256, 2048)
-_TPU_STEP_TOKENS: Final = {"v5e": 512, "v5p": 256, "v6e": 1024}
-"""Of the API server; other TPUs have the usual ones."""
-_UNIFIED_MEMORY: Final = "gb10"
-"""A DGX Spark has the memory of a large GPU, not its speed: vLLM 0.33.0 gives it the limits of a
-small one."""
-
-
-def default_limits(hardware: HardwareSpec | None, *, n_devices: int) -> BatchLimits:
-    """Those of ``vllm serve`` on ``n_devices`` of these; where the device is not known, those of a small one.
-
-    Source
-    ------
-    vLLM 0.33.0, ``EngineArgs.get_batch_defaults``, usage context ``OPENAI_API_SERVER``: by
-    the memory of the device, less for an A100 (its PR 17885), by the chip for a TPU. 0.32.0 differs
-    in one device, GB10: 1024 and 8192 there.
-
-    Example
-    -------
-    >>> from inferometer.inputs.catalog import find_hardware
-    >>> default_limits(find_hardware("h100_sxm"), n_devices=1)
-    BatchLimits(max_num_seqs=1024, max_num_batched_tokens=8192)
-    """
-    if hardware is None:
-        return _USUAL
-    if hardware.kind == "cpu":
-        return BatchLimits(128 * n_devices, 2048 * n_devices)
-    name = hardware.name.lower()
-    if hardware.kind == "tpu":
-        n_tokens = next(
-            (n for chip, n in _TPU_STEP_TOKENS.items() if chip in name),
-            _USUAL.max_num_batched_tokens,
-        )
-        return _USUAL._replace(max_num_batched_tokens=n_tokens)
-    if hardware.kind != "gpu" or hardware.memory_bytes.value < _MIDDLE_BYTES:
-        return _USUAL
-    if hardware.memory_bytes.value >= _LARGE_BYTES:
-        return BatchLimits(1024, 16_384)
-    return _USUAL if "a100" in name or _UNIFIED_MEMORY in name else BatchLimits(1024, 8192)
 
 
 Pace: TypeAlias = Literal["likely", "fast", "slow"]
@@ -89,9 +41,9 @@ Case: TypeAlias = Pace | int
 PACES: Final[tuple[Pace, ...]] = ("likely", "fast", "slow")
 
 STAGES_KNOB: Final = "pipeline_parallel_size"
-_MAX_NUM_SEQS: Final = "max_num_seqs"
 _BUDGET_KNOB: Final = "max_num_batched_tokens"
 _POOLS_KNOB: Final = "kv_pools"
+_AMPLE: Final = {"num_blocks": 2**24}
 _PLAIN_KV_CACHE: Final = {
     "rules": "vllm",
     "preemption_mode": "recompute",
@@ -250,9 +202,46 @@ def deploy(
         A knob that the engine does not have or take, no way to know the KV cache, or no memory left
         for it.
     """
+    engine_config.check_positions(model, knobs.policy, knobs.shared, knobs.own)
     plan = requested_plan(engine, knobs)
-    limits = default_limits(hardware, n_devices=plan.n_devices)
-    shared = _with_defaults(knobs, limits) if knobs.policy == "vllm" else dict(knobs.shared)
+    _check_sharing(model, step_times.n_sharing, plan, knobs.data_parallel_size)
+    try:
+        config, kv_origin = _replica(model, engine, hardware, knobs)
+    except TooLargeError as error:
+        raise _with_what_fits(error, model, engine, hardware, knobs) from error
+    step_times = steptime_levels.through_stages(step_times, model, hardware, plan.n_pipeline)
+    if isinstance(config, SchedulerConfig) and knobs.policy == "vllm":
+        step_times = steptime_levels.captured_within(step_times, config.max_num_seqs)
+    return Deployment(
+        model=model,
+        engine=engine,
+        hardware=hardware,
+        config=config,
+        step_times=step_times,
+        kv_origin=kv_origin,
+        knobs=knobs,
+        front_end_s=step_times.front_end_s or 0.0,
+        draws=tuple(
+            Draw(config=config, steps=draw.steps, front_end_s=draw.front_end_s)
+            for draw in step_times.draws
+        ),
+    )
+
+
+class _Replica(NamedTuple):
+    config: engine_config.EngineConfig
+    kv_origin: str
+
+
+def _replica(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, knobs: Knobs
+) -> _Replica:
+    """The engine's configuration; what fits no memory is refused without saying what would."""
+    plan = requested_plan(engine, knobs)
+    limits = memory.default_limits(hardware, n_devices=plan.n_devices)
+    shared = dict(knobs.shared)
+    if knobs.policy == "vllm":
+        shared = engine_config.with_defaults(limits, knobs.shared, knobs.own)
     block_size = shared.get("block_size", engine_config.default_block_size(knobs.policy))
     own = {
         **knobs.own,  # first, so that an engine without one of them names what was typed
@@ -271,24 +260,51 @@ def deploy(
     if _is_budget_for_contexts(knobs):
         shared[_BUDGET_KNOB] = max(limits.max_num_batched_tokens, shared["max_model_len"])
     config = _config(model, engine, knobs, shared, own)
-    _check_sharing(model, step_times.n_sharing, plan, knobs.data_parallel_size)
-    step_times = steptime_levels.through_stages(step_times, model, hardware, plan.n_pipeline)
-    if isinstance(config, SchedulerConfig) and knobs.policy == "vllm":
-        step_times = steptime_levels.captured_within(step_times, config.max_num_seqs)
-    return Deployment(
-        model=model,
-        engine=engine,
-        hardware=hardware,
-        config=config,
-        step_times=step_times,
-        kv_origin=kv_origin + _group_words(model, own),
-        knobs=knobs,
-        front_end_s=step_times.front_end_s or 0.0,
-        draws=tuple(
-            Draw(config=config, steps=draw.steps, front_end_s=draw.front_end_s)
-            for draw in step_times.draws
-        ),
+    return _Replica(config, kv_origin + _group_words(model, own))
+
+
+def _with_what_fits(
+    error: TooLargeError,
+    model: ModelSpec,
+    engine: EngineSpec,
+    hardware: HardwareSpec | None,
+    knobs: Knobs,
+) -> TooLargeError:
+    """The same with the fewest devices on which all that was wanted can be."""
+    where = (
+        "--hardware, --tp" if knobs.data_parallel_size == 1 else "--hardware, --data-parallel-size"
     )
+    for flags, wide, more in _larger(model, engine, hardware, knobs):
+        with suppress(SpecError):
+            _replica(model, wide, hardware, more)
+            return TooLargeError(error.what, where=where, try_=memory.how_it_fits(flags))
+    # what no memory would make possible is refused for itself
+    _replica(model, engine, hardware, replace(knobs, shared={**knobs.shared, **_AMPLE}))
+    return TooLargeError(error.what, where=where, try_=memory.how_it_fits(None))
+
+
+def _larger(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, knobs: Knobs
+) -> Iterator[tuple[str, EngineSpec, Knobs]]:
+    """Flags of more devices, the fewest first, with the engine and the knobs that they make.
+
+    Replicas that share their experts have one device each: there may be more replicas.
+    """
+    n_sharing, is_staged = knobs.data_parallel_size, STAGES_KNOB in knobs.own
+    if n_sharing > 1:
+        for n in memory.GROUP_SIZES:
+            if n > n_sharing:
+                flags = suggestions.flags("--data-parallel-size", n)
+                yield flags, engine, replace(knobs, data_parallel_size=n)
+        return
+    shared = {name: value for name, value in knobs.shared.items() if name != STAGES_KNOB}
+    for group in () if hardware is None else memory.groups_on(hardware, model):
+        own = dict(knobs.own)
+        if is_staged or group.n_pipeline > 1:
+            own[STAGES_KNOB] = str(group.n_pipeline)
+        wide = replace(engine, tensor_parallel_size=group.n_tensor)
+        flags = group.flags + " --pp 1" * (is_staged and group.n_pipeline == 1)
+        yield flags, wide, replace(knobs, shared=shared, own=own)
 
 
 def _config(
@@ -326,20 +342,6 @@ def _check_sharing(model: ModelSpec, n_measured: int, plan: ParallelPlan, n_shar
             where="--data-parallel-size",
             try_="--hardware ID without --fit",
         )
-
-
-def _with_defaults(knobs: Knobs, limits: BatchLimits) -> dict[str, int]:
-    """The knobs of all engines, with vLLM's defaults: a step has a token for each of ``max_num_seqs``."""
-    budget = knobs.own.get(
-        _BUDGET_KNOB, str(knobs.shared.get(_BUDGET_KNOB, limits.max_num_batched_tokens))
-    )
-    max_num_seqs = (
-        min(limits.max_num_seqs, int(budget)) if budget.isdecimal() else limits.max_num_seqs
-    )
-    usual = {_MAX_NUM_SEQS: max_num_seqs, _BUDGET_KNOB: limits.max_num_batched_tokens}
-    return {name: value for name, value in usual.items() if name not in knobs.own} | dict(
-        knobs.shared
-    )
 
 
 def _is_budget_for_contexts(knobs: Knobs) -> bool:
@@ -393,19 +395,13 @@ def _kv_blocks(
         n_expert_shards=knobs.data_parallel_size,
     )
     has_groups = knobs.own.get("sliding_window", "0") != "0"
-    n_that_fit = partial(
-        memory.n_kv_blocks_that_fit,
-        max_num_seqs=knobs.shared["max_num_seqs"],
-        is_grouped=has_groups,
+    n_blocks = memory.n_kv_blocks_that_fit(
+        question, max_num_seqs=knobs.shared["max_num_seqs"], is_grouped=has_groups
     )
-    n_blocks = n_that_fit(question)
     if n_blocks < 2:
-        smallest = memory.smallest_group(question, lambda one: n_that_fit(one) >= 2)
         raise TooLargeError(
             f"{model.model_id!r} leaves no memory for a KV cache on {plan.n_devices} x"
-            f" {hardware.name}",
-            where="--hardware, --tp",
-            try_=memory.how_it_fits(smallest),
+            f" {hardware.name}"
         )
     return _KvBlocks(
         n_blocks, f"computed from the memory of {hardware.name}; a server's log says it exactly"

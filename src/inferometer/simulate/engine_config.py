@@ -50,8 +50,10 @@ from typing import (
 import msgspec
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
-from inferometer.inputs.types import DTYPE_BITS, DType
+from inferometer.inputs.types import DTYPE_BITS, DType, ModelSpec
+from inferometer.perfmodel.memory import BatchLimits
 from inferometer.records.columns import I32, I64
 from inferometer.simulate.batch_config import (
     BatchConfig,
@@ -383,7 +385,7 @@ _WORDS: Final[dict[Any, str]] = {
 
 def default_block_size(engine: str) -> int:
     """How many tokens has a block of this engine's KV cache, if nobody says?"""
-    name = _ENGINES[engine].own_names.get("block_size", "block_size")
+    name = own_name(engine, "block_size")
     default = next(
         (field.default for field in fields(_ENGINES[engine].config) if field.name == name), 1
     )
@@ -398,9 +400,18 @@ def has_knob(engine: str, name: str) -> bool:
     >>> has_knob("static", "max_num_seqs"), has_knob("none", "max_num_seqs")
     (True, False)
     """
-    kind = _ENGINES[engine]
-    own_name = kind.own_names.get(name, name)
-    return own_name in {field.name for field in fields(kind.config)}
+    return own_name(engine, name) in {field.name for field in fields(_ENGINES[engine].config)}
+
+
+def own_name(engine: str, name: str) -> str:
+    """What this engine calls a knob of vLLM's name.
+
+    Example
+    -------
+    >>> own_name("sglang", "max_model_len")
+    'context_length'
+    """
+    return _ENGINES[engine].own_names.get(name, name)
 
 
 def check_knob(engine: str, name: str, *, where: str) -> None:
@@ -414,6 +425,37 @@ def check_knob(engine: str, name: str, *, where: str) -> None:
     known = [field.name for field in fields(_ENGINES[engine].config)]
     if name not in known:
         raise SpecError(f"{engine} has no {name}", where=where, allowed=", ".join(known))
+
+
+def with_defaults(
+    limits: BatchLimits, shared: Mapping[str, int], own: Mapping[str, str]
+) -> dict[str, int]:
+    """The knobs of all engines, with vLLM's defaults: a step has a token for each of ``max_num_seqs``."""
+    budget = own.get("max_num_batched_tokens", str(shared.get("max_num_batched_tokens", limits[1])))
+    n_most = min(limits.max_num_seqs, int(budget)) if budget.isdecimal() else limits.max_num_seqs
+    usual = limits._replace(max_num_seqs=n_most)._asdict()
+    return {name: value for name, value in usual.items() if name not in own} | dict(shared)
+
+
+def check_positions(
+    model: ModelSpec, engine: str, shared: Mapping[str, int], own: Mapping[str, str]
+) -> None:
+    """Nothing, unless these knobs say longer contexts than the model has positions.
+
+    Raises
+    ------
+    SpecError
+        They do; vLLM does not start then.
+    """
+    name, most = own_name(engine, "max_model_len"), model.max_position_tokens
+    text = own.get(name, str(shared.get("max_model_len", 0)))
+    if text.isdecimal() and int(text) > most:
+        raise SpecError(
+            f"{name} = {text}",
+            where="--set" if name in own else "--max-model-len",
+            allowed=f"up to {most:,}, the positions of {model.model_id!r} (max_position_embeddings)",
+            try_=f"{suggestions.flags('--max-model-len', most)}, or a model with longer contexts",
+        )
 
 
 def engine_config(

@@ -218,7 +218,7 @@ def simulated_run(
         host=None,
         source=None,
         is_complete=True,
-        cautions=(*cautions_of(simulation, config), *_shed_cautions(simulation)),
+        cautions=(*cautions_of(simulation, config, model), *_shed_cautions(simulation)),
     )
     return Run(
         manifest=manifest,
@@ -244,7 +244,9 @@ def _step_memory(simulation: Simulation) -> StepMemoryTable | None:
 
 
 def cautions_of(
-    simulation: Simulation, config: EngineConfig | DisaggregatedConfig | Placement
+    simulation: Simulation,
+    config: EngineConfig | DisaggregatedConfig | Placement,
+    model: ModelSpec | None = None,
 ) -> tuple[Caution, ...]:
     """Why are these numbers less good than they look?
 
@@ -261,8 +263,8 @@ def cautions_of(
     return (
         *_ending_cautions(simulation, config),
         *left_cautions(simulation.requests),
-        *_refusal_cautions(simulation, config),
-        *_cut_cautions(simulation, config),
+        *_refusal_cautions(simulation, config, model),
+        *_cut_cautions(simulation, config, model),
         *overload_cautions(simulation, slots, pools),
         *_assumptions(simulation, config),
     )
@@ -286,9 +288,8 @@ def _ending_cautions(simulation: Simulation, config: EngineConfig) -> list[Cauti
     elif simulation.outcome is Outcome.LIVELOCK:
         text = (
             f"{n_unfinished} of {n_requests} requests preempt one another for ever, as"
-            f" {config.engine} would; the last token came "
+            f" {config.engine} would; the last token came before that"
         )
-        text += "before that"
         remedy = (
             "scheduler_reserve_full_isl on, or long_prefill_token_threshold off; this is a property"
             " of the configuration"
@@ -296,13 +297,8 @@ def _ending_cautions(simulation: Simulation, config: EngineConfig) -> list[Cauti
         cautions.append(Caution(code="livelock", text=text, remedy=remedy))
     elif n_unfinished:
         text = f"{n_unfinished} of {n_requests} requests were unfinished when the time was over"
-        cautions.append(
-            Caution(
-                code="unfinished",
-                text=text,
-                remedy="a longer time, or read the latencies as lower bounds",
-            )
-        )
+        remedy = "a longer time, or read the latencies as lower bounds"
+        cautions.append(Caution(code="unfinished", text=text, remedy=remedy))
     if simulation.n_never_sent:
         text = (
             f"sent {n_requests:,} of {n_in_all:,} requests: the run ended before the others came,"
@@ -317,7 +313,9 @@ def _ending_cautions(simulation: Simulation, config: EngineConfig) -> list[Cauti
     return cautions
 
 
-def _refusal_cautions(simulation: Simulation, config: EngineConfig) -> list[Caution]:
+def _refusal_cautions(
+    simulation: Simulation, config: EngineConfig, model: ModelSpec | None
+) -> list[Caution]:
     """Which requests did the engine refuse, and why? Those that the gate turned away are not among them."""
     status, cautions = simulation.requests.status, list[Caution]()
     n_requests = len(status)
@@ -335,17 +333,16 @@ def _refusal_cautions(simulation: Simulation, config: EngineConfig) -> list[Caut
             f"{n_refused} of {n_requests} requests were refused: they waited too long or found the"
             " queue full"
         )
-        cautions.append(
-            Caution(code="refused", text=text, remedy="a longer time-out or queue, or a lower rate")
-        )
+        remedy = "a longer time-out or queue, or a lower rate"
+        cautions.append(Caution(code="refused", text=text, remedy=remedy))
     if n_too_long:
-        why, remedy = _too_long(config)
+        why, remedy = _too_long(config, model)
         text = f"{n_too_long} of {n_requests} requests were refused: their prompts {why}"
         cautions.append(Caution(code="rejected", text=text, remedy=remedy))
     return cautions
 
 
-def _too_long(config: EngineConfig) -> tuple[str, str]:
+def _too_long(config: EngineConfig, model: ModelSpec | None) -> tuple[str, str]:
     """Which prompts does the server refuse, and what would make it take them?"""
     if isinstance(config, TrtllmConfig) and config.max_prompt_tokens < config.max_seq_len - 1:
         remedy = (
@@ -354,24 +351,29 @@ def _too_long(config: EngineConfig) -> tuple[str, str]:
         return f"have more than max_num_tokens = {config.max_num_tokens} tokens", remedy
     return (
         f"reach max_model_len = {config.max_model_len}",
-        "a larger max_model_len or shorter prompts",
+        _longer(config, model, "shorter prompts"),
     )
 
 
-def _cut_cautions(simulation: Simulation, config: EngineConfig) -> tuple[Caution, ...]:
+def _longer(config: EngineConfig, model: ModelSpec | None, shorter: str) -> str:
+    """A longer context is of use where the model has positions for it."""
+    if model is None or config.max_model_len < model.max_position_tokens:
+        return f"a larger --max-model-len, or {shorter}"
+    return f"{shorter}, or another model: the positions of this one end there"
+
+
+def _cut_cautions(
+    simulation: Simulation, config: EngineConfig, model: ModelSpec | None
+) -> tuple[Caution, ...]:
     cut = simulation.cut
     if not cut.n_answers:
         return ()
     text = (
         f"{cut.n_answers:,} answers were cut: prompt and answer together reach max_model_len ="
-        f" {config.max_model_len}; "
+        f" {config.max_model_len}; they got {cut.n_output_tokens:,} of {cut.n_wanted_tokens:,} tokens"
     )
-    text += f"they got {cut.n_output_tokens:,} of {cut.n_wanted_tokens:,} tokens"
-    return (
-        Caution(
-            code="cut", text=text, remedy="a larger --max-model-len, or shorter prompts or answers"
-        ),
-    )
+    remedy = _longer(config, model, "shorter prompts or answers")
+    return (Caution(code="cut", text=text, remedy=remedy),)
 
 
 def _assumptions(simulation: Simulation, config: EngineConfig) -> tuple[Caution, ...]:
@@ -386,11 +388,8 @@ def _assumptions(simulation: Simulation, config: EngineConfig) -> tuple[Caution,
         text = (
             "the larger a priority the more urgent, as SGLang has it; in a workload the smaller is"
         )
-        return (
-            Caution(
-                code="priorities", text=text, remedy="--set schedule_low_priority_values_first=true"
-            ),
-        )
+        remedy = "--set schedule_low_priority_values_first=true"
+        return (Caution(code="priorities", text=text, remedy=remedy),)
     if not isinstance(config, SchedulerConfig) or config.num_speculative_tokens == 0:
         return ()
     text = (

@@ -99,6 +99,39 @@ def test_a_folder_of_llmservingsim_is_a_run(tmp_path):
         assert found.tool == "llmservingsim"
         assert found.runs[0].requests.output_tokens.tolist() == [3, 5]
 
+    (tmp_path / "mine.csv").write_bytes((tmp_path / "requests.csv").read_bytes())
+    with pytest.raises(RecordError, match=r"is called mine\.csv") as refused:
+        read_results(tmp_path / "mine.csv")
+    assert refused.value.where == str(tmp_path / "mine.csv")
+    (tmp_path / "meta.json").rename(tmp_path / "data.json")
+    with pytest.raises(RecordError, match=r"has no meta\.json beside it") as refused:
+        read_results(tmp_path / "requests.csv")
+    assert refused.value.where == str(tmp_path / "requests.csv")
+    assert refused.value.allowed == "requests.csv or requests.jsonl, with meta.json beside it"
+
+
+@pytest.mark.parametrize("name", ["ttfts", "itls", "latencies", "queue_times"])
+def test_no_time_is_below_0(name, tmp_path):
+    """A first token before the send would be read as none, and its request be left out."""
+    content = json.loads((RESULTS / "vllm-bench-detailed.json").read_text())
+    content[name][2] = [-0.05] if name == "itls" else -0.05
+    path = tmp_path / "early.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(RecordError, match=rf"{name}\[2\](\[0\])? is -0.05") as refused:
+        read_results(path)
+    assert refused.value.where == str(path)
+
+
+def test_no_answer_comes_before_its_request(tmp_path):
+    """No run is written that cannot be read again."""
+    lines = (RESULTS / "aiperf-requests.jsonl").read_text().splitlines()
+    early = json.loads(lines[1])
+    early["metrics"]["time_to_first_token"]["value"] = -5
+    path = tmp_path / "early.jsonl"
+    path.write_text("\n".join([lines[0], json.dumps(early)]))
+    with pytest.raises(RecordError, match="request 2: its answer begins 5 ms before it was sent"):
+        read_results(path)
+
 
 @given(st.binary(max_size=100))
 def test_whatever_the_bytes(content):

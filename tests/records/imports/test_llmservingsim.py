@@ -73,6 +73,11 @@ def test_only_full_blocks_of_the_prompt_are_shared(folder):
     [
         ("bench-1,33,1,0.125,,0.2505,0.5,0.5", "queued_s = ''"),
         ("bench-1,33,1,-1,0,0,0,0", "line 3 arrives before"),
+        (
+            "bench-1,33,1,0.125,0.25,0.2505,-5,0.5",
+            "first_token_s = -5\n.*line 3\n.*arrival_s = 0.125",
+        ),
+        ("bench-1,33,1,0.125,0.25,0.2505,0.5,0.4", "last_token_s = 0.4\n.*line 3"),
     ],
 )
 def test_broken_lines(folder, line, said):

@@ -49,6 +49,7 @@ def read_results(path: Path) -> Imported:
 def _read(path: Path) -> Imported:
     text = _text_of(path)
     if llmservingsim.is_log(_header(text)) or llmservingsim.log_of(path.parent) == path:
+        llmservingsim.check_place(path)
         return Imported(
             tool="llmservingsim", runs=(llmservingsim.read_llmservingsim(path.parent).run,)
         )

@@ -28,6 +28,7 @@ from inferometer.records.types import (
     Run,
     RunManifest,
 )
+from inferometer.units import NS_PER_S, format_duration
 
 Tool: TypeAlias = Literal[
     "vllm-bench",
@@ -324,6 +325,7 @@ def imported_run(requests: Sequence[ImportedRequest], facts: ImportFacts) -> Run
         raise RecordError(
             "the file has no request", where=facts.source.where, allowed="at least one"
         )
+    _check_order(requests, facts.source.where)
     rows = sorted(requests, key=lambda request: request.intended_ns)
     start_ns = rows[0].intended_ns
     digest = hashlib.sha256(repr((facts.source.where, rows)).encode()).hexdigest()[:12]
@@ -344,6 +346,20 @@ def imported_run(requests: Sequence[ImportedRequest], facts: ImportFacts) -> Run
         requests=_requests(rows, start_ns),
         chunks=chunks,
     )
+
+
+def _check_order(requests: Sequence[ImportedRequest], where: str) -> None:
+    """No answer begins or ends before its request was sent: no run is written that cannot be read."""
+    for number, one in enumerate(requests, start=1):
+        for what, at_ns in (("begins", one.first_token_ns), ("ends", one.finished_ns)):
+            early_ns = 0 if at_ns is None else max(one.intended_ns, one.sent_ns) - at_ns
+            if early_ns > 0:
+                raise RecordError(
+                    f"request {number}: its answer {what} {format_duration(early_ns / NS_PER_S)}"
+                    " before it was sent",
+                    where=where,
+                    allowed="instants in the order in which things happen",
+                )
 
 
 def _requests(rows: Sequence[ImportedRequest], start_ns: int) -> RequestTable:

@@ -9,7 +9,7 @@ see of detokenising and sending is not in them. Letters of shapes: N requests, K
 import hashlib
 import re
 from dataclasses import dataclass, field, fields
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -174,6 +174,25 @@ def log_of(folder: Path) -> Path | None:
     )
 
 
+def check_place(path: Path) -> None:
+    """Nothing, if this log lies as LLMServingSim writes it.
+
+    Raises
+    ------
+    RecordError
+        It has another name, or what belongs to it is not beside it.
+    """
+    if log_of(path.parent) != path:
+        is_named = path.name in _LOGS
+        raise RecordError(
+            "the log of LLMServingSim "
+            + ("has no meta.json beside it" if is_named else f"is called {path.name}"),
+            where=str(path),
+            allowed=f"{' or '.join(_LOGS)}, with meta.json beside it",
+            try_="the folder that LLMServingSim wrote",
+        )
+
+
 def _rows(text: str, path: Path) -> list[dict[str, str]]:
     """The lines of the log: of a table, or of the JSON that vLLM's own recorder writes.
 
@@ -221,6 +240,15 @@ def _requests(path: Path) -> tuple[RequestTable, I64, str]:
     late = np.flatnonzero(np.diff(arrival_ns) < 0)
     if late.size:
         raise RecordError(f"line {late[0] + 3} arrives before its predecessor", where=str(path))
+    for before, name in pairwise(("arrival_s", "first_token_s", "last_token_s")):
+        early = np.flatnonzero(instants(name) < instants(before))
+        if early.size:
+            row = rows[early[0]]
+            raise RecordError(
+                f"{name} = {row[name]}",
+                where=f"{path}, line {early[0] + 2}",
+                allowed=f"{before} = {row[before]}, or later",
+            )
     table = RequestTable(
         intended_send_ns=arrival_ns,
         sent_ns=arrival_ns,

@@ -13,7 +13,7 @@ source.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
@@ -179,6 +179,11 @@ def _run(content: JsonFields, source: Source) -> Run:
     start_s, ttft_s, prompts, outputs = (content.numbers(name) or [] for name in names)
     itls_s, errors = content.lists("itls"), content.texts("errors")
     latencies_s, waits_s = content.numbers("latencies"), content.numbers("queue_times")
+    _check_durations(
+        {"ttfts": ttft_s, "latencies": latencies_s, "queue_times": waits_s}
+        | {f"itls[{i}]": gaps_s for i, gaps_s in enumerate(itls_s or ())},
+        content.where,
+    )
     columns = {
         "ttfts": ttft_s,
         "input_lens": prompts,
@@ -208,6 +213,13 @@ def _run(content: JsonFields, source: Source) -> Run:
         source=source,
     )
     return imported_run(rows, facts)
+
+
+def _check_durations(columns: Mapping[str, list[float] | None], where: str) -> None:
+    for name, values_s in columns.items():
+        for i, value_s in enumerate(values_s or ()):
+            if value_s < 0:
+                raise RecordError(f"{name}[{i}] is {value_s:g}", where=where, allowed="0 or more")
 
 
 def _token_times_s(ttft_s: float, itls_s: list[float]) -> list[float]:
