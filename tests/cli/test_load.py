@@ -11,7 +11,9 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.client import HTTPConnection
 from pathlib import Path
 
 import jsonschema
@@ -92,6 +94,32 @@ def test_a_page_is_written_the_model_found_and_the_rate_shown(url, folder):
         in (folder / "run" / "report.html").read_text()
     )
     assert answer["requests"]["title"].endswith("100 requests/s")
+
+
+def test_others_who_use_the_server_are_a_caution_and_their_times_no_share(url, folder):
+    other = {"model": "m", "prompt": "one two", "max_tokens": 1, "stream": True}
+    is_over = threading.Event()
+
+    def ask():
+        while not is_over.is_set():
+            with contextlib.closing(HTTPConnection(url.partition("//")[2])) as way:
+                way.request(
+                    "POST",
+                    "/v1/completions",
+                    json.dumps(other),
+                    {"Content-Type": "application/json"},
+                )
+                way.getresponse().read()
+
+    others = [threading.Thread(target=ask) for _ in range(2)]
+    for one in others:
+        one.start()
+    outcome = load(url, "--rate", 10, "--requests", 20, folder=folder)
+    is_over.set()
+    for one in others:
+        one.join()
+    assert "others use the server: it counted" in outcome.stdout, outcome.stderr
+    assert "of the mean TTFT" not in outcome.stdout
 
 
 @pytest.mark.slow

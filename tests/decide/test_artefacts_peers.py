@@ -331,7 +331,7 @@ def test_each_alert_fires_when_it_should_and_no_other(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wishes", [Wishes(), Wishes(backends=("127.0.0.1:1",)), Wishes(served_name='a"b')]
+    "wishes", [Wishes(), Wishes(backends=("127.0.0.1:1", "[::1]:2")), Wishes(served_name='a"b')]
 )
 @pytest.mark.parametrize(
     "slo", ["ttft:p95<500ms", "ttft:p99<1ms, tpot:p50<5ms, e2e:p90<9000s, queue:p95<1s"]
@@ -550,7 +550,7 @@ def test_haproxy_lets_the_more_urgent_of_those_who_wait_go_first(tmp_path):
     gate = GateSpec(order="priority", max_in_flight=1)
     with start(server(20e-3)) as replica:
         backends = (replica.url.removeprefix("http://"),)
-        made = fleet(gate=gate)
+        made = fleet(gate=gate, n_replicas=1)
         port, running = haproxy(
             tmp_path, router.haproxy_config(made, packaging_of(made, Wishes(backends=backends)))
         )

@@ -167,6 +167,9 @@ def test_the_start_time_tells_restarts_that_counters_do_not():
     assert summarise_server(samples_of(*pages)).n_restarts == 1
 
 
+STARTED = "process_start_time_seconds 1.0"
+
+
 def started(*starts):
     return samples_of(
         *(f"vllm:generation_tokens_total 5\nprocess_start_time_seconds {one}" for one in starts)
@@ -182,6 +185,7 @@ def started(*starts):
         (counted(100, 0, 20, 60, 110, 0, 15), False),
         (counted(100, 50, 101, 51), True),
         (counted(90, 60, 30, 91, 61), True),
+        (samples_of(*(f"{STARTED}\nvllm:prompt_tokens_total {n}" for n in (9, 5, 9, 5))), True),
     ],
 )
 def test_servers_that_answer_in_turn_are_no_server_that_restarts(samples, is_several):

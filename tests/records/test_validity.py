@@ -207,7 +207,7 @@ def test_each_fault_is_seen(check, verdict, run):
 
 
 def test_others_who_use_the_server_are_named_with_both_counts():
-    assert "counted 40 first tokens, of which" in of_check(SHARED, "other clients").text
+    assert "counted 40 first tokens, and " in of_check(SHARED, "other clients").text
     alone = replace(CLEAN, server=samples_of(page("vllm-0.32-before"), page("vllm-0.32-after")))
     assert "other clients" not in {one.check for one in validity_of(alone).reasons}
 

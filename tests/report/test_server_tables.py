@@ -164,7 +164,7 @@ def test_the_largest_part_is_named():
 def test_the_times_of_others_requests_are_no_parts_of_ours():
     view = request_view(scraped(zeroed(page("sglang")), page("sglang")))
     text = text_of(view)
-    assert "others use the server: it counted 40 first tokens, of which 11 are of this" in text
+    assert "others use the server: it counted 40 first tokens, and 11 of them are of this" in text
     assert "of the mean TTFT" not in text
     assert "Where the mean time to the first token goes" not in text
 

@@ -34,18 +34,21 @@ from inferometer.units import NS_PER_S
 
 
 def run_of(
-    folder: Path, opened: OpenLoad, workload: DrawnWorkload, percentiles: tuple[float, ...]
+    folder: Path,
+    opened: OpenLoad,
+    workload: DrawnWorkload,
+    percentiles: tuple[float, ...],
+    server: types.ServerSampleTable | None = None,
 ) -> types.Run:
-    """The run that the raw logs tell, judged.
+    """The run that the raw logs and the server's metrics tell, with its verdict.
 
     Raises
     ------
     RecordError
         A raw log cannot be read.
     """
-    token_ends = (
-        None if opened.load.tokenizer is None else bodies.token_ends_of(opened.load.tokenizer)
-    )
+    tokenizer = opened.load.tokenizer
+    token_ends = None if tokenizer is None else bodies.token_ends_of(tokenizer)
     decoded = load_decoding.decode_load(folder, workload.plan, token_ends)
     manifest = types.RunManifest(
         run_id=opened.run_id,
@@ -82,6 +85,7 @@ def run_of(
         chunks=decoded.chunks,
         exchanges=decoded.exchanges,
         lags=decoded.lags,
+        server=server,
     )
     judged = validity.validity_of(run, plan=workload.plan, percentiles=percentiles)
     drawn = workload.plan if has_workflows(workload.plan) else None
@@ -248,9 +252,8 @@ def loaded_run(sent: SentLoad | None, folder: Path, percentiles: tuple[float, ..
         return LoadedRun(run=replace(run, drawn=run_titles.fanned_out(run)))
     with sent.held:
         _refuse_dead(sent.outcome, folder)
-        run = run_of(folder, sent.opened, sent.workload, percentiles)
-    manifest = replace(run.manifest, engine=sent.engine)
-    run = replace(run, manifest=manifest, server=sent.server)
+        run = run_of(folder, sent.opened, sent.workload, percentiles, sent.server)
+    run = replace(run, manifest=replace(run.manifest, engine=sent.engine))
     if sent.outcome.is_interrupted:
         return LoadedRun(run=partial(run, sent.opened), is_interrupted=True)
     store.write_run(folder, run)

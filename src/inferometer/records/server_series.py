@@ -241,7 +241,8 @@ def is_of_several(record: ServerRecord) -> bool:
     starts = record.families.get(START_TIME, ())
     if starts:
         known = starts[0].value[np.isfinite(starts[0].value)]
-        return bool((np.diff(known) < 0).any())
+        if (np.diff(known) < 0).any():
+            return True
     return any(
         np.max(steps[fell + 1 : fell_again], initial=0.0) >= -steps[fell]
         for series in _counted_series(record)

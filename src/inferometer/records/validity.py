@@ -235,8 +235,8 @@ def other_clients(evidence: LoadEvidence) -> ValidityReason | None:
     if parts is None or not parts.has_others:
         return None
     text = (
-        f"others use the server: it counted {parts.n_server_requests:,} first tokens, of which"
-        f" {parts.n_requests:,} are of this test; its times and counters are of all of them"
+        f"others use the server: it counted {parts.n_server_requests:,} first tokens, and"
+        f" {parts.n_requests:,} of them are of this test; its times and counters are of all of them"
     )
     return reason("other clients", "SUSPECT", text, "a server, or a time, that nobody else uses")
 

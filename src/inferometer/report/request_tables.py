@@ -534,20 +534,14 @@ def server_table(server: ServerSummary, use: ServerUse | None = None) -> TextTab
     return TextTable(caption=caption, header=("of the run", "mean, highest"), rows=tuple(rows))
 
 
-def _are_shares(parts: TtftParts) -> bool:
-    """Is no part longer than all of it? Else the server's mean is of other requests than ours."""
-    return all((one or 0.0) <= parts.total_s for _, one in named_parts(parts))
-
-
 def limit_sentence(server: ServerSummary, parts: TtftParts | None) -> str | None:
     """Where the time to the first token goes and how full the server was; None where its metrics show neither."""
     parts_shown: list[str] = []
-    if parts is not None and (parts.queue_s, parts.prefill_s, parts.network_s) != (
-        None,
-        None,
-        None,
-    ):
-        parts_shown += [largest_part(parts)] if _are_shares(parts) else []
+    told = () if parts is None else (parts.queue_s, parts.prefill_s, parts.network_s)
+    longest_s = max((one for one in told if one is not None), default=None)
+    # a part that is longer than all of it: the server's mean is of other requests than ours
+    if parts is not None and longest_s is not None and longest_s <= parts.total_s:
+        parts_shown.append(largest_part(parts))
     was_seen = server.running is None or server.running.highest > 0
     if server.running is not None and was_seen:
         waited = (

@@ -284,34 +284,34 @@ def packaging_of(fleet: Fleet, wishes: Wishes | None = None) -> Packaging:
     SpecError
         A wish that cannot be.
     """
-    asked = wishes or Wishes()
-    n_least = fleet.n_replicas + asked.n_spare
-    n_most = n_least if asked.n_most is None else asked.n_most
+    wanted = wishes or Wishes()
+    n_least = fleet.n_replicas + wanted.n_spare
+    n_most = n_least if wanted.n_most is None else wanted.n_most
     if n_most < n_least:
         raise SpecError(
             f"at most {n_most} replicas",
             where="--most",
             allowed=f"{n_least} or more, which run at least",
         )
-    _check_addresses(asked, n_least)
+    _check_addresses(wanted, n_least)
     platform = _PLATFORMS.get((fleet.hardware.vendor, fleet.hardware.kind), _Platform(None, None))
-    source = asked.model_source or fleet.model.hf_id or fleet.model.model_id
+    source = wanted.model_source or fleet.model.hf_id or fleet.model.model_id
     packaging = Packaging(
-        served_name=asked.served_name or source,
+        served_name=wanted.served_name or source,
         model_source=source,
         name=kubernetes_name(fleet.model.model_id),
-        namespace=asked.namespace,
-        port=asked.port,
-        image=asked.image or platform.image,
+        namespace=wanted.namespace,
+        port=wanted.port,
+        image=wanted.image or platform.image,
         resource=platform.resource,
         n_least=n_least,
-        n_spare=asked.n_spare,
-        n_surge=asked.n_surge,
+        n_spare=wanted.n_spare,
+        n_surge=wanted.n_surge,
         n_most=n_most,
-        model_claim=asked.model_claim,
-        storage_class=asked.storage_class,
-        node_labels=asked.node_labels,
-        backends=asked.backends,
+        model_claim=wanted.model_claim,
+        storage_class=wanted.storage_class,
+        node_labels=wanted.node_labels,
+        backends=wanted.backends,
     )
     if packaging.image is not None and not (packaging.has_weights or packaging.backends):
         raise SpecError(
@@ -323,15 +323,15 @@ def packaging_of(fleet: Fleet, wishes: Wishes | None = None) -> Packaging:
     return packaging
 
 
-def _check_addresses(asked: Wishes, n_least: int) -> None:
-    if _LABEL.fullmatch(asked.namespace) is None:
+def _check_addresses(wanted: Wishes, n_least: int) -> None:
+    if _LABEL.fullmatch(wanted.namespace) is None:
         raise SpecError(
-            f"{asked.namespace!r} is no namespace of Kubernetes",
+            f"{wanted.namespace!r} is no namespace of Kubernetes",
             where="--namespace",
             allowed="at most 63 small letters, digits and hyphens, no hyphen at an end",
             try_="--namespace llm",
         )
-    for address in asked.backends:
+    for address in wanted.backends:
         if not _is_address(address):
             raise SpecError(
                 f"{address!r} is no address of a replica",
@@ -339,7 +339,7 @@ def _check_addresses(asked: Wishes, n_least: int) -> None:
                 allowed="HOST:PORT, an IPv6 address in brackets, a port from 1 to 65535",
                 try_="--backend 10.0.0.1:8000",
             )
-    n_known = len(set(asked.backends))
+    n_known = len(set(wanted.backends))
     if 0 < n_known < n_least:
         raise SpecError(
             f"only {n_known} of {n_least} replicas have an address",
