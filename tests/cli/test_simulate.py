@@ -66,7 +66,7 @@ def test_pipeline_stages_count_as_devices_once_everywhere(tmp_path):
     assert "on 4 × NVIDIA H100 SXM5 80GB (TP2 PP2)" in run(*model, *words, folder=tmp_path).stdout
     question = memory.MemoryQuestion(
         model=find_model("llama-3.1-70b"),
-        engine=EngineSpec(dtype="bfloat16", tensor_parallel_size=2, device="cuda"),
+        engine=EngineSpec(engine="vllm", dtype="bfloat16", tensor_parallel_size=2, device="cuda"),
         hardware=find_hardware("h100_sxm"),
         context_tokens=1,
         prompt_tokens=answer["knobs"]["max_num_batched_tokens"],

@@ -92,10 +92,11 @@ def slo_chips(judgement: Judgement | None) -> tuple[Chip, ...]:
     """Was the SLO met; none where none was given."""
     if judgement is None:
         return ()
-    good = (
-        "" if judgement.good is None else f": {format_fraction(judgement.good.value)} of requests"
-    )
-    within = f"{good} within {judgement.objective.text}"
+    of_requests = any(one.threshold.metric != "workflow" for one in judgement.thresholds)
+    within = f": {judgement.objective.text}"
+    if judgement.good is not None and of_requests:
+        share = format_fraction(judgement.good.value)
+        within = f": {share} of requests within {judgement.objective.text}"
     return (Chip(verdict=judgement.verdict, text=f"{slo_words(judgement.verdict)}{within}"),)
 
 

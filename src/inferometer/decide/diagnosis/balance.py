@@ -48,7 +48,7 @@ def balance(window: ServerWindow) -> Balance | None:
     counted = float(np.trapezoid(inside, window.at_s)) / window.duration_s
     by_times = n_ended * stay_s / window.duration_s
     # Looked at now and then, requests that stay a moment are many or none by chance (Poisson).
-    by_looks = _SDS * math.sqrt(counted / len(inside))
+    by_looks = _SDS * math.sqrt(max(counted, by_times) / len(inside))
     at_ends = float(inside[0] + inside[-1])
     longest_s = min(stay_s, window.duration_s)
     chance = _SDS * math.sqrt(at_ends) * longest_s / window.duration_s
