@@ -537,8 +537,8 @@ def server_table(server: ServerSummary, use: ServerUse | None = None) -> TextTab
 def limit_sentence(server: ServerSummary, parts: TtftParts | None) -> str | None:
     """Where the time to the first token goes and how full the server was; None where its metrics show neither."""
     parts_shown: list[str] = []
-    told = () if parts is None else (parts.queue_s, parts.prefill_s, parts.network_s)
-    longest_s = max((one for one in told if one is not None), default=None)
+    known_s = () if parts is None else (parts.queue_s, parts.prefill_s, parts.network_s)
+    longest_s = max((one for one in known_s if one is not None), default=None)
     # a part that is longer than all of it: the server's mean is of other requests than ours
     if parts is not None and longest_s is not None and longest_s <= parts.total_s:
         parts_shown.append(largest_part(parts))
