@@ -61,8 +61,19 @@ _MOST_ALIKE: Final = 0.9
 """Of the prompts' tokens, where nothing tells: any share up to this. An assumption."""
 _WORST_RATIO: Final = 1.5
 """A mean that no draw comes nearer to: the server does something that is not simulated."""
-_LATENCIES: Final[dict[str, Histogram]] = {"ttft_s": "ttft", "queue_s": "queue"}
-_FLOORS: Final = {"ttft_s": 0.01, "queue_s": 0.02, "gap_s": 5e-4, "running": 0.5, "waiting": 1.0}
+_LATENCIES: Final[dict[str, Histogram]] = {
+    "ttft_s": "ttft",
+    "queue_s": "queue",
+    "prefill_s": "prefill",
+}
+_FLOORS: Final = {
+    "ttft_s": 0.01,
+    "queue_s": 0.02,
+    "prefill_s": 0.01,
+    "gap_s": 5e-4,
+    "running": 0.5,
+    "waiting": 1.0,
+}
 """Added to both sides: below it a number is read off coarsely, or is noise."""
 
 
@@ -248,8 +259,8 @@ def _simulated_means(
 ) -> dict[str, tuple[float, float]]:
     """The same means, of requests as the server would have counted them in the window.
 
-    vLLM observes queue times of requests that ended; SGLang (0.5.23, ``req_time_stats.py``) of
-    those that were admitted.
+    vLLM observes times in the queue and of prefills when a request ends; SGLang (0.5.23,
+    ``req_time_stats.py``) when it is admitted, and when its prompt is done.
 
     A request that comes during a step is queued from then on, or only from the step's end, when the
     scheduler hears of it (vLLM 0.32): between these lies what the server would have counted.
@@ -267,7 +278,9 @@ def _simulated_means(
     per_ns = table.output_tokens / np.maximum(ended - first, 1)
     heard = np.minimum(heard, began)
     queued_s = [float(_inside_s(rebuilt, one, began).sum()) for one in (heard, came)]
-    queued = _is_within(rebuilt, began) if window.is_queue_counted_early else served
+    is_early = window.is_stage_counted_early
+    queued = _is_within(rebuilt, began) if is_early else served
+    prefilled = answered if is_early else served
     queue_s = [_mean(((began - one) / NS_PER_S)[queued]) for one in (heard, came)]
     exact = {
         "running": float(_inside_s(rebuilt, began, ended).sum()) / rebuilt.window_s,
@@ -275,6 +288,7 @@ def _simulated_means(
         if window.is_answer_counted_late
         else float((_inside_s(rebuilt, first, ended) * per_ns).sum()) * NS_PER_S / rebuilt.window_s,
         "ttft_s": _mean(((first - came) / NS_PER_S)[answered]),
+        "prefill_s": _mean(((first - began) / NS_PER_S)[prefilled]),
         "gap_s": _mean(_tpots(rebuilt, done)[0])
         if _gap(window) == "tpot"
         else float((ended - first)[decoded].sum())
@@ -345,15 +359,15 @@ def _around(
 
     A ``max_num_seqs`` that was never reached holds no step budget up.
 
-    Half of what its gaps between tokens are off by is taken from the pace, and half of what its
-    prefills are off by from the time of a row.
+    Half of what its gaps between tokens are off by is taken from the pace, and what its prefills
+    are off by from the time of a row, which is a part of theirs.
     """
     plan, before_s = drawn_requests(window, rng)
     near = fitted.rebuilt
     off_ratio = _gap_ratio(window, fitted)
     row_ratio = 1.0  # each step was recorded: a row's time is known
     if window.step_log is None:
-        row_ratio = math.sqrt(_prefill_ratio(window, fitted))
+        row_ratio = _prefill_ratio(window, fitted)
         row_ratio *= math.exp(rng.normal(0.0, _ROW_SPREAD))
     budget, at_once = near.config.max_num_batched_tokens, near.config.max_num_seqs
     least = max(at_once, _most_rows(window))
@@ -410,14 +424,22 @@ def _gap_ratio(window: ServerWindow, fitted: Fitted) -> float:
 
 
 def _prefill_ratio(window: ServerWindow, fitted: Fitted) -> float:
-    """By how much longer the server's prefills take than the draw's; 1 where requests wait for longer."""
+    """By how much longer the server's prefills take than the draw's.
+
+    1 where it has no histogram of them and requests wait for longer.
+    """
     measured, simulated = measured_means(window), fitted.means
-    if not {"ttft_s", "queue_s"} <= measured.keys():
+    if "prefill_s" in measured:
+        took_s = [one["prefill_s"] for one in (measured, simulated)]
+    elif {"ttft_s", "queue_s"} <= measured.keys():
+        took_s = [one["ttft_s"] - one["queue_s"] for one in (measured, simulated)]
+        if any(
+            took < one["queue_s"] for took, one in zip(took_s, (measured, simulated), strict=True)
+        ):
+            return 1.0
+    else:
         return 1.0
-    taken_s = [one["ttft_s"] - one["queue_s"] for one in (measured, simulated)]
-    if any(took < one["queue_s"] for took, one in zip(taken_s, (measured, simulated), strict=True)):
-        return 1.0
-    ratio = (taken_s[0] + _FLOORS["ttft_s"]) / (taken_s[1] + _FLOORS["ttft_s"])
+    ratio = (took_s[0] + _FLOORS["prefill_s"]) / (took_s[1] + _FLOORS["prefill_s"])
     return min(max(ratio, 1 / _MOST_OFF_RATIO), _MOST_OFF_RATIO)
 
 

@@ -4,14 +4,15 @@ Between two scrapes a busy server spends the time on its steps: ``t = a · steps
 answers' tokens + d · tokens held x steps``, all of them counted. Rows are prompt tokens that were
 computed and tokens that were generated. A batch of constant size does not tell ``a`` from ``c``: a
 prior has what engines on GPUs and CPUs have in common, or what the named model on the named device
-would do. Draws minimise residuals of resampled intervals beside a prior of a drawn place
+would do. No prompt is done sooner than its own steps take: the histogram of prefills' times is a
+bound for them. Draws minimise residuals of resampled intervals beside a prior of a drawn place
 (randomised maximum a posteriori; Bardsley et al., SIAM J. Sci. Comput. 36, 2014). Letters of
 shapes: T scrapes.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -25,10 +26,14 @@ from inferometer.records.columns import F64, I64
 
 _LEAST_S: Final = 1e-12
 _FEWEST_INTERVALS: Final = 8
+_N_LONG: Final = 12
+"""Intervals, where a request's tokens are counted at its end: most of them lie in that of their steps."""
 _NOISE_RATIO: Final = 0.05
 """Of an interval between scrapes: what no step time explains. An assumption."""
 _CUT_RATIO: Final = 0.41
 """Of a step: one lies in two intervals at each end, as much as chance has it (1 / sqrt(6))."""
+_PREFILL_NOISE_RATIO: Final = 0.1
+"""Of the mean time of a prefill: by how much steps alone may exceed it. An assumption."""
 _FLOOR_SHARE: Final = 0.7
 """Of a step that generates tokens: weights and launches."""
 _ROWS_OF_FLOOR: Final = 1 / 150
@@ -45,6 +50,13 @@ step takes little more than the longer of both. An assumption."""
 _HIDDEN_ROW_SD: Final = 0.5
 """Of the logarithm of a row's time beside the floor's, where reading weights hides it: devices'
 16-bit peaks over bandwidth lie between 90 and 340 FLOP per byte."""
+
+
+class Prefill(NamedTuple):
+    """What the mean prompt takes at least, in the counts of ``paces_s``, and what it took."""
+
+    counted: F64
+    took_s: float
 
 
 def step_paces(
@@ -81,7 +93,10 @@ def step_paces(
     hidden = [0.0, *rng.normal(0.0, _HIDDEN_ROW_SD, n_draws).tolist()]
     return tuple(
         _steps(
-            paces_s(counted[rows], busy_s[rows], noise_s[rows], place, sd),
+            paces_s(
+                *(one[rows] for one in (counted, busy_s, noise_s)),
+                *(place, sd, _prefill(window, counted, budget)),
+            ),
             _step_sizes(window, counted, budget),
             blend,
             off,
@@ -90,18 +105,46 @@ def step_paces(
     )
 
 
-def _step_sizes(window: ServerWindow, counted: F64, budget: int) -> tuple[F64, F64]:
-    """Tokens of a step, and the share of steps that have as many: by the server's histogram, or interval by interval.
+def _prefill(window: ServerWindow, counted: F64, budget: int) -> Prefill | None:
+    """Steps of the mean prompt, each with the answers that run beside it; None without a histogram."""
+    found = window.summary.time("prefill")
+    if found is None or found.mean_s <= 0:
+        return None
+    beside, held = (float(counted[:, i].sum() / counted[:, 0].sum()) for i in (2, 3))
+    n_steps, tokens = _prompt_steps(window, beside, budget)
+    each = window.prompt_lengths.seen.counts
+    steps, computed = (float(one @ each / each.sum()) for one in (n_steps, n_steps * tokens))
+    counts = np.array([steps, computed + steps * beside, steps * beside, steps * held])
+    return Prefill(counts, found.mean_s)
 
+
+def _prompt_steps(window: ServerWindow, beside: float, budget: int) -> tuple[F64, F64]:
+    """Into how many steps each length of prompts is cut, and the tokens of one of them."""
+    computed = window.prompt_lengths.means * (1 - window.hit_fraction)
+    n_steps = np.maximum(np.ceil(computed / max(budget - beside, 1.0)), 1.0)
+    return n_steps, computed / n_steps
+
+
+def _step_sizes(window: ServerWindow, counted: F64, budget: int) -> tuple[F64, F64]:
+    """Tokens of a step, and the share of steps that have as many.
+
+    By the server's histogram; without one, steps with a prompt each, and the others between them.
     vLLM counts a prompt when it is done, whole, whichever number of steps it took.
     """
     sizes = window.step_sizes
-    if sizes is None or not sizes.seen.counts.sum():
-        rows, weights = counted[:, 1] / counted[:, 0], counted[:, 0]
-    else:
+    if sizes is not None and sizes.seen.counts.sum():
         used = sizes.seen.counts > 0
         rows = np.maximum(sizes.means[used], 1.0)
         weights = sizes.seen.counts[used] * np.maximum(rows / budget, 1.0)
+    else:
+        total = float(counted[:, 0].sum())
+        beside = float(counted[:, 2].sum()) / total
+        each, tokens = _prompt_steps(window, beside, budget)
+        weights = window.prompt_lengths.seen.counts * each
+        together = max(float(weights.sum()) / total, 1.0)
+        rows = np.append(beside, beside + tokens * together)
+        weights = np.append(max(total - float(weights.sum()), 0.0), weights / together)
+        rows, weights = rows[weights > 0], weights[weights > 0]
     return np.clip(rows, 1.0, budget), weights / weights.sum()
 
 
@@ -129,6 +172,13 @@ def _intervals(window: ServerWindow) -> tuple[F64, F64, F64]:
         busy_s = np.minimum(took_s, gap_s * steps)
         is_known &= n_gaps > 0
     noise_s = np.hypot(_NOISE_RATIO * took_s, _CUT_RATIO * busy_s / np.maximum(steps, 1.0))
+    if (
+        window.is_answer_counted_late
+    ):  # tokens of those that run at both ends are in other intervals
+        n_apart = np.sqrt(2 * np.maximum(running, 1.0))
+        noise_s = np.hypot(
+            noise_s, n_apart * window.duration_s / max(float(window.finished[-1]), 1.0)
+        )
     counted = np.stack([steps, computed + output, output, held], axis=1)
     return counted[is_known], busy_s[is_known], noise_s[is_known]
 
@@ -137,25 +187,38 @@ def _bounds(window: ServerWindow) -> I64:
     """The scrapes between which intervals lie.
 
     A full server that shows no new token has not done its step, or has not shown it yet: that time
-    belongs to the tokens that come next.
+    belongs to the tokens that come next. Where tokens are counted when a request ends, few long ones.
     """
+    if window.is_answer_counted_late:
+        return np.unique(np.linspace(0, len(window.at_s) - 1, _N_LONG + 1).round().astype(np.int64))
     is_silent = np.diff(window.output_tokens) <= 0
     is_at_work = np.minimum(window.running[1:], window.running[:-1]) > 0
     return np.flatnonzero(np.concatenate([[True], ~(is_silent & is_at_work)]))
 
 
-def paces_s(counted: F64, busy_s: F64, noise_s: F64, place: F64, sd: F64) -> F64:
+def paces_s(
+    counted: F64, busy_s: F64, noise_s: F64, place: F64, sd: F64, prefill: Prefill | None = None
+) -> F64:
     """Seconds of a step, a row, a sequence and a held token: the most likely of these intervals.
 
     ``place`` and ``sd`` are the prior's, of their logarithms.
     """
+    bound = np.zeros((0, 4)) if prefill is None else prefill.counted[None] / prefill.took_s
+
+    def over(x: F64) -> F64:
+        exceeded: F64 = np.maximum(bound @ np.exp(x), 1.0)
+        return exceeded
 
     def residuals(x: F64) -> F64:
-        seen: F64 = np.concatenate([(counted @ np.exp(x) - busy_s) / noise_s, (x - place) / sd])
+        missed = (counted @ np.exp(x) - busy_s) / noise_s
+        late = np.log(over(x)) / _PREFILL_NOISE_RATIO
+        seen: F64 = np.concatenate([missed, (x - place) / sd, late])
         return seen
 
     def slopes(x: F64) -> F64:
-        rows: F64 = np.concatenate([counted * np.exp(x) / noise_s[:, None], np.diag(1 / sd)])
+        late = bound * np.exp(x) / over(x)[:, None] / _PREFILL_NOISE_RATIO
+        late *= over(x)[:, None] > 1
+        rows: F64 = np.concatenate([counted * np.exp(x) / noise_s[:, None], np.diag(1 / sd), late])
         return rows
 
     # scipy's jac takes a callable, which its signature denies.

@@ -148,8 +148,8 @@ class ServerWindow:
         return self.summary.prefix_queries_tokens == 0 and bool(self.prompt_tokens[-1])
 
     @property
-    def is_queue_counted_early(self) -> bool:
-        """Are queue times counted when a request is admitted (SGLang), not when it ends?"""
+    def is_stage_counted_early(self) -> bool:
+        """Is the time of a request's stage counted when that ends (SGLang), not when the request does?"""
         return self.summary.kind == "sglang"
 
     @property

@@ -1,0 +1,39 @@
+"""Step times by counters: near the truth, also where tokens are counted when a request ends."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
+from served_pages import poisson, served_pages
+from tests.decide.diagnosis.test_diagnosis import ROOMY, START_S, STEPS
+
+from inferometer.decide.diagnosis.step_pace import step_paces
+from inferometer.decide.diagnosis.window import observed_window
+from inferometer.perfmodel.steptime_arrays import step_duration_s
+
+FEW = replace(ROOMY, max_num_seqs=4)
+
+
+@pytest.mark.parametrize(
+    ("names", "most_ratio"), [("vllm", 1.7), ("sglang-no-lengths", 1.7), ("tensorrt-llm", 2.6)]
+)
+def test_a_full_batch_tells_what_a_prompt_takes(names, most_ratio):
+    """It decodes all the time: without the histogram of prefills up to 12 times as long was found."""
+    plan = poisson(8.0, 640, 3, prompt=(900.0, 0.5), output=(90.0, 0.8))
+    samples, _ = served_pages(FEW, STEPS, plan, start_s=START_S, for_s=60.0, names=names)
+    window = observed_window(samples)
+    found = step_paces(window, (8192,) * 9, 1)
+    for tokens in (500, 2000):
+        true_s, *took_s = (prompt_s(steps, tokens) for steps in (STEPS, *found))
+        ratios = sorted(one / true_s for one in took_s)
+        assert ratios[0] > 0.6
+        assert ratios[-1] < most_ratio
+
+
+def prompt_s(steps, tokens):
+    """By how much a prompt lengthens a step of three answers."""
+    alone_s = step_duration_s(steps, 0, 3, 0, 0, 3000, 3)
+    return step_duration_s(steps, 1, 3, tokens, tokens * (tokens + 1) // 2, 3000, 4) - alone_s
