@@ -94,8 +94,12 @@ def step_paces(
     return tuple(
         _steps(
             paces_s(
-                *(one[rows] for one in (counted, busy_s, noise_s)),
-                *(place, sd, _prefill(window, counted, budget)),
+                counted[rows],
+                busy_s[rows],
+                noise_s[rows],
+                place,
+                sd,
+                _prefill(window, counted, budget),
             ),
             _step_sizes(window, counted, budget),
             blend,
