@@ -37,3 +37,18 @@ def prompt_s(steps, tokens):
     """By how much a prompt lengthens a step of three answers."""
     alone_s = step_duration_s(steps, 0, 3, 0, 0, 3000, 3)
     return step_duration_s(steps, 1, 3, tokens, tokens * (tokens + 1) // 2, 3000, 4) - alone_s
+
+
+def test_tokens_of_requests_that_have_not_ended_count():
+    """TensorRT-LLM counts a request at its end: a batch that fills up has computed far more."""
+    plan = poisson(60.0, 4200, 3, prompt=(700.0, 0.5), output=(150.0, 0.6))
+    config = replace(ROOMY, max_num_seqs=2048, num_blocks=400_000)
+    pages = {
+        names: served_pages(config, STEPS, plan, start_s=START_S, for_s=40.0, names=names)[0]
+        for names in ("vllm", "tensorrt-llm")
+    }
+    true, found = (observed_window(one) for one in pages.values())
+    ended = found.output_lengths.seen.total
+    assert ended < 0.75 * true.output_tokens[-1]
+    assert found.output_tokens[-1] == pytest.approx(true.output_tokens[-1], rel=0.15)
+    assert found.step_prompt_tokens[-1] == pytest.approx(true.step_prompt_tokens[-1], rel=0.1)

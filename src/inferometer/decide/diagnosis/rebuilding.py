@@ -284,9 +284,9 @@ def _simulated_means(
     queue_s = [_mean(((began - one) / NS_PER_S)[queued]) for one in (heard, came)]
     exact = {
         "running": float(_inside_s(rebuilt, began, ended).sum()) / rebuilt.window_s,
-        "output_tokens_per_s": float(table.output_tokens[served].sum()) / rebuilt.window_s
-        if window.is_answer_counted_late
-        else float((_inside_s(rebuilt, first, ended) * per_ns).sum()) * NS_PER_S / rebuilt.window_s,
+        "output_tokens_per_s": float((_inside_s(rebuilt, first, ended) * per_ns).sum())
+        * NS_PER_S
+        / rebuilt.window_s,
         "ttft_s": _mean(((first - came) / NS_PER_S)[answered]),
         "prefill_s": _mean(((first - began) / NS_PER_S)[prefilled]),
         "gap_s": _mean(_tpots(rebuilt, done)[0])

@@ -4,7 +4,7 @@ Letters of shapes: T scrapes of the window.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, get_args
 
 import numpy as np
@@ -154,7 +154,7 @@ class ServerWindow:
 
     @property
     def is_answer_counted_late(self) -> bool:
-        """Are the tokens of an answer counted when it ends (TensorRT-LLM), not as they come?"""
+        """Are tokens counted when a request ends (TensorRT-LLM), not as they come?"""
         return self.summary.kind == "tensorrt-llm"
 
     @property
@@ -217,7 +217,7 @@ def observed_window(samples: ServerSampleTable) -> ServerWindow:
         )
     usage = gauge_series(record, "kv_usage")
     first_tokens = _cumulated(record, "ttft")
-    return ServerWindow(
+    window = ServerWindow(
         summary=summary,
         record=record,
         at_s=(record.scraped_ns - record.scraped_ns[0]) / NS_PER_S,
@@ -236,6 +236,40 @@ def observed_window(samples: ServerSampleTable) -> ServerWindow:
         output_lengths=outputs,
         spreads=_spreads(record),
     )
+    return _with_unfinished(window) if window.is_answer_counted_late else window
+
+
+def _with_unfinished(window: ServerWindow) -> ServerWindow:
+    """Tokens counted when a request ends, and those by which its running requests hold more and more.
+
+    In an overload the batch fills up, and most of what was computed is of requests that have not
+    ended. What they hold is prompts and answers so far: the KV cache's tokens, without the prompts.
+    """
+    prompt_tokens = float(window.prompt_lengths.seen.total / window.prompt_lengths.seen.n)
+    prompts = window.running * prompt_tokens
+    held = _held_tokens(window)
+    answers = np.zeros_like(prompts) if held is None else held - prompts
+    return replace(
+        window,
+        step_prompt_tokens=_filling(window, window.step_prompt_tokens, prompts),
+        output_tokens=_filling(window, window.output_tokens, answers),
+    )
+
+
+def _held_tokens(window: ServerWindow) -> F64 | None:
+    """(T) Of the KV cache, without what is empty of each request's last block."""
+    n_blocks, block_tokens = window.summary.n_kv_blocks, window.summary.kv_block_tokens
+    if window.kv_usage is None or not n_blocks or not block_tokens:
+        return None
+    held: F64 = block_tokens * (window.kv_usage * n_blocks - window.running / 2)
+    return held
+
+
+def _filling(window: ServerWindow, counted: F64, held: F64) -> F64:
+    """(T) What is counted, and the trend of what is held: a token of either is counted once."""
+    per_s = float(np.polynomial.Polynomial.fit(window.at_s, held, 1).convert().coef[-1])
+    came: F64 = np.maximum.accumulate(np.maximum(counted + per_s * window.at_s, 0.0))
+    return came
 
 
 def _lengths(record: ServerRecord, name: TokenHistogram) -> Lengths | None:
