@@ -155,8 +155,7 @@ def answer_of(
     slo = worst_verdict(verdicts := _verdicts(latencies))
     fresh = rebuilding.under_fresh_requests(window, draws, _SEED)
     found = shares.shares_of(draws, base, percentiles, on_done=_talk_of_causes, fresh=fresh)
-    waiting = float(window.waiting.mean())
-    concluded = shares.conclusion(found, now[0], slo, verdicts, mean_waiting=waiting)
+    concluded = shares.conclusion(found, now[0], slo, verdicts, mean_waiting=window.mean_waiting)
     checks = observed.checked(source.window, source.outside, source.local)
     finding, cause = cause_named(concluded, checks)
     answer = DiagnoseAnswer(

@@ -52,3 +52,17 @@ def test_tokens_of_requests_that_have_not_ended_count():
     assert ended < 0.75 * true.output_tokens[-1]
     assert found.output_tokens[-1] == pytest.approx(true.output_tokens[-1], rel=0.15)
     assert found.step_prompt_tokens[-1] == pytest.approx(true.step_prompt_tokens[-1], rel=0.1)
+
+
+def test_who_waits_for_a_step_is_seen_where_the_gauge_is_written_after_it():
+    """SGLang's queue is empty after each prefill of an overloaded server: the histogram has them."""
+    plan = poisson(30.0, 2200, 3, prompt=(700.0, 0.5), output=(150.0, 0.6))
+    config = replace(ROOMY, max_num_seqs=2048, num_blocks=400_000)
+    true, found = (
+        observed_window(
+            served_pages(config, STEPS, plan, start_s=START_S, for_s=40.0, names=names)[0]
+        )
+        for names in ("vllm", "sglang-no-lengths")
+    )
+    assert found.waiting.mean() < 0.5 * true.mean_waiting
+    assert found.mean_waiting == pytest.approx(true.mean_waiting, rel=0.4)

@@ -186,7 +186,7 @@ def measured_means(window: ServerWindow) -> dict[str, float]:
     """What the server's own metrics say, of the whole window."""
     means = {
         "running": float(window.running.mean()),
-        "waiting": float(window.waiting.mean()),
+        "waiting": window.mean_waiting,
         "output_tokens_per_s": float(window.output_tokens[-1]) / window.duration_s,
     }
     latencies: dict[str, Histogram] = {**_LATENCIES, "gap_s": _gap(window)}

@@ -158,6 +158,18 @@ class ServerWindow:
         return self.summary.kind == "tensorrt-llm"
 
     @property
+    def mean_waiting(self) -> float:
+        """How many requests waited, in the mean.
+
+        SGLang writes its gauge after it has admitted what it can: there each admitted request's
+        time in the queue counts too (Little's law).
+        """
+        shown, queued = float(self.waiting.mean()), self.summary.time("queue")
+        if not self.is_stage_counted_early or queued is None:
+            return shown
+        return max(shown, queued.mean_s * queued.n / self.duration_s)
+
+    @property
     def hit_fraction(self) -> float:
         """Share of prompt tokens found in the prefix cache; 0 where the server does not report it."""
         return self.summary.prefix_hit_fraction or 0.0
