@@ -1,5 +1,6 @@
 """Does the order of steps find the best of options that act on one another?"""
 
+import hashlib
 import json
 import math
 from dataclasses import replace
@@ -12,6 +13,8 @@ from inferometer.api.server import Server
 from inferometer.api.tune_engine_pairs import Version
 from inferometer.api.tune_pairs import PairsFound
 from inferometer.api.tune_subject import Wanted
+from inferometer.decide.tuning.engine_steps import quality_options
+from inferometer.errors import SpecError
 from inferometer.inputs.catalog import find_model
 from inferometer.inputs.config_writing import config_from_model
 from inferometer.stats.estimate import Estimate
@@ -77,7 +80,7 @@ def ended_with(job, speeds, monkeypatch):
         return found, 1
 
     monkeypatch.setattr(tune_engine, "compared", compared)
-    job.runs.folder.mkdir()
+    job.runs.folder.mkdir(exist_ok=True)
     (job.runs.folder / "engine.json").write_bytes(msgspec.json.encode(Version("", "", 0.0)))
     return tune_engine.measured(job)
 
@@ -106,3 +109,47 @@ def test_weights_are_looked_at_again_only_after_another_arithmetic(job, monkeypa
         ("weight_precision", "--quantization int8", "keep"),
         ("weight_precision", "--quantization int4", "drop"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("int8", "int4", "best", "decisions"),
+    [
+        ((1.0, 1.004), (1.02, 1.04), ("float32", "int8"), ["keep", "drop"]),
+        ((1.0, 1.004), (1.0, 1.005), ("float32", "int4"), ["keep", "keep"]),
+        ((1.0, 1.02), (1.0, 1.02), ("float32", None), ["check quality", "check quality"]),
+    ],
+)
+def test_lossy_changes_are_taken_as_quality_decides(job, int8, int4, best, decisions, monkeypatch):
+    """What `inferometer quality` measured is read again from the folder."""
+    real = replace(
+        job, spec=replace(job.spec, load_format="auto"), named=frozenset(), quality_margin=0.01
+    )
+    real = replace(real, steps=tuple(one for one in job.steps if one.name == "weight_precision"))
+    job.runs.folder.mkdir()
+    for name, (low, high) in {"int8": int8, "int4": int4}.items():
+        options = quality_options(replace(job.spec, quantization=name), "quantization")
+        ratio = Estimate(
+            value=(low + high) / 2,
+            low=low,
+            high=high,
+            confidence_fraction=0.9,
+            n_samples=99,
+            method="",
+        )
+        digest = hashlib.sha256(msgspec.json.encode(options)).hexdigest()[:8]
+        (job.runs.folder / f"quality-{digest}.json").write_bytes(msgspec.json.encode(ratio))
+    done = ended_with(real, MEASURED, monkeypatch)
+    assert (done.spec.dtype, done.spec.quantization) == best
+    assert [one.decision for one in done.steps] == decisions
+    assert all("perplexity" in one.why for one in done.steps)
+    assert len(done.lossy) == decisions.count("check quality")
+
+
+def test_random_weights_have_no_quality_to_check(tmp_path):
+    with pytest.raises(SpecError, match="random weights have no quality"):
+        tune_engine.job_of(
+            tune_engine.EngineTuning(load_format="dummy", quality_margin=0.01),
+            tune_engine.EngineRemainder(
+                Server(model="smollm2-135m"), Wanted("throughput", None, 0.02), None, 4, 0, tmp_path
+            ),
+        )

@@ -167,3 +167,20 @@ def test_openvino_steps_on_real_weights(folder, smollm2_path):
     assert steps["graphs_and_host"]["decision"] == "not measured"
     if steps["kv_precision"]["decision"] == "check quality":
         assert f"{smollm2_path} --engine openvino --kv-dtype int8" in answer["quality_checks"][0]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_quality_decides_of_real_weights(folder, smollm2_path):
+    """Rounding weights of four bits to eight costs them nothing; what is not faster is not read."""
+    words = ("--engine", "transformers", "--steps", "weight_precision", "--dtype", "bfloat16")
+    short = ("--seq", "32", "--gen-tokens", "8", "--pairs", "6", "--out", "tuned")
+    outcome = run(
+        *("tune", smollm2_path, *words, *short, "--quality-margin", "0.01", "--json"), folder=folder
+    )
+    int8 = json.loads(outcome.stdout)["steps"][0]
+    assert int8["change"] == "--quantization int8"
+    read = list((folder / "tuned").glob("quality-*.json"))
+    assert bool(read) == ("perplexity" in int8["why"])
+    if "perplexity" in int8["why"]:
+        assert int8["decision"] == "keep"

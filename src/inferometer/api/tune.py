@@ -36,6 +36,7 @@ _OF_ENGINE: Final = frozenset(
         "device",
         "threads",
         "load_format",
+        "quality_margin",
         "seq",
         "batch_sizes",
         "gen_tokens",

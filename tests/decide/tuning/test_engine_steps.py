@@ -70,8 +70,8 @@ def test_what_changes_without_a_load_shares_one(one, other, shares):
 
 def test_the_quality_command_runs_where_the_model_does():
     changed = replace(GPU, dtype="float16")
-    words = quality_words("m", "transformers", changed, "dtype")
+    words = quality_words("m", changed, "dtype")
     assert words == ["m", "--other-dtype", "float16", "--device", "cuda"]
     packed = replace(CPU, engine="openvino", quantization="int4")
-    words = quality_words("m", "openvino", packed, "quantization")
+    words = quality_words("m", packed, "quantization")
     assert words == ["m", "--engine", "openvino", "--quantization", "int4"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
-from inferometer.inputs.types import DTYPE_BITS, DType, EngineName, EngineSpec
+from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec
 
 EngineStepName: TypeAlias = Literal[
     "graphs_and_host",
@@ -162,15 +162,23 @@ def tries_of(step: EngineStep, now: EngineSpec, stored: DType | None) -> Tries:
     return step.tries(now)
 
 
-def quality_words(model: str, engine: EngineName, spec: EngineSpec, name: str) -> list[object]:
-    """The words of `inferometer quality` that check a lossy change of this option."""
+def quality_options(spec: EngineSpec, name: str) -> dict[str, object]:
+    """The options of `inferometer quality` that check a lossy change of this one of an engine's."""
     value = getattr(spec, name)
-    device = [] if spec.device == "cpu" else ["--device", spec.device]
-    if name == "quantization" and engine != "transformers":
-        return [model, "--engine", engine, "--quantization", value]
+    engine: dict[str, object] = {} if spec.engine == "transformers" else {"engine": spec.engine}
     if name == "quantization":
-        grouped = ["--group-size", 64] if value == "int4" else []
-        return [model, "--quantization", value, *grouped]
+        is_grouped = spec.engine == "transformers" and value == "int4"
+        return {**engine, name: [value]} | ({"group_size": 64} if is_grouped else {})
     if name == "kv_cache_dtype":
-        return [model, "--engine", engine, "--kv-dtype", value]
-    return [model, "--other-dtype", value, *device]
+        return {"engine": spec.engine, "kv_dtype": [value]}
+    device = {} if spec.device == "cpu" else {"device": spec.device}
+    return {"other_dtype": [value], **device}
+
+
+def quality_words(model: str, spec: EngineSpec, name: str) -> list[object]:
+    """The words of the command that does so."""
+    words = list[object]([model])
+    for option, value in quality_options(spec, name).items():
+        flag = f"--{option.replace('_', '-')}"
+        words += [flag, *value] if isinstance(value, list) else [flag, value]
+    return words
