@@ -122,7 +122,10 @@ def test_weights_are_looked_at_again_only_after_another_arithmetic(job, monkeypa
 def test_lossy_changes_are_taken_as_quality_decides(job, int8, int4, best, decisions, monkeypatch):
     """What `inferometer quality` measured is read again from the folder."""
     real = replace(
-        job, spec=replace(job.spec, load_format="auto"), named=frozenset(), quality_margin=0.01
+        job,
+        spec=replace(job.spec, load_format="auto"),
+        named=frozenset(),
+        quality_margin_fraction=0.01,
     )
     real = replace(real, steps=tuple(one for one in job.steps if one.name == "weight_precision"))
     job.runs.folder.mkdir()

@@ -41,18 +41,12 @@ from inferometer.errors import MeasureError, SpecError
 from inferometer.inputs import objectives, resolve, sweep_plan, types
 from inferometer.measure.environments import find_environment
 from inferometer.records import durability
-from inferometer.records.quality import QualityVerdict
 
 STEP_NAMES: Final = engine_steps.ENGINE_STEP_NAMES
 _CONFIRMING: Final = 100_000
 """First pair of the confirmation; a step's is its number times as many pairs as it has at most."""
 _N_LEAST_CONFIRMED: Final = 3
 _VERSION_FILE: Final = "engine.json"
-_BY_QUALITY: Final[dict[QualityVerdict, MeasuredDecision]] = {
-    "not worse": "keep",
-    "worse": "drop",
-    "undecided": "check quality",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +97,7 @@ class EngineJob:
     steps: tuple[engine_steps.EngineStep, ...]
     named: frozenset[str]
     n_most: int
-    quality_margin: float | None
+    quality_margin_fraction: float | None
 
     @property
     def engines(self) -> Engines:
@@ -181,7 +175,7 @@ def job_of(tuning: EngineTuning, rest: EngineRemainder) -> EngineJob:
         axes="grid",
     )
     _check_objective(objective)
-    _check_margin(tuning.quality_margin, spec)
+    tune_engine_quality.check_margin(tuning.quality_margin, spec.load_format)
     steps = tune_subject.chosen_steps(
         rest.steps, engine_steps.ENGINE_STEPS, "--steps graphs_and_host,threads"
     )
@@ -201,7 +195,7 @@ def job_of(tuning: EngineTuning, rest: EngineRemainder) -> EngineJob:
         steps=steps,
         named=frozenset(one.name for one in steps) if rest.steps else frozenset(),
         n_most=rest.n_most,
-        quality_margin=tuning.quality_margin,
+        quality_margin_fraction=tuning.quality_margin,
     )
     digest = hashlib.sha256(msgspec.json.encode(_question(job))).hexdigest()[:8]
     folder = rest.out or Path("runs") / f"tune-{digest}"
@@ -236,16 +230,6 @@ def _check_objective(objective: objectives.ObjectiveSpec | None) -> None:
                 allowed="percentiles of ttft, tpot and e2e",
                 try_="--slo 'ttft:p50<500ms, tpot:p50<50ms'",
             )
-
-
-def _check_margin(margin: float | None, spec: types.EngineSpec) -> None:
-    if margin is not None and spec.load_format == "dummy":
-        raise SpecError(
-            "random weights have no quality",
-            where="--quality-margin, --load-format dummy",
-            allowed="a model with its weights and its tokenizer",
-            try_="the same command without --quality-margin",
-        )
 
 
 def _question(job: EngineJob) -> dict[str, object]:
@@ -294,7 +278,11 @@ def planned_of(job: EngineJob) -> PlannedTune:
             f"{max(least_s / 60, 0.1):.1f} to {most_s / 60:.1f} minutes and what is compiled:"
             f" at most {most.n_loads} loads of {load_s:.1f} s and {most.n_pairs} pairs of"
             f" {pair_s:.1f} s (one load and one repetition were timed)"
-            + ("" if job.quality_margin is None else ", and quality of each faster lossy change")
+            + (
+                ""
+                if job.quality_margin_fraction is None
+                else ", and quality of each faster lossy change"
+            )
         ),
     )
 
@@ -471,37 +459,24 @@ def _change(
     )
     done.n_loads += n_loads
     is_named = step.name in job.named
-    is_unchecked = job.quality_margin is None and not is_named
+    is_unchecked = job.quality_margin_fraction is None and not is_named
     decision, why = decision_of(found, is_lossy=step.is_lossy and is_unchecked)
     if step.is_lossy and decision in {"keep", "check quality"}:
         why += f", taken as --steps names {step.name}" if is_named else ""
-        decision, why = _with_quality(job, done, change.spec, decision, why)
+        quality = tune_engine_quality.decided(
+            job.model,
+            (done.spec, change.spec),
+            tune_engine_quality.Judged(decision, why),
+            margin=job.quality_margin_fraction,
+            folder=job.runs.folder,
+            door=DOOR,
+        )
+        decision, why = quality.judged
+        done.lossy += quality.commands
     done.steps.append(_row(step, change.words, decision, found, why))
     if decision == "keep":
         done.spec = change.spec
         done.selected_log_ratio += found.log_gain
-
-
-def _with_quality(
-    job: EngineJob, done: EngineDone, after: types.EngineSpec, decision: MeasuredDecision, why: str
-) -> tuple[MeasuredDecision, str]:
-    """What quality decides, or the commands that check it; of random weights there are none."""
-    if after.load_format == "dummy":
-        return decision, why
-    names = engine_steps.changed_names(after, done.spec)
-    commands = (
-        suggestions.command("quality", *engine_steps.quality_words(job.model, after, name))
-        for name in names
-    )
-    if job.quality_margin is None:
-        done.lossy += commands
-        return decision, why
-    verdict, seen = tune_engine_quality.judged(
-        job.model, after, names, folder=job.runs.folder, door=DOOR, margin=job.quality_margin
-    )
-    if verdict == "undecided":
-        done.lossy += commands
-    return _BY_QUALITY[verdict], f"{why}; {seen}"
 
 
 def _row(

@@ -13,40 +13,85 @@ import msgspec
 
 from inferometer.api.progress import talk
 from inferometer.api.quality import Quality, quality
-from inferometer.decide.tuning.engine_steps import quality_options
+from inferometer.api.tuning import MeasuredDecision
+from inferometer.decide.tuning.engine_steps import changed_names, quality_options, quality_words
+from inferometer.errors import SpecError
 from inferometer.inputs.foreign_bytes import Door
-from inferometer.inputs.types import EngineSpec
+from inferometer.inputs.types import EngineSpec, LoadFormat
 from inferometer.records.durability import replace_file
 from inferometer.records.quality import QualityVerdict, judge_quality
 from inferometer.stats.estimate import Estimate
+from inferometer.suggestions import command
 
 _WORST_FIRST: Final[tuple[QualityVerdict, ...]] = ("worse", "undecided", "not worse")
+_DECISIONS: Final[dict[QualityVerdict, MeasuredDecision]] = {
+    "worse": "drop",
+    "undecided": "check quality",
+    "not worse": "keep",
+}
 
 
 class Judged(NamedTuple):
-    """What quality says of a change, and why."""
+    """What is decided of a change, and why."""
 
-    verdict: QualityVerdict
+    decision: MeasuredDecision
     why: str
 
 
-def judged(
-    model: str, spec: EngineSpec, names: tuple[str, ...], *, folder: Path, door: Door, margin: float
-) -> Judged:
-    """The worst of the options that changed; what was measured before is read again.
+class Decided(NamedTuple):
+    """The same, and the commands that decide where it is open."""
+
+    judged: Judged
+    commands: list[str]
+
+
+def check_margin(margin: float | None, load_format: LoadFormat) -> None:
+    """Refuse a margin of random weights."""
+    if margin is not None and load_format == "dummy":
+        raise SpecError(
+            "random weights have no quality",
+            where="--quality-margin, --load-format dummy",
+            allowed="a model with its weights and its tokenizer",
+            try_="the same command without --quality-margin",
+        )
+
+
+def decided(
+    model: str,
+    specs: tuple[EngineSpec, EngineSpec],
+    faster: Judged,
+    *,
+    margin: float | None,
+    folder: Path,
+    door: Door,
+) -> Decided:
+    """What quality decides of a change that is faster; without a margin the commands do.
+
+    ``specs`` are the options without and with the change. What was measured before is read again
+    from the folder. Random weights have no quality.
 
     Raises
     ------
     SpecError, EngineError
         The model has no tokenizer, or does not run in one of the formats.
     """
-    found = list[Judged]()
+    before, after = specs
+    if after.load_format == "dummy":
+        return Decided(faster, [])
+    names = changed_names(after, before)
+    commands = [command("quality", *quality_words(model, after, name)) for name in names]
+    if margin is None:
+        return Decided(faster, commands)
+    verdicts = list[QualityVerdict]()
+    seen = list[str]()
     for name in names:
-        ratio = _ratio(quality_options(spec, name), model, folder, door)
+        ratio = _ratio(quality_options(after, name), model, folder, door)
+        verdicts.append(judge_quality(ratio, margin))
         low, high = ("?" if one is None else f"{one - 1:+.2%}" for one in (ratio.low, ratio.high))
-        why = f"perplexity {ratio.value - 1:+.2%} [{low}, {high}], at most {100 * margin:+.3g}% is allowed"
-        found.append(Judged(judge_quality(ratio, margin), why))
-    return min(found, key=lambda one: _WORST_FIRST.index(one.verdict))
+        seen.append(f"perplexity {ratio.value - 1:+.2%} [{low}, {high}]")
+    worst = min(verdicts, key=_WORST_FIRST.index)
+    why = f"{faster.why}; {', '.join(seen)}, at most {100 * margin:+.3g}% is allowed"
+    return Decided(Judged(_DECISIONS[worst], why), commands if worst == "undecided" else [])
 
 
 def _ratio(options: dict[str, object], model: str, folder: Path, door: Door) -> Estimate:
