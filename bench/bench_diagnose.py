@@ -4,8 +4,9 @@ Servers of random models' step times are limited in a known way (or not at all) 
 traffic; the truth is their own simulation. Right is what the same rules name where the server is known exactly:
 a server whose batch was made small may suffer more from something else. The change that is advised
 is then made to the true server: it must not do worse under the same requests, and its latency under
-those of another time must lie inside the predicted interval. The server's page is vLLM's or SGLang's
-(``--names``): what it shows is the same, what can be known from it is not.
+those of another time must lie inside the predicted interval. The server's page is that of
+``--names``: what it shows is the same, what can be known from it is not; llama.cpp's comes with the
+requests of its clients, as a load test has them.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 from results_log import log_row
-from served_pages import poisson, served_pages
+from served_pages import clients_of, poisson, served_pages
 
 from inferometer.api import diagnosis
 from inferometer.api.diagnose_limits import StatedLimit, stated_limits
@@ -39,7 +40,7 @@ MODELS = (
     ("qwen2.5-14b", "h100_sxm"),
 )
 KINDS = ("healthy", "max_num_seqs", "kv_cache", "small_step_budget", "overload", "long_prompts")
-NAMES = ("vllm", "sglang", "sglang-no-lengths", "tensorrt-llm")
+NAMES = ("vllm", "sglang", "sglang-no-lengths", "tensorrt-llm", "llama.cpp")
 START_S, FOR_S = 20.0, 60.0
 P95_TTFT = (("ttft", 0.95),)
 AS_GOOD_FRACTION = 0.8
@@ -146,9 +147,9 @@ def changed(config, row):
     return replace(config, **{names[row.name]: number})
 
 
-def told_of(config):
-    """What the server's page about itself says."""
-    names = ("max_num_seqs", "max_num_batched_tokens")
+def told_of(config, names):
+    """What the server's page about itself says: ``/server_info``, and llama.cpp's ``/props``."""
+    names = ("max_num_seqs", "max_num_batched_tokens")[: 1 if names == "llama.cpp" else 2]
     return {name: StatedLimit(getattr(config, name), "server") for name in names}
 
 
@@ -188,11 +189,14 @@ def main():
 def judged(kind, seed, names, tells_limits):
     """(right?, truth inside the predicted interval?, not worse?): None where it does not apply."""
     config, steps, plan, again = truth(kind, seed)
-    samples, _ = served_pages(config, steps, plan, start_s=START_S, for_s=FOR_S, names=names)
+    samples, done = served_pages(config, steps, plan, start_s=START_S, for_s=FOR_S, names=names)
+    clients = clients_of(done, start_s=START_S) if names == "llama.cpp" else None
     try:
-        found = window.observed_window(samples)
+        found = window.observed_window(samples, clients)
         check_balanced(found)
-        told = stated_limits(Source(window=found), {}) | (told_of(config) if tells_limits else {})
+        told = stated_limits(Source(window=found), {}) | (
+            told_of(config, names) if tells_limits else {}
+        )
         limits = {name: one.value for name, one in told.items()}
         agreement = rebuilding.rebuilt_servers(found, limits, 1)
         agreement.check()

@@ -8,6 +8,7 @@ vLLM's; the page may be SGLang's, which counts other things at other times.
 from types import SimpleNamespace
 
 import numpy as np
+from llamacpp_pages import LlamaCppAccounts
 from sglang_pages import SglangAccounts
 from trtllm_pages import TrtllmAccounts
 
@@ -25,6 +26,18 @@ def served_pages(config, steps, plan, *, start_s, for_s, every_s=0.5, names="vll
     done = run.run(lone_replica(config, steps), plan, record_parts=True)
     window = {"start_s": start_s, "for_s": for_s, "every_s": every_s}
     return sample_table(_pages(config, done, plan, **window, names=names)), done
+
+
+def clients_of(done, *, start_s):
+    """Its requests as the clients of a load test saw them, since the window's begin."""
+    table = done.requests
+    moved = {
+        name: np.where(
+            getattr(table, name) == ABSENT, ABSENT, getattr(table, name) - round(start_s * 1e9)
+        )
+        for name in ("intended_send_ns", "sent_ns", "first_token_ns", "finished_ns")
+    }
+    return table._replace(**moved)
 
 
 def text_pages(config, steps, plan, **window):
@@ -91,6 +104,7 @@ _PAGES = {
     "sglang": SglangAccounts,
     "sglang-no-lengths": SglangAccounts,
     "tensorrt-llm": TrtllmAccounts,
+    "llama.cpp": LlamaCppAccounts,
 }
 
 

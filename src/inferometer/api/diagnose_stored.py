@@ -38,7 +38,7 @@ def stored_source(folder: Path) -> Source:
         )
     identity = ServerIdentity(None, run.manifest.engine)
     window = replace(
-        observed_window(run.server),
+        observed_window(run.server, run.requests),
         enable_prefix_caching=is_caching(identity),
         n_users=_n_users(run),
         alike_fraction=_alike_fraction(run),

@@ -270,6 +270,7 @@ _LLAMA_CPP: Final = ServerNames(
     counters={
         "prompt_tokens": (Name("llamacpp_prompt_tokens_total"),),
         "output_tokens": (Name("llamacpp_tokens_predicted_total"),),
+        "steps": (Name("llamacpp_n_decode_total"),),
         "prefix_hits_tokens": (Name("llamacpp_prompt_tokens_cached_total"),),
     },
     histograms={},

@@ -135,7 +135,9 @@ _STEP_BUDGET: Final[Mapping[ServerKind, str]] = {
     "vllm": "--max-num-batched-tokens {value}",
     "sglang": "--chunked-prefill-size {value}",
     "tensorrt-llm": "--max_num_tokens {value}",
+    "llama.cpp": "--batch-size {value}",
 }
+_OF_THEIR_OWN: Final = "no setting: long prompts to a server of their own"
 CAUSES: Final[tuple[Cause, ...]] = (
     Cause(
         name="max_num_seqs",
@@ -146,6 +148,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
             "vllm": "--max-num-seqs {value}",
             "sglang": "--max-running-requests {value}",
             "tensorrt-llm": "--max_batch_size {value}",
+            "llama.cpp": "--parallel {value} and --ctx-size as many times larger",
         },
         costs="TPOT rises with the batch",
         lifted=_with_config(max_num_seqs=_more_at_once),
@@ -167,6 +170,8 @@ CAUSES: Final[tuple[Cause, ...]] = (
             " (check its quality), more --tp-size",
             "tensorrt-llm": "{value} KV blocks: --kv_cache_free_gpu_memory_fraction, an fp8 KV"
             " cache (check its quality), more --tp_size",
+            "llama.cpp": "{value} blocks of 16 tokens: a larger --ctx-size, --cache-type-k q8_0"
+            " (check its quality)",
         },
         costs="memory for all else; fp8: quality",
         lifted=_with_config(num_blocks=_blocks),
@@ -181,6 +186,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
         changes={
             "sglang": "no --disable-radix-cache",
             "tensorrt-llm": "kv_cache_config.enable_block_reuse: true",
+            "llama.cpp": "--cache-prompt",
         },
         costs="next to nothing: vLLM and SGLang have it on by default",
         lifted=_caching,
@@ -220,6 +226,8 @@ CAUSES: Final[tuple[Cause, ...]] = (
         changes={
             "vllm": "--long-prefill-token-threshold {value}",
             "sglang": "--schedule-policy hrrn (vLLM has chunks of {value} tokens)",
+            "tensorrt-llm": _OF_THEIR_OWN,
+            "llama.cpp": _OF_THEIR_OWN,
         },
         costs="TTFT of the long prompts",
         lifted=_with_config(long_prefill_token_threshold=_chunk),
@@ -251,7 +259,9 @@ CAUSES: Final[tuple[Cause, ...]] = (
         change="8- or 4-bit weights, CUDA graphs (no --enforce-eager), speculation, more TP",
         changes={
             "sglang": "8- or 4-bit weights, CUDA graphs (no --disable-cuda-graph), speculation,"
-            " more TP"
+            " more TP",
+            "llama.cpp": "weights of fewer bits, --n-gpu-layers where there is a GPU, speculation"
+            " (--model-draft)",
         },
         costs="quality, or devices",
         lifted=_without(
@@ -263,7 +273,10 @@ CAUSES: Final[tuple[Cause, ...]] = (
         kind="work",
         words="reading the KV cache in each step",
         change="--kv-cache-dtype fp8, shorter contexts, more tensor parallelism",
-        changes={"sglang": "--kv-cache-dtype fp8_e4m3, shorter contexts, more tensor parallelism"},
+        changes={
+            "sglang": "--kv-cache-dtype fp8_e4m3, shorter contexts, more tensor parallelism",
+            "llama.cpp": "--flash-attn on, --cache-type-k q8_0, shorter contexts",
+        },
         costs="quality, or devices",
         lifted=_without("kv_token_s"),
     ),

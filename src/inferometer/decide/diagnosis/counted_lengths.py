@@ -54,7 +54,7 @@ def lengths_by_counts(finished: F64, tokens: F64) -> tuple[Growth, F64] | None:
         lengths *= total / lengths.sum()
     else:
         lengths = _divided(n_ended[n_ended > 0], grown[n_ended > 0], rng)
-    return _histogram(np.maximum(lengths, 1.0), total)
+    return histogram_of(np.maximum(lengths, 1.0))
 
 
 def _divided(n_ended: I64, grown: F64, rng: np.random.Generator) -> F64:
@@ -92,8 +92,8 @@ def _place(n_ended: I64, grown: F64) -> tuple[float, float]:
     return mean, float(np.clip(math.sqrt(math.log1p(ratio**2)), *_SPREADS))
 
 
-def _histogram(lengths: F64, total: float) -> tuple[Growth, F64]:
-    """Buckets of as many lengths each."""
+def histogram_of(lengths: F64) -> tuple[Growth, F64]:
+    """Buckets of as many lengths each (N), and the mean of each bucket."""
     n_buckets = max(min(_BUCKETS, len(lengths) // _EACH), 1)
     upper = np.quantile(lengths, np.linspace(0, 1, n_buckets + 1)[1:], method="higher")
     edges = np.append(np.unique(upper), np.inf)
@@ -102,4 +102,4 @@ def _histogram(lengths: F64, total: float) -> tuple[Growth, F64]:
     sums = np.bincount(places, lengths, minlength=len(edges))
     bounds = np.concatenate([[0.0], edges[:-1]])
     means = np.where(counts > 0, sums / np.maximum(counts, 1), bounds)
-    return Growth(len(lengths), total, edges, counts), means
+    return Growth(len(lengths), float(lengths.sum()), edges, counts), means

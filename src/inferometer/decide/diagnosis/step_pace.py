@@ -166,7 +166,7 @@ def _intervals(window: ServerWindow) -> tuple[F64, F64, F64]:
         usage = (window.kv_usage[at][1:] + window.kv_usage[at][:-1]) / 2
         held = usage * summary.n_kv_blocks * summary.kv_block_tokens * steps
     took_s = np.diff(window.at_s[at])
-    busy_s = took_s
+    busy_s = took_s if window.busy_s is None else np.diff(window.busy_s[at])
     is_known = (output > 0) & (steps > 0)
     if window.gaps is not None:
         n_gaps = np.diff(window.gaps.n[at])

@@ -37,7 +37,18 @@ another time, such as when a request ends."""
 
 
 def drawn_requests(window: ServerWindow, rng: np.random.Generator) -> tuple[RequestPlan, float]:
-    """Requests as they came, and for how many seconds such requests came before the window."""
+    """Requests as they came, and for how many seconds such requests came before the window.
+
+    Clients of an open loop know each of theirs.
+    """
+    clients = window.clients
+    if clients is not None and not window.is_closed_loop:
+        before_s = max(-float(clients.came_s.min()), 0.0)
+        follows = np.full(len(clients.came_s), NONE, dtype=np.int64)
+        came_s = clients.came_s + before_s
+        return _plan(
+            window, came_s, follows, clients.prompt_tokens, clients.output_tokens
+        ), before_s
     before_s, n_burst = _before(window, rng)
     came_s, follows = _arrivals(window, before_s, n_burst, rng)
     n = len(came_s)

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, get_args
 import numpy as np
 from scipy.optimize import lsq_linear
 
+from inferometer.decide.diagnosis.client_counts import Clients, client_counts
 from inferometer.decide.diagnosis.counted_lengths import lengths_by_counts
 from inferometer.errors import ModelError
 from inferometer.records.columns import F64
@@ -27,7 +28,7 @@ from inferometer.records.server_series import (
 )
 from inferometer.records.server_summaries import ServerSummary, bucket_percentile, summarise_server
 from inferometer.records.step_logs import StepLog
-from inferometer.records.types import ServerSampleTable
+from inferometer.records.types import RequestTable, ServerSampleTable
 from inferometer.units import NS_PER_S
 
 _FEWEST_SCRAPES: Final = 12
@@ -106,6 +107,10 @@ class ServerWindow:
     output_lengths: Lengths
     spreads: dict[Histogram, Growth]
     """Of its latencies, where the server has buckets."""
+    clients: Clients | None = None
+    """Who sent what, of a load test on a server that counts no requests."""
+    busy_s: F64 | None = None
+    """(T) Seconds in which a request was in the server, where its clients tell."""
     alike_fraction: float | None = None
     """Of the prompts' tokens, with which an earlier prompt began, where the workload is known."""
     step_log: StepLog | None = None
@@ -204,8 +209,12 @@ def log_outside(seen: Growth, seconds: F64, weights: F64) -> float:
     return math.log(tail_s / min(max(tail_s, bucket.low_s), bucket.high_s))
 
 
-def observed_window(samples: ServerSampleTable) -> ServerWindow:
+def observed_window(
+    samples: ServerSampleTable, requests: RequestTable | None = None
+) -> ServerWindow:
     """The window of all these scrapes.
+
+    What a server that counts no requests leaves out is taken of the ``requests`` of a load test.
 
     Raises
     ------
@@ -217,16 +226,12 @@ def observed_window(samples: ServerSampleTable) -> ServerWindow:
     record = server_record(samples)
     summary = summarise_server(samples)
     _check(record, summary)
+    if requests is not None and counter_series(record, "finished") is None:
+        return _of_clients(record, summary, requests)
     finished = _counted(record, "finished")
     prompts = _request_lengths(record, "request_prompt_tokens", "prompt_tokens", finished)
     outputs = _request_lengths(record, "request_output_tokens", "output_tokens", finished)
-    if prompts.seen.n < _FEWEST_REQUESTS:
-        raise ModelError(
-            f"{prompts.seen.n} requests ended in {summary.end_s - summary.start_s:.0f} s",
-            where="the window",
-            allowed=f"{_FEWEST_REQUESTS} or more",
-            try_="a longer window (--for; of a Prometheus --last), or more traffic",
-        )
+    _check_requests(prompts.seen.n, summary)
     usage = gauge_series(record, "kv_usage")
     first_tokens = _cumulated(record, "ttft")
     window = ServerWindow(
@@ -249,6 +254,45 @@ def observed_window(samples: ServerSampleTable) -> ServerWindow:
         spreads=_spreads(record),
     )
     return _with_unfinished(window) if window.is_answer_counted_late else window
+
+
+def _of_clients(
+    record: ServerRecord, summary: ServerSummary, requests: RequestTable
+) -> ServerWindow:
+    """Who runs and who waits by the server, all else by its clients."""
+    seen = client_counts(requests, record.scraped_ns)
+    _check_requests(seen.prompts[0].n, summary)
+    return ServerWindow(
+        summary=replace(summary, times=seen.times),
+        record=record,
+        at_s=(record.scraped_ns - record.scraped_ns[0]) / NS_PER_S,
+        running=_gauge(record, "running"),
+        waiting=_gauge(record, "waiting"),
+        kv_usage=None,
+        finished=seen.finished,
+        prompt_tokens=seen.prompt_tokens,
+        step_prompt_tokens=seen.prompt_tokens,
+        output_tokens=seen.output_tokens,
+        n_steps=_steps(record),
+        step_sizes=None,
+        gaps=None,
+        busy_s=seen.busy_s,
+        first_tokens=seen.first_tokens,
+        prompt_lengths=Lengths(*seen.prompts),
+        output_lengths=Lengths(*seen.outputs),
+        spreads=seen.spreads,
+        clients=seen.each,
+    )
+
+
+def _check_requests(n_ended: int, summary: ServerSummary) -> None:
+    if n_ended < _FEWEST_REQUESTS:
+        raise ModelError(
+            f"{n_ended} requests ended in {summary.end_s - summary.start_s:.0f} s",
+            where="the window",
+            allowed=f"{_FEWEST_REQUESTS} or more",
+            try_="a longer window (--for; of a Prometheus --last), or more traffic",
+        )
 
 
 def _with_unfinished(window: ServerWindow) -> ServerWindow:
@@ -422,8 +466,9 @@ def _unreported(name: str) -> ModelError:
         f"the server does not report {words} at each scrape",
         where="its metrics",
         allowed="metrics of vLLM, SGLang (--enable-metrics) or TensorRT-LLM"
-        " (return_perf_metrics and enable_iter_perf_stats)",
-        try_="inferometer load URL: a load test measures what the server does not report",
+        " (return_perf_metrics and enable_iter_perf_stats); a stored load test of llama.cpp",
+        try_="inferometer load URL --out RUN, then inferometer diagnose RUN: clients count what the"
+        " server does not",
     )
 
 
