@@ -30,7 +30,7 @@ def main():
             ),
             "refused": why(lambda: there.map(parts_to_do.refused, range(6))),
             "always_killed": why(lambda: there.map(parts_to_do.always_killed, range(3))),
-            "nodes": sorted(set(there.map(parts_to_do.node_address, range(8)))),
+            "nodes": sorted(set(there.map(parts_to_do.node_address, [str(folder)] * 8))),
         }
     sys.stdout.write(f"SAID {json.dumps(said)}\n")
 

@@ -53,9 +53,14 @@ def deaf(folder):
     sum(itertools.repeat(1))
 
 
-def node_address(part):
-    """On which node of a Ray cluster is this done?"""
+def node_address(place):
+    """On which node of a Ray cluster is this done? Its worker stays until another node has a part, too."""
     import ray
 
-    time.sleep(0.5)
-    return ray.util.get_node_ip_address()
+    folder, address = Path(place) / "nodes", ray.util.get_node_ip_address()
+    folder.mkdir(exist_ok=True)
+    (folder / address).touch()
+    patience_until_s = time.monotonic() + 60
+    while len(list(folder.iterdir())) < 2 and time.monotonic() < patience_until_s:
+        time.sleep(0.05)
+    return address
