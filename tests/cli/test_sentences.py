@@ -12,10 +12,10 @@ import pytest
 
 from inferometer.api import analysis as analysis_of_runs
 from inferometer.api.analysis import Analysis, analyse, fewer_bytes, point_rows
+from inferometer.api.provenance import words_of_points
 from inferometer.api.sweep_view import five_lines, useful_load
 from inferometer.inputs.catalog import find_hardware
 from inferometer.inputs.resolve import resolve_model
-from inferometer.inputs.sweep_plan import words_of_points
 from inferometer.inputs.types import Caution, EngineSpec
 from inferometer.records.reading import read_run
 from inferometer.records.summaries import StepPart, StepShares, summarise_points

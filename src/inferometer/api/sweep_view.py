@@ -22,7 +22,6 @@ from inferometer.api.analysis import (
     prefill_shape_of,
     work_of,
 )
-from inferometer.inputs.sweep_plan import words_of_points
 from inferometer.inputs.types import Caution, EngineMode, SweepPlan, SweepPoint
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.types import BatchShape
@@ -292,13 +291,7 @@ def _next_of_model(
         and plan.engine.engine == "transformers"
         and plan.engine.mode != "compiled"
     ):
-        return (
-            (
-                f"Launch overhead is {_launch_share(analysis, model, point)} of a step: fewer launches"
-                " would help."
-            ),
-            _sweep_of(plan, "compiled", *words_of_points(plan.points)),
-        )
+        return _fewer_launches(analysis, model, plan, point)
     if row.decode_limited_by == "weight bandwidth":
         steps = analysis.steps if row.batch_size == 1 else None
         gain_ratio = (
@@ -333,6 +326,17 @@ def _next_of_model(
             ),
         )
     return "Predict other batches, lengths and formats.", _prediction_of(plan, top)
+
+
+def _fewer_launches(
+    analysis: Analysis, model: StepTimeModel, plan: SweepPlan, point: SweepPoint
+) -> tuple[str, str]:
+    """The share of launches, and the same points in the mode that has fewer of them."""
+    share = _launch_share(analysis, model, point)
+    return (
+        f"Launch overhead is {share} of a step: fewer launches would help.",
+        _sweep_of(plan, "compiled", *provenance.words_of_points(plan.points)),
+    )
 
 
 def _prediction_of(plan: SweepPlan, row: PointRow, *more: object) -> str:

@@ -42,31 +42,6 @@ def sweep_points(
     )
 
 
-def words_of_points(points: Sequence[SweepPoint]) -> tuple[str, ...]:
-    """The options of `sweep` with which it measures these points: the inverse of `sweep_points`.
-
-    Points that are neither a grid nor two axes give the grid that holds them.
-
-    Example
-    -------
-    >>> words_of_points(sweep_points(prompts=(64, 128), batches=(1, 2), gen_tokens=8, axes="grid"))
-    ('--seq', '64,128', '--batch-sizes', '1,2', '--gen-tokens', '8')
-    """
-    prompts = sorted({point.prompt_tokens for point in points})
-    batches = sorted({point.batch_size for point in points})
-    at_most = max(points, key=lambda point: (point.batch_size, -point.prompt_tokens))
-    n_generated = max(point.gen_tokens for point in points)
-    pairs = {(point.prompt_tokens, point.batch_size) for point in points}
-    axis_prompt = at_most.prompt_tokens
-    separate = {(one, batches[0]) for one in prompts} | {(axis_prompt, one) for one in batches}
-    is_grid = len(pairs) == len(prompts) * len(batches)
-    return (
-        *("--seq", ",".join(map(str, prompts)), "--batch-sizes", ",".join(map(str, batches))),
-        *("--gen-tokens", str(n_generated)),
-        *(("--batch-prompt-len", str(axis_prompt)) if pairs == separate and not is_grid else ()),
-    )
-
-
 def shuffled(plan: SweepPlan) -> SweepPlan:
     """The same sweep with its points in an order that ``seed`` decides.
 
