@@ -12,6 +12,7 @@ import pytest
 
 from inferometer.api import analysis as analysis_of_runs
 from inferometer.api.analysis import Analysis, analyse, fewer_bytes, point_rows
+from inferometer.api.provenance import words_of_points
 from inferometer.api.sweep_view import five_lines, useful_load
 from inferometer.inputs.catalog import find_hardware
 from inferometer.inputs.resolve import resolve_model
@@ -192,6 +193,26 @@ def test_half_the_weights_gain_what_the_limit_says(analysis):
     assert "half the bytes would make it 1.6x as fast" in said.limit
     assert "Half the weight bytes would give about 60.8 tok/s (1.6x)" in said.next
     assert "--batch 1 --prompt 128 --output" in said.next
+
+
+def test_the_share_of_launches_and_the_points_are_those_of_the_run(analysis):
+    """One number in both lines, and the same points, so that the two sweeps compare."""
+    shares = (("launch overhead", 0.81), ("compute", 0.12), ("weight bandwidth", 0.07))
+    steps = StepShares(
+        step_s=about(0.1),
+        parts=tuple(StepPart(cause=cause, fraction=about(share)) for cause, share in shares),
+        limited_by="launch overhead",
+        n_rounds=9,
+        weight_bytes=2**29,
+    )
+    lines = lines_of(
+        replace(analysis, steps=steps),
+        [row_of(analysis, 1, 38.0, decode_limited_by="launch overhead")],
+    )
+    assert "takes 81 %" in lines.limit
+    assert "Launch overhead is 81 % of a step" in lines.next
+    plan = analysis.run.manifest.plan
+    assert " ".join(words_of_points(plan.points)) in lines.next
 
 
 @pytest.mark.parametrize(

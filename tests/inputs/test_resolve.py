@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from inferometer.api.measured import reference_to
 from inferometer.errors import SpecError
 from inferometer.inputs.resolve import hub_cache_folder, resolve_model
 
@@ -61,6 +62,22 @@ def test_the_cache_is_where_hugging_face_keeps_it(monkeypatch, tmp_path):
     assert hub_cache_folder() == tmp_path / "huggingface" / "hub"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert hub_cache_folder() == Path.home() / ".cache" / "huggingface" / "hub"
+
+
+def test_a_configuration_of_another_name_is_not_that_of_its_folder(tmp_path):
+    """The folder's config.json and weights are another model's: neither is loaded for it."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "model.safetensors").touch()
+    deeper = LLAMA | {"num_hidden_layers": LLAMA["num_hidden_layers"] + 4}
+    other = tmp_path / "deeper.json"
+    other.write_text(json.dumps(deeper))
+    found = resolve_model(str(other), load_format="dummy")
+    reference = reference_to(found)
+    assert (found.path, reference.kind, reference.location) == (None, "spec", None)
+    assert reference.spec.n_layers == deeper["num_hidden_layers"]
+    with pytest.raises(SpecError, match="a configuration but no weights"):
+        resolve_model(str(other), load_format="auto")
+    assert resolve_model(str(tmp_path / "config.json"), load_format="auto").path == tmp_path
 
 
 @pytest.mark.parametrize("text", ["qwen2.5-3b", "Qwen/Qwen2.5-3B-Instruct"])

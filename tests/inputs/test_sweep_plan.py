@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
+from inferometer.api.provenance import words_of_points
 from inferometer.api.question import parse_counts
 from inferometer.errors import SpecError
 from inferometer.inputs.sweep_plan import shuffled, sweep_points, visits_of
@@ -117,3 +118,29 @@ def test_every_other_round_runs_backwards():
         )
     )
     assert [visit.point_index for visit in visits_of(plan)] == [0, 1, 2, 2, 1, 0]
+
+
+@given(COUNTS, COUNTS, st.sampled_from(["grid", "separate"]))
+def test_the_words_of_points_give_the_points_again(prompts, batches, axes):
+    points = sweep_points(prompts=prompts, batches=batches, gen_tokens=8, axes=axes)
+    words = words_of_points(points)
+    given_by = dict(zip(words[::2], words[1::2], strict=True))
+    own_length = given_by.get("--batch-prompt-len")
+    again = sweep_points(
+        prompts=parse_counts(given_by["--seq"], where="--seq"),
+        batches=parse_counts(given_by["--batch-sizes"], where="--batch-sizes"),
+        gen_tokens=int(given_by["--gen-tokens"]),
+        axes="grid" if own_length is None else "separate",
+        batch_prompt_tokens=None if own_length is None else int(own_length),
+    )
+    assert again == points
+
+
+def test_the_words_of_an_axis_with_a_length_of_its_own_hold_its_points():
+    points = sweep_points(
+        prompts=(32, 64), batches=(1, 2, 4), gen_tokens=8, axes="separate", batch_prompt_tokens=48
+    )
+    assert words_of_points(points) == (
+        *("--seq", "32,48,64", "--batch-sizes", "1,2,4"),
+        *("--gen-tokens", "8", "--batch-prompt-len", "48"),
+    )

@@ -201,3 +201,12 @@ def test_machines_read_the_same(view):
 def test_a_simulated_run_is_shown_as_before(request_example):
     assert request_example.online is None
     assert answer_of(request_example).online is None
+
+
+def test_a_page_beside_the_run_is_named_and_not_suggested_again(tmp_path):
+    before = request_view(load_run(), path=tmp_path).five_lines
+    assert before.report.startswith("none yet")
+    (tmp_path / "report.html").touch()
+    after = request_view(load_run(), path=tmp_path).five_lines
+    assert after.report.startswith(str(tmp_path / "report.html"))
+    assert "inferometer report" not in after.next

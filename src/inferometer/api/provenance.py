@@ -2,14 +2,14 @@
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
 from inferometer import suggestions
 from inferometer.inputs.load_plan import LoadPlan
-from inferometer.inputs.types import ModelSpec
+from inferometer.inputs.types import ModelSpec, SweepPoint
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.weights import n_parameters
 from inferometer.records.types import (
@@ -77,6 +77,26 @@ def _device_facts(samples: ServerSampleTable) -> tuple[tuple[str, str], ...]:
 def rerun_command(run: Run) -> str:
     """The command that made the run."""
     return shlex.join(run.manifest.command) if run.manifest.command else ""
+
+
+def words_of_points(points: Sequence[SweepPoint]) -> tuple[str, ...]:
+    """The options of `sweep` with which it measures these points: as they make its points.
+
+    Points that are neither a grid nor two axes give the grid that holds them.
+    """
+    prompts = sorted({point.prompt_tokens for point in points})
+    batches = sorted({point.batch_size for point in points})
+    at_most = max(points, key=lambda point: (point.batch_size, -point.prompt_tokens))
+    n_generated = max(point.gen_tokens for point in points)
+    pairs = {(point.prompt_tokens, point.batch_size) for point in points}
+    axis_prompt = at_most.prompt_tokens
+    separate = {(one, batches[0]) for one in prompts} | {(axis_prompt, one) for one in batches}
+    is_grid = len(pairs) == len(prompts) * len(batches)
+    return (
+        *("--seq", ",".join(map(str, prompts)), "--batch-sizes", ",".join(map(str, batches))),
+        *("--gen-tokens", str(n_generated)),
+        *(("--batch-prompt-len", str(axis_prompt)) if pairs == separate and not is_grid else ()),
+    )
 
 
 def longer_command(run: Run, percentiles: Iterable[float | None]) -> str:

@@ -291,13 +291,7 @@ def _next_of_model(
         and plan.engine.engine == "transformers"
         and plan.engine.mode != "compiled"
     ):
-        return (
-            (
-                f"Launch overhead is {_share(model, point, 'launch')} of a step: fewer launches would"
-                " help."
-            ),
-            _sweep_of(plan, "compiled"),
-        )
+        return _fewer_launches(analysis, model, plan, point)
     if row.decode_limited_by == "weight bandwidth":
         steps = analysis.steps if row.batch_size == 1 else None
         gain_ratio = (
@@ -324,9 +318,25 @@ def _next_of_model(
                 f"Up to batch {top.batch_size} each doubling bought {_KNEE_GAIN_RATIO:g}x the"
                 " throughput or more: larger batches are worth measuring."
             ),
-            _sweep_of(plan, plan.engine.mode, "--seq", top.prompt_tokens, "--batch-sizes", larger),
+            _sweep_of(
+                plan,
+                plan.engine.mode,
+                *("--seq", top.prompt_tokens, "--batch-sizes", larger),
+                *("--gen-tokens", top.gen_tokens),
+            ),
         )
     return "Predict other batches, lengths and formats.", _prediction_of(plan, top)
+
+
+def _fewer_launches(
+    analysis: Analysis, model: StepTimeModel, plan: SweepPlan, point: SweepPoint
+) -> tuple[str, str]:
+    """The share of launches, and the same points in the mode that has fewer of them."""
+    share = _launch_share(analysis, model, point)
+    return (
+        f"Launch overhead is {share} of a step: fewer launches would help.",
+        _sweep_of(plan, "compiled", *provenance.words_of_points(plan.points)),
+    )
 
 
 def _prediction_of(plan: SweepPlan, row: PointRow, *more: object) -> str:
@@ -345,13 +355,19 @@ def _sweep_of(plan: SweepPlan, mode: EngineMode, *more: object) -> str:
     words += ["--load-format", "dummy"] if engine.load_format == "dummy" else []
     words += ["--engine", engine.engine] if engine.engine != "transformers" else []
     words += ["--mode", mode] if mode != "eager" else []
+    words += ["--quantization", engine.quantization] if engine.quantization is not None else []
     words += ["--tp", str(engine.tensor_parallel_size)] if engine.tensor_parallel_size > 1 else []
     return suggestions.command("sweep", *words, *more)
 
 
-def _share(model: StepTimeModel, point: SweepPoint, name: str) -> str:
+def _launch_share(analysis: Analysis, model: StepTimeModel, point: SweepPoint) -> str:
+    """Measured in paired steps of one sequence, as the line of the limit says; else the model's."""
+    if point.batch_size == 1 and analysis.steps is not None:
+        parts = {part.cause: part.fraction.value for part in analysis.steps.parts}
+        if "launch overhead" in parts:
+            return format_fraction(parts["launch overhead"])
     prediction = model.predict(decode_shape_of(point))
-    seconds = sum(term.duration_s for term in prediction.terms if term.name == name)
+    seconds = sum(term.duration_s for term in prediction.terms if term.name == "launch")
     return format_fraction(seconds / prediction.duration_s.value)
 
 

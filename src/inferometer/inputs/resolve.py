@@ -29,7 +29,8 @@ ResolvedKind: TypeAlias = Literal["folder", "gguf", "catalog", "hub_cache"]
 class ResolvedModel:
     """What MODEL turned out to be.
 
-    ``path`` is the folder or file; None where only the catalogue knows the model.
+    ``path`` is the folder or file that an engine loads; None where there is an architecture alone:
+    the catalogue's, or a configuration under a name of its own.
     """
 
     kind: ResolvedKind
@@ -114,12 +115,12 @@ def _local(text: str) -> ResolvedModel | None:
         return ResolvedModel(
             kind="gguf", path=path, spec=read_gguf_model(path), weights_available=True
         )
+    if path.is_file() and path.name == "config.json":
+        return _folder(path.parent, "folder")
     if path.is_file() and path.suffix.lower() == ".json":
+        # Engines load a folder by its config.json, which may be another model's, as may the weights.
         return ResolvedModel(
-            kind="folder",
-            path=path.parent,
-            spec=read_model_config(path),
-            weights_available=_has_weights(path.parent),
+            kind="folder", path=None, spec=read_model_config(path), weights_available=False
         )
     if path.is_file():
         raise SpecError(

@@ -106,6 +106,23 @@ def test_tails(request_example):
     assert "hollow" in words(chart)
 
 
+def test_tails_of_too_few_requests_have_no_band_and_speak_of_none(request_example):
+    """An outline without points is a path that a browser refuses."""
+    unknown = np.full_like
+    tails = tuple(
+        replace(
+            tail,
+            tail=(*tail.tail[:2], *(unknown(tail.tail[i], np.nan) for i in (2, 3)), tail.tail[4]),
+        )
+        for tail in request_example.tails
+    )
+    chart = tails_chart(replace(request_example, tails=tails))
+    assert not marks(chart, Band)
+    assert len(marks(chart, Line)) == 3
+    assert "band" not in words(chart)
+    assert "band: 95 % interval" in words(tails_chart(request_example))
+
+
 def test_history_says_what_was_not_done(request_example):
     chart = history_chart(request_example)
     assert "14 of 599 requests were not that far" in chart.finding

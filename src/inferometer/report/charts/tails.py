@@ -38,14 +38,14 @@ def tails_chart(view: RequestReportView) -> Chart | None:
     )
     has_bounds = any(bool(tail.tail[4].any()) for tail in view.tails)
     hollow = " · hollow: at least, some were not done" if has_bounds else ""
+    marks = tuple(mark for rank, tail in enumerate(view.tails) for mark in _marks(tail, f"c{rank}"))
+    band = " · band: 95 % interval" if any(isinstance(mark, Band) for mark in marks) else ""
     plot = Plot(
         x=Axis(title="latency, ms (log scale)", scale="log"),
         y=Axis(title="% of requests that took longer (log scale)", scale="log", high=100),
-        marks=tuple(
-            mark for rank, tail in enumerate(view.tails) for mark in _marks(tail, f"c{rank}")
-        ),
+        marks=marks,
         height=320,
-        legend=f"{counts} · band: 95 % interval{hollow}",
+        legend=f"{counts}{band}{hollow}",
     )
     return Chart(
         chart_id="latency-tails",
@@ -95,7 +95,7 @@ def _marks(tail: LatencyTail, colour: str) -> list[Mark]:
         for share, value_s, low_s, high_s, is_bound in rows
     ]
     return [
-        Band(outline=outline, colour=colour, name=name),
+        *([Band(outline=outline, colour=colour, name=name)] if outline else []),
         Line(xs=xs, ys=ys, name=name, colour=colour),
         Dots(
             xs=xs,
