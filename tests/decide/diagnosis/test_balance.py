@@ -46,6 +46,17 @@ def test_a_queue_that_grows_is_no_contradiction(names):
     check_balanced(window)
 
 
+def test_clients_that_go_away_together_are_no_contradiction():
+    """A load test whose queue is long ends it: nobody waits at the last scrape, and few have ended."""
+    samples = samples_of(config=replace(CONFIG, max_num_seqs=4))
+    is_gauge = np.isin(samples.name, ["vllm:num_requests_running", "vllm:num_requests_waiting"])
+    is_last = samples.scraped_ns == samples.scraped_ns.max()
+    left = observed_window(samples._replace(value=np.where(is_gauge & is_last, 0.0, samples.value)))
+    assert left.waiting[-2] > 50
+    assert left.waiting[-1] == 0
+    check_balanced(left)
+
+
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_gauges_of_half_the_engines_or_of_each_rank_are_refused(factor):
     samples = samples_of(rate=20.0, output=(300, 0.3))
