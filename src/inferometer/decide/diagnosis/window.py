@@ -166,11 +166,11 @@ class ServerWindow:
     def mean_waiting(self) -> float:
         """How many requests waited, in the mean.
 
-        SGLang writes its gauge after it has admitted what it can: there each admitted request's
-        time in the queue counts too (Little's law).
+        SGLang and TensorRT-LLM write their gauge after they have admitted what they can: there each
+        request's time in the queue counts too (Little's law).
         """
         shown, queued = float(self.waiting.mean()), self.summary.time("queue")
-        if not self.is_stage_counted_early or queued is None:
+        if queued is None or not (self.is_stage_counted_early or self.is_answer_counted_late):
             return shown
         return max(shown, queued.mean_s * queued.n / self.duration_s)
 
