@@ -73,6 +73,14 @@ def test_without_clients_it_is_refused_with_the_load_test_that_has_them(served):
     assert "inferometer diagnose RUN" in caught.value.try_
 
 
+def test_clients_of_which_none_was_answered_are_too_few(served):
+    samples, done = served
+    clients = clients_of(done, start_s=START_S)
+    failed = clients._replace(status=np.full_like(clients.status, RequestStatus.FAILED))
+    with pytest.raises(ModelError, match="0 requests ended"):
+        observed_window(samples, failed)
+
+
 def test_an_answer_counts_as_it_comes_and_who_failed_does_not():
     """By hand: two answers of 5 tokens, one that failed, scraped every second."""
     zeros = np.zeros(3, dtype=np.int32)

@@ -74,7 +74,7 @@ def client_counts(requests: RequestTable, scraped_ns: I64) -> ClientCounts:
         finished=_since(_by(table.finished_ns, scraped_ns)),
         first_tokens=_since(n_first),
         prompt_tokens=_since(_by(table.first_token_ns, scraped_ns, table.prompt_tokens)),
-        output_tokens=_since(n_first + _done(table, scraped_ns) @ gaps),
+        output_tokens=_since(n_first + _streamed(table, scraped_ns)),
         busy_s=_since(_busy_s(table, scraped_ns)),
         prompts=histogram_of(prompts),
         outputs=histogram_of(outputs),
@@ -88,23 +88,27 @@ def client_counts(requests: RequestTable, scraped_ns: I64) -> ClientCounts:
     )
 
 
-def _done(table: RequestTable, scraped_ns: I64) -> F64:
-    """(T, N) Which share of each answer after its first token had come."""
+def _streamed(table: RequestTable, scraped_ns: I64) -> F64:
+    """(T) Tokens after the first of each answer that had come."""
     took_ns = np.maximum(table.finished_ns - table.first_token_ns, 1)
-    done: F64 = np.clip((scraped_ns[:, None] - table.first_token_ns) / took_ns, 0.0, 1.0)
-    return done
+    per_ns = np.maximum(table.output_tokens - 1, 0) / took_ns
+    return np.array(
+        [
+            np.clip(at_ns - table.first_token_ns, 0, took_ns) @ per_ns
+            for at_ns in scraped_ns.tolist()
+        ]
+    )
 
 
 def _busy_s(table: RequestTable, scraped_ns: I64) -> F64:
     """(T) Up to each scrape, the seconds that lie between the sending and the end of any request."""
     order = np.argsort(table.intended_send_ns)
-    sent_ns = table.intended_send_ns[order]
-    before_ns = np.concatenate([[0], np.maximum.accumulate(table.finished_ns[order])[:-1]])
-    starts_ns = np.maximum(sent_ns, before_ns)
-    ends_ns = np.maximum(table.finished_ns[order], starts_ns)
-    inside_ns = np.clip(scraped_ns[:, None], starts_ns, ends_ns) - starts_ns
-    busy_s: F64 = inside_ns.sum(axis=1) / NS_PER_S
-    return busy_s
+    latest_ns = np.maximum.accumulate(table.finished_ns[order])
+    begun_ns = np.maximum(table.intended_send_ns[order], np.append(0, latest_ns)[:-1])
+    lasted_ns = np.maximum(table.finished_ns[order] - begun_ns, 0)
+    return np.array(
+        [np.clip(at_ns - begun_ns, 0, lasted_ns).sum() / NS_PER_S for at_ns in scraped_ns.tolist()]
+    )
 
 
 def _by(instants_ns: I64, scraped_ns: I64, each: I32 | None = None) -> F64:

@@ -93,7 +93,9 @@ def _place(n_ended: I64, grown: F64) -> tuple[float, float]:
 
 
 def histogram_of(lengths: F64) -> tuple[Growth, F64]:
-    """Buckets of as many lengths each (N), and the mean of each bucket."""
+    """Buckets of as many lengths each (N), and the mean of each bucket; one that is empty where N is 0."""
+    if not lengths.size:
+        return Growth(0, 0.0, np.array([np.inf]), np.zeros(1)), np.zeros(1)
     n_buckets = max(min(_BUCKETS, len(lengths) // _EACH), 1)
     upper = np.quantile(lengths, np.linspace(0, 1, n_buckets + 1)[1:], method="higher")
     edges = np.append(np.unique(upper), np.inf)

@@ -176,13 +176,11 @@ def _intervals(window: ServerWindow) -> tuple[F64, F64, F64]:
         busy_s = np.minimum(took_s, gap_s * steps)
         is_known &= n_gaps > 0
     noise_s = np.hypot(_NOISE_RATIO * took_s, _CUT_RATIO * busy_s / np.maximum(steps, 1.0))
-    if (
-        window.is_answer_counted_late
-    ):  # tokens of those that run at both ends are in other intervals
+    if window.is_answer_counted_late:
+        # Tokens of requests that run at an end of an interval are counted in another one.
         n_apart = np.sqrt(2 * np.maximum(running, 1.0))
-        noise_s = np.hypot(
-            noise_s, n_apart * window.duration_s / max(float(window.finished[-1]), 1.0)
-        )
+        request_s = window.duration_s / max(float(window.finished[-1]), 1.0)
+        noise_s = np.hypot(noise_s, n_apart * request_s)
     counted = np.stack([steps, computed + output, output, held], axis=1)
     return counted[is_known], busy_s[is_known], noise_s[is_known]
 
