@@ -158,7 +158,7 @@ def test_what_the_server_names_is_taken(seated):
 def test_what_cannot_be_fitted(seated, tmp_path):
     with pytest.raises(ModelError, match="no load tests"):
         fit_server([], SUBJECT)
-    with pytest.raises(ModelError, match="12 requests ended well"):
+    with pytest.raises(ModelError, match="12 requests that ended well are too few"):
         fit_server([LoadTest(run=seated.load_test(1.0, 12))], SUBJECT)
     (tmp_path / "other.json").write_text('{"kind": "server", "schema_version": 99}')
     with pytest.raises(ModelError, match="schema version 99"):

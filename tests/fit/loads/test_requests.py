@@ -171,7 +171,7 @@ def test_what_cannot_be_fitted(log, prior):
     replay = Replay(config=CONFIG)
     with pytest.raises(ModelError, match="has no requests"):
         fit_requests(replace(log, requests=None), replay, prior)
-    with pytest.raises(ModelError, match="5 requests ended well"):
+    with pytest.raises(ModelError, match="5 requests that ended well are too few"):
         fit_requests(log, replay, prior, keep=np.arange(N_REQUESTS) < 5)
     with pytest.raises(ModelError, match="leaves no parameter open"):
         fit_requests(log, replay, replace(prior, free=(), covariance=()))

@@ -139,9 +139,10 @@ def served_load(test: LoadTest) -> ServedLoad:
     is_used = np.isin(table.status, _ENDED) & (table.first_token_ns != ABSENT)
     if is_used.sum() < MIN_REQUESTS:
         raise ModelError(
-            f"{is_used.sum()} requests ended well",
+            f"{is_used.sum()} requests that ended well are too few for a fit",
             where=run.manifest.run_id,
             allowed=f"{MIN_REQUESTS} or more",
+            try_=f"a longer load test: --requests {2 * MIN_REQUESTS}, or --for 2min",
         )
     asked = (
         table.output_tokens

@@ -108,9 +108,10 @@ def fit_requests(
     n_used = int(is_used.sum())
     if n_used < _MIN_REQUESTS:
         raise ModelError(
-            f"{n_used} requests ended well",
+            f"{n_used} requests that ended well are too few for a fit",
             where=run.manifest.run_id,
             allowed=f"{_MIN_REQUESTS} or more",
+            try_=f"a longer load test: --requests {2 * _MIN_REQUESTS}, or --for 2min",
         )
     unknowns = prior_of(prior)
     step_s = float(np.nanmedian(seen.tpot_s))
