@@ -142,7 +142,7 @@ def served_load(test: LoadTest) -> ServedLoad:
             f"{is_used.sum()} requests that ended well are too few for a fit",
             where=run.manifest.run_id,
             allowed=f"{MIN_REQUESTS} or more",
-            try_=f"a longer load test: --requests {2 * MIN_REQUESTS}, or --for 2min",
+            try_="a longer load test, of more requests",
         )
     asked = (
         table.output_tokens

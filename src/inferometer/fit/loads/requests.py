@@ -111,7 +111,7 @@ def fit_requests(
             f"{n_used} requests that ended well are too few for a fit",
             where=run.manifest.run_id,
             allowed=f"{_MIN_REQUESTS} or more",
-            try_=f"a longer load test: --requests {2 * _MIN_REQUESTS}, or --for 2min",
+            try_="a longer load test, of more requests",
         )
     unknowns = prior_of(prior)
     step_s = float(np.nanmedian(seen.tpot_s))
