@@ -3,13 +3,16 @@
 import importlib.util
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
 from command_line import check_refused, run
 
-from inferometer.api.tune_engine_pairs import Timed
+from inferometer.api.tune_engine_pairs import DOOR, Timed
+from inferometer.api.tune_engine_quality import Judged, decided
+from inferometer.inputs.types import EngineSpec
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -171,16 +174,21 @@ def test_openvino_steps_on_real_weights(folder, smollm2_path):
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_quality_decides_of_real_weights(folder, smollm2_path):
-    """Rounding weights of four bits to eight costs them nothing; what is not faster is not read."""
-    words = ("--engine", "transformers", "--steps", "weight_precision", "--dtype", "bfloat16")
-    short = ("--seq", "32", "--gen-tokens", "8", "--pairs", "6", "--out", "tuned")
-    outcome = run(
-        *("tune", smollm2_path, *words, *short, "--quality-margin", "0.01", "--json"), folder=folder
-    )
-    int8 = json.loads(outcome.stdout)["steps"][0]
-    assert int8["change"] == "--quantization int8"
-    read = list((folder / "tuned").glob("quality-*.json"))
-    assert bool(read) == ("perplexity" in int8["why"])
-    if "perplexity" in int8["why"]:
-        assert int8["decision"] == "keep"
+def test_quality_decides_of_real_weights(tmp_path, smollm2_path):
+    """Rounding weights of four bits to eight costs less than 1 %, and is read once."""
+    plain = EngineSpec(engine="transformers", dtype="float32", device="cpu")
+    specs, faster = (plain, replace(plain, quantization="int8")), Judged("keep", "it gains")
+
+    def found(margin):
+        return decided(str(smollm2_path), specs, faster, margin=margin, folder=tmp_path, door=DOOR)
+
+    kept = found(0.01)
+    assert kept.judged.decision == "keep"
+    assert "perplexity" in kept.judged.why
+    assert kept.commands == []
+    [read] = tmp_path.glob("quality-*.json")
+    measured = read.read_bytes()
+    open_one = found(json.loads(measured)["value"] - 1)  # within its interval
+    assert open_one.judged.decision == "check quality"
+    assert "--quantization int8" in open_one.commands[0]
+    assert read.read_bytes() == measured

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from inferometer.api import load_run
+from inferometer.api import load_run, provenance
 from inferometer.api.answer import Answer, Paged
 from inferometer.api.load_sending import EndedLoad
 from inferometer.api.progress import talk
 from inferometer.api.request_answer import RequestRunAnswer, answer_of
-from inferometer.api.request_view import REPORT_NAME, RequestQuestion, request_view
+from inferometer.api.request_view import RequestQuestion, request_view
 from inferometer.errors import EXIT_OF_SLO, MeasureError
 from inferometer.records.durability import replace_file
 from inferometer.records.exports import FILE_NAMES
@@ -64,7 +64,7 @@ def answer_of_test(ended: EndedLoad) -> Paged[LoadAnswer]:
     if ended.traced is not None and not loaded.is_interrupted:
         load_run.send_telemetry(ended.traced, loaded.run, ended.folder)
     has_page = ended.has_report and not loaded.is_interrupted
-    report = ended.folder / REPORT_NAME if has_page else None
+    report = ended.folder / provenance.REPORT_NAME if has_page else None
     question = RequestQuestion(objective=objective, class_names=ended.class_names)
     view = request_view(loaded.run, question, path=ended.folder, report_path=report)
     page = request_page_of(view)

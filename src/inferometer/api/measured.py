@@ -10,10 +10,10 @@ from typing import ClassVar
 import msgspec
 
 from inferometer import suggestions
+from inferometer.api import provenance, sweep_view
 from inferometer.api.analysis import CSV_NAME, Analysis, analyse, label_runs, table_rows
 from inferometer.api.answer import Answer
 from inferometer.api.progress import talk
-from inferometer.api.sweep_view import REPORT_NAME, sweep_view
 from inferometer.errors import RecordError
 from inferometer.inputs import resolve, types
 from inferometer.measure import host, sweep
@@ -77,8 +77,8 @@ def measured_answer(analysis: Analysis, places: Places) -> MeasuredAnswer:
     """Write the table and the report of a run, and say where they are."""
     folder, csv = places.run, places.csv
     write_sweep_csv(csv, table_rows(analysis))
-    report = folder / REPORT_NAME
-    view = sweep_view([analysis], report_path=report)
+    report = folder / provenance.REPORT_NAME
+    view = sweep_view.sweep_view([analysis], report_path=report)
     html.write_page(sweep_page.page_of(view), report)
     next_commands = tuple(suggestions.command(verb, folder) for verb in ("explain", "fit", "show"))
     return MeasuredAnswer(

@@ -25,6 +25,8 @@ from inferometer.stats.quantiles import min_samples
 from inferometer.units import format_bytes, format_count, format_number
 
 _ABSENT = "not known"
+REPORT_NAME: Final = "report.html"
+"""Of the report beside a run's data."""
 
 
 def fact_groups(run: Run, label: str) -> tuple[FactGroup, ...]:
@@ -131,6 +133,12 @@ def longer_command(run: Run, percentiles: Iterable[float | None]) -> str:
 _LONGER_RATIO: Final = 4
 _OF_LENGTH: Final = frozenset({"--requests", "--for", "--out"})
 """How long a run is, and where it lies: a longer one has its own."""
+
+
+def page_beside(path: Path | None) -> Path | None:
+    """The report that lies in a run's folder; None where there is none."""
+    beside = None if path is None else path / REPORT_NAME
+    return beside if beside is not None and beside.is_file() else None
 
 
 def data_files(path: Path) -> tuple[tuple[str, str], ...]:

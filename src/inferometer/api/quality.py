@@ -25,6 +25,7 @@ from inferometer.records.quality import (
     Reading,
     difference,
     judge_quality,
+    worst_verdict,
 )
 from inferometer.stats.estimate import Estimate
 
@@ -157,9 +158,7 @@ class QualityAnswer(Answer):
     @property
     def verdict(self) -> QualityVerdict:
         """That of the worst change."""
-        verdicts = {row.verdict for row in self.changes}
-        order: tuple[QualityVerdict, ...] = ("worse", "undecided", "not worse")
-        return next(one for one in order if one in verdicts)
+        return worst_verdict(row.verdict for row in self.changes)
 
     @property
     def exit_code(self) -> int:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from inferometer import __version__, units
-from inferometer.api import request_answer, run_titles, show
+from inferometer.api import provenance, request_answer, run_titles, show
 from inferometer.api.answer import Answer
 from inferometer.api.question import option
 from inferometer.api.request_view import RequestQuestion
 from inferometer.api.runs import Runs, analyses_of, load_runs, request_of
-from inferometer.api.sweep_view import REPORT_NAME, sweep_view
+from inferometer.api.sweep_view import sweep_view
 from inferometer.records.request_summaries import concurrency_of
 from inferometer.records.types import Run
 from inferometer.report import html, request_page, sweep_page
@@ -155,7 +155,7 @@ def report(question: Report) -> ReportAnswer:
     """
     request = request_of(question.runs)
     first = request.paths[0]
-    path = question.out or (first if first.is_dir() else first.parent) / REPORT_NAME
+    path = question.out or (first if first.is_dir() else first.parent) / provenance.REPORT_NAME
     runs = load_runs(request, takes_partial=True)
     if request_answer.are_of_requests(runs):
         judged = show.question_of(question.judged)

@@ -198,7 +198,6 @@ def steady_summaries(run: Run, online: OnlineView | None) -> tuple[RequestSummar
     )
 
 
-REPORT_NAME: Final = "report.html"
 LEAD_CODES: Final = (
     "PARTIAL",
     "overload",
@@ -245,7 +244,10 @@ def request_view(
     SpecError
         A limit for workflows, of which the record knows none.
     """
-    options, report_path = question or RequestQuestion(), report_path or _page_beside(path)
+    options, report_path = (
+        question or RequestQuestion(),
+        report_path or provenance.page_beside(path),
+    )
     run = _with_workflows(run, options.objective)
     whole = request_summaries.summarise_requests(run)
     online, judged = online_view(run, options.device), _judged(run, options.objective)
@@ -476,11 +478,6 @@ def _trust(
 def _continued(sentence: str) -> str:
     """The sentence within another."""
     return sentence[0].lower() + sentence[1:].rstrip(".")
-
-
-def _page_beside(path: Path | None) -> Path | None:
-    beside = None if path is None else path / REPORT_NAME
-    return beside if beside is not None and beside.is_file() else None
 
 
 def _files(path: Path | None, report_path: Path | None) -> str:

@@ -8,7 +8,6 @@ import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -406,10 +405,6 @@ def _speed(estimate: Estimate) -> str:
     return estimate.text(unit=" tok/s", bare=f" (n={estimate.n_samples})")
 
 
-REPORT_NAME: Final = "report.html"
-"""Of the report beside a run's data."""
-
-
 def sweep_view(analyses: Sequence[Analysis], *, report_path: Path | None = None) -> SweepReportView:
     """One run, or several side by side: the first gives the five lines, all give points, curves and charts."""
     first = analyses[0]
@@ -481,8 +476,7 @@ def _subtitle(analyses: Sequence[Analysis]) -> str:
 
 
 def _files_line(analysis: Analysis, report_path: Path | None) -> str:
-    beside = analysis.path / REPORT_NAME
-    shown = report_path or (beside if beside.is_file() else None)
+    shown = report_path or provenance.page_beside(analysis.path)
     return (
         f"{shown or 'none yet: ' + suggestions.command('report', analysis.path)}\nDATA"
         f" {analysis.path}"

@@ -19,11 +19,10 @@ from inferometer.errors import SpecError
 from inferometer.inputs.foreign_bytes import Door
 from inferometer.inputs.types import EngineSpec, LoadFormat
 from inferometer.records.durability import replace_file
-from inferometer.records.quality import QualityVerdict, judge_quality
+from inferometer.records.quality import QualityVerdict, judge_quality, worst_verdict
 from inferometer.stats.estimate import Estimate
 from inferometer.suggestions import command
 
-_WORST_FIRST: Final[tuple[QualityVerdict, ...]] = ("worse", "undecided", "not worse")
 _DECISIONS: Final[dict[QualityVerdict, MeasuredDecision]] = {
     "worse": "drop",
     "undecided": "check quality",
@@ -84,22 +83,24 @@ def decided(
         return Decided(faster, commands)
     verdicts = list[QualityVerdict]()
     seen = list[str]()
-    for name in names:
-        ratio = _ratio(quality_options(after, name), model, folder, door)
+    for name, words in zip(names, commands, strict=True):
+        ratio = _ratio(quality_options(after, name), model, folder, door, words)
         verdicts.append(judge_quality(ratio, margin))
         low, high = ("?" if one is None else f"{one - 1:+.2%}" for one in (ratio.low, ratio.high))
         seen.append(f"perplexity {ratio.value - 1:+.2%} [{low}, {high}]")
-    worst = min(verdicts, key=_WORST_FIRST.index)
+    worst = worst_verdict(verdicts)
     why = f"{faster.why}; {', '.join(seen)}, at most {100 * margin:+.3g}% is allowed"
     return Decided(Judged(_DECISIONS[worst], why), commands if worst == "undecided" else [])
 
 
-def _ratio(options: dict[str, object], model: str, folder: Path, door: Door) -> Estimate:
+def _ratio(
+    options: dict[str, object], model: str, folder: Path, door: Door, words: str
+) -> Estimate:
     digest = hashlib.sha256(msgspec.json.encode(options)).hexdigest()[:8]
     path = folder / f"quality-{digest}.json"
     if path.exists():
         return door.json(door.bytes_of(path), Estimate, where=str(path))
-    talk(f"quality of {', '.join(map(str, options.values()))}")
+    talk(words)
     answer = quality(msgspec.convert({"model": model, "given": list(options), **options}, Quality))
     ratio = answer.changes[-1].difference.perplexity_ratio
     replace_file(path, msgspec.json.encode(ratio))

@@ -14,8 +14,8 @@ from inferometer.api import (
 )
 from inferometer.api.answer import Answer
 from inferometer.api.progress import talk
+from inferometer.api.provenance import REPORT_NAME
 from inferometer.api.question import SERVER, Option, option
-from inferometer.api.sweep_view import REPORT_NAME
 from inferometer.errors import (
     EXIT_ANSWERED,
     EXIT_SLO_MISSED,

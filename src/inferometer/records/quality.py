@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
@@ -112,6 +112,12 @@ def judge_quality(ratio: Estimate, margin_fraction: float) -> QualityVerdict:
     if ratio.high <= 1 + margin_fraction:
         return "not worse"
     return "worse" if ratio.low > 1 + margin_fraction else "undecided"
+
+
+def worst_verdict(verdicts: Iterable[QualityVerdict]) -> QualityVerdict:
+    """That of several changes together."""
+    order: tuple[QualityVerdict, ...] = ("worse", "undecided", "not worse")
+    return min(verdicts, key=order.index)
 
 
 def _same_tokens(one: Sequence[int], other: Sequence[int]) -> int:

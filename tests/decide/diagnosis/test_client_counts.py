@@ -106,3 +106,11 @@ def test_an_answer_counts_as_it_comes_and_who_failed_does_not():
     assert seen.busy_s.tolist() == [0, 1, 2, 3, 3]
     ttft = next(one for one in seen.times if one.name == "ttft")
     assert (ttft.n, ttft.mean_s) == (2, 1.0)
+    assert seen.each.came_s.tolist() == [0.0, 0.5]
+    gone = table._replace(
+        status=np.where(table.status == RequestStatus.FAILED, RequestStatus.ABORTED, table.status)
+    )
+    left = client_counts(gone, np.arange(5) * 10**9)
+    assert left.finished.tolist() == seen.finished.tolist()
+    assert left.each.came_s.tolist() == [0.0, 0.5, 0.6]  # it waited, too
+    assert left.each.output_tokens.tolist() == [5, 5, 5]

@@ -15,15 +15,21 @@ from inferometer.records.latencies import COMPLETED, is_one_of
 from inferometer.records.server_names import Histogram
 from inferometer.records.server_series import Growth
 from inferometer.records.server_summaries import ServerTime
-from inferometer.records.types import ABSENT, RequestTable
+from inferometer.records.types import ABSENT, RequestStatus, RequestTable
 from inferometer.units import NS_PER_S
 
 _EDGES_S: Final = np.append(np.geomspace(1e-4, 1e3, 141), np.inf)
 """Of the histograms that are made of clients' latencies: twenty buckets for each factor of ten."""
 
 
+_LEFT: Final = (RequestStatus.ABORTED, RequestStatus.UNFINISHED)
+
+
 class Clients(NamedTuple):
-    """Every request that was answered, also before and after the window (N each)."""
+    """Every request that the server took, also before and after the window (N each).
+
+    One that was not answered to its end is as long as another that was.
+    """
 
     came_s: F64
     """Since the first scrape; below 0 before it."""
@@ -80,11 +86,22 @@ def client_counts(requests: RequestTable, scraped_ns: I64) -> ClientCounts:
         outputs=histogram_of(outputs),
         times=tuple(_time(name, one) for name, one in latencies.items() if one.size),
         spreads={name: _spread(one) for name, one in latencies.items() if one.size},
-        each=Clients(
-            (sent_ns - first) / NS_PER_S,
-            table.prompt_tokens.astype(float),
-            table.output_tokens.astype(float),
-        ),
+        each=_clients(requests, first),
+    )
+
+
+def _clients(requests: RequestTable, first_ns: int) -> Clients:
+    is_whole = is_one_of(requests, COMPLETED) & (requests.output_tokens > 0)
+    taken = is_whole | is_one_of(requests, _LEFT)
+    outputs = requests.output_tokens.astype(float)
+    left = taken & ~is_whole
+    if is_whole.any():
+        outputs[left] = np.maximum(outputs[left], np.resize(outputs[is_whole], int(left.sum())))
+    came_s = (requests.intended_send_ns - first_ns) / NS_PER_S
+    return Clients(
+        came_s[taken],
+        requests.prompt_tokens[taken].astype(float),
+        np.maximum(outputs[taken], 1.0),
     )
 
 
