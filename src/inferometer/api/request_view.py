@@ -244,10 +244,7 @@ def request_view(
     SpecError
         A limit for workflows, of which the record knows none.
     """
-    options, report_path = (
-        question or RequestQuestion(),
-        report_path or provenance.page_beside(path),
-    )
+    options, page = question or RequestQuestion(), report_path or provenance.page_beside(path)
     run = _with_workflows(run, options.objective)
     whole = request_summaries.summarise_requests(run)
     online, judged = online_view(run, options.device), _judged(run, options.objective)
@@ -256,9 +253,9 @@ def request_view(
     lines = views.FiveLines(
         answer=_answer(whole, judged),
         limit=_limit(load, whole, n_kv_blocks, online, parts),
-        next=_next(run, lead, judged.whole, path, online, has_page=report_path is not None),
+        next=_next(run, lead, judged.whole, path, online, has_page=page is not None),
         trust=_trust(run, whole, online),
-        report=_files(path, report_path),
+        report=_files(path, page),
     )
     return views.RequestReportView(
         title=run_titles.title_of(run),
