@@ -47,7 +47,8 @@ def test_what_the_user_may_have_is_taken():
 
 
 def test_without_the_right_nothing_breaks_and_niceness_stays():
-    assert said(REFUSED + "os.nice(3)\n" + ASK + SAY) == [str(os.SCHED_OTHER), "3"]
+    lowered = str(os.nice(0) + 3)  # the tests themselves may run at a lowered priority
+    assert said(REFUSED + "os.nice(3)\n" + ASK + SAY) == [str(os.SCHED_OTHER), lowered]
 
 
 @pytest.mark.slow
