@@ -171,7 +171,8 @@ def test_i_have_two_gpus(tmp_path, monkeypatch):
     monkeypatch.setattr(size_api, "size", seen)
     flags = ("--total-gpus", "2", "--gpus", "h100_sxm", "--tp", "1,2", "--time-limit", "5min")
     page, files = tmp_path / "best.html", tmp_path / "deployment"
-    words = ["size", "llama-3.1-8b", "--slo", EASY, *SMALL, *flags, "--verbose"]
+    short = ("--isl", "256", "--osl", "32")  # a tenth of the steps of a chat
+    words = ["size", "llama-3.1-8b", "--slo", EASY, *SMALL, *short, *flags, "--verbose"]
     done = CliRunner().invoke(app, [*words, "--report", str(page), "--out", str(files)])
     assert done.exit_code == 0
     said = answers[-1].to_dict()  # behind that of the rate which its files are for

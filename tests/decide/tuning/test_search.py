@@ -74,7 +74,7 @@ def test_a_wrong_draft_large_blocks_and_too_much_tp_are_pitfalls():
     )
     answer = tuned(
         server,
-        Workload(workload="chat", rate=1.0, requests=60),
+        Workload(workload="256x32", rate=1.0, requests=60),  # a tenth of the steps of a chat
         slo="ttft:p95<20s, tpot:p95<1s",  # that one device meets in every draw of step times
         goal="cost",
         steps="parallelism",
