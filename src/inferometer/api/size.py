@@ -199,6 +199,7 @@ def size(question: Size) -> SizeAnswer:
         gate=gate_of(question.fleet.gate),
         cautions=(
             *answer.cautions,
+            *sizing_cautions.few_of_each_user(asked.question),
             *sizing_cautions.left_out(asked.question, has_course=asked.course is not None),
         ),
         failure=died.outcome,

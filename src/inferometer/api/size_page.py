@@ -192,7 +192,8 @@ def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
     )
     if pick.usd_per_hour is not None:
         output = pick.costs.usd_per_million_output_tokens
-        per_token = "" if output is None else f"${output:.2f} / 1M output tok"
+        at = "" if answer.users is None else _sized_at(pick)
+        per_token = "" if output is None else f"${output:.2f} / 1M output tok{at}"
         numbers.append(Number(name="cost", value=pick.usd_per_hour, unit="$/h", note=per_token))
     return tuple(numbers)
 
@@ -259,8 +260,8 @@ def _next(answer: SizeAnswer) -> str:
     if answer.users is None or answer.rate_per_s is None:
         return ""
     return (
-        f"they send {format_request_rate(answer.rate_per_s)}; --out DIR writes the files that"
-        " deploy it"
+        f"they send {format_request_rate(answer.rate_per_s)}{_sized_at(pick)}; --out DIR writes the"
+        " files that deploy it"
     )
 
 
