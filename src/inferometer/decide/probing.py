@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from inferometer.decide.candidates import Candidate
+from inferometer.decide.candidates import Candidate, Fleets
 from inferometer.decide.capacity import CapacityQuestion, Reading, find_capacity
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import AtWork, Traffic, plan_at, users_at_work, without_start
@@ -308,6 +308,11 @@ def _span_s(run: Run) -> float:
     return max(int(requests.finished_ns.max()) - int(requests.intended_send_ns.min()), 0) / NS_PER_S
 
 
+def n_simulated(fleets: Fleets, n_replicas: int) -> int:
+    """How many replicas of this number are simulated together, with their part of the load?"""
+    return min(n_replicas, MOST_TOGETHER) if fleets.is_plain else n_replicas
+
+
 def probe_of(
     question: SizingQuestion,
     candidate: Candidate,
@@ -323,8 +328,8 @@ def probe_of(
     if fleets.is_plain and n_prefill and n_all > MOST_TOGETHER:
         n_parts = math.gcd(n_replicas, n_prefill)
         n_replicas, n_prefill = n_replicas // n_parts, n_prefill // n_parts
-    elif fleets.is_plain and not n_prefill:
-        n_replicas = min(n_replicas, MOST_TOGETHER)
+    elif not n_prefill:
+        n_replicas = n_simulated(fleets, n_replicas)
     return FleetProbe(
         fleet=fleets.fleet(candidate.deployment, pace, n_replicas, n_prefill),
         n_replicas=n_all if fleets.is_plain else None,
