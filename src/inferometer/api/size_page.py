@@ -89,7 +89,8 @@ def _title(answer: SizeAnswer) -> str:
         return f"{asked}: nothing was shown to meet the SLO in time{nearest}"
     is_missed = answer.verdict == "missed"
     found = "on offer meets" if is_missed else "was shown to meet"
-    return f"{asked}: nothing {found} the SLO{nearest}"
+    at = " at slow step times" if answer.sized_for == "slow" and nearest else ""
+    return f"{asked}: nothing {found} the SLO{nearest}{at}"
 
 
 def _subtitle(answer: SizeAnswer) -> str:
