@@ -437,6 +437,7 @@ def test_bought_rented_and_elsewhere(tmp_path):
     (api,) = pick["costs"]["apis"]
     assert api["price"]["name"] == "one"
     drawn = page.read_text(encoding="utf-8")
+    assert f"1M output tok; one: ${api['usd_per_hour']:.2f}/h" in drawn
     assert all(
         f'<figure class="fig" id="{name}"' in drawn
         for name in ("pareto", "cost-vs-slo", "goodput-vs-rate")

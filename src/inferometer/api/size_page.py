@@ -87,8 +87,7 @@ def _title(answer: SizeAnswer) -> str:
     nearest = f"; nearest: {_nearest(answer.impossible[0])}" if answer.impossible else ""
     if answer.n_unexamined:
         return f"{asked}: nothing was shown to meet the SLO in time{nearest}"
-    is_missed = answer.verdict == "missed"
-    found = "on offer meets" if is_missed else "was shown to meet"
+    found = "on offer meets" if answer.verdict == "missed" else "was shown to meet"
     at = " at slow step times" if answer.sized_for == "slow" and nearest else ""
     return f"{asked}: nothing {found} the SLO{nearest}{at}"
 
@@ -194,8 +193,10 @@ def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
     if pick.usd_per_hour is not None:
         output = pick.costs.usd_per_million_output_tokens
         at = "" if answer.users is None else _sized_at(pick)
-        per_token = "" if output is None else f"${output:.2f} / 1M output tok{at}"
-        numbers.append(Number(name="cost", value=pick.usd_per_hour, unit="$/h", note=per_token))
+        costs = [] if output is None else [f"${output:.2f} / 1M output tok{at}"]
+        costs += [f"{one.price.name}: ${one.usd_per_hour:.2f}/h" for one in pick.costs.apis]
+        note = "; ".join(costs)
+        numbers.append(Number(name="cost", value=pick.usd_per_hour, unit="$/h", note=note))
     return tuple(numbers)
 
 
@@ -255,8 +256,7 @@ def _next(answer: SizeAnswer) -> str:
         return _instead(answer) if answer.impossible else ""
     if pick.verdict == "undecided" and pick.asked.served.verdict != "undecided":
         return (
-            "what is open is how long steps take: --fit FILE decides it, --sure sizes for the slow"
-            " end"
+            "what is open is how long steps take: --fit FILE decides it, --sure sizes for slow ones"
         )
     if answer.users is None or answer.rate_per_s is None:
         return ""
