@@ -129,6 +129,21 @@ def test_what_noise_leaves_open_at_the_lowest_load_is_not_missed(verdict, exit_c
     assert replace(answer, is_located=False).exit_code == exit_code
 
 
+@pytest.mark.parametrize(
+    ("n_simulated", "words"),
+    [(None, "simulated together"), (8, "8 simulated with their part of the load")],
+)
+def test_a_fleet_of_which_a_part_is_simulated_says_so(n_simulated, words):
+    answer = replace(
+        answer_of((level("likely", 20.1),)),
+        n_replicas=60,
+        router="least-loaded",
+        n_simulated=n_simulated,
+    )
+    each = next(one for one in capacity_page(answer).numbers if one.name == "each replica")
+    assert each.note == f"of 60 behind a least-loaded router, {words}"
+
+
 def trust_of(levels):
     (trust,) = (line for line in page_of(levels).lines if line.label == "TRUST")
     return trust.text

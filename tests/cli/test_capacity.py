@@ -45,6 +45,18 @@ def test_replicas_behind_a_router_carry_together_what_pooling_gives_them():
     assert located[2] > 1.05 * located[1], "the least loaded is better than chance"
 
 
+@pytest.mark.parametrize("load", [("--rate", "5"), ("--concurrency", "20")])
+def test_sixty_replicas_carry_what_eight_do_for_each(load):
+    """All of them in one probe, however long, would be one burst on each that no load overtaxes."""
+    eight, sixty = (
+        json.loads(capacity("--json", "--slo", "tpot:p95<60ms", *load, "--replicas", n_replicas))
+        for n_replicas in ("8", "60")
+    )
+    located = [answer["levels"][0]["capacity"]["located_load"] for answer in (eight, sixty)]
+    assert located[1] / 60 == pytest.approx(located[0] / 8, rel=0.15)
+    assert (eight["n_simulated"], sixty["n_simulated"]) == (None, 8)
+
+
 def test_the_terminal_says_what_each_carries():
     text = " ".join(capacity("--replicas", "2").split())
     assert "llama-3.1-8b, 2 replicas, chat: up to " in text

@@ -110,6 +110,7 @@ def test_lengths_that_are_no_workload_are_refused(typed):
     ("words", "try_"),
     [
         ("simulate m --speculative-config {}", "--set num_speculative_tokens=3 --set acceptance"),
+        ("simulate m --speculative eagle", "--set num_speculative_tokens=3 --set acceptance"),
         ("predict m --speculative-config {}", "--speculative eagle"),
         ("predict m --enable-expert-parallel", "--ep"),
         ("simulate m --enable-expert-parallel", "inferometer simulate --help"),

@@ -43,8 +43,9 @@ SMALL = (
 EASY = "ttft:p95<4s, tpot:p95<200ms"
 
 
-def size(*flags, slo=EASY, model="llama-3.1-8b"):
-    done = CliRunner().invoke(app, ["size", model, "--slo", slo, *SMALL, *flags, "--json"])
+def size(*flags, slo=EASY, model="llama-3.1-8b", published=False):
+    small = [flag for flag in SMALL if not published or flag != "--datasheet"]
+    done = CliRunner().invoke(app, ["size", model, "--slo", slo, *small, *flags, "--json"])
     if isinstance(done.exception, InferometerError):
         raise done.exception
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
@@ -101,6 +102,17 @@ def test_a_kind_that_misses_when_idle_is_out_before_replicas_are_counted():
     code, said = size("--rate", "200", "--gpus", "l4", slo="ttft:p95<100ms")
     assert code == 10
     assert "not even idle replicas meet the SLO" in said["impossible"][0]["why"]
+
+
+def test_what_likely_step_times_meet_and_slow_ones_never_do_is_sized_and_undecided():
+    """ "Nothing on offer meets the SLO" was the answer, where 8 replicas do unless steps are slow."""
+    asked = ("--rate", "2", "--gpus", "l4", "--tp", "2", "--requests", "600")
+    code, said = size(*asked, slo="ttft:p95<1s", published=True)
+    assert (code, said["verdict"], said["sized_for"]) == (11, "undecided", "likely")
+    verdicts = {pace["step_times"]: pace["served"]["verdict"] for pace in said["pick"]["paces"]}
+    assert (verdicts["likely"], verdicts["slow"]) == ("met", "missed")
+    code, said = size(*asked, "--sure", slo="ttft:p95<1s", published=True)
+    assert (code, said["pick"], said["sized_for"]) == (10, None, "slow")
 
 
 def test_what_the_time_limit_leaves_out_is_counted():
@@ -426,6 +438,7 @@ def test_bought_rented_and_elsewhere(tmp_path):
     (api,) = pick["costs"]["apis"]
     assert api["price"]["name"] == "one"
     drawn = page.read_text(encoding="utf-8")
+    assert f"1M output tok; one: ${api['usd_per_hour']:.2f}/h" in drawn
     assert all(
         f'<figure class="fig" id="{name}"' in drawn
         for name in ("pareto", "cost-vs-slo", "goodput-vs-rate")

@@ -72,6 +72,18 @@ class Search(NamedTuple):
         """Which servers are asked: the likely one first."""
         return self.deployment.cases if self.groups is None else self.groups.cases
 
+    @property
+    def n_replicas(self) -> int:
+        """Of one kind; of groups their file says it."""
+        return self.fleets.n_replicas or 1
+
+    @property
+    def n_simulated(self) -> int:
+        """Of more, these with their part of the load: a probe of all would be one burst on each."""
+        if self.groups is not None:
+            return self.n_replicas
+        return probing.n_simulated(self.fleets, self.n_replicas)
+
     def alone(self) -> lone_request.LoneRequest | None:
         """The least that a request takes at likely step times; None where others compute its prompt, or of groups."""
         if self.fleets.n_prefill or self.groups is not None:
@@ -137,10 +149,11 @@ class Search(NamedTuple):
         n_requests = self.traffic.n_requests * (_PAIRED_LENGTH_RATIO if is_paired else 1)
         return probing.FleetProbe(
             fleet=(
-                self.fleets.fleet(self.deployment, case, self.fleets.n_replicas or 1)
+                self.fleets.fleet(self.deployment, case, self.n_simulated)
                 if self.groups is None
                 else self.groups.at(case).fleet()
             ),
+            n_replicas=self.n_replicas if self.n_simulated < self.n_replicas else None,
             traffic=replace(self.traffic, n_requests=n_requests),
             objective=self.objective,
             class_objectives=self.class_objectives,
@@ -253,6 +266,7 @@ def capacity(question: Capacity) -> CapacityAnswer:
         levels=levels,
         engine=servers.deployment.config.engine,
         n_replicas=servers.n_replicas,
+        n_simulated=search.n_simulated if search.n_simulated < search.n_replicas else None,
         router=servers.rules.router if servers.n_replicas > 1 and servers.groups is None else None,
         step_times_basis=weakest_basis(one.step_times.basis for one in servers.kinds),
         step_times_from="; ".join(dict.fromkeys(one.step_times.origin for one in servers.kinds)),

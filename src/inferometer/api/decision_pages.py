@@ -99,6 +99,8 @@ class CapacityAnswer(Answer):
     step_times_from: str
     n_replicas: int | None = None
     """Together; None where nobody knows: a server that was measured."""
+    n_simulated: int | None = None
+    """Of more than 8 replicas, those that are simulated with their part of the load; None: all."""
     router: Router | None = None
     """None where there is one replica, or nobody knows."""
     next_step: str | None = None
@@ -231,7 +233,12 @@ def _numbers(answer: CapacityAnswer) -> tuple[Number, ...]:
     numbers = [spanned(number, [load for load in others if load is not None])]
     if answer.router is not None and answer.n_replicas is not None:
         each = located / answer.n_replicas
-        note = f"of {answer.n_replicas} behind a {answer.router} router, simulated together"
+        together = (
+            "simulated together"
+            if answer.n_simulated is None
+            else f"{answer.n_simulated} simulated with their part of the load"
+        )
+        note = f"of {answer.n_replicas} behind a {answer.router} router, {together}"
         numbers.append(Number(name="each replica", value=each, unit=answer.unit, note=note))
     return tuple(numbers)
 

@@ -188,8 +188,8 @@ def size(question: Size) -> SizeAnswer:
         f" device{'s' * (n_devices > 1)}, at most {share.limit_s:.3g} s of computing for each"
         " device (the engine's rules are compiled once)"
     )
-    with compute.opened(where, "devices") as executor:
-        found = sizing.size_by_device(asked.question, tried.possible, executor.map)
+    sized_for, found = _searched(asked.question, tried, where, is_sure=question.sure)
+    asked = asked._replace(question=sized_for)
     apis = () if table is None else table.apis
     answer = size_answer(asked.question, resolved.spec.model_id, tried, found, apis)
     pick = pick_of(found)
@@ -199,6 +199,7 @@ def size(question: Size) -> SizeAnswer:
         gate=gate_of(question.fleet.gate),
         cautions=(
             *answer.cautions,
+            *sizing_cautions.few_of_each_user(asked.question),
             *sizing_cautions.left_out(asked.question, has_course=asked.course is not None),
         ),
         failure=died.outcome,
@@ -314,6 +315,29 @@ def _pace(question: Size, tried: candidates.Candidates) -> Pace:
     """At which step times the SLO is to be met: slow ones, unless all that is known is too vague."""
     is_known = all(one.deployment.step_times.basis != "datasheet" for one in tried.possible)
     return "slow" if question.sure or (is_known and not question.likely) else "likely"
+
+
+def _searched(
+    question: sizing_types.SizingQuestion,
+    tried: candidates.Candidates,
+    where: compute.Executor,
+    *,
+    is_sure: bool,
+) -> tuple[sizing_types.SizingQuestion, tuple[sizing_types.Done, ...]]:
+    """What was found of each device; at likely step times where nothing ever does at slow ones."""
+    with compute.opened(where, "devices") as executor:
+        found = sizing.size_by_device(question, tried.possible, executor.map)
+        if question.pace == "slow" and not is_sure and _meets_nowhere(found):
+            question = replace(question, pace="likely")
+            found = sizing.size_by_device(question, tried.possible, executor.map)
+    return question, found
+
+
+def _meets_nowhere(found: tuple[sizing_types.Done, ...]) -> bool:
+    """Does no number of replicas meet the SLO at these step times, as far as all were examined?"""
+    return all(
+        done.best is None and all(one.is_examined for one in done.searched) for done in found
+    )
 
 
 def _sought(question: Size) -> Sought:

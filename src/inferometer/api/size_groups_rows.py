@@ -116,8 +116,7 @@ def _requests_per_s(
     if not sizing.is_of_users:
         return sizing.offered_load * share_fraction
     likely = served[0] if served else None
-    done = None if likely is None else likely.summary.completed_requests_per_s
-    return None if done is None else done.value
+    return None if likely is None else likely.users_requests_per_s
 
 
 def _users(sized: Sized, load_fraction: float) -> float | None:

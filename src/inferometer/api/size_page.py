@@ -87,9 +87,9 @@ def _title(answer: SizeAnswer) -> str:
     nearest = f"; nearest: {_nearest(answer.impossible[0])}" if answer.impossible else ""
     if answer.n_unexamined:
         return f"{asked}: nothing was shown to meet the SLO in time{nearest}"
-    is_missed = answer.verdict == "missed"
-    found = "on offer meets" if is_missed else "was shown to meet"
-    return f"{asked}: nothing {found} the SLO{nearest}"
+    found = "on offer meets" if answer.verdict == "missed" else "was shown to meet"
+    at = " at slow step times" if answer.sized_for == "slow" and nearest else ""
+    return f"{asked}: nothing {found} the SLO{nearest}{at}"
 
 
 def _subtitle(answer: SizeAnswer) -> str:
@@ -192,8 +192,11 @@ def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
     )
     if pick.usd_per_hour is not None:
         output = pick.costs.usd_per_million_output_tokens
-        per_token = "" if output is None else f"${output:.2f} / 1M output tok"
-        numbers.append(Number(name="cost", value=pick.usd_per_hour, unit="$/h", note=per_token))
+        at = "" if answer.users is None else _sized_at(pick)
+        costs = [] if output is None else [f"${output:.2f} / 1M output tok{at}"]
+        costs += [f"{one.price.name}: ${one.usd_per_hour:.2f}/h" for one in pick.costs.apis]
+        note = "; ".join(costs)
+        numbers.append(Number(name="cost", value=pick.usd_per_hour, unit="$/h", note=note))
     return tuple(numbers)
 
 
@@ -253,14 +256,13 @@ def _next(answer: SizeAnswer) -> str:
         return _instead(answer) if answer.impossible else ""
     if pick.verdict == "undecided" and pick.asked.served.verdict != "undecided":
         return (
-            "what is open is how long steps take: --fit FILE decides it, --sure sizes for the slow"
-            " end"
+            "what is open is how long steps take: --fit FILE decides it, --sure sizes for slow ones"
         )
     if answer.users is None or answer.rate_per_s is None:
         return ""
     return (
-        f"they send {format_request_rate(answer.rate_per_s)}; --out DIR writes the files that"
-        " deploy it"
+        f"they send {format_request_rate(answer.rate_per_s)}{_sized_at(pick)}; --out DIR writes the"
+        " files that deploy it"
     )
 
 

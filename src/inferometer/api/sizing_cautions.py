@@ -6,7 +6,7 @@ from inferometer.api.missed import what_goes_on
 from inferometer.api.server import assumed_steps, fit_cautions
 from inferometer.decide.candidates import Candidates
 from inferometer.decide.sizing_types import Done, Searched, SizedKind, SizingQuestion
-from inferometer.decide.traffic import plan_at
+from inferometer.decide.traffic import LEAST_OF_EACH_USER, plan_at
 from inferometer.errors import SpecError
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.plan import RequestPlan
@@ -59,6 +59,21 @@ def longer_probes(n_wanted: int | None, probes: Sequence[ProbeRow]) -> tuple[Cau
         f" {n_most:,} were simulated"
     )
     return (Caution(code="ONE_BURST", text=text, remedy=what_goes_on(n_most, is_trace=False)),)
+
+
+def few_of_each_user(question: SizingQuestion) -> list[Caution]:
+    """Were more requests simulated than wanted, as users need several each?"""
+    n_wanted, n_users = question.requests_cap, round(question.offered_load)
+    n_least = LEAST_OF_EACH_USER * n_users
+    if n_wanted is None or not question.is_of_users or n_wanted >= n_least:
+        return []
+    text = (
+        f"{n_wanted:,} requests of {n_users:,} users are mostly the first ones, which come at once,"
+        f" and the last ones, which meet fewer users: {LEAST_OF_EACH_USER} of each user were"
+        " simulated"
+    )
+    remedy = what_goes_on(5 * n_least, is_trace=question.traffic.is_trace)
+    return [Caution(code="FEW_OF_EACH_USER", text=text, remedy=remedy)]
 
 
 def box_cautions(question: SizingQuestion, candidates: Candidates) -> tuple[Caution, ...]:

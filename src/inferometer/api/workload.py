@@ -8,6 +8,7 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.api.question import DURATION, option, refuse_unused
+from inferometer.decide.traffic import user_spans_ns
 from inferometer.errors import SpecError
 from inferometer.inputs.objectives import (
     ObjectiveSpec,
@@ -371,12 +372,8 @@ def left_alone(workload: DrawnWorkload, requests: RequestTable) -> tuple[Caution
     ended = requests.finished_ns != ABSENT
     if workload.n_users is None or workload.n_users < 2 or not ended.any():
         return ()
-    user = first_of_each(workload.plan.follows)[requests.request_index]
     end_ns = int(requests.finished_ns.max())
-    last_ns = np.full(workload.plan.n_requests, ABSENT, np.int64)
-    np.maximum.at(last_ns, user[ended], requests.finished_ns[ended])
-    first_ns = np.full(workload.plan.n_requests, np.iinfo(np.int64).max)
-    np.minimum.at(first_ns, user[ended], requests.intended_send_ns[ended])
+    first_ns, last_ns = user_spans_ns(requests, workload.plan)
     worked = np.flatnonzero(last_ns != ABSENT)
     shares = (last_ns - first_ns)[worked] / np.maximum(end_ns - first_ns[worked], 1)
     n_at_work = float(shares.sum())

@@ -94,7 +94,12 @@ _SETTINGS: Final = {
 }
 """Flags of an engine, whose settings have a name and a value in ``--set`` here."""
 
-_SPECULATION: Final = ("--speculative-config", "--speculative-algorithm", "--speculative-algo")
+_SPECULATION: Final = (
+    "--speculative",
+    "--speculative-config",
+    "--speculative-algorithm",
+    "--speculative-algo",
+)
 _HOW: Final = {
     "--speculative": "--speculative eagle (ngram, medusa, mtp, or a draft model)",
     "--set": "--set num_speculative_tokens=3 --set acceptance_fraction=0.7",

@@ -22,7 +22,7 @@ from inferometer.decide.group_sizing import (
 from inferometer.decide.probing import EFFORT_RATIO, binding, run_plan, worst_reading
 from inferometer.decide.sizing import mean_in_flight
 from inferometer.decide.sizing_types import ServedBy
-from inferometer.decide.traffic import plan_at
+from inferometer.decide.traffic import plan_at, users_at_work
 from inferometer.records.columns import Bools
 from inferometer.records.request_summaries import (
     RequestSummary,
@@ -79,12 +79,15 @@ def whole_case(task: WholeTask) -> WholeCase:
         judgement = judge_objective(run, binds or sizing.objective, rows=rows)
         if binds is None:
             judgement = replace(judgement, verdict=reading.verdict, weakest=None)
+        users = users_at_work(run, plan, sizing.offered_load, rows) if sizing.is_of_users else None
+        in_flight_load = mean_in_flight(own) if users is None else users.in_flight_load
         return ServedBy(
             n_replicas=n_replicas,
             verdict=reading.verdict,
             summary=summary,
             judgement=judgement,
-            in_flight_load=mean_in_flight(own) / n_replicas,
+            in_flight_load=in_flight_load / n_replicas,
+            users_requests_per_s=None if users is None else users.requests_per_s,
             nearest=reading,
         )
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from inferometer.decide.candidates import Candidate
+from inferometer.decide.candidates import Candidate, Fleets
 from inferometer.decide.capacity import CapacityQuestion, Reading, find_capacity
 from inferometer.decide.sizing_types import SizingQuestion
-from inferometer.decide.traffic import Traffic, plan_at, without_start
+from inferometer.decide.traffic import AtWork, Traffic, plan_at, users_at_work, without_start
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.inputs.workload.plan import NONE, DrawnWorkload, RequestPlan, has_workflows
 from inferometer.records import latencies, request_summaries
@@ -106,7 +106,7 @@ class FleetProbe:
         longer probes would follow, as many requests are taken as last, also more than were wanted.
         """
         longest = self.traffic.longest_requests
-        n_requests, least = min(self._n_requests(effort), longest), _LEAST_LIFETIMES
+        n_requests, least = min(self.n_requests(effort), longest), _LEAST_LIFETIMES
         while True:
             run = self.run_of(load, n_requests)
             found = worst_reading(run, self.objective, self.class_objectives)
@@ -126,9 +126,10 @@ class FleetProbe:
 
         The more replicas, the more requests, up to the limits of this probe and of the traffic.
         """
-        return self.run_of(load, self._n_requests(effort))
+        return self.run_of(load, self.n_requests(effort))
 
-    def _n_requests(self, effort: int) -> int:
+    def n_requests(self, effort: int) -> int:
+        """Of a probe of this effort, the more replicas the more, up to the limits of the traffic."""
         n_all = self.fleet.n_replicas
         has_pools = self.fleet.prefill is not None
         n_shares = max(n_all // 2, _MOST_SHARES) if has_pools else min(n_all, _MOST_SHARES)
@@ -137,12 +138,22 @@ class FleetProbe:
 
     def run_of(self, load: float, n_requests: int, *, record_steps: bool = False) -> Run:
         """The same with this number of requests."""
+        plan = self._plan(load, n_requests)
+        is_of_users = self.traffic.kind == "users" and not record_steps
+        return run_plan(self.fleet, plan, record_steps=record_steps, is_of_users=is_of_users)
+
+    def users_at_work(self, run: Run, load: float, n_requests: int) -> AtWork | None:
+        """What all users make of such a run, while they are at work; None where the load is a rate."""
+        if self.traffic.kind != "users":
+            return None
+        return users_at_work(run, self._plan(load, n_requests), load)
+
+    def _plan(self, load: float, n_requests: int) -> RequestPlan:
+        """The requests of that part of the load that comes to the simulated replicas."""
         if self.n_replicas is not None:
             load = load * self.fleet.n_replicas / self.n_replicas
         n_drawn = math.ceil(n_requests / max(self.share_fraction, _LEAST_SHARE_FRACTION))
-        plan = plan_at(self.traffic.spec, load, n_drawn)
-        is_of_users = self.traffic.kind == "users" and not record_steps
-        return run_plan(self.fleet, plan, record_steps=record_steps, is_of_users=is_of_users)
+        return plan_at(self.traffic.spec, load, max(n_drawn, self.traffic.least_requests(load)))
 
 
 def _lifetimes(run: Run) -> float:
@@ -297,6 +308,11 @@ def _span_s(run: Run) -> float:
     return max(int(requests.finished_ns.max()) - int(requests.intended_send_ns.min()), 0) / NS_PER_S
 
 
+def n_simulated(fleets: Fleets, n_replicas: int) -> int:
+    """How many replicas of this number are simulated together, with their part of the load?"""
+    return min(n_replicas, MOST_TOGETHER) if fleets.is_plain else n_replicas
+
+
 def probe_of(
     question: SizingQuestion,
     candidate: Candidate,
@@ -312,8 +328,8 @@ def probe_of(
     if fleets.is_plain and n_prefill and n_all > MOST_TOGETHER:
         n_parts = math.gcd(n_replicas, n_prefill)
         n_replicas, n_prefill = n_replicas // n_parts, n_prefill // n_parts
-    elif fleets.is_plain and not n_prefill:
-        n_replicas = min(n_replicas, MOST_TOGETHER)
+    elif not n_prefill:
+        n_replicas = n_simulated(fleets, n_replicas)
     return FleetProbe(
         fleet=fleets.fleet(candidate.deployment, pace, n_replicas, n_prefill),
         n_replicas=n_all if fleets.is_plain else None,

@@ -39,7 +39,7 @@ from inferometer.decide.sizing_types import (
     SizingQuestion,
     Task,
 )
-from inferometer.decide.traffic import plan_at
+from inferometer.decide.traffic import AtWork, plan_at
 from inferometer.inputs.types import EngineSpec
 from inferometer.records import latencies, request_summaries
 from inferometer.records.types import RequestTable, Run
@@ -185,8 +185,7 @@ class _LongRuns:
                 pass
         probe = probe_of(self._question, self._candidate, pace, n_replicas)
         load = self._question.offered_load
-        run = probe.run_of(load, self._question.n_requests)
-        short = _as_long_run(probe, run, load, effort=0)
+        short = _as_long_run(probe, load, self._question.n_requests, effort=0)
         return _served(n_replicas, probe, short), short.known
 
     def is_enough(self, n_replicas: int) -> bool:
@@ -524,17 +523,25 @@ class _LongRun(NamedTuple):
     run: Run
     known: Probe
     """The same as a probe of the capacity."""
+    users: AtWork | None
+    """What users make of it; None where the load is a rate."""
 
 
 def _served(n_replicas: int, probe: FleetProbe, long_run: _LongRun) -> ServedBy:
-    run = long_run.run
+    run, known, users = long_run
+    n_simulated = probe.fleet.replicas.n_replicas
     return ServedBy(
         n_replicas=n_replicas,
-        verdict=long_run.known.reading.verdict,
+        verdict=known.reading.verdict,
         summary=request_summaries.summarise_requests(run),
         judgement=request_summaries.judge_objective(run, probe.objective),
-        in_flight_load=mean_in_flight(run.requests) / probe.fleet.replicas.n_replicas,
-        nearest=long_run.known.reading if probe.class_objectives else None,
+        in_flight_load=(
+            mean_in_flight(run.requests) / n_simulated
+            if users is None
+            else users.in_flight_load / n_replicas
+        ),
+        users_requests_per_s=None if users is None else users.requests_per_s,
+        nearest=known.reading if probe.class_objectives else None,
     )
 
 
@@ -562,7 +569,7 @@ def _long_run(question: SizingQuestion, probe: FleetProbe, time_left_s: TimeLeft
     while True:
         before_s = time_left_s()
         try:
-            longer = _as_long_run(probe, probe.run(load, effort), load, effort)
+            longer = _as_long_run(probe, load, probe.n_requests(effort), effort)
         except OutOfTimeError:
             if found is None:
                 raise
@@ -577,9 +584,11 @@ def _long_run(question: SizingQuestion, probe: FleetProbe, time_left_s: TimeLeft
         found, effort = longer, effort + 1
 
 
-def _as_long_run(probe: FleetProbe, run: Run, load: float, effort: int) -> _LongRun:
+def _as_long_run(probe: FleetProbe, load: float, n_requests: int, effort: int) -> _LongRun:
+    run = probe.run_of(load, n_requests)
     reading = worst_reading(run, probe.objective, probe.class_objectives)
-    return _LongRun(run, Probe(offered_load=load, effort=effort, reading=reading))
+    known = Probe(offered_load=load, effort=effort, reading=reading)
+    return _LongRun(run, known, probe.users_at_work(run, load, n_requests))
 
 
 def _replicas_at(question: SizingQuestion, load: float | None) -> int | None:

@@ -103,6 +103,8 @@ class ServedBy:
     judgement: request_summaries.Judgement
     in_flight_load: float
     """Requests that are in one replica on average, waiting or running."""
+    users_requests_per_s: float | None = None
+    """What users send to all replicas together while they are at work; None: a rate is offered."""
     nearest: Reading | None = None
     """What is nearest its limit, be it a class's own; None: no class has one."""
 
@@ -146,8 +148,8 @@ class SizedKind:
     @property
     def requests_per_s(self) -> float:
         """Of the whole traffic; users send as many as they are served."""
-        done = self.sized_at.served.summary.completed_requests_per_s
-        return self.offered_load if not self.is_of_users or done is None else done.value
+        of_users = self.sized_at.served.users_requests_per_s
+        return self.offered_load if of_users is None else of_users
 
     @property
     def sized_at(self) -> PacedAnswer:
@@ -294,6 +296,8 @@ def _compared(
     ) / _MILLION
     break_even = own_usd_per_hour / _S_PER_HOUR / usd_per_request if usd_per_request else None
     kept = kind.sized_at.capacity.met_load
+    if kept is not None and kind.is_of_users:
+        kept *= kind.requests_per_s / kind.offered_load
     return ApiComparison(
         price=api,
         usd_per_hour=kind.requests_per_s * usd_per_request * _S_PER_HOUR,

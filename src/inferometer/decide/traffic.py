@@ -1,23 +1,29 @@
 """Which requests come at a load that can be turned: the same ones, faster or slower?"""
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from inferometer.decide.capacity import LoadKind
 from inferometer.inputs.workload import reading, replay, types
-from inferometer.inputs.workload.plan import NONE, RequestPlan
+from inferometer.inputs.workload.plan import I64, NONE, RequestPlan, first_of_each
+from inferometer.records.columns import Bools
+from inferometer.records.latencies import COMPLETED, is_one_of
 from inferometer.records.tables import select
-from inferometer.records.types import Run
+from inferometer.records.types import ABSENT, RequestTable, Run
+from inferometer.units import NS_PER_S
 
 N_REQUESTS: Final = 1000
 """Of a probe at the lowest effort: enough for an interval of a 95th percentile of requests that
 hardly depend on one another."""
 
 
+LEAST_OF_EACH_USER: Final = 4
+"""Requests: the first ones of all users come at once, and the last ones meet fewer users."""
 _MOST_WORK: Final = 1.6e7
 """Output tokens, and prompt tokens in blocks, of the longest probe: 10 to 20 million of them
 take a second."""
@@ -45,6 +51,12 @@ class Traffic:
         if self.is_trace:
             return _n_recorded(self.spec)
         return max(replace(self, requests_cap=None).most_requests, self.most_requests)
+
+    def least_requests(self, load: float) -> int:
+        """Of a probe at this load: of users several each, as far as they can be had."""
+        if self.kind != "users":
+            return 1
+        return min(math.ceil(LEAST_OF_EACH_USER * load), self.longest_requests)
 
     @property
     def is_trace(self) -> bool:
@@ -80,6 +92,53 @@ def without_start(run: Run, plan: RequestPlan) -> Run:
     if 2 * np.count_nonzero(is_later) <= len(is_later):
         return run
     return replace(run, requests=select(run.requests, is_later))
+
+
+class AtWork(NamedTuple):
+    """What users do while none of them is done yet."""
+
+    requests_per_s: float
+    in_flight_load: float
+    """Requests on average, waiting or running."""
+
+
+def users_at_work(
+    run: Run, plan: RequestPlan, n_users: float, rows: Bools | None = None
+) -> AtWork | None:
+    """What this number of users makes of a closed loop whose last users are alone at the end.
+
+    A rate over the whole run would be that of fewer users; here each counts for its own time.
+    ``rows``: only these of the requests. None where nobody's request is completed.
+    """
+    requests = run.requests
+    if requests is None:
+        return None
+    is_done = is_one_of(requests, COMPLETED)
+    first_ns, last_ns = user_spans_ns(requests, plan)
+    span_ns = int((last_ns - first_ns)[last_ns != ABSENT].sum())
+    if span_ns <= 0:
+        return None
+    own = is_done if rows is None else is_done & rows
+    stayed_ns = int((requests.finished_ns - requests.intended_send_ns)[own].sum())
+    return AtWork(
+        requests_per_s=n_users * int(own.sum()) / span_ns * NS_PER_S,
+        in_flight_load=n_users * stayed_ns / span_ns,
+    )
+
+
+def user_spans_ns(requests: RequestTable, plan: RequestPlan) -> tuple[I64, I64]:
+    """When each user began to think about its first request, and when its last one ended.
+
+    By the index in the plan (N) of the first request of each user; the end is ABSENT where there is none.
+    """
+    user = first_of_each(plan.follows)[requests.request_index]
+    began_ns = requests.intended_send_ns - np.maximum(plan.think_ns[requests.request_index], 0)
+    is_ended = requests.finished_ns != ABSENT
+    last_ns = np.full(plan.n_requests, ABSENT, np.int64)
+    np.maximum.at(last_ns, user[is_ended], requests.finished_ns[is_ended])
+    first_ns = np.full(plan.n_requests, np.iinfo(np.int64).max)
+    np.minimum.at(first_ns, user[is_ended], began_ns[is_ended])
+    return first_ns, last_ns
 
 
 @lru_cache(maxsize=8)

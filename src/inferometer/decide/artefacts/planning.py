@@ -17,7 +17,6 @@ from inferometer.fit.published.efficiencies import has_stated_links
 from inferometer.inputs.gate import OTHERS, GateSpec
 from inferometer.inputs.types import Caution
 from inferometer.inputs.workload.types import ClosedArrivals, WorkloadSpec
-from inferometer.records import request_summaries
 from inferometer.records.columns import F64, I64
 from inferometer.records.latencies import Latency, end_ns, latency_samples
 from inferometer.records.request_summaries import JudgedThreshold
@@ -133,19 +132,23 @@ def operating_point(
     """How full does each replica run when all of them together get this load?"""
     deployment, n_replicas = kind.candidate.deployment, kind.n_replicas
     probe = probing.probe_of(question, kind.candidate, pace, n_replicas)
-    run = probe.run_of(load, question.n_requests * probing.EFFORT_RATIO, record_steps=True)
+    n_requests = question.n_requests * probing.EFFORT_RATIO
+    run = probe.run_of(load, n_requests, record_steps=True)
+    users = probe.users_at_work(run, load, n_requests)
     requests, steps = run.requests, run.steps
     if requests is None or steps is None:
         raise ValueError("a simulated run has requests and steps")
-    span_ns = max(end_ns(run) - int(requests.intended_send_ns.min()), 1) * n_replicas
+    n_simulated = probe.fleet.replicas.n_replicas
+    span_ns = max(end_ns(run) - int(requests.intended_send_ns.min()), 1) * n_simulated
+    stayed_s = float(latency_samples(requests, "e2e", at_ns=end_ns(run)).lower_s.sum())
     kv_used = steps.kv_blocks_used / deployment.config.n_kv_blocks
     n_ended = max(int((requests.finished_ns >= requests.intended_send_ns).sum()), 1)
     return OperatingPoint(
         step_times=pace,
-        requests_per_s=(_completed_per_s(run) if kind.is_of_users else load) / n_replicas,
-        in_flight_load=float(latency_samples(requests, "e2e", at_ns=end_ns(run)).lower_s.sum())
-        * NS_PER_S
-        / span_ns,
+        requests_per_s=(load if users is None else users.requests_per_s) / n_replicas,
+        in_flight_load=(
+            stayed_s * NS_PER_S / span_ns if users is None else users.in_flight_load / n_replicas
+        ),
         n_waiting_high=round(_high(steps.n_waiting_requests.astype(np.float64), steps, span_ns)),
         kv_used_mean_fraction=float((kv_used * steps.duration_ns).sum()) / span_ns,
         kv_used_high_fraction=_high(kv_used, steps, span_ns),
@@ -153,14 +156,6 @@ def operating_point(
         ttft_mean_s=_mean_s(run, requests, "ttft"),
         tpot_mean_s=_mean_s(run, requests, "tpot"),
     )
-
-
-def _completed_per_s(run: Run) -> float:
-    """What users make of it: a rate of the steady part of the run."""
-    done = request_summaries.summarise_requests(run).completed_requests_per_s
-    if done is None:
-        raise SizingError("no request ends: users who wait make no rate", where="--concurrency")
-    return done.value
 
 
 def _high(values: F64, steps: StepTable, span_ns: int) -> float:
