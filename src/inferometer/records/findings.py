@@ -315,9 +315,7 @@ def _memory_growth(points: list[PointRepetitions]) -> list[Finding]:
     ratio = comparison.ratio_estimate(most.reserved_bytes, least.reserved_bytes)
     if ratio is None or most is least:
         return []
-    low, high = (
-        format_bytes(float(np.nanmedian(point.reserved_bytes))) for point in (least, most)
-    )
+    low, high = (format_bytes(float(np.nanmedian(point.reserved_bytes))) for point in (least, most))
     amounts = f"{low} at {_name(least.point)} to {high} at {_name(most.point)}"
     if low == high:
         # What reads alike has not grown by anything that a reader could see.
