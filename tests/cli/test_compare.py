@@ -1,6 +1,7 @@
 """Does ``inferometer compare`` answer, obey its schema, and leave undecided what is?"""
 
 import json
+import re
 from dataclasses import replace
 
 import jsonschema
@@ -74,6 +75,21 @@ def test_folders_of_runs_are_decided(runs):
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout.startswith("B is worse: tpot_p50_s B / A = 1.")
     assert "5 against 5 runs" in outcome.stdout
+
+
+def test_four_against_four_that_are_undecided_name_how_many_would_decide(runs, tmp_path):
+    equals = sorted((runs / "runs" / "before").iterdir())
+    sources = (*equals, runs / "runs" / "a", runs / "runs" / "b", equals[0])
+    for i, source in enumerate(sources):
+        made = read_run(source)
+        target = tmp_path / "ab"[i // 4] / str(i)
+        target.parent.mkdir(exist_ok=True)
+        write_run(target, replace(made, manifest=replace(made.manifest, run_id=str(i))))
+    outcome = run("compare", "a", "b", "--margin", "0.001", folder=tmp_path)
+    assert outcome.returncode == 11, outcome.stdout
+    assert re.search(
+        r"beyond a margin of 0\.1%; about [\d,]+ new runs of each side would", outcome.stdout
+    )
 
 
 def test_single_runs_are_undecided(runs):

@@ -31,6 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtrc, ndtri
 
 from inferometer.stats.estimate import Estimate
+from inferometer.stats.power import repeats_to_decide
 from inferometer.stats.quantiles import (
     DEFAULT_CONFIDENCE_FRACTION,
     median_estimate,
@@ -55,6 +56,8 @@ class Comparison:
     verdict: ComparisonVerdict
     """*equivalent*: the whole interval lies within the margin. *lower*, *higher*: it excludes 1,
     and does not lie within the margin."""
+    n_to_decide: int | None
+    """Of an undecided one: repeats of each side that would decide (``power.repeats_to_decide``)."""
 
 
 def compare(
@@ -76,7 +79,7 @@ def compare(
     ratio = ratio_estimate(new, old, confidence_fraction=confidence_fraction)
     if ratio is None:
         return None
-    return Comparison(ratio=ratio, margin_ratio=margin_ratio, verdict=_verdict(ratio, margin_ratio))
+    return _compared(ratio, new, old, margin_ratio=margin_ratio, is_paired=False)
 
 
 def compare_pairs(
@@ -107,7 +110,24 @@ def compare_pairs(
     if ratio is None:
         return None
     ratio = replace(ratio, method=f"median of the ratios of {len(pairs)} pairs; {ratio.method}")
-    return Comparison(ratio=ratio, margin_ratio=margin_ratio, verdict=_verdict(ratio, margin_ratio))
+    return _compared(ratio, *pairs.T, margin_ratio=margin_ratio, is_paired=True)
+
+
+def _compared(
+    ratio: Estimate, new: ArrayLike, old: ArrayLike, *, margin_ratio: float, is_paired: bool
+) -> Comparison:
+    verdict, n_to_decide = _verdict(ratio, margin_ratio), None
+    if verdict == "undecided":
+        n_to_decide = repeats_to_decide(
+            new,
+            old,
+            margin_ratio=margin_ratio,
+            confidence_fraction=ratio.confidence_fraction,
+            is_paired=is_paired,
+        )
+    return Comparison(
+        ratio=ratio, margin_ratio=margin_ratio, verdict=verdict, n_to_decide=n_to_decide
+    )
 
 
 def ratio_estimate(
