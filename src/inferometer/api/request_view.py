@@ -450,7 +450,7 @@ def _can_be_fitted(run: types.Run) -> bool:
     """Are there enough requests of a server, each with its first token, for `fit --load`?"""
     table = requests_of(run)
     n_seen = np.count_nonzero(np.isin(table.status, ENDED) & (table.first_token_ns != types.ABSENT))
-    return run.manifest.origin == "published" and n_seen >= MIN_REQUESTS
+    return run.manifest.origin == "published" and bool(n_seen >= MIN_REQUESTS)
 
 
 _UNSEEN: Final = "a limit on E2E, or streamed answers: no longer run shows this latency"
