@@ -92,7 +92,7 @@ def test_a_plan_is_sealed(tmp_path):
 def test_the_rows_of_a_shown_run_are_its_numbers(tmp_path):
     for name in ("a", "b"):
         im.import_results(RESULTS / "vllm-bench-detailed.json", out=tmp_path / name)
-    shown = im.show(tmp_path / "a", tmp_path / "b")
+    shown = im.show(runs=(tmp_path / "a", tmp_path / "b"))
     rows = shown.rows()
     assert [row["run"] for row in rows] == [str(tmp_path / "a"), str(tmp_path / "b")]
     ttft, *_ = shown.requests[0].summaries[0].latencies

@@ -33,7 +33,6 @@ from inferometer.records.request_summaries import (
     inter_token_summary,
     summarise_steady,
 )
-from inferometer.records.server_summaries import TtftParts, engine_ttft_parts
 from inferometer.records.steady_state import SteadyState, steady_state
 from inferometer.records.types import RequestTable, Run
 from inferometer.records.validity import validity_of
@@ -85,12 +84,16 @@ def gaps(run: Run) -> run_series.GapMap | None:
     return run_series.gap_map(requests_of(run), latencies.delivery_gaps(latencies.deliveries(run)))
 
 
-def first_token_parts(run: Run, online: OnlineView | None) -> TtftParts | None:
+def first_token_parts(run: Run, online: OnlineView | None) -> server_summaries.TtftParts | None:
     """Where the time to the first token goes.
 
     As the server's metrics say of a load test, as the engine recorded of another run.
     """
-    return engine_ttft_parts(requests_of(run)) if online is None else online.ttft_parts
+    return (
+        server_summaries.engine_ttft_parts(requests_of(run))
+        if online is None
+        else online.ttft_parts
+    )
 
 
 def requests_of(run: Run) -> RequestTable:

@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
-from inferometer.stats.comparison import compare, compare_pairs
-from inferometer.stats.power import MOST_REPEATS, repeats_to_decide
+from inferometer.stats.comparison import (
+    MOST_REPEATS,
+    compare,
+    compare_pairs,
+    repeats_to_decide,
+)
 
 RULE = {"margin_ratio": 0.02, "confidence_fraction": 0.95}
 SPREAD = np.array([-1.5, -0.5, 0.5, 1.5]) / np.std([-1.5, -0.5, 0.5, 1.5], ddof=1)
