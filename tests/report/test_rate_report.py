@@ -87,8 +87,10 @@ def test_where_a_latency_crosses_its_limit_is_the_finding(view):
 
 def test_runs_of_one_load_are_no_course_over_loads(view):
     one = replace(view.points[0], offered_requests_per_s=1.0)
-    same = replace(view, points=(one, replace(one, offered_requests_per_s=1.05)), objective="")
-    lone = replace(view, points=(one,), objective="")
+    same = replace(
+        view, points=(one, replace(one, label="again", offered_requests_per_s=1.05)), objective=""
+    )
+    lone = replace(same, points=(one, replace(one, label="again", ttft_p95=None)))
     p95 = format_number(1e3 * one.ttft_p95.seconds.value)
     assert (
         ttft_rate_chart(same).finding
