@@ -198,3 +198,15 @@ def test_length_and_concurrency_are_compared_at_equal_token_counts(tmp_path):
     check_refused(
         run("compare", "a.csv", "a.csv", "--equal-tokens", folder=tmp_path), 2, "another shape"
     )
+
+
+@pytest.mark.parametrize(
+    ("n_generated", "try_"), [(32, "--equal-tokens"), (8, "sweeps of the same --gen-tokens")]
+)
+def test_sweeps_without_a_common_point_learn_what_would_have_one(tmp_path, n_generated, try_):
+    head = "seq_len,batch,gen_tokens,prefill_p50_ms,decode_p50_ms_per_tok\n"
+    (tmp_path / "a.csv").write_text(f"{head}256,1,32,40,10\n")
+    (tmp_path / "b.csv").write_text(f"{head}128,2,{n_generated},30,12\n")
+    refused = run("compare", "a.csv", "b.csv", folder=tmp_path)
+    check_refused(refused, 2, "no point in common")
+    assert f"try: {try_}" in refused.stderr

@@ -340,11 +340,13 @@ def _sweep_numbers(
     olds, news = ([point_times(run) for run in side] for side in (old, new))
     common = sorted(set.intersection(*(set(one) for one in (*olds, *news))))
     if not common:
+        is_as_long = {key.gen_tokens for key in olds[0]} & {key.gen_tokens for key in news[0]}
+        shapes = "--equal-tokens: points of as many tokens in another shape"
         raise SpecError(
             "the sweeps have no point in common",
             where=_WHERE,
             allowed="the same prompt, batch and generated tokens",
-            try_="--equal-tokens: points of as many tokens in another shape",
+            try_=shapes if is_as_long else "sweeps of the same --gen-tokens",
         )
     found = dict[str, _Numbers]()
     for phase in PHASES:
