@@ -89,6 +89,20 @@ def test_a_plan_is_sealed(tmp_path):
     assert len(proved.rows()) == 8
 
 
+def test_the_rows_of_a_shown_run_are_its_numbers(tmp_path):
+    for name in ("a", "b"):
+        im.import_results(RESULTS / "vllm-bench-detailed.json", out=tmp_path / name)
+    shown = im.show(runs=(tmp_path / "a", tmp_path / "b"))
+    rows = shown.rows()
+    assert [row["run"] for row in rows] == [str(tmp_path / "a"), str(tmp_path / "b")]
+    ttft, *_ = shown.requests[0].summaries[0].latencies
+    assert rows[0]["ttft_mean_s.value"] == ttft.mean.seconds.value
+    assert rows[0]["ttft_p95_s.value"] == ttft.percentile(0.95).seconds.value
+    assert rows[0]["ttft_p95_s.low"] is None
+    assert rows[0]["output_tokens_per_s.value"] > 0
+    assert len(im.show(SWEPT).rows()) == len(im.show(SWEPT).view.points) > 10
+
+
 def test_runs_come_from_other_tools_and_go_to_them(tmp_path):
     imported = im.import_results(RESULTS / "vllm-bench-detailed.json", out=tmp_path / "run")
     assert imported.rows()[0]["tool"] == "vllm-bench"

@@ -1,6 +1,7 @@
 """A grid equals its points, whatever its axes; what cannot be answered stands in it with its reason."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -162,6 +163,14 @@ def test_the_page_of_a_grid_has_a_line_for_each_combination(tmp_path) -> None:
     assert "TTFT over batch" in titles
     grid.save_page(tmp_path / "grid.html")
     assert (tmp_path / "grid.html").stat().st_size < 1.5e6
+
+
+def test_the_table_of_a_grid_has_the_intervals_of_all_its_numbers() -> None:
+    (page,) = im.predict(MODEL, hardware="h100_sxm", batch="1,8").pages()
+    assert page.table is not None
+    cells = dict(zip(page.table.header, page.table.rows[1], strict=True))
+    for name in ("TTFT", "TPOT", "E2E", "decode tok/s", "output tok/s", "$/1M tok", "MFU"):
+        assert re.search(r" \[.+, .+\]$", cells[name]), name
 
 
 def test_a_grid_without_numbers_on_its_axes_has_no_chart() -> None:

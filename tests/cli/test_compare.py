@@ -1,6 +1,7 @@
 """Does ``inferometer compare`` answer, obey its schema, and leave undecided what is?"""
 
 import json
+import re
 from dataclasses import replace
 
 import jsonschema
@@ -74,6 +75,21 @@ def test_folders_of_runs_are_decided(runs):
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout.startswith("B is worse: tpot_p50_s B / A = 1.")
     assert "5 against 5 runs" in outcome.stdout
+
+
+def test_four_against_four_that_are_undecided_name_how_many_would_decide(runs, tmp_path):
+    equals = sorted((runs / "runs" / "before").iterdir())
+    sources = (*equals, runs / "runs" / "a", runs / "runs" / "b", equals[0])
+    for i, source in enumerate(sources):
+        made = read_run(source)
+        target = tmp_path / "ab"[i // 4] / str(i)
+        target.parent.mkdir(exist_ok=True)
+        write_run(target, replace(made, manifest=replace(made.manifest, run_id=str(i))))
+    outcome = run("compare", "a", "b", "--margin", "0.001", folder=tmp_path)
+    assert outcome.returncode == 11, outcome.stdout
+    assert re.search(
+        r"beyond a margin of 0\.1%; about [\d,]+ new runs of each side would", outcome.stdout
+    )
 
 
 def test_single_runs_are_undecided(runs):
@@ -182,3 +198,15 @@ def test_length_and_concurrency_are_compared_at_equal_token_counts(tmp_path):
     check_refused(
         run("compare", "a.csv", "a.csv", "--equal-tokens", folder=tmp_path), 2, "another shape"
     )
+
+
+@pytest.mark.parametrize(
+    ("n_generated", "try_"), [(32, "--equal-tokens"), (8, "sweeps of the same --gen-tokens")]
+)
+def test_sweeps_without_a_common_point_learn_what_would_have_one(tmp_path, n_generated, try_):
+    head = "seq_len,batch,gen_tokens,prefill_p50_ms,decode_p50_ms_per_tok\n"
+    (tmp_path / "a.csv").write_text(f"{head}256,1,32,40,10\n")
+    (tmp_path / "b.csv").write_text(f"{head}128,2,{n_generated},30,12\n")
+    refused = run("compare", "a.csv", "b.csv", folder=tmp_path)
+    check_refused(refused, 2, "no point in common")
+    assert f"try: {try_}" in refused.stderr

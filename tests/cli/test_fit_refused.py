@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from command_line import check_refused, run
 
+import inferometer as im
+from inferometer.api import fitted_servers
+from inferometer.errors import ModelError
 from inferometer.records.imports.llmservingsim import read_llmservingsim
 from inferometer.records.store import write_run
 
@@ -46,6 +49,20 @@ def test_what_is_missing_is_named_before_anything_is_simulated(folder, words):
     assert refused.returncode in {2, 4}
     assert "none" in refused.stderr
     assert "simulating" not in refused.stderr
+
+
+def test_a_server_of_imported_runs_is_called_by_their_model(folder, monkeypatch):
+    """Further load tests of ``--model server`` were suggested."""
+    names = list[str]()
+
+    def seen(_tests, subject):
+        names.append(subject.address.served_model)
+        raise ModelError("that is all")
+
+    monkeypatch.setattr(fitted_servers.estimation, "judged_server", seen)
+    with pytest.raises(ModelError, match="that is all"):
+        im.fit(folder / "real", load=True)
+    assert names == ["llama-3.1-8b"]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import shlex
 import tomllib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -125,6 +126,22 @@ def test_what_the_time_limit_leaves_out_is_counted():
     )
 
 
+def test_the_sizing_that_is_suggested_asks_for_the_same_devices():
+    """It asked for the fewest that carry all of the load, without the options that were given."""
+    given = ("--burstiness", "2", "--router", "round-robin", "--quantization", "bfloat16")
+    flags = (*given, "--gpus", "h100_sxm", "--tp", "1", "--likely")
+    code, said = size("--total-gpus", "2", *flags)
+    best = said["best_use"]["rows"][0]
+    assert (code, best["needs_quality_check"]) == (0, False)
+    words = shlex.split(said["best_use"]["next_step"].partition("inferometer size ")[2])
+    for flag, value in (("--burstiness", "2"), ("--router", "round-robin"), ("--replicas", "2")):
+        assert words[words.index(flag) + 1] == value
+    load = float(words[words.index("--rate") + 1])
+    assert load == pytest.approx(0.9 * best["met_requests_per_s"], rel=0.01)
+    suggested = ["size", *words[: words.index("--out")], "--json"]
+    assert json.loads(CliRunner().invoke(app, suggested).stdout)["pick"]["n_devices"] == 2
+
+
 def test_the_sizing_that_is_suggested_counts_at_the_same_step_times():
     """At slow ones it bought seven devices for the rate that four were said to serve."""
     for flag, pace in (("--likely", "likely"), ("--sure", "slow")):
@@ -197,7 +214,7 @@ def test_i_have_two_gpus(tmp_path, monkeypatch):
     text = " ".join(done.stdout.split())
     assert "OR TP" in text
     assert "needs a quality check" in text
-    assert "NEXT the files that deploy it: inferometer size llama-3.1-8b" in text
+    assert re.search(r"NEXT the files that deploy it at [\d.]+ requests/s: inferometer size ", text)
     assert "serve up to" in page.read_text()
     assert json.loads((files / "plan.json").read_text())
 

@@ -61,6 +61,21 @@ def test_the_batch_axis_at_its_own_prompt_length():
         run(plain_command("sweep"), *WORDS, "--batch-prompt-len", 48, "--axes", "grid")
 
 
+@pytest.mark.parametrize(
+    ("words", "try_"),
+    [
+        (("--seq", "32,8192"), "prompts of at most 8,184 tokens"),
+        (("--seq", "32", "--batch-prompt-len", "8185"), "prompts of at most 8,184 tokens"),
+        (("--gen-tokens", "8192"), "a smaller --gen-tokens"),
+    ],
+)
+def test_points_beyond_the_positions_of_the_model_are_refused(words, try_):
+    with pytest.raises(SpecError, match="8,192, the positions of 'smollm2-135m'") as refused:
+        run(plain_command("sweep"), *WORDS, *words)
+    assert refused.value.try_ == try_
+    run(plain_command("sweep"), *WORDS, "--seq", "32,8184")
+
+
 def test_a_table_of_something_else_is_not_overwritten(tmp_path):
     (tmp_path / "mine.csv").write_text("a,b\n")
     with pytest.raises(RecordError, match="there already"):

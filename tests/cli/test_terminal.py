@@ -50,6 +50,31 @@ def test_a_command_is_never_broken_by_a_newline_and_prose_is_wrapped(width):
     assert max(len(line.rstrip()) for line in prose) <= max(width, 30)
 
 
+@pytest.mark.parametrize(
+    ("width", "rows"),
+    [
+        (
+            60,
+            ("1 25 ms [12, 50] 7 ms [6, 8] 5.9 [5.2, 6.7]", "8 101 ms [64, 203] 7.4 ms [6.6, 8] 1"),
+        ),
+        (46, ("1 25 ms [12, 50] 7 ms [6, 8] 5.9", "8 101 ms [64, 203] 7.4 ms [6.6, 8] 1")),
+        (38, ("1 25 ms [12, 50] 7 ms 5.9", "8 101 ms [64, 203] 7.4 ms 1")),
+        (26, ("1 25 ms 7 ms 5.9", "8 101 ms 7.4 ms 1")),
+    ],
+)
+def test_the_last_intervals_go_first_where_there_is_no_room(width, rows):
+    table = TextTable(
+        caption="",
+        header=("batch", "TTFT", "TPOT", "$"),
+        rows=(
+            ("1", "25 ms [12, 50]", "7 ms [6, 8]", "5.9 [5.2, 6.7]"),
+            ("8", "101 ms [64, 203]", "7.4 ms [6.6, 8]", "1"),
+        ),
+    )
+    shown = on_a_terminal(page_text(Page(title="", table=table)), width)
+    assert tuple(" ".join(line.split()) for line in shown.splitlines()[-2:]) == rows
+
+
 def test_in_a_pipe_nothing_is_wrapped_and_no_line_ends_in_blanks(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     table = Table("what", "where", box=None)

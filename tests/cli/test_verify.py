@@ -368,6 +368,16 @@ def test_a_server_that_is_not_there_leaves_the_seal_open(folder):
     assert json.loads(shown.stdout)["verdicts"] == ["open"]
 
 
+def test_a_client_that_must_change_is_sealed_anew(folder):
+    """The plan was then refused: it had changed since the seal."""
+    named = LOADS.replace("N", "90") + "[client]\nserved_model = 'another'\n"
+    (folder / "loads.toml").write_text(named)
+    with emulator(folder) as server:
+        outcome = verify("loads.toml", "--url", server.url, folder=folder)
+    assert outcome.returncode == 3
+    assert f"takes as --model {MODEL}, and another --out: a plan that is" in outcome.stderr
+
+
 def test_what_size_writes_is_sealed(folder):
     run(
         "size", "llama-3.1-8b", "--rate", "1", "--slo", "ttft:p95<5s", "--gpus", "h100_sxm", "--tp", "1", "--max-num-seqs", "64",

@@ -125,11 +125,13 @@ def test_a_sure_collapse_and_an_unsure_one(make_run):
     assert (finding.support, finding.sentence[:11]) == ("undecided", "Undecided: ")
 
 
-def test_memory(make_run):
+def memory_finding(make_run, *, of_first, of_second, n_reps=7):
     points = [SweepPoint(prompt_tokens=100, batch_size=batch, gen_tokens=3) for batch in (1, 2)]
-    run = make_run({point: ([0.1] * 7, [1.0] * 7) for point in points})
-    reserved = np.where(run.sweep.point_index == 0, 2**30, 3 * 2**30)
-    found = by_code(
+    run = make_run({point: ([0.1] * n_reps, [1.0] * n_reps) for point in points})
+    reserved = np.empty(run.sweep.point_index.size)
+    reserved[run.sweep.point_index == 0] = of_first
+    reserved[run.sweep.point_index == 1] = of_second
+    return by_code(
         type(run)(
             manifest=run.manifest,
             sweep=run.sweep._replace(reserved_bytes=reserved),
@@ -137,6 +139,37 @@ def test_memory(make_run):
             ceilings=None,
         )
     )
+
+
+@pytest.mark.parametrize(
+    ("scatter_bytes", "n_reps", "support", "words"),
+    [
+        (0, 7, "supported", "Peak reserved memory stays at 444 MiB over the sweep."),
+        (2**16, 7, "supported", "Peak reserved memory stays at 444 MiB over the sweep."),
+        (
+            20 * 2**20,
+            7,
+            "undecided",
+            "No growth of peak reserved memory is seen: 444 MiB at every point; by its repetitions it",
+        ),
+        (
+            0,
+            2,
+            "undecided",
+            "No growth of peak reserved memory is seen: 444 MiB at every point; its repetitions are",
+        ),
+    ],
+)
+def test_memory_that_reads_alike_does_not_grow(make_run, scatter_bytes, n_reps, support, words):
+    of_first = 444 * 2**20 + scatter_bytes * (np.arange(n_reps) - n_reps // 2)
+    found = memory_finding(
+        make_run, of_first=of_first, of_second=of_first + scatter_bytes / 100 + 1, n_reps=n_reps
+    )["MEMORY_GROWTH"]
+    assert (found.support, found.sentence[: len(words)]) == (support, words)
+
+
+def test_memory(make_run):
+    found = memory_finding(make_run, of_first=2**30, of_second=3 * 2**30)
     assert (
         found["MEMORY_GROWTH"].sentence
         == "Peak reserved memory grows 3x over the sweep, from 1 GiB at prompt 100, batch 1 to 3"

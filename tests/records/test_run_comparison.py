@@ -112,6 +112,12 @@ def test_a_simulated_side_is_no_measured_one():
     assert [one.code for one in said.cautions] == ["UNLIKE_ORIGINS"]
     assert said.cautions[0].text.startswith("A is simulated, B is measured")
     assert not list(unlike_origins(measured, measured))
+    published = tuple(
+        replace(run, manifest=replace(run.manifest, origin="published")) for run in measured
+    )
+    (imported,) = unlike_origins(measured, published)
+    assert "may be how it was measured" in imported.text
+    assert "verify" not in imported.remedy
 
 
 def test_providers_are_not_unlike_where_their_requests_are():

@@ -129,7 +129,7 @@ def test_costs_without_a_price_are_not_drawn(view):
 
 
 def test_replicas_over_time(view):
-    assert list(marks(traffic_chart(view), Line)[0].ys) == [2.0, 8.0, 4.0]
+    assert list(marks(traffic_chart(view), Line)[0].ys) == [2.0, 8.0, 4.0, 4.0]
     chart = replicas_chart(view)
     assert (
         "cheapest policy is scheduled for 4.00 $: it meets the SLO 100.0% of the time"

@@ -57,6 +57,8 @@ def test_the_error_on_points_held_out(analysis):
     ("coverage_fraction", "n_points", "words"),
     [
         (0.5, 4, "prefill 5 % (median of 4, only 2 of them in the 90 % interval)"),
+        (0.0, 2, "prefill 5 % (median of 2, none of them in the 90 % interval)"),
+        (0.25, 4, "prefill 5 % (median of 4, only 1 of them in the 90 % interval)"),
         (0.75, 4, "prefill 5 % (median of 4)"),
         (19 / 22, 22, "prefill 5 % (median of 22)"),
         (16 / 22, 22, "prefill 5 % (median of 22, only 16 of them in the 90 % interval)"),

@@ -210,3 +210,18 @@ def test_a_page_beside_the_run_is_named_and_not_suggested_again(tmp_path):
     after = request_view(load_run(), path=tmp_path).five_lines
     assert after.report.startswith(str(tmp_path / "report.html"))
     assert "inferometer report" not in after.next
+
+
+@pytest.mark.parametrize(
+    ("n_requests", "words"),
+    [(24, "inferometer compare {} OTHER_RUN"), (30, "inferometer fit --load {}")],
+)
+def test_what_comes_after_the_page_of_an_imported_run(tmp_path, n_requests, words):
+    loaded = load_run(n_requests)
+    manifest = replace(loaded.manifest, origin="published", load=None, validity=None)
+    imported = replace(loaded, manifest=manifest, exchanges=None, lags=None, server=None)
+    before = request_view(imported, path=tmp_path).five_lines
+    assert before.next == f"inferometer report {tmp_path}"
+    (tmp_path / "report.html").touch()
+    after = request_view(imported, path=tmp_path).five_lines
+    assert after.next.endswith(words.format(tmp_path))

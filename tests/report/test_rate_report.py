@@ -30,6 +30,7 @@ from inferometer.report.charts.rates import (
 from inferometer.report.charts.time_parts import ttft_parts_rate_chart
 from inferometer.report.html import render_page
 from inferometer.report.request_page import RATE_CHARTS, rate_page_of, request_page_of
+from inferometer.units import format_number
 
 QUESTION = RequestQuestion(objective=parse_objective("ttft:p95<40ms"))
 
@@ -82,6 +83,20 @@ def test_where_a_latency_crosses_its_limit_is_the_finding(view):
     below = replace(view, objective="ttft:p95<10s")
     assert "stays below its limit up to" in ttft_rate_chart(below).finding
     assert "goes from" in ttft_rate_chart(replace(view, objective="")).finding
+
+
+def test_runs_of_one_load_are_no_course_over_loads(view):
+    one = replace(view.points[0], offered_requests_per_s=1.0)
+    same = replace(
+        view, points=(one, replace(one, label="again", offered_requests_per_s=1.05)), objective=""
+    )
+    lone = replace(same, points=(one, replace(one, label="again", ttft_p95=None)))
+    p95 = format_number(1e3 * one.ttft_p95.seconds.value)
+    assert (
+        ttft_rate_chart(same).finding
+        == f"TTFT p95 is {p95} to {p95} ms in 2 runs at 1 to 1.05 requests/s offered."
+    )
+    assert ttft_rate_chart(lone).finding == f"TTFT p95 is {p95} ms at 1 requests/s offered."
 
 
 def test_capacity_and_traffic_are_drawn(view):

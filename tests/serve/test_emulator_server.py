@@ -32,6 +32,44 @@ def test_a_completion_in_one_piece():
     }
 
 
+FRONT_END_S = 0.3
+BEHIND = replace(PLAN.fleet, front_end_s=FRONT_END_S)
+
+
+def test_the_first_token_waits_for_the_front_end_as_it_does_in_a_simulation():
+    async def main():
+        async with talking(fleet=BEHIND) as client:
+            begun_s = time.perf_counter()
+            reply = await client.complete(max_tokens=5)
+            return reply, time.perf_counter() - begun_s
+
+    reply, took_s = asyncio.run(main())
+    assert reply.json["usage"]["completion_tokens"] == 5
+    assert FRONT_END_S < took_s < 2 * FRONT_END_S
+
+
+def test_who_leaves_within_the_front_end_takes_nobodys_place():
+    async def main():
+        async with emulator(fleet=BEHIND) as port:
+            leaver, stayer = await Client.connect(port), await Client.connect(port)
+            body = {"model": MODEL, "prompt": "a b", "max_tokens": 400}
+            leaver.send("POST", "/v1/completions", body)
+            await asyncio.sleep(FRONT_END_S / 3)
+            during = await stayer.ask("GET", "/metrics")
+            await leaver.close()
+            reply = await stayer.complete(max_tokens=5)
+            after = await stayer.ask("GET", "/metrics")
+            await stayer.close()
+            return during.body.decode(), reply, after.body.decode()
+
+    during, reply, after = asyncio.run(main())
+    assert reply.json["usage"]["completion_tokens"] == 5
+    for page in (during, after):
+        for state in ("running", "waiting"):
+            assert f'vllm:num_requests_{state}{{engine="0",model_name="{MODEL}"}} 0.0' in page
+    assert 'finished_reason="abort",model_name="test-model"} 1.0' in after
+
+
 def test_a_streamed_completion():
     async def main():
         async with talking() as client:

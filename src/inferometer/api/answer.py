@@ -7,7 +7,7 @@ only computes does not wait for it.
 import csv
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
@@ -20,6 +20,7 @@ from rich.console import Group, RenderableType
 
 from inferometer.api.drawing import SafeConsole
 from inferometer.errors import EXIT_ANSWERED
+from inferometer.inputs.objectives import percentile_name
 
 if TYPE_CHECKING:
     from inferometer.report.page import Page
@@ -101,10 +102,10 @@ class Answer:
         return rows or [dict(_flat(self.to_dict()))]
 
     def rows_of(self, table: str) -> list[dict[str, Any]]:
-        """The rows of one of its tables, by the name of its field."""
+        """The rows of one of its tables, by the name of its field, with dots into records and lists."""
         rows: Any = self.to_dict()
         for name in table.split("."):
-            rows = rows[name]
+            rows = rows[int(name)] if isinstance(rows, list | tuple) else rows[name]
         return [dict(_flat(row)) for row in rows]
 
     def to_csv(self) -> str:
@@ -197,14 +198,29 @@ _HTML: Final = '<pre style="line-height:normal;overflow-x:auto">{code}</pre>'
 
 
 def _flat(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """The numbers and texts of a record and of the records in it; lists are left out."""
+    """The numbers and texts of a record and of the records in it; lists but latencies are left out."""
     for name, value in row.items():
         if before + name in _INPUTS:
             continue
         if isinstance(value, dict):
             yield from _flat(value, f"{before}{name}.")
+        elif name == "latencies" and all({"mean", "percentiles"} <= one.keys() for one in value):
+            yield from _flat(_by_metric(value), before)
         elif not isinstance(value, list | tuple):
             yield before + name, value
+
+
+def _by_metric(latencies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Means and percentiles of a ``RequestSummary`` by the name of their metric: ``ttft_p95_s``."""
+    return {
+        f"{one['latency']}_{name}_s": number["seconds"]
+        | {"is_lower_bound": number["is_lower_bound"]}
+        for one in latencies
+        for name, number in (
+            *((("mean", one["mean"]),) if one["mean"] else ()),
+            *((percentile_name(p["percentile_fraction"]), p) for p in one["percentiles"]),
+        )
+    }
 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:

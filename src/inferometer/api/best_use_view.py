@@ -6,7 +6,7 @@ from typing import Final
 
 from inferometer import __version__, suggestions
 from inferometer.decide.best_use import FoundUse, Use
-from inferometer.inputs.types import Caution, DType
+from inferometer.inputs.types import DTYPE_BITS, Caution, DType
 from inferometer.report.page import Chip, Number, Page, lines_of
 from inferometer.report.tables import TextTable
 from inferometer.simulate.deployment import Pace
@@ -14,6 +14,8 @@ from inferometer.stats.estimate import Verdict
 from inferometer.units import format_number
 
 _MOST_ROWS: Final = 6
+_SAFE_FRACTION: Final = 0.9
+_FULL_BITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,7 @@ class UseRow:
     hardware: str
     layout: str
     weights_dtype: str
-    kv_cache_dtype: str
+    kv_cache_dtype: DType
     tensor_parallel_size: int
     n_replicas: int
     n_prefill: int
@@ -55,6 +57,16 @@ class UseRow:
     def met_load(self) -> float | None:
         """Shown to meet it."""
         return self.met_requests_per_s if self.met_users is None else self.met_users
+
+    @property
+    def own_kv_dtype(self) -> DType | None:
+        """Of a KV cache that is stored in fewer bits than activations have."""
+        return self.kv_cache_dtype if DTYPE_BITS[self.kv_cache_dtype] < _FULL_BITS else None
+
+    @property
+    def deployed_load(self) -> float:
+        """What it is sized for where no load was named: long runs may show a little less than it carries."""
+        return _SAFE_FRACTION * (self.met_load or self.located_load)
 
     @property
     def missed_load(self) -> float | None:
@@ -142,23 +154,27 @@ def best_use_of(
 def _next_step(model: str, best_use: BestUse, allowed: Sequence[object]) -> str:
     """How to deploy the best layout, or what to change where there is none."""
     best, asked_load = best_use.best, best_use.asked_load
-    flag = "--rate" if best is None or best.located_users is None else "--concurrency"
-    if best is not None and asked_load is not None and best_use.verdict != "met":
-        more = suggestions.command(
-            "size", model, *allowed, "--gpus", best.hardware_id, flag, f"{asked_load:g}"
-        )
-        return f"how many it takes: {more}"
     if best is None:
         return (
             "longer limits, more devices (--total-gpus), other devices (--gpus), or fewer bits"
             " (--quantization)"
         )
-    load = asked_load or best.met_load or 0.9 * best.located_load
-    words = ("--gpus", best.hardware_id, "--tp", best.tensor_parallel_size, flag, f"{load:.3g}")
-    formats = ("--quantization", best.weights_dtype) if best.needs_quality_check else ()
-    command = suggestions.command("size", model, *allowed, *words, *formats, "--out", "deployment")
-    what = f"as few as {load:.3g} {'users' if flag == '--concurrency' else 'requests/s'} need"
-    return f"the files that deploy {what if asked_load else 'it'}: {command}"
+    flag = "--rate" if best.located_users is None else "--concurrency"
+    weights = ("--quantization", best.weights_dtype) if best.needs_quality_check else ()
+    cache = () if best.own_kv_dtype is None else ("--kv-dtype", best.own_kv_dtype)
+    kind = (*allowed, *weights, *cache, "--gpus", best.hardware_id)
+    if asked_load is not None and best_use.verdict != "met":
+        more = suggestions.command("size", model, *kind, flag, f"{asked_load:g}")
+        return f"how many it takes: {more}"
+    load = asked_load or best.deployed_load
+    n_whole = best.n_replicas - best.n_prefill
+    splits = ("--prefill-replicas", best.n_prefill) if best.n_prefill else ()
+    layout = ("--tp", best.tensor_parallel_size, "--replicas", n_whole, *splits)
+    what = "how it does there" if best.n_prefill else "the files that deploy it"
+    where = "" if asked_load else f" at {load:.3g} {best.unit}"
+    files = () if best.n_prefill else ("--out", "deployment")
+    same = suggestions.command("size", model, *kind, *layout, flag, f"{load:.3g}", *files)
+    return f"{what}{where}: {same}"
 
 
 def _row(use: Use, published: DType | None) -> UseRow:
@@ -184,7 +200,8 @@ def _row(use: Use, published: DType | None) -> UseRow:
         located_users=users[0],
         met_users=users[1],
         missed_users=users[2],
-        needs_quality_check=engine.quantization != published or engine.kv_cache_dtype is not None,
+        needs_quality_check=(engine.quantization or engine.dtype) != (published or engine.dtype)
+        or engine.kv_cache_dtype is not None,
     )
 
 

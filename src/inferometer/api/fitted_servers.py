@@ -28,7 +28,8 @@ _LOG: Final = foreign_bytes.Door(
     try_="its first megabytes, in which vLLM reports its limits",
 )
 
-_NOWHERE: Final = conclusions.Address(url="URL", served_model="server")
+_UNNAMED: Final = "server"
+"""The model of imported runs that name none."""
 
 
 def fit_load_tests(
@@ -55,9 +56,10 @@ def fit_load_tests(
     )
     stated = reported.StatedServer(hardware, table.engine, n_tensor)
     facts = reported.server_subject(runs, log, stated)
+    model = table.model or _imported_model(runs)
     subject = estimation.Subject(
-        address=_address(runs),
-        model=table.model or _imported_model(runs),
+        address=_address(runs, _UNNAMED if model is None else model.model_id),
+        model=model,
         hardware=hardware,
         engine=reported.server_engine(facts, stated),
         facts=facts,
@@ -68,7 +70,8 @@ def fit_load_tests(
     return estimation.judged_server(tests, subject)
 
 
-def _address(runs: Sequence[Run]) -> conclusions.Address:
+def _address(runs: Sequence[Run], name: str) -> conclusions.Address:
+    """Where the load tests went; runs that nobody sent from here went to a server of this ``name``."""
     plans = [run.manifest.load for run in runs if run.manifest.load is not None]
     found = {conclusions.Address(plan.url, plan.served_model, _flags(plan)) for plan in plans}
     if len({address.served_model for address in found}) > 1:
@@ -78,7 +81,7 @@ def _address(runs: Sequence[Run]) -> conclusions.Address:
             where="--load",
             allowed="load tests of one server",
         )
-    return next(iter(sorted(found)), _NOWHERE)
+    return next(iter(sorted(found)), conclusions.Address(url="URL", served_model=name))
 
 
 def _flags(plan: load_plan.LoadPlan) -> tuple[str, ...]:

@@ -24,14 +24,6 @@ _SUFFIXES: Final[tuple[tuple[str, str, Callable[[float], str]], ...]] = (
     ("_sequences", "", format_number),
     ("_s", "", format_duration),
 )
-_WITH_INTERVAL: Final = (
-    "tpot_s",
-    "ttft_s",
-    "capacity",
-    "ttft_p95_s",
-    "tpot_p95_s",
-    "requests_per_s",
-)
 _NAMES: Final = {"usd_per_million_tokens": "$/1M tok", "mbu_fraction": "MBU", "mfu_fraction": "MFU"}
 
 
@@ -248,4 +240,4 @@ def _number(name: str, estimate: Estimate | None) -> str:
     if estimate is None:
         return "–"
     form = next(form for suffix, _, form in _SUFFIXES if name.endswith(suffix))
-    return estimate.text(form) if name.startswith(_WITH_INTERVAL) else form(estimate.value)
+    return estimate.text(form)

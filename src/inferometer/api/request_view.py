@@ -13,6 +13,7 @@ import numpy as np
 from inferometer import __version__, suggestions
 from inferometer.api import provenance, run_titles
 from inferometer.errors import RecordError, SpecError
+from inferometer.fit.loads.load_tests import ENDED, MIN_REQUESTS
 from inferometer.inputs import catalog, synonyms
 from inferometer.inputs.objectives import ObjectiveSpec, check_workflows, parse_objective
 from inferometer.inputs.types import Caution, DType, HardwareSpec
@@ -32,7 +33,6 @@ from inferometer.records.request_summaries import (
     inter_token_summary,
     summarise_steady,
 )
-from inferometer.records.server_summaries import TtftParts, engine_ttft_parts
 from inferometer.records.steady_state import SteadyState, steady_state
 from inferometer.records.types import RequestTable, Run
 from inferometer.records.validity import validity_of
@@ -84,12 +84,16 @@ def gaps(run: Run) -> run_series.GapMap | None:
     return run_series.gap_map(requests_of(run), latencies.delivery_gaps(latencies.deliveries(run)))
 
 
-def first_token_parts(run: Run, online: OnlineView | None) -> TtftParts | None:
+def first_token_parts(run: Run, online: OnlineView | None) -> server_summaries.TtftParts | None:
     """Where the time to the first token goes.
 
     As the server's metrics say of a load test, as the engine recorded of another run.
     """
-    return engine_ttft_parts(requests_of(run)) if online is None else online.ttft_parts
+    return (
+        server_summaries.engine_ttft_parts(requests_of(run))
+        if online is None
+        else online.ttft_parts
+    )
 
 
 def requests_of(run: Run) -> RequestTable:
@@ -434,9 +438,22 @@ def _next(
     if remedy:
         return remedy
     folder = "RUN" if path is None else path
-    if has_page and online is not None:
+    if not has_page:
+        return suggestions.command("report", folder)
+    return _after_the_page(folder, is_of_a_server=online is not None or _can_be_fitted(run))
+
+
+def _after_the_page(folder: Path | str, *, is_of_a_server: bool) -> str:
+    if is_of_a_server:
         return f"what would another load do here? {suggestions.command('fit', '--load', folder)}"
-    return suggestions.command("report", folder)
+    return f"does another run differ? {suggestions.command('compare', folder, 'OTHER_RUN')}"
+
+
+def _can_be_fitted(run: types.Run) -> bool:
+    """Are there enough requests of a server, each with its first token, for `fit --load`?"""
+    table = requests_of(run)
+    n_seen = np.count_nonzero(np.isin(table.status, ENDED) & (table.first_token_ns != types.ABSENT))
+    return run.manifest.origin == "published" and bool(n_seen >= MIN_REQUESTS)
 
 
 _UNSEEN: Final = "a limit on E2E, or streamed answers: no longer run shows this latency"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
 from inferometer.api.answer import Answer, Paged
 from inferometer.api.question import option
@@ -55,13 +55,21 @@ def question_of(options: Judged) -> RequestQuestion:
 class ShowAnswer(Answer):
     """All that a run says; the same facts as in the report."""
 
-    table: ClassVar[str | None] = "requests"
-
     runs: tuple[str, ...]
     view: SweepReportView | None
     """Of sweeps; None for runs of requests."""
     requests: tuple[RequestRunAnswer, ...]
     """Of runs of requests."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The points of sweeps, as `sweep` gives them; of runs of requests what `load` gives of each."""
+        if self.view is not None:
+            return self.rows_of("view.points")
+        return [
+            {"run": run, **row}
+            for number, run in enumerate(self.runs)
+            for row in self.rows_of(f"requests.{number}.summaries")
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

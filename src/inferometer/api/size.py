@@ -33,7 +33,7 @@ from inferometer.api.model_options import (
     refuse_links,
 )
 from inferometer.api.progress import talk
-from inferometer.api.question import option, words_of
+from inferometer.api.question import fields_of, option, words_of
 from inferometer.api.server import Server, Settings
 from inferometer.api.sizing_answer import SizeAnswer, pick_of, size_answer
 from inferometer.api.sizing_offers import Asked, OverTime, Sought, asked_of
@@ -262,7 +262,8 @@ def _devices(
     where: compute.Executor,
     asked: sizing_types.SizingQuestion,
 ) -> size_best_use.Devices:
-    words = words_of(question, size_best_use.CARRIED)
+    names = (field.name for field in fields_of(type(question)))
+    words = words_of(question, tuple(set(names) - size_best_use.NOT_CARRIED))
     load = asked.offered_load if asked.is_of_users else question.workload.rate
     return size_best_use.Devices(n_total, limit, where, question.model, words, load)
 
@@ -278,7 +279,7 @@ def _written(question: Size, used: SizeAnswer) -> SizeAnswer:
 
 
 def _of_best_use(question: Size, used: SizeAnswer) -> Size:
-    """The sizing for the load that the best layout was shown to carry: what writes its files.
+    """The sizing of the best layout for a load that it carries: what writes its files.
 
     Raises
     ------
@@ -298,8 +299,7 @@ def _of_best_use(question: Size, used: SizeAnswer) -> Size:
         raise SizingError(what, where="--out", try_="the same command without --out")
     workload = question.workload
     if best.located_users is None:
-        rate_per_s = workload.rate or best.met_load or 0.9 * best.located_load
-        workload = replace(workload, rate=rate_per_s, concurrency=None)
+        workload = replace(workload, rate=workload.rate or best.deployed_load, concurrency=None)
     return replace(
         question,
         total_gpus=None,
@@ -307,6 +307,10 @@ def _of_best_use(question: Size, used: SizeAnswer) -> Size:
         gpus=best.hardware_id,
         tp=str(best.tensor_parallel_size),
         quantization=best.weights_dtype if best.needs_quality_check else question.quantization,
+        settings=replace(question.settings, kv_dtype=best.own_kv_dtype),
+        fleet=replace(
+            question.fleet, cluster=replace(question.fleet.cluster, replicas=best.n_replicas)
+        ),
         workload=workload,
     )
 

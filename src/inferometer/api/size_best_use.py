@@ -15,8 +15,11 @@ from inferometer.errors import SpecError
 from inferometer.inputs import resolve
 from inferometer.inputs.types import Caution
 
-CARRIED: Final = ("workload", "slo", "max_num_seqs", "max_num_batched_tokens", "engine", "dtype")
-"""Parameters that the command which sizes for the found rate has too."""
+NOT_CARRIED: Final = frozenset(
+    {"model", "gpus", "total_gpus", "tp", "rate", "concurrency", "sure", "likely", "report", "out"}
+    | {"quantization", "kv_dtype"}
+)
+"""The argument, and what the command which sizes for the found load says itself, or has no use for."""
 
 
 class Devices(NamedTuple):

@@ -19,7 +19,7 @@ from inferometer.api.question import Option, option, parse_counts
 from inferometer.errors import SpecError
 from inferometer.inputs.resolve import resolve_model
 from inferometer.inputs.sweep_plan import Axes, shuffled, sweep_points
-from inferometer.inputs.types import EngineSpec, SweepPlan, SweepPoint
+from inferometer.inputs.types import EngineSpec, ModelSpec, SweepPlan, SweepPoint
 from inferometer.report.page import Page
 from inferometer.report.tables import TextTable
 
@@ -103,6 +103,7 @@ def sweep(question: Sweep) -> MeasuredAnswer | PlannedSweep:
     engine = engine_of(question.engine)
     resolved = resolve_model(question.model, load_format=engine.load_format)
     plan = _plan(question, engine)
+    _check_positions(plan, resolved.spec)
     places = places_of(question.out, default_folder("sweep", plan, resolved))
     if question.dry_run:
         return _planned(plan, what_will_happen(plan, resolved), places)
@@ -154,6 +155,21 @@ def _plan(question: Sweep, engine: EngineSpec) -> SweepPlan:
         n_rounds=question.rounds or _rounds(engine, question.reps),
     )
     return shuffled(plan)
+
+
+def _check_positions(plan: SweepPlan, model: ModelSpec) -> None:
+    """A context that the model was not made for is refused before anything is loaded."""
+    most = model.max_position_tokens
+    for point in plan.points:
+        if point.prompt_tokens + point.gen_tokens > most:
+            raise SpecError(
+                f"{point.prompt_tokens:,} prompt tokens and {point.gen_tokens:,} to generate",
+                where="--seq, --gen-tokens, --batch-prompt-len",
+                allowed=f"together at most {most:,}, the positions of {model.model_id!r}",
+                try_=f"prompts of at most {most - point.gen_tokens:,} tokens"
+                if point.gen_tokens < most
+                else "a smaller --gen-tokens",
+            )
 
 
 def _axes(question: Sweep) -> Axes:

@@ -274,7 +274,8 @@ def replay(
     except MeasureError as error:
         is_flag = error.try_ is not None and error.try_.startswith("--")
         try_ = (
-            f"in the plan, under [client], what `inferometer load` takes as {error.try_}"
+            f"in the plan, under [client], what `inferometer load` takes as {error.try_}, and another"
+            " --out: a plan that is changed is sealed anew"
             if is_flag
             else error.try_
         )

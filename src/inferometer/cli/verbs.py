@@ -382,7 +382,8 @@ Examples:
         "What does a run say? (in the terminal)",
         help="""What does a run say?
 
-Several sweeps are shown side by side, runs of requests one after the other.""",
+Several sweeps are shown side by side, runs of requests one after the other. --csv: a row for each
+point, or for each run of requests and each of its classes; for each request: `inferometer export`.""",
         examples="""\b
 Example:
   inferometer show runs/example

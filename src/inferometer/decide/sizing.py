@@ -257,8 +257,8 @@ def _proved(question: SizingQuestion, searched: list[Searched], phases: Phases) 
         elif n_replicas is None:
             times = "" if question.fleets.n_replicas else f"{_MOST_RATIO} times "
             why = (
-                f"{times}the {found.n_replicas} replicas of a short simulation do not"
-                f" meet the SLO in a long one; {found.why}"
+                f"{times}the {found.n_replicas} replicas that meet the SLO in a short simulation"
+                f" ({found.why}) miss it in a long one"
             )
             found = found._replace(why=why)
         searched[best] = found._replace(n_replicas=n_replicas, is_decided=n_open is None)

@@ -34,6 +34,8 @@ Support: TypeAlias = Literal["supported", "undecided", "single number"]
 _SEED: Final = 20260101
 _MIN_REPEATS: Final = 5
 """Below this resampled medians of the repeats are no interval."""
+_SAME_MEMORY_RATIO: Final = 1.01
+"""Growth below one percent is none: amounts are shown with three digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,10 +315,11 @@ def _memory_growth(points: list[PointRepetitions]) -> list[Finding]:
     ratio = comparison.ratio_estimate(most.reserved_bytes, least.reserved_bytes)
     if ratio is None or most is least:
         return []
-    amounts = f"{format_bytes(float(np.nanmedian(least.reserved_bytes)))} at {_name(least.point)}"
-    amounts += (
-        f" to {format_bytes(float(np.nanmedian(most.reserved_bytes)))} at {_name(most.point)}"
-    )
+    low, high = (format_bytes(float(np.nanmedian(point.reserved_bytes))) for point in (least, most))
+    amounts = f"{low} at {_name(least.point)} to {high} at {_name(most.point)}"
+    if low == high:
+        # What reads alike has not grown by anything that a reader could see.
+        return [_memory_alike(ratio, low)]
     if _side(ratio, 1.0) == "above":
         sentence = (
             f"Peak reserved memory grows {format_number(ratio.value)}x over the sweep, from"
@@ -333,6 +336,20 @@ def _memory_growth(points: list[PointRepetitions]) -> list[Finding]:
             support="undecided",
         )
     ]
+
+
+def _memory_alike(ratio: Estimate, amount: str) -> Finding:
+    """The medians of all points are one amount; do the repetitions leave room for growth?"""
+    if ratio.high is not None and ratio.high < _SAME_MEMORY_RATIO:
+        sentence = f"Peak reserved memory stays at {amount} over the sweep."
+        return Finding(code="MEMORY_GROWTH", sentence=sentence, evidence=ratio, support="supported")
+    why = (
+        "its repetitions are too few for an interval"
+        if ratio.high is None
+        else f"by its repetitions it may grow up to {format_number(ratio.high)}x"
+    )
+    sentence = f"No growth of peak reserved memory is seen: {amount} at every point; {why}."
+    return Finding(code="MEMORY_GROWTH", sentence=sentence, evidence=ratio, support="undecided")
 
 
 def _out_of_memory(run: Run) -> list[Finding]:

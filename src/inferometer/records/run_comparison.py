@@ -340,11 +340,13 @@ def _sweep_numbers(
     olds, news = ([point_times(run) for run in side] for side in (old, new))
     common = sorted(set.intersection(*(set(one) for one in (*olds, *news))))
     if not common:
+        is_as_long = {key.gen_tokens for key in olds[0]} & {key.gen_tokens for key in news[0]}
+        shapes = "--equal-tokens: points of as many tokens in another shape"
         raise SpecError(
             "the sweeps have no point in common",
             where=_WHERE,
             allowed="the same prompt, batch and generated tokens",
-            try_="--equal-tokens: points of as many tokens in another shape",
+            try_=shapes if is_as_long else "sweeps of the same --gen-tokens",
         )
     found = dict[str, _Numbers]()
     for phase in PHASES:
@@ -515,17 +517,19 @@ def _why(
             else ""
         )
         return f"no {replicate} of {sides or 'a side'} has this number{needed}"
+    n = found.n_to_decide
+    more = "" if n is None else f"; about {n:,} new {replicate}s of each side would decide"
     if found.ratio.low is None or found.ratio.high is None:
         return (
-            found.ratio.method
+            f"{found.ratio.method}{more}"
             if min(len(numbers.old), len(numbers.new)) > 1
             else f"one {replicate} says nothing of how {replicate}s differ"
         )
-    inside = {"equivalent": "lies within", "undecided": "reaches over 1 and beyond"}.get(
-        found.verdict
-    )
     margin = f"a margin of {rule.margin_ratio:.1%}"
-    return f"the interval {inside} {margin}" if inside else "the interval leaves out 1"
+    if found.verdict != "undecided":
+        is_equal = found.verdict == "equivalent"
+        return f"the interval lies within {margin}" if is_equal else "the interval leaves out 1"
+    return f"the interval reaches over 1 and beyond {margin}{more}"
 
 
 def _cautions(old: Sequence[Run], new: Sequence[Run], *, is_single: bool) -> tuple[Caution, ...]:

@@ -47,11 +47,19 @@ def unlike_loads(old: Sequence[Run], new: Sequence[Run]) -> Iterator[Caution]:
 def unlike_origins(old: Sequence[Run], new: Sequence[Run]) -> Iterator[Caution]:
     """Is a side simulated, or published, and the other measured?"""
     a, b = (" and ".join(sorted({run.manifest.origin for run in side})) for side in (old, new))
-    if a != b:
+    if a == b:
+        return
+    if "simulated" in f"{a} {b}":
         yield Caution(
             code="UNLIKE_ORIGINS",
             text=f"A is {a}, B is {b}: what differs may be the prediction, not the server",
             remedy="inferometer verify PLAN: the very requests, and the interval of what was predicted",
+        )
+    else:
+        yield Caution(
+            code="UNLIKE_ORIGINS",
+            text=f"A is {a}, B is {b}: what differs may be how it was measured, not the server",
+            remedy="both sides measured with the same tool",
         )
 
 

@@ -100,7 +100,8 @@ def error_text(name: str, median_fraction: float, n_points: int, coverage_fracti
         math.comb(n_points, k) * _CLAIMED**k * (1 - _CLAIMED) ** (n_points - k)
         for k in range(n_inside + 1)
     )
-    narrow = f", only {n_inside} of them in the 90 % interval" if chance <= _UNLIKELY else ""
+    few = f"only {n_inside}" if n_inside else "none"
+    narrow = f", {few} of them in the 90 % interval" if chance <= _UNLIKELY else ""
     return f"{name} {format_fraction(median_fraction)} (median of {n_points}{narrow})"
 
 

@@ -171,7 +171,10 @@ def numbers_text(numbers: tuple[Number, ...]) -> RenderableType:
 
 
 class BriefTable:
-    """The first rows of a table, in the columns that have room: intervals go before columns do."""
+    """The first rows of a table, in the columns that have room.
+
+    Intervals go before columns do, and the last ones first.
+    """
 
     def __init__(self, table: TextTable, most_rows: int) -> None:
         self._table, self._most_rows = table, most_rows
@@ -181,7 +184,7 @@ class BriefTable:
         table = self._table
         rows = table.rows[: self._most_rows]
         if _width(table.header, rows) > options.max_width:
-            rows = tuple(tuple(cell.partition(" [")[0] for cell in row) for row in rows)
+            rows = _without_last_intervals(table.header, rows, options.max_width)
         n_columns = len(table.header)
         while n_columns > 2 and _width(table.header[:n_columns], rows) > options.max_width:
             n_columns -= 1
@@ -198,6 +201,18 @@ class BriefTable:
         more = [f"{n} more {what}{'s' * (n > 1)}" for n, what in left_out if n]
         if more:
             yield Text(f"… {' and '.join(more)}: --verbose")
+
+
+def _without_last_intervals(
+    header: Sequence[str], rows: Sequence[tuple[str, ...]], room: int
+) -> tuple[tuple[str, ...], ...]:
+    """The intervals of the first columns, as many as have room where nothing is wrapped."""
+    columns = [list(cells) for cells in zip(header, *rows, strict=True)]
+    for cells in reversed(columns):
+        if sum(_GAP + max(map(len, one)) for one in columns) - _GAP <= room:
+            break
+        cells[1:] = [cell.partition(" [")[0] for cell in cells[1:]]
+    return tuple(zip(*(cells[1:] for cells in columns), strict=True))
 
 
 class WholeTable:

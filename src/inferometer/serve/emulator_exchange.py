@@ -26,7 +26,7 @@ from inferometer.serve.emulator_tokens import Answer, Tokenizer, content_ids, dr
 from inferometer.serve.http_line import HttpRequest, Line
 from inferometer.simulate.live import LiveRequest
 from inferometer.simulate.outcome import Status
-from inferometer.units import s_from_ns
+from inferometer.units import NS_PER_S, s_from_ns
 
 Note = Callable[[int, EmissionKind, int, int, int], None]
 """Number, kind, tokens, due, written: what the emission log takes."""
@@ -441,7 +441,9 @@ class Desk:
             contents = content_ids([*prompt, *self.tokenizer.spoken(answer)], config.block_size)
         return LiveRequest(
             engine_index,
-            arrival_ns=request.accepted_ns,
+            # As in a simulation, it comes to the scheduler behind HTTP, tokenising and a queue of
+            # processes; what the emulator itself takes of these is short beside them.
+            arrival_ns=request.accepted_ns + round(self._plan.fleet.front_end_s * NS_PER_S),
             prompt=len(prompt),
             stop=answer.n_tokens,
             max_tokens=parsed.most_tokens[i_prompt],

@@ -167,7 +167,8 @@ class EmulatorServer:
         """Take back from the engine what it has of it."""
         for choice in exchange.served.choices:
             if not choice.request.status.is_finished:
-                self._engine.abort(choice.request, time.perf_counter_ns())
+                leaves_ns = max(time.perf_counter_ns(), choice.request.arrival_ns)
+                self._engine.abort(choice.request, leaves_ns)
 
     def _generate(self, line: Line, request: HttpRequest) -> None:
         number = self._n_requests

@@ -12,6 +12,7 @@ from served_pages import poisson, served_pages
 
 from inferometer.decide.diagnosis.observed import OutsideRow, checked
 from inferometer.decide.diagnosis.window import observed_window
+from inferometer.errors import ModelError
 from inferometer.simulate import step_cost
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
@@ -38,6 +39,14 @@ def with_series(samples, name, labels, last, first=0.0):
         labels=np.concatenate([samples.labels, [labels] * 2]),
         value=np.concatenate([samples.value, [first, last]]),
     )
+
+
+def test_few_scrapes_are_too_few_and_that_is_in_the_message():
+    samples = samples_of()
+    first_ns = np.unique(samples.scraped_ns)[:9]
+    few = samples._make(column[samples.scraped_ns <= first_ns[-1]] for column in samples)
+    with pytest.raises(ModelError, match="9 scrapes were answered, fewer than 12"):
+        observed_window(few)
 
 
 def test_a_healthy_server_has_no_finding_and_its_numbers_say_so():

@@ -1,6 +1,7 @@
 """Does each chart of a run of requests say what its view says, for readers who see no colours too?"""
 
 import itertools
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -49,6 +50,55 @@ def test_without_data_nothing_is_drawn(request_example):
         ttft_parts=None,
     )
     assert request_charts_of(bare) == ()
+
+
+def paths_of(plot):
+    """The coordinates of each line that is drawn."""
+    text = drawn(plot)
+    return [
+        [tuple(map(int, pair.split())) for pair in re.findall(r"-?\d+ -?\d+", path)]
+        for path in re.findall(r'<path class="line [^>]* d="([^"]*)"', text)
+    ]
+
+
+def first_windows(series, n):
+    return series._replace(
+        **{name: value[:n] for name, value in series._asdict().items() if np.ndim(value)}
+    )
+
+
+def test_one_window_has_the_lines_that_its_legend_names(request_example):
+    load = first_windows(request_example.load, 1)
+    history = replace(
+        request_example.history, windows=first_windows(request_example.history.windows, 1)
+    )
+    one = replace(request_example, load=load, history=history)
+    for chart in (queue_chart(one), preemption_chart(one)):
+        for path in paths_of(chart.plots[0]):
+            assert (path[0][0], path[-1][0]) == (0, 10_000)
+    (plot,) = history_chart(one).plots
+    assert "lines: percentiles" in plot.legend
+    assert all(path[0][0] < path[-1][0] for path in paths_of(plot))
+    columns = {name: np.array([np.nan]) for name in ("p50_s", "p90_s", "p99_s")}
+    few = replace(history, windows=history.windows._replace(**columns))
+    (plot,) = history_chart(replace(one, history=few)).plots
+    assert (paths_of(plot), "lines" in plot.legend) == ([], False)
+
+
+def test_the_last_window_is_drawn_to_its_end(request_example):
+    n_windows = len(request_example.load.start_s)
+    (path,) = paths_of(preemption_chart(request_example).plots[0])
+    assert (path[0][0], path[-1][0]) == (0, 10_000)
+    assert len({x for x, _ in path}) == n_windows + 1
+
+
+def test_a_step_lasts_until_its_gap(request_example):
+    load = request_example.load
+    gap = np.where(np.arange(len(load.start_s)) == 3, np.nan, load.n_running_mean)
+    path = paths_of(
+        queue_chart(replace(request_example, load=load._replace(n_running_mean=gap))).plots[0]
+    )[0]
+    assert round(10_000 * 3 / len(load.start_s)) in {x for x, _ in path}
 
 
 def test_where_the_first_token_waits(request_example):

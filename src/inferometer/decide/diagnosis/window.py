@@ -397,7 +397,7 @@ def _check(record: ServerRecord, summary: ServerSummary) -> None:
         )
     if summary.n_scrapes < _FEWEST_SCRAPES:
         raise ModelError(
-            f"{summary.n_scrapes} scrapes were answered",
+            f"{summary.n_scrapes} scrapes were answered, fewer than {_FEWEST_SCRAPES}",
             where="the window",
             allowed=f"{_FEWEST_SCRAPES} or more",
             try_="a longer window (--for; of a Prometheus --last)",

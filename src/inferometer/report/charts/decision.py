@@ -4,6 +4,7 @@ And where does it miss?
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from inferometer.report.charts.plot import (
@@ -17,6 +18,7 @@ from inferometer.report.charts.plot import (
     Rule,
     bar_of,
     colours_of,
+    held_line,
     tip,
 )
 from inferometer.report.decision_views import DecisionView, LimitCost
@@ -173,7 +175,7 @@ def traffic_chart(view: DecisionView) -> Chart | None:
             Plot(
                 x=_HOURS,
                 y=Axis(title="requests/s", has_zero=True),
-                marks=(Line(xs=hours, ys=course.rates_per_s, is_stepped=True),),
+                marks=(held_line(hours, course.window_s / 3600, course.rates_per_s),),
                 height=160,
                 has_brush=True,
             ),
@@ -193,13 +195,11 @@ def replicas_chart(view: DecisionView) -> Chart | None:
         return None
     hours = [i * course.window_s / 3600 for i in range(len(course.rates_per_s))]
     marks = tuple(
-        Line(
-            xs=hours,
-            ys=policy.n_replicas,
+        replace(
+            held_line(hours, course.window_s / 3600, policy.n_replicas),
             name=policy.name,
             colour=f"c{rank}",
             dash=_DASHES[rank % len(_DASHES)],
-            is_stepped=True,
         )
         for rank, policy in enumerate(course.policies)
     )

@@ -5,10 +5,11 @@ Requests that run and wait, KV blocks and preemptions over time.
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from inferometer.records.columns import F64
 from inferometer.records.run_series import StepSeries
-from inferometer.report.charts.plot import Axis, Chart, Line, Mark, Plot, Rule, band_of
+from inferometer.report.charts.plot import Axis, Chart, Mark, Plot, Rule, band_of, held_line
 from inferometer.report.views import RequestReportView
 from inferometer.units import format_duration, format_fraction, format_number
 
@@ -137,7 +138,7 @@ def preemption_chart(view: RequestReportView) -> Chart | None:
             low=0,
             high=max(1.0, 1.1 * max(counts)),
         ),
-        marks=(Line(xs=starts, ys=counts, colour="c1", is_stepped=True),),
+        marks=(replace(held_line(starts, load.width_s, counts), colour="c1"),),
         height=110,
         has_brush=True,
     )
@@ -184,12 +185,10 @@ def _plot(
             xs = [x for x, _ in ends]
             marks.append(band_of(xs, [end for _, end in ends], colour=colour, name=name))
         marks.append(
-            Line(
-                xs=starts,
-                ys=mean.tolist(),
+            replace(
+                held_line(starts, load.width_s, mean.tolist()),
                 name=name,
                 colour=colour,
-                is_stepped=True,
                 dash="dashed" if rank else "",
             )
         )

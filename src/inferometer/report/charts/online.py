@@ -5,6 +5,7 @@ percentiles of windows of time.
 """
 
 import math
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,18 @@ import numpy as np
 from inferometer.records.columns import F64
 from inferometer.records.request_summaries import Judgement
 from inferometer.records.run_series import GapMap
-from inferometer.report.charts.plot import Axis, Boxes, Chart, Dots, Line, Mark, Plot, Rule, band_of
+from inferometer.report.charts.plot import (
+    Axis,
+    Boxes,
+    Chart,
+    Dots,
+    Line,
+    Mark,
+    Plot,
+    Rule,
+    band_of,
+    held_line,
+)
 from inferometer.report.request_tables import LATENCY_NAMES
 from inferometer.report.views import LatencyHistory, RequestReportView
 from inferometer.units import format_duration, format_number
@@ -74,7 +86,9 @@ def _legend(history: LatencyHistory) -> str:
     parts = [
         drawn,
         "orange: not done, at least" if history.is_bounded_below_only.any() else "",
-        f"lines: percentiles of windows of {format_duration(history.windows.width_s)}",
+        f"lines: percentiles of windows of {format_duration(history.windows.width_s)}"
+        if not np.isnan(history.windows.p50_s).all()
+        else "",
         "shaded: warm-up and drain" if history.steady_s is not None else "",
     ]
     return " · ".join(part for part in parts if part)
@@ -214,6 +228,7 @@ def in_flight_chart(view: RequestReportView) -> Chart | None:
     starts, means, peaks = (
         column.tolist() for column in (flying.start_s, flying.mean, flying.most)
     )
+    edges = [edge for start in starts for edge in (start, start + flying.width_s)]
     peak = int(np.argmax(flying.most))
     when = f"after {format_duration(max(0.0, float(flying.start_s[peak])))}"
     mean = format_number(float(flying.mean.mean()))
@@ -229,8 +244,8 @@ def in_flight_chart(view: RequestReportView) -> Chart | None:
                 x=_TIME,
                 y=Axis(title="requests in flight", has_zero=True),
                 marks=(
-                    band_of(starts, list(zip(means, peaks, strict=True))),
-                    Line(xs=starts, ys=means, is_stepped=True),
+                    band_of(edges, [end for end in zip(means, peaks, strict=True) for _ in "ab"]),
+                    held_line(starts, flying.width_s, means),
                 ),
                 height=180,
                 has_brush=True,
@@ -253,12 +268,14 @@ def lateness_chart(view: RequestReportView) -> Chart | None:
     lines = {"sending": late.send_s, "its timer": late.loop_s}
     names = [name for name, line in lines.items() if not bool(np.isnan(line).all())]
     marks = [
-        Line(
-            xs=late.start_s.tolist(),
-            ys=np.maximum(1e3 * lines[name], _LEAST_MS).tolist(),
+        replace(
+            held_line(
+                late.start_s.tolist(),
+                late.width_s,
+                np.maximum(1e3 * lines[name], _LEAST_MS).tolist(),
+            ),
             name=name,
             colour=f"c{rank}",
-            is_stepped=True,
             dash="dashed" if rank else "",
         )
         for rank, name in enumerate(names)

@@ -165,6 +165,11 @@ def band_of(
     return Band(outline=(*up, *reversed(down)), colour=colour, name=name)
 
 
+def held_line(starts: Sequence[float], width: float, values: Sequence[float]) -> Line:
+    """The value of each window from its start to its end, of the last one too."""
+    return Line(xs=(*starts, starts[-1] + width), ys=(*values, values[-1]), is_stepped=True)
+
+
 def bar_of(estimate: Estimate, factor: float = 1.0) -> tuple[float, float] | None:
     """The interval as a bar; None where an end is missing or has no place on an axis."""
     if estimate.low is None or estimate.high is None or not math.isfinite(estimate.high):

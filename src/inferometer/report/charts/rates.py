@@ -31,6 +31,8 @@ from inferometer.units import format_number
 _HOLLOW: Final = "hollow: not VALID"
 _FINE_RATIO: Final = 1.25
 """Between loads that are further apart a crossing is not interpolated."""
+_SAME_RATIO: Final = 1.1
+"""Loads that are drawn differ by less where one was wanted."""
 
 
 class _Traffic(NamedTuple):
@@ -314,7 +316,9 @@ def _finding(
 ) -> str:
     """Where it crosses its limit; without a limit how it grows."""
     places = sorted((_place(point), found.seconds.value) for point, found in points)
-    if limits and places:
+    if places[-1][0] < _SAME_RATIO * places[0][0] and (len(places) > 1 or not limits):
+        return _finding_of_one_load(name, label, places, traffic)
+    if limits:
         limit_s = min(one.limit_s for one in limits)
         for (x0, low_s), (x1, high_s) in pairwise(places):
             if low_s <= limit_s < high_s:
@@ -333,6 +337,17 @@ def _finding(
         f" {format_number(first[0])} {traffic.unit} to {format_number(last[1] * 1e3)} ms at"
         f" {format_number(last[0])}."
     )
+
+
+def _finding_of_one_load(
+    name: str, label: str, places: Sequence[tuple[float, float]], traffic: _Traffic
+) -> str:
+    """Runs of one load are no course over loads."""
+    loads, values_s = zip(*places, strict=True)
+    low, high = (format_number(end(values_s) * 1e3) for end in (min, max))
+    at = " to ".join(dict.fromkeys(format_number(end(loads)) for end in (min, max)))
+    span = f"{low} ms" if len(places) == 1 else f"{low} to {high} ms in {len(places)} runs"
+    return f"{name} {label} is {span} at {at} {traffic.unit}."
 
 
 def _limits(view: RateView, name: str) -> list[Threshold]:

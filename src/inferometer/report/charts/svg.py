@@ -35,6 +35,8 @@ from inferometer.report.charts.plot import (
 
 SIZE: Final = 10_000
 """Of the box that stretches: marks are placed to a hundredth of a percent."""
+_ALONE: Final = SIZE // 100
+"""Half the length of a line that has one point: a path of one point would not be seen."""
 _LETTER: Final = 6.6
 _ROW: Final = 15
 _MAX_LABEL: Final = 22
@@ -235,16 +237,16 @@ class _Drawing:
                 return ""
 
     def _line(self, line: Line) -> str:
-        path, last_y, is_open = list[str](), 0, False
-        for x, y in zip(line.xs, line.ys, strict=True):
-            if not (math.isfinite(x) and math.isfinite(y)):
-                is_open = False
-                continue
-            at_x, at_y = _int(self._x(x)), _int(self._y(y))
-            if line.is_stepped and is_open:
-                path.append(f"L{at_x} {last_y}")
-            path.append(f"{'L' if is_open else 'M'}{at_x} {at_y}")
-            last_y, is_open = at_y, True
+        path = list[str]()
+        for stretch in _stretches(line):
+            places = [(_int(self._x(x)), _int(self._y(y))) for x, y in stretch]
+            if len(places) == 1:
+                x, y = places[0]
+                places = [(x - _ALONE, y), (x + _ALONE, y)]
+            for rank, (x, y) in enumerate(places):
+                if line.is_stepped and rank:
+                    path.append(f"L{x} {places[rank - 1][1]}")
+                path.append(f"{'L' if rank else 'M'}{x} {y}")
         looks = " ".join(one for one in (line.dash, "faint" if line.is_faint else "") if one)
         return f'<path class="line {line.colour} {looks}"{_named(line.name)} d="{"".join(path)}"/>'
 
@@ -350,6 +352,19 @@ def _values(marks: Sequence[Mark], *, is_x: bool) -> Iterable[float]:
                 yield mark.at
             case _:
                 pass
+
+
+def _stretches(line: Line) -> list[list[tuple[float, float]]]:
+    """What lies between the gaps of a line; a step lasts until its gap begins."""
+    stretches: list[list[tuple[float, float]]] = [[]]
+    for x, y in zip(line.xs, line.ys, strict=True):
+        if math.isfinite(x) and math.isfinite(y):
+            stretches[-1].append((x, y))
+        elif stretches[-1]:
+            if line.is_stepped and math.isfinite(x):
+                stretches[-1].append((x, stretches[-1][-1][1]))
+            stretches.append([])
+    return [one for one in stretches if one]
 
 
 def _end_labels(plot: Plot) -> list[Line]:
