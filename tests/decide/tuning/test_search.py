@@ -63,28 +63,45 @@ def test_pitfalls_of_the_server_as_it_is_are_named(narrow):
     assert found["too_much_tp"].finding == "not reported"
 
 
+WRONG = replace(
+    NARROW,
+    tp=4,
+    max_num_seqs=256,
+    set=("num_speculative_tokens=4", "acceptance_fraction=0.1", "block_size=512"),
+)
+
+
+def test_a_wrong_draft_and_large_blocks_are_pitfalls():
+    answer = answered(WRONG, open_step("parallelism", {"tp": 2, "replicas": 2}))
+    found = {one.name: one for one in answer.checks}
+    assert found["speculation_not_paying"].measured_ratio == pytest.approx(1.1111)
+    assert found["speculation_not_paying"].finding == "found"
+    assert found["kv_fragmentation"].finding == "found"
+
+
+@pytest.mark.long
 @pytest.mark.slow
-def test_a_wrong_draft_large_blocks_and_too_much_tp_are_pitfalls():
-    wrong = {"num_speculative_tokens": 4, "acceptance_fraction": 0.1, "block_size": 512}
-    server = replace(
-        NARROW,
-        tp=4,
-        max_num_seqs=256,
-        set=tuple(f"{name}={value}" for name, value in wrong.items()),
-    )
+def test_too_much_tp_is_a_pitfall():
+    """A whole search for the cost: it looks for the capacity in each draw of each layout."""
     answer = tuned(
-        server,
-        Workload(workload="256x32", rate=1.0, requests=60),  # a tenth of the steps of a chat
+        WRONG,
+        Workload(workload="256x32", rate=1.0, requests=60),
         slo="ttft:p95<20s, tpot:p95<1s",  # that one device meets in every draw of step times
         goal="cost",
         steps="parallelism",
     )
     found = {one.name: one for one in answer.checks}
-    assert found["speculation_not_paying"].measured_ratio == pytest.approx(1.1111)
-    assert found["speculation_not_paying"].finding == "found"
-    assert found["kv_fragmentation"].finding == "found"
     assert found["too_much_tp"].finding == "found"
     assert found["too_much_tp"].measured_ratio == answer.steps[0].gain_ratio.value
+
+
+def test_tp_is_too_much_where_less_is_taken():
+    step = open_step("parallelism", {"tp": 1, "replicas": 4})
+    taken = replace(step, decision="keep", gain_ratio=gain(0.5, 0.3, 0.7))
+    answer = answered(replace(NARROW, tp=4), taken, (("replicas", 4), ("tp", 1)))
+    found = {one.name: one for one in answer.checks}
+    assert found["too_much_tp"].finding == "found"
+    assert found["too_much_tp"].measured_ratio == 0.5
 
 
 def test_whether_tp_is_too_much_is_not_known_where_pairs_do_not_decide_it():
