@@ -19,13 +19,14 @@ pytestmark = [
 ]
 
 
-SIMULATING = ("capacity", "simulate", "verify")
-"""Worker processes that simulate, as those of ``size``; ``verify`` loads as ``load`` does, too."""
+LIKE_OTHERS = ("capacity", "simulate", "verify", "quick")
+"""Worker processes that simulate, as those of ``size``; ``verify`` loads as ``load`` does, too, and
+``quick`` measures as ``sweep`` does."""
 
 
 @pytest.mark.parametrize(
     "verb",
-    [pytest.param(one, marks=[pytest.mark.long] * (one in SIMULATING)) for one in VERBS],
+    [pytest.param(one, marks=[pytest.mark.long] * (one in LIKE_OTHERS)) for one in VERBS],
 )
 def test_a_killed_command_leaves_no_process(verb):
     """Each signal once, at moments spread over its life."""

@@ -14,6 +14,7 @@ EMULATE = (
 )
 SLO = ("--slo", "ttft:p95<300ms, tpot:p95<30ms")
 LOAD = ("--rate", "20", "--workload", "200x60", "--for", "6s")
+SHORT = (*LOAD[:-1], "4s")
 BOUNDS = ("--steps", "max_num_seqs", "--pairs", "5", "--out", "tuned")
 
 
@@ -122,7 +123,7 @@ def check_found(folder, outcome, url):
 @pytest.mark.slow
 def test_a_batch_that_is_too_small_is_found_and_a_flag_that_fails_is_said(tmp_path, url):
     start = ("--start", f"{EMULATE} --max-num-seqs 4")
-    words = ("tune", url, *start, *SLO, *LOAD, *BOUNDS, "--try", "--no-such-flag 1", "--json")
+    words = ("tune", url, *start, *SLO, *SHORT, *BOUNDS, "--try", "--no-such-flag 1", "--json")
     outcome = run(*words, folder=tmp_path)
     answer = check_found(tmp_path, outcome, url)
     assert answer["slo_after"] == "met"
@@ -140,7 +141,7 @@ def test_a_batch_that_is_too_small_is_found_and_a_flag_that_fails_is_said(tmp_pa
 @pytest.mark.slow
 def test_a_server_that_answers_nothing_ends_it(tmp_path, url):
     start = ("--start", f"{EMULATE} --fault http-500")
-    outcome = run("tune", url, *start, *SLO, *LOAD, *BOUNDS, folder=tmp_path)
+    outcome = run("tune", url, *start, *SLO, *SHORT, *BOUNDS, folder=tmp_path)
     assert outcome.returncode == 3, outcome.stderr
     assert "answered no request" in outcome.stderr
     check_nobody_is_left(url)

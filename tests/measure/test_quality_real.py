@@ -21,7 +21,7 @@ def answer(smollm2):
         sparsity=True,
         tokens=1024,
         generated=2,
-        gen_tokens=16,
+        gen_tokens=8,
         hardware="h100_sxm",
     )
 
