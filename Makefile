@@ -36,8 +36,8 @@ ray: .venv-ray/.ready
 
 .venv-ray/.ready: $(LOCKS)/core.lock $(LOCKS)/ray.lock
 	test -x .venv-ray/bin/python || $(PYTHON) -m venv .venv-ray
-	.venv-ray/bin/pip --disable-pip-version-check install -q -r $(LOCKS)/core.lock
-	.venv-ray/bin/pip --disable-pip-version-check install -q -r $(LOCKS)/ray.lock
+	.venv-ray/bin/pip --disable-pip-version-check install -q --no-compile -r $(LOCKS)/core.lock
+	.venv-ray/bin/pip --disable-pip-version-check install -q --no-compile -r $(LOCKS)/ray.lock
 	touch $@
 
 demo: setup
@@ -97,7 +97,7 @@ docs: .venv-docs/.ready
 
 .venv-docs/.ready: $(LOCKS)/docs.lock
 	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
-	.venv-docs/bin/pip --disable-pip-version-check install -q -r $(LOCKS)/docs.lock
+	.venv-docs/bin/pip --disable-pip-version-check install -q --no-compile -r $(LOCKS)/docs.lock
 	touch $@
 
 clean:
