@@ -265,6 +265,18 @@ def test_longer_limits_are_not_suggested_where_the_nearest_is_within_its_limit()
         assert line.text.startswith("limits ") == is_longer
 
 
+def test_more_devices_to_a_replica_are_suggested_only_where_a_larger_number_was_not_tried():
+    wanted = {"slo": "tpot:p50<1ms", "rate": 5, "gpus": "h100_sxm", "dtype": "bf16"}
+    found = [im.size("llama-3.1-8b", tp=tp, **wanted) for tp in ("1", "1,2", "1,2,4,8")]
+    assert [one.impossible[0].larger_tp for one in found] == [2, 4, None]
+    (first,), (last,) = (
+        [line.text for line in size_page(one).lines if line.label == "NEXT"]
+        for one in (found[0], found[-1])
+    )
+    assert "more of them to a replica (--tp 2), or fewer bits" in first
+    assert "--tp" not in last
+
+
 def test_other_devices_are_not_suggested_where_noise_leaves_it_open():
     answer = im.size("llama-3.1-8b", slo="tpot:p50<1ms", rate=5, gpus="h100_sxm", dtype="bf16")
     page = size_page(replace(answer, verdict="undecided", next_step="more requests"))

@@ -274,10 +274,8 @@ def _instead(answer: SizeAnswer) -> str:
         if nearest.margin_ratio is None or nearest.margin_ratio <= 1
         else f"limits {format_number(1.05 * nearest.margin_ratio)} times as long, "
     )
-    return (
-        f"{longer}other devices (--gpus), more of them to a replica (--tp), or fewer bits"
-        " (--quantization)"
-    )
+    more = f"more of them to a replica (--tp {nearest.larger_tp}), " if nearest.larger_tp else ""
+    return f"{longer}other devices (--gpus), {more}or fewer bits (--quantization)"
 
 
 def _facts(answer: SizeAnswer) -> list[tuple[str, str]]:
