@@ -109,6 +109,13 @@ _RATE: Final = re.compile(
     r"(s|sec|second|m|min|minute|h|hour|d|day)|(rps|qps|hz)|(rpm|qpm))",
     re.IGNORECASE,
 )
+_TOKEN_RATE: Final = re.compile(
+    r"([0-9]*\.?[0-9]+\s*[kM]?)\s*(?:(?:tok(?:en)?s?\s*)(?:/|\s*per\s+)\s*s(?:ec(?:ond)?)?|tps)",
+    re.IGNORECASE,
+)
+_EXAMPLE_TOKENS: Final = 500
+_OTHER_UNIT: Final = re.compile(r"[0-9]*\.?[0-9]+\s*(?!e[-+]?[0-9]+$)[a-zA-Z/%].*")
+"""A number with a unit; 1e-3 has none."""
 _S_PER: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _COUNTED: Final = re.compile(
     r"(?P<before>\d{1,4})\s*[xX×*]\s*(?P<last>[a-zA-Z][^,]*|\d{3,4}\b[^,]*)"
@@ -204,6 +211,11 @@ def plain_number(text: str, name: str) -> str:
     ('32768', '5', 'x')
     >>> plain_number("2.16M/day", "rate"), plain_number("1e3", "requests"), plain_number("1e12", "n")
     ('25', '1000', '1000000000000')
+
+    Raises
+    ------
+    SpecError
+        A rate of requests in a unit that is none, such as tokens per second.
     """
     is_rate = name.startswith("rate")
     per_s = _RATE.fullmatch(text.strip()) if is_rate else None
@@ -214,6 +226,8 @@ def plain_number(text: str, name: str) -> str:
         return _digits(float(text))
     scaled = _SCALED.fullmatch(text.strip())
     if scaled is None or (is_rate and scaled[2] == "%"):
+        if is_rate and _OTHER_UNIT.fullmatch(text.strip()):
+            raise _no_rate(text, where=f"--{name}")
         return text
     number, unit = scaled.groups()
     if unit == "%":
@@ -223,6 +237,23 @@ def plain_number(text: str, name: str) -> str:
     )
     thousand = 1024 if is_binary else 1000
     return _digits(float(number) * thousand ** (1 if unit in "kK" else 2))
+
+
+def _no_rate(text: str, where: str) -> SpecError:
+    """Tokens per second are requests per second only by the tokens of a request."""
+    tokens = _TOKEN_RATE.fullmatch(text.strip())
+    per_s = None if tokens is None else float(plain_number(tokens[1], "tokens"))
+    return SpecError(
+        f"{text!r} is not a rate of requests",
+        where=where,
+        allowed="requests per second as a number, or as 5/s, 300/min, 2k/hour, 1M/day, 5rps or 300rpm",
+        try_=(
+            None
+            if per_s is None
+            else f"{where} {per_s / _EXAMPLE_TOKENS:g}, where a request has {_EXAMPLE_TOKENS} of these"
+            f" tokens: {per_s:g} / {_EXAMPLE_TOKENS}"
+        ),
+    )
 
 
 def _digits(number: float) -> str:
