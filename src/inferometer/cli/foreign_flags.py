@@ -243,14 +243,30 @@ def meant_by(name: str, context: click.Context | None) -> str | None:
     if name in _SPECULATION and context is not None:
         own = {flag for one in context.command.params for flag in one.opts}
         return next((how for flag, how in _HOW.items() if flag in own), None)
-    ours = name.strip("-") if name.strip("-") in arguments else (_SAME | _ALIKE).get(name)
+    ours = name.strip("-") if name.strip("-") in arguments else (SAME | ALIKE).get(name)
     has_it = context is not None and any(
         ours in one.opts or ours == one.name for one in context.command.params
     )
     return (
-        None
+        _of_simulate(name, context)
         if ours is None or not has_it
         else ours
         if ours.startswith("--")
         else f"{ours.upper()}, without a flag before it"
     )
+
+
+def _of_simulate(name: str, context: click.Context | None) -> str | None:
+    """The command for a flag of servers under a load, where ``predict`` has only a static batch."""
+    app = None if context is None or context.info_name != "predict" else context.parent
+    simulate = (
+        app.command.get_command(app, "simulate")
+        if app is not None and isinstance(app.command, click.Group)
+        else None
+    )
+    known = {} if simulate is None else {flag: one for one in simulate.params for flag in one.opts}
+    found = known.get(our_flag(name, known))
+    if found is None:
+        return None
+    value = () if isinstance(found, click.Option) and found.is_flag else ("VALUE",)
+    return suggestions.command("simulate", "MODEL", our_flag(name, known), *value)
