@@ -355,6 +355,7 @@ def rate_page_of(view: RateView) -> Page:
             ("TRUST", "numbers are of the steady state where a run has one, else of the whole run"),
         ),
         sections=sections,
+        cautions=view.cautions,
     )
 
 
