@@ -87,7 +87,7 @@ def _named(message: str, raw: object, table: type[msgspec.Struct], where: str) -
 def _meant(key: str, shape: shapes.Type | None, table: type[msgspec.Struct]) -> str | None:
     """The key of this table that looks like it, or of another one of the file; None where none does."""
     whole = shapes.type_info(table)
-    here = _keys(shape)
+    here = [name for name in _keys(shape) if name != key]  # another kind of this table may have it
     elsewhere = {
         name: one.encode_name
         for struct in _structs(whole, None)
