@@ -50,8 +50,8 @@ def table_from_text(text: str, table: type[Table], *, where: str, is_json: bool 
     return table_from(raw, table, where=where)
 
 
-def table_from(raw: object, table: type[Table], *, where: str) -> Table:
-    """The same from the values of a file that was decoded.
+def table_from(raw: object, table: type[Table], *, where: str, example: str | None = None) -> Table:
+    """The same from the values of a file that was decoded; ``example``: what to try else.
 
     Raises
     ------
@@ -62,7 +62,12 @@ def table_from(raw: object, table: type[Table], *, where: str) -> Table:
         try:
             converted = msgspec.convert(raw, table)
         except msgspec.ValidationError as error:
-            raise _named(str(error), raw, table, where) from error
+            found = _named(str(error), raw, table, where)
+            if found.try_ is None and example is not None:
+                found = SpecError(
+                    found.what, where=found.where, allowed=found.allowed, try_=example
+                )
+            raise found from error
         check_values(raw)
         return converted
 
