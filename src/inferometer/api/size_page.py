@@ -73,7 +73,7 @@ def size_page(answer: SizeAnswer, view: DecisionView | None = None) -> Page:
 def _traffic(answer: SizeAnswer) -> str:
     if answer.users is not None or answer.rate_per_s is None:
         return f"{answer.users:,} user{'s' * (answer.users != 1)} of {answer.workload_name}"
-    return f"{format_request_rate(answer.rate_per_s)} of {answer.workload_name}"
+    return f"{format_request_rate(answer.rate_per_s)} of {answer.workload_name}{answer.at_busiest}"
 
 
 def _title(answer: SizeAnswer) -> str:
@@ -192,7 +192,7 @@ def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
     )
     if pick.usd_per_hour is not None:
         output = pick.costs.usd_per_million_output_tokens
-        at = "" if answer.users is None else _sized_at(pick)
+        at = answer.at_busiest if answer.users is None else _sized_at(pick)
         costs = [] if output is None else [f"${output:.2f} / 1M output tok{at}"]
         costs += [f"{one.price.name}: ${one.usd_per_hour:.2f}/h" for one in pick.costs.apis]
         note = "; ".join(costs)

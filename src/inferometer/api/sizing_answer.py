@@ -427,6 +427,11 @@ class SizeAnswer(Answer):
     """What decides a verdict that noise, or the time limit, leaves open."""
 
     @property
+    def at_busiest(self) -> str:
+        """Words for a rate that is that of the busiest window; '' where the traffic is steady."""
+        return "" if self.over_time is None else " at its busiest"
+
+    @property
     def exit_code(self) -> int:
         """That of the SLO's verdict."""
         return EXIT_OF_SLO[self.verdict]
