@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from tests.records.test_device_trace import REAL, write_chrome
 from tests.records.test_step_shares import ceilings
 
-from inferometer.api.explain import headline, launch_check
+from inferometer.api.explain import explained_table, headline, launch_check
 from inferometer.cli.main import app
 from inferometer.errors import ModelError, RecordError, SpecError
 from inferometer.perfmodel.roofline import exact
@@ -54,6 +54,16 @@ def test_the_largest_part_of_the_smallest_and_of_the_largest_point_is_the_answer
         == "a: decode is mostly kv (75 % of 40 ms) at 64×8; b: decode is mostly launch (75 % of 40"
         " ms) at 32×1"
     )
+
+
+def test_rows_of_several_runs_name_their_run():
+    rows = [explained(32, 1, {"launch": 0.03}, label=label) for label in ("eager", "compiled")]
+    table = explained_table(rows)
+    assert [(table.header[0], row[0]) for row in table.rows] == [
+        ("run", "eager"),
+        ("run", "compiled"),
+    ]
+    assert explained_table(rows[:1]).header[0] == "phase"
 
 
 def test_paired_rounds_lead_in_both_verbs_and_the_fitted_model_is_named_beside_them(tmp_path):

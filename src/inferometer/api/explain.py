@@ -198,6 +198,7 @@ def explained_table(explained: Sequence[Explained]) -> tables.TextTable:
     names = list(
         dict.fromkeys(part.name for row in explained for part in row.parts if part.duration_s)
     )
+    has_runs = tables.has_several_runs(row.run_label for row in explained)
     rows = list[tuple[str, ...]]()
     for row in explained:
         seconds = {part.name: part.duration_s for part in row.parts}
@@ -208,10 +209,15 @@ def explained_table(explained: Sequence[Explained]) -> tables.TextTable:
             for name in names
         )
         where = f"{row.prompt_tokens}×{row.batch_size}"
-        rows.append((row.phase, where, format_duration(row.measured_s.value), *shares))
+        run = (row.run_label,) if has_runs else ()
+        rows.append((*run, row.phase, where, format_duration(row.measured_s.value), *shares))
     return tables.TextTable(
         caption="Where the time goes",
-        header=("phase", "in×batch", "measured", *(_SHORT_NAMES.get(name, name) for name in names)),
+        header=(
+            *(("run",) if has_runs else ()),
+            *("phase", "in×batch", "measured"),
+            *(_SHORT_NAMES.get(name, name) for name in names),
+        ),
         rows=tuple(rows),
     )
 
