@@ -1,5 +1,7 @@
 """Is a rate that is named beside a number of devices judged by what their best layout carries?"""
 
+from dataclasses import replace
+
 import pytest
 
 from inferometer.api.best_use_view import BestUse, UseRow
@@ -43,3 +45,8 @@ def test_a_rate_is_met_missed_or_undecided(asked_per_s, rows, verdict):
         asked_requests_per_s=asked_per_s,
     )
     assert use.verdict == verdict
+
+
+def test_a_row_shows_its_step_budget_where_several_were_on_offer():
+    assert ROW.setting == "TP1"
+    assert replace(ROW, step_budget_tokens=2048).setting == "TP1, step budget 2048"

@@ -167,6 +167,25 @@ def test_an_option_without_its_name_is_refused_with_what_to_write():
     assert refused.value.try_ is None
 
 
+@pytest.mark.parametrize(
+    ("ask", "name", "try_"),
+    [
+        (im.size, "qps", "rate"),
+        (im.size, "max_concurrency", "concurrency"),
+        (im.size, "isl", 'workload="1024x256"'),
+        (im.simulate, "dp_size", "data_parallel_size"),
+        (im.predict, "max_concurrency", "batch"),
+        (im.predict, "isl", "prompt"),
+        (im.predict, "dp", None),
+        (im.predict, "quantisation", "quantization"),
+    ],
+)
+def test_an_option_of_another_tools_name_is_answered_with_ours(ask, name, try_):
+    with pytest.raises(SpecError, match=f"no option '{name}'") as refused:
+        ask("llama-3.1-8b", **{name: 4})
+    assert refused.value.try_ == try_
+
+
 def test_a_flag_of_the_command_line_names_the_method_that_does_it(tmp_path):
     with pytest.raises(SpecError, match="no option 'report'") as refused:
         im.simulate("llama-3.1-8b", hardware="h100_sxm", report="x.html")

@@ -99,6 +99,11 @@ def test_single_runs_are_undecided(runs):
     assert "CAUTION" in outcome.stdout
 
 
+def test_a_latency_is_also_named_as_in_an_slo(runs):
+    outcome = run("compare", "runs/a", "runs/b", "--metric", "ttft:p95", folder=runs)
+    assert "ttft_p95_s B / A" in outcome.stdout.splitlines()[0]
+
+
 def test_json_obeys_its_schema(runs):
     outcome = run("compare", "runs/before", "runs/after", "--json", folder=runs)
     schema = json.loads(run("schema", "compare", "--json", folder=runs).stdout)["schema"]

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.records.test_device_trace import REAL, write_chrome
+from tests.records.test_step_shares import ceilings
 
-from inferometer.api.explain import headline, launch_check
+from inferometer.api.explain import explained_table, headline, launch_check
 from inferometer.cli.main import app
 from inferometer.errors import ModelError, RecordError, SpecError
 from inferometer.perfmodel.roofline import exact
+from inferometer.records import reading
+from inferometer.records.store import write_run
 from inferometer.report.views import Explained, TimePart
 
 SMOLLM2 = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
@@ -51,6 +54,33 @@ def test_the_largest_part_of_the_smallest_and_of_the_largest_point_is_the_answer
         == "a: decode is mostly kv (75 % of 40 ms) at 64×8; b: decode is mostly launch (75 % of 40"
         " ms) at 32×1"
     )
+
+
+def test_rows_of_several_runs_name_their_run():
+    rows = [explained(32, 1, {"launch": 0.03}, label=label) for label in ("eager", "compiled")]
+    table = explained_table(rows)
+    assert [(table.header[0], row[0]) for row in table.rows] == [
+        ("run", "eager"),
+        ("run", "compiled"),
+    ]
+    assert explained_table(rows[:1]).header[0] == "phase"
+
+
+def test_paired_rounds_lead_in_both_verbs_and_the_fitted_model_is_named_beside_them(tmp_path):
+    """One said that weights take 67 % of a step, the other 45 %, and neither named the other."""
+    run = replace(reading.read_run(SMOLLM2), ceilings=ceilings(0.02, 0.06, 0.01))
+    write_run(tmp_path / "run", run)
+    shown, told = (
+        " ".join(CliRunner().invoke(app, [verb, str(tmp_path / "run"), "--verbose"]).stdout.split())
+        for verb in ("show", "explain")
+    )
+    assert told.startswith(
+        "decode of one sequence is mostly reading weights (66.7 % in 24 paired rounds); by the"
+        " fitted model decode is mostly "
+    )
+    for text in (shown, told):
+        assert "reading weights 66.7 %" in text
+        assert "The fitted model says weights " in text
 
 
 def test_the_answer_stands_first_and_what_is_mostly_launches_is_a_pitfall():

@@ -115,6 +115,8 @@ def test_lengths_that_are_no_workload_are_refused(typed):
         ("predict m --enable-expert-parallel", "--ep"),
         ("simulate m --enable-expert-parallel", "inferometer simulate --help"),
         ("predict m --hardwar h100", "--hardware"),
+        ("predict m --dp 2", "inferometer simulate MODEL --data-parallel-size VALUE"),
+        ("predict m --datasheet --replicas 2", "inferometer simulate MODEL --replicas VALUE"),
     ],
 )
 def test_a_flag_that_is_none_is_answered_with_what_means_it_or_with_help(words, try_, tmp_path):

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import inferometer as im
 from inferometer.api import size as size_api
 from inferometer.api.size_page import size_page
+from inferometer.api.sizing_answer import OverTime
 from inferometer.api.sizing_offers import Fit, offers_of
 from inferometer.cli.main import app
 from inferometer.errors import InferometerError, SpecError
@@ -263,6 +264,35 @@ def test_longer_limits_are_not_suggested_where_the_nearest_is_within_its_limit()
         open_ = replace(answer, impossible=(replace(nearest, margin_ratio=ratio),))
         (line,) = [one for one in size_page(open_).lines if one.label == "NEXT"]
         assert line.text.startswith("limits ") == is_longer
+
+
+def test_a_rate_of_the_busiest_window_is_named_so():
+    answer = im.size("llama-3.1-8b", slo=EASY, rate=5, gpus="h100_sxm", tp="1", probe_requests=200)
+    over = OverTime(
+        window_s=60.0,
+        start_up_s=180.0,
+        rates_per_s=(1.0, 5.0),
+        capacities_per_s=(9.0,),
+        target_fraction=0.7,
+        policies=(),
+    )
+    assert "at its busiest" not in str(size_page(answer).title)
+    page = size_page(replace(answer, over_time=over))
+    assert "5 requests/s of chat at its busiest" in page.title
+    (cost,) = [one for one in page.numbers if one.name == "cost"]
+    assert cost.note.endswith("/ 1M output tok at its busiest")
+
+
+def test_more_devices_to_a_replica_are_suggested_only_where_a_larger_number_was_not_tried():
+    wanted = {"slo": "tpot:p50<1ms", "rate": 5, "gpus": "h100_sxm", "dtype": "bf16"}
+    found = [im.size("llama-3.1-8b", tp=tp, **wanted) for tp in ("1", "1,2", "1,2,4,8")]
+    assert [one.impossible[0].larger_tp for one in found] == [2, 4, None]
+    (first,), (last,) = (
+        [line.text for line in size_page(one).lines if line.label == "NEXT"]
+        for one in (found[0], found[-1])
+    )
+    assert "more of them to a replica (--tp 2), or fewer bits" in first
+    assert "--tp" not in last
 
 
 def test_other_devices_are_not_suggested_where_noise_leaves_it_open():

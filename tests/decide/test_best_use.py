@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from inferometer.decide import best_use as searching
 from inferometer.decide.best_use import UseTask, best_use
 from inferometer.decide.candidates import Grid, Offer, candidates_of
 from inferometer.decide.probing import probe_of
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.inputs import catalog
 from inferometer.inputs.objectives import parse_objective
-from inferometer.inputs.workload.reading import resolve_workload
+from inferometer.inputs.workload.reading import resolve_workload, with_changes
 
 MODEL = catalog.find_model("llama-3.1-8b")
 GRID = Grid(tensor_parallel_sizes=(1, 2, 4), max_num_seqs=(256,), max_num_batched_tokens=(2048,))
@@ -85,3 +86,25 @@ def test_a_model_that_needs_more_devices_has_no_layout(n_total):
         big, [Offer(hardware=catalog.find_hardware("h100_sxm"), price=None)], grid
     ).possible
     assert best_use(UseTask(question("tpot:p95<1s"), possible, n_total)).uses == ()
+
+
+def test_the_leaders_step_budgets_come_first_and_its_best_one_before_others(monkeypatch):
+    """With the time limit between, other layouts are compared with the budget that carries most."""
+    examined = []
+
+    def noted(question, candidate, *rest):
+        examined.append((candidate.parallelism, candidate.step_budget_tokens))
+        return probe_of(question, candidate, *rest)
+
+    monkeypatch.setattr(searching, "probe_of", noted)
+    budgets = replace(GRID, tensor_parallel_sizes=(1, 2), max_num_batched_tokens=(2048, 8192))
+    users = with_changes(
+        resolve_workload("chat"), {"arrivals": {"kind": "closed", "concurrency": 1}}, where="a test"
+    )
+    lax = replace(question("ttft:p95<1s"), spec=users, offered_load=50.0)
+    possible = candidates_of(
+        MODEL, [Offer(hardware=catalog.find_hardware("h100_sxm"), price=None)], budgets
+    ).possible
+    answer = best_use(UseTask(lax, possible, 2))
+    assert examined[:4] == [("TP1", 8192), ("TP1", 2048), ("TP2", 8192), ("TP2", 2048)]
+    assert (answer.uses[0].candidate.step_budget_tokens, answer.n_step_budgets) == (8192, 2)

@@ -22,6 +22,7 @@ from inferometer.decide.probing import FleetProbe, run_plan
 from inferometer.decide.sizing import size_device
 from inferometer.decide.sizing_types import SizingQuestion, Task
 from inferometer.decide.traffic import plan_at, steady
+from inferometer.errors import SpecError
 from inferometer.inputs import catalog
 from inferometer.inputs.objectives import parse_objective
 from inferometer.inputs.workload.reading import resolve_workload, with_changes
@@ -168,3 +169,19 @@ def test_a_steady_workload_is_stretched():
     slow, fast = (plan_at(steady(SPEC), rate_per_s, 200) for rate_per_s in (1.0, 4.0))
     assert slow.arrival_ns[-1] / fast.arrival_ns[-1] == pytest.approx(4, rel=1e-6)
     assert (slow.prompt_tokens == fast.prompt_tokens).all()
+
+
+@pytest.mark.parametrize("window_s", [1e-3, 5 * 3600.0])
+def test_a_window_longer_than_the_traffic_or_one_of_too_many_is_refused(window_s):
+    """An hour at 8 requests/s in a window of five was 1.6 requests/s, which was sized for."""
+    with pytest.raises(SpecError, match=r"windows of .* in traffic of ") as refused:
+        course_of(draw_workload(SPEC).plan, window_s)
+    assert refused.value.where == "--window"
+
+
+def test_traffic_shorter_than_the_shortest_window_is_one_window_of_its_own_length():
+    plan = draw_workload(SPEC).plan
+    brief = plan._replace(arrival_ns=plan.arrival_ns // round(plan.arrival_ns.max() / 10e9))
+    course = course_of(brief)
+    (rate_per_s,) = course.rates_per_s
+    assert rate_per_s == pytest.approx(plan.n_requests / 10, rel=0.05)

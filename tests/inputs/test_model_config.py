@@ -287,8 +287,9 @@ def test_a_model_of_next_month_is_read_by_its_fields():
     [("sparse_attention_config", {}), ("linear_attn_config", {}), ("mamba_num_heads", 64)],
 )
 def test_layers_of_unknown_kinds_are_named(field, value):
-    with pytest.raises(SpecError, match=f"not known here .field '{field}'"):
+    with pytest.raises(SpecError, match=f"not known here .field '{field}'") as refused:
         read(LLAMA | {"model_type": "newer", field: value})
+    assert "inferometer load URL --model MODEL" in refused.value.try_
 
 
 @pytest.mark.parametrize("ratios", [[0, 4, 128], [0, 4, 128, 7], "all", [0, 4, 128, [4]]])

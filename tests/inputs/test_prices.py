@@ -96,3 +96,19 @@ def test_broken_files(text, words, tmp_path):
         path.write_text(text)
     with pytest.raises(SpecError, match=words):
         read_prices(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "h100_sxm: 2.0",
+        "usd_per_hour: {h100_sxm: 2.0}",
+        "usd_per_hour: {h100_sxm: 2.0, basis: spot}",
+    ],
+)
+def test_a_list_in_another_shape_is_answered_with_one_to_copy(text, tmp_path):
+    path = tmp_path / "prices.yaml"
+    path.write_text(text)
+    with pytest.raises(SpecError) as caught:
+        read_prices(path)
+    assert "usd_per_hour: {h100_sxm: 2.49}" in caught.value.try_

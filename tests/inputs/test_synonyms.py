@@ -10,6 +10,7 @@ from inferometer.inputs.synonyms import (
     model_form,
     named_weights,
     number_format,
+    plain_number,
 )
 
 
@@ -147,3 +148,24 @@ def test_no_two_models_share_a_form():
 )
 def test_models(typed, meant):
     assert known_model(typed).model_id == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "try_"),
+    [
+        ("5000tok/s", "--rate 10, where a request has 500 of these tokens: 5000 / 500"),
+        ("5k tokens per second", "--rate 10, where a request has 500 of these tokens: 5000 / 500"),
+        ("5/fortnight", None),
+        ("90%", None),
+    ],
+)
+def test_a_rate_in_another_unit_names_those_that_are_read(text, try_):
+    with pytest.raises(SpecError, match="is not a rate of requests") as refused:
+        plain_number(text, "rate")
+    assert "5/s, 300/min" in refused.value.allowed
+    assert refused.value.try_ == try_
+
+
+@pytest.mark.parametrize("text", ["1e-3", "0.5", "x", "inf"])
+def test_a_rate_without_a_unit_is_left_to_the_option(text):
+    assert plain_number(text, "rate") == text

@@ -71,6 +71,20 @@ def test_runs_stand_in_order_of_their_rate(view):
     assert "most goodput within the SLO" in view.answer
 
 
+def test_runs_of_unlike_requests_are_on_one_page_with_the_caution_of_a_comparison():
+    longer = run_at(20)
+    longer = replace(
+        longer,
+        requests=longer.requests._replace(output_tokens=2 * longer.requests.output_tokens),
+    )
+    assert view_of(run_at(10), run_at(20)).cautions == ()
+    view = view_of(run_at(10), longer)
+    (caution,) = rate_page_of(view).cautions
+    assert caution.code == "UNLIKE_LOADS"
+    assert caution.text.startswith("one curve of unlike work (10 requests/s against 20 requests/s)")
+    assert "answers of " in caution.text
+
+
 def test_limits_are_lines_that_say_what_was_promised(view):
     rules = marks(ttft_rate_chart(view), Rule)
     assert [(rule.at, rule.text) for rule in rules] == [(40.0, "SLO: ttft:p95<40ms")]

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 from tests.report.browser import check_looks_right, needs_browser
+from tests.report.request_example import request_example
 
 from inferometer.inputs.types import Caution
 from inferometer.records.slot_timeline import slot_timeline
 from inferometer.report.html import render_page, write_page
-from inferometer.report.request_page import request_page_of
+from inferometer.report.request_page import request_page_of, summary_numbers
 from inferometer.report.terminal import page_text
 from inferometer.report.timeline_page import slot_timeline_text
 
@@ -176,3 +177,12 @@ def test_a_first_screen_in_the_terminal(request_example):
     lines = text_of(page_text(request_page_of(request_example)), 80).rstrip().splitlines()
     assert len(lines) <= 25
     assert all(len(line) <= 80 for line in lines if "inferometer " not in line)
+
+
+def test_the_share_of_prompts_that_the_prefix_cache_supplied_is_a_number_of_the_page():
+    summary = replace(request_example().summaries[0], input_tokens=1000, cached_tokens=650)
+    (hit,) = [one for one in summary_numbers(summary, None) if one.name == "prefix hit"]
+    assert (hit.value, hit.unit, hit.note) == (65.0, "%", "of prompt tokens")
+    for none in (None, 0):
+        names = [one.name for one in summary_numbers(replace(summary, cached_tokens=none), None)]
+        assert "prefix hit" not in names

@@ -42,6 +42,14 @@ class UseRow:
     located_users: int | None = None
     met_users: int | None = None
     missed_users: int | None = None
+    step_budget_tokens: int | None = None
+    """Tokens that a step computes at most; None where one step budget was on offer."""
+
+    @property
+    def setting(self) -> str:
+        """The layout, with the step budget where several were on offer."""
+        budget = self.step_budget_tokens
+        return self.layout if budget is None else f"{self.layout}, step budget {budget}"
 
     @property
     def unit(self) -> str:
@@ -127,7 +135,13 @@ def best_use_of(
     is_of_users: bool = False,
 ) -> BestUse:
     """The rows of what was found in each format."""
-    ranked = [(use, _row(use, published)) for one in found for use in one.uses if use.most_load]
+    has_budgets = any(one.n_step_budgets > 1 for one in found)
+    ranked = [
+        (use, _row(use, published, has_budgets=has_budgets))
+        for one in found
+        for use in one.uses
+        if use.most_load
+    ]
     # A load that was only located, with none below it shown to meet the SLO, recommends nothing.
     ranked.sort(
         key=lambda one: (one[1].needs_quality_check, one[1].met_load is None, -one[0].worth_load)
@@ -177,7 +191,7 @@ def _next_step(model: str, best_use: BestUse, allowed: Sequence[object]) -> str:
     return f"{what}{where}: {same}"
 
 
-def _row(use: Use, published: DType | None) -> UseRow:
+def _row(use: Use, published: DType | None, *, has_budgets: bool) -> UseRow:
     candidate, capacity = use.candidate, use.capacity
     engine = candidate.deployment.engine
     is_of_users = capacity.kind == "users"
@@ -200,6 +214,7 @@ def _row(use: Use, published: DType | None) -> UseRow:
         located_users=users[0],
         met_users=users[1],
         missed_users=users[2],
+        step_budget_tokens=candidate.step_budget_tokens if has_budgets else None,
         needs_quality_check=(engine.quantization or engine.dtype) != (published or engine.dtype)
         or engine.kv_cache_dtype is not None,
     )
@@ -223,7 +238,7 @@ def best_use_page(
     return Page(
         title=(
             f"{subject}: {best.n_devices} × {best.hardware} serve up to {load}"
-            f" ({_replicas(best)}, {best.layout})"
+            f" ({_replicas(best)}, {best.setting})"
         ),
         chips=(Chip(verdict=best_use.verdict, text=_kept(best_use, objective)),),
         numbers=(
@@ -301,7 +316,7 @@ def _offers(best_use: BestUse, best: UseRow) -> list[str]:
         if row.needs_quality_check and row is not best
     }
     return [
-        f"{row.layout}, {_replicas(row)}: {format_number(row.located_load)} {row.unit}"
+        f"{row.setting}, {_replicas(row)}: {format_number(row.located_load)} {row.unit}"
         f" ({row.located_load / best.located_load:.2f} times), needs a quality"
         " check"
         for row in sorted(others.values(), key=lambda row: -row.located_load)
@@ -315,7 +330,7 @@ def _table(best_use: BestUse) -> TextTable:
         best_of.setdefault((row.layout, row.n_prefill), row)
     rows = [
         (
-            row.layout,
+            row.setting,
             _replicas(row),
             ("" if row.met_load else "≈ ") + format_number(row.located_load),
             "yes" if row.needs_quality_check else "no",

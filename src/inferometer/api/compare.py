@@ -1,5 +1,6 @@
 """Is one configuration faster than another, or is the difference noise?"""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -169,6 +170,22 @@ def _ratio(estimate: Estimate | None) -> str:
     return ABSENT_TEXT if estimate is None else estimate.text(bare=f" ({N_TOO_SMALL})")
 
 
+_OF_LATENCY: Final = re.compile(r"([a-z0-9]+)[:_ ](p\d+)(?:_s)?", re.IGNORECASE)
+
+
+def _metric(text: str, where: str) -> str:
+    """The metric's name; a latency also as an SLO names it.
+
+    Example
+    -------
+    >>> _metric("TTFT:p95", "--metric"), _metric("output_tokens_per_s", "--metric")
+    ('ttft_p95_s', 'output_tokens_per_s')
+    """
+    del where  # the comparison refuses what is none
+    latency = _OF_LATENCY.fullmatch(text.strip())
+    return text if latency is None else f"{latency[1]}_{latency[2]}_s".lower()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """What counts as different."""
@@ -179,6 +196,7 @@ class Rule:
         " sweeps]",
         "Limits",
         is_common=True,
+        parse=_metric,
     )
     margin: float = option(
         0.02,

@@ -15,14 +15,18 @@ from inferometer.api.explain_trace import (
     explain_counters,
     explain_traces,
 )
-from inferometer.api.fit_views import explained, held_out_rows
+from inferometer.api.fit_views import explained, fitted_beside, held_out_rows, single_decode
 from inferometer.api.runs import Runs, analyses_of, load_sweeps, request_of
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs.otlp_spans import is_spans_file
 from inferometer.perfmodel.types import prefill_shape
-from inferometer.records import device_time, device_trace, pitfalls
-from inferometer.report import tables
-from inferometer.report.charts.time_parts import decode_time_chart, prefill_time_chart
+from inferometer.records import device_time, device_trace, pitfalls, summaries
+from inferometer.report import sweep_page, tables
+from inferometer.report.charts.time_parts import (
+    SHARE_NAMES,
+    decode_time_chart,
+    prefill_time_chart,
+)
 from inferometer.report.page import Page, Section, lines_of
 from inferometer.report.views import Explained, FiveLines, HeldOutRow, SweepReportView
 from inferometer.units import format_duration, format_fraction
@@ -47,6 +51,9 @@ class ExplainAnswer(Answer):
     held_out: tuple[HeldOutRow, ...]
     checks: tuple[pitfalls.CheckRow, ...]
     """Pitfalls that the steps of all points show together."""
+    paired: summaries.StepShares | None
+    """One sequence's decode step by paired rounds, which tell launches from weights: better
+    evidence of it than the fit of ``explained``. None where none were measured, or of several runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +108,7 @@ def explain(question: Explain) -> AnyExplanation:
         explained=rows,
         held_out=tuple(row for analysis in analyses for row in held_out_rows(analysis)),
         checks=(launch_check(rows), logits_check(analyses)),
+        paired=analyses[0].steps if len(analyses) == 1 else None,
     )
 
 
@@ -156,11 +164,16 @@ def explain_page(answer: ExplainAnswer) -> Page:
     charts = tuple(
         chart for build in (decode_time_chart, prefill_time_chart) if (chart := build(view))
     )
+    paired = answer.paired
+    fitted = "" if paired is None else fitted_beside(single_decode(answer.explained))
     return Page(
-        title=headline(answer.explained),
+        title=headline(answer.explained) if paired is None else _paired_headline(answer, paired),
+        numbers=sweep_page.share_numbers(paired),
         table=explained_table(answer.explained),
         chart=charts[0] if charts else None,
         lines=lines_of(
+            ("LIMIT", "" if paired is None else summaries.limit_sentence(paired)),
+            ("WHY", f"{fitted}; the table has it for every point." if fitted else ""),
             ("ALSO", pitfalls.found_sentence(answer.checks)),
             ("TRUST", f"error of the model on points held out: {held_out}"),
         ),
@@ -169,11 +182,23 @@ def explain_page(answer: ExplainAnswer) -> Page:
     )
 
 
+def _paired_headline(answer: ExplainAnswer, paired: summaries.StepShares) -> str:
+    """The measured shares of one sequence's step first, then the fitted ones of all points."""
+    first = paired.parts[0]
+    is_clear = "is mostly" if paired.limited_by else "has no cause clearly ahead, most is"
+    share = f"{format_fraction(first.fraction.value)} in {paired.n_rounds} paired rounds"
+    return (
+        f"decode of one sequence {is_clear} {SHARE_NAMES[first.cause]} ({share}); by the fitted"
+        f" model {headline(answer.explained)}"
+    )
+
+
 def explained_table(explained: Sequence[Explained]) -> tables.TextTable:
     """Where the time of each point goes: a column for each part, as a share of what was measured."""
     names = list(
         dict.fromkeys(part.name for row in explained for part in row.parts if part.duration_s)
     )
+    has_runs = tables.has_several_runs(row.run_label for row in explained)
     rows = list[tuple[str, ...]]()
     for row in explained:
         seconds = {part.name: part.duration_s for part in row.parts}
@@ -184,10 +209,15 @@ def explained_table(explained: Sequence[Explained]) -> tables.TextTable:
             for name in names
         )
         where = f"{row.prompt_tokens}×{row.batch_size}"
-        rows.append((row.phase, where, format_duration(row.measured_s.value), *shares))
+        run = (row.run_label,) if has_runs else ()
+        rows.append((*run, row.phase, where, format_duration(row.measured_s.value), *shares))
     return tables.TextTable(
         caption="Where the time goes",
-        header=("phase", "in×batch", "measured", *(_SHORT_NAMES.get(name, name) for name in names)),
+        header=(
+            *(("run",) if has_runs else ()),
+            *("phase", "in×batch", "measured"),
+            *(_SHORT_NAMES.get(name, name) for name in names),
+        ),
         rows=tuple(rows),
     )
 

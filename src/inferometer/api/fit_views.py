@@ -1,6 +1,6 @@
 """How is a fitted model shown: curves, predictions against measurements, where the time goes, parameters?"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -111,6 +111,15 @@ def predictions(analysis: Analysis) -> tuple[PredictedPoint, ...]:
     return tuple(found)
 
 
+_WEIGHTS_OF_FIT: Final = {
+    "weights": "weights",
+    "logits": "logits with the head's weights",
+    "launch": "launches",
+    "unexplained": "a rest that it does not explain",
+}
+"""Parts of a fitted decode step beside what paired rounds call reading weights, and launches."""
+
+
 def explained(analysis: Analysis) -> tuple[Explained, ...]:
     """Where the time of each phase of each point goes; what the model does not account for is *unexplained*."""
     if analysis.model is None:
@@ -144,6 +153,32 @@ def explained(analysis: Analysis) -> tuple[Explained, ...]:
             key=lambda step: (step.phase, step.prompt_tokens, step.batch_size),
         )
     )
+
+
+def single_decode(rows: Sequence[Explained]) -> Explained | None:
+    """One sequence's decode after the shortest prompt, which the paired rounds of a run measure too."""
+    return min(
+        (row for row in rows if row.phase == "decode" and row.batch_size == 1),
+        key=lambda row: row.prompt_tokens,
+        default=None,
+    )
+
+
+def fitted_beside(row: Explained | None) -> str:
+    """What the fitted model says of the step whose parts paired rounds measure; "" without one.
+
+    Paired rounds compare steps of a wide and a narrow model, to tell launches from weights. The
+    fit, of whole steps of few sizes, counts the head's weights as logits and leaves a rest.
+    """
+    if row is None:
+        return ""
+    shares = {part.name: part.duration_s / row.measured_s.value for part in row.parts}
+    said = ", ".join(
+        f"{word} {format_fraction(shares[name])}"
+        for name, word in _WEIGHTS_OF_FIT.items()
+        if name in shares
+    )
+    return f"The fitted model says {said} ({row.prompt_tokens}×1)" if said else ""
 
 
 def _around(measured_s: float, summary: Estimate | None) -> Estimate:

@@ -8,7 +8,6 @@ the server of a plan file, and checks every value. Several values of one field a
 """
 
 import dataclasses
-import difflib
 import inspect
 import math
 import os
@@ -35,7 +34,7 @@ from typing import (
 )
 
 from inferometer.errors import COMMAND, InferometerError, SpecError
-from inferometer.inputs.synonyms import number_format, plain_number
+from inferometer.inputs.synonyms import nearest_option, number_format, plain_number
 from inferometer.units import check_number, parse_duration_s
 
 P = ParamSpec("P")
@@ -198,12 +197,11 @@ def question_of(question: type[Q], values: Mapping[str, object]) -> Q:
     known = {field.name: field for field in fields_of(question)}
     for name in values:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
             raise SpecError(
                 f"there is no option {name!r}",
                 where=question.__name__,
                 allowed=", ".join(sorted(known)),
-                try_=_METHODS.get(name) or (close[0] if close else None),
+                try_=_METHODS.get(name) or nearest_option(name, _names_of(question)),
             )
     missing = [
         field.flag
@@ -216,6 +214,13 @@ def question_of(question: type[Q], values: Mapping[str, object]) -> Q:
     return _built(question, checked, frozenset(values))
 
 
+def _names_of(question: type[Any]) -> dict[str, str]:
+    """The field of each flag, in Python's spelling, and of its own name."""
+    flags = {flag.partition("/")[0]: one.name for one in fields_of(question) for flag in one.flags}
+    names = {flag.strip("-").replace("-", "_"): name for flag, name in flags.items()}
+    return names | {one.name: one.name for one in fields_of(question)}
+
+
 def by_field(question: type[Any], values: Mapping[str, object]) -> dict[str, object]:
     """The values by the names of fields: ``tensor_parallel_size`` is a flag of ``tp``.
 
@@ -224,15 +229,10 @@ def by_field(question: type[Any], values: Mapping[str, object]) -> dict[str, obj
     SpecError
         An option is given under two names.
     """
-    known = {field.name for field in fields_of(question)}
-    flags = {
-        flag.partition("/")[0].strip("-").replace("-", "_"): field.name
-        for field in fields_of(question)
-        for flag in field.flags
-    }
+    names = _names_of(question)
     found = dict[str, object]()
     for name, value in values.items():
-        ours = name if name in known else flags.get(name, name)
+        ours = names.get(name, name)
         if ours != name and ours in values:
             raise SpecError(f"{name} and {ours} are one option", where=ours, allowed="one of them")
         # an array of NumPy, or a column of pandas, as the list that it is

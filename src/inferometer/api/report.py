@@ -12,11 +12,12 @@ from inferometer.api.question import option
 from inferometer.api.request_view import RequestQuestion
 from inferometer.api.runs import Runs, analyses_of, load_runs, request_of
 from inferometer.api.sweep_view import sweep_view
+from inferometer.inputs.types import Caution
 from inferometer.records.request_summaries import concurrency_of
 from inferometer.records.types import Run
+from inferometer.records.unlike_loads import unlike_lengths
 from inferometer.report import html, request_page, sweep_page
-from inferometer.report.charts import catalogue, svg
-from inferometer.report.charts.plot import Chart
+from inferometer.report.charts import catalogue, plot, svg
 from inferometer.report.decision_views import RatePoint, RateView
 from inferometer.report.page import Page
 from inferometer.report.views import RequestReportView
@@ -24,8 +25,8 @@ from inferometer.report.views import RequestReportView
 
 def write_request_page(
     runs: Sequence[Run], paths: Sequence[Path], question: RequestQuestion, path: Path
-) -> tuple[Chart, ...]:
-    """Write the page of a run, or of several by their rate; gives back its charts.
+) -> tuple[tuple[plot.Chart, ...], tuple[Caution, ...]]:
+    """Write the page of a run, or of several by their rate; gives back its charts and cautions.
 
     Raises
     ------
@@ -36,9 +37,9 @@ def write_request_page(
     if len(runs) > 1:
         view = rate_view(runs, views, [str(one) for one in paths])
         html.write_page(request_page.rate_page_of(view), path)
-        return request_page.rate_charts_of(view)
+        return request_page.rate_charts_of(view), view.cautions
     html.write_page(request_page.request_page_of(views[0]), path)
-    return catalogue.request_charts_of(views[0])
+    return catalogue.request_charts_of(views[0]), ()
 
 
 # What is shown of several runs of requests side by side: how latency, throughput and goodput go
@@ -71,6 +72,7 @@ def rate_view(
         points=ordered,
         files=tuple(zip(labels, paths, strict=True)),
         tool_version=__version__,
+        cautions=tuple(unlike_lengths(runs, labels)),
     )
 
 
@@ -128,6 +130,8 @@ class ReportAnswer(Answer):
     report: str
     size_bytes: int
     exported: tuple[str, ...]
+    cautions: tuple[Caution, ...]
+    """Of several runs on one page: what makes their curves no curves of one workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,22 +163,28 @@ def report(question: Report) -> ReportAnswer:
     runs = load_runs(request, takes_partial=True)
     if request_answer.are_of_requests(runs):
         judged = show.question_of(question.judged)
-        charts = write_request_page(runs, request.paths, judged, path)
+        charts, cautions = write_request_page(runs, request.paths, judged, path)
     else:
         view = sweep_view(analyses_of(request, runs), report_path=path)
         html.write_page(sweep_page.page_of(view), path)
-        charts = catalogue.charts_of(view)
+        charts, cautions = catalogue.charts_of(view), ()
     exported = (
         ()
         if question.export is None
         else tuple(str(file) for file in svg.export_charts(charts, question.export))
     )
-    return ReportAnswer(report=str(path), size_bytes=path.stat().st_size, exported=exported)
+    return ReportAnswer(
+        report=str(path),
+        size_bytes=path.stat().st_size,
+        exported=exported,
+        cautions=cautions,
+    )
 
 
 def report_page(answer: ReportAnswer) -> Page:
     """Where the page is."""
     charts = f", {len(answer.exported)} files of charts exported" if answer.exported else ""
     return Page(
-        title=f"REPORT {answer.report} ({units.format_bytes(answer.size_bytes)}, offline){charts}"
+        title=f"REPORT {answer.report} ({units.format_bytes(answer.size_bytes)}, offline){charts}",
+        cautions=answer.cautions,
     )

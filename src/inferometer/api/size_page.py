@@ -73,7 +73,7 @@ def size_page(answer: SizeAnswer, view: DecisionView | None = None) -> Page:
 def _traffic(answer: SizeAnswer) -> str:
     if answer.users is not None or answer.rate_per_s is None:
         return f"{answer.users:,} user{'s' * (answer.users != 1)} of {answer.workload_name}"
-    return f"{format_request_rate(answer.rate_per_s)} of {answer.workload_name}"
+    return f"{format_request_rate(answer.rate_per_s)} of {answer.workload_name}{answer.at_busiest}"
 
 
 def _title(answer: SizeAnswer) -> str:
@@ -192,7 +192,7 @@ def _numbers(answer: SizeAnswer, pick: KindRow) -> tuple[Number, ...]:
     )
     if pick.usd_per_hour is not None:
         output = pick.costs.usd_per_million_output_tokens
-        at = "" if answer.users is None else _sized_at(pick)
+        at = answer.at_busiest if answer.users is None else _sized_at(pick)
         costs = [] if output is None else [f"${output:.2f} / 1M output tok{at}"]
         costs += [f"{one.price.name}: ${one.usd_per_hour:.2f}/h" for one in pick.costs.apis]
         note = "; ".join(costs)
@@ -274,10 +274,8 @@ def _instead(answer: SizeAnswer) -> str:
         if nearest.margin_ratio is None or nearest.margin_ratio <= 1
         else f"limits {format_number(1.05 * nearest.margin_ratio)} times as long, "
     )
-    return (
-        f"{longer}other devices (--gpus), more of them to a replica (--tp), or fewer bits"
-        " (--quantization)"
-    )
+    more = f"more of them to a replica (--tp {nearest.larger_tp}), " if nearest.larger_tp else ""
+    return f"{longer}other devices (--gpus), {more}or fewer bits (--quantization)"
 
 
 def _facts(answer: SizeAnswer) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from inferometer.api import best_use_view, missed as misses, sizing_cautions
 from inferometer.api.answer import Answer
 from inferometer.api.sized_groups import SizedGroups
-from inferometer.decide.candidates import Candidates, Offer, Refusal
+from inferometer.decide.candidates import DEFAULT_TP, Candidates, Offer, Refusal
 from inferometer.decide.capacity import TIME_LIMIT
 from inferometer.decide.elastic import Course, Elastic, PolicyOutcome, Scaling, capacities_of
 from inferometer.decide.failure import FailureOutcome
@@ -375,6 +375,8 @@ class Impossible:
     """Which term forbids it."""
     margin_ratio: float | None
     """What was seen of that term / its limit; None where nothing was seen."""
+    larger_tp: int | None
+    """The next tensor parallel size that was not tried, of those tried by default; None: all were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -425,6 +427,11 @@ class SizeAnswer(Answer):
     """What decides a verdict that noise, or the time limit, leaves open."""
 
     @property
+    def at_busiest(self) -> str:
+        """Words for a rate that is that of the busiest window; '' where the traffic is steady."""
+        return "" if self.over_time is None else " at its busiest"
+
+    @property
     def exit_code(self) -> int:
         """That of the SLO's verdict."""
         return EXIT_OF_SLO[self.verdict]
@@ -468,7 +475,10 @@ def size_answer(
         pick=rows[0] if rows else None,
         kinds=rows,
         impossible=tuple(
-            sorted((_impossible(done) for done in found if done.best is None), key=_distance)
+            sorted(
+                (_impossible(done, candidates.refused) for done in found if done.best is None),
+                key=_distance,
+            )
         ),
         refused=candidates.refused,
         n_candidates=len(candidates.possible),
@@ -494,16 +504,20 @@ def _rank(kind: SizedKind) -> tuple[bool, float, int]:
     return kind.sized_at.served.verdict == "undecided", usd_per_hour, kind.n_devices
 
 
-def _impossible(done: Done) -> Impossible:
+def _impossible(done: Done, refused: Sequence[Refusal]) -> Impossible:
     """The kind of replica of this device that comes nearest, and why it does not meet the SLO."""
     nearest = min(
         (one for one in done.searched if one.n_probes), key=_nearness, default=done.searched[0]
     )
+    hardware = nearest.candidate.offer.hardware.name
+    tried = [one.candidate.deployment.engine.tensor_parallel_size for one in done.searched]
+    tried += [one.tensor_parallel_size for one in refused if one.hardware == hardware]
     return Impossible(
-        hardware=nearest.candidate.offer.hardware.name,
+        hardware=hardware,
         layout=nearest.candidate.layout,
         why=nearest.why,
         margin_ratio=None if nearest.margin_ratio == _NEVER else nearest.margin_ratio,
+        larger_tp=next((tp for tp in DEFAULT_TP if tp > max(tried)), None),
     )
 
 

@@ -186,6 +186,8 @@ def _limit(analysis: Analysis, rows: Sequence[PointRow]) -> str:
     steps = analysis.steps
     is_like = first.batch_size == 1 and steps is not None
     sentence = limit_sentence(steps) if is_like and steps else _decode_limit(analysis, first)
+    fitted = fit_views.fitted_beside(fit_views.single_decode(fit_views.explained(analysis)))
+    sentence += f" {fitted}: see `explain`." if fitted and is_like else ""
     if last.batch_size != first.batch_size and last.decode_limited_by not in {
         None,
         first.decode_limited_by,

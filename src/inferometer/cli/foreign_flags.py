@@ -9,65 +9,19 @@ from typing import Final
 
 import click
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
-from inferometer.inputs.synonyms import counted_devices
-
-_SAME: Final = {
-    **dict.fromkeys(("--request-rate", "--qps", "--rps", "-r"), "--rate"),
-    **dict.fromkeys(
-        (
-            "--num-prompts",
-            "--num-requests",
-            "--request-count",
-            "--max-requests",
-            "--n-requests",
-            "-n",
-        ),
-        "--requests",
-    ),
-    **dict.fromkeys(
-        ("--max-concurrency", "--users", "--num-users", "--streams", "-c"), "--concurrency"
-    ),
-    "--concurrency": "--batch",
-    **dict.fromkeys(("--duration", "--benchmark-duration", "--max-seconds", "--time"), "--for"),
-    **dict.fromkeys(("--random-seed", "--rand-seed"), "--seed"),
-    **dict.fromkeys(("--served-model-name", "--model-name", "--model-names"), "--model"),
-    **dict.fromkeys(
-        ("--result-dir", "--artifact-dir", "--output-dir", "--output-path", "-o"), "--out"
-    ),
-    **dict.fromkeys(("--gpu", "--device", "--accelerator", "--device-name"), "--hardware"),
-    "--hardware": "--gpus",
-    "--gpus": "--hardware",
-    **dict.fromkeys(("--num-gpus", "--n-gpus", "--gpu-count", "--num-devices"), "--total-gpus"),
-    **dict.fromkeys(("--tp-size", "--tensor-parallel", "--tensor-parallel-size", "-tp"), "--tp"),
-    **dict.fromkeys(
-        ("--pp-size", "--pipeline-parallel", "--pipeline-parallel-size", "-pp"), "--pp"
-    ),
-    **dict.fromkeys(("--dp", "--dp-size", "--data-parallel", "-dp"), "--data-parallel-size"),
-    **dict.fromkeys(("--max-batch-size", "--max-running-requests"), "--max-num-seqs"),
-    **dict.fromkeys(("--max-num-tokens", "--chunked-prefill-size"), "--max-num-batched-tokens"),
-    **dict.fromkeys(("--context-length", "--max-seq-len", "--max-context"), "--max-model-len"),
-    **dict.fromkeys(("--page-size", "--tokens-per-block"), "--block-size"),
-    **dict.fromkeys(("--num-gpu-blocks-override", "--num-gpu-blocks"), "--num-blocks"),
-    **dict.fromkeys(
-        ("--mem-fraction-static", "--kv-cache-free-gpu-memory-fraction"), "--gpu-memory-utilization"
-    ),
-    **dict.fromkeys(("--kv-cache-type", "--kv-cache-quantization"), "--kv-cache-dtype"),
-    **dict.fromkeys(("--batch-size", "--batches", "--batch-sizes", "-b", "-bs"), "--batch"),
-    "--batch": "--batch-sizes",
-    **dict.fromkeys(
-        ("--repetitions", "--repeats", "--repeat", "--num-iters", "--iterations", "--runs"),
-        "--reps",
-    ),
-    **dict.fromkeys(("--warmups", "--warm-up", "--num-iters-warmup"), "--warmup"),
-}
-"""Flags whose values are written as ours are; verbs that offer several devices say ``--gpus``."""
-
-_ARGUMENTS: Final = {
-    **dict.fromkeys(("--model", "--model-id", "--model-path", "-m"), "model"),
-    **dict.fromkeys(("--url", "--base-url", "--target", "--endpoint-url", "-u"), "url"),
-}
-"""Flags of other tools for what is an argument here, without a flag before it."""
+from inferometer.inputs.synonyms import (
+    A_FILE_ELSEWHERE,
+    ALIKE,
+    ARGUMENTS,
+    OUTPUT,
+    PROMPT,
+    SAME,
+    SWEPT,
+    counted_devices,
+    our_flag,
+)
 
 _SWITCHES: Final = {
     f"--{name.replace('_', '-')}": f"{name}=true"
@@ -106,63 +60,6 @@ _HOW: Final = {
 }
 """How speculation is written here, by the flag that a verb has."""
 
-_ALIKE: Final = {
-    "--enable-expert-parallel": "--ep",
-    **dict.fromkeys(("--base-url", "--url", "--target", "--host"), "url"),
-    **dict.fromkeys(("--backend", "--endpoint-type", "--request-type"), "--endpoint"),
-    **dict.fromkeys(
-        ("--dataset", "--dataset-name", "--dataset-path", "--data", "--input-file"), "--workload"
-    ),
-    **dict.fromkeys(("--goodput", "--sla"), "--slo"),
-    **dict.fromkeys(("--streaming", "--is-streaming"), "--stream"),
-    **dict.fromkeys(("--extra-inputs", "--extra-body", "--extra-request-body"), "--body"),
-    "--save-result": "--out",
-}
-"""Flags whose values are written in another way, or are arguments here."""
-
-_PROMPT: Final = (
-    "--input",
-    "--input-length",
-    "--prompt-length",
-    "--input-len",
-    "--isl",
-    "--random-input-len",
-    "--random-input",
-    "--synthetic-input-tokens-mean",
-    "--input-tokens",
-    "--prompt-tokens",
-    "--prompt-len",
-    "--input-sequence-length",
-    *("--seq", "--seqlen", "--seq-len", "--seq-length"),
-)
-_A_FILE_ELSEWHERE: Final = "--output"
-"""A length beside a flag for prompts; by itself a file is meant."""
-_OUTPUT: Final = (
-    _A_FILE_ELSEWHERE,
-    "--output-len",
-    "--output-length",
-    "--max-tokens",
-    "--max-new-tokens",
-    "--osl",
-    "--random-output-len",
-    "--random-output",
-    "--output-tokens-mean",
-    "--output-tokens",
-    "--output-sequence-length",
-    "--gen",
-    "--gen-len",
-    "--gen-tokens",
-    "--new-tokens",
-)
-"""Lengths in two flags, which are one workload here: ``--workload 1024x256``."""
-
-_SWEPT: Final = (
-    *_PROMPT,
-    *("--prompt", "--prompts", "--prompt-lens", "--prompt-lengths"),
-    *("--seq-lens", "--seq-lengths", "--lengths", "-p"),
-)
-"""Of a sweep, whose lengths are a list."""
-
 
 def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
     """The words of a command line with our flags for those of other tools.
@@ -181,7 +78,7 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
     written, lengths, flag_before = list[str](), dict[str, tuple[str, str]](), ""
     for word in words[:ended]:
         flag, equals, value = word.partition("=")
-        is_word_of_ours = flag in own or flag == _A_FILE_ELSEWHERE
+        is_word_of_ours = flag in own or flag == A_FILE_ELSEWHERE
         side = "" if is_word_of_ours and not _is_half(flag, words, own) else _side(flag, own)
         if flag_before:
             lengths[_side(flag_before, own)] = (flag_before, word)
@@ -190,10 +87,11 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
             lengths[side] = (flag, value)
         elif side:
             flag_before = flag
-        elif flag not in own and _ARGUMENTS.get(flag) in arguments:
+        elif flag not in own and ARGUMENTS.get(flag) in arguments:
             written.extend([value] if equals else [])
         else:
-            written.append(_ours(flag, own) + equals + value)
+            is_foreign = flag.startswith("-") and flag not in own
+            written.append((our_flag(flag, own) if is_foreign else flag) + equals + value)
     if flag_before:
         written.append(flag_before)
     written = _all_at_once(_counted_devices(written, own), own)
@@ -203,7 +101,7 @@ def in_our_words(words: Sequence[str], command: click.Command) -> list[str]:
 def _hyphenated(words: Sequence[str], own: set[str]) -> list[str]:
     """Flags with hyphens for those with underscores, as vLLM reads them; values stay."""
     known = own.union(
-        _SAME, _ARGUMENTS, _ALIKE, _SWITCHES, _SETTINGS, _SPECULATION, _PROMPT, _OUTPUT, _SWEPT
+        SAME, ARGUMENTS, ALIKE, _SWITCHES, _SETTINGS, _SPECULATION, PROMPT, OUTPUT, SWEPT
     )
     ended = list(words).index("--") if "--" in words else len(words)
     written = list[str]()
@@ -283,27 +181,17 @@ def _all_at_once(words: Sequence[str], own: set[str]) -> list[str]:
     return [*kept, "--concurrency", values["--requests"]] if "--requests" in values else list(words)
 
 
-def _ours(flag: str, own: set[str]) -> str:
-    """Our flag of this meaning which the verb has; the flag itself where it has none."""
-    lengths = "--seq" if flag in _SWEPT else "--gen-tokens" if flag in _OUTPUT else flag
-    if flag not in own and lengths in own:
-        return lengths
-    ours = flag if flag in own else _SAME.get(flag, flag)
-    ours = ours if ours in own else _SAME.get(ours, ours)
-    return ours if ours in own else flag
-
-
 def _is_half(flag: str, words: Sequence[str], own: set[str]) -> bool:
     """Is this flag of ours the second of two lengths here: an output beside another tool's prompt?"""
-    others = {*_PROMPT} - own
-    return flag in _OUTPUT and any(word.partition("=")[0] in others for word in words)
+    others = {*PROMPT} - own
+    return flag in OUTPUT and any(word.partition("=")[0] in others for word in words)
 
 
 def _side(flag: str, own: set[str]) -> str:
     """Which length this is; nothing where it is none, or the verb has no workload and no such flag."""
     if not {"--workload"} & own and not {"--prompt", "--output"} <= own:
         return ""
-    return "prompt" if flag in _PROMPT else "output" if flag in _OUTPUT else ""
+    return "prompt" if flag in PROMPT else "output" if flag in OUTPUT else ""
 
 
 def _workload(
@@ -355,14 +243,30 @@ def meant_by(name: str, context: click.Context | None) -> str | None:
     if name in _SPECULATION and context is not None:
         own = {flag for one in context.command.params for flag in one.opts}
         return next((how for flag, how in _HOW.items() if flag in own), None)
-    ours = name.strip("-") if name.strip("-") in arguments else (_SAME | _ALIKE).get(name)
+    ours = name.strip("-") if name.strip("-") in arguments else (SAME | ALIKE).get(name)
     has_it = context is not None and any(
         ours in one.opts or ours == one.name for one in context.command.params
     )
     return (
-        None
+        _of_simulate(name, context)
         if ours is None or not has_it
         else ours
         if ours.startswith("--")
         else f"{ours.upper()}, without a flag before it"
     )
+
+
+def _of_simulate(name: str, context: click.Context | None) -> str | None:
+    """The command for a flag of servers under a load, where ``predict`` has only a static batch."""
+    app = None if context is None or context.info_name != "predict" else context.parent
+    simulate = (
+        app.command.get_command(app, "simulate")
+        if app is not None and isinstance(app.command, click.Group)
+        else None
+    )
+    known = {} if simulate is None else {flag: one for one in simulate.params for flag in one.opts}
+    found = known.get(our_flag(name, known))
+    if found is None:
+        return None
+    value = () if isinstance(found, click.Option) and found.is_flag else ("VALUE",)
+    return suggestions.command("simulate", "MODEL", our_flag(name, known), *value)

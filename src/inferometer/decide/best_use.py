@@ -3,9 +3,9 @@
 The layout that carries the most requests per second, or users who wait, within the SLO.
 
 A layout is a kind of replica, as many of them as the devices make, and which of them compute
-prompts only (the rest then generate answers). Layouts are ordered by what step times allow at most;
-each is located roughly, then the splits of the best one into two pools, then closely whoever leads,
-until the leader's number is a close one.
+prompts only (the rest then generate answers). Layouts are ordered by what step times allow at most,
+those with the leader's step budget before others; each is located roughly, then the splits of the
+best one into two pools, then closely whoever leads, until the leader's number is a close one.
 """
 
 from collections.abc import Sequence
@@ -91,6 +91,8 @@ class FoundUse(NamedTuple):
     nearest: LoneRequest | None
     """Where a lone request misses the SLO in all layouts: that of the fastest."""
     is_split_examined: bool
+    n_step_budgets: int
+    """On offer."""
 
 
 def best_use(task: UseTask) -> FoundUse:
@@ -99,11 +101,19 @@ def best_use(task: UseTask) -> FoundUse:
     uses, alone, n_unexamined = list[Use](), list[LoneRequest](), 0
     plan = plan_at(question.spec, question.offered_load, question.n_requests)
     n_prefill = question.fleets.n_prefill
-    candidates = [one for one in task.candidates if one.devices_of(1) <= task.n_total]
-    bounds = [_n_left(task, one) / least_s_of_request(question, one) for one in candidates]
+    bounds = {
+        index: _n_left(task, one) / least_s_of_request(question, one)
+        for index, one in enumerate(task.candidates)
+        if one.devices_of(1) <= task.n_total
+    }
+    n_candidates = len(bounds)
+    n_budgets = len({task.candidates[index].step_budget_tokens for index in bounds})
     best_load = 0.0
-    for bound_per_s, index in sorted(zip(bounds, range(len(bounds)), strict=True), reverse=True):
-        candidate = candidates[index]
+    while bounds:
+        index = _next_of(bounds, task.candidates, uses)
+        candidate, bound_per_s = task.candidates[index], bounds.pop(index)
+        if bound_per_s <= best_load and not question.is_of_users:
+            continue
         lone = lone_request(
             candidate.deployment,
             getattr(candidate.deployment.step_times, question.pace),
@@ -112,8 +122,6 @@ def best_use(task: UseTask) -> FoundUse:
         )
         if lone is not None and lone.margin_ratio > 1 and not n_prefill:
             alone.append(lone)
-        elif bound_per_s <= best_load and not question.is_of_users:
-            break
         elif phases.is_past(_SEARCH_FRACTION):
             n_unexamined += 1
         else:
@@ -133,7 +141,24 @@ def best_use(task: UseTask) -> FoundUse:
         splits, is_split_examined = _splits(question, uses[0], phases)
         uses = _compared(question, [*uses, *splits], phases)
     nearest = min(alone, key=lambda one: one.margin_ratio, default=None) if not uses else None
-    return FoundUse(tuple(uses), len(candidates), n_unexamined, nearest, is_split_examined)
+    return FoundUse(tuple(uses), n_candidates, n_unexamined, nearest, is_split_examined, n_budgets)
+
+
+def _next_of(bounds: dict[int, float], candidates: Sequence[Candidate], uses: Sequence[Use]) -> int:
+    """The layout that step times allow the most; the leader's with its other step budgets before.
+
+    Step times say little of the budget: what it does to queues shows in a simulation. The leader's
+    is tried first on the other layouts.
+    """
+    leader = max(uses, key=lambda use: use.most_load).candidate if uses else None
+
+    def order(index: int) -> tuple[bool, bool, float, int]:
+        one = candidates[index]
+        is_leaders = leader is not None and one.layout == leader.layout
+        has_budget = leader is not None and one.step_budget_tokens == leader.step_budget_tokens
+        return is_leaders, has_budget, bounds[index], index
+
+    return max(bounds, key=order)
 
 
 def _compared(question: SizingQuestion, uses: list[Use], phases: Phases) -> list[Use]:

@@ -201,6 +201,11 @@ class Candidate:
         return self.deployment.parallelism
 
     @property
+    def step_budget_tokens(self) -> int:
+        """The one of the grid's ``max_num_batched_tokens`` that this replica has."""
+        return self.deployment.knobs.shared["max_num_batched_tokens"]
+
+    @property
     def layout(self) -> str:
         """How is a replica set up, shortly?"""
         engine, config = self.deployment.engine, self.deployment.config

@@ -21,15 +21,22 @@ import numpy as np
 
 from inferometer.decide.probing import fleet_by_class, locate, probe_of, run_plan
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
+from inferometer.errors import SpecError
 from inferometer.inputs.workload.plan import NONE, RequestPlan
 from inferometer.records import latencies
 from inferometer.records.columns import I64
 from inferometer.records.request_summaries import Judgement, judge_objective
 from inferometer.records.types import RequestTable, Run
-from inferometer.units import NS_PER_S
+from inferometer.units import NS_PER_S, format_duration
 
 MOST_WINDOWS: Final = 96
 _SHORTEST_WINDOW_S: Final = 30.0
+_LEAST_SPAN_S: Final = 1e-3
+"""Of requests that all come at once."""
+_LAST_GAP_RATIO: Final = 1.1
+"""Of traffic of an hour the last request comes before the hour is over."""
+_MOST_STATED_WINDOWS: Final = 10_080
+"""A week in minutes."""
 _HOLD_S: Final = 300.0
 """How long a policy that reacts waits before it lets replicas go: the Kubernetes autoscaler's
 default stabilisation."""
@@ -66,10 +73,23 @@ class Course(NamedTuple):
 
 
 def course_of(plan: RequestPlan, window_s: float | None = None) -> Course:
-    """The course of these requests, in windows of this length, or of one that gives at most ``MOST_WINDOWS``."""
+    """The course of these requests, in windows of this length, or of one that gives at most ``MOST_WINDOWS``.
+
+    Raises
+    ------
+    SpecError
+        A window is longer than the traffic, whose rate it would dilute, or one of too many.
+    """
     arrival_ns = plan.arrival_ns.astype(np.int64)
-    span_s = int(arrival_ns.max()) / NS_PER_S
-    width_s = window_s or max(span_s / MOST_WINDOWS, _SHORTEST_WINDOW_S)
+    span_s = max(int(arrival_ns.max()) / NS_PER_S, _LEAST_SPAN_S)
+    least_s = span_s / _MOST_STATED_WINDOWS
+    if window_s is not None and not least_s <= window_s <= _LAST_GAP_RATIO * span_s:
+        raise SpecError(
+            f"windows of {format_duration(window_s)} in traffic of {format_duration(span_s)}",
+            where="--window",
+            allowed=f"{format_duration(least_s)} to {format_duration(span_s)}",
+        )
+    width_s = min(window_s or max(span_s / MOST_WINDOWS, _SHORTEST_WINDOW_S), span_s)
     n_windows = max(1, math.ceil(span_s / width_s))
     window = np.minimum(arrival_ns // round(width_s * NS_PER_S), n_windows - 1)
     for row in np.flatnonzero(plan.follows != NONE).tolist():

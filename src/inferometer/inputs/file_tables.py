@@ -50,8 +50,8 @@ def table_from_text(text: str, table: type[Table], *, where: str, is_json: bool 
     return table_from(raw, table, where=where)
 
 
-def table_from(raw: object, table: type[Table], *, where: str) -> Table:
-    """The same from the values of a file that was decoded.
+def table_from(raw: object, table: type[Table], *, where: str, example: str | None = None) -> Table:
+    """The same from the values of a file that was decoded; ``example``: what to try else.
 
     Raises
     ------
@@ -62,7 +62,12 @@ def table_from(raw: object, table: type[Table], *, where: str) -> Table:
         try:
             converted = msgspec.convert(raw, table)
         except msgspec.ValidationError as error:
-            raise _named(str(error), raw, table, where) from error
+            found = _named(str(error), raw, table, where)
+            if found.try_ is None and example is not None:
+                found = SpecError(
+                    found.what, where=found.where, allowed=found.allowed, try_=example
+                )
+            raise found from error
         check_values(raw)
         return converted
 
@@ -87,7 +92,7 @@ def _named(message: str, raw: object, table: type[msgspec.Struct], where: str) -
 def _meant(key: str, shape: shapes.Type | None, table: type[msgspec.Struct]) -> str | None:
     """The key of this table that looks like it, or of another one of the file; None where none does."""
     whole = shapes.type_info(table)
-    here = _keys(shape)
+    here = [name for name in _keys(shape) if name != key]  # another kind of this table may have it
     elsewhere = {
         name: one.encode_name
         for struct in _structs(whole, None)

@@ -9,6 +9,7 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Final
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.config_details import stored_formats
 from inferometer.inputs.config_families import (
@@ -168,6 +169,8 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
             f" {alien[0]!r})",
             where=where,
             allowed="full, sliding, latent, top-k or linear attention",
+            try_="measure a server that runs it, which needs no file of the model: "
+            + suggestions.command("load", "URL", "--model", "MODEL", "--concurrency", "8"),
         )
     if family is not None:
         return family, ALIASES.get(model_type, model_type), None

@@ -190,7 +190,7 @@ def _read(path: Path) -> _PriceFile:
         raw.get("date_utc"), dt.date | int
     ):  # YAML makes days and numbers of what looks like one
         raw["date_utc"] = str(raw["date_utc"])
-    read = file_tables.table_from(raw, _PriceFile, where=str(path))
+    read = file_tables.table_from(raw, _PriceFile, where=str(path), example=_EXAMPLE)
     if not read.usd_per_hour and not read.owned and not read.api:
         raise SpecError(
             "a price list without a price", where=str(path), allowed=_ALLOWED, try_=_EXAMPLE

@@ -1,11 +1,11 @@
-"""Which names do people and tools use for the same number format or device?
+"""Which names do people and tools use for the same option, number format or device?
 
 Every option, table and file of somebody else's reads its names through here, so that a spelling
 that one reader knows is known to all.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final
 
@@ -109,6 +109,13 @@ _RATE: Final = re.compile(
     r"(s|sec|second|m|min|minute|h|hour|d|day)|(rps|qps|hz)|(rpm|qpm))",
     re.IGNORECASE,
 )
+_TOKEN_RATE: Final = re.compile(
+    r"([0-9]*\.?[0-9]+\s*[kM]?)\s*(?:(?:tok(?:en)?s?\s*)(?:/|\s*per\s+)\s*s(?:ec(?:ond)?)?|tps)",
+    re.IGNORECASE,
+)
+_EXAMPLE_TOKENS: Final = 500
+_OTHER_UNIT: Final = re.compile(r"[0-9]*\.?[0-9]+\s*(?!e[-+]?[0-9]+$)[a-zA-Z/%].*")
+"""A number with a unit; 1e-3 has none."""
 _S_PER: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _COUNTED: Final = re.compile(
     r"(?P<before>\d{1,4})\s*[xX×*]\s*(?P<last>[a-zA-Z][^,]*|\d{3,4}\b[^,]*)"
@@ -118,6 +125,120 @@ _COUNTED: Final = re.compile(
 """The x of RTX 4090, GTX 1080, MX 450 and Max 1550 counts nothing."""
 _VLLM_NUMBER: Final = re.compile(r"max_\w+|num_blocks|num_gpu_blocks\w*")
 _LENGTH: Final = re.compile(r"\w*(?:prompt|output|prefix|gen)\w*")
+
+SAME: Final = {
+    **dict.fromkeys(("--request-rate", "--qps", "--rps", "-r"), "--rate"),
+    **dict.fromkeys(
+        (
+            "--num-prompts",
+            "--num-requests",
+            "--request-count",
+            "--max-requests",
+            "--n-requests",
+            "-n",
+        ),
+        "--requests",
+    ),
+    **dict.fromkeys(
+        ("--max-concurrency", "--users", "--num-users", "--streams", "-c"), "--concurrency"
+    ),
+    "--concurrency": "--batch",
+    **dict.fromkeys(("--duration", "--benchmark-duration", "--max-seconds", "--time"), "--for"),
+    **dict.fromkeys(("--random-seed", "--rand-seed"), "--seed"),
+    **dict.fromkeys(("--served-model-name", "--model-name", "--model-names"), "--model"),
+    **dict.fromkeys(
+        ("--result-dir", "--artifact-dir", "--output-dir", "--output-path", "-o"), "--out"
+    ),
+    **dict.fromkeys(("--gpu", "--device", "--accelerator", "--device-name"), "--hardware"),
+    "--hardware": "--gpus",
+    "--gpus": "--hardware",
+    **dict.fromkeys(("--num-gpus", "--n-gpus", "--gpu-count", "--num-devices"), "--total-gpus"),
+    **dict.fromkeys(("--tp-size", "--tensor-parallel", "--tensor-parallel-size", "-tp"), "--tp"),
+    **dict.fromkeys(
+        ("--pp-size", "--pipeline-parallel", "--pipeline-parallel-size", "-pp"), "--pp"
+    ),
+    **dict.fromkeys(("--dp", "--dp-size", "--data-parallel", "-dp"), "--data-parallel-size"),
+    **dict.fromkeys(("--max-batch-size", "--max-running-requests"), "--max-num-seqs"),
+    **dict.fromkeys(("--max-num-tokens", "--chunked-prefill-size"), "--max-num-batched-tokens"),
+    **dict.fromkeys(("--context-length", "--max-seq-len", "--max-context"), "--max-model-len"),
+    **dict.fromkeys(("--page-size", "--tokens-per-block"), "--block-size"),
+    **dict.fromkeys(("--num-gpu-blocks-override", "--num-gpu-blocks"), "--num-blocks"),
+    **dict.fromkeys(
+        ("--mem-fraction-static", "--kv-cache-free-gpu-memory-fraction"), "--gpu-memory-utilization"
+    ),
+    **dict.fromkeys(("--kv-cache-type", "--kv-cache-quantization"), "--kv-cache-dtype"),
+    **dict.fromkeys(("--batch-size", "--batches", "--batch-sizes", "-b", "-bs"), "--batch"),
+    "--batch": "--batch-sizes",
+    **dict.fromkeys(
+        ("--repetitions", "--repeats", "--repeat", "--num-iters", "--iterations", "--runs"),
+        "--reps",
+    ),
+    **dict.fromkeys(("--warmups", "--warm-up", "--num-iters-warmup"), "--warmup"),
+}
+"""Flags whose values are written as ours are; verbs that offer several devices say ``--gpus``."""
+
+ARGUMENTS: Final = {
+    **dict.fromkeys(("--model", "--model-id", "--model-path", "-m"), "model"),
+    **dict.fromkeys(("--url", "--base-url", "--target", "--endpoint-url", "-u"), "url"),
+}
+"""Flags of other tools for what is an argument here, without a flag before it."""
+
+ALIKE: Final = {
+    "--enable-expert-parallel": "--ep",
+    **dict.fromkeys(("--base-url", "--url", "--target", "--host"), "url"),
+    **dict.fromkeys(("--backend", "--endpoint-type", "--request-type"), "--endpoint"),
+    **dict.fromkeys(
+        ("--dataset", "--dataset-name", "--dataset-path", "--data", "--input-file"), "--workload"
+    ),
+    **dict.fromkeys(("--goodput", "--sla"), "--slo"),
+    **dict.fromkeys(("--streaming", "--is-streaming"), "--stream"),
+    **dict.fromkeys(("--extra-inputs", "--extra-body", "--extra-request-body"), "--body"),
+    "--save-result": "--out",
+}
+"""Flags whose values are written in another way, or are arguments here."""
+
+PROMPT: Final = (
+    "--input",
+    "--input-length",
+    "--prompt-length",
+    "--input-len",
+    "--isl",
+    "--random-input-len",
+    "--random-input",
+    "--synthetic-input-tokens-mean",
+    "--input-tokens",
+    "--prompt-tokens",
+    "--prompt-len",
+    "--input-sequence-length",
+    *("--seq", "--seqlen", "--seq-len", "--seq-length"),
+)
+A_FILE_ELSEWHERE: Final = "--output"
+"""A length beside a flag for prompts; by itself a file is meant."""
+OUTPUT: Final = (
+    A_FILE_ELSEWHERE,
+    "--output-len",
+    "--output-length",
+    "--max-tokens",
+    "--max-new-tokens",
+    "--osl",
+    "--random-output-len",
+    "--random-output",
+    "--output-tokens-mean",
+    "--output-tokens",
+    "--output-sequence-length",
+    "--gen",
+    "--gen-len",
+    "--gen-tokens",
+    "--new-tokens",
+)
+"""Lengths in two flags, which are one workload here: ``--workload 1024x256``."""
+
+SWEPT: Final = (
+    *PROMPT,
+    *("--prompt", "--prompts", "--prompt-lens", "--prompt-lengths"),
+    *("--seq-lens", "--seq-lengths", "--lengths", "-p"),
+)
+"""Of a sweep, whose lengths are a list."""
 
 USUAL_DEVICES: Final = ("h100_sxm", "a100_80gb_sxm", "v100_sxm2_32gb", "rtx_5070ti", "rtx_5070")
 """Of several devices that share a name, the one that people mean by it: `h100` is the SXM one."""
@@ -204,6 +325,11 @@ def plain_number(text: str, name: str) -> str:
     ('32768', '5', 'x')
     >>> plain_number("2.16M/day", "rate"), plain_number("1e3", "requests"), plain_number("1e12", "n")
     ('25', '1000', '1000000000000')
+
+    Raises
+    ------
+    SpecError
+        A rate of requests in a unit that is none, such as tokens per second.
     """
     is_rate = name.startswith("rate")
     per_s = _RATE.fullmatch(text.strip()) if is_rate else None
@@ -214,6 +340,8 @@ def plain_number(text: str, name: str) -> str:
         return _digits(float(text))
     scaled = _SCALED.fullmatch(text.strip())
     if scaled is None or (is_rate and scaled[2] == "%"):
+        if is_rate and _OTHER_UNIT.fullmatch(text.strip()):
+            raise _no_rate(text, where=f"--{name}")
         return text
     number, unit = scaled.groups()
     if unit == "%":
@@ -223,6 +351,23 @@ def plain_number(text: str, name: str) -> str:
     )
     thousand = 1024 if is_binary else 1000
     return _digits(float(number) * thousand ** (1 if unit in "kK" else 2))
+
+
+def _no_rate(text: str, where: str) -> SpecError:
+    """Tokens per second are requests per second only by the tokens of a request."""
+    tokens = _TOKEN_RATE.fullmatch(text.strip())
+    per_s = None if tokens is None else float(plain_number(tokens[1], "tokens"))
+    return SpecError(
+        f"{text!r} is not a rate of requests",
+        where=where,
+        allowed="requests per second as a number, or as 5/s, 300/min, 2k/hour, 1M/day, 5rps or 300rpm",
+        try_=(
+            None
+            if per_s is None
+            else f"{where} {per_s / _EXAMPLE_TOKENS:g}, where a request has {_EXAMPLE_TOKENS} of these"
+            f" tokens: {per_s:g} / {_EXAMPLE_TOKENS}"
+        ),
+    )
 
 
 def _digits(number: float) -> str:
@@ -298,3 +443,38 @@ def model_form(name: str) -> str:
     plain = _VARIANT.sub("", name.strip().lower().rpartition("/")[2])
     form = re.sub(r"[-_: ]", "", plain).removeprefix("meta")
     return _MODELS.get(form, form)
+
+
+def our_flag(flag: str, own: Collection[str]) -> str:
+    """Our flag of this meaning which the verb has; the flag itself where it has none."""
+    lengths = "--seq" if flag in SWEPT else "--gen-tokens" if flag in OUTPUT else flag
+    if flag not in own and lengths in own:
+        return lengths
+    ours = flag if flag in own else SAME.get(flag, flag)
+    ours = ours if ours in own else SAME.get(ours, ours)
+    return ours if ours in own else flag
+
+
+def nearest_option(name: str, names: Mapping[str, str]) -> str | None:
+    """The option of a Python function that a name of another tool's means, or that is spelled like it.
+
+    ``names``: the option of each name that is taken.
+
+    Example
+    -------
+    >>> names = {"rate": "rate", "workload": "workload"}
+    >>> nearest_option("qps", names), nearest_option("isl", names)
+    ('rate', 'workload="1024x256"')
+    """
+    flag = f"--{name.replace('_', '-')}"
+    options = {f"--{one.replace('_', '-')}": option for one, option in names.items()}
+    side = "--prompt" if flag in PROMPT else "--output" if flag in OUTPUT else ""
+    if side and "--workload" in options:
+        return f'{options["--workload"]}="1024x256"'
+    ours = side if side in options else our_flag(flag, options)
+    ours = ours if ours in options else ALIKE.get(flag, ARGUMENTS.get(flag, flag))
+    ours = ours if ours.startswith("--") else f"--{ours}"
+    if ours in options or flag in SAME:  # what is known to mean another option is no typo
+        return options.get(ours)
+    close = get_close_matches(name, names, n=1)
+    return names[close[0]] if close else None

@@ -44,6 +44,23 @@ def unlike_loads(old: Sequence[Run], new: Sequence[Run]) -> Iterator[Caution]:
         )
 
 
+def unlike_lengths(runs: Sequence[Run], names: Sequence[str]) -> Iterator[Caution]:
+    """Runs on one curve over their load, whose requests are unlike those of the first one."""
+    unlike = {
+        name: text
+        for run, name in zip(runs[1:], names[1:], strict=True)
+        if (text := "; ".join(filter(None, (_lengths(runs[:1], [run], of) for of in _LENGTHS))))
+    }
+    if unlike:
+        more = f", and {len(unlike) - 1} more" * (len(unlike) > 1)
+        name, text = next(iter(unlike.items()))
+        yield Caution(
+            code="UNLIKE_LOADS",
+            text=f"one curve of unlike work ({names[0]} against {name}{more}): {text}",
+            remedy="one page for each workload, of runs of different --rate or --concurrency",
+        )
+
+
 def unlike_origins(old: Sequence[Run], new: Sequence[Run]) -> Iterator[Caution]:
     """Is a side simulated, or published, and the other measured?"""
     a, b = (" and ".join(sorted({run.manifest.origin for run in side})) for side in (old, new))

@@ -5,6 +5,7 @@ What devices trade, what an SLO costs, how replicas follow traffic, where a capa
 
 from dataclasses import dataclass
 
+from inferometer.inputs.types import Caution
 from inferometer.records.request_summaries import Percentile
 from inferometer.records.server_summaries import TtftParts
 from inferometer.records.types import ValidityVerdict
@@ -60,6 +61,7 @@ class RateView:
     """What bars and bands are."""
     files: tuple[tuple[str, str], ...]
     tool_version: str
+    cautions: tuple[Caution, ...] = ()
 
     @property
     def is_closed(self) -> bool:

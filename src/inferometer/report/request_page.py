@@ -125,7 +125,15 @@ def summary_numbers(summary: RequestSummary, judgement: Judgement | None) -> tup
         *rate_number("output", summary.output_tokens_per_s, "tok/s"),
         *rate_number("completed", summary.completed_requests_per_s, "requests/s"),
         *_goodput_number(judgement),
-    )[:6]
+    )[:6] + _prefix_hit_number(summary)
+
+
+def _prefix_hit_number(summary: RequestSummary) -> tuple[Number, ...]:
+    """Of prompts that began, where the prefix cache supplied a part of them."""
+    if not summary.cached_tokens:
+        return ()
+    percent = 100 * summary.cached_tokens / summary.input_tokens
+    return (Number(name="prefix hit", value=percent, unit="%", note="of prompt tokens"),)
 
 
 def _goodput_number(judgement: Judgement | None) -> tuple[Number, ...]:
@@ -355,6 +363,7 @@ def rate_page_of(view: RateView) -> Page:
             ("TRUST", "numbers are of the steady state where a run has one, else of the whole run"),
         ),
         sections=sections,
+        cautions=view.cautions,
     )
 
 

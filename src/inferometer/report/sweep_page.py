@@ -88,7 +88,7 @@ def _numbers(view: SweepReportView) -> tuple[Number, ...]:
     )
     where = f"{single.prompt_tokens}-token prompt, batch {single.batch_size}"
     used = single.mbu_fraction
-    shares = _share_numbers(view.step_shares)
+    shares = share_numbers(view.step_shares)
     return (
         *duration_number("TTFT", single.ttft_s, note=where),
         *duration_number("TPOT", single.tpot_s, note=where),
@@ -119,7 +119,7 @@ def _numbers(view: SweepReportView) -> tuple[Number, ...]:
     )
 
 
-def _share_numbers(shares: StepShares | None) -> tuple[Number, ...]:
+def share_numbers(shares: StepShares | None) -> tuple[Number, ...]:
     """The parts of one sequence's step, in one scale."""
     if shares is None:
         return ()

@@ -228,3 +228,12 @@ def test_ranges_hold_for_specifications_made_in_code():
         checked_workload(made)
     with pytest.raises(SpecError, match="n_requests: -5"):
         draw_workload(made)
+
+
+def test_a_key_of_another_kind_of_table_is_not_suggested_in_its_own_place():
+    """`low` is one of a uniform length, and was what to try instead of `low` of another."""
+    text = CLASS.replace('kind = "constant", value', 'kind = "exponential", mean = 9, low')
+    with pytest.raises(SpecError, match="unknown field `low`") as caught:
+        workload_from_text(text, where="w.toml")
+    assert caught.value.try_ is None
+    assert "mean" in caught.value.allowed
