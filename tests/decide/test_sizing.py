@@ -3,6 +3,7 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from inferometer.decide import sizing
@@ -25,6 +26,7 @@ from inferometer.inputs.prices import ApiPrice
 from inferometer.inputs.types import Constant, PriceSpec, Source
 from inferometer.inputs.workload.reading import resolve_workload, with_changes
 from inferometer.inputs.workload.replay import draw_workload
+from inferometer.inputs.workload.types import WorkloadSpec
 
 MODEL = catalog.find_model("llama-3.1-8b")
 GRID = Grid(tensor_parallel_sizes=(1, 2), max_num_seqs=(64, 256), max_num_batched_tokens=(2048,))
@@ -99,6 +101,35 @@ def test_the_burst_of_first_requests_does_not_decide_about_users(candidates):
     assert short == pytest.approx(long, rel=0.5)
     assert len(probe.run_of(50.0, 300).requests.status) == 250
     assert len(probe.run_of(50.0, 80).requests.status) == 150, "some of each user are left"
+
+
+def test_sessions_are_probed_until_new_ones_have_begun_for_longer_than_one_lasts(candidates):
+    """Before their later turns come, a few sessions at once offer less than the load that they stand for."""
+    text = """
+name = "sessions"
+[arrivals]
+kind = "open"
+rate_per_s = 1.0
+[[classes]]
+name = "chat"
+prompt_tokens = { kind = "constant", value = 100 }
+output_tokens = { kind = "constant", value = 8 }
+[classes.sessions]
+turns = { kind = "constant", value = 4 }
+think_s = { kind = "constant", value = 20 }
+"""
+    spec = msgspec.toml.decode(text, type=WorkloadSpec)
+    asked = replace(question(slo="ttft:p95<1s"), spec=spec)
+
+    probe = FleetProbe(
+        fleet=Alike().fleet(candidates[0].deployment, "likely", 1),
+        traffic=replace(asked.traffic, n_requests=40),
+        objective=asked.objective,
+    )
+    found = probe(1.0, 0)
+    assert (found.verdict, found.burst) == ("met", None)
+    assert found.n_requests > 10 * 4 * 15, "ten sessions' time of 60 s, four requests a session"
+    assert probe(1e4, 0).margin_ratio > 1, "of 40 requests at once it is far below"
 
 
 def test_of_equally_many_the_one_with_more_headroom_is_taken():

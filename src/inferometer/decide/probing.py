@@ -11,12 +11,19 @@ from typing import Final, NamedTuple
 from inferometer.decide.candidates import Candidate, Fleets
 from inferometer.decide.capacity import CapacityQuestion, Reading, find_capacity
 from inferometer.decide.sizing_types import SizingQuestion
-from inferometer.decide.traffic import AtWork, Traffic, plan_at, users_at_work, without_start
+from inferometer.decide.traffic import (
+    AtWork,
+    Traffic,
+    plan_at,
+    user_spans_ns,
+    users_at_work,
+    without_start,
+)
 from inferometer.inputs.objectives import ObjectiveSpec, parse_objective
 from inferometer.inputs.workload.plan import NONE, DrawnWorkload, RequestPlan, has_workflows
 from inferometer.records import latencies, request_summaries
 from inferometer.records.columns import Bools
-from inferometer.records.types import Run
+from inferometer.records.types import ABSENT, Run
 from inferometer.simulate import run, simulated_run
 from inferometer.simulate.deployment import Pace
 from inferometer.simulate.engine_config import EngineConfig
@@ -104,21 +111,25 @@ class FleetProbe:
 
         A burst that is over before a queue builds up tells nothing of a load that goes on. Where no
         longer probes would follow, as many requests are taken as last, also more than were wanted.
+        So they are of sessions: before the first ones end, less than the load is offered.
         """
         longest = self.traffic.longest_requests
         n_requests, least = min(self.n_requests(effort), longest), _LEAST_LIFETIMES
         while True:
             run = self.run_of(load, n_requests)
             found = worst_reading(run, self.objective, self.class_objectives)
-            n_lifetimes = _lifetimes(run)
+            sessions = self._sessions(load, n_requests)
+            n_lifetimes = _lifetimes(run, sessions)
             is_capped = n_requests >= min(self.traffic.most_requests, longest)
+            is_capped |= sessions is not None
             if not is_capped or found.margin_ratio > 1 or n_lifetimes >= least:
                 return found
             ratio = 2 * _LASTING_LIFETIMES / max(n_lifetimes, 1 / _LASTING_LIFETIMES)
             n_needed = math.ceil(n_requests * ratio)
             if n_requests >= longest:
                 is_burst = n_lifetimes < _LEAST_LIFETIMES
-                return _of_burst(found, n_lifetimes, n_needed) if is_burst else found
+                stays = "one stays" if sessions is None else "a session lasts"
+                return _of_burst(found, n_lifetimes, n_needed, stays) if is_burst else found
             n_requests, least = min(n_needed, longest), _LASTING_LIFETIMES
 
     def run(self, load: float, effort: int) -> Run:
@@ -148,6 +159,13 @@ class FleetProbe:
             return None
         return users_at_work(run, self._plan(load, n_requests), load)
 
+    def _sessions(self, load: float, n_requests: int) -> RequestPlan | None:
+        """The requests, where some wait for the answers of others at a rate; else None."""
+        if self.traffic.kind == "users":
+            return None
+        plan = self._plan(load, n_requests)
+        return plan if (plan.follows != NONE).any() else None
+
     def _plan(self, load: float, n_requests: int) -> RequestPlan:
         """The requests of that part of the load that comes to the simulated replicas."""
         if self.n_replicas is not None:
@@ -156,23 +174,31 @@ class FleetProbe:
         return plan_at(self.traffic.spec, load, max(n_drawn, self.traffic.least_requests(load)))
 
 
-def _lifetimes(run: Run) -> float:
-    """For how many times as long as a request stays on average do requests come?"""
+def _lifetimes(run: Run, sessions: RequestPlan | None) -> float:
+    """For how many times as long as a request stays on average do requests come?
+
+    Where they are those of ``sessions``: as a session lasts, with its pauses, do new ones begin?
+    """
     requests = run.requests
     if requests is None:
         return math.inf
-    is_done = latencies.is_one_of(requests, latencies.COMPLETED)
-    stayed_ns = (requests.finished_ns - requests.intended_send_ns)[is_done]
-    if not len(stayed_ns):
+    if sessions is None:
+        is_done = latencies.is_one_of(requests, latencies.COMPLETED)
+        came_ns, ended_ns = requests.intended_send_ns[is_done], requests.finished_ns[is_done]
+    else:
+        first_ns, last_ns = user_spans_ns(requests, sessions)
+        is_done = last_ns != ABSENT
+        came_ns, ended_ns = first_ns[is_done], last_ns[is_done]
+    if not len(came_ns):
         return math.inf
-    sent_ns = requests.intended_send_ns
-    return float(sent_ns.max() - sent_ns.min()) / max(float(stayed_ns.mean()), 1.0)
+    sent_ns = requests.intended_send_ns if sessions is None else came_ns
+    return float(sent_ns.max() - sent_ns.min()) / max(float((ended_ns - came_ns).mean()), 1.0)
 
 
-def _of_burst(found: Reading, n_lifetimes: float, n_needed: int) -> Reading:
+def _of_burst(found: Reading, n_lifetimes: float, n_needed: int, stays: str) -> Reading:
     why = (
         f"{found.n_requests:,} requests are one burst, over after {format_number(n_lifetimes)}"
-        f" times as long as one stays; {n_needed:,} would be a load that goes on"
+        f" times as long as {stays}; {n_needed:,} would be a load that goes on"
     )
     return found._replace(burst=(n_needed, why))
 
