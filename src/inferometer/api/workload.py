@@ -8,7 +8,6 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.api.question import DURATION, option, refuse_unused
-from inferometer.decide.traffic import user_spans_ns
 from inferometer.errors import SpecError
 from inferometer.inputs.objectives import (
     ObjectiveSpec,
@@ -29,6 +28,7 @@ from inferometer.inputs.workload.plan import (
 from inferometer.inputs.workload.replay import draw_workload
 from inferometer.records.columns import F64
 from inferometer.records.types import ABSENT, RequestTable
+from inferometer.records.user_spans import user_spans_ns
 from inferometer.units import NS_PER_S, format_duration, format_number
 
 N_REQUESTS: Final = 2000

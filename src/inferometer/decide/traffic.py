@@ -10,11 +10,12 @@ import numpy as np
 
 from inferometer.decide.capacity import LoadKind
 from inferometer.inputs.workload import reading, replay, types
-from inferometer.inputs.workload.plan import I64, NONE, RequestPlan, first_of_each
+from inferometer.inputs.workload.plan import NONE, RequestPlan
 from inferometer.records.columns import Bools
 from inferometer.records.latencies import COMPLETED, is_one_of
 from inferometer.records.tables import select
-from inferometer.records.types import ABSENT, RequestTable, Run
+from inferometer.records.types import ABSENT, Run
+from inferometer.records.user_spans import user_spans_ns
 from inferometer.units import NS_PER_S
 
 N_REQUESTS: Final = 1000
@@ -124,21 +125,6 @@ def users_at_work(
         requests_per_s=n_users * int(own.sum()) / span_ns * NS_PER_S,
         in_flight_load=n_users * stayed_ns / span_ns,
     )
-
-
-def user_spans_ns(requests: RequestTable, plan: RequestPlan) -> tuple[I64, I64]:
-    """When each user began to think about its first request, and when its last one ended.
-
-    By the index in the plan (N) of the first request of each user; the end is ABSENT where there is none.
-    """
-    user = first_of_each(plan.follows)[requests.request_index]
-    began_ns = requests.intended_send_ns - np.maximum(plan.think_ns[requests.request_index], 0)
-    is_ended = requests.finished_ns != ABSENT
-    last_ns = np.full(plan.n_requests, ABSENT, np.int64)
-    np.maximum.at(last_ns, user[is_ended], requests.finished_ns[is_ended])
-    first_ns = np.full(plan.n_requests, np.iinfo(np.int64).max)
-    np.minimum.at(first_ns, user[is_ended], began_ns[is_ended])
-    return first_ns, last_ns
 
 
 @lru_cache(maxsize=8)
