@@ -13,7 +13,7 @@ import numpy as np
 from inferometer import __version__, suggestions
 from inferometer.api import provenance, run_titles
 from inferometer.errors import RecordError, SpecError
-from inferometer.fit.loads.load_tests import ENDED, MIN_REQUESTS
+from inferometer.fit.loads.load_tests import MIN_REQUESTS
 from inferometer.inputs import catalog, synonyms
 from inferometer.inputs.objectives import ObjectiveSpec, check_workflows, parse_objective
 from inferometer.inputs.types import Caution, DType, HardwareSpec
@@ -452,7 +452,8 @@ def _after_the_page(folder: Path | str, *, is_of_a_server: bool) -> str:
 def _can_be_fitted(run: types.Run) -> bool:
     """Are there enough requests of a server, each with its first token, for `fit --load`?"""
     table = requests_of(run)
-    n_seen = np.count_nonzero(np.isin(table.status, ENDED) & (table.first_token_ns != types.ABSENT))
+    is_ended = latencies.is_one_of(table, latencies.COMPLETED)
+    n_seen = np.count_nonzero(is_ended & (table.first_token_ns != types.ABSENT))
     return run.manifest.origin == "published" and bool(n_seen >= MIN_REQUESTS)
 
 

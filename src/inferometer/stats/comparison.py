@@ -214,7 +214,8 @@ POWER_FRACTION: Final = 0.8
 """How often the repeats that are named decide, where repeats scatter as those at hand."""
 _LEAST_OF_SCATTER: Final = 4
 """Fewer show too little of how they scatter."""
-MOST_REPEATS: Final = 10_000
+_MOST_REPEATS: Final = 10_000
+"""Nobody makes more."""
 
 
 def repeats_to_decide(
@@ -237,7 +238,7 @@ def repeats_to_decide(
 
     Returns
     -------
-    At most 10,000, which is more than anybody makes. None where a side has fewer than 4 repeats.
+    None where a side has fewer than 4 repeats, or where 10,000 would not decide.
 
     Source
     ------
@@ -268,7 +269,7 @@ def repeats_to_decide(
         _n_repeats(far, scatter, tail + float(ndtri(power)), is_paired=is_paired)
         for far, power in ((shift, POWER_FRACTION), (room, (1 + POWER_FRACTION) / 2))
     )
-    return max(math.ceil(min(needed, MOST_REPEATS)), n_now + 1)
+    return None if needed > _MOST_REPEATS else max(math.ceil(needed), n_now + 1)
 
 
 def _n_repeats(far: float, scatter: float, errors: float, *, is_paired: bool) -> float:

@@ -16,10 +16,10 @@ from inferometer.errors import ModelError
 from inferometer.fit.loads.replay import Latencies, latencies
 from inferometer.inputs.workload.plan import NONE, RequestPlan, block_contents
 from inferometer.records.columns import F64, I32, I64, Bools
+from inferometer.records.latencies import COMPLETED, is_one_of
 from inferometer.records.types import ABSENT, ChunkTable, RequestStatus, RequestTable, Run
 from inferometer.simulate.demand import Demand, SharedBlocks, demand, with_contents
 
-ENDED: Final = (RequestStatus.STOPPED, RequestStatus.LENGTH)
 _NEVER_INSIDE: Final = (RequestStatus.REJECTED, RequestStatus.FAILED)
 MIN_REQUESTS: Final = 30
 """Of a load test that ended, for a model of the server."""
@@ -136,7 +136,7 @@ def served_load(test: LoadTest) -> ServedLoad:
     )
     rows = inside[np.argsort(run.requests.sent_ns[inside], kind="stable")]
     table = RequestTable._make(column[rows] for column in run.requests)
-    is_used = np.isin(table.status, ENDED) & (table.first_token_ns != ABSENT)
+    is_used = is_one_of(table, COMPLETED) & (table.first_token_ns != ABSENT)
     if is_used.sum() < MIN_REQUESTS:
         raise ModelError(
             f"{is_used.sum()} requests that ended well are too few for a fit",
@@ -149,7 +149,7 @@ def served_load(test: LoadTest) -> ServedLoad:
         if run.exchanges is None
         else np.maximum(run.exchanges.asked_output_tokens[rows], table.output_tokens)
     )
-    output = np.where(np.isin(table.status, ENDED), table.output_tokens, asked)
+    output = np.where(is_one_of(table, COMPLETED), table.output_tokens, asked)
     plan = test.plan if test.plan is not None and is_plan_of(test.plan, table) else None
     return ServedLoad(
         run_id=run.manifest.run_id,

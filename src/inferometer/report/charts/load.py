@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from inferometer.records.columns import F64
 from inferometer.records.run_series import StepSeries
-from inferometer.report.charts.plot import Axis, Chart, Mark, Plot, Rule, band_of, held_line
+from inferometer.report.charts.plot import Axis, Chart, Mark, Plot, Rule, held_band, held_line
 from inferometer.report.views import RequestReportView
 from inferometer.units import format_duration, format_fraction, format_number
 
@@ -180,10 +180,9 @@ def _plot(
             for x, low, high in zip(starts, mean.tolist(), most.tolist(), strict=True)
             if not math.isnan(low)
         ]
-        ends = [(edge, (low, high)) for x, low, high in shown for edge in (x, x + load.width_s)]
-        if ends:
-            xs = [x for x, _ in ends]
-            marks.append(band_of(xs, [end for _, end in ends], colour=colour, name=name))
+        if shown:
+            begins, ends = [x for x, *_ in shown], [(low, high) for _, low, high in shown]
+            marks.append(held_band(begins, load.width_s, ends, colour=colour, name=name))
         marks.append(
             replace(
                 held_line(starts, load.width_s, mean.tolist()),

@@ -22,7 +22,7 @@ from inferometer.report.charts.plot import (
     Mark,
     Plot,
     Rule,
-    band_of,
+    held_band,
     held_line,
 )
 from inferometer.report.request_tables import LATENCY_NAMES
@@ -228,7 +228,6 @@ def in_flight_chart(view: RequestReportView) -> Chart | None:
     starts, means, peaks = (
         column.tolist() for column in (flying.start_s, flying.mean, flying.most)
     )
-    edges = [edge for start in starts for edge in (start, start + flying.width_s)]
     peak = int(np.argmax(flying.most))
     when = f"after {format_duration(max(0.0, float(flying.start_s[peak])))}"
     mean = format_number(float(flying.mean.mean()))
@@ -244,7 +243,7 @@ def in_flight_chart(view: RequestReportView) -> Chart | None:
                 x=_TIME,
                 y=Axis(title="requests in flight", has_zero=True),
                 marks=(
-                    band_of(edges, [end for end in zip(means, peaks, strict=True) for _ in "ab"]),
+                    held_band(starts, flying.width_s, list(zip(means, peaks, strict=True))),
                     held_line(starts, flying.width_s, means),
                 ),
                 height=180,

@@ -170,6 +170,24 @@ def held_line(starts: Sequence[float], width: float, values: Sequence[float]) ->
     return Line(xs=(*starts, starts[-1] + width), ys=(*values, values[-1]), is_stepped=True)
 
 
+def held_band(
+    starts: Sequence[float],
+    width: float,
+    ends: Sequence[tuple[float, float]],
+    *,
+    colour: str = "c0",
+    name: str = "",
+) -> Band:
+    """The area between the lower and the upper ends of each window, from its start to its end."""
+    edges = [
+        (edge, both)
+        for start, both in zip(starts, ends, strict=True)
+        for edge in (start, start + width)
+    ]
+    xs, spans = [x for x, _ in edges], [both for _, both in edges]
+    return band_of(xs, spans, colour=colour, name=name)
+
+
 def bar_of(estimate: Estimate, factor: float = 1.0) -> tuple[float, float] | None:
     """The interval as a bar; None where an end is missing or has no place on an axis."""
     if estimate.low is None or estimate.high is None or not math.isfinite(estimate.high):
