@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import inferometer as im
-from inferometer.api import verify_belief
+from inferometer.api import compute, verify_belief
 from inferometer.api.capacity import Capacity
 from inferometer.api.fleet import FleetOptions
 from inferometer.api.question import fields_of
@@ -19,6 +19,7 @@ from inferometer.errors import SizingError, SpecError
 from inferometer.inputs.catalog import find_hardware
 from inferometer.inputs.resolve import resolve_model
 from inferometer.inputs.verify_plan import plan_from_text
+from inferometer.measure.executors import local
 from inferometer.verify.seals import plan_sha256, sha256_of
 
 MIX = """
@@ -281,7 +282,7 @@ LONE = {"hardware": "h100_sxm", "datasheet": True, "workload": "512x16", "reques
         ({"prefix_threshold": 0.9}, "--prefix-threshold", "--router prefix-affine"),
         ({"balance_abs": 1, "replicas": 2}, "--balance-abs", "--router prefix-affine"),
         ({"class_replicas": ["chat=0"]}, "--class-replicas", "--router class-aware"),
-        ({"jobs": 2}, "--jobs", "--executor processes"),
+        ({"jobs": 2, "executor": "inline"}, "--jobs", "--executor processes"),
         ({"ray_address": "host:1", "executor": "processes"}, "--ray-address", "--executor ray"),
     ],
 )
@@ -289,6 +290,13 @@ def test_an_option_that_changes_nothing_is_refused_with_what_it_needs(options, f
     with pytest.raises(SpecError) as refused:
         im.simulate("llama-3.1-8b", concurrency=4, **LONE, **options)
     assert (refused.value.where, refused.value.try_) == (flag, try_)
+
+
+def test_a_number_of_processes_is_enough_to_have_them():
+    where = compute.Executor(jobs=2)
+    assert compute.n_at_once(where, 3) == 2
+    with compute.opened(where, "parts") as executor:
+        assert isinstance(executor, local.Processes)
 
 
 def test_an_address_of_ray_in_the_environment_refuses_nothing(monkeypatch):

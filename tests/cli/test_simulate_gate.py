@@ -108,5 +108,6 @@ def test_what_a_gate_cannot_be_is_refused(folder):
         run(*LLAMA, "--order", "least-slack", folder=folder),
         2,
         "no class has a deadline",
+        "from: --gate, --order",
         "ttft_limit_s",
     )

@@ -31,12 +31,17 @@ class Executor:
 
     executor: Kind | None = option(
         None,
-        "Where the parts of the work are done; the answer is the same. [size without"
-        " groups: processes; the others: inline]",
+        "Where the parts of the work are done; the answer is the same. [processes with --jobs"
+        " and for size without groups, else inline]",
         "Limits",
     )
     jobs: int | None = option(None, "Processes. [all cores]", "Limits", least=1)
     ray_address: Annotated[str | None, RAY_ADDRESS_OPTION] = None
+
+    @property
+    def kind(self) -> Kind:
+        """The executor that was chosen, or that a number of processes implies."""
+        return self.executor or ("processes" if self.jobs else "inline")
 
 
 def share_of_part(where: Executor, n_parts: int) -> float:
@@ -49,9 +54,7 @@ def share_of_part(where: Executor, n_parts: int) -> float:
 
 def n_at_once(where: Executor, n_parts: int) -> int:
     """How many of these parts are done side by side?"""
-    return {"inline": 1, "processes": where.jobs or local.n_cores(), "ray": n_parts}[
-        where.executor or "inline"
-    ]
+    return {"inline": 1, "processes": where.jobs or local.n_cores(), "ray": n_parts}[where.kind]
 
 
 @contextmanager
@@ -69,18 +72,18 @@ def opened(where: Executor, what: str) -> Generator[local.Executor]:
         ("processes", "jobs", "--executor processes"),
         ("ray", "ray_address", "--executor ray"),
     ):
-        if (where.executor or "inline") != executor:
+        if where.kind != executor:
             refuse_unused(
                 where,
                 (name,),
-                f"--executor {where.executor or 'inline'}, which has no use for it",
+                f"--executor {where.kind}, which has no use for it",
                 allowed=executor,
                 try_=chosen,
             )
     with ExitStack() as stack:
         cluster = (
             stack.enter_context(ray_cluster.joined(where.ray_address))
-            if where.executor == "ray"
+            if where.kind == "ray"
             else None
         )
 
@@ -89,7 +92,7 @@ def opened(where: Executor, what: str) -> Generator[local.Executor]:
 
         if cluster is not None:
             yield ray_cluster.OnRay(cluster, on_done)
-        elif where.executor == "processes":
+        elif where.kind == "processes":
             yield local.Processes(where.jobs or local.n_cores(), on_done)
         else:
             yield local.Inline(on_done)

@@ -376,9 +376,10 @@ def gate_rules(
         )
         raise SpecError(
             text,
-            where=where,
+            where=f"{where}, --order",
             allowed=f"classes {', '.join(workload.class_names)}",
-            try_="ttft_limit_s of a class, or its slo",
+            try_="slo = 'ttft:p95<1s' of a class in the file of --workload, or its ttft_limit_s in"
+            " that of --gate",
         )
     if gate.first_token is not None:
         pace = FirstTokenPace(
