@@ -292,6 +292,15 @@ def test_an_option_that_changes_nothing_is_refused_with_what_it_needs(options, f
     assert (refused.value.where, refused.value.try_) == (flag, try_)
 
 
+def test_one_stage_is_no_option_of_an_engine_without_stages():
+    lone = LONE | {"concurrency": 4, "policy": "sglang"}
+    answer, with_one = (im.simulate("llama-3.1-8b", **lone, pp=pp) for pp in (None, 1))
+    assert with_one.levels == answer.levels
+    with pytest.raises(SpecError, match="2 pipeline stages of sglang") as refused:
+        im.simulate("llama-3.1-8b", **lone, pp=2)
+    assert (refused.value.where, refused.value.try_) == ("--pp", "--policy vllm")
+
+
 def test_a_number_of_processes_is_enough_to_have_them():
     where = compute.Executor(jobs=2)
     assert compute.n_at_once(where, 3) == 2

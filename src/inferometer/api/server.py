@@ -210,19 +210,30 @@ def deployment_of(server: Server, *, n_sharing: int = 1) -> Deployment:
 
 def _knobs(server: Server, times: StepTimes | None, n_sharing: int) -> Knobs:
     fitted_engine = None if times is None or times.subject is None else times.subject.engine
+    policy = server.policy or (
+        fitted_engine if fitted_engine in engine_config.ENGINE_NAMES else Knobs().policy
+    )
     knobs = server.settings.knobs(
-        server.policy
-        or (fitted_engine if fitted_engine in engine_config.ENGINE_NAMES else Knobs().policy),
+        policy,
         {name: value for name in _BATCH if (value := getattr(server, name)) is not None},
-        _own_knobs(server),
+        _own_knobs(server, policy),
     )
     return replace(knobs, data_parallel_size=n_sharing)
 
 
-def _own_knobs(server: Server) -> dict[str, str]:
+def _own_knobs(server: Server, policy: str) -> dict[str, str]:
     own = dict(own_knob(text, where="--set") for text in server.set)
     if server.pp is None:
         return own
+    if not engine_config.has_knob(policy, STAGES_KNOB):
+        if server.pp == 1:
+            return own
+        raise SpecError(
+            f"{server.pp} pipeline stages of {policy}",
+            where="--pp",
+            allowed="1: stages are simulated by vLLM's rules alone",
+            try_=suggestions.flags("--policy", "vllm"),
+        )
     if STAGES_KNOB in own:
         raise SpecError(
             f"two numbers of stages: {server.pp} and {own[STAGES_KNOB]}",
