@@ -273,7 +273,10 @@ def test_points_are_ranked_among_those_of_their_source() -> None:
     ("ask", "options", "ranked"),
     [
         (im.simulate, {"rate": 1.0, "requests": 100, "slo": "ttft:p95<9s"}, "Most requests/s"),
-        (im.capacity, {"slo": "ttft:p95<1s", "time_limit": 1.0}, "Most load"),
+        pytest.param(
+            *(im.capacity, {"slo": "ttft:p95<1s", "time_limit": 1.0}, "Most load"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_grids_of_traffic_rank_within_one_source(ask, options, ranked) -> None:

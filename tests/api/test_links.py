@@ -137,6 +137,6 @@ def test_what_a_policy_does_not_have_is_refused_before_the_memory():
         settings=Settings(gpu_memory_utilization=0.5),
         policy="static",
     )
-    with pytest.raises(SpecError, match="static has no pipeline_parallel_size"):
+    with pytest.raises(SpecError, match="4 pipeline stages of static"):
         deployment_of(replace(server, pp=4))
     assert "64 of these do not hold it" in what_fits(server), "and no stages are suggested"

@@ -121,6 +121,7 @@ def test_a_sizing_of_one_group_is_that_of_its_kind(tmp_path):
     assert grouped.groups.whole.usd_per_hour == alone.pick.usd_per_hour
 
 
+@pytest.mark.slow
 def test_draws_ask_for_no_fewer_than_the_likely_step_times(tmp_path):
     """Published rows tell the steps: the SLO is to be met in 90 % of the draws too."""
     options = {"rate": 24, "datasheet": False, "slo": "ttft:p95<500ms"}

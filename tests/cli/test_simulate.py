@@ -495,7 +495,18 @@ def test_what_was_assumed_of_a_model_is_a_caution(tmp_path):
         "quantization_config": {"quant_method": "gptq", "bits": 3},
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(model))
-    flags = ("--hardware", "h100_sxm", "--rate", 5, "--requests", 20, "--json")
+    # As many blocks as hold a model of 2 layers are arrays of gigabytes.
+    flags = (
+        "--hardware",
+        "h100_sxm",
+        "--num-blocks",
+        1000,
+        "--rate",
+        5,
+        "--requests",
+        20,
+        "--json",
+    )
     answer = json.loads(run("simulate", "config.json", *flags, folder=tmp_path).stdout)
     (caution,) = [one for one in answer["cautions"] if one["code"] == "MODEL"]
     assert "'gptq' of 3 bits is not known here" in caution["text"]

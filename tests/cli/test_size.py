@@ -127,6 +127,7 @@ def test_what_the_time_limit_leaves_out_is_counted():
     )
 
 
+@pytest.mark.slow
 def test_the_sizing_that_is_suggested_asks_for_the_same_devices():
     """It asked for the fewest that carry all of the load, without the options that were given."""
     given = ("--burstiness", "2", "--router", "round-robin", "--quantization", "bfloat16")
@@ -143,11 +144,14 @@ def test_the_sizing_that_is_suggested_asks_for_the_same_devices():
     assert json.loads(CliRunner().invoke(app, suggested).stdout)["pick"]["n_devices"] == 2
 
 
+@pytest.mark.slow
 def test_the_sizing_that_is_suggested_counts_at_the_same_step_times():
     """At slow ones it bought seven devices for the rate that four were said to serve."""
     for flag, pace in (("--likely", "likely"), ("--sure", "slow")):
         given = ("--quantization", "bfloat16", *(() if flag == "--likely" else (flag,)))
-        code, said = size("--total-gpus", "1", "--gpus", "h100_sxm", *given)
+        code, said = size(
+            "--total-gpus", "1", "--gpus", "h100_sxm", "--probe-requests", "100", *given
+        )
         assert (code, said["sized_for"]) == (0, pace)
         assert f" {flag} " in said["best_use"]["next_step"]
     refused = CliRunner().invoke(
@@ -509,6 +513,7 @@ def test_users_who_wait_are_sized_for():
     )
 
 
+@pytest.mark.slow
 def test_users_share_a_number_of_devices_and_their_files_send_as_users_do(tmp_path):
     flags = ("--concurrency", "8", "--gpus", "l40s", "--max-num-seqs", "8", "--total-gpus", "2")
     flags = (*flags, "--quantization", "bfloat16")

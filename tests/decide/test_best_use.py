@@ -22,8 +22,8 @@ def question(slo):
         spec=resolve_workload("chat"),
         offered_load=1.0,
         objective=parse_objective(slo),
-        n_requests=150,
-        requests_cap=1200,
+        n_requests=100,
+        requests_cap=400,
     )
 
 
@@ -34,6 +34,7 @@ def found(slo, n_total, grid=GRID):
     return best_use(UseTask(question(slo), possible, n_total))
 
 
+@pytest.mark.slow
 def test_a_lax_slo_takes_small_replicas_and_a_strict_one_large_ones():
     lax, strict = found("tpot:p95<100ms", 4), found("tpot:p95<5ms", 4)
     assert (lax.uses[0].candidate.parallelism, lax.uses[0].n_replicas) == ("TP1", 4)
