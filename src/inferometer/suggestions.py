@@ -8,6 +8,8 @@ test in which it was made.
 """
 
 import shlex
+from collections.abc import Sequence
+from difflib import get_close_matches
 
 
 def command(verb: str, *words: object) -> str:
@@ -26,6 +28,17 @@ def flags(*words: object) -> str:
     "--model 'a;b' --tp 2 --rate 20"
     """
     return _written(*map(_word, words))
+
+
+def nearest(flag: str, word: str, allowed: Sequence[str]) -> str | None:
+    """The flag with the allowed word that begins so or is most alike; None where none is.
+
+    >>> nearest("--metric", "tpot_p5O_s", ["ttft_p50_s", "tpot_p50_s"]), nearest("--metric", "x", ["y"])
+    ('--metric tpot_p50_s', None)
+    """
+    begun = [one for one in allowed if word and one.startswith(word)]
+    close = begun or get_close_matches(word, allowed, n=1)
+    return flags(flag, close[0]) if close else None
 
 
 def _word(word: object) -> str:

@@ -270,6 +270,13 @@ def test_longer_limits_are_not_suggested_where_the_nearest_is_within_its_limit()
         assert line.text.startswith("limits ") == is_longer
 
 
+@pytest.mark.parametrize(("flag", "value"), [("--window", "1min"), ("--target", "0.8")])
+def test_what_replicas_that_come_and_go_have_is_refused_for_steady_traffic(flag, value):
+    with pytest.raises(SpecError, match="traffic that does not change") as refused:
+        size("--rate", "5", "--gpus", "h100_sxm", flag, value)
+    assert refused.value.where == flag
+
+
 def test_a_rate_of_the_busiest_window_is_named_so():
     answer = im.size("llama-3.1-8b", slo=EASY, rate=5, gpus="h100_sxm", tp="1", probe_requests=200)
     over = OverTime(

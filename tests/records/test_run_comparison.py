@@ -269,6 +269,14 @@ def test_impossible_comparisons(old, new, rule, words):
         compare_runs(runs_of(old, n_requests=5), runs_of(new, n_requests=5), ComparisonRule(**rule))
 
 
+def test_points_of_a_sweep_are_named_by_one_of_them():
+    sweep = [read_run(FIXTURES / "version_1")]
+    with pytest.raises(SpecError) as refused:
+        compare_runs(sweep, sweep, ComparisonRule(metric="decode"))
+    assert refused.value.allowed.count(" at prompt ") == 1
+    assert refused.value.try_ == "--metric 'decode_step_s of all points'"
+
+
 def test_sweeps_are_not_compared_with_requests():
     with pytest.raises(SpecError, match="sweeps cannot be compared"):
         compare_runs(

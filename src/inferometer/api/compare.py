@@ -299,6 +299,7 @@ def folders_of(path: Path) -> tuple[Path, ...]:
             "there is no run",
             where=str(path),
             allowed="the folder of a run, or a folder of such folders",
+            try_="what --out of quick, sweep, load or simulate named",
         )
     return found
 

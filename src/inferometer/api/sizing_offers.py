@@ -10,7 +10,7 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.api import named_fit
-from inferometer.api.question import DURATION, option, parse_counts
+from inferometer.api.question import DURATION, option, parse_counts, refuse_unused
 from inferometer.api.server import Settings
 from inferometer.decide import sizing_types, traffic
 from inferometer.decide.candidates import Grid, Offer
@@ -344,7 +344,15 @@ def asked_of(workload: WorkloadSpec, sought: Sought, over_time: OverTime) -> Ask
     if _changes(workload):
         course = course_of(replay.draw_workload(workload).plan, over_time.window)
         load = max(course.rates_per_s)
-    elif isinstance(workload.arrivals, OpenArrivals):
+    else:
+        refuse_unused(
+            over_time,
+            ("window", "target"),
+            "traffic that does not change: no replicas come and go",
+            allowed="a trace, or a workload whose rate changes",
+            try_="the same command without it",
+        )
+    if course is None and isinstance(workload.arrivals, OpenArrivals):
         load = workload.arrivals.rate_per_s
     elif isinstance(workload.arrivals, ClosedArrivals):
         load = float(workload.arrivals.concurrency)

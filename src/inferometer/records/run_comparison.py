@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.inputs.types import Caution
 from inferometer.records.columns import F64
@@ -244,24 +245,16 @@ def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
     is_sweep = old[0].sweep is not None
     is_single = is_sweep and len(old) == len(new) == 1
     pairs = _equal_tokens(old, new) if rule.has_equal_tokens else ()
-    numbers = (
-        _token_numbers(old, new, pairs, is_single=is_single)
+    numbers, default = (
+        (_token_numbers(old, new, pairs, is_single=is_single), DEFAULT_TOKENS_METRIC)
         if pairs
-        else _sweep_numbers(old, new, is_single=is_single)
+        else (_sweep_numbers(old, new, is_single=is_single), DEFAULT_SWEEP_METRIC)
         if is_sweep
-        else _request_numbers(old, new)
+        else (_request_numbers(old, new), DEFAULT_REQUEST_METRIC)
     )
-    name = rule.metric or (
-        DEFAULT_TOKENS_METRIC
-        if pairs
-        else DEFAULT_SWEEP_METRIC
-        if is_sweep
-        else DEFAULT_REQUEST_METRIC
-    )
+    name = rule.metric or default
     if name not in numbers:
-        raise SpecError(
-            f"there is no metric {name!r}", where="--metric", allowed=", ".join(numbers)
-        )
+        raise _no_metric(name, [*numbers])
     replicate: Replicate = "repetition" if is_single else "run"
     rest = [other for other in numbers if other != name]
     others_confidence = 1 - (1 - rule.confidence_fraction) / max(1, len(rest))
@@ -294,6 +287,14 @@ def differences(old: RunManifest, new: RunManifest) -> tuple[Difference, ...]:
         for key in sorted({*olds, *news})
         if olds.get(key) != news.get(key)
     )
+
+
+def _no_metric(name: str, names: list[str]) -> SpecError:
+    whole = [one for one in names if " at prompt " not in one]
+    point = next((f", or of one point: {one!r}" for one in names if one not in whole), "")
+    what, allowed = f"there is no metric {name!r}", ", ".join(whole) + point
+    near = suggestions.nearest("--metric", name, names)
+    return SpecError(what, where="--metric", allowed=allowed, try_=near)
 
 
 def _check_sides(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -> None:
