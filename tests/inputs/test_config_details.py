@@ -8,7 +8,8 @@ import pytest
 from inferometer.inputs.catalog import find_model
 from inferometer.inputs.model_config import model_from_config
 from inferometer.inputs.types import EngineSpec
-from inferometer.perfmodel.weights import linear_bits, linears, weight_bytes
+from inferometer.perfmodel.matrices import linears
+from inferometer.perfmodel.weights import linear_bits, weight_bytes
 
 CASES = json.loads((Path(__file__).parent / "small_configs.json").read_text())
 LLAMA = CASES["llama"][0] | {"model_type": "llama"}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
-from inferometer.inputs.config_details import (
+from inferometer.inputs.family_fields import (
     Config,
     fill_bigcode,
     fill_deepseek_v4,

@@ -14,7 +14,8 @@ from inferometer.inputs.types import (
     Source,
 )
 from inferometer.perfmodel.kv_cache import kv_block_fraction, kv_bytes, n_kv_shards, state_bytes
-from inferometer.perfmodel.weights import linears, n_shards, weight_bytes
+from inferometer.perfmodel.matrices import linears, n_shards
+from inferometer.perfmodel.weights import weight_bytes
 from inferometer.perfmodel.work import ParallelPlan, kv_dtype, logits_bytes, plan_of
 
 DEFAULT_UTILIZATION: Final = Constant(

@@ -17,6 +17,7 @@ from inferometer import suggestions
 from inferometer.errors import ModelError, SpecError
 from inferometer.inputs.types import DTYPE_BITS, EngineSpec, HardwareSpec, ModelSpec
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
+from inferometer.perfmodel.matrices import Linear, linears
 from inferometer.perfmodel.scenario import (
     BEST,
     LIKELY,
@@ -37,7 +38,7 @@ from inferometer.perfmodel.steptime_terms import (
     term_columns,
 )
 from inferometer.perfmodel.types import decode_shape, prefill_shape
-from inferometer.perfmodel.weights import Linear, expected_experts, linear_bits, linears
+from inferometer.perfmodel.weights import expected_experts, linear_bits
 from inferometer.perfmodel.work import ParallelPlan, all_gather, matmul_flop_per_row, step_traffic
 from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90, Estimate

@@ -18,14 +18,9 @@ from inferometer.perfmodel.kv_cache import (
     prefill_pairs,
     state_bytes,
 )
+from inferometer.perfmodel.matrices import linears, n_shards
 from inferometer.perfmodel.types import BatchShape, StepWork
-from inferometer.perfmodel.weights import (
-    checked_tensor_parallel,
-    head_elements,
-    linears,
-    n_shards,
-    step_weight_bytes,
-)
+from inferometer.perfmodel.weights import checked_tensor_parallel, head_elements, step_weight_bytes
 
 # Bytes that a device sends in a step because the model is spread over several, and their time.
 #
