@@ -525,3 +525,29 @@ def test_a_nested_llama_leaves_its_sizes_to_its_class(stated, n_expected):
     assert n_parameters(read(nested)) == n_expected
     with pytest.raises(SpecError, match="is missing"):
         read(stated)
+
+
+def test_a_state_of_linear_attention_that_no_field_states_is_of_the_models_own_format():
+    """vLLM's log of Qwen3-Next has blocks of 544 tokens: 16-bit states; of float32 they were 1056."""
+    hybrid = CASES["qwen3_next"][0] | {"model_type": "qwen3_next", "mamba_ssm_dtype": None}
+    assert read(hybrid).recurrent.state_dtype == "bfloat16"
+    assert read(hybrid | {"mamba_ssm_dtype": "float32"}).recurrent.state_dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "family"),
+    [
+        ("qwen2_5_vl", "qwen2_5_vl_text", "qwen2"),
+        ("qwen3_vl", "qwen3_vl_text", "qwen3"),
+        ("qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_moe"),
+    ],
+)
+def test_the_language_model_of_qwens_multimodal_files(outer, inner, family):
+    text = CASES[family][0]
+    nested = {"model_type": outer, "text_config": text | {"model_type": inner}}
+    plain = read(text | {"model_type": family})
+    model = read(nested | {"vision_config": {"depth": 2}})
+    assert n_parameters(model) == n_parameters(plain)
+    assert (model.architecture, model.note) == (
+        family, "vision_config is not counted: its weights come on top"
+    )  # fmt: skip

@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Final, NamedTuple, TypeAlias
 
 from inferometer.inputs.foreign_bytes import format_notes, shortened
-from inferometer.inputs.types import AskedFormat, DType, ModelSpec
+from inferometer.inputs.types import DTYPE_BITS, AskedFormat, DType, ModelSpec
 
 _WEIGHT_WORDS: Final[dict[str, DType]] = {
     "fp4": "float4", "int4": "int4", "w4": "int4", "fp8": "float8", "int8": "int8", "w8": "int8",
@@ -25,6 +25,7 @@ _IGNORING: Final = (
 """Where compressed-tensors, transformers, vLLM, ModelOpt, Quark and bitsandbytes list what stays."""
 
 
+Config: TypeAlias = Mapping[str, object]
 Modules: TypeAlias = tuple[tuple[str, ...], ...]
 """The modules of a layer that make one matrix, each with its names in different checkpoints."""
 
@@ -49,11 +50,13 @@ _LINEAR: Final[dict[str, Modules]] = {
 }
 
 
-def _feed_forward(part: str, inner: str = "", mixtral: tuple[str, ...] = ()) -> dict[str, Modules]:
+def _feed_forward(
+    part: str, inner: str = "", mixtral: tuple[str, ...] = (), owners: str = "mlp feed_forward ffn"
+) -> dict[str, Modules]:
     """Gate and up in one, and down, in the words of most checkpoints, Llama 4, DeepSeek-V4, Mixtral."""
-    inners = inner.split()
+    before = [f"{owner}." for owner in owners.split()] or [""]
     named = {
-        name: tuple(f"{owner}.{one}{name}_proj" for owner in _OWNERS for one in inners or [""])
+        name: tuple(f"{owner}{one}{name}_proj" for owner in before for one in inner.split() or [""])
         for name in ("gate", "up", "gate_up", "down")
     }
     w1, w3, w2 = mixtral or ("", "", "")
@@ -64,12 +67,17 @@ def _feed_forward(part: str, inner: str = "", mixtral: tuple[str, ...] = ()) -> 
     }
 
 
-_OWNERS: Final = ("mlp", "feed_forward", "ffn")
 _MIXTRAL: Final = tuple(f"block_sparse_moe.experts.0.w{number}" for number in (1, 3, 2))
+_EXPERT_NAMES: Final = "experts.0. experts."
 _DENSE: Final = _feed_forward("mlp")
-_EXPERTS: Final = _feed_forward("experts", "experts.0. experts.", _MIXTRAL)
+_EXPERTS: Final = _feed_forward("experts", _EXPERT_NAMES, _MIXTRAL)
 _SHARED: Final = _feed_forward("shared", "shared_experts. shared_expert.")
-"""The matrices of ``perfmodel.weights``: modules of a layer, each with its names in checkpoints."""
+"""The matrices of ``perfmodel.matrices``: modules of a layer, each with its names in checkpoints."""
+_OF_ARCHITECTURE: Final[dict[str, dict[str, Modules]]] = {
+    # Experts beside the MLP, which every token passes.
+    "gemma4_text": _feed_forward("experts", _EXPERT_NAMES, owners="") | _feed_forward("shared"),
+}
+"""Matrices that other names have there."""
 
 _PREFIXES: Final = ("model.", "language_model.model.", "model.language_model.")
 _CLASS_NAME: Final = re.compile(r"[A-Z]\w*")
@@ -79,6 +87,8 @@ _WITHOUT_CONFIG: Final = (
     " without a quantization_config: weights are taken as of 16 bits (--quantization states theirs)"
 )
 _BY_WIDTH: Final[tuple[AskedFormat, ...]] = ("none", "float8", "int8", "float4", "int4")
+_GROUP_SIZES: Final = ("group_size", "q_group_size")
+_SCALE_BITS: Final[dict[DType, int]] = {"int4": 16, "int8": 16, "float4": 8}
 _MOST_LETTERS: Final = 1000
 _MOST_PATTERNS: Final = 2000
 _MOST_LAYERS: Final = 512
@@ -91,6 +101,8 @@ class StoredFormats(NamedTuple):
     whole: DType | None
     apart: tuple[tuple[str, AskedFormat], ...] = ()
     notes: tuple[str, ...] = ()
+    bits: tuple[tuple[DType, float], ...] = ()
+    """Of a weight in a format, scales included, where the file says how many share one."""
 
 
 class _Names(NamedTuple):
@@ -129,10 +141,11 @@ def stored_formats(config: Mapping[str, object], model: ModelSpec) -> StoredForm
 
     A matrix of many layers counts in the format of most of them, and a note names the others.
     """
-    quantised, experts = quantisation(config), config.get("expert_dtype")
+    quantised, experts = _in_groups(quantisation(config)), config.get("expert_dtype")
     if quantised is None:
         plain = "" if experts is None else f"expert_dtype = {shortened(experts)}{_WITHOUT_CONFIG}"
         return StoredFormats(model.checkpoint_dtype, notes=(plain,) if plain else ())
+    experts = quantised.get("moe_quant_algo") or experts
     whole = quantised_format(quantised)
     notes = format_notes(quantised, is_known=whole is not None)
     if whole is None:
@@ -154,11 +167,94 @@ def stored_formats(config: Mapping[str, object], model: ModelSpec) -> StoredForm
         unknown = f"targets of quantization_config are not known here: all is counted as {whole}"
         return StoredFormats(whole, notes=(*notes, unknown))
     main = quantised_ones[0]
-    stated, unread = _stated_experts(config, model, main)
+    stated, unread = _stated_experts(experts, model, main)
     apart: dict[str, AskedFormat] = {part: one for part, one in most.items() if one != main}
-    apart |= stated
+    apart |= _head(quantised, groups, ignored) | stated
     notes += unread + _deviations(counted, most) + _unread(groups, ignored)
-    return StoredFormats(None if main == "none" else main, tuple(sorted(apart.items())), notes)
+    return StoredFormats(
+        whole=None if main == "none" else main,
+        apart=tuple(sorted(apart.items())),
+        notes=notes,
+        bits=_weight_bits(quantised),
+    )
+
+
+def _in_groups(quantised: Config | None) -> Config | None:
+    """What ModelOpt writes of single layers, in the words of groups with targets.
+
+    Beside NVFP4 experts by ``moe_quant_algo`` all else is in the format of the method, as vLLM
+    reads it, and the groups and exceptions of such a file are those of the experts.
+    """
+    if quantised is None:
+        return None
+    if quantised.get("moe_quant_algo") and "fp8" in str(quantised.get("quant_method")):
+        kept = ("quant_method", "moe_quant_algo", "group_size", "modules_to_not_convert")
+        return {name: quantised[name] for name in kept if name in quantised}
+    layers = _tables(quantised.get("quantized_layers"))
+    if not layers or quantised.get("config_groups"):
+        return quantised
+    groups = dict[str, dict[str, object]]()
+    for name, one in layers.items():
+        algorithm = str(one.get("quant_algo"))
+        stored = _in_words(algorithm)
+        if stored is not None:
+            weights = {
+                "num_bits": 4 if "4" in stored else 8,
+                "type": "float" if "float" in stored else "int",
+                "group_size": one.get("group_size"),
+            }
+            group = groups.setdefault(algorithm, {"weights": weights, "targets": []})
+            targets = group["targets"]
+            if isinstance(targets, list):
+                targets.append(name)
+    return {**quantised, "config_groups": groups}
+
+
+def _head(quantised: Config, groups: Sequence[_Group], ignored: _Names) -> dict[str, AskedFormat]:
+    """The format of the head where a group names it, or GPTQ's switch; few checkpoints quantise it."""
+    named: dict[AskedFormat, None] = {
+        one.format: None for one in groups if one.names.has("lm_head") and one.format != "none"
+    }
+    if not named and quantised.get("lm_head") is True:
+        named = {one.format: None for one in groups if one.holds_rest}
+    return {"head": _widest(named)} if named and not ignored.has("lm_head") else {}
+
+
+def _weight_bits(quantised: Config) -> tuple[tuple[DType, float], ...]:
+    """Bits of a weight in each format, with the scales that the file states.
+
+    Source: a scale has 16 bit, and 8 for 4-bit floats; AWQ and GPTQ keep a zero point beside it,
+    compressed-tensors where weights are not symmetric. bitsandbytes: arXiv 2305.14314, section 3.
+    """
+    found = dict[DType, float]()
+    for one in _tables(quantised.get("config_groups")).values():
+        weights, stored = one.get("weights"), _format_of(one.get("weights"))
+        if isinstance(weights, dict) and stored is not None:
+            is_whole = weights.get("strategy") in {"channel", "tensor"}
+            size = -1 if is_whole else weights.get("group_size")
+            bits = _with_scales(stored, size, has_zeros=weights.get("symmetric") is False)
+            if bits is not None:
+                found[stored] = max(bits, found.get(stored, 0.0))
+    plain = None if quantised.get("config_groups") else quantised_format(quantised)
+    words = f"{quantised.get('quant_algo')} {quantised.get('moe_quant_algo')}"
+    is_nvfp4 = "NVFP4" in words.upper()
+    size = next((quantised[name] for name in _GROUP_SIZES if quantised.get(name) is not None), None)
+    if quantised.get("load_in_4bit"):
+        found["int4"] = 4.127 if quantised.get("bnb_4bit_use_double_quant") else 4.5
+    elif is_nvfp4 and not found:
+        found["float4"] = _with_scales("float4", size or 16, has_zeros=False) or 4.5
+    elif plain is not None and (bits := _with_scales(plain, size, has_zeros=True)) is not None:
+        found[plain] = bits
+    return tuple(sorted(found.items()))
+
+
+def _with_scales(stored: DType, group_size: object, *, has_zeros: bool) -> float | None:
+    """None where groups are not stated, or the format has scales of blocks."""
+    if stored not in _SCALE_BITS or not isinstance(group_size, int) or group_size == 0:
+        return None
+    bits = DTYPE_BITS[stored]
+    shared = _SCALE_BITS[stored] + (bits if has_zeros and stored != "float4" else 0)
+    return float(bits) if group_size < 0 else bits + shared / group_size
 
 
 def _widest(formats: Collection[AskedFormat]) -> AskedFormat:
@@ -208,8 +304,11 @@ def _modules(
         (_EXPERTS, layers[n_dense:]),
         (_SHARED, layers[n_dense:] if has_shared else ()),
     ]
+    other = _OF_ARCHITECTURE.get(model.architecture, {})
     return {
-        part: _in_layers(modules, indices if names_layers else [indices[0]] * len(indices))
+        part: _in_layers(
+            other.get(part, modules), indices if names_layers else [indices[0]] * len(indices)
+        )
         for parts, indices in wanted
         for part, modules in parts.items()
         if indices
@@ -314,10 +413,9 @@ def _compiled(text: str, *, is_own: bool) -> re.Pattern[str] | None:
 
 
 def _stated_experts(
-    config: Mapping[str, object], model: ModelSpec, whole: AskedFormat
+    stated: object, model: ModelSpec, whole: AskedFormat
 ) -> tuple[dict[str, AskedFormat], tuple[str, ...]]:
     """DeepSeek-V4 states the format of its routed experts apart, beside that of the whole."""
-    stated = config.get("expert_dtype")
     if stated is None or model.moe is None:
         return {}, ()
     found = _in_words(str(stated))
@@ -389,8 +487,8 @@ def _of_bits(bits: object, kind: object) -> DType | None:
 
 def _in_words(words: str) -> DType | None:
     """The weights' format in names such as ModelOpt's `NVFP4` and `W4A8_AWQ` or Quark's `fp8_e4m3`."""
-    found = re.search("|".join(_WEIGHT_WORDS), words.lower())
-    return None if found is None else _WEIGHT_WORDS[found[0]]
+    plain = words.lower()  # the first word of the list, not of the text: W4A16_NVFP4 is of floats
+    return next((stored for word, stored in _WEIGHT_WORDS.items() if word in plain), None)
 
 
 def _of_quark(config: Mapping[str, object]) -> str:

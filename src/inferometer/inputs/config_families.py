@@ -479,6 +479,10 @@ ALIASES: Final = {
     "minimax_m1": "minimax",
     "minimax_text_01": "minimax",
     "ministral": "mistral",
+    "deepseek_ref": "deepseek_v4",
+    **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), "qwen2"),
+    **dict.fromkeys(("qwen3_vl", "qwen3_vl_text"), "qwen3"),
+    **dict.fromkeys(("qwen3_vl_moe", "qwen3_vl_moe_text"), "qwen3_moe"),
 }
 """Other names of the same shapes."""
 

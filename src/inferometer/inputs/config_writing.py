@@ -14,7 +14,8 @@ from inferometer.inputs.model_config import model_from_config
 from inferometer.inputs.types import AttentionSpec, DType, FullHeads, ModelSpec
 
 _NAMES: Final = frozenset((
-    "model_id", "family", "hf_id", "note", "checkpoint_dtype", "stored_apart", "source",
+    "model_id", "family", "hf_id", "note", "checkpoint_dtype", "stored_apart", "stored_bits",
+    "source",
 ))  # fmt: skip
 """Fields of a model that are not its shape."""
 

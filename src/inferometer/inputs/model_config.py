@@ -11,7 +11,7 @@ from typing import Final
 
 from inferometer import suggestions
 from inferometer.errors import SpecError
-from inferometer.inputs.config_details import stored_formats
+from inferometer.inputs.config_details import quantisation, stored_formats
 from inferometer.inputs.config_families import (
     ALIASES,
     DECODING_CLASSES,
@@ -23,6 +23,14 @@ from inferometer.inputs.config_families import (
     Family,
     Flag,
 )
+from inferometer.inputs.config_layers import (
+    LAYER_KINDS,
+    PLAIN_DTYPES,
+    n_dense_layers,
+    recurrent_layers,
+    shared_layers,
+    window_of_layers,
+)
 from inferometer.inputs.foreign_bytes import ConfigFields, Door, shortened
 from inferometer.inputs.types import (
     AttentionSpec,
@@ -30,13 +38,11 @@ from inferometer.inputs.types import (
     DType,
     FullHeads,
     IndexerSpec,
-    KvSharing,
     MlaSpec,
     MlpSpec,
     ModelSpec,
     MoeSpec,
     PerLayerInputSpec,
-    RecurrentSpec,
     Source,
 )
 
@@ -48,11 +54,8 @@ _DOOR: Final = Door(
 )
 _COMPRESSED: Final = (0, 4, 128)
 """Tokens that a layer of DeepSeek-V4 compresses into a row: none, few of which it chooses, many."""
+_FORMATS_BESIDE: Final = "hf_quant_config.json"
 _EXPERT_COUNTS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
-_LAYER_KINDS: Final = frozenset(
-    ("full_attention", "sliding_attention", "chunked_attention", "indexed_attention")
-)
-"""What ``layer_types`` of an unknown ``model_type`` may say, and ``linear_attention``."""
 _OTHER_NAMES: Final = {
     "num_experts_per_tok": ("moe_k", "moe_topk", "top_k_experts"),
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
@@ -74,9 +77,6 @@ _UNREAD_FIELDS: Final = re.compile(
 
 _UNGATED_ACTIVATIONS: Final = frozenset(("relu", "relu2", "xielu"))
 """An MLP with one of these has no gate: Nemotron, Arcee, Apertus."""
-_DTYPES: Final[dict[str, DType]] = {
-    "float32": "float32", "float16": "float16", "bfloat16": "bfloat16"
-}  # fmt: skip
 
 
 def read_model_config(path: Path) -> ModelSpec:
@@ -92,11 +92,28 @@ def read_model_config(path: Path) -> ModelSpec:
     where = str(file)
     written = _DOOR.loose_json(_DOOR.text_of(file), where=where)  # some have an Infinity
     config = _DOOR.convert(written, dict[str, object], where=where)
+    config = _with_formats_beside(config, file)
     folder = file.resolve().parent.name
     name = folder if folder and file.name == "config.json" else file.stem
     model = model_from_config(config, where=where, model_id=name)
     # The source travels in records: it names the file, not where this machine keeps it.
     return replace(model, source=Source(kind="config", where=f"{name}/{file.name}"))
+
+
+def _with_formats_beside(config: dict[str, object], file: Path) -> dict[str, object]:
+    """ModelOpt before 0.31 wrote its formats into a file beside, which vLLM reads too."""
+    beside, nested = file.with_name(_FORMATS_BESIDE), config.get("text_config")
+    own = [config, nested] if isinstance(nested, dict) else [config]
+    if any(quantisation(one) is not None for one in own) or not beside.is_file():
+        return config
+    where = str(beside)
+    written = _DOOR.convert(
+        _DOOR.loose_json(_DOOR.text_of(beside), where=where), dict[str, object], where=where
+    )
+    formats = written.get("quantization")
+    if not isinstance(formats, dict):
+        return config
+    return config | {"quantization_config": {"quant_method": "modelopt", **formats}}
 
 
 def model_from_config(config: Mapping[str, object], *, where: str, model_id: str) -> ModelSpec:
@@ -140,6 +157,7 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
         model,
         checkpoint_dtype=stored.whole,
         stored_apart=stored.apart,
+        stored_bits=stored.bits,
         note="; ".join(filter(None, (note, *stored.notes))) or None,
     )
 
@@ -206,9 +224,9 @@ def _alien_fields(config: Mapping[str, object], family: Family | None) -> list[s
     alien = [name for name in NOT_ATTENTION_FIELDS if config.get(name) is not None]
     if family is not None and family.is_hybrid:  # sizes of layers that it need not have
         alien = [name for name in alien if not name.startswith("mamba_")]
-        alien += [] if kinds and kinds <= _LAYER_KINDS | {"attention"} else ["layer_types"]
+        alien += [] if kinds and kinds <= LAYER_KINDS | {"attention"} else ["layer_types"]
     linear = {"linear_attention"} if config.get("linear_num_value_heads") else set[str]()
-    if family is None and not kinds <= _LAYER_KINDS | linear:
+    if family is None and not kinds <= LAYER_KINDS | linear:
         alien.append("layer_types")
     attends, group = config.get("attn_type_list"), config.get("layer_group_size")
     if isinstance(attends, list) and any(one != 1 for one in attends) and not has_states:
@@ -291,7 +309,7 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         moe=moe,
         mla=mla,
         indexer=_indexer(fields),
-        recurrent=_recurrent(fields, family),
+        recurrent=recurrent_layers(fields, family),
         compressed=_compressed(fields),
         per_layer_inputs=_per_layer_inputs(fields),
         hf_id=fields.text("_name_or_path") or None,
@@ -316,7 +334,7 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
             where=fields.where,
             allowed="as many channels for each head, or a field 'head_dim'",
         )
-    window_tokens, every, n_full = _window(fields, family)
+    window_tokens, every, n_full = window_of_layers(fields, family)
     has_qk_norm = _said(fields, family.qk_norm)
     heads = AttentionSpec(
         n_heads=n_heads,
@@ -332,7 +350,7 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
         has_full_width_qk_norm=has_qk_norm and family.has_full_width_qk_norm,
         has_output_gate=_said(fields, family.output_gate),
         value_head_dim=fields.optional_count("value_head_dim"),
-        kv_sharing=_shared_layers(fields),
+        kv_sharing=shared_layers(fields),
     )
     return replace(heads, full=_full_heads(fields, heads))
 
@@ -364,70 +382,12 @@ def _full_heads(fields: ConfigFields, heads: AttentionSpec) -> FullHeads | None:
     return None if astuple(full) == plain else full
 
 
-def _shared_layers(fields: ConfigFields) -> KvSharing | None:
-    n_shared = fields.optional_count("num_kv_shared_layers", minimum=0) or 0
-    kinds, n_layers = fields.texts("layer_types"), fields.count("num_hidden_layers")
-    if n_shared == 0:
-        return None
-    own = () if kinds is None else kinds[: n_layers - n_shared]
-    if n_shared >= n_layers or set(own) != set(kinds or ()):
-        raise SpecError(
-            f"num_kv_shared_layers = {n_shared}",
-            where=fields.where,
-            allowed=f"such that the others of the {n_layers} layers have one of each kind",
-        )
-    return KvSharing(
-        n_layers=n_shared,
-        n_full_layers=(kinds or ())[n_layers - n_shared :].count("full_attention"),
-        has_double_mlp=fields.flag("use_double_wide_mlp", default=False),
-    )
-
-
 def _per_layer_inputs(fields: ConfigFields) -> PerLayerInputSpec | None:
     size = fields.optional_count("hidden_size_per_layer_input", minimum=0)
     vocab_size = fields.optional_count("vocab_size_per_layer_input")
     if not size or vocab_size is None:
         return None
     return PerLayerInputSpec(size=size, vocab_size=vocab_size)
-
-
-def _window(fields: ConfigFields, family: Family) -> tuple[int | None, int | None, int | None]:
-    """The window, every how many layers are full, and how many are where there is no such pattern."""
-    window_tokens = fields.optional_count("sliding_window", minimum=0) or None  # 0: turned off
-    n_layers = fields.count("num_hidden_layers")
-    is_off = family.window == "switch" and not fields.flag("use_sliding_window", default=False)
-    if family.window == "none" or window_tokens is None or is_off:
-        return None, 1, None
-    kinds = fields.texts("layer_types")
-    if kinds is not None and fields.value("compress_ratios") is None:
-        return _listed_window(kinds, window_tokens, n_layers, where=fields.where)
-    if family.window == "all":
-        return window_tokens, None, None
-    if family.window == "switch":
-        n_full = min(fields.optional_count("max_window_layers", minimum=0) or 0, n_layers)
-        return (None, 1, None) if n_full == n_layers else (window_tokens, None, n_full)
-    every = fields.count("sliding_window_pattern", family.full_attention_every)
-    return window_tokens, every if every <= n_layers else None, None
-
-
-def _listed_window(
-    kinds: tuple[str, ...], window_tokens: int, n_layers: int, *, where: str
-) -> tuple[int | None, int | None, int | None]:
-    known = {"full_attention", "sliding_attention", "chunked_attention"}
-    if len(kinds) != n_layers or not set(kinds) <= known:
-        raise SpecError(
-            f"layer_types has {len(kinds)} entries of {sorted(set(kinds))} for {n_layers} layers",
-            where=where,
-            allowed=f"one of {sorted(known)} for each layer",
-        )
-    full = [index + 1 for index, kind in enumerate(kinds) if kind == "full_attention"]
-    if len(full) == n_layers:
-        return None, 1, None
-    if not full:
-        return window_tokens, None, None
-    every = full[0]
-    is_regular = full == list(range(every, n_layers + 1, every))
-    return window_tokens, every if is_regular else None, None if is_regular else len(full)
 
 
 def _latent(fields: ConfigFields) -> MlaSpec:
@@ -485,40 +445,6 @@ def _compressed(fields: ConfigFields) -> CompressedSpec | None:
     )
 
 
-def _recurrent(fields: ConfigFields, family: Family) -> RecurrentSpec | None:
-    """The layers of linear attention, where ``linear_num_value_heads`` is stated."""
-    n_value_heads = fields.optional_count("linear_num_value_heads")
-    if n_value_heads is None:
-        return None
-    n_layers, types = fields.count("num_hidden_layers"), fields.texts("layer_types")
-    allowed = _LAYER_KINDS | {"linear_attention"}
-    if types is not None and (len(types) != n_layers or not set(types) <= allowed):
-        listed = "attn_type_list" if fields.value("attn_type_list") is not None else "layer_types"
-        found = shortened(sorted(set(types)))
-        raise SpecError(
-            f"{listed} has {len(types)} entries of {found} for {n_layers} layers",
-            where=fields.where,
-            allowed="for each layer one of full and linear attention",
-        )
-    n_linear = (
-        n_layers - n_layers // fields.count("full_attention_interval")
-        if types is None
-        else types.count("linear_attention")
-    )
-    if n_linear == 0:
-        return None
-    return RecurrentSpec(
-        n_layers=n_linear,
-        n_key_heads=fields.count("linear_num_key_heads"),
-        n_value_heads=n_value_heads,
-        key_head_dim=fields.count("linear_key_head_dim"),
-        value_head_dim=fields.count("linear_value_head_dim"),
-        conv_kernel=fields.count("linear_conv_kernel_dim"),
-        state_dtype=_DTYPES.get(fields.text("mamba_ssm_dtype") or "float32", "float32"),
-        has_decay_gates=family.has_decay_gates,
-    )
-
-
 def _mixture(fields: ConfigFields, family: Family) -> MoeSpec:
     name = next(
         (key for key in (family.experts, *_EXPERT_COUNTS) if key and fields.value(key) is not None),
@@ -545,29 +471,13 @@ def _mixture(fields: ConfigFields, family: Family) -> MoeSpec:
         intermediate_size=size,
         n_shared_experts=fields.optional_count("n_shared_experts", minimum=0)
         or shared_size // size,
-        n_dense_layers=_n_dense_layers(fields),
+        n_dense_layers=n_dense_layers(fields),
         has_bias=family.expert_bias,
         has_router_bias=family.router_bias,
         n_hashed_layers=fields.optional_count("num_hash_layers", minimum=0) or 0,
         has_shared_expert_gate=family.has_shared_expert_gate,
         has_only_experts_quantised=family.has_only_experts_quantised,
     )
-
-
-def _n_dense_layers(fields: ConfigFields) -> int:
-    n_layers = fields.count("num_hidden_layers")
-    n_first = min(fields.optional_count("first_k_dense_replace", minimum=0) or 0, n_layers)
-    listed = fields.value("mlp_only_layers")
-    dense = (
-        {index for index in listed if isinstance(index, int) and index < n_layers}
-        if isinstance(listed, list)
-        else set[int]()
-    )
-    every = fields.count("decoder_sparse_step", 1)
-    dense |= {index for index in range(n_layers) if (index + 1) % every}
-    if (kinds := fields.texts("mlp_layer_types")) is not None:
-        dense |= {index for index, kind in enumerate(kinds) if kind == "dense"}
-    return max(n_first, len(dense))
 
 
 def _embedding_size(fields: ConfigFields) -> int | None:
@@ -581,4 +491,4 @@ def _said(fields: ConfigFields, what: bool | Flag) -> bool:  # noqa: FBT001 -- f
 
 def _checkpoint_dtype(fields: ConfigFields) -> DType | None:
     name = fields.value("dtype") or fields.value("torch_dtype")
-    return _DTYPES.get(name) if isinstance(name, str) else None
+    return PLAIN_DTYPES.get(name) if isinstance(name, str) else None

@@ -263,7 +263,9 @@ class ModelSpec:
     ``vocab_size`` is the number of rows of the embedding matrix (padded), not the tokenizer's size.
     ``architecture`` is the ``model_type`` of the Hugging Face configuration. ``checkpoint_dtype``
     is the format of the published linear weights, where known, and ``stored_apart`` that of the
-    matrices (``perfmodel.weights``) which such a checkpoint stores in another one.
+    matrices (``perfmodel.matrices``, and "head") which such a checkpoint stores in another one.
+    ``stored_bits``: what a weight takes in a format with its scales, where the file says how many
+    weights share one.
     """
 
     model_id: str
@@ -294,6 +296,7 @@ class ModelSpec:
     hf_id: str | None = None
     checkpoint_dtype: DType | None = None
     stored_apart: tuple[tuple[str, AskedFormat], ...] = ()
+    stored_bits: tuple[tuple[DType, float], ...] = ()
     note: str | None = None
 
     @property

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from inferometer.inputs.types import CompressedSpec, DType, MlaSpec, ModelSpec, MoeSpec
 from inferometer.perfmodel.kv_cache import head_kinds
@@ -10,6 +10,15 @@ from inferometer.perfmodel.kv_cache import head_kinds
 Split: TypeAlias = Literal["all", "kv_heads", "full_kv_heads", "none"]
 """How a matrix is split over a tensor-parallel group: over all devices, over as many as there are
 KV heads (of the layers of full attention, where those have others), or not (a copy on each)."""
+
+
+class StoredAs(NamedTuple):
+    """Where a checkpoint stores most matrices in ``whole``, it stores one in ``own``."""
+
+    whole: DType
+    own: DType
+    weight_bits: float | None
+    """With scales; None where the file does not say how many weights share one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +39,8 @@ class Linear:
     is_quantised: bool = True
     """Whether quantised checkpoints store it in few bits; routers and gates stay in 16, with
     some models all but experts."""
-    apart: tuple[DType, DType] | None = None
-    """Where most matrices are stored in the first format, this one is in the second."""
+    stored: StoredAs | None = None
+    """In the published checkpoint, where that is quantised."""
 
     @property
     def n_weights(self) -> int:
@@ -72,17 +81,21 @@ def linears(model: ModelSpec) -> tuple[Linear, ...]:
         parts += ends
     if model.moe is not None and model.moe.has_only_experts_quantised:
         parts = [replace(part, is_quantised=part.n_copies > 1) for part in parts]
-    return tuple(_stored_apart(part, model) for part in parts)
+    return tuple(_as_stored(part, model) for part in parts)
 
 
-def _stored_apart(part: Linear, model: ModelSpec) -> Linear:
-    name, whole = part.name.removeprefix("full_").removeprefix("wide_"), model.checkpoint_dtype
-    stored = dict(model.stored_apart).get(name)
-    if stored is None or whole is None:
-        return part
-    if stored == "none":
-        return replace(part, is_quantised=False)
-    return replace(part, apart=(whole, stored))
+def _as_stored(part: Linear, model: ModelSpec) -> Linear:
+    stored = stored_as(model, part.name.removeprefix("full_").removeprefix("wide_"))
+    return replace(part, is_quantised=False) if stored == "none" else replace(part, stored=stored)
+
+
+def stored_as(model: ModelSpec, name: str) -> StoredAs | Literal["none"] | None:
+    """How the checkpoint stores the matrix of this name: "none" is 16 bit, None that none is known."""
+    whole = model.checkpoint_dtype
+    own = dict(model.stored_apart).get(name, whole)
+    if whole is None or own is None:
+        return None
+    return "none" if own == "none" else StoredAs(whole, own, dict(model.stored_bits).get(own))
 
 
 def _attention(model: ModelSpec) -> list[Linear]:

@@ -6,7 +6,7 @@ A model is a list of ``Linear`` maps (``perfmodel.matrices``) and some small vec
 from inferometer.errors import SpecError
 from inferometer.inputs.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 from inferometer.perfmodel.kv_cache import head_kinds
-from inferometer.perfmodel.matrices import Linear, linears, n_shards
+from inferometer.perfmodel.matrices import Linear, StoredAs, linears, n_shards, stored_as
 from inferometer.perfmodel.types import STORED_FORMATS
 
 
@@ -108,7 +108,7 @@ def weight_bytes(
     looked_up = _embedding_elements(model) + _per_layer_elements(model)
     total_bits += looked_up * plain_bits / n_embedding_shards
     if not model.tie_word_embeddings:
-        total_bits += _embedding_elements(model) * plain_bits / n_devices
+        total_bits += _embedding_elements(model) * _head_bits(model, engine) / n_devices
     return round(total_bits / 8)
 
 
@@ -144,7 +144,7 @@ def step_weight_bytes(
             * share_fraction
         )
     if n_logit_positions > 0:
-        bits += _embedding_elements(model) * plain_bits / n_devices
+        bits += _embedding_elements(model) * _head_bits(model, engine) / n_devices
     return (bits + _small_vectors(model) * plain_bits) / 8
 
 
@@ -172,9 +172,24 @@ def linear_bits(part: Linear, engine: EngineSpec, *, is_sparse: bool = False) ->
     """Bits stored for a weight of this matrix; what is not quantised is not pruned either."""
     if not part.is_quantised:
         return DTYPE_BITS[engine.dtype]
-    own = part.apart if part.apart is not None and part.apart[0] == engine.quantization else None
-    stored = engine.quantization if own is None else own[1]
-    return _stored_bits(stored, engine.dtype, is_sparse=is_sparse)
+    return _bits_as(part.stored, engine, is_sparse=is_sparse)
+
+
+def _bits_as(stored: StoredAs | None, engine: EngineSpec, *, is_sparse: bool = False) -> float:
+    """Of a matrix in the checkpoint's own format, or in that which the engine was asked for."""
+    if stored is None or stored.whole != engine.quantization:
+        return _stored_bits(engine.quantization, engine.dtype, is_sparse=is_sparse)
+    usual = _stored_bits(stored.own, engine.dtype, is_sparse=False)
+    more = 0.0 if stored.weight_bits is None else stored.weight_bits - usual
+    return _stored_bits(stored.own, engine.dtype, is_sparse=is_sparse) + more
+
+
+def _head_bits(model: ModelSpec, engine: EngineSpec) -> float:
+    """Of a weight of the head: few checkpoints quantise it, and name it then."""
+    stored = stored_as(model, "head") if "head" in dict(model.stored_apart) else None
+    if stored is None or stored == "none" or engine.quantization != stored.whole:
+        return DTYPE_BITS[engine.dtype]
+    return _bits_as(stored, engine)
 
 
 def checked_tensor_parallel(model: ModelSpec, engine: EngineSpec) -> int:
